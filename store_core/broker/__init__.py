@@ -1,0 +1,1 @@
+"""What a broker of a version does, as tables whose columns are versions."""

@@ -1,0 +1,1 @@
+"""Columns and derived files against each other: findings."""

@@ -1,0 +1,1 @@
+"""The live store: append, flush, allocate, dispatch, delay, transactions."""

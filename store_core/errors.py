@@ -1,0 +1,65 @@
+"""The error tree. Damage is never raised: it is returned as findings. An error means: cannot go on.
+
+StoreError
+├── UsageError            the call's words do not fit (exit 2)
+├── NotAStoreError        the path is missing, no folder, or holds no store (exit 10)
+├── StoreInUseError       a broker or another rmqctl works on it (exit 11)
+├── PlanOutOfDateError    the store has changed since the plan or journal was made (exit 12)
+└── FailedError           anything else that stops the work: I/O, disk full, unsupported (exit 1)
+"""
+
+from __future__ import annotations
+
+
+class StoreError(Exception):
+    """Something that ends the command. ``what`` happened, ``where``, and what ``to_do`` about it."""
+
+    code = "failed"
+
+    def __init__(
+        self, what: str, *, where: str = "", to_do: str = "", path: str | None = None, phy_offset: int | None = None
+    ) -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where or (path or "")
+        self.to_do = to_do
+        self.path = path
+        self.phy_offset = phy_offset
+
+    def __str__(self) -> str:
+        line = self.what
+        if self.where:
+            line += f" ({self.where})"
+        if self.to_do:
+            line += f": {self.to_do}"
+        return line
+
+
+class UsageError(StoreError):
+    """The call cannot be understood or carried out as worded."""
+
+    code = "usage"
+
+
+class NotAStoreError(StoreError):
+    """There is no store at the path."""
+
+    code = "not_a_store"
+
+
+class StoreInUseError(StoreError):
+    """A broker or another rmqctl holds the store."""
+
+    code = "in_use"
+
+
+class PlanOutOfDateError(StoreError):
+    """A plan or journal was made for another state of the store."""
+
+    code = "out_of_date"
+
+
+class FailedError(StoreError):
+    """The work cannot go on: I/O error, disk full, something this version does not support."""
+
+    code = "failed"

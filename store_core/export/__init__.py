@@ -1,0 +1,1 @@
+"""Arrow rows, splits, the local writer, the Spark job, manifests."""

@@ -1,0 +1,1 @@
+"""The hot pass over a window: a compiled kernel where one could be built, else its readable Python twin."""

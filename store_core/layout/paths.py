@@ -1,0 +1,51 @@
+"""Names of files and folders under a store root (store format, section 1)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+COMMITLOG: Final = "commitlog"
+CONSUMEQUEUE: Final = "consumequeue"
+CONSUMEQUEUE_EXT: Final = "consumequeue_ext"
+BATCHCONSUMEQUEUE: Final = "batchconsumequeue"
+INDEX: Final = "index"
+CHECKPOINT: Final = "checkpoint"
+ABORT: Final = "abort"
+ABORT_BAK: Final = "abort.bak"
+LOCK: Final = "lock"
+LOCK_TEXT: Final = b"lock"
+CONFIG: Final = "config"
+TIMERWHEEL: Final = "timerwheel"
+TIMERLOG: Final = "timerlog"
+TIMERCHECK: Final = "config/timercheck"
+COMPACTION: Final = "compaction"
+ROCKSDBSTORE: Final = "rocksdbstore"
+BAK_SUFFIX: Final = ".bak"
+OURS: Final = ".rmqctl"  # our journal and kept bytes; a broker ignores it
+
+SEGMENT_NAME_DIGITS: Final = 20
+INDEX_NAME_DIGITS: Final = 17
+
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+LMQ_PREFIX: Final = "%LMQ%"
+SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+
+DEFAULT_SEGMENT_SIZE_BYTES: Final = 1 << 30
+DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
+
+def segment_name(offset: int) -> str:
+    """File name of a segment, queue file or timer log file that starts at this byte offset."""
+    return f"{offset:0{SEGMENT_NAME_DIGITS}d}"
+
+
+def parse_segment_name(name: str) -> int | None:
+    """The start offset a file name tells, or None where it is no such name.
+
+    Digits of any script are accepted, as Java writes and parses them in the default locale (section 1.1).
+    """
+    return int(name) if len(name) == SEGMENT_NAME_DIGITS and name.isdecimal() else None

@@ -1,0 +1,1 @@
+"""Prediction, salvage, plan, apply, undo."""

@@ -1,0 +1,1 @@
+"""Files: segment sequences and windows over them, the one writer, the lock, the broker's configuration, the undo journal."""
