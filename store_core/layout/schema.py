@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from functools import cached_property
+from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ class Layout:
     fields: tuple[Field, ...]
 
     @cached_property
-    def struct(self) -> struct.Struct:
-        return struct.Struct(">" + "".join(_STRUCT_CODES.get(f.type, f"{f.size_bytes}s") for f in self.fields))
+    def struct(self) -> Struct:
+        return Struct(">" + "".join(_STRUCT_CODES.get(f.type, f"{f.size_bytes}s") for f in self.fields))
 
     @cached_property
     def size_bytes(self) -> int:
@@ -64,10 +64,10 @@ class Layout:
     def field(self, name: str) -> Field:
         return next(f for f in self.fields if f.name == name)
 
-    def field_struct(self, name: str) -> struct.Struct:
+    def field_struct(self, name: str) -> Struct:
         """The struct of one field alone."""
         field = self.field(name)
-        return struct.Struct(">" + _STRUCT_CODES.get(field.type, f"{field.size_bytes}s"))
+        return Struct(">" + _STRUCT_CODES.get(field.type, f"{field.size_bytes}s"))
 
     def read(self, buffer: Any, at: int = 0) -> dict[str, Any]:
         """All fields at ``at`` by name. The caller has checked that the bytes are there."""

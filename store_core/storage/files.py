@@ -1,0 +1,84 @@
+"""Read-only files: opened without touching access times, kept in a small cache, read by position."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import OrderedDict
+from pathlib import Path
+
+from store_core.errors import FailedError
+
+_NOATIME = getattr(os, "O_NOATIME", 0)
+
+
+def open_read_only(path: Path) -> int:
+    """A descriptor for reading; access times stay untouched where the system allows it."""
+    flags = os.O_RDONLY | os.O_CLOEXEC
+    try:
+        return os.open(path, flags | _NOATIME)
+    except PermissionError:
+        return os.open(path, flags)
+
+
+class FileCache:
+    """Open descriptors, least recently used ones closed first. Not for use by several threads at once."""
+
+    def __init__(self, capacity: int = 64) -> None:
+        self._capacity = capacity
+        self._open: OrderedDict[Path, int] = OrderedDict()
+
+    def descriptor(self, path: Path) -> int:
+        fd = self._open.get(path)
+        if fd is None:
+            if len(self._open) >= self._capacity:
+                os.close(self._open.popitem(last=False)[1])
+            fd = self._open[path] = open_read_only(path)
+        else:
+            self._open.move_to_end(path)
+        return fd
+
+    def read(self, path: Path, at: int, size_bytes: int) -> bytes:
+        """Bytes at a position; fewer at the end of the file, none if the file has vanished.
+
+        Raises FailedError where the file is there and cannot be read.
+        """
+        try:
+            return os.pread(self.descriptor(path), size_bytes, at)
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise unreadable(path, error) from error
+
+    def read_into(self, path: Path, at: int, buffer: memoryview) -> int:
+        """Fill a buffer from a position; gives the number of bytes read, fewer only at the end of the file."""
+        done = 0
+        try:
+            fd = self.descriptor(path)
+            while done < len(buffer):
+                count = os.preadv(fd, [buffer[done:]], at + done)
+                if count == 0:
+                    break
+                done += count
+        except FileNotFoundError:
+            return done
+        except OSError as error:
+            raise unreadable(path, error) from error
+        return done
+
+    def next_data(self, path: Path, at: int) -> int | None:
+        """First position >= ``at`` that is not in a hole of a sparse file; None if only holes follow."""
+        try:
+            return os.lseek(self.descriptor(path), at, os.SEEK_DATA)
+        except OSError as error:
+            return None if error.errno == errno.ENXIO else at
+
+    def close(self) -> None:
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+
+def unreadable(path: Path, error: OSError) -> FailedError:
+    """The error for a file that is there and cannot be read."""
+    reason = error.strerror or type(error).__name__
+    return FailedError(f"cannot read: {reason}", path=str(path), to_do="check permissions and the disk")

@@ -1,0 +1,210 @@
+"""Segment sequences: files named by the offset of their first byte (store format, section 1.1)."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import stat
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from store_core.layout.paths import parse_segment_name
+from store_core.storage.files import FileCache, unreadable
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One file of a sequence. ``phy_offset`` is its first byte's offset in the sequence, ``size_bytes`` its length."""
+
+    path: Path
+    phy_offset: int
+    size_bytes: int
+    mtime_ns: int = 0
+
+    @property
+    def end_phy_offset(self) -> int:
+        return self.phy_offset + self.size_bytes
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """An entry of a sequence's folder that is no segment."""
+
+    path: Path
+    is_folder: bool
+    size_bytes: int
+    duplicate_of: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A stretch of the sequence for which there is no file, or one too short."""
+
+    phy_offset: int
+    size_bytes: int
+
+
+def list_folder(folder: Path) -> tuple[list[Segment], list[Stray]]:
+    """Segments of one folder in order of their offsets, and what else is there. A missing folder is empty.
+
+    Raises FailedError where the folder cannot be listed.
+    """
+    segments: list[Segment] = []
+    strays: list[Stray] = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                try:
+                    info = entry.stat()
+                except OSError:  # vanished meanwhile, or a dangling link
+                    info = None
+                offset = parse_segment_name(entry.name)
+                if info is not None and offset is not None and stat.S_ISREG(info.st_mode):
+                    segments.append(Segment(Path(entry.path), offset, info.st_size, info.st_mtime_ns))
+                else:
+                    is_folder = info is not None and stat.S_ISDIR(info.st_mode)
+                    strays.append(Stray(Path(entry.path), is_folder, info.st_size if info else 0))
+    except FileNotFoundError:
+        return [], []
+    except NotADirectoryError:
+        return [], [Stray(folder, False, 0)]
+    except OSError as error:
+        raise unreadable(folder, error) from error
+    segments.sort(key=lambda s: (s.phy_offset, s.name))
+    strays.sort(key=lambda s: s.path)
+    return segments, strays
+
+
+def derive_file_size_bytes(groups: Iterable[list[Segment]]) -> int | None:
+    """The file size that names and lengths of one or several sequences tell, None if they do not.
+
+    A size is believed when it fits the most file names (which are multiples of it) and then the most lengths.
+    A gap between neighbouring names is a candidate too, so that one cut file does not decide.
+    """
+    lengths: Counter[int] = Counter()
+    steps: Counter[int] = Counter()
+    offsets: list[int] = []
+    for segments in groups:
+        lengths.update(s.size_bytes for s in segments if s.size_bytes)
+        offsets += [s.phy_offset for s in segments]
+        steps.update(b.phy_offset - a.phy_offset for a, b in itertools.pairwise(segments))
+    candidates = {size for size in (*lengths, *steps) if size > 0}
+    if not candidates:
+        return None
+
+    def fit(size: int) -> tuple[int, int, int]:
+        return sum(offset % size == 0 for offset in offsets), lengths[size] + steps[size], size
+
+    # A divisor of the real size fits all names as well; the lengths then decide.
+    return max(candidates, key=fit)
+
+
+class SegmentSequence:
+    """The files of one log or queue, in order, and reads by offset over them. Reads never cross a file's end."""
+
+    def __init__(
+        self,
+        folders: Iterable[Path],
+        cache: FileCache,
+        file_size_bytes: int | None = None,
+        listed: tuple[list[Segment], list[Stray]] | None = None,
+    ) -> None:
+        self.folders = tuple(folders)
+        self._cache = cache
+        segments, self.strays = listed if listed is not None else self._list()
+        self.segments: tuple[Segment, ...] = tuple(self._without_duplicates(segments))
+        self.configured_file_size_bytes = file_size_bytes
+        self.derived_file_size_bytes = derive_file_size_bytes([list(self.segments)])
+
+    def _list(self) -> tuple[list[Segment], list[Stray]]:
+        segments: list[Segment] = []
+        strays: list[Stray] = []
+        for folder in self.folders:
+            found, others = list_folder(folder)
+            segments += found
+            strays += others
+        segments.sort(key=lambda s: s.phy_offset)
+        return segments, strays
+
+    def _without_duplicates(self, segments: list[Segment]) -> Iterator[Segment]:
+        last: Segment | None = None
+        for segment in segments:
+            if last is not None and segment.phy_offset == last.phy_offset:
+                self.strays.append(Stray(segment.path, False, segment.size_bytes, duplicate_of=last.path))
+                continue
+            last = segment
+            yield segment
+
+    @property
+    def file_size_bytes(self) -> int:
+        """The size every file should have; 0 where nothing tells it."""
+        return self.configured_file_size_bytes or self.derived_file_size_bytes or 0
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [s.phy_offset for s in self.segments]
+
+    @property
+    def min_phy_offset(self) -> int:
+        """Offset of the first byte there is; 0 without files."""
+        return self.segments[0].phy_offset if self.segments else 0
+
+    @property
+    def max_phy_offset(self) -> int:
+        """Offset behind the last file; 0 without files."""
+        return max((s.end_phy_offset for s in self.segments), default=0)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(s.size_bytes for s in self.segments)
+
+    def find(self, phy_offset: int) -> Segment | None:
+        """The file that holds this offset."""
+        place = bisect_right(self._starts, phy_offset) - 1
+        if place < 0:
+            return None
+        segment = self.segments[place]
+        return segment if phy_offset < segment.end_phy_offset else None
+
+    def gaps(self) -> list[Gap]:
+        """Stretches between the first and the last file that no file covers."""
+        found: list[Gap] = []
+        for segment, following in zip(self.segments, self.segments[1:], strict=False):
+            if segment.end_phy_offset < following.phy_offset:
+                found.append(Gap(segment.end_phy_offset, following.phy_offset - segment.end_phy_offset))
+        return found
+
+    def read(self, phy_offset: int, size_bytes: int) -> bytes:
+        """Bytes from an offset, at most to the end of their file; empty where there is no file.
+
+        Raises FailedError where the file is there and cannot be read.
+        """
+        segment = self.find(phy_offset)
+        if segment is None or size_bytes <= 0:
+            return b""
+        size_bytes = min(size_bytes, segment.end_phy_offset - phy_offset)
+        return self._cache.read(segment.path, phy_offset - segment.phy_offset, size_bytes)
+
+    def read_into(self, phy_offset: int, buffer: memoryview) -> int:
+        """As ``read``, into a buffer; gives the number of bytes read."""
+        segment = self.find(phy_offset)
+        if segment is None:
+            return 0
+        room = min(len(buffer), segment.end_phy_offset - phy_offset)
+        return self._cache.read_into(segment.path, phy_offset - segment.phy_offset, buffer[:room])
+
+    def next_data(self, phy_offset: int) -> int | None:
+        """First offset >= this one in the same file that is not in a sparse hole; None if only holes follow there."""
+        segment = self.find(phy_offset)
+        if segment is None:
+            return None
+        at = self._cache.next_data(segment.path, phy_offset - segment.phy_offset)
+        return None if at is None else segment.phy_offset + at

@@ -1,0 +1,126 @@
+"""What a broker's own properties file tells about a store: paths, file sizes, delay levels (store format, section 1.3)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from store_core.errors import FailedError, UsageError
+from store_core.layout import paths
+from store_core.layout.queue import rounded_file_size_bytes
+
+_PATH_SEPARATOR = ","
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Sizes in bytes; None where no configuration names them. Paths are absolute."""
+
+    root: Path
+    commitlog_paths: tuple[Path, ...]
+    writable_commitlog_paths: tuple[Path, ...]
+    segment_size_bytes: int | None = None
+    queue_file_size_bytes: int | None = None
+    batch_queue_file_size_bytes: int | None = None
+    ext_file_size_bytes: int | None = None
+    index_slots: int | None = None
+    index_entries: int | None = None
+    delay_levels: str | None = None
+    max_message_size_bytes: int | None = None
+    broker_version: str | None = None
+    values: Mapping[str, str] = field(default_factory=dict)
+
+    def value(self, name: str, default: str = "") -> str:
+        """A property of the broker's file as it stands there."""
+        return self.values.get(name, default)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """A boolean property; anything but ``true`` is false, as in Java."""
+        text = self.values.get(name)
+        return default if text is None else text.strip().lower() == "true"
+
+
+def load_settings(
+    config_file: Path | None = None,
+    root: Path | None = None,
+    *,
+    commitlog: Path | None = None,
+    broker_version: str | None = None,
+) -> Settings:
+    """Settings from a broker's properties file, a store root, or both; the root beats ``storePathRootDir``.
+
+    Paths of the file that lay under its own root are rebased under the root that is used. Raises FailedError if the
+    file cannot be read, UsageError if a size in it is no number.
+    """
+    values = _read_properties(config_file) if config_file is not None else {}
+    configured_root = values.get("storePathRootDir")
+    used = _absolute(root) if root is not None else _absolute(Path(configured_root or "~/store").expanduser())
+
+    def rebased(text: str) -> Path:
+        path = _absolute(Path(text.strip()).expanduser())
+        old = _absolute(Path(configured_root).expanduser()) if configured_root else None
+        if old is not None and path.is_relative_to(old):
+            return used / path.relative_to(old)
+        return path
+
+    named = [rebased(p) for p in values.get("storePathCommitLog", "").split(_PATH_SEPARATOR) if p.strip()]
+    read_only = [rebased(p) for p in values.get("readOnlyCommitLogStorePaths", "").split(_PATH_SEPARATOR) if p.strip()]
+    if commitlog is not None:
+        extra = _absolute(commitlog)
+        named = named if extra in named else [*named, extra]
+    logs = tuple(dict.fromkeys([*(named or [used / paths.COMMITLOG]), *(read_only if len(named) > 1 else [])]))
+    writable = tuple(
+        p
+        for p in logs
+        if p not in read_only and (p.is_relative_to(used) or (commitlog is not None and p == _absolute(commitlog)))
+    )
+    queue_file = _size(values, "mappedFileSizeConsumeQueue", "mapedFileSizeConsumeQueue")
+    return Settings(
+        root=used,
+        commitlog_paths=logs,
+        writable_commitlog_paths=writable,
+        segment_size_bytes=_size(values, "mappedFileSizeCommitLog", "mapedFileSizeCommitLog"),
+        queue_file_size_bytes=rounded_file_size_bytes(queue_file) if queue_file else None,
+        batch_queue_file_size_bytes=_size(values, "mapperFileSizeBatchConsumeQueue"),
+        ext_file_size_bytes=_size(values, "mappedFileSizeConsumeQueueExt"),
+        index_slots=_size(values, "maxHashSlotNum"),
+        index_entries=_size(values, "maxIndexNum"),
+        delay_levels=values.get("messageDelayLevel"),
+        max_message_size_bytes=_size(values, "maxMessageSize"),
+        broker_version=broker_version,
+        values=values,
+    )
+
+
+def _absolute(path: Path) -> Path:
+    return Path(os.path.abspath(path))
+
+
+def _read_properties(config_file: Path) -> dict[str, str]:
+    from store_core.codec.java_properties import parse_java_properties
+
+    try:
+        with open(config_file, "rb") as file:
+            data = file.read(1 << 20)
+    except OSError as error:
+        raise FailedError(
+            f"cannot read the configuration: {error.strerror}",
+            path=str(config_file),
+            to_do="name the broker's properties file",
+        ) from error
+    return parse_java_properties(data)
+
+
+def _size(values: Mapping[str, str], *names: str) -> int | None:
+    for name in names:
+        if name in values:
+            try:
+                size = int(values[name].strip())
+            except ValueError:
+                size = 0
+            if size <= 0:
+                raise UsageError(f"{name}={values[name]} is no positive number", to_do="mend the configuration file")
+            return size
+    return None

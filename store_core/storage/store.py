@@ -1,0 +1,170 @@
+"""A store: the read-only view of a root folder that everything else asks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from store_core.errors import NotAStoreError
+from store_core.layout import paths
+from store_core.storage.files import FileCache, unreadable
+from store_core.storage.sequence import Segment, SegmentSequence, Stray, derive_file_size_bytes, list_folder
+from store_core.storage.settings import Settings, load_settings
+
+_PROOFS = (paths.COMMITLOG, paths.CONSUMEQUEUE, paths.CHECKPOINT)
+_ROCKSDB_MARK = "CURRENT"
+
+
+class QueueKey(NamedTuple):
+    """Which queue."""
+
+    topic: str
+    queue_id: int
+
+
+class Store:
+    """What a store root holds. Opening lists nothing yet; each part is listed when it is first asked for.
+
+    All reads are read-only; nothing is locked, created or touched.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.root = settings.root
+        self.cache = FileCache()
+        self.strays: list[Stray] = []  # foreign entries in queue trees, filled as these are listed
+
+    @classmethod
+    def open(cls, path: Path | str, settings: Settings | None = None) -> Self:
+        """Open a store root. Raises NotAStoreError if the path is missing, no folder, or holds no store."""
+        root = Path(path)
+        settings = settings or load_settings(root=root)
+        if not settings.root.exists():
+            raise NotAStoreError("no such folder", path=str(root), to_do="name the store's root with -s")
+        if not settings.root.is_dir():
+            raise NotAStoreError("not a folder", path=str(root), to_do="name the store's root folder with -s")
+        try:
+            entries = set(os.listdir(settings.root))
+        except OSError as error:
+            raise unreadable(settings.root, error) from error
+        if not entries.intersection(_PROOFS) and not any(p.is_dir() for p in settings.commitlog_paths):
+            raise NotAStoreError(
+                "not a RocketMQ store: no commitlog, consumequeue or checkpoint in it",
+                path=str(root),
+                to_do="name the folder that holds commitlog/ with -s",
+            )
+        return cls(settings)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.cache.close()
+
+    @property
+    def aborted(self) -> bool:
+        """Whether ``abort`` is there: a broker runs, or the last one did not stop cleanly."""
+        return os.path.lexists(self.root / paths.ABORT)
+
+    @cached_property
+    def log(self) -> SegmentSequence:
+        """The commit log; one sequence over all of its folders."""
+        return SegmentSequence(self.settings.commitlog_paths, self.cache, self.settings.segment_size_bytes)
+
+    @cached_property
+    def queues_in_rocksdb(self) -> bool:
+        """Whether the queues are kept in a RocksDB database instead of files."""
+        return (self.root / paths.CONSUMEQUEUE / _ROCKSDB_MARK).is_file() and not any(
+            True for _ in self._queue_folders(paths.CONSUMEQUEUE)
+        )
+
+    @cached_property
+    def queues(self) -> Mapping[QueueKey, SegmentSequence]:
+        """Every ordinary queue, by topic and queue id, in that order."""
+        return self._load_tree(paths.CONSUMEQUEUE, self.settings.queue_file_size_bytes)
+
+    @cached_property
+    def batch_queues(self) -> Mapping[QueueKey, SegmentSequence]:
+        """Every batch queue (46-byte entries)."""
+        return self._load_tree(paths.BATCHCONSUMEQUEUE, self.settings.batch_queue_file_size_bytes)
+
+    @cached_property
+    def ext_queues(self) -> Mapping[QueueKey, SegmentSequence]:
+        """ConsumeQueueExt files by queue."""
+        return self._load_tree(paths.CONSUMEQUEUE_EXT, self.settings.ext_file_size_bytes)
+
+    def queue(self, topic: str, queue_id: int) -> SegmentSequence | None:
+        """One queue, without listing all of them; None if its folder is not there."""
+        key = QueueKey(topic, queue_id)
+        if "queues" in self.__dict__:
+            return self.queues.get(key)
+        folder = self.root / paths.CONSUMEQUEUE / topic / str(queue_id)
+        if "\0" in topic or "/" in topic or topic in ("", ".", "..") or not folder.is_dir():
+            return None
+        found = SegmentSequence([folder], self.cache, self.settings.queue_file_size_bytes)
+        # One file alone may be cut; the neighbours know the size.
+        if self.settings.queue_file_size_bytes is None and len(found.segments) < 2:
+            return self.queues.get(key)
+        return found
+
+    @cached_property
+    def index_files(self) -> tuple[Path, ...]:
+        """Index files in order of their names; other entries are left to ``index_strays``."""
+        return tuple(p for p in self._index_entries if p.name.isdecimal() and p.is_file())
+
+    @cached_property
+    def index_strays(self) -> tuple[Path, ...]:
+        """What else lies in the index folder."""
+        return tuple(p for p in self._index_entries if p not in self.index_files)
+
+    @cached_property
+    def _index_entries(self) -> list[Path]:
+        folder = self.root / paths.INDEX
+        try:
+            return sorted(folder / name for name in os.listdir(folder))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise unreadable(folder, error) from error
+
+    def _queue_folders(self, tree: str) -> Iterator[tuple[QueueKey, Path]]:
+        top = self.root / tree
+        for topic in _folders(top):
+            for queue in _folders(topic):
+                if queue.name.isdecimal():
+                    yield QueueKey(_text(topic.name), int(queue.name)), queue
+
+    def _load_tree(self, tree: str, configured: int | None) -> dict[QueueKey, SegmentSequence]:
+        listed: dict[QueueKey, tuple[Path, tuple[list[Segment], list[Stray]]]] = {}
+        for key, folder in self._queue_folders(tree):
+            listed[key] = folder, list_folder(folder)
+        # The size is one setting for all queues, so all of them together tell it.
+        size = configured or derive_file_size_bytes(segments for _, (segments, _) in listed.values())
+        return {
+            key: SegmentSequence([folder], self.cache, size, listed=contents)
+            for key, (folder, contents) in sorted(listed.items())
+        }
+
+
+def _folders(top: Path) -> list[Path]:
+    try:
+        with os.scandir(top) as entries:
+            return sorted(Path(e.path) for e in entries if e.is_dir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise unreadable(top, error) from error
+
+
+def _text(name: str) -> str:
+    """A file name as text; bytes that are not UTF-8 become U+FFFD, as in Java."""
+    return os.fsencode(name).decode("utf-8", "replace")
