@@ -1,0 +1,110 @@
+"""Fixtures of all tests: golden stores, copies of them, damaged copies; and ``--no-skips`` for machines that must run everything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import stores
+from tests.damage import Damageable
+from tests.surgery import Exit, apply_case, set_exit
+
+GoldenStore = Callable[[str], Path]
+StoreCopy = Callable[..., Path]
+DamagedStore = Callable[..., Path]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--no-skips", action="store_true", help="a skipped test fails: for machines that have everything")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    outcome = yield
+    report = outcome.get_result()  # type: ignore[attr-defined]  # pluggy's result object
+    if report.skipped and not hasattr(report, "wasxfail") and item.config.getoption("--no-skips"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped although nothing may be (--no-skips): {report.longrepr}"
+
+
+@pytest.fixture(scope="session")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GoldenStore]:
+    """``golden(name)``: the shared unpacked store. Only for reading: whoever changes it fails the session."""
+    folder = tmp_path_factory.mktemp("golden")
+    found: dict[str, dict[str, stores.Entry]] = {}
+
+    def unpacked(name: str) -> Path:
+        root = folder / name
+        if name not in found:
+            found[name] = stores.snapshot(stores.unpack(name, root))
+        return root
+
+    yield unpacked
+    changed = {name: differences(before, stores.snapshot(folder / name)) for name, before in found.items()}
+    assert not any(changed.values()), f"a test changed a shared golden store: {changed}"
+
+
+def differences(before: dict[str, stores.Entry], after: dict[str, stores.Entry]) -> list[str]:
+    """Paths that came, went or changed."""
+    return sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
+
+
+@pytest.fixture
+def store_copy(golden: GoldenStore, tmp_path: Path) -> StoreCopy:
+    """``store_copy(name, exit=None)``: a fresh writable copy, times kept; exit ``clean`` or ``crash`` sets ``abort``."""
+    made: list[Path] = []
+
+    def copied(name: str, exit: Exit | None = None) -> Path:
+        root = stores.copy_store(golden(name), tmp_path / f"{name}-{len(made)}")
+        made.append(root)
+        if exit:
+            set_exit(root, exit)
+        return root
+
+    return copied
+
+
+@pytest.fixture
+def damaged(store_copy: StoreCopy) -> DamagedStore:
+    """``damaged(base, case, exit="crash")``: a fresh copy of ``load-497``, ``load-533`` or ``crash-533`` with a surgery or filler case applied."""
+
+    def operated(base: str, case: str, exit: Exit = "crash") -> Path:
+        root = store_copy(base)
+        apply_case(root, stores.cases(base)[case], exit)
+        return root
+
+    return operated
+
+
+@pytest.fixture
+def damageable(store_copy: StoreCopy) -> Callable[..., Damageable]:
+    """``damageable(name, exit=None)``: a fresh copy that can be harmed in a line, ``.root`` is its path (tests/damage.py)."""
+    return lambda name, exit=None: Damageable(store_copy(name, exit), stores.truth(name))
+
+
+@pytest.fixture
+def settings_of(tmp_path: Path) -> Callable[[str], Path]:
+    """``settings_of(name)``: the broker's properties file of a golden store, for ``-c``."""
+
+    def written(name: str) -> Path:
+        path = tmp_path / f"{name}.broker.conf"
+        path.write_text(stores.properties_text(name))
+        return path
+
+    return written
+
+
+@pytest.fixture
+def read_only() -> Iterator[Callable[[Path], Path]]:
+    """``read_only(root)``: nothing below root may have changed by the end of the test: names, bytes, times."""
+    seen: dict[Path, dict[str, stores.Entry]] = {}
+
+    def remembered(root: Path) -> Path:
+        seen[root] = stores.snapshot(root)
+        return root
+
+    yield remembered
+    changed = {str(root): differences(before, stores.snapshot(root)) for root, before in seen.items()}
+    assert not any(changed.values()), f"reading changed a store: {changed}"
