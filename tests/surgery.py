@@ -52,7 +52,7 @@ def _bytes_of(root: Path, path: Path, op: dict[str, Any]) -> bytes:
             return bytes([path.read_bytes()[op["at"]] ^ int(op["mask"])])
         case "copyrange":
             start = int(op["from_at"])
-            return (root / op["from"]).read_bytes()[start : start + int(op["size"])]
+            return Path(root, op["from"]).read_bytes()[start : start + int(op["size"])]
         case unknown:
             raise ValueError(unknown)
 
