@@ -1,0 +1,73 @@
+"""Queue entries as values, and how many of a run of them are good, without numpy (store format, section 6)."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from store_core.layout.queue import BATCH_ENTRY, ENTRY
+from store_core.layout.schema import Layout
+
+
+class Entry(NamedTuple):
+    """One place of a queue. ``tags_code`` is a hash, a delivery time in ms, or an address into ConsumeQueueExt."""
+
+    queue_offset: int
+    phy_offset: int
+    size_bytes: int
+    tags_code: int
+
+    @property
+    def batch_size(self) -> int:
+        return 1
+
+
+class BatchEntry(NamedTuple):
+    """One place of a batch queue: ``batch_size`` messages from ``queue_offset`` on, stored at ``store_timestamp_ms``."""
+
+    queue_offset: int
+    phy_offset: int
+    size_bytes: int
+    tags_code: int
+    store_timestamp_ms: int
+    batch_size: int
+
+
+class ExtUnit(NamedTuple):
+    """What ConsumeQueueExt says about a message (6.5)."""
+
+    tags_code: int
+    store_timestamp_ms: int
+    bitmap: bytes
+
+
+_NEGATIVE: Final = 0x80  # the sign bit of a number's first byte
+_POSITIVE_FIELDS: Final = {ENTRY: ("size_bytes",), BATCH_ENTRY: ("size_bytes", "batch_size")}
+_NOT_NEGATIVE_FIELDS: Final = {ENTRY: ("phy_offset",), BATCH_ENTRY: ("phy_offset", "queue_offset")}
+
+
+def good_entries(buffer: bytes, layout: Layout) -> int:
+    """How many whole entries at the start of the buffer a broker takes for good (store behaviour, section 2).
+
+    Good: offset >= 0 and size > 0; in batch queues also first queue offset >= 0 and batch size > 0. Looks at columns of
+    bytes at once, as three full files are a million entries.
+    """
+    step = layout.size_bytes
+    count = len(buffer) // step
+    buffer = buffer[: count * step]
+    good = count
+    for name in (*_NOT_NEGATIVE_FIELDS[layout], *_POSITIVE_FIELDS[layout]):
+        signs = buffer[layout.offset_of(name) :: step][:good]
+        if signs and max(signs) >= _NEGATIVE:
+            good = next(i for i, byte in enumerate(signs) if byte >= _NEGATIVE)
+    for name in _POSITIVE_FIELDS[layout]:
+        good = _first_zero(buffer, layout, name, good)
+    return good
+
+
+def _first_zero(buffer: bytes, layout: Layout, name: str, count: int) -> int:
+    """Number of the first entry whose field is 0; ``count`` if there is none before it."""
+    bits = 0
+    for at in range(layout.offset_of(name), layout.end_of(name)):
+        bits |= int.from_bytes(buffer[at :: layout.size_bytes][:count])
+    place = bits.to_bytes(count).find(0)
+    return count if place < 0 else place

@@ -1,0 +1,253 @@
+"""A queue as a broker sees it: where it begins and ends, and its entries (store format 6; store behaviour 2 and 11.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from store_core.layout import queue as layout
+from store_core.read.entries import BatchEntry, Entry, ExtUnit, good_entries
+from store_core.read.rules import RULES_5, ReadRules
+from store_core.storage.sequence import Segment, SegmentSequence
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+ENTRY_SIZE_BYTES: Final = layout.ENTRY.size_bytes
+_FILES_RECOVERED: Final = 3  # a broker checks the newest three files at start and trusts the others
+_CHUNK_ENTRIES: Final = 1 << 16
+_unpack: Final = layout.ENTRY.struct.unpack_from
+_iter_unpack: Final = layout.ENTRY.struct.iter_unpack
+
+
+def end_of_entries(files: SegmentSequence, entry: layout.Layout) -> int:
+    """Where a broker's recovery sets the queue's end, as a byte offset of the sequence (store behaviour, section 2).
+
+    From the third-last file on, the first entry that is not good ends the queue, even if more files follow.
+    """
+    end = 0
+    for segment in files.segments[-_FILES_RECOVERED:]:
+        end = segment.phy_offset + _good_bytes(files, segment, entry)
+        if end + entry.size_bytes <= segment.end_phy_offset:
+            return end
+    return end
+
+
+def _good_bytes(files: SegmentSequence, segment: Segment, entry: layout.Layout) -> int:
+    """Length of the run of good entries at a file's start."""
+    chunk = _CHUNK_ENTRIES * entry.size_bytes
+    done = 0
+    while done + entry.size_bytes <= segment.size_bytes:
+        buffer = files.read(segment.phy_offset + done, chunk)
+        good = good_entries(buffer, entry) * entry.size_bytes
+        done += good
+        if good < len(buffer) or not buffer:
+            break
+    return done
+
+
+class Queue:
+    """Entries of an ordinary queue (20 bytes each), by queue offset. Opening reads nothing.
+
+    ``min_offset`` and ``max_offset`` are what a broker would answer after its start on these files: entries behind
+    ``max_offset`` are left-overs, those before ``min_offset`` point before the log's first byte.
+    """
+
+    def __init__(
+        self,
+        files: SegmentSequence,
+        log: SegmentSequence,
+        *,
+        ext: SegmentSequence | None = None,
+        rules: ReadRules = RULES_5,
+    ) -> None:
+        self.files = files
+        self.log = log
+        self.ext = ext
+        self.rules = rules
+
+    @cached_property
+    def max_offset(self) -> int:
+        """The number the next message would get."""
+        return end_of_entries(self.files, layout.ENTRY) // ENTRY_SIZE_BYTES
+
+    @cached_property
+    def min_offset(self) -> int:
+        """First queue offset a consumer can have (store behaviour 11.3)."""
+        if not self.files.segments:
+            return 0
+        first = self.files.segments[0]
+        written = min(first.end_phy_offset // ENTRY_SIZE_BYTES, self.max_offset)
+        start = first.phy_offset // ENTRY_SIZE_BYTES
+        if self.rules.searches_min:
+            return self._searched_min(start, written)
+        return next((e.queue_offset for e in self.entries(start, written) if e.phy_offset >= self._log_min), 0)
+
+    @property
+    def _log_min(self) -> int:
+        return self.log.min_phy_offset
+
+    def _searched_min(self, start: int, written: int) -> int:
+        """5.x: checks on both ends of the queue, then a binary search in its first file."""
+        last = self.entry(self.max_offset - 1)
+        if last is not None and last.phy_offset < self._log_min:
+            return self.max_offset  # everything has expired; the numbering is kept
+        first = self.entry(start)
+        if first is None or start >= written:
+            return 0
+        if start == 0 and first.phy_offset >= self._log_min:
+            return 0
+        low, high = start, written - 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            found = self.entry(middle)
+            if found is None:
+                return 0
+            if found.phy_offset == self._log_min:
+                low = high = middle
+            elif found.phy_offset > self._log_min:
+                high = middle
+            else:
+                low = middle
+        return next((e.queue_offset for e in self.entries(low, high + 1) if e.phy_offset >= self._log_min), 0)
+
+    def entry(self, queue_offset: int) -> Entry | None:
+        """The entry at a queue offset as stored; None where there is no file for it."""
+        if queue_offset < 0:
+            return None
+        data = self.files.read(queue_offset * ENTRY_SIZE_BYTES, ENTRY_SIZE_BYTES)
+        return Entry(queue_offset, *_unpack(data)) if len(data) == ENTRY_SIZE_BYTES else None
+
+    def entries(self, first: int, end: int) -> Iterator[Entry]:
+        """Entries of [first, end) as stored, in order; places without a file are left out."""
+        at = max(first, 0)
+        while at < end:
+            data = self.files.read(at * ENTRY_SIZE_BYTES, min(end - at, _CHUNK_ENTRIES) * ENTRY_SIZE_BYTES)
+            whole = len(data) // ENTRY_SIZE_BYTES
+            if not whole:
+                following = self.next_file_offset(at)
+                if following is None:
+                    return
+                at = following
+                continue
+            for number, fields in enumerate(_iter_unpack(data[: whole * ENTRY_SIZE_BYTES]), at):
+                yield Entry(number, *fields)
+            at += whole
+
+    def columns(self, first: int, end: int) -> Iterator[tuple[int, NDArray[np.void]]]:
+        """As ``entries``, in bulk: (queue offset of the first, structured array of ``layout.queue.ENTRY``) by the chunk."""
+        import numpy as np
+
+        at = max(first, 0)
+        while at < end:
+            data = self.files.read(at * ENTRY_SIZE_BYTES, min(end - at, _CHUNK_ENTRIES) * ENTRY_SIZE_BYTES)
+            whole = len(data) // ENTRY_SIZE_BYTES
+            if not whole:
+                following = self.next_file_offset(at)
+                if following is None:
+                    return
+                at = following
+                continue
+            yield at, np.frombuffer(data, layout.ENTRY.dtype, whole)
+            at += whole
+
+    def next_file_offset(self, queue_offset: int) -> int | None:
+        """First queue offset of the first file that starts behind a queue offset; None if there is none."""
+        position = queue_offset * ENTRY_SIZE_BYTES
+        return next((s.phy_offset // ENTRY_SIZE_BYTES for s in self.files.segments if s.phy_offset > position), None)
+
+    def ext_of(self, tags_code: int) -> ExtUnit | None:
+        """The ConsumeQueueExt unit that a tags code is the address of; None if it is none, or there is no good unit."""
+        return read_ext_unit(self.ext, tags_code) if self.ext is not None else None
+
+
+class BatchQueue:
+    """Entries of a batch queue (46 bytes each). An entry's place is not its queue offset: it is searched for.
+
+    ``min_offset`` and ``max_offset`` count messages, as the broker does. ``slots`` is the number of good entries.
+    """
+
+    def __init__(self, files: SegmentSequence, log: SegmentSequence) -> None:
+        self.files = files
+        self.log = log
+
+    @cached_property
+    def _first_slot(self) -> int:
+        return self.files.min_phy_offset // layout.BATCH_ENTRY.size_bytes
+
+    @cached_property
+    def end_slot(self) -> int:
+        """Number of the place behind the last good entry."""
+        return end_of_entries(self.files, layout.BATCH_ENTRY) // layout.BATCH_ENTRY.size_bytes
+
+    @cached_property
+    def max_offset(self) -> int:
+        """The queue offset the next message would get."""
+        last = self.at_slot(self.end_slot - 1)
+        return 0 if last is None else last.queue_offset + last.batch_size
+
+    @cached_property
+    def min_offset(self) -> int:
+        """Queue offset of the first entry whose record is not before the log's first byte."""
+        if self.end_slot <= self._first_slot:
+            return 0
+        low, high = self._first_slot, self.end_slot
+        while low < high:
+            middle = (low + high) // 2
+            found = self.at_slot(middle)
+            if found is None or found.phy_offset < self.log.min_phy_offset:
+                low = middle + 1
+            else:
+                high = middle
+        found = self.at_slot(low) if low < self.end_slot else None
+        return self.max_offset if found is None else found.queue_offset
+
+    def at_slot(self, slot: int) -> BatchEntry | None:
+        """The entry at a place; None where there is no file for it."""
+        size = layout.BATCH_ENTRY.size_bytes
+        data = self.files.read(slot * size, size) if slot >= 0 else b""
+        return _batch_entry(layout.BATCH_ENTRY.struct.unpack(data)) if len(data) == size else None
+
+    def slot_of(self, queue_offset: int) -> int:
+        """Place of the entry that holds a queue offset, or of the first one behind it."""
+        low, high = self._first_slot, self.end_slot
+        while low < high:
+            middle = (low + high) // 2
+            found = self.at_slot(middle)
+            if found is None or found.queue_offset + found.batch_size <= queue_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def entries(self, first: int, end: int) -> Iterator[BatchEntry]:
+        """Entries that hold any queue offset of [first, end), in order."""
+        for slot in range(self.slot_of(first), self.end_slot):
+            found = self.at_slot(slot)
+            if found is None:
+                continue
+            if found.queue_offset >= end:
+                return
+            yield found
+
+
+def _batch_entry(fields: tuple[Any, ...]) -> BatchEntry:
+    return BatchEntry(fields[4], fields[0], fields[1], fields[2], fields[3], fields[5])
+
+
+def read_ext_unit(ext: SegmentSequence, tags_code: int) -> ExtUnit | None:
+    """The unit at the address that a tags code holds (store format 6.5); None if it is no address or no good unit."""
+    if not layout.is_ext_address(tags_code):
+        return None
+    head_size = layout.EXT_UNIT.size_bytes
+    head = ext.read(layout.ext_offset(tags_code), head_size)
+    if len(head) < head_size:
+        return None
+    size, real_tags_code, store_timestamp_ms, bitmap_length = layout.EXT_UNIT.struct.unpack(head)
+    bitmap_length = max(bitmap_length, 0)
+    if size != head_size + bitmap_length:
+        return None
+    bitmap = ext.read(layout.ext_offset(tags_code) + head_size, bitmap_length)
+    return ExtUnit(real_tags_code, store_timestamp_ms, bitmap) if len(bitmap) == bitmap_length else None
