@@ -1,1 +1,53 @@
-"""The hot pass over a window: a compiled kernel where one could be built, else its readable Python twin."""
+"""The hot pass over a window: a compiled kernel where one could be built, else its readable Python twin.
+
+``scan_window`` cuts a window of the log into frames and returns them as WindowColumns. Both kernels return the same.
+RMQCTL_KERNEL=python in the environment takes the twin even where the compiled kernel is there.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from store_core.kernel.columns import WindowColumns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["WindowColumns", "is_native", "scan_window"]
+
+KERNEL_VARIABLE = "RMQCTL_KERNEL"
+
+
+@cache
+def _kernel() -> tuple[Callable[..., WindowColumns], bool]:
+    if os.environ.get(KERNEL_VARIABLE) != "python":
+        try:
+            from store_core.kernel import native
+        except ImportError:
+            pass  # no compiler when this was installed
+        else:
+            return native.scan_window, True
+    from store_core.kernel import twin
+
+    return twin.scan_window, False
+
+
+def is_native() -> bool:
+    """Whether the compiled kernel does the work."""
+    return _kernel()[1]
+
+
+def scan_window(
+    window: Any, window_phy_offset: int, at: int, segment_end_phy_offset: int, state: int, flags: int
+) -> WindowColumns:
+    """Cut the part of a segment that ``window`` holds into frames, from index ``at`` on.
+
+    ``window``: bytes-like and C-contiguous; its first byte lies at ``window_phy_offset`` of the log. It may end in
+    front of the segment, whose end is ``segment_end_phy_offset``. ``state``: a ScanState, CHAINED at the segment's
+    start, then the previous call's ``next_state``. ``flags``: ScanFlag. The next window has to begin at ``next_at``,
+    with ``need_bytes`` bytes or more if that is not 0. Raises ValueError when the numbers do not fit each other.
+    """
+    scan, _ = _kernel()
+    return scan(window, window_phy_offset, at, segment_end_phy_offset, state, flags)

@@ -1,0 +1,16 @@
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+LAYOUT: Final[dict[str, int | bytes | dict[bytes, int]]]
+
+def scan_window(
+    window: npt.NDArray[np.uint8],
+    window_phy_offset: int,
+    at: int,
+    segment_end_phy_offset: int,
+    state: int,
+    flags: int,
+    /,
+) -> dict[str, Any]: ...

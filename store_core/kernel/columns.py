@@ -1,0 +1,122 @@
+"""What one call of the kernel returns: a window of the log as columns. Imports numpy only when columns are made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True)
+class WindowColumns:
+    """The frames of a window, in log order; every array but the key columns has one item a frame.
+
+    Frames of kind MESSAGE fill all columns; the others have zeros behind ``size_bytes`` and topic_id -1.
+    ``*_at`` are indices into the window. Negative body and property lengths, which count as 0 in a record, are 0 here.
+    """
+
+    kind: npt.NDArray[np.uint8]
+    code: npt.NDArray[np.uint8]
+    phy_offset: npt.NDArray[np.int64]
+    size_bytes: npt.NDArray[np.int64]
+    magic: npt.NDArray[np.int32]
+    body_crc: npt.NDArray[np.int32]
+    queue_id: npt.NDArray[np.int32]
+    flag: npt.NDArray[np.int32]
+    queue_offset: npt.NDArray[np.int64]
+    own_phy_offset: npt.NDArray[np.int64]
+    sys_flag: npt.NDArray[np.int32]
+    born_timestamp_ms: npt.NDArray[np.int64]
+    store_timestamp_ms: npt.NDArray[np.int64]
+    reconsume_times: npt.NDArray[np.int32]
+    prepared_transaction_offset: npt.NDArray[np.int64]
+    body_at: npt.NDArray[np.uint32]
+    body_length: npt.NDArray[np.int32]
+    topic_at: npt.NDArray[np.uint32]
+    topic_length: npt.NDArray[np.int32]
+    properties_at: npt.NDArray[np.uint32]
+    properties_length: npt.NDArray[np.int32]
+    topic_id: npt.NDArray[np.int32]  # into ``topics``
+    tags_code: npt.NDArray[np.int64]
+    delay_level: npt.NDArray[np.int32]
+    property_flags: npt.NDArray[np.uint16]
+    key_row: npt.NDArray[np.uint32]  # row of the message a key belongs to
+    key_hash: npt.NDArray[np.int32]
+    topics: list[bytes]  # in the order they first appear in the window
+    next_at: int  # where the next window has to begin; behind a blank it may lie beyond the window
+    next_state: int  # ScanState to go on with; CHAINED at the segment's end
+    need_bytes: int  # 0, or how long a window from next_at must at least be
+    continues: bool  # the first frame is the rest of the frame the previous window ended with
+
+
+class Row(NamedTuple):
+    """One frame: an item of each column."""
+
+    kind: int
+    code: int
+    phy_offset: int
+    size_bytes: int
+    magic: int = 0
+    body_crc: int = 0
+    queue_id: int = 0
+    flag: int = 0
+    queue_offset: int = 0
+    own_phy_offset: int = 0
+    sys_flag: int = 0
+    born_timestamp_ms: int = 0
+    store_timestamp_ms: int = 0
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+    body_at: int = 0
+    body_length: int = 0
+    topic_at: int = 0
+    topic_length: int = 0
+    properties_at: int = 0
+    properties_length: int = 0
+    topic_id: int = -1
+    tags_code: int = 0
+    delay_level: int = 0
+    property_flags: int = 0
+
+
+# Everything that is not listed is an i4.
+_TYPES: Final = {
+    "kind": "u1",
+    "code": "u1",
+    "phy_offset": "i8",
+    "size_bytes": "i8",
+    "queue_offset": "i8",
+    "own_phy_offset": "i8",
+    "born_timestamp_ms": "i8",
+    "store_timestamp_ms": "i8",
+    "prepared_transaction_offset": "i8",
+    "body_at": "u4",
+    "topic_at": "u4",
+    "properties_at": "u4",
+    "tags_code": "i8",
+    "property_flags": "u2",
+}
+
+
+def frame_columns(rows: Sequence[Row]) -> dict[str, npt.NDArray[Any]]:
+    """The frame columns of WindowColumns, by name."""
+    import numpy as np
+
+    columns: Iterable[Sequence[int]] = zip(*rows, strict=True) if rows else [()] * len(Row._fields)
+    return {
+        name: np.array(column, dtype=_TYPES.get(name, "i4")) for name, column in zip(Row._fields, columns, strict=True)
+    }
+
+
+def key_columns(keys: Sequence[tuple[int, int]]) -> dict[str, npt.NDArray[Any]]:
+    """``key_row`` and ``key_hash`` from pairs of the two."""
+    import numpy as np
+
+    return {
+        "key_row": np.array([row for row, _ in keys], dtype=np.uint32),
+        "key_hash": np.array([key_hash for _, key_hash in keys], dtype=np.int32),
+    }

@@ -1,0 +1,18 @@
+"""The compiled kernel behind the twin's interface. Importing it fails where the kernel was not built."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from store_core.kernel import _native
+from store_core.kernel.columns import WindowColumns
+
+
+def scan_window(
+    window: Any, window_phy_offset: int, at: int, segment_end_phy_offset: int, state: int, flags: int
+) -> WindowColumns:
+    """As ``twin.scan_window``. The window is not copied, and other threads run meanwhile."""
+    data = np.frombuffer(window, dtype=np.uint8) if len(window) else np.empty(0, dtype=np.uint8)
+    return WindowColumns(**_native.scan_window(data, window_phy_offset, at, segment_end_phy_offset, state, flags))

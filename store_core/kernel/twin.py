@@ -1,0 +1,335 @@
+"""The scan of a window, written to be read: the definition of what the compiled kernel does, and its test oracle.
+
+Frames follow each other from the segment's start: records, and one blank at the end (store format, section 2).
+Where the next frame should start and none does, a region without frames begins. It ends at the next place where a
+record says of itself that it lies there, or a blank reaches exactly to the segment's end. What lies between becomes
+DAMAGE, ZEROS and STALE rows.
+
+The rows do not depend on where windows are cut. So nothing is said of the last bytes of a window in which a head could
+begin, nor of zeros at its end that may become a long run; the next window begins there.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, NamedTuple
+
+from store_core.kernel import twin_properties
+from store_core.kernel.codes import (
+    LONGEST_HEAD_BYTES,
+    RESYNC_BYTES,
+    SCHEDULE_TOPIC,
+    ZERO_FRAME_BYTES,
+    ZERO_RUN_BYTES,
+    FrameCode,
+    FrameKind,
+    PropertyFlag,
+    ScanFlag,
+    ScanState,
+)
+from store_core.kernel.columns import Row, WindowColumns, frame_columns, key_columns
+from store_core.kernel.twin_record import (
+    RecordHead,
+    Shortage,
+    body_crc_holds,
+    check_prefix,
+    check_record,
+    has_plausible_head,
+    property_crc_holds,
+)
+from store_core.layout import record
+
+_PREFIX: Final = record.PREFIX.struct
+_MAGIC: Final = record.PREFIX.field_struct("magic")
+_MAGIC_AT: Final = record.PREFIX.offset_of("magic")
+_ANY_MAGIC: Final = re.compile(b"|".join(re.escape(_MAGIC.pack(magic)) for magic in record.MAGICS))
+_BLANK: Final = _MAGIC.pack(record.MAGIC_BLANK)
+_LONG_ZERO_RUN: Final = re.compile(rb"\0{%d,}" % ZERO_RUN_BYTES)
+_NOT_ZERO: Final = re.compile(rb"[^\0]")
+_MESSAGE: Final = FrameKind.MESSAGE.value
+_OK: Final = FrameCode.OK.value
+_TAGS: Final = PropertyFlag.TAGS
+_DELAY: Final = PropertyFlag.DELAY
+
+# Which rows go on with the row the previous window ended with.
+_CONTINUED: Final = {
+    ScanState.IN_DAMAGE: FrameKind.DAMAGE,
+    ScanState.IN_BAD_BLANK: FrameKind.DAMAGE,
+    ScanState.IN_ZEROS: FrameKind.ZEROS,
+    ScanState.IN_STALE: FrameKind.STALE,
+}
+
+
+def scan_window(
+    window: Any, window_phy_offset: int, at: int, segment_end_phy_offset: int, state: int, flags: int
+) -> WindowColumns:
+    """Cut the part of a segment that ``window`` holds into frames, from index ``at`` on.
+
+    ``window``: bytes-like; its first byte lies at ``window_phy_offset`` of the log. It may end in front of the segment,
+    whose end is ``segment_end_phy_offset``. ``state``: a ScanState, CHAINED at the segment's start, then what the
+    previous call returned. ``flags``: ScanFlag. Raises ValueError when the numbers do not fit each other.
+    """
+    left = segment_end_phy_offset - window_phy_offset
+    if at < 0 or window_phy_offset < 0 or left < 0 or state not in list(ScanState):
+        raise ValueError("the window's position, the index in it or the state makes no sense")
+    walk = _Walk(bytes(memoryview(window)[:left]), window_phy_offset, segment_end_phy_offset, ScanFlag(flags))
+    return walk.run(at, ScanState(state))
+
+
+class _Stop(NamedTuple):
+    """Where the walk has come to. With ``need_bytes`` it can not go on in this window."""
+
+    at: int
+    state: ScanState
+    need_bytes: int = 0
+
+
+class _Walk:
+    """One pass over one window."""
+
+    def __init__(self, data: bytes, phy_offset: int, segment_end: int, flags: ScanFlag) -> None:
+        self.data = data
+        self.phy_offset = phy_offset
+        self.segment_end = segment_end
+        self.check_crc = bool(flags & ScanFlag.CHECK_CRC)
+        self.check_property_crc = bool(flags & ScanFlag.CHECK_PROPERTY_CRC)
+        self.parse_properties = not flags & ScanFlag.NO_PROPERTIES
+        self.index_keys = bool(flags & ScanFlag.INDEX_KEYS)
+        self.index_tags = bool(flags & ScanFlag.INDEX_TAGS)
+        self.reaches_end = phy_offset + len(data) == segment_end
+        # From this index on the window may cut off a head.
+        self.limit = len(data) if self.reaches_end else len(data) - LONGEST_HEAD_BYTES + 1
+        self.rows: list[Row] = []
+        self.keys: list[tuple[int, int]] = []
+        self.topic_ids: dict[bytes, int] = {}
+
+    def run(self, at: int, state: ScanState) -> WindowColumns:
+        stop, entered_at = _Stop(at, state), at
+        while stop.at < len(self.data) and not stop.need_bytes:
+            if stop.state is ScanState.CHAINED:
+                stop = self._frame(stop.at)
+            else:
+                stop = self._region(stop.at, stop.state, FrameCode.RESIDUE)
+        first = self.rows[0] if self.rows else None
+        continues = bool(
+            first and first.kind == _CONTINUED.get(state) and first.phy_offset == self.phy_offset + entered_at
+        )
+        at_segment_end = self.phy_offset + stop.at == self.segment_end
+        return WindowColumns(
+            **frame_columns(self.rows),
+            **key_columns(self.keys),
+            topics=list(self.topic_ids),
+            next_at=stop.at,
+            next_state=int(ScanState.CHAINED if at_segment_end else stop.state),
+            need_bytes=stop.need_bytes,
+            continues=continues,
+        )
+
+    # -- where a frame should start ------------------------------------------------------------------------------
+
+    def _frame(self, at: int) -> _Stop:
+        """The frame that should start at ``at``, or the region without frames that does."""
+        left = self._left(at)
+        if left < _PREFIX.size:
+            return self._segment_tail(at, left)
+        found = check_record(self.data, at, left)
+        if isinstance(found, RecordHead):
+            is_own = found.own_phy_offset == self.phy_offset + at
+            if is_own or body_crc_holds(self.data, found):
+                return self._message(at, found)
+            return self._region(at, ScanState.CHAINED, FrameCode.RECORD_IMPLAUSIBLE)
+        if isinstance(found, Shortage):
+            return _Stop(at, ScanState.CHAINED, found.need_bytes)
+        if self._magic(at) == record.MAGIC_BLANK:
+            if self._is_exact_blank(at):
+                return self._blank(at)
+            return self._region(at, ScanState.CHAINED, FrameCode.BLANK_SIZE)
+        return self._region(at, ScanState.CHAINED, found)
+
+    def _segment_tail(self, at: int, left: int) -> _Stop:
+        """The last bytes of a segment, too few for any frame."""
+        tail = self.data[at:]
+        if len(tail) < left:
+            return _Stop(at, ScanState.CHAINED, left)
+        if any(tail):
+            self._add(FrameKind.DAMAGE, FrameCode.SIZE, at, at + left)
+        else:
+            self._add(FrameKind.ZEROS, FrameCode.OK, at, at + left)
+        return _Stop(at + left, ScanState.CHAINED)
+
+    def _blank(self, at: int) -> _Stop:
+        end = at + self._left(at)
+        self._add(FrameKind.BLANK, FrameCode.OK, at, end)
+        return _Stop(end, ScanState.CHAINED)
+
+    def _message(self, at: int, head: RecordHead) -> _Stop:
+        topic = self.data[head.topic_at : head.topic_at + head.topic_length]
+        topic_id = self.topic_ids.setdefault(topic, len(self.topic_ids))
+        code = self._message_code(at, head)
+        derived = self._derived(topic, head) if self.parse_properties and head.properties_length else ()
+        self.rows.append(Row(_MESSAGE, code, self.phy_offset + at, *head, topic_id, *derived))
+        return _Stop(at + head.size_bytes, ScanState.CHAINED)
+
+    def _message_code(self, at: int, head: RecordHead) -> int:
+        if self.check_crc and not body_crc_holds(self.data, head):
+            return FrameCode.BAD_CRC.value
+        if head.own_phy_offset != self.phy_offset + at:
+            return FrameCode.OWN_OFFSET.value
+        if self.check_property_crc and not property_crc_holds(self.data, at, head):
+            return FrameCode.BAD_PROPERTY_CRC.value
+        return _OK
+
+    def _derived(self, topic: bytes, head: RecordHead) -> tuple[int, int, int]:
+        """``tags_code``, ``delay_level`` and ``property_flags``; notes the keys."""
+        properties = self.data[head.properties_at : head.properties_at + head.properties_length]
+        values = twin_properties.known_properties(properties)
+        row = len(self.rows)
+        if head.sys_flag & record.TRANSACTION_MASK != record.TRANSACTION_ROLLBACK:
+            if self.index_keys:
+                self.keys += ((row, key) for key in twin_properties.key_hashes(topic, values))
+            if self.index_tags:
+                self.keys += ((row, key) for key in twin_properties.tag_hashes(topic, values))
+        tags_code = twin_properties.tags_code(values[_TAGS]) if _TAGS in values else 0
+        delay = values.get(_DELAY) if topic == SCHEDULE_TOPIC else None
+        return tags_code, twin_properties.delay_level(delay) if delay else 0, sum(values)
+
+    # -- regions without frames ----------------------------------------------------------------------------------
+
+    def _region(self, at: int, state: ScanState, code: FrameCode) -> _Stop:
+        """From ``at``, where no frame starts, to the next frame or as far as this window tells.
+
+        ``state`` says what ends at ``at``. With CHAINED a frame should have started there, and ``code`` says why none did.
+        """
+        search_from = at
+        while True:
+            head = self._next_head(search_from)
+            if head is None:
+                at, state = self._fill(at, self.limit, state, code, is_settled=self.reaches_end)
+                return _Stop(at, state, 0 if self.reaches_end else min(RESYNC_BYTES, self._left(at)))
+            at, state = self._fill(at, head, state, code, is_settled=True)
+            stop = self._try_head(head, state)
+            if stop is not None:
+                return stop
+            search_from = head + 1
+
+    def _next_head(self, search_from: int) -> int | None:
+        """The next index where a record lies or lay, as far as its head says, or an exact blank."""
+        if search_from >= self.limit:
+            return None
+        for magic in _ANY_MAGIC.finditer(self.data, search_from + _MAGIC_AT, self.limit - 1 + _PREFIX.size):
+            at = magic.start() - _MAGIC_AT
+            if magic.group() == _BLANK:
+                if self._is_exact_blank(at):
+                    return at
+            elif has_plausible_head(self.data, at, self.phy_offset + at, self._left(at)):
+                return at
+        return None
+
+    def _try_head(self, at: int, state: ScanState) -> _Stop | None:
+        """The frame behind a plausible head; None if it is none. Unlike chained records these must prove themselves.
+
+        A record in its own place proves itself by its checksum or by a frame right behind it, a stale one by its checksum.
+        """
+        if self._magic(at) == record.MAGIC_BLANK:
+            return self._blank(at)
+        found = check_record(self.data, at, self._left(at))
+        if isinstance(found, Shortage):
+            return _Stop(at, state, found.need_bytes)
+        if not isinstance(found, RecordHead):
+            return None
+        is_own = found.own_phy_offset == self.phy_offset + at
+        if body_crc_holds(self.data, found):
+            if is_own:
+                return self._message(at, found)
+            self._add(FrameKind.STALE, FrameCode.OK, at, at + found.size_bytes)
+            return _Stop(at + found.size_bytes, ScanState.IN_STALE)
+        if not is_own:
+            return None
+        behind = self._is_frame_behind(at, found.size_bytes)
+        if isinstance(behind, Shortage):
+            return _Stop(at, state, behind.need_bytes)
+        return self._message(at, found) if behind else None
+
+    def _is_frame_behind(self, at: int, size_bytes: int) -> bool | Shortage:
+        """Whether the record at ``at`` ends where a frame plausibly starts, or with the segment."""
+        end = at + size_bytes
+        left = self._left(end)
+        if left == 0:
+            return True
+        need_bytes = size_bytes + _PREFIX.size
+        if left < _PREFIX.size or need_bytes > record.MAX_RECORD_SIZE_BYTES:
+            return False
+        if end + _PREFIX.size > len(self.data):
+            return Shortage(need_bytes)
+        size, magic = _PREFIX.unpack_from(self.data, end)
+        return size == left if magic == record.MAGIC_BLANK else check_prefix(size, magic, left) is FrameCode.OK
+
+    def _fill(self, at: int, end: int, state: ScanState, code: FrameCode, *, is_settled: bool) -> tuple[int, ScanState]:
+        """ZEROS and DAMAGE rows from ``at`` to ``end``; returns where they end and the state there.
+
+        Unless ``end`` is settled (a head or the segment's end), short zeros in front of it may go on and are left out.
+        """
+        if state is ScanState.IN_BAD_BLANK or code is FrameCode.BLANK_SIZE:
+            if at >= end:
+                return at, state
+            self._add(FrameKind.DAMAGE, code, at, end)
+            return end, ScanState.IN_BAD_BLANK
+        while at < end:
+            zeros_end = self._zeros_end(at, end)
+            if self._are_zeros(at, zeros_end, state):
+                self._add(FrameKind.ZEROS, FrameCode.OK, at, zeros_end)
+                at, state = zeros_end, ScanState.IN_ZEROS
+            elif zeros_end == end and not is_settled:
+                break
+            else:
+                damage_end = self._next_zeros(zeros_end, end, is_settled=is_settled)
+                self._add(FrameKind.DAMAGE, code if state is ScanState.CHAINED else FrameCode.RESIDUE, at, damage_end)
+                at, state = damage_end, ScanState.IN_DAMAGE
+        return at, state
+
+    def _are_zeros(self, at: int, end: int, state: ScanState) -> bool:
+        """Whether the zeros from ``at`` to ``end`` are a row of their own and not part of damage."""
+        length = end - at
+        if not length:
+            return False
+        if state is ScanState.IN_ZEROS or self._left(end) == 0:
+            return True
+        starts_as_frame = state in (ScanState.CHAINED, ScanState.IN_STALE)
+        return length >= (ZERO_FRAME_BYTES if starts_as_frame else ZERO_RUN_BYTES)
+
+    def _zeros_end(self, at: int, end: int) -> int:
+        """Where the zeros that begin at ``at`` end."""
+        other = _NOT_ZERO.search(self.data, at, end)
+        return other.start() if other else end
+
+    def _next_zeros(self, at: int, end: int, *, is_settled: bool) -> int:
+        """Where the damage ends that begins at ``at`` or in front of it: at zeros that count, or may, or at ``end``."""
+        long_run = _LONG_ZERO_RUN.search(self.data, at, end)
+        if long_run:
+            return long_run.start()
+        if is_settled and self._left(end):
+            return end
+        return at + len(self.data[at:end].rstrip(b"\0"))
+
+    # -- small things --------------------------------------------------------------------------------------------
+
+    def _left(self, at: int) -> int:
+        """Bytes from an index of the window to the segment's end."""
+        return self.segment_end - self.phy_offset - at
+
+    def _magic(self, at: int) -> int:
+        magic: int = _MAGIC.unpack_from(self.data, at + _MAGIC_AT)[0]
+        return magic
+
+    def _is_exact_blank(self, at: int) -> bool:
+        return bool(_PREFIX.unpack_from(self.data, at) == (self._left(at), record.MAGIC_BLANK))
+
+    def _add(self, kind: FrameKind, code: FrameCode, at: int, end: int) -> None:
+        """A row that is no message; goes into the last row if that is of the same kind and ends here."""
+        start = self.phy_offset + at
+        if self.rows and kind is not FrameKind.BLANK:
+            last = self.rows[-1]
+            if last.kind == kind and last.phy_offset + last.size_bytes == start:
+                self.rows[-1] = last._replace(size_bytes=last.size_bytes + end - at)
+                return
+        self.rows.append(Row(kind.value, code.value, start, end - at))

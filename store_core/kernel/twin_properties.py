@@ -1,0 +1,84 @@
+"""Property strings, Java's string hash and index keys (store format, sections 4, 6.2 and 7.3)."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Final
+
+from store_core.kernel import codes
+from store_core.kernel.codes import PROPERTY_NAMES, PropertyFlag
+from store_core.layout import record
+
+_NAME_VALUE_SEPARATOR: Final = bytes([record.NAME_VALUE_SEPARATOR])
+_PROPERTY_SEPARATOR: Final = bytes([record.PROPERTY_SEPARATOR])
+_INTEGER: Final = re.compile(rb"[+-]?0*[0-9]{1,10}")
+_INT_MAX: Final = 0x7FFFFFFF
+# A surrogate in three bytes, or cut short: Java makes one U+FFFD of it, Python one of each byte.
+_ENCODED_SURROGATE: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
+_ENCODED_REPLACEMENT: Final = "\ufffd".encode()
+
+
+def known_properties(properties: bytes) -> dict[PropertyFlag, bytes]:
+    """The values of the properties the kernel knows.
+
+    Name and value are never empty and the first 0x01 parts them, which also drops every segment shorter than three
+    characters. Of two of a name the last counts. Both separators are ASCII, so bytes can be split before decoding.
+    """
+    values = {}
+    for segment in properties.split(_PROPERTY_SEPARATOR):
+        name, _, value = segment.partition(_NAME_VALUE_SEPARATOR)
+        if value and name in PROPERTY_NAMES:
+            values[PROPERTY_NAMES[name]] = value
+    return values
+
+
+def decode_java(text: bytes) -> str:
+    """UTF-8 to text as Java does it, with U+FFFD for what is malformed."""
+    if not text.isascii():
+        text = _ENCODED_SURROGATE.sub(_ENCODED_REPLACEMENT, text)
+    return text.decode("utf-8", "replace")
+
+
+def java_hash(text: str) -> int:
+    """``String.hashCode``: over UTF-16 units, as a signed 32-bit number."""
+    value = 0
+    for unit in map(ord, text) if text.isascii() else array("H", text.encode("utf-16", "surrogatepass"))[1:]:
+        value = (31 * value + unit) & 0xFFFFFFFF
+    return value - (value >> 31 << 32)
+
+
+@lru_cache(maxsize=1024)
+def tags_code(tags: bytes) -> int:
+    """What a queue entry holds for these tags."""
+    return java_hash(decode_java(tags))
+
+
+def delay_level(value: bytes) -> int:
+    """The DELAY property as a level; 0 when it is no positive int."""
+    level = int(value) if _INTEGER.fullmatch(value) else 0
+    return level if 0 < level <= _INT_MAX else 0
+
+
+def _index_hash(key: str) -> int:
+    """The hash an index file stores: never negative, and 0 for the one value without a positive counterpart."""
+    value = abs(java_hash(key))
+    return value if value <= _INT_MAX else 0
+
+
+def key_hashes(topic: bytes, values: dict[PropertyFlag, bytes]) -> Iterator[int]:
+    """Index hashes of UNIQ_KEY, then of every key in KEYS (store format 7.3)."""
+    prefix = decode_java(topic) + codes.INDEX_KEY_JOINT
+    if PropertyFlag.UNIQ_KEY in values:
+        yield _index_hash(prefix + decode_java(values[PropertyFlag.UNIQ_KEY]))
+    for key in values.get(PropertyFlag.KEYS, b"").split(codes.KEY_SEPARATOR):
+        if key:
+            yield _index_hash(prefix + decode_java(key))
+
+
+def tag_hashes(topic: bytes, values: dict[PropertyFlag, bytes]) -> Iterator[int]:
+    """The index hash of TAGS that 5.4.0 adds."""
+    if PropertyFlag.TAGS in values:
+        yield _index_hash(decode_java(topic) + codes.INDEX_TAG_JOINT + decode_java(values[PropertyFlag.TAGS]))
