@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from store_core.layout import queue as layout
+from store_core.layout.schema import Layout
 from store_core.read.entries import BatchEntry, Entry, ExtUnit, good_entries
 from store_core.read.rules import RULES_5, ReadRules
 from store_core.storage.sequence import Segment, SegmentSequence
@@ -22,7 +23,7 @@ _unpack: Final = layout.ENTRY.struct.unpack_from
 _iter_unpack: Final = layout.ENTRY.struct.iter_unpack
 
 
-def end_of_entries(files: SegmentSequence, entry: layout.Layout) -> int:
+def end_of_entries(files: SegmentSequence, entry: Layout) -> int:
     """Where a broker's recovery sets the queue's end, as a byte offset of the sequence (store behaviour, section 2).
 
     From the third-last file on, the first entry that is not good ends the queue, even if more files follow.
@@ -35,7 +36,7 @@ def end_of_entries(files: SegmentSequence, entry: layout.Layout) -> int:
     return end
 
 
-def _good_bytes(files: SegmentSequence, segment: Segment, entry: layout.Layout) -> int:
+def _good_bytes(files: SegmentSequence, segment: Segment, entry: Layout) -> int:
     """Length of the run of good entries at a file's start."""
     chunk = _CHUNK_ENTRIES * entry.size_bytes
     done = 0
