@@ -1,0 +1,298 @@
+"""One record of the log: bytes to a Message and back (store format, sections 2 to 5)."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import Any, Final, Literal
+
+from store_core.codec.compression import Compression, compression_kind
+from store_core.codec.hosts import host_text, is_v6_host
+from store_core.codec.message_id import format_offset_message_id
+from store_core.codec.properties import KEYS, TAGS, UNIQ_KEY, format_properties, parse_properties, split_keys
+from store_core.codec.text import decode_text, utf16_length
+from store_core.layout import record
+
+Transaction = Literal["none", "prepared", "commit", "rollback"]
+Reason = Literal["short", "beyond", "blank", "magic", "bounds", "mismatch"]
+
+_TRANSACTIONS: Final[dict[int, Transaction]] = {
+    record.TRANSACTION_NONE: "none",
+    record.TRANSACTION_PREPARED: "prepared",
+    record.TRANSACTION_COMMIT: "commit",
+    record.TRANSACTION_ROLLBACK: "rollback",
+}
+_HOST_MASK: Final = record.FLAG_BORN_HOST_V6 | record.FLAG_STORE_HOST_V6
+_V1_TOPIC_LIMIT: Final = 127  # Java characters; longer topics make a V2 record
+_REASONS: Final[dict[Reason, str]] = {
+    "short": "too few bytes for a record",
+    "beyond": "the record's size points behind the end",
+    "blank": "a blank, not a record",
+    "magic": "no record magic",
+    "bounds": "a part of the record does not fit",
+    "mismatch": "the record's size is not the sum of its parts",
+}
+
+
+class RecordError(Exception):
+    """The bytes at a position are no record. ``reason`` names the check that failed; ``size_bytes`` is what the size
+    field says (0 where it could not be read). Only for ``mismatch`` a broker's check tells that size too.
+    """
+
+    def __init__(self, reason: Reason, size_bytes: int = 0) -> None:
+        super().__init__(_REASONS[reason])
+        self.reason = reason
+        self.size_bytes = size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One record. ``phy_offset`` is where it lies, ``own_phy_offset`` where it says it lies; hosts and body are as stored."""
+
+    phy_offset: int
+    size_bytes: int
+    magic: int
+    body_crc: int
+    queue_id: int
+    flag: int
+    queue_offset: int
+    own_phy_offset: int
+    sys_flag: int
+    born_timestamp_ms: int
+    raw_born_host: bytes
+    store_timestamp_ms: int
+    raw_store_host: bytes
+    reconsume_times: int
+    prepared_transaction_offset: int
+    body: bytes
+    topic: str
+    raw_properties: bytes
+    _properties: dict[str, str] | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Name to value; parsed once. Not to be changed."""
+        if self._properties is None:
+            object.__setattr__(self, "_properties", parse_properties(self.raw_properties))
+        return self._properties or {}
+
+    @property
+    def born_host(self) -> str:
+        return host_text(self.raw_born_host)
+
+    @property
+    def store_host(self) -> str:
+        return host_text(self.raw_store_host)
+
+    @property
+    def transaction(self) -> Transaction:
+        return _TRANSACTIONS[self.sys_flag & record.TRANSACTION_MASK]
+
+    @property
+    def compression(self) -> Compression:
+        return compression_kind(self.sys_flag)
+
+    @property
+    def offset_msg_id(self) -> str:
+        """As clients compute it: from the record's own offset field."""
+        return format_offset_message_id(self.raw_store_host, self.own_phy_offset)
+
+    @property
+    def unique_key(self) -> str | None:
+        return self.properties.get(UNIQ_KEY)
+
+    @property
+    def keys(self) -> list[str]:
+        return split_keys(self.properties.get(KEYS))
+
+    @property
+    def tags(self) -> str | None:
+        return self.properties.get(TAGS)
+
+
+def _fixed_struct(host_flags: int) -> Struct:
+    """Head, born host, store time, store host and middle in one, for one combination of host lengths."""
+    born = record.host_size_bytes(bool(host_flags & record.FLAG_BORN_HOST_V6))
+    store = record.host_size_bytes(bool(host_flags & record.FLAG_STORE_HOST_V6))
+    codes = [layout.struct.format.removeprefix(">") for layout in (record.HEAD, record.STORE_TIME, record.MIDDLE)]
+    return Struct(f">{codes[0]}{born}s{codes[1]}{store}s{codes[2]}")
+
+
+_FIXED: Final = {
+    flags: _fixed_struct(flags)
+    for flags in (
+        0,
+        record.FLAG_BORN_HOST_V6,
+        record.FLAG_STORE_HOST_V6,
+        record.FLAG_BORN_HOST_V6 | record.FLAG_STORE_HOST_V6,
+    )
+}
+_SYS_FLAG: Final = record.HEAD.field_struct("sys_flag")
+_SYS_FLAG_AT: Final = record.HEAD.offset_of("sys_flag")
+
+
+def decode_record(buffer: Any, at: int, phy_offset: int, size_left: int | None = None) -> Message:
+    """The record at ``buffer[at]`` (bytes or a memoryview), by the structure check of section 2.5.
+
+    ``phy_offset`` is its position in the log, ``size_left`` the bytes up to the segment's end where the buffer goes on
+    behind it. The body's checksum is not looked at (``body_crc_ok``). Raises RecordError and nothing else.
+    """
+    left = len(buffer) - at if size_left is None else min(len(buffer) - at, size_left)
+    size_bytes, magic = _prefix(buffer, at, left)
+    if left < record.MIN_RECORD_SIZE_BYTES:
+        raise RecordError("bounds", size_bytes)
+    (sys_flag,) = _SYS_FLAG.unpack_from(buffer, at + _SYS_FLAG_AT)
+    fixed = _FIXED[sys_flag & _HOST_MASK]
+    if left < fixed.size:
+        raise RecordError("bounds", size_bytes)
+    parts = fixed.unpack_from(buffer, at)
+    end = at + left
+    body, cursor = _part(buffer, at + fixed.size, parts[-1], size_bytes, end)
+    topic_length, cursor = _length(record.topic_length_layout(magic).struct, buffer, cursor, end, size_bytes)
+    if topic_length < 0:
+        raise RecordError("bounds", size_bytes)
+    topic, cursor = _part(buffer, cursor, topic_length, size_bytes, end)
+    properties_length, cursor = _length(record.PROPERTIES_LENGTH.struct, buffer, cursor, end, size_bytes)
+    properties, cursor = _part(buffer, cursor, properties_length, size_bytes, end)
+    if cursor - at != size_bytes:
+        raise RecordError("mismatch", size_bytes)
+    fields: list[Any] = [phy_offset, *parts[:-1], body, decode_text(topic), properties]  # in the order of Message
+    return Message(*fields)
+
+
+def _prefix(buffer: Any, at: int, left: int) -> tuple[int, int]:
+    if at < 0 or left < record.PREFIX.size_bytes:
+        raise RecordError("short")
+    size_bytes, magic = record.PREFIX.struct.unpack_from(buffer, at)
+    if size_bytes > left:
+        raise RecordError("beyond", size_bytes)
+    if magic == record.MAGIC_BLANK:
+        raise RecordError("blank", size_bytes)
+    if magic not in (record.MAGIC_V1, record.MAGIC_V2):
+        raise RecordError("magic", size_bytes)
+    return size_bytes, magic
+
+
+def _length(struct: Struct, buffer: Any, at: int, end: int, size_bytes: int) -> tuple[int, int]:
+    behind = at + struct.size
+    if behind > end:
+        raise RecordError("bounds", size_bytes)
+    return struct.unpack_from(buffer, at)[0], behind
+
+
+def _part(buffer: Any, at: int, length: int, size_bytes: int, end: int) -> tuple[bytes, int]:
+    """A variable part and where it ends. A broker copies it into an array of the record's size, hence that bound."""
+    if length <= 0:
+        return b"", at
+    if length > size_bytes or at + length > end:
+        raise RecordError("bounds", size_bytes)
+    return bytes(buffer[at : at + length]), at + length
+
+
+def body_crc(body: bytes) -> int:
+    """The checksum a record stores of its body; 0 for an empty one."""
+    return zlib.crc32(body) & record.CRC_MASK
+
+
+def body_crc_ok(message: Message) -> bool:
+    """Whether the stored body has the checksum the record tells; an empty body is not checked, as in a broker."""
+    return not message.body or body_crc(message.body) == message.body_crc
+
+
+def property_crc_ok(raw: bytes) -> bool | None:
+    """Whether the property CRC at a whole record's end is right; None where the record has none (section 2.6)."""
+    at = len(raw) - record.PROPERTY_CRC.size_bytes
+    if at < record.MIN_RECORD_SIZE_BYTES:
+        return None
+    tail = bytes(raw[at:])
+    if not tail.startswith(record.PROPERTY_CRC_NAME + bytes([record.NAME_VALUE_SEPARATOR])):
+        return None
+    return tail == _property_crc_tail(raw[:at])
+
+
+def _property_crc_tail(front: bytes) -> bytes:
+    width = record.PROPERTY_CRC.field("digits").size_bytes
+    digits = f"{zlib.crc32(front) & record.CRC_MASK:0{width}d}"[::-1].encode()
+    return record.PROPERTY_CRC.struct.pack(
+        record.PROPERTY_CRC_NAME, record.NAME_VALUE_SEPARATOR, digits, record.PROPERTY_SEPARATOR
+    )
+
+
+def topic_magic(topic: str) -> int:
+    """V2 for topics of more than 127 Java characters, else V1."""
+    return record.MAGIC_V2 if utf16_length(topic) > _V1_TOPIC_LIMIT else record.MAGIC_V1
+
+
+def encode_record(
+    *,
+    topic: str,
+    body: bytes,
+    properties: Mapping[str, str] | bytes,
+    queue_id: int,
+    queue_offset: int,
+    phy_offset: int,
+    born_timestamp_ms: int,
+    born_host: bytes,
+    store_timestamp_ms: int,
+    store_host: bytes,
+    flag: int = 0,
+    sys_flag: int = 0,
+    reconsume_times: int = 0,
+    prepared_transaction_offset: int = 0,
+    final_separator: bool = True,
+    property_crc: bool = False,
+) -> bytes:
+    """A whole record, as a broker writes it. ``body`` is stored as it comes; ``sys_flag`` tells its compression.
+
+    Hosts are stored bytes (``codec.hosts.host_bytes``); their flags in ``sys_flag`` are set from their lengths.
+    ``properties`` is a mapping, or a ready property string. Raises ValueError where a part is too long for its field.
+    """
+    sys_flag = sys_flag & ~_HOST_MASK | _host_flags(born_host, store_host)
+    magic, raw_topic = topic_magic(topic), topic.encode()
+    text = properties if isinstance(properties, bytes) else format_properties(properties, final_separator)
+    if property_crc and text and text[-1] != record.PROPERTY_SEPARATOR:
+        text += bytes([record.PROPERTY_SEPARATOR])
+    properties_length = len(text) + (record.PROPERTY_CRC.size_bytes if property_crc else 0)
+    topic_length = record.topic_length_layout(magic)
+    if len(raw_topic) >= 1 << (8 * topic_length.size_bytes - 1):
+        raise ValueError(f"a topic of {len(raw_topic)} bytes does not fit")
+    if properties_length > record.MAX_PROPERTIES_SIZE_BYTES:
+        raise ValueError(f"properties of {properties_length} bytes do not fit")
+    size_bytes = record.record_size_bytes(magic, sys_flag, len(body), len(raw_topic), properties_length)
+    head = (size_bytes, magic, body_crc(body), queue_id, flag, queue_offset, phy_offset, sys_flag, born_timestamp_ms)
+    middle = (reconsume_times, prepared_transaction_offset, len(body))
+    front = b"".join(
+        (
+            _FIXED[sys_flag & _HOST_MASK].pack(*head, born_host, store_timestamp_ms, store_host, *middle),
+            body,
+            topic_length.struct.pack(len(raw_topic)),
+            raw_topic,
+            record.PROPERTIES_LENGTH.struct.pack(properties_length),
+            text,
+        )
+    )
+    return front + _property_crc_tail(front) if property_crc else front
+
+
+def _host_flags(born_host: bytes, store_host: bytes) -> int:
+    born = record.FLAG_BORN_HOST_V6 if is_v6_host(born_host) else 0
+    store = record.FLAG_STORE_HOST_V6 if is_v6_host(store_host) else 0
+    for raw in (born_host, store_host):
+        host_text(raw)  # refuses any other length
+    return born | store
+
+
+def encode_blank(size_left: int) -> bytes:
+    """The eight bytes that close a segment with ``size_left`` bytes left in it, these included."""
+    return record.PREFIX.struct.pack(size_left, record.MAGIC_BLANK)
+
+
+def decode_blank(buffer: Any, at: int, size_left: int | None = None) -> int | None:
+    """What the blank at a position says is left in its segment, or None where there is no blank. It may lie."""
+    left = len(buffer) - at if size_left is None else min(len(buffer) - at, size_left)
+    if at < 0 or left < record.PREFIX.size_bytes:
+        return None
+    size_bytes, magic = record.PREFIX.struct.unpack_from(buffer, at)
+    return size_bytes if magic == record.MAGIC_BLANK else None

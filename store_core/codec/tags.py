@@ -1,0 +1,57 @@
+"""Java's string hash and what is made of it: tags codes and index key hashes (store format, sections 6.2, 7.2, 7.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final
+
+from store_core.codec.properties import KEYS, TAGS, UNIQ_KEY, split_keys
+from store_core.layout import index
+
+_WORD: Final = 1 << 32
+_SIGN: Final = 1 << 31
+
+
+@lru_cache(maxsize=4096)
+def java_hash(text: str) -> int:
+    """Java's ``String.hashCode``: over UTF-16 code units, wrapped to a signed 32-bit number."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        value = (value * 31 + (high << 8 | low)) % _WORD
+    return value - _WORD if value & _SIGN else value
+
+
+def tags_code(tags: str | None) -> int:
+    """The tags code of a queue entry for a ``TAGS`` value: the hash of the whole text, 0 without one."""
+    return java_hash(tags) if tags else 0
+
+
+def index_text_hash(text: str) -> int:
+    """The hash an index stores for a whole key text: never negative; the one number without an absolute value gives 0."""
+    value = abs(java_hash(text))
+    return 0 if value == _SIGN else value
+
+
+def index_text(topic: str, key: str) -> str:
+    """The key text under which a topic's key is indexed."""
+    return f"{topic}{index.KEY_SEPARATOR}{key}"
+
+
+def index_key_hash(topic: str, key: str) -> int:
+    """The hash an index stores for a key of a topic."""
+    return index_text_hash(index_text(topic, key))
+
+
+def index_texts(topic: str, properties: Mapping[str, str], with_tags: bool = False) -> list[str]:
+    """The key texts a broker indexes for a record, in order, repeats included: ``UNIQ_KEY``, each of ``KEYS``, and with
+    ``with_tags`` (5.4.0) the tag entry. Whether a record is indexed at all (a ROLLBACK is not) is the caller's question.
+    """
+    texts = []
+    if unique_key := properties.get(UNIQ_KEY):
+        texts.append(index_text(topic, unique_key))
+    texts += [index_text(topic, key) for key in split_keys(properties.get(KEYS))]
+    if with_tags and (tags := properties.get(TAGS)):
+        texts.append(f"{topic}{index.TAG_MARK}{tags}")
+    return texts
