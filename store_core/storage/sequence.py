@@ -174,6 +174,11 @@ class SegmentSequence:
         segment = self.segments[place]
         return segment if phy_offset < segment.end_phy_offset else None
 
+    def following(self, segment: Segment) -> Segment | None:
+        """The file behind another, whether or not it joins."""
+        place = bisect_right(self._starts, segment.phy_offset)
+        return self.segments[place] if place < len(self.segments) else None
+
     def gaps(self) -> list[Gap]:
         """Stretches between the first and the last file that no file covers."""
         found: list[Gap] = []

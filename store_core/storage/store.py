@@ -70,6 +70,10 @@ class Store:
     def close(self) -> None:
         self.cache.close()
 
+    def relative(self, path: Path) -> str:
+        """A path as findings and plans name it: from the root where it lies under it, else in full."""
+        return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
+
     @property
     def aborted(self) -> bool:
         """Whether ``abort`` is there: a broker runs, or the last one did not stop cleanly."""

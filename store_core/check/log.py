@@ -1,0 +1,145 @@
+"""What the frames of the log say about its health."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+import numpy as np
+
+from store_core.findings import KINDS, Finding, finding
+from store_core.kernel.codes import FrameCode, FrameKind
+from store_core.scan.frames import FrameTable
+
+_BY_FRAME_CODE: Final = {
+    FrameCode.BAD_CRC: ("L001", "the body does not match its checksum"),
+    FrameCode.OWN_OFFSET: ("L007", "the record says it lies at {own_phy_offset}"),
+    FrameCode.BAD_PROPERTY_CRC: ("L011", "the property checksum does not match"),
+}
+_DAMAGE_BY_CODE: Final = {
+    FrameCode.BLANK_SIZE: ("L008", "the blank's length does not reach the segment's end"),
+    FrameCode.LENGTH_MISMATCH: ("L013", "the record's length is not the sum of its parts"),
+}
+MOST_FINDINGS_PER_CODE: Final = 1000  # the rest is counted, not listed
+
+
+class LogFindings:
+    """Turns frame tables, given in log order, into findings.
+
+    What may be the torn tail is held back until something good follows or the log ends. Lists are bounded; what is
+    beyond the bound is counted and said in one last finding a code. Segments walked side by side have one of these each,
+    joined in log order afterwards.
+    """
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+        self._saw_good = False
+        self._counts: Counter[str] = Counter()
+        self._held: list[tuple[int, int, int, int, str]] = []  # kind, code, offset, size, file: may be the tail
+
+    def add(self, table: FrameTable, file: str) -> None:
+        """Look at a table; ``file`` is the segment, relative to the store root."""
+        kinds, codes = table.kind, table.code
+        odd = (kinds != FrameKind.MESSAGE) & (kinds != FrameKind.BLANK) | (codes != FrameCode.OK)
+        if not odd.any():
+            if len(kinds):
+                self._good()
+            return
+        last = 0
+        for row in np.flatnonzero(odd):
+            if row > last:
+                self._good()
+            last = int(row) + 1
+            self._row(table, int(row), file)
+        if last < len(kinds):
+            self._good()
+
+    def join(self, following: LogFindings) -> None:
+        """Take over the findings of the segment behind."""
+        if following._saw_good:
+            self._good()
+        for found in following.findings:
+            self._list(found)
+        self._counts.update({code: n - min(n, MOST_FINDINGS_PER_CODE) for code, n in following._counts.items()})
+        self._held += following._held
+
+    def hole(self, phy_offset: int, size_bytes: int) -> None:
+        """A stretch of the log without a file."""
+        self._good()
+        self._say("L006", f"no file for {size_bytes} bytes of the log", None, phy_offset, size_bytes)
+
+    def _row(self, table: FrameTable, row: int, file: str) -> None:
+        kind, code = int(table.kind[row]), int(table.code[row])
+        at, size = int(table.phy_offset[row]), int(table.size_bytes[row])
+        if kind == FrameKind.MESSAGE:
+            self._good()
+            finding_code, text = _BY_FRAME_CODE[FrameCode(code)]
+            self._say(
+                finding_code,
+                text.format(own_phy_offset=int(table.own_phy_offset[row])),
+                file,
+                at,
+                size,
+                topic=table.topic(row).decode("utf-8", "replace"),
+                queue_id=int(table.queue_id[row]),
+                queue_offset=int(table.queue_offset[row]),
+            )
+        elif kind == FrameKind.HOLE:
+            self.hole(at, size)
+        elif kind == FrameKind.STALE:
+            self._say("L005", f"{size} bytes of old records behind the tail", file, at, size)
+        else:
+            self._held.append((kind, code, at, size, file))
+
+    def _good(self) -> None:
+        """Something good stands here: what was held back is damage inside the log."""
+        self._saw_good = True
+        for kind, code, at, size, file in self._held:
+            if kind == FrameKind.ZEROS:
+                self._say("L003", f"{size} zero bytes inside the log", file, at, size)
+            else:
+                finding_code, text = _DAMAGE_BY_CODE.get(FrameCode(code), ("L002", f"{size} bytes that are no record"))
+                self._say(finding_code, text, file, at, size)
+        self._held.clear()
+
+    def end(self, *, live: bool = False) -> list[Finding]:
+        """The log is over: what is still held back is its tail, which a broker that runs may be writing."""
+        for kind, _, at, size, file in self._held:
+            if kind == FrameKind.DAMAGE and not live:
+                self._say("L004", f"{size} bytes behind the last whole record", file, at, size)
+        self._held.clear()
+        for code, count in self._counts.items():
+            if count > MOST_FINDINGS_PER_CODE:
+                more = count - MOST_FINDINGS_PER_CODE
+                self.findings.append(finding(code, f"and {more} more: {KINDS[code].title}"))
+        return self.findings
+
+    def _say(
+        self,
+        code: str,
+        message: str,
+        file: str | None,
+        at: int,
+        size: int,
+        *,
+        topic: str | None = None,
+        queue_id: int | None = None,
+        queue_offset: int | None = None,
+    ) -> None:
+        self._list(
+            finding(
+                code,
+                message,
+                file=file,
+                phy_offset=at,
+                size_bytes=size,
+                topic=topic,
+                queue_id=queue_id,
+                queue_offset=queue_offset,
+            )
+        )
+
+    def _list(self, found: Finding) -> None:
+        self._counts[found.code] += 1
+        if self._counts[found.code] <= MOST_FINDINGS_PER_CODE:
+            self.findings.append(found)

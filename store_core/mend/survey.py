@@ -1,0 +1,227 @@
+"""What the log holds and where a broker could not walk over it: the ground every mending plan stands on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from store_core.check.log import LogFindings
+from store_core.findings import Finding
+from store_core.kernel.codes import FrameCode, FrameKind
+from store_core.scan.frames import FrameTable
+from store_core.scan.log import ScanOptions, nominal_end, scan_log
+from store_core.storage.store import Store
+
+TableSink = Callable[[FrameTable], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LostRecord:
+    """A record that was there and cannot be read any more, as far as it is known. ``keys`` are its user keys."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    phy_offset: int | None = None
+    size_bytes: int = 0
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A good record beside a region."""
+
+    phy_offset: int
+    size_bytes: int
+    store_timestamp_ms: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+
+
+@dataclass(slots=True)
+class Region:
+    """A stretch [phy_offset, end_phy_offset) inside one segment's nominal extent that a broker cannot walk over.
+
+    ``reaches_segment_end``: nothing good follows in the segment, not even its blank. ``lost`` are records whose own
+    header still tells who they were.
+    """
+
+    phy_offset: int
+    end_phy_offset: int
+    segment_phy_offset: int
+    reaches_segment_end: bool = False
+    before: Neighbour | None = None
+    after: Neighbour | None = None
+    blank_follows: bool = False
+    lost: list[LostRecord] = field(default_factory=list)
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end_phy_offset - self.phy_offset
+
+
+@dataclass(slots=True)
+class LogSurvey:
+    """The log after one walk.
+
+    ``regions`` have good records behind them. ``tail`` are the regions behind the last good record: torn, wiped or stale
+    bytes, zeros included. ``end_phy_offset`` is the end of the last good record, where the next one belongs; the log's
+    minimum if there is none.
+    """
+
+    regions: list[Region] = field(default_factory=list)
+    tail: list[Region] = field(default_factory=list)
+    messages: int = 0
+    end_phy_offset: int = 0
+    last_store_timestamp_ms: int = 0
+    last_phy_offset: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+
+def survey_log(
+    store: Store, sinks: tuple[TableSink, ...] = (), *, on_progress: Callable[[int], None] | None = None
+) -> LogSurvey:
+    """Walk the whole log with checksums. Every table is handed to each of ``sinks`` on the way.
+
+    Raises FailedError where a segment cannot be read.
+    """
+    surveyor = _Surveyor(store)
+    for table in scan_log(store, options=ScanOptions(index_keys=True), on_progress=on_progress):
+        surveyor.add(table)
+        for sink in sinks:
+            sink(table)
+    return surveyor.end()
+
+
+def good_rows(table: FrameTable) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Mask of the message rows that a broker's recovery accepts."""
+    mask: np.ndarray[tuple[int], np.dtype[np.bool_]] = table.messages & (table.code != FrameCode.BAD_CRC)
+    return mask
+
+
+class _Surveyor:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._survey = LogSurvey(end_phy_offset=store.log.min_phy_offset)
+        self._findings = LogFindings()
+        self._pending: list[Region] = []
+        self._open: Region | None = None
+        self._before: Neighbour | None = None
+        self._segment_end = -1
+        self._segment_start = -1
+
+    def add(self, table: FrameTable) -> None:
+        if not len(table):
+            return
+        self._findings.add(table, self._file(int(table.phy_offset[0])))
+        good = good_rows(table)
+        walkable = good | (table.kind == FrameKind.BLANK)
+        self._survey.messages += int(np.count_nonzero(table.messages))
+        # Rows where something changes: everything not walkable, and the first walkable row behind it.
+        edges = ~walkable
+        edges[1:] |= ~walkable[:-1]
+        edges[0] = edges[-1] = True
+        if size := self._store.log.file_size_bytes:  # a record up to the very end leaves no room for the blank
+            edges |= good & ((table.phy_offset + table.size_bytes) % size == 0)
+        previous = -1
+        for row in np.flatnonzero(edges):
+            if row > previous + 1:
+                self._note_good(table, int(row) - 1)
+            self._row(table, int(row), bool(good[row]), bool(walkable[row]))
+            previous = int(row)
+
+    def _row(self, table: FrameTable, row: int, good: bool, walkable: bool) -> None:
+        at, size = int(table.phy_offset[row]), int(table.size_bytes[row])
+        if at >= self._segment_end:
+            self._enter_segment(at)
+        if not walkable:
+            self._not_walkable(table, row, at, size)
+            return
+        if self._open is not None:
+            if good:
+                self._open.after = _neighbour(table, row)
+            else:
+                self._open.blank_follows = True
+            self._open = None
+        if good:
+            self._note_good(table, row)
+            if at + size >= self._segment_end:
+                self._pending.append(Region(at + size, at + size, self._segment_start, True, before=self._before))
+
+    def _not_walkable(self, table: FrameTable, row: int, at: int, size: int) -> None:
+        end = at + size
+        while at < end:  # a hole may span several segments
+            if at >= self._segment_end:
+                self._enter_segment(at)
+            part_end = min(end, self._segment_end)
+            if self._open is None:
+                self._open = Region(at, part_end, self._segment_start, before=self._before)
+                self._pending.append(self._open)
+            self._open.end_phy_offset = part_end
+            at = part_end
+        if table.kind[row] == FrameKind.MESSAGE and self._open is not None:
+            self._open.lost.append(_lost_record(table, row))
+
+    def _enter_segment(self, at: int) -> None:
+        self._close_segment()
+        size = self._store.log.file_size_bytes
+        segment = self._store.log.find(at)
+        self._segment_start = segment.phy_offset if segment is not None else at - at % size if size else at
+        end = nominal_end(self._store.log, segment) if segment is not None else self._segment_start + size
+        self._segment_end = max(end, at + 1)
+
+    def _close_segment(self) -> None:
+        """The walk leaves a segment: what is open reaches its end."""
+        if self._open is not None:
+            self._open.reaches_segment_end = True
+            self._open = None
+
+    def _note_good(self, table: FrameTable, row: int) -> None:
+        """A good record (or blank) stands here, so everything pending lies inside the log."""
+        if table.kind[row] == FrameKind.BLANK:
+            return
+        self._survey.regions += self._pending
+        self._pending.clear()
+        neighbour = _neighbour(table, row)
+        self._before = neighbour
+        self._survey.end_phy_offset = neighbour.phy_offset + neighbour.size_bytes
+        self._survey.last_phy_offset = neighbour.phy_offset
+        self._survey.last_store_timestamp_ms = max(self._survey.last_store_timestamp_ms, neighbour.store_timestamp_ms)
+
+    def end(self) -> LogSurvey:
+        self._close_segment()
+        self._survey.tail = self._pending
+        self._survey.findings = self._findings.end()
+        return self._survey
+
+    def _file(self, phy_offset: int) -> str:
+        segment = self._store.log.find(phy_offset)
+        return self._store.relative(segment.path) if segment is not None else ""
+
+
+def _neighbour(table: FrameTable, row: int) -> Neighbour:
+    return Neighbour(
+        int(table.phy_offset[row]),
+        int(table.size_bytes[row]),
+        int(table.store_timestamp_ms[row]),
+        table.topic(row).decode("utf-8", "replace"),
+        int(table.queue_id[row]),
+        int(table.queue_offset[row]),
+    )
+
+
+def _lost_record(table: FrameTable, row: int) -> LostRecord:
+    from store_core.codec.properties import KEYS, parse_properties, split_keys
+
+    properties = parse_properties(table.properties(row))
+    return LostRecord(
+        topic=table.topic(row).decode("utf-8", "replace"),
+        queue_id=int(table.queue_id[row]),
+        queue_offset=int(table.queue_offset[row]),
+        phy_offset=int(table.phy_offset[row]),
+        size_bytes=int(table.size_bytes[row]),
+        keys=tuple(split_keys(properties.get(KEYS))),
+    )

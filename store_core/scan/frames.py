@@ -1,0 +1,107 @@
+"""A window of the log as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_core.kernel.codes import FrameKind
+
+if TYPE_CHECKING:
+    from store_core.codec.record import Message
+
+Ints = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameTable:
+    """Frames in log order, one row each; the arrays have one length. Offsets are bytes in the log, times are ms.
+
+    Only message rows fill the columns behind ``size_bytes``; in other rows they are 0. ``*_at`` are positions in
+    ``window``, which is valid until the next table of the same scan is asked for. ``key_row`` and ``key_hash`` have one
+    element for each index key, in the order a broker inserts them; they are empty unless asked for.
+    """
+
+    window: memoryview
+    window_phy_offset: int
+    topics: Sequence[bytes]
+    kind: Ints
+    code: Ints
+    phy_offset: Ints
+    size_bytes: Ints
+    magic: Ints
+    body_crc: Ints
+    queue_id: Ints
+    flag: Ints
+    queue_offset: Ints
+    own_phy_offset: Ints
+    sys_flag: Ints
+    born_timestamp_ms: Ints
+    store_timestamp_ms: Ints
+    reconsume_times: Ints
+    prepared_transaction_offset: Ints
+    body_at: Ints
+    body_length: Ints
+    topic_at: Ints
+    topic_length: Ints
+    properties_at: Ints
+    properties_length: Ints
+    topic_id: Ints
+    tags_code: Ints
+    delay_level: Ints
+    property_flags: Ints
+    key_row: Ints
+    key_hash: Ints
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    @property
+    def messages(self) -> NDArray[np.bool_]:
+        """Mask of the rows that are messages."""
+        mask: NDArray[np.bool_] = self.kind == FrameKind.MESSAGE
+        return mask
+
+    @property
+    def end_phy_offset(self) -> int:
+        """Offset behind the last row; the window's start if there is none."""
+        return int(self.phy_offset[-1] + self.size_bytes[-1]) if len(self.kind) else self.window_phy_offset
+
+    def body(self, row: int) -> bytes:
+        """The stored body of a message."""
+        at = int(self.body_at[row])
+        return bytes(self.window[at : at + max(int(self.body_length[row]), 0)])
+
+    def topic(self, row: int) -> bytes:
+        """The topic of a message, as stored."""
+        return self.topics[int(self.topic_id[row])]
+
+    def properties(self, row: int) -> bytes:
+        """The property string of a message, as stored."""
+        at = int(self.properties_at[row])
+        return bytes(self.window[at : at + max(int(self.properties_length[row]), 0)])
+
+    def record(self, row: int) -> memoryview:
+        """The whole frame's bytes; what lies outside the window is cut off."""
+        at = int(self.phy_offset[row]) - self.window_phy_offset
+        return self.window[max(at, 0) : at + int(self.size_bytes[row])]
+
+    def message(self, row: int) -> Message:
+        """One message for a person to read."""
+        from store_core.codec.record import decode_record
+
+        at = int(self.phy_offset[row]) - self.window_phy_offset
+        return decode_record(self.window, at, int(self.phy_offset[row]), int(self.size_bytes[row]))
+
+    def rows(self, mask: NDArray[np.bool_] | None = None) -> Iterator[int]:
+        """Row numbers, of all rows or of those in a mask."""
+        return iter(range(len(self))) if mask is None else (int(row) for row in np.flatnonzero(mask))
+
+
+ROW_COLUMNS = tuple(
+    f.name for f in fields(FrameTable) if f.name not in ("window", "window_phy_offset", "topics", "key_row", "key_hash")
+)

@@ -1,0 +1,275 @@
+"""The walk over the log: windows through the kernel, ranges made whole, segments side by side.
+
+Every segment is walked on its own (its start is a place where a frame may begin), so the result does not depend on
+which segments are walked together, nor on where windows are cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from store_core.kernel import scan_window
+from store_core.kernel.codes import FrameCode, FrameKind, ScanFlag, ScanState
+from store_core.layout.record import MAX_RECORD_SIZE_BYTES, MIN_BLANK_SIZE_BYTES
+from store_core.scan.frames import ROW_COLUMNS, FrameTable
+from store_core.scan.tail import stale_from
+from store_core.storage.sequence import Segment, SegmentSequence
+from store_core.storage.store import Store
+
+WINDOW_SIZE_BYTES: Final = 4 << 20  # two of them stay in the processor's cache while one is read and one is walked
+Progress = Callable[[int], None]
+Result = TypeVar("Result")
+
+
+@dataclass(slots=True)
+class _Open:
+    """A damage, zeros or stale range that may go on in the next window."""
+
+    kind: int
+    code: int
+    phy_offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScanOptions:
+    """What a scan looks at; less is faster."""
+
+    check_crc: bool = True
+    check_property_crc: bool = False
+    index_keys: bool = False
+    index_tags: bool = False
+    properties: bool = True
+    window_size_bytes: int = WINDOW_SIZE_BYTES
+
+    @property
+    def flags(self) -> int:
+        flags = ScanFlag.CHECK_CRC if self.check_crc else 0
+        flags |= ScanFlag.CHECK_PROPERTY_CRC if self.check_property_crc else 0
+        flags |= ScanFlag.INDEX_KEYS if self.index_keys or self.index_tags else 0
+        flags |= ScanFlag.INDEX_TAGS if self.index_tags else 0
+        flags |= ScanFlag.NO_PROPERTIES if not self.properties else 0
+        return int(flags)
+
+
+def scan_log(
+    store: Store,
+    *,
+    from_phy_offset: int | None = None,
+    to_phy_offset: int | None = None,
+    check_crc: bool = True,
+    index_keys: bool = False,
+    options: ScanOptions | None = None,
+    on_progress: Progress | None = None,
+) -> Iterator[FrameTable]:
+    """Every frame of the log whose first byte lies in [from, to), in log order, a table a window.
+
+    ``from_phy_offset`` may be any offset: the walk resynchronises there unless it is a segment's start. Missing segments
+    come as HOLE rows. A table is valid until the next one is asked for. ``on_progress`` is told the bytes walked so far.
+    Raises FailedError where a segment cannot be read.
+    """
+    options = options or ScanOptions(check_crc=check_crc, index_keys=index_keys)
+    log = store.log
+    done = 0
+    end = log.min_phy_offset
+    for segment in log.segments:
+        if end < segment.phy_offset and _overlaps(end, segment.phy_offset, from_phy_offset, to_phy_offset):
+            yield hole_table(end, segment.phy_offset - end)
+        end = max(end, nominal_end(log, segment))
+        if not _overlaps(segment.phy_offset, end, from_phy_offset, to_phy_offset):
+            continue
+        for table in scan_segment(store, segment, options, from_phy_offset, to_phy_offset):
+            yield table
+            if on_progress is not None:
+                on_progress(done + table.end_phy_offset - max(segment.phy_offset, from_phy_offset or 0))
+        done += min(segment.end_phy_offset, to_phy_offset or segment.end_phy_offset) - max(
+            segment.phy_offset, from_phy_offset or 0
+        )
+        if on_progress is not None:
+            on_progress(done)
+
+
+def map_segments(
+    store: Store, work: Callable[[Segment, Iterator[FrameTable]], Result], options: ScanOptions, *, jobs: int = 1
+) -> Iterator[tuple[Segment, Result]]:
+    """``work`` over the tables of each segment, ``jobs`` segments side by side; results in log order.
+
+    The kernel gives up the interpreter lock, so threads do. ``work`` must not touch what another segment's touches.
+    """
+    segments = store.log.segments
+
+    def one(segment: Segment) -> Result:
+        with Store(store.settings) as own:  # descriptors are not shared between threads
+            own.__dict__["log"] = SegmentSequence([], own.cache, store.log.file_size_bytes, listed=(list(segments), []))
+            return work(segment, scan_segment(own, segment, options))
+
+    if jobs <= 1:
+        for segment in segments:
+            yield segment, work(segment, scan_segment(store, segment, options))
+        return
+    with ThreadPoolExecutor(jobs) as pool:
+        yield from zip(segments, pool.map(one, segments), strict=True)
+
+
+def scan_segment(
+    store: Store,
+    segment: Segment,
+    options: ScanOptions,
+    from_phy_offset: int | None = None,
+    to_phy_offset: int | None = None,
+) -> Iterator[FrameTable]:
+    """As ``scan_log``, for one segment. What a short file lacks comes as a HOLE row; what is too long is not looked at."""
+    end = nominal_end(store.log, segment)
+    at = max(segment.phy_offset, from_phy_offset or 0)
+    state = ScanState.CHAINED if at == segment.phy_offset else ScanState.IN_DAMAGE
+    stop = end if to_phy_offset is None else min(end, to_phy_offset)
+    buffer = bytearray(min(options.window_size_bytes, end - segment.phy_offset))
+    open_range: _Open | None = None
+    first = True
+    while at < stop:
+        if state == ScanState.IN_ZEROS or (first and state == ScanState.CHAINED):
+            skipped = _skip_hole(store.log, segment, at)
+            if skipped > at:
+                open_range, closed = _extend(open_range, at, skipped)
+                if closed is not None:
+                    yield range_table(closed)
+                at, state, first = skipped, ScanState.IN_ZEROS, False
+                continue
+        first = False
+        size = store.log.read_into(at, memoryview(buffer))
+        if size == 0:  # the file has been cut or removed under us
+            break
+        window = memoryview(buffer)[:size]
+        result = scan_window(window, at, 0, end, int(state), options.flags)
+        if result.next_at == 0 and len(result.kind) == 0:
+            if size < len(buffer) or len(buffer) >= min(MAX_RECORD_SIZE_BYTES, end - at):
+                break  # the file ends here: nothing more can be decided
+            wanted = max(result.need_bytes, 2 * len(buffer))
+            buffer = bytearray(min(wanted, MAX_RECORD_SIZE_BYTES, end - at))
+            continue
+        table, open_range = _joined(result, window, at, open_range, last=at + result.next_at >= end)
+        table = _cut(_without_stale(store, table), to_phy_offset)
+        at, state = at + result.next_at, ScanState(result.next_state)
+        if len(buffer) > options.window_size_bytes:
+            buffer = bytearray(options.window_size_bytes)
+        if len(table):
+            yield table
+    if open_range is not None:
+        yield range_table(open_range)
+    if at < stop:
+        yield from _missing_end(segment, at, stop)
+
+
+def nominal_end(log: SegmentSequence, segment: Segment) -> int:
+    """Where a segment ends by the sequence's file size, whatever its length; never behind the next segment's start."""
+    end = segment.phy_offset + (log.file_size_bytes or segment.size_bytes)
+    following = log.following(segment)
+    return min(end, following.phy_offset) if following is not None else end
+
+
+def _missing_end(segment: Segment, at: int, stop: int) -> Iterator[FrameTable]:
+    """What the last bytes of a short file hold, and what it lacks."""
+    if at < min(segment.end_phy_offset, stop):
+        yield range_table(_Open(FrameKind.DAMAGE, FrameCode.SIZE, at, min(segment.end_phy_offset, stop) - at))
+    if segment.end_phy_offset < stop:
+        at = max(at, segment.end_phy_offset)
+        yield hole_table(at, stop - at)
+
+
+def _overlaps(start: int, end: int, from_: int | None, to: int | None) -> bool:
+    return (from_ is None or end > from_) and (to is None or start < to)
+
+
+def _skip_hole(log: SegmentSequence, segment: Segment, at: int) -> int:
+    """Where the sparse hole at ``at`` ends; ``at`` if it is in none."""
+    data = log.next_data(at)
+    end = segment.end_phy_offset if data is None else data
+    # Less than a frame's prefix is left to the kernel, which knows what the end of a segment may hold.
+    return end if end - at >= MIN_BLANK_SIZE_BYTES else at
+
+
+def _extend(open_range: _Open | None, at: int, end: int) -> tuple[_Open, _Open | None]:
+    if open_range is not None and open_range.kind == FrameKind.ZEROS:
+        open_range.size_bytes = end - open_range.phy_offset
+        return open_range, None
+    return _Open(FrameKind.ZEROS, FrameCode.OK, at, end - at), open_range
+
+
+def _joined(
+    result: Any, window: memoryview, at: int, open_range: _Open | None, *, last: bool
+) -> tuple[FrameTable, _Open | None]:
+    """The window's table with the open range of the window before put in front, its own last open range held back."""
+    columns = {name: getattr(result, name) for name in ROW_COLUMNS}
+    keys = {"key_row": result.key_row, "key_hash": result.key_hash}
+    if open_range is not None:
+        if result.continues and len(columns["kind"]) and columns["kind"][0] == open_range.kind:
+            columns["phy_offset"][0] = open_range.phy_offset
+            columns["size_bytes"][0] += at - open_range.phy_offset
+            columns["code"][0] = open_range.code
+        else:
+            columns = {
+                name: np.concatenate([_row(open_range, name, column.dtype), column]) for name, column in columns.items()
+            }
+            keys["key_row"] = keys["key_row"] + 1
+    held: _Open | None = None
+    kinds = columns["kind"]
+    if not last and len(kinds) and kinds[-1] in (FrameKind.DAMAGE, FrameKind.ZEROS, FrameKind.STALE):
+        held = _Open(
+            int(kinds[-1]), int(columns["code"][-1]), int(columns["phy_offset"][-1]), int(columns["size_bytes"][-1])
+        )
+        columns = {name: column[:-1] for name, column in columns.items()}
+    return FrameTable(window, at, result.topics, **columns, **keys), held
+
+
+def _row(open_range: _Open, name: str, dtype: np.dtype[Any]) -> Any:
+    value = {"topic_id": -1}.get(name, getattr(open_range, name, 0))
+    return np.array([value], dtype)
+
+
+def range_table(open_range: _Open) -> FrameTable:
+    """A table of one row that is no message."""
+    empty = np.zeros(0, np.int64)
+    columns = {name: _row(open_range, name, np.dtype(np.int64)) for name in ROW_COLUMNS}
+    return FrameTable(memoryview(b""), open_range.phy_offset, (), **columns, key_row=empty, key_hash=empty)
+
+
+def hole_table(phy_offset: int, size_bytes: int) -> FrameTable:
+    """The table of a missing stretch of the log."""
+    return range_table(_Open(FrameKind.HOLE, FrameCode.OK, phy_offset, size_bytes))
+
+
+def _select(table: FrameTable, mask: Any) -> FrameTable:
+    columns = {name: getattr(table, name)[mask] for name in ROW_COLUMNS}
+    keep = mask[table.key_row]
+    new_row = np.cumsum(mask) - 1
+    return replace(table, **columns, key_row=new_row[table.key_row[keep]], key_hash=table.key_hash[keep])
+
+
+def _cut(table: FrameTable, to_phy_offset: int | None) -> FrameTable:
+    if to_phy_offset is None or not len(table) or table.phy_offset[-1] < to_phy_offset:
+        return table
+    return _select(table, table.phy_offset < to_phy_offset)
+
+
+def _without_stale(store: Store, table: FrameTable) -> FrameTable:
+    """Rows of left-over records behind the tail become one STALE row; rare, so the tail is only looked at when needed."""
+    suspicious = (table.code == FrameCode.OWN_OFFSET) & (table.own_phy_offset < table.phy_offset) & table.messages
+    if not suspicious.any():
+        return table
+    start = stale_from(store)
+    if start is None:
+        return table
+    stale = suspicious & (table.phy_offset >= start)
+    if not stale.any():
+        return table
+    table.kind[stale] = FrameKind.STALE
+    table.code[stale] = FrameCode.OK
+    runs = stale & np.r_[False, stale[:-1]]  # every stale row that follows a stale row
+    first = np.maximum.accumulate(np.where(runs, 0, np.arange(len(runs))))
+    np.add.at(table.size_bytes, first[runs], table.size_bytes[runs].copy())
+    return _select(table, ~runs)
