@@ -39,19 +39,20 @@ class LogFindings:
 
     def add(self, table: FrameTable, file: str) -> None:
         """Look at a table; ``file`` is the segment, relative to the store root."""
-        kinds, codes = table.kind, table.code
-        odd = (kinds != FrameKind.MESSAGE) & (kinds != FrameKind.BLANK) | (codes != FrameCode.OK)
-        if not odd.any():
-            if len(kinds):
+        good = table.messages & (table.code == FrameCode.OK)
+        if good.all():
+            if len(table):
                 self._good()
             return
-        last = 0
-        for row in np.flatnonzero(odd):
-            if row > last:
+        last_good = -1
+        goods = np.flatnonzero(good)
+        for row in np.flatnonzero(~good & (table.kind != FrameKind.BLANK)):
+            before = goods[: np.searchsorted(goods, row)]
+            if len(before) and before[-1] > last_good:
                 self._good()
-            last = int(row) + 1
+                last_good = int(before[-1])
             self._row(table, int(row), file)
-        if last < len(kinds):
+        if len(goods) and goods[-1] > last_good:
             self._good()
 
     def join(self, following: LogFindings) -> None:
@@ -65,8 +66,7 @@ class LogFindings:
 
     def hole(self, phy_offset: int, size_bytes: int) -> None:
         """A stretch of the log without a file."""
-        self._good()
-        self._say("L006", f"no file for {size_bytes} bytes of the log", None, phy_offset, size_bytes)
+        self._held.append((FrameKind.HOLE, FrameCode.OK, phy_offset, size_bytes, ""))
 
     def _row(self, table: FrameTable, row: int, file: str) -> None:
         kind, code = int(table.kind[row]), int(table.code[row])
@@ -92,11 +92,13 @@ class LogFindings:
             self._held.append((kind, code, at, size, file))
 
     def _good(self) -> None:
-        """Something good stands here: what was held back is damage inside the log."""
+        """A good record stands here: what was held back is damage inside the log."""
         self._saw_good = True
         for kind, code, at, size, file in self._held:
             if kind == FrameKind.ZEROS:
                 self._say("L003", f"{size} zero bytes inside the log", file, at, size)
+            elif kind == FrameKind.HOLE:
+                self._say("L006", f"no file for {size} bytes of the log", None, at, size)
             else:
                 finding_code, text = _DAMAGE_BY_CODE.get(FrameCode(code), ("L002", f"{size} bytes that are no record"))
                 self._say(finding_code, text, file, at, size)
@@ -105,7 +107,9 @@ class LogFindings:
     def end(self, *, live: bool = False) -> list[Finding]:
         """The log is over: what is still held back is its tail, which a broker that runs may be writing."""
         for kind, _, at, size, file in self._held:
-            if kind == FrameKind.DAMAGE and not live:
+            if kind == FrameKind.HOLE:
+                self._say("L006", f"no file for {size} bytes of the log", None, at, size)
+            elif kind == FrameKind.DAMAGE and not live:
                 self._say("L004", f"{size} bytes behind the last whole record", file, at, size)
         self._held.clear()
         for code, count in self._counts.items():

@@ -13,7 +13,7 @@ from store_core.check.log import LogFindings
 from store_core.findings import Finding
 from store_core.kernel.codes import FrameCode
 from store_core.scan.frames import FrameTable
-from store_core.scan.log import ScanOptions, map_segments
+from store_core.scan.log import ScanOptions, map_segments, nominal_end
 from store_core.storage.sequence import Segment
 from store_core.storage.store import Store
 
@@ -80,7 +80,7 @@ def verify_log(
     for segment, report in map_segments(store, work, options, jobs=jobs):
         if end < segment.phy_offset:
             findings.hole(end, segment.phy_offset - end)
-        end = segment.end_phy_offset
+        end = nominal_end(store.log, segment)
         findings.join(report.found)
         reports.append(report)
     size_bytes, records = sum(r.size_bytes for r in reports), sum(r.records for r in reports)
