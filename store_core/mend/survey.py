@@ -52,6 +52,7 @@ class Region:
     phy_offset: int
     end_phy_offset: int
     segment_phy_offset: int
+    segment_end_phy_offset: int
     reaches_segment_end: bool = False
     before: Neighbour | None = None
     after: Neighbour | None = None
@@ -149,7 +150,7 @@ class _Surveyor:
         if good:
             self._note_good(table, row)
             if at + size >= self._segment_end:
-                self._pending.append(Region(at + size, at + size, self._segment_start, True, before=self._before))
+                self._pending.append(self._region(at + size, at + size, reaches_segment_end=True))
 
     def _not_walkable(self, table: FrameTable, row: int, at: int, size: int) -> None:
         end = at + size
@@ -158,12 +159,15 @@ class _Surveyor:
                 self._enter_segment(at)
             part_end = min(end, self._segment_end)
             if self._open is None:
-                self._open = Region(at, part_end, self._segment_start, before=self._before)
+                self._open = self._region(at, part_end)
                 self._pending.append(self._open)
             self._open.end_phy_offset = part_end
             at = part_end
         if table.kind[row] == FrameKind.MESSAGE and self._open is not None:
             self._open.lost.append(_lost_record(table, row))
+
+    def _region(self, start: int, end: int, *, reaches_segment_end: bool = False) -> Region:
+        return Region(start, end, self._segment_start, self._segment_end, reaches_segment_end, self._before)
 
     def _enter_segment(self, at: int) -> None:
         self._close_segment()
