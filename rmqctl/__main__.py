@@ -1,0 +1,7 @@
+"""``python -m rmqctl``."""
+
+import sys
+
+from rmqctl.app import main
+
+sys.exit(main())

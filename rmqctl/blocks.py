@@ -1,0 +1,109 @@
+"""What a command shows to a person: facts, tables, findings, lines, one below the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from typing import Any, Final
+
+from rmqctl.cells import Column, is_numeric
+
+PAGE_ROWS: Final = 1000  # so many rows are laid out together, so that a long table starts at once and stays small
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Names with their values. A name is a key, whose ending tells the value's kind, as for columns."""
+
+    values: Mapping[str, Any]
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under headings; ``rows`` may be an endless iterator. Without columns the first row's keys are shown."""
+
+    rows: Iterable[Any]
+    columns: Sequence[str | Column] = ()
+    title: str = ""
+    empty: str = "nothing to show"
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Findings, worst colours first to the eye, and the advice for each code once."""
+
+    findings: Iterable[Any]
+    title: str = "Findings"
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A paragraph, wrapped on a terminal. ``style`` is a Rich style, for terminals only."""
+
+    text: str
+    style: str = ""
+
+
+Block = Facts | Table | Findings | Text
+FINDING_COLUMNS: Final = (
+    Column("severity", "severity"),
+    Column("code"),
+    Column("where"),
+    Column("message"),
+)
+
+
+@dataclass
+class FindingRows:
+    """Findings as table rows; the advice of the codes that came by is collected on the way."""
+
+    findings: Iterable[Any]
+    advice: dict[str, str] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for finding in map(as_row, self.findings):
+            if finding.get("advice"):
+                self.advice.setdefault(finding["code"], finding["advice"])
+            yield {**finding, "where": _where(finding)}
+
+
+def _where(finding: Mapping[str, Any]) -> str:
+    parts = [str(finding[key]) for key in ("file",) if finding.get(key) is not None]
+    if finding.get("topic") is not None:
+        queue = finding.get("queue_id")
+        parts.append(f"{finding['topic']}" + ("" if queue is None else f"/{queue}"))
+    parts += [f"{key} {finding[key]}" for key in ("queue_offset", "phy_offset") if finding.get(key) is not None]
+    return ", ".join(parts)
+
+
+def as_row(value: Any) -> Mapping[str, Any]:
+    """A row as a mapping: one already, or an object that has ``as_json()``."""
+    row: Mapping[str, Any] = value if isinstance(value, Mapping) else value.as_json()
+    return row
+
+
+@dataclass
+class Page:
+    """Some rows of a table that are laid out together."""
+
+    columns: Sequence[Column]
+    numeric: Sequence[bool]
+    rows: Sequence[Mapping[str, Any]]
+    number: int
+
+
+def pages(table: Table) -> Iterator[Page]:
+    """A table cut in pages. No page at all for a table without rows. Columns and their sides are the first page's."""
+    rows: Iterator[Mapping[str, Any]] = map(as_row, table.rows)
+    first = next(rows, None)
+    if first is None:
+        return
+    columns = [Column.of(c) for c in (table.columns or tuple(first))]
+    rows, numeric, number = chain((first,), rows), [False] * len(columns), 0
+    while page := list(islice(rows, PAGE_ROWS)):
+        if number == 0:
+            numeric = [is_numeric(page, column) for column in columns]
+        yield Page(columns, numeric, page, number)
+        number += 1

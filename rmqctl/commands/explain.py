@@ -1,0 +1,52 @@
+"""`rmqctl explain`: what a finding code means."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from difflib import get_close_matches
+from typing import Annotated
+
+import typer
+
+from rmqctl.blocks import Facts, Text
+from rmqctl.context import Context
+from store_core.errors import UsageError
+from store_core.findings import KINDS, Kind
+
+
+def _complete_codes(ctx: typer.Context, args: list[str], incomplete: str) -> list[tuple[str, str]]:
+    return [(code, kind.title) for code, kind in KINDS.items() if code.startswith(incomplete.upper())]
+
+
+def explain(
+    ctx: Context,
+    code: Annotated[
+        str | None, typer.Argument(metavar="CODE", help="Finding code; all without it.", autocompletion=_complete_codes)
+    ] = None,
+) -> None:
+    """Explain a finding code: what it means and what to do about it.
+
+    Example: rmqctl explain L001
+    """
+    if code is None:
+        ctx.emit(
+            {"codes": [asdict(kind) for kind in KINDS.values()]}, rows="codes", columns=("code", "severity", "title")
+        )
+        return
+    kind = _kind(code)
+    ctx.emit(
+        asdict(kind),
+        blocks=[
+            Facts({"code": kind.code, "severity": kind.severity}, kind.title),
+            Text(kind.explanation),
+            Text(kind.advice),
+        ],
+    )
+
+
+def _kind(code: str) -> Kind:
+    if (kind := KINDS.get(code.strip().upper())) is not None:
+        return kind
+    near = get_close_matches(code.strip().upper(), KINDS, n=3, cutoff=0.5)
+    to_do = f"did you mean {', '.join(near)}?" if near else "run `rmqctl explain` for all codes"
+    raise UsageError(f"unknown finding code {code!r}", to_do=to_do)

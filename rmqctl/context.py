@@ -1,0 +1,165 @@
+"""What a command is handed: the global options, the store it works on, and the ways to speak."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rmqctl import exit_codes
+from rmqctl.cells import Column, escape_controls
+from rmqctl.options import DEFAULT_STORE, Format, GlobalOptions, StoreName
+from rmqctl.output import Blocks, Document, Output
+from rmqctl.progress import OnProgress, progress
+from store_core.errors import UsageError
+from store_core.findings import Finding
+
+if TYPE_CHECKING:
+    from store_core.storage.settings import Settings
+    from store_core.storage.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Handed to every command as its first argument."""
+
+    command: str
+    options: GlobalOptions
+    output: Output
+
+    # The store
+
+    @property
+    def stores(self) -> tuple[StoreName, ...]:
+        """The stores as named; one without a path of its own where neither -s nor the environment named any."""
+        return self.options.stores
+
+    @property
+    def store(self) -> StoreName | None:
+        """The one store, None where only the configuration or the default names it. Raises UsageError for several."""
+        if len(self.stores) > 1:
+            raise UsageError(f"{self.command} works on one store", to_do="name one store with -s")
+        return self.stores[0] if self.stores else None
+
+    def settings(self, store: StoreName | None = None) -> Settings:
+        """Sizes and paths from ``-c``, ``--commitlog`` and the store's root. Default: those of the one store."""
+        from store_core.storage.settings import load_settings
+
+        store = store or self.store
+        options = self.options
+        return load_settings(
+            options.config,
+            store.path if store else None,
+            commitlog=options.commitlog,
+            broker_version=options.broker_version,
+        )
+
+    def store_root(self) -> Path:
+        """The one store's root folder, which nobody has looked at yet."""
+        if (store := self.store) is not None:
+            return store.path
+        return self.settings().root if self.options.config else Path(DEFAULT_STORE).expanduser()
+
+    def open_store(self) -> Store:
+        """The one store, open for reading; a context manager. Raises NotAStoreError."""
+        from store_core.storage.store import Store
+
+        settings = self.settings()
+        return Store.open(settings.root, settings)
+
+    @contextmanager
+    def open_stores(self) -> Iterator[list[tuple[str, Store]]]:
+        """All stores named with ``-s``, open, each with its name: its NAME=, its broker's, or its folder's."""
+        from store_core.storage.store import Store
+
+        with ExitStack() as opened:
+            found: list[tuple[str, Store]] = []
+            for named in self.stores or (None,):
+                settings = self.settings(named)
+                store = opened.enter_context(Store.open(settings.root, settings))
+                name = (named.name if named else None) or settings.value("brokerName") or settings.root.name
+                found.append((name, store))
+            twice = [name for name, times in Counter(name for name, _ in found).items() if times > 1]
+            if twice:
+                raise UsageError(f"two stores are called {twice[0]!r}", to_do="name them with -s NAME=PATH")
+            yield found
+
+    # Results
+
+    def emit(
+        self,
+        document: Document,
+        *,
+        rows: str | Iterable[Any] | None = None,
+        columns: Sequence[str | Column] = (),
+        fields: Sequence[str] = (),
+        facts: Sequence[str] = (),
+        title: str = "",
+        blocks: Blocks | None = None,
+        live: bool = False,
+        output: Format | None = None,
+    ) -> None:
+        """Write the result to stdout; see :meth:`rmqctl.output.Output.emit`."""
+        self.output.emit(
+            document,
+            rows=rows,
+            columns=columns,
+            fields=fields,
+            facts=facts,
+            title=title,
+            blocks=blocks,
+            live=live,
+            output=output,
+        )
+
+    # Talk
+
+    def note(self, text: str) -> None:
+        """A remark on stderr; nothing with -q."""
+        if not self.options.quiet:
+            say(f"note: {text}")
+
+    def detail(self, text: str) -> None:
+        """A remark on stderr, only with -v."""
+        if self.options.verbose and not self.options.quiet:
+            say(text)
+
+    def warn(self, text: str) -> None:
+        """A warning on stderr; nothing with -q."""
+        if not self.options.quiet:
+            say(f"warning: {text}")
+
+    def progress(self, label: str, total_bytes: int) -> AbstractContextManager[OnProgress]:
+        """``with ctx.progress("verify", size) as bar``: ``bar(done_bytes)`` with the bytes done so far."""
+        options = self.options
+        return progress(
+            label,
+            total_bytes,
+            wanted=not (options.quiet or options.no_progress),
+            verbose=options.verbose,
+            color=not options.no_color,
+        )
+
+
+def say(text: str) -> None:
+    """One line to stderr, with nothing in it that drives a terminal."""
+    print(escape_controls(text), file=sys.stderr, flush=True)
+
+
+def confirm(ctx: Context, text: str, yes: bool) -> bool:
+    """Whether to go on: True with ``--yes``, else the user is asked. Without a terminal nobody is: raises UsageError."""
+    if yes:
+        return True
+    if not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(f"{ctx.command} needs a confirmation", to_do="give --yes")
+    print(f"{escape_controls(text)} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def exit_for_findings(findings: Iterable[Finding]) -> int:
+    """3 if any finding is a warning or an error, else 0."""
+    return exit_codes.FINDINGS if any(f.severity != "info" for f in findings) else exit_codes.OK

@@ -1,0 +1,177 @@
+"""Whatever ends a command early, as one line on stderr, an error document where there is one, and an exit code."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import sys
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from rmqctl import exit_codes
+from rmqctl.signals import Terminated
+from store_core.errors import StoreError
+
+if TYPE_CHECKING:
+    from rmqctl.session import Session
+
+DEBUG_VARIABLE: Final = "RMQCTL_DEBUG"
+_LONGEST_LINE: Final = 2000
+
+_OS_ADVICE: Final = {
+    errno.EACCES: "run it as the user who owns the store",
+    errno.EPERM: "run it as the user who owns the store",
+    errno.ENOSPC: "free some space, then run it again",
+    errno.EDQUOT: "free some space, then run it again",
+    errno.EROFS: "mount it writable, or write elsewhere",
+    errno.ENOENT: "check the path",
+    errno.EISDIR: "name a file, not a folder",
+    errno.ENOTDIR: "check the path: a part of it is a file",
+    errno.ELOOP: "a symbolic link leads back to itself; check the path",
+    errno.ENAMETOOLONG: "check the path",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "too many open files on this machine; end something",
+    errno.ENOMEM: "free some memory, then run it again",
+    errno.EIO: "the disk fails; copy the store off it before anything else",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An exception as it is told: ``line`` without the leading ``error:``, the error document, the exit code."""
+
+    code: str
+    line: str
+    exit_code: int
+    message: str = ""
+    path: str | None = None
+    phy_offset: int | None = None
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The ``error`` object of the command line's contract."""
+        return {
+            "code": self.code,
+            "message": self.message or self.line,
+            "path": self.path,
+            "phy_offset": self.phy_offset,
+        }
+
+
+def describe(error: BaseException) -> Mapping[str, Any] | None:
+    """The error document of an exception; None where nobody listens any more."""
+    return None if _nobody_reads(error) else failure_of(error).document
+
+
+def report(error: BaseException, session: Session) -> int:
+    """Tell what happened and return the exit code. Never raises."""
+    if isinstance(error, SystemExit):
+        return _system_exit_code(error)
+    if _nobody_reads(error):
+        _abandon_stdout()
+        return exit_codes.OK
+    failure = failure_of(error)
+    if os.environ.get(DEBUG_VARIABLE) == "1":
+        traceback.print_exception(error)
+    try:
+        if (output := session.output_for_errors()) is not None:
+            output.error(failure.document)
+        sys.stdout.flush()
+    except (OSError, ValueError, KeyboardInterrupt, Terminated):
+        _abandon_stdout()
+    _say(f"error: {failure.line}")
+    return failure.exit_code
+
+
+def failure_of(error: BaseException) -> Failure:
+    """What an exception means to the user."""
+    if isinstance(error, StoreError):
+        exit_code = exit_codes.BY_ERROR_CODE.get(error.code, exit_codes.FAILED)
+        return Failure(error.code, str(error), exit_code, _message(error), error.path, error.phy_offset)
+    if isinstance(error, KeyboardInterrupt):
+        return Failure("interrupted", "interrupted", exit_codes.INTERRUPTED)
+    if isinstance(error, Terminated):
+        return Failure("interrupted", "terminated", 128 + error.signal_number)
+    if isinstance(error, MemoryError):
+        return Failure("failed", "out of memory: free some memory, or give --jobs 1", exit_codes.FAILED)
+    if isinstance(error, RecursionError):
+        return Failure("failed", "something is nested too deeply to be read", exit_codes.FAILED)
+    if isinstance(error, OSError) and error.errno is not None:
+        return _os_failure(error)
+    return _usage_failure(error) or _internal_failure(error)
+
+
+def _message(error: StoreError) -> str:
+    return error.what + (f": {error.to_do}" if error.to_do else "")
+
+
+def _os_failure(error: OSError) -> Failure:
+    what = error.strerror or os.strerror(error.errno or 0)
+    what = what[:1].lower() + what[1:]
+    path = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes | os.PathLike) else None
+    advice = _OS_ADVICE.get(error.errno or 0, "")
+    line = what + (f" ({path})" if path else "") + (f": {advice}" if advice else "")
+    return Failure("failed", line, exit_codes.FAILED, what, path)
+
+
+def _usage_failure(error: BaseException) -> Failure | None:
+    """The parser's own complaints, as one line with the way to the help."""
+    from typer._click import ClickException
+
+    if not isinstance(error, ClickException):
+        return None
+    message = error.format_message().rstrip(".")
+    ctx = getattr(error, "ctx", None)
+    where = ctx.command_path if ctx is not None else "rmqctl"
+    return Failure("usage", f"{_lowered(message)}: see {where} --help", exit_codes.USAGE, message)
+
+
+def _lowered(message: str) -> str:
+    return message[:1].lower() + message[1:]
+
+
+def _internal_failure(error: BaseException) -> Failure:
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f"{os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else "nowhere"
+    what = f"internal error: {type(error).__name__}: {error}".rstrip(": ")
+    line = f"{what} ({where}): please report it; run with {DEBUG_VARIABLE}=1 to see the traceback"
+    return Failure("internal", line, exit_codes.FAILED, what)
+
+
+def _nobody_reads(error: BaseException) -> bool:
+    """Whether stdout's reader has gone (``| head``). Other pipes and sockets break too, and those are failures."""
+    if not isinstance(error, BrokenPipeError):
+        return False
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return any(event & select.POLLERR for _, event in poll.poll(0))
+    except (OSError, ValueError):
+        return False
+
+
+def _abandon_stdout() -> None:
+    """Let what is still buffered go nowhere, so that the interpreter's last flush is quiet."""
+    with suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+
+
+def _say(line: str) -> None:
+    from rmqctl.cells import escape_controls
+
+    line = " ".join(line.split("\n"))
+    with suppress(OSError, ValueError):  # nobody to tell; the exit code still does
+        print(escape_controls(line[:_LONGEST_LINE]), file=sys.stderr, flush=True)
+
+
+def _system_exit_code(error: SystemExit) -> int:
+    if isinstance(error.code, int) or error.code is None:
+        return error.code or exit_codes.OK
+    _say(f"error: {error.code}")
+    return exit_codes.FAILED

@@ -1,0 +1,132 @@
+"""One JSON document, written while it is being made, and always closed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+Write = Callable[[str], object]
+
+_LONG_LIST: Final = 1000  # a list this long is written one element a line
+_INDENT: Final = "  "
+
+
+def encode_line(value: Any) -> str:
+    """A value as JSON in one line."""
+    return _LINE.encode(value)
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no form for: objects that have one themselves (findings), bytes, paths, sets, numpy scalars."""
+    if hasattr(value, "as_json"):
+        return value.as_json()
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).decode("utf-8", "replace")
+    if isinstance(value, Iterable):
+        return list(value)
+    if hasattr(value, "item"):
+        return value.item()
+    return str(value)
+
+
+_LINE: Final = json.JSONEncoder(ensure_ascii=False, default=_plain)
+
+
+class JsonStream:
+    """Writes one object, member by member. Iterators anywhere in it are written element by element, never collected.
+
+    A context manager: at its end every open list and object is closed. After an exception ``error_of(exception)`` is
+    written as the last key, ``"error"``, and the exception goes on; with None for it nothing more is written at all.
+    """
+
+    def __init__(self, write: Write, error_of: Callable[[BaseException], Mapping[str, Any] | None]) -> None:
+        self._write = write
+        self._error_of = error_of
+        self._closers: list[str] = []
+        self._members = 0
+
+    def __enter__(self) -> JsonStream:
+        self._write("{")
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            described = self._error_of(error)
+            if described is None:
+                return
+            while self._closers:
+                self._write(self._closers.pop())
+            self._key("error")
+            self._write(encode_line(described))
+        self._write("\n}\n" if self._members else "}\n")
+
+    def member(self, key: str, value: Any) -> None:
+        """One member. A callable value is called first: it may tell what streaming the members before has brought."""
+        if callable(value):
+            value = value()
+        if _is_leaf(value):
+            text = encode_line(value)  # before the key: what cannot be written leaves no half member
+            self._key(key)
+            self._write(text)
+        else:
+            self._key(key)
+            self._value(value, 1)
+
+    def _key(self, key: str) -> None:
+        self._write(f"{',' if self._members else ''}\n{_INDENT}{encode_line(str(key))}: ")
+        self._members += 1
+
+    def _value(self, value: Any, depth: int) -> None:
+        if _is_leaf(value):
+            self._write(encode_line(value))
+        elif isinstance(value, Mapping):
+            self._object(value, depth)
+        else:
+            self._list(value, depth)
+
+    def _object(self, value: Mapping[str, Any], depth: int) -> None:
+        closer = f"\n{_INDENT * depth}}}"
+        self._write("{")
+        self._closers.append(closer)
+        separator = ""
+        for key, member in value.items():
+            member = member() if callable(member) else member
+            self._write(f"{separator}\n{_INDENT * (depth + 1)}{encode_line(str(key))}: ")
+            self._value(member, depth + 1)
+            separator = ","
+        self._write(self._closers.pop())
+
+    def _list(self, values: Iterable[Any], depth: int) -> None:
+        margin = "\n" + _INDENT * (depth + 1)
+        compact = isinstance(values, Iterator) or len(values) > _LONG_LIST  # type: ignore[arg-type]  # else a sequence
+        self._write("[")
+        self._closers.append("]")
+        separator = ""
+        for value in values:
+            if compact or _is_flat(value):
+                self._write(f"{separator}{margin}{encode_line(value)}")
+            else:
+                self._write(f"{separator}{margin}")
+                self._value(value, depth + 1)
+            separator = ","
+        self._closers.pop()
+        self._write(f"\n{_INDENT * depth}]" if separator else "]")
+
+
+def _is_leaf(value: Any) -> bool:
+    """Whether a value goes into one line: a scalar, an empty container, a list of scalars."""
+    if isinstance(value, Iterator):
+        return False
+    if isinstance(value, Mapping):
+        return not value
+    if isinstance(value, list | tuple | set | frozenset):
+        return all(not isinstance(v, Mapping | list | tuple | set | frozenset | Iterator) for v in value)
+    return True
+
+
+def _is_flat(value: Any) -> bool:
+    """Whether a list element goes into one line: a leaf, or an object of leaves."""
+    if isinstance(value, Mapping):
+        return all(not isinstance(v, Mapping) and _is_leaf(v) for v in value.values())
+    return _is_leaf(value)

@@ -1,0 +1,247 @@
+"""Options that several commands share, and the global ones that may stand before or after any command."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, tzinfo
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import typer
+from typer._click import Context as ClickContext  # typer 0.28 carries its own click
+from typer._click import Parameter
+from typer._click.types import ParamType
+
+from rmqctl.times import parse_time, parse_zone
+from store_core.errors import UsageError
+from store_core.layout.paths import CONSUMEQUEUE
+
+__all__ = [
+    "Begin",
+    "End",
+    "GlobalOptions",
+    "StoreName",
+    "TimeType",
+    "TopicArgument",
+    "YesOption",
+    "global_options",
+    "parse_size",
+    "parse_time",
+]
+
+Format = Literal["table", "plain", "json", "ndjson", "csv", "tsv", "github"]
+PANEL: Final = "Global options"
+STORE_VARIABLE: Final = "RMQCTL_STORE"
+DEFAULT_STORE: Final = "~/store"
+
+_VERSION: Final = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
+_OLDEST, _NEWEST = (4, 3), (5, 4)
+_NAMED: Final = re.compile(r"([^/=]+)=(.+)", re.DOTALL)
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
+
+
+def global_options(
+    store: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-s",
+            "--store",
+            metavar="[NAME=]PATH",
+            rich_help_panel=PANEL,
+            help=f"Store root; else ${STORE_VARIABLE}, else the one -c names, else {DEFAULT_STORE}.",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("-c", "--config", metavar="FILE", rich_help_panel=PANEL, help="The broker's own properties file."),
+    ] = None,
+    commitlog: Annotated[
+        Path | None,
+        typer.Option("--commitlog", metavar="PATH", rich_help_panel=PANEL, help="A log folder outside the store root."),
+    ] = None,
+    output: Annotated[
+        Format | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FORMAT",
+            rich_help_panel=PANEL,
+            help="table (on a terminal), plain (when piped), json, ndjson, csv, tsv, github.",
+        ),
+    ] = None,
+    quiet: Annotated[
+        bool, typer.Option("-q", "--quiet", rich_help_panel=PANEL, help="Results and errors only.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", rich_help_panel=PANEL, help="Say more on stderr.")
+    ] = False,
+    no_color: Annotated[
+        bool, typer.Option("--no-color", rich_help_panel=PANEL, help="No colours, as $NO_COLOR.")
+    ] = False,
+    no_progress: Annotated[bool, typer.Option("--no-progress", rich_help_panel=PANEL, help="No progress bar.")] = False,
+    broker_version: Annotated[
+        str | None,
+        typer.Option(
+            "--broker-version",
+            metavar="X.Y[.Z]",
+            rich_help_panel=PANEL,
+            help="Assume this broker's behaviour (4.3 to 5.4); else the store's own evidence tells.",
+        ),
+    ] = None,
+    tz: Annotated[
+        str | None,
+        typer.Option(
+            "--tz",
+            metavar="ZONE",
+            is_eager=True,
+            rich_help_panel=PANEL,
+            help="Zone in which times are shown and read: UTC (default), local, +08:00, Asia/Shanghai.",
+        ),
+    ] = None,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, rich_help_panel=PANEL, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """The signature is the declaration: every command and the program itself get these options."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreName:
+    """A store root as it was named: ``name`` is None where only a path was given."""
+
+    name: str | None
+    path: Path
+
+    @classmethod
+    def parse(cls, text: str) -> StoreName:
+        """``[NAME=]PATH``; NAME is what stands before a ``=`` that comes before any ``/``."""
+        named = _NAMED.fullmatch(text)
+        name, path = (named[1], named[2]) if named else (None, text)
+        if not path or "\0" in path:
+            raise UsageError("the store path is empty", to_do="name the store's root with -s")
+        return cls(name, Path(path).expanduser())
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalOptions:
+    """The global options as they count, wherever they stood."""
+
+    stores: tuple[StoreName, ...] = ()
+    config: Path | None = None
+    commitlog: Path | None = None
+    output: Format | None = None
+    quiet: bool = False
+    verbose: bool = False
+    no_color: bool = False
+    no_progress: bool = False
+    broker_version: str | None = None
+    zone: tzinfo = UTC
+
+    @classmethod
+    def merged(cls, before: Mapping[str, Any], after: Mapping[str, Any]) -> GlobalOptions:
+        """What was given before and after the command. The later word counts; stores add up. Raises UsageError."""
+
+        def last(name: str) -> Any:
+            value = after.get(name)
+            return before.get(name) if value is None else value
+
+        named = [*(before.get("store") or ()), *(after.get("store") or ())]
+        if not named and os.environ.get(STORE_VARIABLE):
+            named = [os.environ[STORE_VARIABLE]]
+        config, commitlog = last("config"), last("commitlog")
+        return cls(
+            stores=tuple(StoreName.parse(text) for text in named),
+            config=Path(config).expanduser() if config else None,
+            commitlog=Path(commitlog).expanduser() if commitlog else None,
+            output=last("output"),
+            quiet=bool(before.get("quiet") or after.get("quiet")),
+            verbose=bool(before.get("verbose") or after.get("verbose")),
+            no_color=bool(before.get("no_color") or after.get("no_color")),
+            no_progress=bool(before.get("no_progress") or after.get("no_progress")),
+            broker_version=_checked_version(last("broker_version")),
+            zone=parse_zone(last("tz") or "UTC"),
+        )
+
+
+def _checked_version(text: str | None) -> str | None:
+    if text is None:
+        return None
+    version = _VERSION.fullmatch(text.strip())
+    if not version or not _OLDEST <= (int(version[1]), int(version[2])) <= _NEWEST:
+        raise UsageError(f"unknown broker version {text!r}", to_do="give 4.3 to 5.4, such as 4.9.7 or 5.3")
+    return text.strip()
+
+
+class TimeType(ParamType):
+    """A time option: milliseconds since the epoch out of ISO 8601, epoch milliseconds, or an age."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: Parameter | None, ctx: ClickContext | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_time(str(value), time.time_ns() // 1_000_000, parse_zone(_given(ctx, "tz") or "UTC"))
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+
+    def get_metavar(self, param: Parameter, ctx: ClickContext) -> str:
+        return "TIME"
+
+
+class SizeType(ParamType):
+    """A size option in bytes: ``4096``, ``64k``, ``1.5GiB``; units are powers of 1024."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: Parameter | None, ctx: ClickContext | None) -> int:
+        try:
+            return value if isinstance(value, int) else parse_size(str(value))
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+
+    def get_metavar(self, param: Parameter, ctx: ClickContext) -> str:
+        return "SIZE"
+
+
+def parse_size(text: str) -> int:
+    """Bytes that ``text`` names. Raises UsageError."""
+    size = _SIZE.fullmatch(text.strip())
+    if not size:
+        raise UsageError(f"{text!r} is no size", to_do="give bytes, or a number with k, M, G or T")
+    return int(float(size[1]) * 1024 ** " kmgt".index(size[2].lower() or " "))
+
+
+def _given(ctx: ClickContext | None, name: str) -> Any:
+    """A global option's value as far as it is parsed: at the command, else before it."""
+    while ctx is not None:
+        if ctx.params.get(name):
+            return ctx.params[name]
+        ctx = ctx.parent
+    return None
+
+
+def complete_topics(ctx: typer.Context, args: list[str], incomplete: str) -> list[str]:
+    """Topics that have queue folders in the store named so far; nothing where that cannot be told."""
+    named = _given(ctx, "store") or [os.environ.get(STORE_VARIABLE) or DEFAULT_STORE]
+    try:
+        folder = StoreName.parse(named[-1]).path / CONSUMEQUEUE
+        return sorted(name for name in os.listdir(folder) if name.startswith(incomplete))
+    except (OSError, UsageError):
+        return []
+
+
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic.", autocompletion=complete_topics)]
+Begin = Annotated[
+    int | None,
+    typer.Option("--begin", click_type=TimeType(), help="Stored at or after this time (ISO 8601, epoch ms, -15m)."),
+]
+End = Annotated[
+    int | None,
+    typer.Option("--end", click_type=TimeType(), help="Stored at or before this time (ISO 8601, epoch ms, -15m)."),
+]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]

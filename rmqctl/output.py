@@ -1,0 +1,173 @@
+"""The one way results leave: seven formats, results on stdout, streamed where they are long."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, tzinfo
+from itertools import chain
+from typing import IO, Any, Final
+
+from rmqctl.blocks import Block, Facts, Findings, Table, as_row
+from rmqctl.cells import Column, cell, escape_controls, escape_json_controls
+from rmqctl.jsonstream import JsonStream, encode_line
+from rmqctl.options import Format
+
+Document = Mapping[str, Any]
+Blocks = Iterable[Block] | Callable[[], Iterable[Block]]
+
+_PIPED_TABLE_WIDTH: Final = 120
+_FINDINGS: Final = "findings"
+
+
+class Output:
+    """Writes one command's result to ``file`` (stdout) in one format."""
+
+    def __init__(
+        self,
+        file: IO[str],
+        output: Format | None,
+        *,
+        piped: Format = "plain",
+        zone: tzinfo = UTC,
+        color: bool = True,
+        describe: Callable[[BaseException], Document | None] = lambda error: None,
+    ) -> None:
+        self.file = file
+        self.terminal = file.isatty()
+        self.format: Format = output or ("table" if self.terminal else piped)
+        self._zone = zone
+        self._color = color
+        self._describe = describe
+        self.error_written = False
+
+    def emit(
+        self,
+        document: Document,
+        *,
+        rows: str | Iterable[Any] | None = None,
+        columns: Sequence[str | Column] = (),
+        fields: Sequence[str] = (),
+        facts: Sequence[str] = (),
+        title: str = "",
+        blocks: Blocks | None = None,
+        live: bool = False,
+        output: Format | None = None,
+    ) -> None:
+        """Write a result.
+
+        ``document`` is what ``json`` writes, in its order; a member may be an iterator (streamed) or a callable (called
+        when it is reached, so that it may tell what streaming has found). ``rows`` is the main list, which ``ndjson``,
+        ``csv`` and ``tsv`` write: the name of a member, or an iterable; without it the document itself, less its
+        findings, is the only row. ``fields`` are the keys of ``csv`` and ``tsv`` (default: the first row's keys).
+        People get ``blocks``, or else: ``facts`` (members of the document by name), the main list under ``columns``
+        and ``title``, and the document's findings. ``live`` shows every row at once.
+        """
+        chosen = output or self.format
+        if chosen == "json":
+            self._json(document)
+        elif chosen == "ndjson":
+            self._ndjson(_main_rows(document, rows), live)
+        elif chosen in ("csv", "tsv"):
+            self._csv(_main_rows(document, rows), tuple(fields), "," if chosen == "csv" else "\t", live)
+        else:
+            if blocks is None:
+                blocks = _default_blocks(document, rows, columns, facts, title)
+            self._human(chosen, blocks() if callable(blocks) else blocks)
+
+    def error(self, error: Document) -> None:
+        """``{"error": …}`` where the format has a place for it and it has not been written yet."""
+        if self.error_written:
+            return
+        if self.format == "json":
+            with JsonStream(self._write_json, lambda _: None) as stream:
+                stream.member("error", error)
+        elif self.format == "ndjson":
+            self._write_json(encode_line({"error": error}) + "\n")
+        self.error_written = True
+
+    def _json(self, document: Document) -> None:
+        with JsonStream(self._write_json, self._error_within) as stream:
+            for key, value in document.items():
+                stream.member(key, value)
+
+    def _error_within(self, error: BaseException) -> Document | None:
+        self.error_written = True
+        return self._describe(error)
+
+    def _ndjson(self, rows: Iterable[Any], live: bool) -> None:
+        for row in rows:
+            self._write_json(encode_line(row) + "\n")
+            if live:
+                self.file.flush()
+
+    def _csv(self, rows: Iterable[Any], fields: Sequence[str], delimiter: str, live: bool) -> None:
+        import csv
+
+        writer = csv.writer(self.file, delimiter=delimiter, lineterminator="\n")
+        remaining: Iterator[Mapping[str, Any]] = map(as_row, rows)
+        if not fields and (first := next(remaining, None)) is not None:
+            fields, remaining = tuple(first), chain((first,), remaining)
+        if fields:
+            writer.writerow(fields)
+        for row in remaining:
+            writer.writerow([self._csv_value(row.get(field)) for field in fields])
+            if live:
+                self.file.flush()
+
+    def _csv_value(self, value: Any) -> Any:
+        if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+            return value
+        if isinstance(value, bool | Mapping | list | tuple):
+            value = encode_line(value)
+        return escape_controls(str(value)) if self.terminal else value
+
+    def _human(self, chosen: str, blocks: Iterable[Block]) -> None:
+        if chosen == "table":
+            from rmqctl.rich_view import RichView
+
+            width = None if self.terminal or "COLUMNS" in os.environ else _PIPED_TABLE_WIDTH
+            RichView(self.file, self._zone, color=self._color, width=width).show(blocks)
+        else:
+            from rmqctl.plain import PlainView
+
+            PlainView(self.file.write, chosen, self._zone).show(blocks)
+
+    def _write_json(self, text: str) -> None:
+        self.file.write(escape_json_controls(text) if self.terminal else text)
+
+    def cell(self, value: Any, key: str) -> str:
+        """A value as a table would show it, for a sentence."""
+        return cell(value, Column.of(key).kind, self._zone, humanised=self.format == "table")
+
+
+def _main_rows(document: Document, rows: str | Iterable[Any] | None) -> Iterable[Any]:
+    if rows is None:
+        return [{key: _called(value) for key, value in document.items() if key != _FINDINGS}]
+    if isinstance(rows, str):
+        found: Iterable[Any] = _called(document[rows])
+        return found
+    return rows
+
+
+def _default_blocks(
+    document: Document,
+    rows: str | Iterable[Any] | None,
+    columns: Sequence[str | Column],
+    facts: Sequence[str],
+    title: str,
+) -> Iterator[Block]:
+    if rows is None:
+        [row] = _main_rows(document, None)
+        yield Facts({key: row[key] for key in (facts or row)}, title)
+    else:
+        if facts:
+            yield Facts({key: _called(document[key]) for key in facts})
+        if rows != _FINDINGS:
+            yield Table(_main_rows(document, rows), columns, title)
+    if _FINDINGS in document:
+        yield Findings(_called(document[_FINDINGS]))
+
+
+def _called(value: Any) -> Any:
+    return value() if callable(value) else value

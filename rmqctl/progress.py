@@ -1,0 +1,105 @@
+"""How far long work has come: a bar on a terminal, a line every few seconds otherwise with ``-v``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from rmqctl.cells import human_size
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+OnProgress = Callable[[int], None]
+
+_BAR_AFTER_SECONDS: Final = 0.4  # shorter work shows no bar and never loads Rich
+_LINE_EVERY_SECONDS: Final = 3.0
+
+
+@contextmanager
+def progress(label: str, total_bytes: int, *, wanted: bool, verbose: bool, color: bool = True) -> Iterator[OnProgress]:
+    """Gives ``on_progress(done_bytes)``, which takes the bytes done so far. All output goes to stderr."""
+    if wanted and sys.stderr.isatty():
+        bar = _Bar(label, total_bytes, color)
+        try:
+            yield bar
+        finally:
+            bar.stop()
+    elif wanted and verbose:
+        yield _Lines(label, total_bytes)
+    else:
+        yield _nothing
+
+
+def _nothing(done_bytes: int) -> None:
+    pass
+
+
+class _Bar:
+    """A Rich bar that appears once the work has taken a while, and goes when it is done."""
+
+    def __init__(self, label: str, total_bytes: int, color: bool) -> None:
+        self._label = label
+        self._total_bytes = total_bytes
+        self._color = color
+        self._show_at = time.monotonic() + _BAR_AFTER_SECONDS
+        self._shown: tuple[Progress, TaskID] | None = None
+
+    def __call__(self, done_bytes: int) -> None:
+        if self._shown is None:
+            if time.monotonic() < self._show_at:
+                return
+            self._shown = self._start(done_bytes)
+        bar, task = self._shown
+        bar.update(task, completed=done_bytes)
+
+    def _start(self, done_bytes: int) -> tuple[Progress, TaskID]:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+        bar = Progress(
+            "{task.description}",
+            BarColumn(),
+            "{task.percentage:>3.0f}%",
+            DownloadColumn(binary_units=True),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True, no_color=not self._color or None),
+            transient=True,
+        )
+        task = bar.add_task(self._label, total=self._total_bytes, completed=done_bytes)
+        bar.start()
+        return bar, task
+
+    def stop(self) -> None:
+        if self._shown is not None:
+            self._shown[0].stop()
+
+
+class _Lines:
+    """A line every few seconds."""
+
+    def __init__(self, label: str, total_bytes: int) -> None:
+        self._label = label
+        self._total_bytes = total_bytes
+        self._started = self._said = time.monotonic()
+
+    def __call__(self, done_bytes: int) -> None:
+        now = time.monotonic()
+        if now - self._said < _LINE_EVERY_SECONDS:
+            return
+        self._said = now
+        print(self._line(done_bytes, now - self._started), file=sys.stderr, flush=True)
+
+    def _line(self, done_bytes: int, seconds: float) -> str:
+        rate = done_bytes / seconds if seconds > 0 else 0.0
+        text = f"{self._label}: {human_size(done_bytes)}"
+        if self._total_bytes:
+            text += f" of {human_size(self._total_bytes)} ({100 * done_bytes / self._total_bytes:.0f}%)"
+        text += f", {human_size(rate)}/s"
+        if rate and self._total_bytes:
+            text += f", {max(0.0, self._total_bytes - done_bytes) / rate:.0f} s left"
+        return text

@@ -1,0 +1,54 @@
+"""One call of the program: its words, its streams, and what is known of the output before and after parsing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, cast
+
+if TYPE_CHECKING:
+    from rmqctl.options import Format
+    from rmqctl.output import Output
+
+_STRUCTURED: Final = ("json", "ndjson")
+
+
+@dataclass
+class Session:
+    """Shared by the parser, the command and the error report."""
+
+    args: list[str]
+    no_color: bool
+    output: Output | None = field(default=None)  # set once a command's options are parsed
+
+    @classmethod
+    def from_arguments(cls, args: Sequence[str]) -> Session:
+        return cls(list(args), "--no-color" in args or bool(os.environ.get("NO_COLOR")))
+
+    @property
+    def rich_help(self) -> bool:
+        """Whether help is drawn by Rich: only on a terminal."""
+        return sys.stdout.isatty()
+
+    def output_for_errors(self) -> Output | None:
+        """Where an error document goes; also when the words could not be parsed, if they name json or ndjson."""
+        if self.output is None and (name := self._named_format()) in _STRUCTURED:
+            from rmqctl.output import Output
+
+            self.output = Output(sys.stdout, cast("Format", name))
+        return self.output
+
+    def _named_format(self) -> str | None:
+        named = None
+        for word, following in zip(self.args, [*self.args[1:], ""], strict=True):
+            if word == "--":
+                break
+            if word in ("-o", "--output"):
+                named = following
+            elif word.startswith("--output="):
+                named = word.partition("=")[2]
+            elif word.startswith("-o") and not word.startswith("--"):
+                named = word[2:]
+        return named

@@ -1,0 +1,96 @@
+"""Times on the command line: parsed into milliseconds since the epoch, shown in ISO 8601 with milliseconds."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from typing import Final
+
+from store_core.errors import UsageError
+
+_UNIT_MS: Final = {
+    "ms": 1,
+    "s": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+    "w": 7 * 86_400_000,
+}
+_AGE: Final = re.compile(r"-((?:\d+(?:\.\d+)?(?:ms|min|[smhdw]))+)")
+_AGE_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|min|[smhdw])")
+_EPOCH_MS: Final = re.compile(r"\+?\d{1,18}")
+_OFFSET: Final = re.compile(r"(?:UTC|GMT)?([+-])(\d{1,2}):?(\d{2})?")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TO_DO: Final = "give ISO 8601 (2026-11-21T14:30:00.250Z), milliseconds since 1970, or an age such as -15m or -2h30m"
+
+
+def parse_time(text: str, now_ms: int, zone: tzinfo = UTC) -> int:
+    """Milliseconds since the epoch that ``text`` names: ISO 8601, epoch milliseconds, an age (``-15m``) or ``now``.
+
+    ISO 8601 without an offset is a time in ``zone``; a date alone is its midnight. Raises UsageError for anything else.
+    """
+    text = text.strip()
+    if text == "now":
+        return now_ms
+    if _EPOCH_MS.fullmatch(text):
+        return int(text)
+    if age := _AGE.fullmatch(text):
+        return now_ms - round(sum(float(n) * _UNIT_MS[unit] for n, unit in _AGE_PART.findall(age[1])))
+    try:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=zone)
+        return (moment - _EPOCH) // timedelta(milliseconds=1)
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"{text!r} is no time", to_do=_TO_DO) from error
+
+
+def parse_zone(text: str) -> tzinfo:
+    """A time zone: ``UTC``, ``local``, an offset (``+08:00``) or a name of the IANA database. Raises UsageError."""
+    if text.upper() in ("UTC", "Z", "GMT"):
+        return UTC
+    if text.lower() == "local":
+        return _Local()
+    if offset := _OFFSET.fullmatch(text):
+        minutes = int(offset[2]) * 60 + int(offset[3] or 0)
+        if minutes < 24 * 60:
+            return timezone(timedelta(minutes=minutes if offset[1] == "+" else -minutes))
+    else:
+        from zoneinfo import ZoneInfo
+
+        try:
+            return ZoneInfo(text)
+        except (ValueError, OSError, LookupError):  # unknown name, a name that is no relative path, no database
+            pass
+    raise UsageError(
+        f"unknown time zone {text!r}",
+        to_do="give UTC, local, an offset such as +08:00, or a name such as Asia/Shanghai",
+    )
+
+
+def format_time(timestamp_ms: int, zone: tzinfo = UTC) -> str:
+    """ISO 8601 with milliseconds in ``zone``; a number no calendar holds stays a number."""
+    try:
+        moment = (_EPOCH + timedelta(milliseconds=timestamp_ms)).astimezone(zone)
+    except (OverflowError, ValueError, OSError):
+        return str(timestamp_ms)
+    text = moment.isoformat(timespec="milliseconds")
+    return text.removesuffix("+00:00") + "Z" if zone is UTC else text
+
+
+class _Local(tzinfo):
+    """The machine's zone, with the offset that was in force at each moment."""
+
+    def utcoffset(self, moment: datetime | None) -> timedelta | None:
+        return None if moment is None else moment.replace(tzinfo=None).astimezone().utcoffset()
+
+    def dst(self, moment: datetime | None) -> timedelta | None:
+        return None
+
+    def tzname(self, moment: datetime | None) -> str | None:
+        return "local"
+
+    def fromutc(self, moment: datetime) -> datetime:
+        local = moment.replace(tzinfo=UTC).astimezone()
+        return local.replace(tzinfo=self)

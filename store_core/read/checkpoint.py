@@ -1,0 +1,65 @@
+"""Reading the checkpoint (store format, section 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from store_core.errors import FailedError
+from store_core.findings import Finding, finding
+from store_core.layout import paths
+from store_core.layout.checkpoint import CHECKPOINT, SAFETY_MARGIN_MS
+
+# The file is one page of which each generation of brokers uses more; a copy may hold no more than is used.
+_WHOLE_SIZES_BYTES: Final = frozenset(
+    CHECKPOINT.end_of(last) for last in ("index_msg_timestamp_ms", "master_flushed_offset", "confirm_phy_offset")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The file's fields, 0 where it ends before them, and what is wrong with them. Times in ms since the epoch."""
+
+    physic_msg_timestamp_ms: int = 0
+    logics_msg_timestamp_ms: int = 0
+    index_msg_timestamp_ms: int = 0
+    master_flushed_offset: int = 0
+    confirm_phy_offset: int = 0
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def min_timestamp_ms(self) -> int:
+        """The time from which a broker trusts nothing after a crash."""
+        return max(0, min(self.physic_msg_timestamp_ms, self.logics_msg_timestamp_ms) - SAFETY_MARGIN_MS)
+
+
+def read_checkpoint(root: Path) -> Checkpoint:
+    """The checkpoint of the store at ``root``. A missing or short file is a finding, and its fields are 0.
+
+    Raises FailedError if the file cannot be read.
+    """
+    try:
+        with open(root / paths.CHECKPOINT, "rb") as file:
+            data = file.read(CHECKPOINT.size_bytes)
+    except FileNotFoundError:
+        return Checkpoint(findings=(finding("C001", "the store has no checkpoint", file=paths.CHECKPOINT),))
+    except OSError as error:
+        raise FailedError(
+            f"cannot read the checkpoint: {error.strerror}",
+            path=str(root / paths.CHECKPOINT),
+            to_do="check its type and permissions",
+        ) from error
+    values = CHECKPOINT.read(data.ljust(CHECKPOINT.size_bytes, b"\0"))
+    return Checkpoint(**values, findings=tuple(_findings(values, len(data))))
+
+
+def _findings(values: dict[str, int], size_bytes: int) -> Iterator[Finding]:
+    """A file that ends within a field is short; one that ends behind an older release's last field is not."""
+    if size_bytes not in _WHOLE_SIZES_BYTES:
+        message = f"the file has {size_bytes} bytes; what is missing counts as 0"
+        yield finding("C002", message, file=paths.CHECKPOINT, size_bytes=size_bytes)
+    for name, value in values.items():
+        if value < 0:
+            yield finding("C004", f"{name} is {value}", file=paths.CHECKPOINT)
