@@ -1,0 +1,88 @@
+"""The MESSAGE object of the command line's contract."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from store_core.codec.compression import BodyError, decompress
+from store_core.codec.record import Message, body_crc_ok
+from store_core.findings import Finding, finding
+
+BodyForm = Literal["plain", "raw", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageView:
+    """How messages are shown: the decompressed body, the stored one, or none."""
+
+    body: BodyForm = "plain"
+
+    def as_json(self, message: Message, findings: list[Finding] | None = None) -> dict[str, Any]:
+        """One MESSAGE. A wrong checksum and a body that cannot be decompressed are added to ``findings``."""
+        crc_holds = body_crc_ok(message)
+        shown = {
+            "topic": message.topic,
+            "queue_id": message.queue_id,
+            "queue_offset": message.queue_offset,
+            "phy_offset": message.phy_offset,
+            "size_bytes": message.size_bytes,
+            "offset_msg_id": message.offset_msg_id,
+            "unique_key": message.unique_key,
+            "tags": message.tags,
+            "keys": message.keys,
+            "flag": message.flag,
+            "sys_flag": message.sys_flag,
+            "transaction": message.transaction,
+            "compression": message.compression,
+            "born_timestamp_ms": message.born_timestamp_ms,
+            "born_host": message.born_host,
+            "store_timestamp_ms": message.store_timestamp_ms,
+            "store_host": message.store_host,
+            "reconsume_times": message.reconsume_times,
+            "prepared_transaction_offset": message.prepared_transaction_offset,
+            "body_crc": message.body_crc,
+            "crc": "ok" if crc_holds else "bad",
+            "body_size_bytes": len(message.body),
+            "properties": message.properties,
+        }
+        if findings is not None and not crc_holds:
+            findings.append(_about("L001", "the body does not match its checksum", message))
+        if self.body != "none":
+            shown |= self._body(message, findings)
+        return shown
+
+    def _body(self, message: Message, findings: list[Finding] | None) -> dict[str, str]:
+        body = message.body
+        if self.body == "raw":
+            return _as_text(body) if message.compression == "none" else _as_base64(body)
+        try:
+            return _as_text(decompress(body, message.sys_flag))
+        except BodyError as error:
+            if findings is not None:
+                findings.append(_about("L012", f"the body is given as stored: {error}", message))
+            return _as_base64(body)
+
+
+def _as_text(body: bytes) -> dict[str, str]:
+    try:
+        return {"body": body.decode(), "body_encoding": "utf-8"}
+    except UnicodeDecodeError:
+        return _as_base64(body)
+
+
+def _as_base64(body: bytes) -> dict[str, str]:
+    return {"body": b64encode(body).decode(), "body_encoding": "base64"}
+
+
+def _about(code: str, text: str, message: Message) -> Finding:
+    return finding(
+        code,
+        text,
+        phy_offset=message.phy_offset,
+        size_bytes=message.size_bytes,
+        topic=message.topic,
+        queue_id=message.queue_id,
+        queue_offset=message.queue_offset,
+    )

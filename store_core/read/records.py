@@ -1,0 +1,127 @@
+"""Records by their offset in the log (store behaviour 10.1). Lengths are checked before anything is read by them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from struct import Struct
+from typing import Final
+
+from store_core.codec.compression import BodyError, decompress
+from store_core.codec.record import Message, RecordError, body_crc, body_crc_ok, decode_record
+from store_core.layout import record
+from store_core.storage.sequence import SegmentSequence
+
+_FIRST_READ_BYTES: Final = 4096  # holds most records whole
+_STORE_TIME_READ_BYTES: Final = record.store_host_at(record.FLAG_BORN_HOST_V6)
+_unpack_prefix: Final = record.PREFIX.struct.unpack_from
+
+
+def read_record_bytes(log: SegmentSequence, phy_offset: int, expected_size_bytes: int = 0) -> bytes | None:
+    """The bytes of the record that starts at an offset, by its own size field; None where none can start.
+
+    ``expected_size_bytes`` (a queue entry's size) saves a second read when it is right, and does no harm when it is not.
+    """
+    if phy_offset < 0:
+        return None
+    wanted = min(max(expected_size_bytes, record.PREFIX.size_bytes), record.MAX_RECORD_SIZE_BYTES)
+    data = log.read(phy_offset, wanted if expected_size_bytes > 0 else _FIRST_READ_BYTES)
+    if len(data) < record.PREFIX.size_bytes:
+        return None
+    size_bytes, magic = _unpack_prefix(data)
+    if magic not in (record.MAGIC_V1, record.MAGIC_V2):
+        return None
+    if not record.MIN_RECORD_SIZE_BYTES <= size_bytes <= record.MAX_RECORD_SIZE_BYTES:
+        return None
+    if size_bytes > len(data):
+        data = log.read(phy_offset, size_bytes)
+    return data[:size_bytes] if len(data) >= size_bytes else None
+
+
+def read_message(log: SegmentSequence, phy_offset: int, expected_size_bytes: int = 0) -> Message | None:
+    """The record at an offset; None where there is no well-formed one. Its body's checksum is not looked at."""
+    data = read_record_bytes(log, phy_offset, expected_size_bytes)
+    if data is None:
+        return None
+    try:
+        return decode_record(data, 0, phy_offset)
+    except RecordError:
+        return None
+
+
+def read_store_timestamp_ms(log: SegmentSequence, phy_offset: int) -> int | None:
+    """Store time of the record at an offset; None where there is none."""
+    data = log.read(phy_offset, _STORE_TIME_READ_BYTES) if phy_offset >= 0 else b""
+    if len(data) < record.PREFIX.size_bytes or _unpack_prefix(data)[1] not in (record.MAGIC_V1, record.MAGIC_V2):
+        return None
+    if len(data) < record.HEAD.size_bytes:
+        return None
+    (sys_flag,) = _SYS_FLAG.unpack_from(data, _SYS_FLAG_AT)
+    at = record.store_time_at(sys_flag)
+    if at + _STORE_TIME.size > len(data):
+        return None
+    found: int = _STORE_TIME.unpack_from(data, at)[0]
+    return found
+
+
+_SYS_FLAG: Final = record.HEAD.field_struct("sys_flag")
+_SYS_FLAG_AT: Final = record.HEAD.offset_of("sys_flag")
+_STORE_TIME: Final = record.STORE_TIME.struct
+_ITEM_HEAD: Final = record.BATCH_ITEM_HEAD.struct
+_ITEM_PROPERTIES_LENGTH: Final[Struct] = record.BATCH_ITEM_PROPERTIES_LENGTH.struct
+
+
+def needs_unwrap(message: Message) -> bool:
+    """Whether a consumer has to split this record's body into messages (store format 5.3)."""
+    both = record.FLAG_INNER_BATCH | record.FLAG_NEED_UNWRAP
+    return message.sys_flag & both == both
+
+
+def unwrapped(message: Message) -> Iterator[Message]:
+    """The messages of an inner batch as a client gets them: own flag, body and properties, queue offsets from the base on.
+
+    Place, times, hosts and ids are the record's. A record that is no batch, or whose body cannot be split, comes whole.
+    """
+    items = _items(message) if needs_unwrap(message) else None
+    if not items:
+        yield message
+        return
+    # An item has no checksum of its own: it is as good as the record's.
+    crc_holds = body_crc_ok(message)
+    plain_flags = message.sys_flag & ~(record.FLAG_COMPRESSED | record.FLAG_INNER_BATCH | record.FLAG_NEED_UNWRAP)
+    for number, (flag, body, properties) in enumerate(items):
+        yield replace(
+            message,
+            flag=flag,
+            body=body,
+            body_crc=body_crc(body) if crc_holds else message.body_crc,
+            raw_properties=properties,
+            sys_flag=plain_flags,
+            queue_offset=message.queue_offset + number,
+        )
+
+
+def _items(message: Message) -> list[tuple[int, bytes, bytes]] | None:
+    """(flag, body, property string) of every item; None where the body cannot be decompressed or split."""
+    try:
+        body = decompress(message.body, message.sys_flag)
+    except BodyError:
+        return None
+    items = []
+    at = 0
+    while at < len(body):
+        if at + _ITEM_HEAD.size > len(body):
+            return None
+        size_bytes, _, _, flag, body_length = _ITEM_HEAD.unpack_from(body, at)
+        body_at = at + _ITEM_HEAD.size
+        length_at = body_at + body_length
+        end = at + size_bytes
+        if body_length < 0 or end > len(body) or length_at + _ITEM_PROPERTIES_LENGTH.size > end:
+            return None
+        properties_at = length_at + _ITEM_PROPERTIES_LENGTH.size
+        (properties_length,) = _ITEM_PROPERTIES_LENGTH.unpack_from(body, length_at)
+        if properties_length < 0 or properties_at + properties_length != end:
+            return None
+        items.append((flag, body[body_at:length_at], body[properties_at:end]))
+        at = end
+    return items

@@ -1,0 +1,140 @@
+"""The queue offset of a time (store behaviour 10.2)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from store_core.read.queue import ENTRY_SIZE_BYTES, BatchQueue, Queue
+from store_core.read.records import read_store_timestamp_ms
+from store_core.storage.sequence import Segment
+
+Boundary = Literal["lower", "upper"]
+_MTIME_LOSS_NS: Final = 1000  # what a modification time loses when an archive carries it as floating seconds
+
+
+def offset_by_time(queue: Queue | BatchQueue, timestamp_ms: int, boundary: Boundary | None = None) -> int:
+    """The queue offset that belongs to a store time.
+
+    ``lower``: the first entry with store time >= t, else the queue's max. ``upper``: the last with store time <= t, else
+    its min. None: what a broker without boundaries answers (4.x: nearest entry, in the file that modification times
+    point to), or lower for 5.x. Store times are taken to go up, as a broker takes them.
+    """
+    if isinstance(queue, BatchQueue):
+        return _batch_offset(queue, timestamp_ms, boundary or "lower")
+    if boundary is None and not queue.rules.has_boundary:
+        return _nearest(queue, timestamp_ms)
+    return _bounded(queue, timestamp_ms, boundary or "lower")
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """Store times of a queue's entries by queue offset; None where the record cannot be read."""
+
+    queue: Queue
+
+    def __call__(self, queue_offset: int) -> int | None:
+        entry = self.queue.entry(queue_offset)
+        return None if entry is None else read_store_timestamp_ms(self.queue.log, entry.phy_offset)
+
+
+def _bounded(queue: Queue, timestamp_ms: int, boundary: Boundary) -> int:
+    """By binary search over the whole queue; where a record on the way cannot be read, by looking at every entry."""
+    first, end = queue.min_offset, queue.max_offset
+    try:
+        found = _searched(_Times(queue), first, end, timestamp_ms, boundary)
+    except _UnreadableTimeError:
+        found = _looked_through(_Times(queue), first, end, timestamp_ms, boundary)
+    if found is None:
+        found = end if boundary == "lower" else first
+    return min(max(found, first), end)
+
+
+class _UnreadableTimeError(Exception):
+    """A time that a search needs cannot be read."""
+
+
+def _searched(times: _Times, first: int, end: int, timestamp_ms: int, boundary: Boundary) -> int | None:
+    bisect: Callable[..., int] = bisect_left if boundary == "lower" else bisect_right
+
+    def readable(queue_offset: int) -> int:
+        time_ms = times(queue_offset)
+        if time_ms is None:
+            raise _UnreadableTimeError
+        return time_ms
+
+    place = bisect(range(end), timestamp_ms, first, end, key=readable)
+    if boundary == "lower":
+        return place if place < end else None
+    return place - 1 if place > first else None
+
+
+def _looked_through(times: _Times, first: int, end: int, timestamp_ms: int, boundary: Boundary) -> int | None:
+    found = None
+    for queue_offset in range(first, end):
+        time_ms = times(queue_offset)
+        if time_ms is None:
+            continue
+        if boundary == "lower" and time_ms >= timestamp_ms:
+            return queue_offset
+        if boundary == "upper" and time_ms <= timestamp_ms:
+            found = queue_offset
+    return found
+
+
+def _nearest(queue: Queue, timestamp_ms: int) -> int:
+    """4.x: the entry nearest in time, in the first file modified at or after the time (else the last file)."""
+    segment = _file_by_modification(queue, timestamp_ms)
+    if segment is None:
+        return 0
+    low = max(segment.phy_offset // ENTRY_SIZE_BYTES, queue.min_offset)
+    high = min(segment.end_phy_offset // ENTRY_SIZE_BYTES, queue.max_offset) - 1
+    times = _Times(queue)
+    left: tuple[int, int] | None = None
+    right: tuple[int, int] | None = None
+    while low <= high:
+        middle = (low + high) // 2
+        entry = queue.entry(middle)
+        if entry is not None and entry.phy_offset < queue.log.min_phy_offset:
+            low = middle + 1
+            continue
+        time_ms = times(middle)
+        if time_ms is None:
+            return 0
+        if time_ms == timestamp_ms:
+            return middle
+        if time_ms > timestamp_ms:
+            high, right = middle - 1, (middle, time_ms)
+        else:
+            low, left = middle + 1, (middle, time_ms)
+    if left is None or right is None:
+        return (left or right or (segment.phy_offset // ENTRY_SIZE_BYTES, 0))[0]
+    return right[0] if timestamp_ms - left[1] > right[1] - timestamp_ms else left[0]
+
+
+def _file_by_modification(queue: Queue, timestamp_ms: int) -> Segment | None:
+    segments = queue.files.segments
+    modified = (s for s in segments if (s.mtime_ns + _MTIME_LOSS_NS) // 1_000_000 >= timestamp_ms)
+    return next(modified, segments[-1] if segments else None)
+
+
+def _batch_offset(queue: BatchQueue, timestamp_ms: int, boundary: Boundary) -> int:
+    """As ``lower`` and ``upper``, by the times in the entries; a batch is found by its first queue offset.
+
+    A 5.3.3 broker differs here where the time is not that of an entry: it gives the last batch instead of max, and for
+    upper sometimes a neighbour.
+    """
+    first, end = queue.slot_of(queue.min_offset), queue.end_slot
+
+    def time_of(slot: int) -> int:
+        entry = queue.at_slot(slot)
+        return -1 if entry is None else entry.store_timestamp_ms
+
+    if boundary == "lower":
+        place = bisect_left(range(end), timestamp_ms, first, end, key=time_of)
+    else:
+        place = max(bisect_right(range(end), timestamp_ms, first, end, key=time_of) - 1, first)
+    entry = queue.at_slot(place) if place < end else None
+    return queue.max_offset if entry is None else entry.queue_offset
