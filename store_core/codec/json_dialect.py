@@ -1,0 +1,378 @@
+"""The JSON that brokers write and read for their config files (store format, section 9.2)."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Literal
+
+from store_core.codec.text import decode_text
+
+Layout = Literal[
+    "4", "5", "5.4"
+]  # 4.x and 5.0 to 5.3 share one layout; 5.4.0 spreads integer-keyed maps and arrays too
+
+MAX_DEPTH: Final = 128
+MAX_SIZE_BYTES: Final = 32 << 20
+_MAX_RESOLVED_VALUES: Final = 1_000_000  # how much all references together may bring in
+_SAFE_INTEGER: Final = 1 << 53  # beyond it browser-compatible output quotes
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
+_SPACE: Final = re.compile(r"(?:[ \t\r\n\f\b]|/\*.*?\*/|//[^\n]*)*", re.DOTALL)
+_STRING: Final = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"' + r"|'([^'\\]*(?:\\.[^'\\]*)*)'", re.DOTALL)
+_NUMBER: Final = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
+_WORD: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*", re.ASCII)
+_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|(.))", re.DOTALL)
+_ESCAPED: Final = {
+    "b": "\b",
+    "f": "\f",
+    "n": "\n",
+    "r": "\r",
+    "t": "\t",
+    "v": "\v",
+    **{str(n): chr(n) for n in range(8)},
+}
+_WORDS: Final[dict[str, bool | None]] = {"true": True, "false": False, "null": None, "NaN": None, "undefined": None}
+_REFERENCE: Final = "$ref"
+_PRIMITIVE_ARRAYS: Final = ("bitPos",)  # the only one in any config file; every other array is a list or a set
+
+
+class JsonError(ValueError):
+    """The text is no JSON, even in the broker's dialect. ``at`` is the character."""
+
+    def __init__(self, what: str, at: int = 0) -> None:
+        super().__init__(f"{what} at character {at}")
+        self.what = what
+        self.at = at
+
+
+def loads(data: bytes | str, *, resolve_references: bool = True) -> Any:
+    """A text's value: dicts (unquoted integer keys as int, booleans as bool), lists, str, int, float, bool, None.
+
+    Accepts what brokers accept: a byte order mark, comments, unquoted keys, single quotes, surplus commas. ``$ref`` objects
+    become what they point to, where that holds no references itself; others stay. Raises JsonError for anything else, for
+    text behind the end, and beyond ``MAX_DEPTH`` or ``MAX_SIZE_BYTES``.
+    """
+    if len(data) > MAX_SIZE_BYTES:
+        raise JsonError(f"more than {MAX_SIZE_BYTES} bytes")
+    text = data if isinstance(data, str) else decode_text(data)
+    value = _Parser(text.removeprefix("\ufeff")).document()
+    if resolve_references and _REFERENCE in text:
+        value = _Resolver(value).resolved()
+    return value
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+
+    def document(self) -> Any:
+        value = self.value(0)
+        if self.peek():
+            raise JsonError("text behind the end", self.at)
+        return value
+
+    def peek(self) -> str:
+        """The next character that counts; empty at the end."""
+        match = _SPACE.match(self.text, self.at)
+        self.at = match.end() if match else self.at
+        return self.text[self.at : self.at + 1]
+
+    def value(self, depth: int) -> Any:
+        character = self.peek()
+        if character == "{":
+            return self.object(depth + 1)
+        if character == "[":
+            return self.array(depth + 1)
+        if character in ('"', "'") and character:
+            return self.string()
+        return self.scalar()
+
+    def object(self, depth: int) -> dict[Any, Any]:
+        self.open(depth)
+        members = {}
+        while self.more("}"):
+            key = self.key()
+            if self.peek() != ":":
+                raise JsonError("no colon behind a key", self.at)
+            self.at += 1
+            members[key] = self.value(depth)
+            self.separator("}")
+        return members
+
+    def array(self, depth: int) -> list[Any]:
+        self.open(depth)
+        items = []
+        while self.more("]"):
+            items.append(self.value(depth))
+            self.separator("]")
+        return items
+
+    def open(self, depth: int) -> None:
+        if depth > MAX_DEPTH:
+            raise JsonError(f"more than {MAX_DEPTH} levels", self.at)
+        self.at += 1
+
+    def more(self, closing: str) -> bool:
+        """Whether another member follows; steps over surplus commas and the closing bracket."""
+        while (character := self.peek()) == ",":
+            self.at += 1
+        if not character:
+            raise JsonError("the text ends too early", self.at)
+        if character != closing:
+            return True
+        self.at += 1
+        return False
+
+    def separator(self, closing: str) -> None:
+        if self.peek() not in (",", closing):
+            raise JsonError("no comma between members", self.at)
+
+    def key(self) -> Any:
+        if self.peek() in ('"', "'"):
+            return self.string()
+        word = _WORD.match(self.text, self.at)
+        if word:
+            self.at = word.end()
+            return _WORDS.get(word.group(), word.group())
+        return self.number()
+
+    def scalar(self) -> Any:
+        word = _WORD.match(self.text, self.at)
+        if word is None:
+            return self.number()
+        if word.group() not in _WORDS:
+            raise JsonError("an unknown word", self.at)
+        self.at = word.end()
+        return _WORDS[word.group()]
+
+    def number(self) -> int | float:
+        match = _NUMBER.match(self.text, self.at)
+        if match is None:
+            raise JsonError("no value" if self.at < len(self.text) else "the text ends too early", self.at)
+        self.at = match.end()
+        try:
+            return float(match.group()) if match.group(1) or match.group(2) else int(match.group())
+        except ValueError as error:  # more digits than Python converts
+            raise JsonError("a number too long", match.start()) from error
+
+    def string(self) -> str:
+        match = _STRING.match(self.text, self.at)
+        if match is None:
+            raise JsonError("a string without an end", self.at)
+        self.at = match.end()
+        content = match.group(1) if match.group(1) is not None else match.group(2)
+        return _unescape(content) if "\\" in content else content
+
+
+def _unescape(content: str) -> str:
+    text = _ESCAPE.sub(_escaped, content)
+    if _SURROGATE.search(text):  # pairs become one character, half ones U+FFFD
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def _escaped(match: re.Match[str]) -> str:
+    if digits := match.group(1) or match.group(2):
+        return chr(int(digits, 16))
+    return _ESCAPED.get(match.group(3), match.group(3))
+
+
+class _Resolver:
+    """Puts what references point to in their place. Only targets without references are taken, so that nothing runs in a
+    circle, and only up to a total, so that a small file cannot stand for an endless one.
+    """
+
+    def __init__(self, root: Any) -> None:
+        self.root = root
+        self.left = _MAX_RESOLVED_VALUES
+
+    def resolved(self) -> Any:
+        return self.walk(self.root)
+
+    def walk(self, value: Any) -> Any:
+        if isinstance(value, list):
+            value[:] = [self.walk(item) for item in value]
+        elif isinstance(value, dict):
+            path = value.get(_REFERENCE)
+            if len(value) == 1 and isinstance(path, str):
+                return self.target(path, value)
+            for key, item in value.items():
+                value[key] = self.walk(item)
+        return value
+
+    def target(self, path: str, reference: dict[Any, Any]) -> Any:
+        found = self.find(path)
+        if found is None or self.left <= 0:
+            return reference
+        size = _size_without_references(found, self.left)
+        self.left -= abs(size)
+        return found if size >= 0 else reference
+
+    def find(self, path: str) -> Any:
+        """The value at ``$.a.b[0]``, with a backslash before characters that are not meant to divide; None if there is none."""
+        if not path.startswith("$"):
+            return None  # "@" and ".." are references to oneself and the parents
+        value = self.root
+        for step in _steps(path[1:]):
+            if isinstance(value, dict):
+                value = value.get(step, value.get(int(step)) if _NUMBER.fullmatch(step) and "." not in step else None)
+            elif isinstance(value, list) and step.isdecimal() and int(step) < len(value):
+                value = value[int(step)]
+            else:
+                return None
+        return value
+
+
+_STEP: Final = re.compile(r"\.((?:[^.\[\\]|\\.)+)|\[(\d+)\]", re.DOTALL)
+
+
+def _steps(path: str) -> Iterator[str]:
+    at = 0
+    while at < len(path):
+        match = _STEP.match(path, at)
+        if match is None:
+            yield path[at:]  # no step of that name exists
+            return
+        yield match.group(2) or re.sub(r"\\(.)", r"\1", match.group(1))
+        at = match.end()
+
+
+def _size_without_references(value: Any, limit: int) -> int:
+    """How many values there are in a value; the negative of how many were looked at if one is a reference or the limit is met."""
+    todo, seen = [value], 0
+    while todo:
+        seen += 1
+        item = todo.pop()
+        if seen > limit or (isinstance(item, dict) and _REFERENCE in item):
+            return -seen
+        todo += item.values() if isinstance(item, dict) else item if isinstance(item, list) else []
+    return seen
+
+
+def dumps(value: Any, *, layout: Layout = "5", browser_compatible: bool = False) -> str:
+    """A value in the broker's form: pretty with tabs, integer (and boolean) keys unquoted, None members left out.
+
+    ``browser_compatible`` is the one-line form of the metrics files. Members stand in the dict's order.
+    """
+    parts: list[str] = []
+    writer = _OneLine(parts) if browser_compatible else _Spread(parts) if layout == "5.4" else _Pretty(parts)
+    writer.write(value, 0)
+    return "".join(parts)
+
+
+class _Pretty:
+    """4.x to 5.3: members on lines of their own, except in integer-keyed maps; arrays on one line."""
+
+    def __init__(self, parts: list[str]) -> None:
+        self.parts = parts
+
+    def write(self, value: Any, depth: int) -> None:
+        if isinstance(value, Mapping):
+            self.write_members([(key, item) for key, item in value.items() if item is not None], depth)
+        elif isinstance(value, list | tuple):
+            self.write_items(list(value), depth)
+        else:
+            self.parts.append(self.scalar(value))
+
+    def write_members(self, members: list[tuple[Any, Any]], depth: int) -> None:
+        self.parts.append("{")
+        for number, (key, item) in enumerate(members):
+            self.parts.append("," if number else "")
+            if isinstance(key, str):
+                self.break_line(depth + 1)
+            self.parts.append(f"{self.key(key)}:")
+            self.write(item, depth + 1)
+        if members:
+            self.break_line(depth)
+        self.parts.append("}")
+
+    def write_items(self, items: list[Any], depth: int) -> None:
+        self.parts.append("[")
+        for number, item in enumerate(items):
+            self.parts.append("," if number else "")
+            self.write(item, depth + 1)
+        self.parts.append("]")
+
+    def break_line(self, depth: int) -> None:
+        self.parts.append("\n" + "\t" * depth)
+
+    def key(self, key: Any) -> str:
+        return self.scalar(key)
+
+    def scalar(self, value: Any) -> str:
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if value is None or (isinstance(value, float) and not math.isfinite(value)):
+            return "null"
+        if isinstance(value, int | float):
+            return repr(value)
+        return f'"{_TO_ESCAPE.sub(_escape, str(value))}"'
+
+
+class _Spread(_Pretty):
+    """5.4.0: every member and item on a line of its own, and an empty map as two lines; Java's int arrays stay on theirs."""
+
+    def write_members(self, members: list[tuple[Any, Any]], depth: int) -> None:
+        self.parts.append("{")
+        for number, (key, item) in enumerate(members):
+            self.parts.append("," if number else "")
+            self.break_line(depth + 1)
+            self.parts.append(f"{self.key(key)}:")
+            inline = isinstance(item, list | tuple) and key in _PRIMITIVE_ARRAYS
+            (super().write_items if inline else self.write)(item, depth + 1)
+        self.close("}", not members, depth)
+
+    def write_items(self, items: list[Any], depth: int) -> None:
+        self.parts.append("[")
+        for number, item in enumerate(items):
+            self.parts.append("," if number else "")
+            self.break_line(depth + 1)
+            self.write(item, depth + 1)
+        self.close("]", not items, depth)
+
+    def close(self, bracket: str, is_empty: bool, depth: int) -> None:
+        if is_empty:
+            self.break_line(depth + 1)
+        self.break_line(depth)
+        self.parts.append(bracket)
+
+
+class _OneLine(_Pretty):
+    """The browser-compatible form: no breaks, every key quoted, large integers too, nothing but ASCII."""
+
+    def break_line(self, depth: int) -> None:
+        pass
+
+    def key(self, key: Any) -> str:
+        return self.scalar(key if isinstance(key, str) else super().scalar(key))
+
+    def scalar(self, value: Any) -> str:
+        if isinstance(value, str):
+            return f'"{_TO_ESCAPE_FOR_BROWSERS.sub(_escape, value)}"'
+        text = super().scalar(value)
+        return f'"{text}"' if isinstance(value, int) and abs(value) > _SAFE_INTEGER else text
+
+
+_TO_ESCAPE: Final = re.compile('["\\\\\x00-\x1f\x7f-\x9f\u2028\ud800-\udfff]')
+_TO_ESCAPE_FOR_BROWSERS: Final = re.compile('["\\\\/\x00-\x1f\x7f-\U0010ffff]')
+_SHORT_ESCAPES: Final = {
+    '"': '\\"',
+    "\\": "\\\\",
+    "/": "\\/",
+    "\b": "\\b",
+    "\f": "\\f",
+    "\n": "\\n",
+    "\r": "\\r",
+    "\t": "\\t",
+}
+
+
+def _escape(match: re.Match[str]) -> str:
+    character = match.group()
+    if character in _SHORT_ESCAPES:
+        return _SHORT_ESCAPES[character]
+    units = character.encode("utf-16-be", "surrogatepass").hex().upper()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
