@@ -1,0 +1,160 @@
+"""Plans as JSON files that hold everything needed to apply them later."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import zlib
+from pathlib import Path
+from typing import Any, Final
+
+from store_core.errors import UsageError
+from store_core.mend.content import Built, Content, Piece, Zeros
+from store_core.mend.plan import Op, Plan, Step, Witness
+from store_core.storage.writer import save_file
+
+_FORMAT: Final = "rmqctl plan"
+_FORMAT_VERSION: Final = 1
+
+
+def identity(plan: Plan) -> dict[str, Any]:
+    """What makes a plan that plan: everything but its id."""
+    return {
+        "format": _FORMAT,
+        "format_version": _FORMAT_VERSION,
+        "kind": plan.kind,
+        "policy": plan.policy,
+        "store": plan.store,
+        "made_for": [{"path": w.path, "size_bytes": w.size_bytes, "mtime_ns": w.mtime_ns} for w in plan.made_for],
+        "steps": [_step_to_json(step) for step in plan.steps],
+    }
+
+
+def plan_to_json(plan: Plan) -> dict[str, Any]:
+    """The whole plan as a JSON object."""
+    return {"id": plan.id, **identity(plan)}
+
+
+def plan_to_bytes(plan: Plan) -> bytes:
+    return json.dumps(plan_to_json(plan), indent=1).encode() + b"\n"
+
+
+def save_plan(plan: Plan, path: Path | str) -> None:
+    """Write a plan file (``--save``). Raises OSError."""
+    save_file(path, plan_to_bytes(plan))
+
+
+def load_plan(path: Path | str) -> Plan:
+    """Read a plan file. Raises UsageError where it is none or was changed by hand, OSError where it cannot be read."""
+    return plan_from_bytes(Path(path).read_bytes(), str(path))
+
+
+def plan_from_bytes(data: bytes, path: str) -> Plan:
+    try:
+        found = json.loads(data)
+        plan = _plan_from_json(found)
+        intact = plan.id == found["id"]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:
+        raise UsageError(f"not a plan: {error}", path=path, to_do="make it anew with --save") from error
+    if not intact:
+        raise UsageError("the plan was changed after it was made", path=path, to_do="make it anew with --save")
+    return plan
+
+
+def _plan_from_json(found: dict[str, Any]) -> Plan:
+    if found["format"] != _FORMAT or found["format_version"] != _FORMAT_VERSION:
+        raise ValueError("made by another version of rmqctl")
+    return Plan(
+        kind=_text(found["kind"]),
+        policy=None if found["policy"] is None else _text(found["policy"]),
+        store=_text(found["store"]),
+        steps=tuple(_step_from_json(step) for step in found["steps"]),
+        made_for=tuple(
+            Witness(_text(w["path"]), _int(w["size_bytes"]), _int(w["mtime_ns"])) for w in found["made_for"]
+        ),
+    )
+
+
+def _step_to_json(step: Step) -> dict[str, Any]:
+    found = step.row()
+    found["expect_file_size_bytes"] = step.expect_file_size_bytes
+    if step.content is not None:
+        found["content"] = _content_to_json(step.content)
+    if step.mtime_ns is not None:
+        found["mtime_ns"] = step.mtime_ns
+    if step.why:
+        found["why"] = step.why
+    return found
+
+
+def _step_from_json(found: dict[str, Any]) -> Step:
+    return Step(
+        op=Op(found["op"]),
+        path=_text(found["path"]),
+        offset=_int_or_none(found["offset"]),
+        size_bytes=_int_or_none(found["size_bytes"]),
+        expect_crc32c=_int_or_none(found["expect_crc32c"]),
+        expect_file_size_bytes=_int_or_none(found["expect_file_size_bytes"]),
+        content=_content_from_json(found["content"]) if "content" in found else None,
+        mtime_ns=_int_or_none(found.get("mtime_ns")),
+        why=_text(found.get("why", "")),
+    )
+
+
+def _content_to_json(content: Content | Built) -> dict[str, Any]:
+    if isinstance(content, Built):
+        return {
+            "builder": content.builder,
+            "arguments": dict(content.arguments),
+            "size_bytes": content.size_bytes,
+            "crc32c": content.crc32c,
+        }
+    return {"pieces": [_piece_to_json(piece) for piece in content.pieces]}
+
+
+def _content_from_json(found: dict[str, Any]) -> Content | Built:
+    if "builder" in found:
+        return Built(
+            _text(found["builder"]),
+            dict(found["arguments"]),
+            _int_or_none(found["size_bytes"]),
+            _int_or_none(found["crc32c"]),
+        )
+    return Content(tuple(_piece_from_json(piece) for piece in found["pieces"]))
+
+
+def _piece_to_json(piece: Piece) -> dict[str, Any]:
+    if isinstance(piece, Zeros):
+        return {"zeros": piece.size_bytes}
+    return {"size_bytes": len(piece), "zlib": base64.b64encode(zlib.compress(piece)).decode()}
+
+
+def _piece_from_json(found: dict[str, Any]) -> Piece:
+    if "zeros" in found:
+        return Zeros(_int(found["zeros"]))
+    try:
+        packed = base64.b64decode(found["zlib"], validate=True)
+    except binascii.Error as error:
+        raise ValueError(str(error)) from error
+    size_bytes = _int(found["size_bytes"])
+    data = zlib.decompressobj().decompress(packed, size_bytes + 1)  # a length that lies costs no memory
+    if len(data) != size_bytes:
+        raise ValueError("bytes of a step are damaged")
+    return data
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"not a text: {value!r:.40}")
+    return value
+
+
+def _int(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"not a number: {value!r:.40}")
+    return value
+
+
+def _int_or_none(value: object) -> int | None:
+    return None if value is None else _int(value)

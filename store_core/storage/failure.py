@@ -1,0 +1,31 @@
+"""What to tell a person when the system refuses: an error of the tree for each OSError."""
+
+from __future__ import annotations
+
+import errno
+from typing import Final
+
+from store_core.errors import FailedError
+
+_READ_ONLY = "the file system is read-only: work on a copy, or mount it for writing"
+_NOT_ALLOWED = "run as the user that owns the store"
+_FULL = "make room on that file system and run the command again"
+
+_TO_DO: Final = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EROFS: _READ_ONLY,
+    errno.EACCES: _NOT_ALLOWED,
+    errno.EPERM: _NOT_ALLOWED,
+    errno.ENOENT: "something else changes this store: stop it and run the command again",
+    errno.ELOOP: "it is a symbolic link: put the file itself there",
+    errno.EIO: "the disk fails: copy the store to another one first",
+}
+
+
+def failed(error: OSError, doing: str, *, state: str = "") -> FailedError:
+    """The error for a system call that was refused while ``doing``; ``state`` says how the store was left."""
+    reason = error.strerror or type(error).__name__
+    advice = _TO_DO.get(error.errno or 0, "see what the system says and run the command again")
+    what = f"{doing}: {reason}" + (f"; {state}" if state else "")
+    return FailedError(what, path=str(error.filename) if error.filename else None, to_do=advice)

@@ -1,0 +1,218 @@
+"""The undo journal: an append-only file of checksummed lines beside the bytes that a change keeps.
+
+One folder a change: ``.rmqctl/undo/NNNN-KIND-PLAN/`` with ``journal``, ``plan.json``, ``kept/`` and ``staged/``. A line is the
+CRC-32C of its JSON as eight hex digits, a blank, the JSON, a newline. The JSON's key ``entry`` says what the line is.
+
+A torn tail is not damage: the last append of a killed process ends somewhere, and what it was to say had not happened
+yet, for every change waits until the line that announces it is synced. A bad line *before* a line that was only written
+once all before it was synced (``MARKS``) is damage.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from crc32c import crc32c
+
+from store_core.errors import FailedError
+from store_core.layout.paths import OURS
+from store_core.storage.failure import failed
+from store_core.storage.writer import Writer
+
+UNDO_FOLDER: Final = f"{OURS}/undo"
+JOURNAL_FILE: Final = "journal"
+OUR_FOLDER_MODE: Final = 0o700
+OUR_FILE_MODE: Final = 0o600
+_SEQUENCE_DIGITS: Final = 4
+
+Entry = Mapping[str, Any]
+
+
+class State(StrEnum):
+    """How far a change has come; all but ``preparing`` are also the name of the line that says so."""
+
+    PREPARING = "preparing"  # nothing changed yet, kept bytes may be incomplete: roll back by forgetting
+    PREPARED = "prepared"  # all kept and new bytes are durable; the change may have begun: finish
+    DONE = "done"  # the change is durable
+    UNDOING = "undoing"  # going back has begun: finish that
+    UNDONE = "undone"  # all is back; what was kept can go
+    FORGOTTEN = "forgotten"  # the change stays; what was kept can go
+
+    @property
+    def finished(self) -> bool:
+        return self is State.DONE
+
+
+MARKS: Final = frozenset(State) - {State.PREPARING}
+
+
+@dataclass(slots=True)
+class Journal:
+    """One change's journal as read, and as it grows. ``id`` is the folder's name."""
+
+    id: str
+    entries: list[dict[str, Any]]
+    size_bytes: int  # of the good lines; what stands behind is a torn tail
+
+    @property
+    def folder(self) -> str:
+        """Relative to the store root."""
+        return f"{UNDO_FOLDER}/{self.id}"
+
+    @property
+    def file(self) -> str:
+        return f"{self.folder}/{JOURNAL_FILE}"
+
+    @property
+    def state(self) -> State:
+        return next((State(e["entry"]) for e in reversed(self.entries) if e["entry"] in MARKS), State.PREPARING)
+
+    def all(self, entry: str) -> list[dict[str, Any]]:
+        """The lines of one kind, oldest first."""
+        return [e for e in self.entries if e["entry"] == entry]
+
+    def last(self, entry: str) -> dict[str, Any]:
+        """The newest line of one kind; empty where there is none."""
+        return next((e for e in reversed(self.entries) if e["entry"] == entry), {})
+
+    def append(self, writer: Writer, *entries: Entry) -> None:
+        """Add lines and make them durable. Raises OSError; then none of them counts."""
+        lines = b"".join(_line(entry) for entry in entries)
+        if writer.path(self.file).stat().st_size > self.size_bytes:
+            writer.set_length(self.file, self.size_bytes)
+        writer.write_range(self.file, self.size_bytes, lines)
+        writer.sync_file(self.file)
+        self.size_bytes += len(lines)
+        self.entries += [dict(entry) for entry in entries]
+
+    def mark(self, writer: Writer, state: State, **more: Any) -> None:
+        """Say durably how far the change has come."""
+        self.append(writer, {"entry": str(state), **more})
+
+
+def start_journal(writer: Writer, kind: str, plan_id: str, **begin: Any) -> Journal:
+    """Make the folder and the journal of a new change; its first line, ``begin``, holds the words given. Raises OSError.
+
+    The root's modification time as it was is among them, and is set back where ``.rmqctl`` had to be made.
+    """
+    root_mtime_ns = writer.root.stat().st_mtime_ns
+    make_our_folders(writer, UNDO_FOLDER)
+    number = 1 + max((_sequence(id) for id in list_ids(writer.root)), default=0)
+    journal = Journal(f"{number:0{_SEQUENCE_DIGITS}d}-{kind}-{plan_id[:8]}", [], 0)
+    writer.mkdir(journal.folder, mode=OUR_FOLDER_MODE)
+    writer.create(journal.file, mode=OUR_FILE_MODE)
+    first = {"entry": "begin", "kind": kind, "plan_id": plan_id, "root_mtime_ns": root_mtime_ns, **begin}
+    journal.append(writer, first)
+    writer.sync_folder(journal.folder)
+    writer.sync_folder(UNDO_FOLDER)
+    writer.sync_folder(OURS)
+    writer.sync_folder("")
+    return journal
+
+
+def make_our_folders(writer: Writer, folder: str) -> None:
+    """Make a folder inside a ``.rmqctl`` and what is missing above it; the folder that holds ``.rmqctl`` keeps its time."""
+    path = Path(folder)
+    for part in [*reversed(path.parents), path]:
+        name = part.as_posix()
+        if OURS in part.parts and not writer.path(name).exists():
+            parent = (
+                str(part.parent) if part.is_absolute() else ("" if part.parent == Path() else part.parent.as_posix())
+            )
+            with writer.keeping_folder_mtime(parent):
+                writer.mkdir(name, mode=OUR_FOLDER_MODE)
+
+
+def remove_our_folder(writer: Writer, folder: str) -> None:
+    """Remove a folder inside a ``.rmqctl`` with all that is in it, the journal last, and ``.rmqctl`` itself once empty."""
+    real = writer.path(folder)
+    journal = real / JOURNAL_FILE
+    for path in sorted(real.rglob("*"), key=lambda path: (path == journal, -len(path.parts))):
+        if path.is_dir() and not path.is_symlink():
+            writer.rmdir(str(path))
+        else:
+            writer.unlink(str(path))
+    if real.exists():
+        writer.rmdir(folder)
+    parts = Path(folder).parts
+    for depth in range(len(parts) - 1, parts.index(OURS), -1):
+        _remove_if_empty(writer, Path(*parts[:depth]))
+    ours = Path(*parts[: parts.index(OURS) + 1])
+    holder = "" if ours.parent == Path() else str(ours.parent)
+    with writer.keeping_folder_mtime(holder):
+        _remove_if_empty(writer, ours)
+    writer.sync_folder(holder)
+
+
+def _remove_if_empty(writer: Writer, folder: Path) -> None:
+    with suppress(OSError):
+        if not any(writer.path(str(folder)).iterdir()):
+            writer.rmdir(str(folder))
+
+
+def list_ids(root: Path) -> list[str]:
+    """The changes whose folder is there, oldest first. Raises FailedError where the folder cannot be read."""
+    try:
+        names = [path.name for path in (root / UNDO_FOLDER).iterdir() if path.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise failed(error, "cannot read the undo journal") from error
+    return sorted(names, key=lambda name: (_sequence(name), name))
+
+
+def read_journal(root: Path, id: str) -> Journal:
+    """Read a change's journal; empty where the process was killed before its first line was whole.
+
+    Raises FailedError where a line is damaged that was durable once.
+    """
+    try:
+        data = (root / UNDO_FOLDER / id / JOURNAL_FILE).read_bytes()
+    except FileNotFoundError:
+        return Journal(id, [], 0)
+    except OSError as error:
+        raise failed(error, "cannot read the undo journal") from error
+    journal = Journal(id, [], 0)
+    lines = data.splitlines(keepends=True)
+    for number, line in enumerate(lines):
+        entry = _parse(line)
+        if entry is None:
+            _assert_torn(root, journal, lines[number:])
+            break
+        journal.entries.append(entry)
+        journal.size_bytes += len(line)
+    return journal
+
+
+def _assert_torn(root: Path, journal: Journal, rest: Iterable[bytes]) -> None:
+    if any(entry is not None and entry["entry"] in MARKS for entry in map(_parse, rest)):
+        raise FailedError(
+            "the undo journal is damaged",
+            path=str(root / journal.file),
+            to_do="copy .rmqctl aside: its kept/ holds the bytes as they were; then remove that folder to go on",
+        )
+
+
+def _line(entry: Entry) -> bytes:
+    text = json.dumps(entry, separators=(",", ":"), sort_keys=True).encode()
+    return b"%08x %s\n" % (crc32c(text), text)
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """The entry of a line, None where it is torn or damaged."""
+    check, _, text = line.partition(b" ")
+    if not text.endswith(b"\n") or check != b"%08x" % crc32c(text[:-1]):
+        return None
+    entry = json.loads(text)
+    return entry if isinstance(entry, dict) and isinstance(entry.get("entry"), str) else None
+
+
+def _sequence(id: str) -> int:
+    digits = id.partition("-")[0]
+    return int(digits) if digits.isdecimal() else 0

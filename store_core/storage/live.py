@@ -1,0 +1,191 @@
+"""Is a broker at work on a store? Its lock and the files it holds open tell (behaviour, section 1.2)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from store_core.errors import StoreInUseError
+from store_core.layout.paths import LOCK
+from store_core.storage.files import open_read_only
+
+# struct flock of Linux: type, whence, start, length, pid; padded to the size of its longest member.
+_FLOCK: Final = struct.Struct("@hhlli0l")
+_LOCK_START: Final = 0
+_LOCK_LENGTH: Final = 1
+_PROC: Final = Path("/proc")
+
+# The inodes of lock files this process holds: opening and closing such a file would give the lock up.
+held_inodes: Final[set[tuple[int, int]]] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process by its number and command line; the number is 0 where the system does not tell."""
+
+    pid: int
+    command: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid}, {self.command}" if self.pid else "an unknown process"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    """A file of the store that another process holds open or mapped."""
+
+    pid: int
+    command: str
+    path: str
+    writable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LiveState:
+    """What can be seen of other processes at work on a store, without touching it."""
+
+    lock_holder: Process | None
+    open_files: tuple[OpenFile, ...]
+
+    @property
+    def live(self) -> bool:
+        """Somebody holds the lock or could be writing. Who only reads (a backup, another reader) does not count."""
+        return self.lock_holder is not None or any(file.writable for file in self.open_files)
+
+
+def is_live(root: Path | str, writable_roots: Sequence[Path | str] = ()) -> LiveState:
+    """Look for a broker or another writer on a store. Takes, makes and writes nothing."""
+    return LiveState(lock_holder(Path(root) / LOCK), tuple(who_has_files_open(root, writable_roots)))
+
+
+def assert_not_live(root: Path | str, writable_roots: Sequence[Path | str] = ()) -> None:
+    """Raise StoreInUseError where another process could be writing to files of the store.
+
+    A broker takes the lock only after its recovery; while that runs, its open files are all that shows it.
+    """
+    for file in who_has_files_open(root, writable_roots):
+        if file.writable:
+            raise StoreInUseError(
+                f"files of the store are open for writing in {Process(file.pid, file.command)}",
+                path=file.path,
+                to_do="stop it and run the command again",
+            )
+
+
+def lock_holder(path: Path) -> Process | None:
+    """Who holds byte 0 of a lock file, if anybody; read-only. Own locks are not told."""
+    with suppress(OSError):
+        info = os.stat(path)
+        if (info.st_dev, info.st_ino) in held_inodes:
+            return None
+        fd = open_read_only(path)
+        try:
+            return holder_of_descriptor(fd)
+        finally:
+            os.close(fd)
+    return None
+
+
+def holder_of_descriptor(fd: int) -> Process | None:
+    """Who keeps this process from locking byte 0 of an open lock file, if anybody."""
+    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _LOCK_START, _LOCK_LENGTH, 0)
+    kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))
+    if kind == fcntl.F_UNLCK:
+        return None
+    return Process(max(pid, 0), command_line(pid))
+
+
+def command_line(pid: int) -> str:
+    """The command line of a process, shortened; empty where it cannot be read."""
+    with suppress(OSError):
+        words = (_PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+        return words.strip()[:200]
+    return ""
+
+
+def who_has_files_open(root: Path | str, writable_roots: Sequence[Path | str] = ()) -> list[OpenFile]:
+    """Files of a store that other processes have open or mapped, each once a process.
+
+    Found by path, and by inode where a process sees the store under another path (in a container). Processes that
+    may not be looked into are passed over.
+    """
+    places = _Inodes([root, *writable_roots])
+    found: list[OpenFile] = []
+    with suppress(OSError):
+        for name in os.listdir(_PROC):
+            if name.isdecimal() and int(name) != os.getpid():
+                found += _open_in(int(name), places)
+    return found
+
+
+class _Inodes:
+    """The folders of a store, and the inodes of everything below them, listed only when first asked for."""
+
+    def __init__(self, roots: Iterable[Path | str]) -> None:
+        self._roots = [os.path.realpath(root) for root in roots]
+        self._inodes: frozenset[tuple[int, int]] | None = None
+
+    def has_path(self, path: str) -> bool:
+        return any(path.startswith(root + "/") for root in self._roots)
+
+    def has_inode(self, device: int, inode: int) -> bool:
+        if self._inodes is None:
+            self._inodes = frozenset(_inodes_below(self._roots))
+        return (device, inode) in self._inodes
+
+
+def _inodes_below(roots: Iterable[str]) -> Iterator[tuple[int, int]]:
+    for root in roots:
+        for folder, _, names in os.walk(root):
+            for name in names:
+                with suppress(OSError):
+                    info = os.stat(os.path.join(folder, name), follow_symlinks=False)
+                    yield info.st_dev, info.st_ino
+
+
+def _open_in(pid: int, places: _Inodes) -> list[OpenFile]:
+    writable: dict[str, bool] = {}
+    for path, can_write in [*_descriptors(pid, places), *_mappings(pid, places)]:
+        writable[path] = writable.get(path, False) or can_write
+    command = command_line(pid) if writable else ""
+    return [OpenFile(pid, command, path, can_write) for path, can_write in sorted(writable.items())]
+
+
+def _descriptors(pid: int, places: _Inodes) -> Iterator[tuple[str, bool]]:
+    folder = f"{_PROC}/{pid}/fd"
+    with suppress(OSError):
+        for name in os.listdir(folder):
+            with suppress(OSError):
+                path = os.readlink(f"{folder}/{name}")
+                if path.startswith("/") and (places.has_path(path) or _is_ours(f"{folder}/{name}", places)):
+                    yield path, _opened_for_writing(pid, name)
+
+
+def _is_ours(link: str, places: _Inodes) -> bool:
+    info = os.stat(link)
+    return places.has_inode(info.st_dev, info.st_ino)
+
+
+def _opened_for_writing(pid: int, fd: str) -> bool:
+    for line in (_PROC / str(pid) / "fdinfo" / fd).read_text().splitlines():
+        if line.startswith("flags:"):
+            return int(line.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
+    return True
+
+
+def _mappings(pid: int, places: _Inodes) -> Iterator[tuple[str, bool]]:
+    """Mapped files; ``rw-s`` is what a broker's segments look like once their descriptors are closed."""
+    with suppress(OSError), (_PROC / str(pid) / "maps").open(encoding="utf-8", errors="surrogateescape") as lines:
+        for line in lines:
+            words = line.rstrip("\n").split(maxsplit=5)
+            if len(words) == 6 and words[5].startswith("/"):
+                permissions, device, inode, path = words[1], words[3], words[4], words[5]
+                major, minor = (int(part, 16) for part in device.split(":"))
+                if places.has_path(path) or places.has_inode(os.makedev(major, minor), int(inode)):
+                    yield path, "w" in permissions and permissions.endswith("s")

@@ -1,0 +1,110 @@
+"""The primitives that change a file system, one system call each: the layer under the writer that tests replace."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+Buffer = bytes | bytearray | memoryview
+
+_OPEN_FLAGS: Final = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_FILES: Final = 32
+
+
+class FileOps:
+    """Absolute paths in, OSError out. Files written to stay open (a few of them) until renamed, removed or closed.
+
+    Never for the store's ``lock`` file while the lock is held: closing any descriptor of it would give the lock up.
+    """
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[Path, int] = OrderedDict()
+
+    def create(self, path: Path, mode: int) -> None:
+        """Make an empty file that did not exist."""
+        fd = os.open(path, _OPEN_FLAGS | os.O_CREAT | os.O_EXCL, mode)
+        self._remember(path, fd)
+
+    def write(self, path: Path, offset: int, data: Buffer) -> None:
+        """Write at an absolute position of an existing file; all of it, or OSError after a part."""
+        fd = self._descriptor(path)
+        rest = memoryview(data)
+        while rest:
+            done = os.pwrite(fd, rest, offset)
+            rest, offset = rest[done:], offset + done
+
+    def truncate(self, path: Path, size_bytes: int) -> None:
+        os.ftruncate(self._descriptor(path), size_bytes)
+
+    def rename(self, old: Path, new: Path) -> None:
+        self.forget(old)
+        self.forget(new)
+        os.rename(old, new)
+
+    def link(self, old: Path, new: Path) -> None:
+        os.link(old, new, follow_symlinks=False)
+
+    def unlink(self, path: Path) -> None:
+        self.forget(path)
+        os.unlink(path)
+
+    def mkdir(self, path: Path, mode: int) -> None:
+        os.mkdir(path, mode)
+
+    def rmdir(self, path: Path) -> None:
+        os.rmdir(path)
+
+    def set_times(self, path: Path, atime_ns: int, mtime_ns: int) -> None:
+        os.utime(path, ns=(atime_ns, mtime_ns), follow_symlinks=False)
+
+    def set_owner(self, path: Path, mode: int, uid: int, gid: int) -> None:
+        """Mode, and owner as far as this process may give files away."""
+        with suppress(PermissionError):
+            os.chown(path, uid, gid, follow_symlinks=False)
+        os.chmod(path, mode)
+
+    def sync_file(self, path: Path, data_only: bool = False) -> None:
+        fd = self._descriptor(path)
+        if data_only:
+            os.fdatasync(fd)
+        else:
+            os.fsync(fd)
+
+    def sync_folder(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def free_bytes(self, path: Path) -> int:
+        """Bytes that this process may still write on the file system of an existing path."""
+        info = os.statvfs(path)
+        return (info.f_bavail if os.geteuid() else info.f_bfree) * info.f_frsize
+
+    def forget(self, path: Path) -> None:
+        """Close the descriptor of a path if it is open."""
+        fd = self._open.pop(path, None)
+        if fd is not None:
+            os.close(fd)
+
+    def close(self) -> None:
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+    def _descriptor(self, path: Path) -> int:
+        fd = self._open.get(path)
+        if fd is None:
+            fd = os.open(path, _OPEN_FLAGS)
+            self._remember(path, fd)
+        else:
+            self._open.move_to_end(path)
+        return fd
+
+    def _remember(self, path: Path, fd: int) -> None:
+        if len(self._open) >= _OPEN_FILES:
+            os.close(self._open.popitem(last=False)[1])
+        self._open[path] = fd

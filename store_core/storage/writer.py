@@ -1,0 +1,175 @@
+"""The one writer: nothing else in this library changes a file system."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from store_core.storage.ops import Buffer, FileOps
+from store_core.storage.places import Places
+
+_BLOCK_SIZE_BYTES: Final = 64 << 10
+_ZERO_BLOCK: Final = bytes(_BLOCK_SIZE_BYTES)
+_NEW_FILE_MODE: Final = 0o644
+_NEW_FOLDER_MODE: Final = 0o755
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """Mode bits, user and group of a file or folder."""
+
+    mode: int
+    uid: int
+    gid: int
+
+    @classmethod
+    def of(cls, info: os.stat_result) -> Ownership:
+        return cls(stat.S_IMODE(info.st_mode), info.st_uid, info.st_gid)
+
+
+class Writer:
+    """Changes files below a store root (and ``writable_roots``). Every call is one or few primitives of ``ops``.
+
+    Paths are as ``Places`` says. All methods raise OSError where the system refuses, UsageError for a path that lies
+    elsewhere. Nothing is durable before ``sync_file`` (bytes, length, times) or ``sync_folder`` (names).
+    """
+
+    def __init__(
+        self, root: Path | str, *, writable_roots: Sequence[Path | str] = (), ops: FileOps | None = None
+    ) -> None:
+        self.places = Places(root, writable_roots)
+        self.ops = ops or FileOps()
+
+    @property
+    def root(self) -> Path:
+        return self.places.root
+
+    def path(self, path: str) -> Path:
+        """Where a path of a plan or journal really is. Raises UsageError."""
+        return self.places.resolve(path)
+
+    def write_range(self, path: str, offset: int, data: Buffer) -> None:
+        """Write bytes into an existing file, which grows where they end behind it. No journal: appends use this too."""
+        self.ops.write(self.path(path), offset, data)
+
+    def write_sparse(self, path: str, offset: int, data: bytes) -> None:
+        """Write bytes into a stretch of a file that holds only zeros or lies behind its end; zero blocks stay holes."""
+        real = self.path(path)
+        for at, block in _dense_runs(data):
+            self.ops.write(real, offset + at, block)
+
+    def create(
+        self, path: str, data: bytes | Iterable[bytes] = b"", *, mode: int = _NEW_FILE_MODE, size_bytes: int = 0
+    ) -> int:
+        """Make a new file with these bytes and at least ``size_bytes`` long, zeros behind them; gives its length.
+
+        FileExistsError where there is one. Blocks of zeros are left as holes.
+        """
+        real = self.path(path)
+        self.ops.create(real, mode)
+        end = written = 0
+        for chunk in [data] if isinstance(data, bytes) else data:
+            for at, block in _dense_runs(chunk):
+                self.ops.write(real, end + at, block)
+                written = end + at + len(block)
+            end += len(chunk)
+        if max(end, size_bytes) > written:
+            self.ops.truncate(real, max(end, size_bytes))
+        return max(end, size_bytes)
+
+    def set_length(self, path: str, size_bytes: int) -> None:
+        """Cut a file or extend it by zeros."""
+        self.ops.truncate(self.path(path), size_bytes)
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file another name; a file that has it is replaced in one go."""
+        self.ops.rename(self.path(old), self.path(new))
+
+    def link(self, old: str, new: str) -> None:
+        """Give a file a second name."""
+        self.ops.link(self.path(old), self.path(new))
+
+    def unlink(self, path: str) -> None:
+        self.ops.unlink(self.path(path))
+
+    def mkdir(self, path: str, *, mode: int = _NEW_FOLDER_MODE) -> None:
+        self.ops.mkdir(self.path(path), mode)
+
+    def rmdir(self, path: str) -> None:
+        self.ops.rmdir(self.path(path))
+
+    def set_mtime_ns(self, path: str, mtime_ns: int) -> None:
+        """Set the modification time of a file or folder unless it is that already; the access time stays."""
+        real = self.path(path)
+        info = os.stat(real, follow_symlinks=False)
+        if info.st_mtime_ns != mtime_ns:
+            self.ops.set_times(real, info.st_atime_ns, mtime_ns)
+
+    def set_ownership(self, path: str, wanted: Ownership) -> None:
+        """Give a file or folder this mode and owner unless it has them already."""
+        real = self.path(path)
+        if Ownership.of(os.stat(real, follow_symlinks=False)) != wanted:
+            self.ops.set_owner(real, wanted.mode, wanted.uid, wanted.gid)
+
+    def sync_file(self, path: str, *, data_only: bool = False) -> None:
+        """Make a file's bytes, length and (unless ``data_only``) times durable."""
+        self.ops.sync_file(self.path(path), data_only)
+
+    def sync_folder(self, path: str) -> None:
+        """Make the names in a folder durable, and its times."""
+        self.ops.sync_folder(self.path(path))
+
+    @contextmanager
+    def keeping_folder_mtime(self, path: str) -> Iterator[None]:
+        """Names made or removed directly in this folder leave its modification time as it was."""
+        before = os.stat(self.path(path)).st_mtime_ns
+        yield
+        self.set_mtime_ns(path, before)
+
+    def close(self) -> None:
+        self.ops.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def save_file(path: Path | str, data: bytes) -> None:
+    """Write a file that a person asked for, outside any store, in one go. Raises OSError."""
+    target = Path(os.path.realpath(path))
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    ops = FileOps()
+    try:
+        ops.create(part, _NEW_FILE_MODE)
+        ops.write(part, 0, data)
+        ops.sync_file(part)
+        ops.rename(part, target)
+    except BaseException:
+        ops.forget(part)
+        part.unlink(missing_ok=True)
+        raise
+    finally:
+        ops.close()
+
+
+def _dense_runs(data: bytes) -> Iterator[tuple[int, Buffer]]:
+    """The stretches of ``data`` between whole blocks of zeros: (position, bytes)."""
+    view = memoryview(data)
+    start: int | None = None
+    for at in range(0, len(data), _BLOCK_SIZE_BYTES):
+        block = data[at : at + _BLOCK_SIZE_BYTES]
+        if block == _ZERO_BLOCK[: len(block)]:
+            if start is not None:
+                yield start, view[start:at]
+            start = None
+        elif start is None:
+            start = at
+    if start is not None:
+        yield start, view[start:]
