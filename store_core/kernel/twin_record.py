@@ -133,7 +133,8 @@ def body_crc_holds(window: Window, head: RecordHead) -> bool:
     if not head.body_length:
         return True
     body = window[head.body_at : head.body_at + head.body_length]
-    return zlib.crc32(body) & record.CRC_MASK == head.body_crc
+    crc: int = zlib.crc32(body) & record.CRC_MASK
+    return crc == head.body_crc
 
 
 def property_crc_holds(window: Window, at: int, head: RecordHead) -> bool:
@@ -163,4 +164,4 @@ def has_plausible_head(window: Window, at: int, phy_offset: int, left: int) -> b
     if not 0 <= fields[_OWN_PHY_OFFSET] <= phy_offset or head.size > size:
         return False
     body_length: int = max(head.unpack_from(window, at)[-1], 0)
-    return head.size + body_length + _LEAST_BEHIND_BODY[magic] <= size
+    return bool(head.size + body_length + _LEAST_BEHIND_BODY[magic] <= size)
