@@ -1,0 +1,107 @@
+"""Jars of a RocketMQ release with everything they need, through Maven, and our Java sources compiled against them.
+
+Kept from run to run in ``$RMQCTL_TEST_CACHE`` (default ``~/.cache/rmqctl-tests``), one folder a release.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+SOURCES: Final = Path(__file__).parent / "oracle"
+_ARTIFACTS: Final = ("rocketmq-broker", "rocketmq-namesrv", "rocketmq-tools")
+_TRIES: Final = 4
+_MAVEN_SECONDS: Final = 600
+
+_POM: Final = """\
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>rmqctl</groupId><artifactId>oracle</artifactId><version>1</version>
+  <dependencies>{dependencies}</dependencies>
+</project>
+"""
+_DEPENDENCY: Final = (
+    "<dependency><groupId>org.apache.rocketmq</groupId><artifactId>{artifact}</artifactId>"
+    "<version>{version}</version></dependency>"
+)
+
+
+class NoBrokerError(Exception):
+    """This machine cannot run a real broker: no JDK, no Maven, or Maven gets nothing."""
+
+
+def missing_tools() -> list[str]:
+    """Programs that real brokers need and that are not on PATH."""
+    return [tool for tool in ("java", "javac", "mvn") if shutil.which(tool) is None]
+
+
+def jars(version: str) -> Path:
+    """Folder with all jars of a release; fetched once. Raises NoBrokerError."""
+    if missing := missing_tools():
+        raise NoBrokerError(f"real brokers need a JDK and Maven; not on PATH: {', '.join(missing)}")
+    folder = _cache() / version
+    with _locked(folder):
+        if not (folder / "complete").exists():
+            _fetch(version, folder)
+            (folder / "complete").touch()
+    return folder / "jars"
+
+
+def classpath(version: str) -> str:
+    """Class path of a release's jars with our compiled sources (tests/broker/oracle) in front."""
+    found = jars(version)
+    return f"{_compiled(version, found)}:{found}/*"
+
+
+def _cache() -> Path:
+    named = os.environ.get("RMQCTL_TEST_CACHE")
+    return Path(named) if named else Path.home() / ".cache" / "rmqctl-tests"
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One process at a time, for test workers side by side."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "busy").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch(version: str, folder: Path) -> None:
+    dependencies = "".join(_DEPENDENCY.format(artifact=a, version=version) for a in _ARTIFACTS)
+    (folder / "pom.xml").write_text(_POM.format(dependencies=dependencies))
+    command = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars", "-DincludeScope=runtime"]
+    said = ""
+    for attempt in range(_TRIES):
+        time.sleep(5 * attempt)
+        shutil.rmtree(folder / "jars", ignore_errors=True)
+        try:
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_MAVEN_SECONDS)
+        except subprocess.TimeoutExpired:
+            said = f"no answer within {_MAVEN_SECONDS} s"
+            continue
+        if done.returncode == 0:
+            return
+        said = (done.stdout + done.stderr)[-2000:]
+    raise NoBrokerError(f"Maven cannot get RocketMQ {version}: {said}")
+
+
+def _compiled(version: str, found: Path) -> Path:
+    sources = sorted(SOURCES.glob("*.java"))
+    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
+    classes = _cache() / version / f"classes-{digest[:16]}"
+    with _locked(classes.parent):
+        if not classes.exists():
+            making = classes.with_suffix(".making")
+            command = ["javac", "-nowarn", "-Xlint:none", "-cp", f"{found}/*", "-d", str(making), *map(str, sources)]
+            subprocess.run(command, check=True, timeout=120)
+            making.rename(classes)
+    return classes
