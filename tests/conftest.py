@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,11 +20,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-skips", action="store_true", help="a skipped test fails: for machines that have everything")
 
 
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    outcome = yield
-    report = outcome.get_result()  # type: ignore[attr-defined]  # pluggy's result object
-    if report.skipped and not hasattr(report, "wasxfail") and item.config.getoption("--no-skips"):
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail"):
+        _fail_if_skips_may_not_be(item.config, report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if report.skipped:
+        _fail_if_skips_may_not_be(collector.config, report)
+    return report
+
+
+def _fail_if_skips_may_not_be(config: pytest.Config, report: pytest.TestReport | pytest.CollectReport) -> None:
+    if config.getoption("--no-skips"):
         report.outcome = "failed"
         report.longrepr = f"skipped although nothing may be (--no-skips): {report.longrepr}"
 
