@@ -1,0 +1,179 @@
+"""The log as it will be: regions closed, the tail clean, files of the right length, nothing behind the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from store_core.layout import paths, record
+from store_core.mend.content import Piece as ContentPiece
+from store_core.mend.content import Zeros
+from store_core.mend.draft import Draft
+from store_core.mend.fence import Fence, Piece
+from store_core.scan.log import nominal_end
+from store_core.storage.overlay import Patch, overlaid
+from store_core.storage.sequence import Segment, SegmentSequence, Stray
+from store_core.storage.settings import Settings
+from store_core.storage.store import Store
+
+_WINDOW_SIZE_BYTES: Final = 1 << 20
+
+
+@dataclass(slots=True)
+class MendedLog:
+    """Changes to the log, as data, and the log with them applied (``log``, which reads through the changes).
+
+    ``patches`` by file; ``created`` files are new; ``lengths`` are new lengths; ``removed`` hold nothing readable.
+    """
+
+    log: SegmentSequence
+    patches: dict[Path, list[Patch]] = field(default_factory=dict)
+    created: dict[Path, int] = field(default_factory=dict)
+    lengths: dict[Path, int] = field(default_factory=dict)
+    removed: list[Segment] = field(default_factory=list)
+    strays: list[Stray] = field(default_factory=list)
+
+    @property
+    def is_unchanged(self) -> bool:
+        return not (self.patches or self.created or self.lengths or self.removed or self.strays)
+
+    def add_to(self, draft: Draft) -> None:
+        """The changes as steps of a plan: whole files first, then lengths, then ranges."""
+        for segment in self.removed:
+            draft.remove_file(segment.path, why="nothing readable behind the end of the log")
+        for stray in self.strays:
+            if stray.is_folder:
+                draft.remove_folder(stray.path, why="a broker may refuse to start with it")
+            else:
+                draft.remove_file(stray.path, why="a broker refuses to start with it")
+        for path, size_bytes in self.created.items():
+            draft.create_file(path, *_whole(self.patches.get(path, []), size_bytes), why="a missing segment")
+        for path, size_bytes in self.lengths.items():
+            draft.set_length(path, size_bytes, why="the segment size")
+        for path, patches in self.patches.items():
+            for patch in () if path in self.created else patches:
+                if patch.parts:
+                    draft.write_range(path, patch.start, *_pieces(patch), why="a hole is closed")
+                else:
+                    draft.zero_range(path, patch.start, patch.end - patch.start, why="left-overs behind the end")
+
+
+def mended_log(store: Store, fences: Iterable[Fence], end_phy_offset: int, *, cut: bool = False) -> MendedLog:
+    """The log closed by ``fences``, clean behind ``end_phy_offset``, the end of its last record.
+
+    ``cut``: readable records behind the end go too. Raises FailedError where a file cannot be read.
+    """
+    log = store.log
+    size = log.file_size_bytes
+    mended = MendedLog(log)
+    kept = _kept_segments(log, end_phy_offset, mended)
+    segments = {segment.phy_offset: segment for segment in kept}
+    for piece in (piece for fence in fences for piece in fence.pieces):
+        start = piece.phy_offset - piece.phy_offset % size if size else piece.phy_offset
+        holder = log.find(piece.phy_offset) or segments.get(start)
+        if holder is None or holder.phy_offset not in segments:
+            holder = Segment(new_segment_path(store.settings, start, size), start, size)
+            mended.created[holder.path] = size
+        segments[holder.phy_offset] = holder
+        mended.patches.setdefault(holder.path, []).append(_patch(piece, holder))
+    for segment in list(segments.values()):
+        nominal = nominal_end(log, segment) - segment.phy_offset if segment.path not in mended.created else size
+        if segment.size_bytes != nominal:
+            mended.lengths[segment.path] = nominal
+            segments[segment.phy_offset] = Segment(segment.path, segment.phy_offset, nominal, segment.mtime_ns)
+    _clean_tail(log, kept, end_phy_offset, mended, cut=cut)
+    mended.strays = [s for s in log.strays if s.duplicate_of is None and _may_go(s)]
+    mended.log, _ = overlaid(log, mended.patches, segments.values())
+    return mended
+
+
+def new_segment_path(settings: Settings, phy_offset: int, file_size_bytes: int) -> Path:
+    """Where a broker puts a new segment: of several log folders, in turn by number (store format 1.2)."""
+    folders = sorted(settings.writable_commitlog_paths or settings.commitlog_paths)
+    folder = folders[phy_offset // file_size_bytes % len(folders)] if file_size_bytes else folders[0]
+    return folder / paths.segment_name(phy_offset)
+
+
+def _kept_segments(log: SegmentSequence, end_phy_offset: int, mended: MendedLog) -> list[Segment]:
+    kept: list[Segment] = []
+    for segment in log.segments:
+        if segment.phy_offset >= end_phy_offset and kept:
+            mended.removed.append(segment)
+        else:
+            kept.append(segment)
+    return kept
+
+
+def _patch(piece: Piece, segment: Segment) -> Patch:
+    start = piece.phy_offset - segment.phy_offset
+    return Patch(start, start + piece.size_bytes, piece.parts)
+
+
+def _clean_tail(
+    log: SegmentSequence, kept: list[Segment], end_phy_offset: int, mended: MendedLog, *, cut: bool
+) -> None:
+    """Zeros behind the last record, but for the blank that stands right there."""
+    if not kept:
+        return
+    last = kept[-1]
+    end = max(end_phy_offset, last.phy_offset)
+    file_end = min(last.end_phy_offset, nominal_end(log, last))
+    if not cut and _blank_at(log, end, nominal_end(log, last)):
+        return
+    used = _last_used(log, end, file_end)
+    if used > end:
+        start = end - last.phy_offset
+        mended.patches.setdefault(last.path, []).append(Patch(start, used - last.phy_offset))
+
+
+def _blank_at(log: SegmentSequence, at: int, segment_end: int) -> bool:
+    prefix = log.read(at, record.PREFIX.size_bytes)
+    if len(prefix) < record.PREFIX.size_bytes:
+        return False
+    found = record.PREFIX.read(prefix)
+    return bool(found["magic"] == record.MAGIC_BLANK and found["size_bytes"] == segment_end - at)
+
+
+def _last_used(log: SegmentSequence, at: int, end: int) -> int:
+    """Offset behind the last byte of [at, end) that is not zero; ``at`` if there is none."""
+    used = at
+    while at < end:
+        data_at = log.next_data(at)
+        if data_at is None or data_at >= end:
+            break
+        at = max(at, data_at)
+        data = log.read(at, min(_WINDOW_SIZE_BYTES, end - at))
+        if not data:
+            break
+        if stripped := data.rstrip(b"\0"):
+            used = at + len(stripped)
+        at += len(data)
+    return used
+
+
+def _may_go(stray: Stray) -> bool:
+    return not stray.is_folder or not any(stray.path.iterdir())
+
+
+def _pieces(patch: Patch) -> Iterator[ContentPiece]:
+    at = 0
+    for position, part in patch.parts:
+        if position > at:
+            yield Zeros(position - at)
+        yield part
+        at = position + len(part)
+    if at < patch.end - patch.start:
+        yield Zeros(patch.end - patch.start - at)
+
+
+def _whole(patches: list[Patch], size_bytes: int) -> Iterator[ContentPiece]:
+    at = 0
+    for patch in sorted(patches, key=lambda p: p.start):
+        if patch.start > at:
+            yield Zeros(patch.start - at)
+        yield from _pieces(patch)
+        at = patch.end
+    if at < size_bytes:
+        yield Zeros(size_bytes - at)

@@ -1,0 +1,75 @@
+"""Files as they would be: reads of a sequence with some bytes replaced, nothing written."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from store_core.storage.files import FileCache
+from store_core.storage.sequence import Segment, SegmentSequence
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """New bytes [start, end) of a file: ``parts`` at positions inside, zeros elsewhere."""
+
+    start: int
+    end: int
+    parts: tuple[tuple[int, bytes], ...] = ()
+
+    def read(self, start: int, end: int) -> bytes:
+        """The patch's bytes [start, end) of the file; the range lies inside the patch."""
+        data = bytearray(end - start)
+        for at, part in self.parts:
+            from_, to = max(self.start + at, start), min(self.start + at + len(part), end)
+            if from_ < to:
+                data[from_ - start : to - start] = part[from_ - self.start - at : to - self.start - at]
+        return bytes(data)
+
+
+class OverlayCache(FileCache):
+    """A file cache whose reads show patches over the real files. A file that is not there reads as zeros."""
+
+    def __init__(self, patches: Mapping[Path, Sequence[Patch]], sizes: Mapping[Path, int]) -> None:
+        super().__init__()
+        self._patches = {path: sorted(found, key=lambda p: p.start) for path, found in patches.items()}
+        self._starts = {path: [p.start for p in found] for path, found in self._patches.items()}
+        self._sizes = sizes
+
+    def read(self, path: Path, at: int, size_bytes: int) -> bytes:
+        if path not in self._sizes:
+            return super().read(path, at, size_bytes)
+        buffer = bytearray(max(min(size_bytes, self._sizes[path] - at), 0))
+        self.read_into(path, at, memoryview(buffer))
+        return bytes(buffer)
+
+    def read_into(self, path: Path, at: int, buffer: memoryview) -> int:
+        if path not in self._sizes:
+            return super().read_into(path, at, buffer)
+        size = max(min(len(buffer), self._sizes[path] - at), 0)
+        done = super().read_into(path, at, buffer[:size])
+        if done < size:  # behind the real file's end
+            buffer[done:size] = bytes(size - done)
+        found = self._patches.get(path, [])
+        place = max(bisect_right(self._starts[path], at) - 1, 0) if found else 0
+        for patch in found[place:]:
+            if patch.start >= at + size:
+                break
+            start, end = max(patch.start, at), min(patch.end, at + size)
+            if start < end:
+                buffer[start - at : end - at] = patch.read(start, end)
+        return size
+
+    def next_data(self, path: Path, at: int) -> int | None:
+        return at if path in self._sizes else super().next_data(path, at)
+
+
+def overlaid(
+    log: SegmentSequence, patches: Mapping[Path, Sequence[Patch]], segments: Iterable[Segment]
+) -> tuple[SegmentSequence, OverlayCache]:
+    """A log of these segments (real ones, longer ones, or ones that are not there yet) with patches, and its cache."""
+    listed = sorted(segments, key=lambda s: s.phy_offset)
+    cache = OverlayCache(patches, {s.path: s.size_bytes for s in listed if s.path in patches or s not in log.segments})
+    return SegmentSequence(log.folders, cache, log.file_size_bytes or None, listed=(listed, [])), cache
