@@ -1,0 +1,227 @@
+"""Messages by key: from the index as a broker answers, from the log alone, or exactly from both (store behaviour 9.2, 9.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from store_core.codec.record import Message
+from store_core.codec.tags import index_key_hash
+from store_core.findings import Finding
+from store_core.layout import record
+from store_core.read.index import END_OF_TIME_MS, BrokenChainError, Index, IndexFile
+from store_core.read.records import read_message
+from store_core.storage.store import Store
+
+Source = Literal["auto", "index", "scan"]
+Answered = Literal["index", "scan", "index+scan"]
+KeyType = Literal["any", "key", "unique"]
+DEFAULT_LIMIT: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class KeyQuery:
+    """What is looked for: a key of a topic, stored in [begin_ms, end_ms], the newest ``limit`` of them."""
+
+    topic: str
+    key: str
+    type: KeyType = "any"
+    begin_ms: int = 0
+    end_ms: int = END_OF_TIME_MS
+    limit: int = DEFAULT_LIMIT
+
+    @property
+    def key_hash(self) -> int:
+        return index_key_hash(self.topic, self.key)
+
+    def carried_by(self, message: Message) -> bool:
+        """Whether a record really has the key. A rolled-back one has none: brokers do not index it."""
+        if message.topic != self.topic or message.transaction == "rollback":
+            return False
+        if self.type != "key" and message.unique_key == self.key:
+            return True
+        return self.type != "unique" and self.key in message.keys
+
+    def in_time(self, message: Message) -> bool:
+        return self.begin_ms <= message.store_timestamp_ms <= self.end_ms
+
+
+@dataclass(frozen=True, slots=True)
+class KeyAnswer:
+    """Messages in log order. ``source`` is what they came from: index, scan, or both. The last two are the newest index
+    file's, None without one."""
+
+    messages: tuple[Message, ...]
+    source: Answered
+    index_last_phy_offset: int | None
+    index_last_timestamp_ms: int | None
+    findings: tuple[Finding, ...] = ()
+
+
+def query_key(store: Store, query: KeyQuery, source: Source = "auto") -> KeyAnswer:
+    """``index``: a broker's answer without what only shares the hash. ``scan``: the log alone. ``auto``: every record of
+    the topic with the key whose store time is in the range, from the index where it can be trusted, else from the log.
+
+    Raises FailedError where a file cannot be read.
+    """
+    if source == "scan":
+        with Index(store) as index:
+            return _answer(index, _scanned(store, query, None, None), "scan", ())
+    with Index(store) as index:
+        if source == "index":
+            return _answer(index, _from_index(store, index, query), "index", index.sizes.findings)
+        exact = _Exact(store, index, query)
+        messages = exact.run()
+        return _answer(index, messages, exact.source, index.sizes.findings)
+
+
+def _answer(index: Index, messages: Iterable[Message], source: Answered, findings: tuple[Finding, ...]) -> KeyAnswer:
+    last = index.last_header
+    if last is None:
+        return KeyAnswer(tuple(messages), source, None, None, findings)
+    return KeyAnswer(tuple(messages), source, last.end_phy_offset, last.end_timestamp_ms, findings)
+
+
+def _from_index(store: Store, index: Index, query: KeyQuery) -> Iterator[Message]:
+    offsets = index.query(query.key_hash, query.limit, query.begin_ms, query.end_ms)
+    for phy_offset in sorted(set(offsets)):
+        message = read_message(store.log, phy_offset)
+        if message is not None and query.carried_by(message):
+            yield message
+
+
+def _scanned(store: Store, query: KeyQuery, start: int | None, end: int | None) -> list[Message]:
+    """The newest ``limit`` matches whose records start in [start, end), in log order."""
+    import numpy as np
+
+    from store_core.scan.log import scan_log
+
+    wanted = query.key_hash
+    found: list[Message] = []
+    for table in scan_log(store, from_phy_offset=start, to_phy_offset=end, check_crc=False, index_keys=True):
+        rows: Any = table.key_row[table.key_hash == wanted]
+        for row in np.unique(rows):
+            if query.begin_ms <= table.store_timestamp_ms[row] <= query.end_ms:
+                message = table.message(int(row))
+                if query.carried_by(message):
+                    found.append(message)
+        if len(found) > 2 * query.limit:
+            del found[: -query.limit]
+    return found[-query.limit :]
+
+
+class _Exact:
+    """From the newest record to the oldest: what index files cover by their chains, what lies between by a scan."""
+
+    def __init__(self, store: Store, index: Index, query: KeyQuery) -> None:
+        self._store = store
+        self._index = index
+        self._query = query
+        self._found: dict[int, Message] = {}
+        self._used_index = False
+        self._used_scan = False
+
+    @property
+    def source(self) -> Answered:
+        if self._used_index:
+            return "index+scan" if self._used_scan else "index"
+        return "scan"
+
+    def run(self) -> tuple[Message, ...]:
+        end: int | None = None  # everything from here on has been looked at
+        for file in reversed(self._index.files):
+            if self._enough:
+                break
+            covered_to = self._covered_to(file)
+            if covered_to is None:
+                continue
+            self._scan(covered_to, end)
+            if self._enough:
+                break
+            try:
+                self._walk(file)
+            except BrokenChainError:
+                end = covered_to if end is None else min(end, covered_to)
+                continue
+            end = file.header.begin_phy_offset
+        if not self._enough:
+            self._scan(None, end)
+        newest = sorted(self._found)[-self._query.limit :]
+        return tuple(self._found[phy_offset] for phy_offset in newest)
+
+    @property
+    def _enough(self) -> bool:
+        return len(self._found) >= self._query.limit
+
+    def _covered_to(self, file: IndexFile) -> int | None:
+        """Where the log goes on behind a file's last record; None for a file that does not fit the log.
+
+        A file fits if its first and last records are where its header says, with the times it says. After a cut of the
+        log they are not, and new records at their place are not indexed (store behaviour 9.5).
+        """
+        header = file.header
+        if header.index_count <= 1 or self._index.sizes.findings:
+            return None
+        last = read_message(self._store.log, header.end_phy_offset)
+        if last is None or last.store_timestamp_ms != header.end_timestamp_ms:
+            return None
+        if header.begin_phy_offset >= self._store.log.min_phy_offset:
+            first = read_message(self._store.log, header.begin_phy_offset)
+            if first is None or first.store_timestamp_ms != header.begin_timestamp_ms:
+                return None
+        return header.end_phy_offset + last.size_bytes
+
+    def _walk(self, file: IndexFile) -> None:
+        self._used_index = True
+        for phy_offset, _ in file.chain(self._query.key_hash):
+            if phy_offset in self._found:
+                continue
+            message = read_message(self._store.log, phy_offset)
+            if message is not None and self._query.carried_by(message) and self._query.in_time(message):
+                self._found[phy_offset] = message
+                if self._enough:
+                    return
+
+    def _scan(self, start: int | None, end: int | None) -> None:
+        log = self._store.log
+        start = log.min_phy_offset if start is None else max(start, log.min_phy_offset)
+        stop = log.max_phy_offset if end is None else end
+        if start >= stop or not self._has_data(start, stop):
+            return
+        self._used_scan = True
+        for message in _scanned(self._store, self._query, start, end):
+            self._found[message.phy_offset] = message
+
+    def _has_data(self, start: int, stop: int) -> bool:
+        """Whether there is anything but a sealed segment's blank or never written bytes in [start, stop)."""
+        log = self._store.log
+        at = start
+        while at < stop:
+            segment = log.find(at)
+            if segment is None:
+                following = next((s for s in log.segments if s.phy_offset > at), None)
+                if following is None:
+                    return False
+                at = following.phy_offset
+                continue
+            prefix = log.read(at, record.PREFIX.size_bytes)
+            if len(prefix) == record.PREFIX.size_bytes:
+                size_bytes, magic = record.PREFIX.struct.unpack(prefix)
+                if magic != record.MAGIC_BLANK or at + size_bytes != segment.end_phy_offset:
+                    return any(prefix) or self._is_written(at, segment.end_phy_offset)
+            at = segment.end_phy_offset
+        return False
+
+    def _is_written(self, start: int, end: int) -> bool:
+        """Whether anything but zeros follows in a segment; holes of sparse files are not read."""
+        log = self._store.log
+        at = log.next_data(start)
+        while at is not None and at < end:
+            data = log.read(at, 1 << 20)
+            if not data:
+                return False
+            if any(data) if len(data) < 64 else data.strip(b"\0"):
+                return True
+            at = log.next_data(at + len(data)) if at + len(data) < end else None
+        return False
