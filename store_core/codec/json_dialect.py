@@ -1,41 +1,34 @@
-"""The JSON that brokers write and read for their config files (store format, section 9.2)."""
+"""The JSON that brokers read and write for their config files (store format, section 9.2): the reading; writing is json_writer's."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, Literal
+from collections.abc import Iterator
+from typing import Any, Final
 
+from store_core.codec.json_writer import JavaList, Layout, dumps
 from store_core.codec.text import decode_text
 
-Layout = Literal[
-    "4", "5", "5.4"
-]  # 4.x and 5.0 to 5.3 share one layout; 5.4.0 spreads integer-keyed maps and arrays too
+__all__ = ["MAX_DEPTH", "MAX_SIZE_BYTES", "JavaList", "JsonError", "Layout", "dumps", "loads"]
 
 MAX_DEPTH: Final = 128
 MAX_SIZE_BYTES: Final = 32 << 20
 _MAX_RESOLVED_VALUES: Final = 1_000_000  # how much all references together may bring in
-_SAFE_INTEGER: Final = 1 << 53  # beyond it browser-compatible output quotes
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
+_LINE_ENDS: Final = ("\n", "\r\n")
 _SPACE: Final = re.compile(r"(?:[ \t\r\n\f\b]|/\*.*?\*/|//[^\n]*)*", re.DOTALL)
 _STRING: Final = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"' + r"|'([^'\\]*(?:\\.[^'\\]*)*)'", re.DOTALL)
-_NUMBER: Final = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
+_NUMBER: Final = re.compile(r"[-+]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 _WORD: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*", re.ASCII)
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|(.))", re.DOTALL)
 _ESCAPED: Final = {
-    "b": "\b",
-    "f": "\f",
-    "n": "\n",
-    "r": "\r",
-    "t": "\t",
-    "v": "\v",
-    **{str(n): chr(n) for n in range(8)},
+    **{character: character for character in "\"'/\\"},
+    **{str(number): chr(number) for number in range(8)},
+    **{"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"},
 }
 _WORDS: Final[dict[str, bool | None]] = {"true": True, "false": False, "null": None, "NaN": None, "undefined": None}
 _REFERENCE: Final = "$ref"
-_PRIMITIVE_ARRAYS: Final = ("bitPos",)  # the only one in any config file; every other array is a list or a set
 
 
 class JsonError(ValueError):
@@ -50,14 +43,17 @@ class JsonError(ValueError):
 def loads(data: bytes | str, *, resolve_references: bool = True) -> Any:
     """A text's value: dicts (unquoted integer keys as int, booleans as bool), lists, str, int, float, bool, None.
 
-    Accepts what brokers accept: a byte order mark, comments, unquoted keys, single quotes, surplus commas. ``$ref`` objects
-    become what they point to, where that holds no references itself; others stay. Raises JsonError for anything else, for
-    text behind the end, and beyond ``MAX_DEPTH`` or ``MAX_SIZE_BYTES``.
+    Accepts what brokers accept: a byte order mark, comments, unquoted keys, single quotes, surplus commas, zero bytes behind
+    the end, and a blank text for None. ``$ref`` objects become what they point to, where that holds no references itself;
+    others stay. Raises JsonError for anything else, for text behind the end, and beyond ``MAX_DEPTH`` or ``MAX_SIZE_BYTES``.
     """
     if len(data) > MAX_SIZE_BYTES:
         raise JsonError(f"more than {MAX_SIZE_BYTES} bytes")
     text = data if isinstance(data, str) else decode_text(data)
-    value = _Parser(text.removeprefix("\ufeff")).document()
+    text = text.removeprefix("\ufeff")
+    if not text or text.isspace():
+        return None
+    value = _Parser(text.rstrip("\0")).document()
     if resolve_references and _REFERENCE in text:
         value = _Resolver(value).resolved()
     return value
@@ -104,7 +100,7 @@ class _Parser:
 
     def array(self, depth: int) -> list[Any]:
         self.open(depth)
-        items = []
+        items: list[Any] = JavaList() if self.text.startswith(_LINE_ENDS, self.at) else []
         while self.more("]"):
             items.append(self.value(depth))
             self.separator("]")
@@ -177,7 +173,9 @@ def _unescape(content: str) -> str:
 def _escaped(match: re.Match[str]) -> str:
     if digits := match.group(1) or match.group(2):
         return chr(int(digits, 16))
-    return _ESCAPED.get(match.group(3), match.group(3))
+    if match.group(3) not in _ESCAPED:
+        raise JsonError(f"an unknown escape \\{match.group(3)}")
+    return _ESCAPED[match.group(3)]
 
 
 class _Resolver:
@@ -250,129 +248,3 @@ def _size_without_references(value: Any, limit: int) -> int:
             return -seen
         todo += item.values() if isinstance(item, dict) else item if isinstance(item, list) else []
     return seen
-
-
-def dumps(value: Any, *, layout: Layout = "5", browser_compatible: bool = False) -> str:
-    """A value in the broker's form: pretty with tabs, integer (and boolean) keys unquoted, None members left out.
-
-    ``browser_compatible`` is the one-line form of the metrics files. Members stand in the dict's order.
-    """
-    parts: list[str] = []
-    writer = _OneLine(parts) if browser_compatible else _Spread(parts) if layout == "5.4" else _Pretty(parts)
-    writer.write(value, 0)
-    return "".join(parts)
-
-
-class _Pretty:
-    """4.x to 5.3: members on lines of their own, except in integer-keyed maps; arrays on one line."""
-
-    def __init__(self, parts: list[str]) -> None:
-        self.parts = parts
-
-    def write(self, value: Any, depth: int) -> None:
-        if isinstance(value, Mapping):
-            self.write_members([(key, item) for key, item in value.items() if item is not None], depth)
-        elif isinstance(value, list | tuple):
-            self.write_items(list(value), depth)
-        else:
-            self.parts.append(self.scalar(value))
-
-    def write_members(self, members: list[tuple[Any, Any]], depth: int) -> None:
-        self.parts.append("{")
-        for number, (key, item) in enumerate(members):
-            self.parts.append("," if number else "")
-            if isinstance(key, str):
-                self.break_line(depth + 1)
-            self.parts.append(f"{self.key(key)}:")
-            self.write(item, depth + 1)
-        if members:
-            self.break_line(depth)
-        self.parts.append("}")
-
-    def write_items(self, items: list[Any], depth: int) -> None:
-        self.parts.append("[")
-        for number, item in enumerate(items):
-            self.parts.append("," if number else "")
-            self.write(item, depth + 1)
-        self.parts.append("]")
-
-    def break_line(self, depth: int) -> None:
-        self.parts.append("\n" + "\t" * depth)
-
-    def key(self, key: Any) -> str:
-        return self.scalar(key)
-
-    def scalar(self, value: Any) -> str:
-        if isinstance(value, bool):
-            return "true" if value else "false"
-        if value is None or (isinstance(value, float) and not math.isfinite(value)):
-            return "null"
-        if isinstance(value, int | float):
-            return repr(value)
-        return f'"{_TO_ESCAPE.sub(_escape, str(value))}"'
-
-
-class _Spread(_Pretty):
-    """5.4.0: every member and item on a line of its own, and an empty map as two lines; Java's int arrays stay on theirs."""
-
-    def write_members(self, members: list[tuple[Any, Any]], depth: int) -> None:
-        self.parts.append("{")
-        for number, (key, item) in enumerate(members):
-            self.parts.append("," if number else "")
-            self.break_line(depth + 1)
-            self.parts.append(f"{self.key(key)}:")
-            inline = isinstance(item, list | tuple) and key in _PRIMITIVE_ARRAYS
-            (super().write_items if inline else self.write)(item, depth + 1)
-        self.close("}", not members, depth)
-
-    def write_items(self, items: list[Any], depth: int) -> None:
-        self.parts.append("[")
-        for number, item in enumerate(items):
-            self.parts.append("," if number else "")
-            self.break_line(depth + 1)
-            self.write(item, depth + 1)
-        self.close("]", not items, depth)
-
-    def close(self, bracket: str, is_empty: bool, depth: int) -> None:
-        if is_empty:
-            self.break_line(depth + 1)
-        self.break_line(depth)
-        self.parts.append(bracket)
-
-
-class _OneLine(_Pretty):
-    """The browser-compatible form: no breaks, every key quoted, large integers too, nothing but ASCII."""
-
-    def break_line(self, depth: int) -> None:
-        pass
-
-    def key(self, key: Any) -> str:
-        return self.scalar(key if isinstance(key, str) else super().scalar(key))
-
-    def scalar(self, value: Any) -> str:
-        if isinstance(value, str):
-            return f'"{_TO_ESCAPE_FOR_BROWSERS.sub(_escape, value)}"'
-        text = super().scalar(value)
-        return f'"{text}"' if isinstance(value, int) and abs(value) > _SAFE_INTEGER else text
-
-
-_TO_ESCAPE: Final = re.compile('["\\\\\x00-\x1f\x7f-\x9f\u2028\ud800-\udfff]')
-_TO_ESCAPE_FOR_BROWSERS: Final = re.compile('["\\\\/\x00-\x1f\x7f-\U0010ffff]')
-_SHORT_ESCAPES: Final = {
-    '"': '\\"',
-    "\\": "\\\\",
-    "/": "\\/",
-    "\b": "\\b",
-    "\f": "\\f",
-    "\n": "\\n",
-    "\r": "\\r",
-    "\t": "\\t",
-}
-
-
-def _escape(match: re.Match[str]) -> str:
-    character = match.group()
-    if character in _SHORT_ESCAPES:
-        return _SHORT_ESCAPES[character]
-    units = character.encode("utf-16-be", "surrogatepass").hex().upper()
-    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))

@@ -1,0 +1,58 @@
+"""Batches: the items of an inner batch's body, as the client laid them down (store format, section 5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from store_core.codec.compression import BodyError
+from store_core.layout import record
+
+_HEAD = record.BATCH_ITEM_HEAD
+_PROPERTIES_LENGTH = record.BATCH_ITEM_PROPERTIES_LENGTH
+
+
+@dataclass(frozen=True, slots=True)
+class BatchItem:
+    """One message of a batch: the user's flag, the plain body, the property string."""
+
+    flag: int
+    body: bytes
+    raw_properties: bytes
+
+
+def split_inner_batch(body: bytes) -> list[BatchItem]:
+    """The items of a decompressed batch body, in order. Raises BodyError where a length does not fit.
+
+    An item has no checksum and no message id of its own; the size in front of it is not believed, as by clients.
+    """
+    items = []
+    at = 0
+    while at < len(body):
+        if len(body) - at < _HEAD.size_bytes:
+            raise BodyError(f"batch item {len(items)}: its head is torn")
+        head = _HEAD.read(body, at)
+        body_at = at + _HEAD.size_bytes
+        length_at = body_at + head["body_length"]
+        properties_at = length_at + _PROPERTIES_LENGTH.size_bytes
+        if head["body_length"] < 0 or properties_at > len(body):
+            raise BodyError(f"batch item {len(items)}: its body does not fit")
+        (properties_length,) = _PROPERTIES_LENGTH.struct.unpack_from(body, length_at)
+        at = properties_at + properties_length
+        if properties_length < 0 or at > len(body):
+            raise BodyError(f"batch item {len(items)}: its properties do not fit")
+        items.append(BatchItem(head["flag"], body[body_at:length_at], body[properties_at:at]))
+    return items
+
+
+def join_batch(items: list[BatchItem]) -> bytes:
+    """The batch body of items: the reverse of :func:`split_inner_batch`. Raises struct.error where a part is too long."""
+    parts = []
+    for item in items:
+        size_bytes = _HEAD.size_bytes + len(item.body) + _PROPERTIES_LENGTH.size_bytes + len(item.raw_properties)
+        parts += [
+            _HEAD.struct.pack(size_bytes, 0, 0, item.flag, len(item.body)),
+            item.body,
+            _PROPERTIES_LENGTH.struct.pack(len(item.raw_properties)),
+            item.raw_properties,
+        ]
+    return b"".join(parts)
