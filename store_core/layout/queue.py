@@ -37,6 +37,7 @@ EXT_UNIT: Final = Layout(
     ),
 )
 EXT_END_OF_FILE: Final = -1  # an i2 in place of a unit's size: nothing more in this file
+EXT_END_BLANK_SIZE_BYTES: Final = 4  # what a unit must leave free behind it
 
 # A filler ("pre-blank") entry stands in front of the first entry of a queue that does not begin at its file's start (6.3).
 FILLER_PHY_OFFSET: Final = 0

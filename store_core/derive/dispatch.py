@@ -1,0 +1,221 @@
+"""From frames to what a broker's dispatch hands to the queues (store behaviour 6.3; store format 6.2, 6.6, 10.7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_core.codec.properties import parse_properties
+from store_core.derive.delay import DelayTable, delay_table
+from store_core.findings import Finding, finding
+from store_core.kernel.codes import FrameCode, PropertyFlag
+from store_core.layout import paths, record
+from store_core.scan.frames import FrameTable
+from store_core.storage.store import QueueKey, Store
+
+MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
+MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
+INNER_BASE: Final = "INNER_BASE"
+INNER_NUM: Final = "INNER_NUM"
+_LIST_SEPARATOR: Final = ","
+_LARGEST_BATCH: Final = (1 << 15) - 1
+_TRANSACTIONS_WITH_ENTRY: Final = (record.TRANSACTION_NONE, record.TRANSACTION_COMMIT)
+
+# One entry to be: what queues of all kinds are built from. In memory and in scratch files only, so of native byte order.
+ROW: Final = np.dtype(
+    [
+        ("queue_offset", "i8"),
+        ("phy_offset", "i8"),
+        ("tags_code", "i8"),
+        ("store_timestamp_ms", "i8"),
+        ("size_bytes", "i4"),
+        ("batch_size", "i2"),
+    ]
+)
+Rows = NDArray[np.void]
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchRules:
+    """What dispatch of one store depends on.
+
+    ``batch_topics`` have batch queues. ``multi_dispatch``: records are also entered in the queues that their own list
+    names. ``include_bad_crc``: also records whose body fails its checksum, as dispatch never looks at it.
+    """
+
+    delays: DelayTable = field(default_factory=DelayTable)
+    batch_topics: frozenset[str] = frozenset()
+    multi_dispatch: bool = False
+    include_bad_crc: bool = False
+
+
+class DispatchColumns(NamedTuple):
+    """Entries of one window, in log order: ``key_id`` i32[n] (into ``Dispatcher.keys``) and ``rows`` ROW[n]."""
+
+    key_id: NDArray[Any]
+    rows: Rows
+
+
+def dispatch_rules(store: Store, *, batch_topics: Iterable[str] = (), include_bad_crc: bool = False) -> DispatchRules:
+    """The rules a store's configuration and its own files tell. ``batch_topics``: those that topics.json knows of.
+
+    Multi-dispatch is on where it is configured, where %LMQ% queues stand, and where there is no queue at all to tell.
+    """
+    known_batch = {key.topic for key in store.batch_queues}
+    settings = store.settings
+    if "enableMultiDispatch" in settings.values:
+        multi = settings.flag("enableMultiDispatch")
+    else:
+        multi = not store.queues or any(key.topic.startswith(paths.LMQ_PREFIX) for key in store.queues)
+    return DispatchRules(delay_table(store), frozenset(known_batch.union(batch_topics)), multi, include_bad_crc)
+
+
+def is_folder_name(topic: str) -> bool:
+    """Whether a topic can be the name of one folder; a damaged one may hold anything."""
+    return topic not in ("", ".", "..") and "/" not in topic and "\0" not in topic
+
+
+class Dispatcher:
+    """Turns frame tables, given in log order, into queue entries. ``keys`` grows as queues appear; a key id is a place in it."""
+
+    def __init__(self, rules: DispatchRules) -> None:
+        self.rules = rules
+        self.keys: list[QueueKey] = []
+        self.unplaceable = 0  # records whose topic or queue id no folder can have
+        self.assumed_levels: set[int] = set()
+        self._ids: dict[QueueKey, int] = {}
+        self._raw_ids: dict[tuple[bytes, int], int] = {}
+
+    def columns(self, table: FrameTable) -> DispatchColumns:
+        """The entries of a table's messages, multi-dispatched ones behind the record's own."""
+        mask = table.messages & np.isin(table.sys_flag & record.TRANSACTION_MASK, _TRANSACTIONS_WITH_ENTRY)
+        if not self.rules.include_bad_crc:
+            mask &= table.code != FrameCode.BAD_CRC
+        picked = np.flatnonzero(mask)
+        key_id = self._key_ids(table, picked)
+        placeable = key_id >= 0
+        self.unplaceable += int(len(picked) - np.count_nonzero(placeable))
+        picked, key_id = picked[placeable], key_id[placeable]
+        rows = np.empty(len(picked), ROW)
+        for name in ("queue_offset", "phy_offset", "tags_code", "store_timestamp_ms", "size_bytes"):
+            rows[name] = getattr(table, name)[picked]
+        rows["batch_size"] = 1
+        self._delay(table, picked, key_id, rows)
+        if self.rules.batch_topics:
+            self._batch(table, picked, key_id, rows)
+        return self._multi(table, picked, DispatchColumns(key_id, rows))
+
+    def findings(self) -> list[Finding]:
+        """What had to be assumed or left out."""
+        found = []
+        if self.assumed_levels:
+            levels = ", ".join(map(str, sorted(self.assumed_levels)))
+            found.append(finding("S006", f"the delay of level {levels} is the default's", topic=paths.SCHEDULE_TOPIC))
+        return found
+
+    def key_id(self, key: QueueKey) -> int:
+        """The id of a queue, a new one if it was not seen yet."""
+        known = self._ids.get(key)
+        if known is None:
+            known = self._ids[key] = len(self.keys)
+            self.keys.append(key)
+        return known
+
+    def _key_ids(self, table: FrameTable, picked: NDArray[Any]) -> NDArray[Any]:
+        """Key id of each picked row; -1 where the queue can have no folder."""
+        topic_id = table.topic_id[picked].astype(np.int64)
+        combined = topic_id << 32 | (table.queue_id[picked].astype(np.int64) & 0xFFFFFFFF)
+        distinct, inverse = np.unique(combined, return_inverse=True)
+        ids = [self._raw_id(table.topics[int(both) >> 32], _signed(int(both) & 0xFFFFFFFF)) for both in distinct]
+        return np.array(ids, np.int32)[inverse] if ids else np.empty(0, np.int32)
+
+    def _raw_id(self, topic: bytes, queue_id: int) -> int:
+        known = self._raw_ids.get((topic, queue_id))
+        if known is None:
+            key = QueueKey(topic.decode("utf-8", "replace"), queue_id)
+            known = self.key_id(key) if is_folder_name(key.topic) and queue_id >= 0 else -1
+            self._raw_ids[topic, queue_id] = known
+        return known
+
+    def _keys_mask(self, key_id: NDArray[Any], topics: frozenset[str]) -> NDArray[np.bool_]:
+        wanted = [number for number in np.unique(key_id) if self.keys[number].topic in topics]
+        return np.isin(key_id, wanted)
+
+    def _delay(self, table: FrameTable, picked: NDArray[Any], key_id: NDArray[Any], rows: Rows) -> None:
+        """Delivery time instead of the tag's hash for delayed messages."""
+        levels = table.delay_level[picked]
+        if not (levels > 0).any():
+            return
+        delayed = (levels > 0) & self._keys_mask(key_id, frozenset((paths.SCHEDULE_TOPIC,)))
+        for level in np.unique(levels[delayed]).tolist():
+            mask = delayed & (levels == level)
+            rows["tags_code"][mask] = rows["store_timestamp_ms"][mask] + self.rules.delays.delay_ms(level)
+            if self.rules.delays.assumes(level):
+                self.assumed_levels.add(level)
+
+    def _batch(self, table: FrameTable, picked: NDArray[Any], key_id: NDArray[Any], rows: Rows) -> None:
+        """Inner batches: first queue offset and count stand in the properties; few records are inner batches, so a loop."""
+        inner = (table.property_flags[picked] & PropertyFlag.INNER_NUM) != 0
+        for number in np.flatnonzero(inner & self._keys_mask(key_id, self.rules.batch_topics)):
+            properties = parse_properties(table.properties(int(picked[number])))
+            base, count = _number(properties.get(INNER_BASE)), _number(properties.get(INNER_NUM))
+            if base is not None and count is not None and base >= 0 and 0 < count <= _LARGEST_BATCH:
+                rows["queue_offset"][number], rows["batch_size"][number] = base, count
+
+    def _multi(self, table: FrameTable, picked: NDArray[Any], own: DispatchColumns) -> DispatchColumns:
+        """Add the entries in light queues; such records are few, so a loop."""
+        listed = np.flatnonzero((table.property_flags[picked] & PropertyFlag.INNER_MULTI_DISPATCH) != 0)
+        if not self.rules.multi_dispatch or not len(listed):
+            return own
+        ids: list[int] = []
+        offsets: list[int] = []
+        sources: list[int] = []
+        for number in listed:
+            row = int(picked[number])
+            for key, queue_offset in _light_queues(table, row):
+                ids.append(self.key_id(key))
+                offsets.append(queue_offset)
+                sources.append(int(number))
+        extra = own.rows[sources]
+        extra["queue_offset"] = offsets
+        extra["tags_code"] = table.tags_code[picked][sources]
+        extra["batch_size"] = 1
+        return DispatchColumns(np.concatenate([own.key_id, np.array(ids, np.int32)]), np.concatenate([own.rows, extra]))
+
+
+def _light_queues(table: FrameTable, row: int) -> list[tuple[QueueKey, int]]:
+    """The queues that a record's own list names, with its number in each; none where the lists do not fit (10.7)."""
+    topic = table.topic(row).decode("utf-8", "replace")
+    if topic.startswith((paths.RETRY_PREFIX, paths.SYSTEM_TOPIC_PREFIX)) or topic == paths.SCHEDULE_TOPIC:
+        return []
+    properties = parse_properties(table.properties(row))
+    names = _java_split(properties.get(MULTI_DISPATCH, ""))
+    numbers = [_number(text) for text in _java_split(properties.get(MULTI_QUEUE_OFFSET, ""))]
+    if len(names) != len(numbers) or None in numbers:
+        return []
+    own_queue = int(table.queue_id[row])
+    return [
+        (QueueKey(name, 0 if name.startswith(paths.LMQ_PREFIX) else own_queue), number)
+        for name, number in zip(names, numbers, strict=True)
+        if is_folder_name(name) and number is not None
+    ]
+
+
+def _java_split(text: str) -> list[str]:
+    """Java's split at commas: empty parts at the end vanish."""
+    parts = text.split(_LIST_SEPARATOR)
+    while parts and not parts[-1]:
+        parts.pop()
+    return parts
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdecimal() else None
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 32) if word >> 31 else word

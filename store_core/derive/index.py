@@ -1,0 +1,226 @@
+"""Index files byte for byte as a broker's builder makes them (store format 7; store behaviour 9.1)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_core.kernel.codes import FrameCode
+from store_core.layout import index, record
+from store_core.scan.frames import FrameTable
+from store_core.storage.spool import Spool
+
+_CHUNK_SIZE_BYTES: Final = 1 << 20
+_LARGEST_SECONDS: Final = (1 << 31) - 1
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexHeaderState:
+    """The header as it stands; a fresh one is all zero, and one that follows a full file starts with that one's end."""
+
+    begin_timestamp_ms: int = 0
+    end_timestamp_ms: int = 0
+    begin_phy_offset: int = 0
+    end_phy_offset: int = 0
+    used_slots: int = 0
+    index_count: int = 0
+
+    def pack(self) -> bytes:
+        return index.HEADER.struct.pack(*(getattr(self, name) for name in index.HEADER.names))
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFileResult:
+    """One index file to be. ``mtime_ms``: store time of its last record. ``read`` gives the content by the chunk."""
+
+    name: str
+    size_bytes: int
+    header: IndexHeaderState
+    mtime_ms: int
+    is_full: bool
+    read: Callable[[], Iterator[bytes]]
+
+
+def index_file_name(timestamp_ms: int) -> str:
+    """The name a broker gives a file made at this moment: local time, to the millisecond."""
+    return time.strftime("%Y%m%d%H%M%S", time.localtime(timestamp_ms // 1000)) + f"{timestamp_ms % 1000:03d}"
+
+
+class IndexBuilder:
+    """The sink of a scan with ``index_keys`` (and ``index_tags``, where 5.4.0 wrote the index) that builds the index.
+
+    Give every table to ``add``, in log order, then call ``finish``. ``names`` are used first, in order; further files are
+    named by their first record's store time. In memory is one slot table (4 bytes a slot); all else goes to a scratch
+    file in ``folder``.
+    """
+
+    def __init__(
+        self, folder: Path, slots: int, entries: int, names: Sequence[str] = (), *, counts_every_put: bool = False
+    ) -> None:
+        self._spool = Spool(folder)
+        self._slot_count = slots
+        self._entry_places = entries
+        self.file_size_bytes = index.file_size_bytes(slots, entries)
+        self._names = list(names)
+        self._counts_every_put = counts_every_put
+        self._done: list[IndexFileResult] = []
+        self._open = False
+        self._name = ""
+        self._base = 0  # where the open file begins in the scratch file
+        self._header = IndexHeaderState()
+        self._slots: Array = np.zeros(0, np.int32)
+
+    def close(self) -> None:
+        self._spool.close()
+
+    @property
+    def end_phy_offset(self) -> int:
+        """Start of the last indexed record."""
+        return self._header.end_phy_offset
+
+    def add(self, table: FrameTable, include_bad_crc: bool = False) -> None:
+        """Index the messages of a table."""
+        dispatched = table.messages if include_bad_crc else table.messages & (table.code != FrameCode.BAD_CRC)
+        rows = np.flatnonzero(dispatched)
+        if not len(rows):
+            return
+        indexed = dispatched & ((table.sys_flag & record.TRANSACTION_MASK) != record.TRANSACTION_ROLLBACK)
+        keep = indexed[table.key_row]
+        key_row, key_hash = table.key_row[keep], table.key_hash[keep].astype(np.int64)
+        phy_offset, stored = table.phy_offset[key_row], table.store_timestamp_ms[key_row]
+        at = 0
+        # Any dispatched record, with keys or without, makes the next file when the open one is full.
+        self._roll(int(table.phy_offset[rows[0]]), int(table.store_timestamp_ms[rows[0]]))
+        while at < len(key_hash):
+            if self._is_full:
+                self._roll(int(phy_offset[at]), int(stored[at]))
+            at += self._put(key_hash[at:], phy_offset[at:], stored[at:])
+        last = rows[-1]
+        if self._is_full and (not len(key_row) or key_row[-1] != last):
+            self._roll(int(table.phy_offset[last]), self._store_time_behind(table, rows, key_row))
+
+    def finish(self) -> list[IndexFileResult]:
+        """The files, in order. They can be read until the builder is closed."""
+        if self._open:
+            self._seal()
+        return self._done
+
+    @property
+    def _is_full(self) -> bool:
+        return self._header.index_count >= self._entry_places
+
+    @staticmethod
+    def _store_time_behind(table: FrameTable, rows: Array, key_row: Array) -> int:
+        """Store time of the first dispatched record behind the last one with keys: it makes the new file."""
+        place = np.searchsorted(rows, key_row[-1], side="right") if len(key_row) else 0
+        return int(table.store_timestamp_ms[rows[place]])
+
+    def _roll(self, phy_offset: int, store_timestamp_ms: int) -> None:
+        """Open a file if none is open or the open one is full."""
+        if self._open and not self._is_full:
+            return
+        before = IndexHeaderState()
+        if self._open:
+            before = self._header
+            self._seal()
+        number = len(self._done)
+        self._name = self._names[number] if number < len(self._names) else self._new_name(store_timestamp_ms)
+        self._base = number * self.file_size_bytes
+        self._header = IndexHeaderState(
+            before.end_timestamp_ms, before.end_timestamp_ms, before.end_phy_offset, before.end_phy_offset
+        )
+        self._slots = np.zeros(self._slot_count, np.int32)
+        self._open = True
+
+    def _new_name(self, store_timestamp_ms: int) -> str:
+        taken = {file.name for file in self._done}
+        while (name := index_file_name(store_timestamp_ms)) in taken:
+            store_timestamp_ms += 1
+        return name
+
+    def _put(self, key_hash: Array, phy_offset: Array, stored: Array) -> int:
+        """Enter as many keys as the file has room for; gives how many."""
+        header = self._header
+        first = max(header.index_count, 1)
+        count = min(len(key_hash), self._entry_places - first)
+        if count <= 0:  # a file without room for one entry
+            raise ValueError("an index file must have room for an entry")
+        key_hash, phy_offset, stored = key_hash[:count], phy_offset[:count], stored[:count]
+        entries = np.zeros(count, index.ENTRY.dtype)
+        entries["key_hash"] = key_hash
+        entries["phy_offset"] = phy_offset
+        begin = header.begin_timestamp_ms
+        if first == 1:
+            # The first entry is dated against what the file was seeded with; then its own time is the begin.
+            entries["seconds"][0] = _seconds(stored[:1], begin)[0]
+            begin = int(stored[0])
+            entries["seconds"][1:] = _seconds(stored[1:], begin)
+        else:
+            entries["seconds"] = _seconds(stored, begin)
+        entries["previous"], new_slots = self._chain(key_hash % self._slot_count, first)
+        self._spool.write(self._base + index.entry_at(self._slot_count, first), entries.tobytes())
+        self._header = replace(
+            header,
+            begin_timestamp_ms=begin,
+            end_timestamp_ms=int(stored[-1]),
+            begin_phy_offset=int(phy_offset[0]) if first == 1 else header.begin_phy_offset,
+            end_phy_offset=int(phy_offset[-1]),
+            used_slots=header.used_slots + (count if self._counts_every_put else new_slots),
+            index_count=first + count,
+        )
+        return count
+
+    def _chain(self, slot: Array, first: int) -> tuple[Array, int]:
+        """Hang entries ``first``, ``first`` + 1, … on their slots: what each one follows, and how many slots were empty."""
+        order = np.argsort(slot, kind="stable")
+        by_slot = slot[order]
+        numbers = (order + first).astype(np.int32)
+        starts = np.ones(len(slot), bool)
+        starts[1:] = by_slot[1:] != by_slot[:-1]
+        previous = np.empty(len(slot), np.int32)
+        previous[1:] = numbers[:-1]
+        previous[starts] = self._slots[by_slot[starts]]
+        new_slots = int(np.count_nonzero(previous[starts] == index.NO_ENTRY))
+        ends = np.append(starts[1:], True)
+        self._slots[by_slot[ends]] = numbers[ends]
+        result = np.empty(len(slot), np.int32)
+        result[order] = previous
+        return result, new_slots
+
+    def _seal(self) -> None:
+        """The open file is complete: its slots and header go to the scratch file."""
+        header, base = self._header, self._base
+        self._spool.write(base + index.slot_at(0), self._slots.astype(f">{index.SLOT.fields[0].type}").tobytes())
+        self._spool.write(base, header.pack())
+        full = self._is_full
+        self._done.append(
+            IndexFileResult(
+                self._name,
+                self.file_size_bytes,
+                header,
+                header.end_timestamp_ms,
+                full,
+                lambda: self._content(base),
+            )
+        )
+
+    def _content(self, base: int) -> Iterator[bytes]:
+        for at in range(0, self.file_size_bytes, _CHUNK_SIZE_BYTES):
+            size = min(_CHUNK_SIZE_BYTES, self.file_size_bytes - at)
+            data = self._spool.read(base + at, size)
+            yield data + bytes(size - len(data))
+
+
+def _seconds(stored: Array, begin: int) -> Array:
+    """Whole seconds behind a begin time, as an entry stores them."""
+    if begin <= 0:
+        return np.zeros(len(stored), np.int64)
+    seconds: Array = np.clip((stored - begin) // 1000, 0, _LARGEST_SECONDS)
+    return seconds

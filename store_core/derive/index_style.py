@@ -1,0 +1,73 @@
+"""What the index files that stand tell about the broker that wrote them, so that a rebuilt index is the same (store format 7.3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from store_core.codec.record import RecordError, decode_record
+from store_core.codec.tags import index_text_hash, index_texts
+from store_core.layout import index, record
+from store_core.storage.store import Store
+
+_SAMPLES: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class IndexStyle:
+    """``tags``: tags are indexed too (5.4.0). ``counts_every_put``: the header's used slots count entries (4.3.0)."""
+
+    tags: bool = False
+    counts_every_put: bool = False
+
+
+def index_style(store: Store, slots: int, entries: int) -> IndexStyle:
+    """Told by the newest index file that holds anything; a later release's default without one."""
+    for path in reversed(store.index_files):
+        data = store.cache.read(path, 0, index.HEADER.size_bytes)
+        if len(data) < index.HEADER.size_bytes:
+            continue
+        header = index.HEADER.read(data)
+        last = min(header["index_count"], entries) - 1
+        if last >= 1:
+            # With as many used slots as entries there may simply have been no collision yet.
+            counts = header["used_slots"] == last and last > slots
+            return IndexStyle(
+                _has_tags(store, path, slots, last), counts or _counts_every_put(store, path, slots, last)
+            )
+    return IndexStyle()
+
+
+def _counts_every_put(store: Store, path: Path, slots: int, last: int) -> bool:
+    """Whether used slots are as many as entries although an entry follows another on its slot."""
+    header = index.HEADER.read(store.cache.read(path, 0, index.HEADER.size_bytes))
+    if header["used_slots"] != last:
+        return False
+    size = index.ENTRY.size_bytes
+    first = max(last - _SAMPLES, 1)
+    data = store.cache.read(path, index.entry_at(slots, first), (last + 1 - first) * size)
+    return any(entry[3] > 0 for entry in index.ENTRY.struct.iter_unpack(data[: len(data) // size * size]))
+
+
+def _has_tags(store: Store, path: Path, slots: int, last: int) -> bool:
+    """Whether one of the newest entries is a tag of its record and none of its keys."""
+    size = index.ENTRY.size_bytes
+    first = max(last - _SAMPLES, 1)
+    data = store.cache.read(path, index.entry_at(slots, first), (last + 1 - first) * size)
+    for key_hash, phy_offset, _, _ in index.ENTRY.struct.iter_unpack(data[: len(data) // size * size]):
+        head = store.log.read(phy_offset, record.PREFIX.size_bytes)
+        if len(head) < record.PREFIX.size_bytes:
+            continue
+        record_size, magic = record.PREFIX.struct.unpack(head)
+        if magic not in (record.MAGIC_V1, record.MAGIC_V2) or not 0 < record_size <= record.MAX_RECORD_SIZE_BYTES:
+            continue
+        try:
+            message = decode_record(store.log.read(phy_offset, record_size), 0, phy_offset, record_size)
+        except RecordError:  # damaged: another entry will tell
+            continue
+        keys = {index_text_hash(t) for t in index_texts(message.topic, message.properties)}
+        with_tags = {index_text_hash(t) for t in index_texts(message.topic, message.properties, with_tags=True)}
+        if key_hash in with_tags - keys:
+            return True
+    return False

@@ -1,0 +1,154 @@
+"""Which message stands at which number of a queue (store behaviour 7 and 15, rows 6 to 9).
+
+A queue is built by queue offset, not by arrival. Where numbers go back at a higher physical offset, a topic was deleted
+and created again, or a broker that had lost the queue's tail gave the same numbers once more: the later messages count,
+those before keep only the numbers below. A single record whose number fits neither neighbour is damaged, not a new begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from store_core.derive.dispatch import Rows
+from store_core.layout import queue, record
+
+# Numbers a broker may have skipped without a record: more than the lost bytes can explain, and this, is not believed.
+_UNEXPLAINED_GAP: Final = 1 << 16
+_LARGEST_QUEUE_OFFSET: Final = (1 << 62) // queue.ENTRY.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Consecutive numbers [queue_offset, queue_offset + count) held by the rows from ``row`` on."""
+
+    queue_offset: int
+    row: int
+    count: int
+
+    @property
+    def end(self) -> int:
+        return self.queue_offset + self.count
+
+
+class Misnumbered(NamedTuple):
+    """A record whose own number cannot be; ``placed_at`` is where it must stand, None if that place is taken."""
+
+    row: int
+    phy_offset: int
+    queue_offset: int
+    placed_at: int | None
+
+
+@dataclass(slots=True)
+class Numbering:
+    """The stretches of a queue in order of their numbers. ``superseded``: rows whose numbers were given again later."""
+
+    stretches: list[Stretch] = field(default_factory=list)
+    misnumbered: list[Misnumbered] = field(default_factory=list)
+    superseded: int = 0
+    generations: int = 1
+
+    @property
+    def first_queue_offset(self) -> int:
+        return self.stretches[0].queue_offset if self.stretches else 0
+
+    @property
+    def end_queue_offset(self) -> int:
+        return self.stretches[-1].end if self.stretches else 0
+
+    @property
+    def entries(self) -> int:
+        return sum(s.count for s in self.stretches)
+
+    @property
+    def gaps(self) -> list[tuple[int, int]]:
+        """(first missing number, how many) between the first and the last message."""
+        return [(a.end, b.queue_offset - a.end) for a, b in pairwise(self.stretches) if b.queue_offset > a.end]
+
+
+class _Piece(NamedTuple):
+    """A stretch with where its first and last record lie."""
+
+    stretch: Stretch
+    phy_offset: int
+    last_phy_offset: int
+
+
+def number_rows(chunks: Iterable[Rows]) -> Numbering:
+    """Number a queue's rows, given in log order by the chunk."""
+    numbering = Numbering()
+    held: _Piece | None = None  # judged when the next one is known
+    for piece in _joined(_pieces(chunks)):
+        if held is not None:
+            _place(numbering, held, piece)
+        held = piece
+    if held is not None:
+        _place(numbering, held, None)
+    return numbering
+
+
+def _pieces(chunks: Iterable[Rows]) -> Iterable[_Piece]:
+    row = 0
+    for rows in chunks:
+        numbers, phy_offsets = rows["queue_offset"], rows["phy_offset"]
+        starts = np.flatnonzero(np.diff(numbers) != 1) + 1
+        edges = [0, *starts.tolist(), len(rows)]
+        for begin, end in pairwise(edges):
+            yield _Piece(
+                Stretch(int(numbers[begin]), row + begin, end - begin),
+                int(phy_offsets[begin]),
+                int(phy_offsets[end - 1]),
+            )
+        row += len(rows)
+
+
+def _joined(pieces: Iterable[_Piece]) -> Iterable[_Piece]:
+    """Pieces that go on across a chunk's end are one."""
+    open_piece: _Piece | None = None
+    for piece in pieces:
+        if open_piece is not None and open_piece.stretch.end == piece.stretch.queue_offset:
+            whole = open_replace(piece.stretch, count=open_piece.stretch.count + piece.stretch.count)
+            open_piece = _Piece(whole, open_piece.phy_offset, piece.last_phy_offset)
+            continue
+        if open_piece is not None:
+            yield open_piece
+        open_piece = piece
+    if open_piece is not None:
+        yield open_piece
+
+
+def _place(numbering: Numbering, piece: _Piece, following: _Piece | None) -> None:
+    """Put a piece behind what stands, or set it right first."""
+    stretch, stack = piece.stretch, numbering.stretches
+    expected = numbering.end_queue_offset
+    fits = 0 <= stretch.queue_offset <= _LARGEST_QUEUE_OFFSET
+    if stack and stretch.queue_offset != expected:
+        room = (piece.phy_offset // record.MIN_RECORD_SIZE_BYTES) + _UNEXPLAINED_GAP
+        fits = fits and stretch.queue_offset - expected <= room
+        if following is not None and stretch.count == 1 and following.stretch.queue_offset in (expected, expected + 1):
+            fits = False  # its neighbours agree with each other
+    if not fits:
+        free = stack and stretch.count == 1 and (following is None or following.stretch.queue_offset != expected)
+        if following is None and stretch.queue_offset >= 0 and stretch.queue_offset < expected:
+            free = False
+        placed = expected if free else None
+        numbering.misnumbered.append(Misnumbered(stretch.row, piece.phy_offset, stretch.queue_offset, placed))
+        if placed is None:
+            return
+        stretch = replace(stretch, queue_offset=placed)
+    if stack and stretch.queue_offset < expected:
+        numbering.generations += 1
+    while stack and stack[-1].queue_offset >= stretch.queue_offset:
+        numbering.superseded += stack.pop().count
+    if stack and stack[-1].end > stretch.queue_offset:
+        numbering.superseded += stack[-1].end - stretch.queue_offset
+        stack[-1] = replace(stack[-1], count=stretch.queue_offset - stack[-1].queue_offset)
+    if stack and stack[-1].end == stretch.queue_offset and stack[-1].row + stack[-1].count == stretch.row:
+        stack[-1] = replace(stack[-1], count=stack[-1].count + stretch.count)
+    else:
+        stack.append(stretch)

@@ -1,0 +1,208 @@
+"""Queue files from the log: the one builder for rebuild, recover, truncate and put (store format 6; store behaviour 7, 15)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_core.derive.ext import ExtPlan
+from store_core.derive.numbering import Misnumbered, Numbering, Stretch, number_rows
+from store_core.derive.spool import READ_ROWS, RowsByQueue
+from store_core.layout import paths, queue
+from store_core.storage.sequence import SegmentSequence
+from store_core.storage.store import QueueKey
+
+ENTRY_SIZE_BYTES: Final = queue.ENTRY.size_bytes
+_NOT_WRITTEN: Final = (0, 0, 0)
+FILLER: Final = (queue.FILLER_PHY_OFFSET, queue.FILLER_SIZE_BYTES, queue.FILLER_TAGS_CODE)
+Entry = tuple[int, int, int]  # phy_offset, size_bytes, tags_code
+GapEntry = Callable[[QueueKey, int], Entry | None]
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFile:
+    """One file to be: its content comes by the chunk, each time it is asked for. ``mtime_ms``: its last message's store time."""
+
+    name: str
+    size_bytes: int
+    mtime_ms: int
+    read: Callable[[], Iterator[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSummary:
+    """What a queue built from the log holds. Numbers are queue offsets; ``gaps`` are (first missing, how many)."""
+
+    first_queue_offset: int
+    end_queue_offset: int
+    messages: int
+    gaps: tuple[tuple[int, int], ...]
+    misnumbered: tuple[Misnumbered, ...]
+    superseded: int
+    generations: int
+    last_phy_offset: int
+    last_store_timestamp_ms: int
+
+
+class QueueBuilder:
+    """Builds the files of ordinary queues from spooled rows.
+
+    ``gap_entry(key, queue_offset)`` gives the entry for a number between two messages that no message has; None, or no
+    function, makes it a filler, which a broker takes for an entry that cannot be read (a zero would end the queue
+    there). ``existing`` are the queues that stand: their entries for records before the log's first byte
+    (``log_min_phy_offset``) are carried over into the first file, instead of fillers.
+    """
+
+    def __init__(
+        self,
+        rows: RowsByQueue,
+        file_size_bytes: int,
+        *,
+        gap_entry: GapEntry | None = None,
+        existing: dict[QueueKey, SegmentSequence] | None = None,
+        log_min_phy_offset: int = 0,
+        ext_file_size_bytes: int | None = None,
+    ) -> None:
+        self._rows = rows
+        self.file_size_bytes = file_size_bytes
+        self._gap_entry = gap_entry
+        self._existing = existing or {}
+        self._log_min = log_min_phy_offset
+        self._ext_size = ext_file_size_bytes
+        self._numbering = lru_cache(maxsize=1024)(self._number)
+
+    def keys(self) -> list[QueueKey]:
+        """The ordinary queues that messages were dispatched to."""
+        return [key for key in self._rows.queue_keys() if key.topic not in self._rows.rules.batch_topics]
+
+    def summary(self, key: QueueKey) -> QueueSummary:
+        """What the queue's files will hold."""
+        numbering = self._numbering(key)
+        last = self._last_row(key, numbering, numbering.end_queue_offset)
+        return QueueSummary(
+            numbering.first_queue_offset,
+            numbering.end_queue_offset,
+            numbering.entries,
+            tuple(numbering.gaps),
+            tuple(numbering.misnumbered),
+            numbering.superseded,
+            numbering.generations,
+            last_phy_offset=int(last["phy_offset"]) if last is not None else -1,
+            last_store_timestamp_ms=int(last["store_timestamp_ms"]) if last is not None else 0,
+        )
+
+    def files(self, key: QueueKey) -> Iterator[QueueFile]:
+        """The queue's files in order, from the one that holds the first message; none for a queue without messages."""
+        numbering = self._numbering(key)
+        size = self.file_size_bytes
+        per_file = size // ENTRY_SIZE_BYTES
+        if not numbering.stretches:
+            return
+        first = numbering.first_queue_offset // per_file
+        last = (numbering.end_queue_offset - 1) // per_file
+        for number in range(first, last + 1):
+            start, end = number * per_file, (number + 1) * per_file
+            row = self._last_row(key, numbering, end)
+            mtime = int(row["store_timestamp_ms"]) if row is not None else 0
+            yield QueueFile(
+                paths.segment_name(number * size),
+                size,
+                mtime,
+                lambda s=start, e=end: self._content(key, s, e),  # type: ignore[misc]  # bound now, not when called
+            )
+
+    def ext_files(self, key: QueueKey) -> Iterator[QueueFile]:
+        """The queue's ConsumeQueueExt files; none unless an ext file size was given, or for a light queue."""
+        plan = self._ext_plan(key)
+        if plan is None:
+            return
+        numbering = self._numbering(key)
+        for number in range(plan.files(numbering.entries)):
+            ends = plan.units_before(number + 1)
+            row = self._nth_row(key, numbering, min(ends, numbering.entries) - 1)
+            yield QueueFile(
+                paths.segment_name(number * plan.file_size_bytes),
+                plan.file_size_bytes,
+                int(row["store_timestamp_ms"]),
+                lambda n=number: plan.content(n, self._ordered(key, numbering, plan.units_before(n))),  # type: ignore[misc]
+            )
+
+    def _number(self, key: QueueKey) -> Numbering:
+        return number_rows(self._rows.rows(key))
+
+    def _ext_plan(self, key: QueueKey) -> ExtPlan | None:
+        if self._ext_size is None or key.topic.startswith(paths.LMQ_PREFIX):
+            return None
+        return ExtPlan(self._ext_size)
+
+    def _last_row(self, key: QueueKey, numbering: Numbering, end: int) -> Any:
+        """The row of the last message below a number; None if there is none."""
+        for stretch in reversed(numbering.stretches):
+            if stretch.queue_offset < end:
+                row = stretch.row + min(stretch.end, end) - 1 - stretch.queue_offset
+                return next(self._rows.rows(key, row, row + 1))[0]
+        return None
+
+    def _nth_row(self, key: QueueKey, numbering: Numbering, number: int) -> Any:
+        return next(self._ordered(key, numbering, number))[0]
+
+    def _ordered(self, key: QueueKey, numbering: Numbering, skip: int) -> Iterator[Any]:
+        """Rows in the order of their numbers, without the first ``skip``."""
+        for stretch in numbering.stretches:
+            if skip < stretch.count:
+                yield from self._rows.rows(key, stretch.row + skip, stretch.row + stretch.count)
+            skip = max(skip - stretch.count, 0)
+
+    def _content(self, key: QueueKey, start: int, end: int) -> Iterator[bytes]:
+        """Entries [start, end) of a queue as bytes, by the chunk."""
+        numbering = self._numbering(key)
+        for at in range(start, end, READ_ROWS):
+            yield self._chunk(key, numbering, at, min(at + READ_ROWS, end)).tobytes()
+
+    def _chunk(self, key: QueueKey, numbering: Numbering, start: int, end: int) -> Array:
+        entries = np.zeros(end - start, queue.ENTRY.dtype)
+        first, queue_end = numbering.first_queue_offset, numbering.end_queue_offset
+        entries[: max(min(queue_end, end) - start, 0)] = FILLER
+        if start < first:
+            self._carry(key, entries[: first - start], start)
+        if self._gap_entry is not None:
+            for gap, count in numbering.gaps:
+                for number in range(max(gap, start), min(gap + count, end)):
+                    entries[number - start] = self._gap_entry(key, number) or FILLER
+        before = 0  # messages in front, which ext addresses count
+        for stretch in numbering.stretches:
+            low, high = max(stretch.queue_offset, start), min(stretch.end, end)
+            if low < high:
+                place = slice(low - start, high - start)
+                self._fill(key, entries[place], stretch, low, before + low - stretch.queue_offset)
+            before += stretch.count
+        return entries
+
+    def _fill(self, key: QueueKey, entries: Array, stretch: Stretch, low: int, ordinal: int) -> None:
+        """Write the entries of a stretch from number ``low`` on; the first is the queue's message number ``ordinal``."""
+        row = stretch.row + low - stretch.queue_offset
+        plan = self._ext_plan(key)
+        at = 0
+        for rows in self._rows.rows(key, row, row + len(entries)):
+            part = entries[at : at + len(rows)]
+            for name in queue.ENTRY.names:
+                part[name] = rows[name]
+            if plan is not None:
+                part["tags_code"] = plan.addresses(ordinal + at, len(rows))
+            at += len(rows)
+
+    def _carry(self, key: QueueKey, entries: Array, start: int) -> None:
+        """Take over entries for records that have expired, from the queue that stands."""
+        files = self._existing.get(key)
+        if files is None:
+            return
+        data = files.read(start * ENTRY_SIZE_BYTES, len(entries) * ENTRY_SIZE_BYTES)
+        old = np.frombuffer(data, queue.ENTRY.dtype, len(data) // ENTRY_SIZE_BYTES)
+        expired = (old["size_bytes"] > 0) & (old["phy_offset"] >= 0) & (old["phy_offset"] < self._log_min)
+        entries[: len(old)][expired] = old[expired]
