@@ -112,7 +112,7 @@ def _joined(pieces: Iterable[_Piece]) -> Iterable[_Piece]:
     open_piece: _Piece | None = None
     for piece in pieces:
         if open_piece is not None and open_piece.stretch.end == piece.stretch.queue_offset:
-            whole = open_replace(piece.stretch, count=open_piece.stretch.count + piece.stretch.count)
+            whole = replace(open_piece.stretch, count=open_piece.stretch.count + piece.stretch.count)
             open_piece = _Piece(whole, open_piece.phy_offset, piece.last_phy_offset)
             continue
         if open_piece is not None:
