@@ -25,7 +25,7 @@ def split_inner_batch(body: bytes) -> list[BatchItem]:
 
     An item has no checksum and no message id of its own; the size in front of it is not believed, as by clients.
     """
-    items = []
+    items: list[BatchItem] = []
     at = 0
     while at < len(body):
         if len(body) - at < _HEAD.size_bytes:

@@ -25,7 +25,12 @@ _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|(.))", re
 _ESCAPED: Final = {
     **{character: character for character in "\"'/\\"},
     **{str(number): chr(number) for number in range(8)},
-    **{"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"},
+    "b": "\b",
+    "f": "\f",
+    "n": "\n",
+    "r": "\r",
+    "t": "\t",
+    "v": "\v",
 }
 _WORDS: Final[dict[str, bool | None]] = {"true": True, "false": False, "null": None, "NaN": None, "undefined": None}
 _REFERENCE: Final = "$ref"

@@ -11,8 +11,14 @@ Layout = Literal["4", "5", "5.4"]  # 4.x and 5.0 to 5.3 share one layout
 
 _SAFE_INTEGER: Final = (1 << 53) - 1  # what is beyond it stands in quotes in the browser-compatible form
 _SHORT_ESCAPES: Final = {
-    **{'"': '\\"', "\\": "\\\\", "/": "\\/"},
-    **{"\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"},
+    '"': '\\"',
+    "\\": "\\\\",
+    "/": "\\/",
+    "\b": "\\b",
+    "\f": "\\f",
+    "\n": "\\n",
+    "\r": "\\r",
+    "\t": "\\t",
 }
 
 
