@@ -1,0 +1,223 @@
+"""The derived files a log asks for, compared with those that stand: what to write, what to remove.
+
+Everything is built anew in scratch files and compared byte for byte; what is equal stays untouched. So there is one way
+for recover, truncate and rebuild, and a sane store gives an empty list.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+from store_core.derive.batch import BatchQueueBuilder
+from store_core.derive.dispatch import Dispatcher, dispatch_rules
+from store_core.derive.index import IndexBuilder, IndexFileResult
+from store_core.derive.index_style import index_style
+from store_core.derive.queues import Entry, GapEntry, QueueBuilder
+from store_core.derive.spool import QueueSpooler
+from store_core.findings import Finding
+from store_core.layout import paths, queue
+from store_core.read.index import index_sizes
+from store_core.scan.log import ScanOptions, scan_log
+from store_core.storage.sequence import Segment, SegmentSequence
+from store_core.storage.store import QueueKey, Store
+
+_NS_PER_MS: Final = 1_000_000
+
+
+class Made(Protocol):
+    """A file to be, as the builders give it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def size_bytes(self) -> int: ...
+    @property
+    def mtime_ms(self) -> int: ...
+    @property
+    def read(self) -> Callable[[], Iterator[bytes]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A derived file that differs from what stands. ``path`` is relative to the root; ``read`` gives the content."""
+
+    path: str
+    size_bytes: int
+    mtime_ns: int
+    read: Callable[[], Iterator[bytes]]
+
+
+@dataclass(slots=True)
+class DerivedChanges:
+    """New files, and files and folders that must go; paths relative to the root."""
+
+    new: list[NewFile] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    removed_folders: list[str] = field(default_factory=list)
+
+
+class Derivation:
+    """Queues and index built from a log. A context: its scratch files vanish with it.
+
+    ``log_store`` is the store with the log as it will be; ``store`` the store as it is.
+    """
+
+    def __init__(self, store: Store, log_store: Store, scratch: Path, *, batch_topics: Iterable[str] = ()) -> None:
+        self._store = store
+        self._stack = ExitStack()
+        self.sizes = index_sizes(store)
+        style = index_style(store, self.sizes.slots, self.sizes.entries)
+        self._dispatcher = Dispatcher(dispatch_rules(store, batch_topics=batch_topics))
+        spooler = QueueSpooler(self._dispatcher, scratch)
+        names = [path.name for path in store.index_files]
+        self._index = IndexBuilder(
+            scratch, self.sizes.slots, self.sizes.entries, names, counts_every_put=style.counts_every_put
+        )
+        self._stack.callback(self._index.close)
+        options = ScanOptions(check_crc=False, index_keys=True, index_tags=style.tags)
+        for table in scan_log(log_store, options=options):
+            spooler.add(table)
+            self._index.add(table)
+        self.rows = self._stack.enter_context(spooler.finish())
+        self.index_files: list[IndexFileResult] = self._index.finish()
+        self._log_min = log_store.log.min_phy_offset
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What had to be assumed."""
+        return [*self._dispatcher.findings(), *self.sizes.findings]
+
+    def queues(self, gap_entry: GapEntry | None = None) -> QueueBuilder:
+        """The builder of the ordinary queues."""
+        existing = dict(self._store.queues)
+        size = _file_size(existing.values()) or self._store.settings.queue_file_size_bytes
+        ext = _file_size(self._store.ext_queues.values())
+        return QueueBuilder(
+            self.rows,
+            size or queue.DEFAULT_FILE_SIZE_BYTES,
+            gap_entry=gap_entry,
+            existing=existing,
+            log_min_phy_offset=self._log_min,
+            ext_file_size_bytes=ext or None,
+        )
+
+    def batch_queues(self) -> BatchQueueBuilder:
+        """The builder of the batch queues."""
+        existing = self._store.batch_queues
+        size = _file_size(existing.values()) or self._store.settings.batch_queue_file_size_bytes
+        return BatchQueueBuilder(
+            self.rows, size or queue.DEFAULT_BATCH_FILE_SIZE_BYTES, existing=existing, log_min_phy_offset=self._log_min
+        )
+
+    def queue_changes(self, gap_entry: GapEntry | None = None) -> DerivedChanges:
+        """What to do so that every queue holds what the log says."""
+        changes = DerivedChanges()
+        builder, batch = self.queues(gap_entry), self.batch_queues()
+        ordinary, batches = set(builder.keys()), set(batch.keys())
+        for key in sorted(ordinary | set(self._store.queues)):
+            files = list(builder.files(key)) if key in ordinary else []
+            self._compare(paths.CONSUMEQUEUE, key, self._store.queues.get(key), files, changes)
+        for key in sorted(batches | set(self._store.batch_queues)):
+            files = list(batch.files(key)) if key in batches else []
+            self._compare(paths.BATCHCONSUMEQUEUE, key, self._store.batch_queues.get(key), files, changes)
+        for key in sorted(self._store.ext_queues):
+            files = list(builder.ext_files(key)) if key in ordinary else []
+            self._compare(paths.CONSUMEQUEUE_EXT, key, self._store.ext_queues.get(key), files, changes)
+        return changes
+
+    def index_changes(self) -> DerivedChanges:
+        """What to do so that the index is what a broker would build from the log."""
+        changes = DerivedChanges()
+        for made in self.index_files:
+            path = self._store.root / paths.INDEX / made.name
+            if not same_content(self._store, path, made):
+                changes.new.append(_new_file(f"{paths.INDEX}/{made.name}", made))
+        names = {made.name for made in self.index_files}
+        changes.removed += [self._store.relative(p) for p in self._store.index_files if p.name not in names]
+        return changes
+
+    def _compare(
+        self, tree: str, key: QueueKey, existing: SegmentSequence | None, made: Iterable[Made], changes: DerivedChanges
+    ) -> None:
+        folder = PurePosixPath(tree) / key.topic / str(key.queue_id)
+        standing = {s.name: s for s in existing.segments} if existing is not None else {}
+        wanted = {file.name: file for file in made}
+        for name, file in wanted.items():
+            if not same_content(self._store, self._store.root / folder / name, file):
+                changes.new.append(_new_file(str(folder / name), file))
+        first = min(wanted, default=None)
+        for name, segment in standing.items():
+            in_front = first is None or name < first
+            if name in wanted or (in_front and existing is not None and self._is_expired(existing, segment, tree)):
+                continue
+            changes.removed.append(str(folder / name))
+        if existing is not None:
+            for stray in existing.strays:
+                if stray.is_folder:
+                    changes.removed_folders += [] if any(stray.path.iterdir()) else [self._store.relative(stray.path)]
+                else:
+                    changes.removed.append(self._store.relative(stray.path))
+
+    def _is_expired(self, files: SegmentSequence, segment: Segment, tree: str) -> bool:
+        """Whether a file's last entry points before the log's first byte, so that it may stay as it is."""
+        if tree == paths.CONSUMEQUEUE_EXT or segment.size_bytes != files.file_size_bytes:
+            return False
+        layout = queue.BATCH_ENTRY if tree == paths.BATCHCONSUMEQUEUE else queue.ENTRY
+        data = files.read(segment.end_phy_offset - layout.size_bytes, layout.size_bytes)
+        if len(data) < layout.size_bytes:
+            return False
+        last = layout.read(data)
+        return bool(last["size_bytes"] > 0 and 0 <= last["phy_offset"] < self._log_min)
+
+
+def same_content(store: Store, path: Path, made: Made) -> bool:
+    """Whether a file stands and holds exactly this."""
+    try:
+        if os.stat(path).st_size != made.size_bytes:
+            return False
+    except OSError:
+        return False
+    at = 0
+    for chunk in made.read():
+        if store.cache.read(path, at, len(chunk)) != chunk:
+            return False
+        at += len(chunk)
+    return at == made.size_bytes
+
+
+def scratch_folder_has(folder: Path, size_bytes: int) -> bool:
+    """Whether a scratch folder has room."""
+    return shutil.disk_usage(folder).free > size_bytes
+
+
+def tombstone_entries(places: Mapping[tuple[QueueKey, int], tuple[int, int]]) -> GapEntry:
+    """The gap function for tombstones that were put where there was room: their place and size, no tag."""
+
+    def gap_entry(key: QueueKey, queue_offset: int) -> Entry | None:
+        place = places.get((key, queue_offset))
+        return None if place is None else (place[0], place[1], 0)
+
+    return gap_entry
+
+
+def _new_file(path: str, made: Made) -> NewFile:
+    return NewFile(path, made.size_bytes, made.mtime_ms * _NS_PER_MS, made.read)
+
+
+def _file_size(sequences: Iterable[SegmentSequence]) -> int:
+    return next((s.file_size_bytes for s in sequences if s.file_size_bytes), 0)
