@@ -11,6 +11,7 @@ once all before it was synced (``MARKS``) is damage.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -107,8 +108,8 @@ def start_journal(writer: Writer, kind: str, plan_id: str, **begin: Any) -> Jour
     journal = Journal(f"{number:0{_SEQUENCE_DIGITS}d}-{kind}-{plan_id[:8]}", [], 0)
     writer.mkdir(journal.folder, mode=OUR_FOLDER_MODE)
     writer.create(journal.file, mode=OUR_FILE_MODE)
-    first = {"entry": "begin", "kind": kind, "plan_id": plan_id, "root_mtime_ns": root_mtime_ns, **begin}
-    journal.append(writer, first)
+    first = {"entry": "begin", "kind": kind, "plan_id": plan_id, "made_at_ms": time.time_ns() // 1_000_000}
+    journal.append(writer, {**first, "root_mtime_ns": root_mtime_ns, **begin})
     writer.sync_folder(journal.folder)
     writer.sync_folder(UNDO_FOLDER)
     writer.sync_folder(OURS)

@@ -33,7 +33,6 @@ class StoreLock:
         self._fd: int | None = None
         self._inode = (0, 0)
         self.created = False  # by us, because the store had none
-        self.remove_when_released = False
 
     @property
     def held(self) -> bool:
@@ -49,18 +48,18 @@ class StoreLock:
         return self
 
     def release(self) -> None:
-        """Give the lock up, and remove the file where ``remove_when_released``."""
-        if self._fd is None:
-            return
-        fd, self._fd = self._fd, None
-        try:
-            if self.remove_when_released:
-                with self._writer.keeping_folder_mtime(""):
-                    self._writer.unlink(LOCK)
-                self._writer.sync_folder("")
-        finally:
+        """Give the lock up."""
+        if self._fd is not None:
+            fd, self._fd = self._fd, None
             held_inodes.discard(self._inode)
             os.close(fd)
+
+    def remove_file(self) -> None:
+        """Remove the file while the lock is held, for a store that had none. Raises OSError."""
+        with self._writer.keeping_folder_mtime(""):
+            self._writer.unlink(LOCK)
+        self._writer.sync_folder("")
+        self.created = False
 
     def __enter__(self) -> Self:
         return self if self.held else self.acquire()

@@ -1,0 +1,150 @@
+"""Carry a plan out so that it happens wholly or not at all, whatever stops it, and can be undone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from store_core.errors import FailedError, PlanOutOfDateError
+from store_core.mend.change import Change
+from store_core.mend.expect import assert_expected, assert_room
+from store_core.mend.plan import Plan
+from store_core.mend.prepare import Preparation
+from store_core.mend.settle import Outcome, changing, remove_change, settle, take_back
+from store_core.storage.failure import failed
+from store_core.storage.journal import Journal, State, list_ids, read_journal, start_journal
+from store_core.storage.live import assert_not_live
+from store_core.storage.lock import StoreLock
+from store_core.storage.ops import FileOps
+from store_core.storage.writer import Writer
+
+_NOTHING_CHANGED = "nothing was changed"
+_PUT_BACK = "everything was put back as it was"
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A plan that has been carried out. ``undo_id`` is what ``undo`` takes; ``kept_size_bytes`` what it keeps for that."""
+
+    undo_id: str
+    plan_id: str
+    kept_size_bytes: int
+    finished_earlier: bool = False  # an interrupted apply of the same plan was finished instead
+
+
+class _Progress:
+    """Adds up the bytes worked on and tells the sum."""
+
+    def __init__(self, tell: Callable[[int], None] | None) -> None:
+        self._tell = tell
+        self._done = 0
+
+    def __call__(self, size_bytes: int) -> None:
+        self._done += size_bytes
+        if self._tell is not None:
+            self._tell(self._done)
+
+
+def apply(
+    plan: Plan,
+    root: Path | str,
+    *,
+    writable_roots: Sequence[Path | str] = (),
+    lock: StoreLock | None = None,
+    check: Callable[[Path], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
+    ops: FileOps | None = None,
+) -> Applied:
+    """Carry out a plan on the store at ``root``.
+
+    An interrupted change found there is finished or taken back first. ``lock`` is the store's lock where the caller
+    holds it already. ``check`` looks at the changed store before it counts as done; an error it raises takes all back.
+    ``on_progress`` is told the bytes done so far, of ``work_size_bytes(plan)``.
+
+    Raises StoreInUseError (in use), PlanOutOfDateError (the store is not what the plan expects, or the plan was
+    carried out before), FailedError (no room, not allowed, I/O), UsageError (a path outside the store). After any of
+    them the store is as it was, or the error says that the next run will finish.
+    """
+    with changing(root, writable_roots, lock, ops) as (writer, held):
+        finished = _settle_first(plan, writer, held)
+        if finished is not None:
+            return finished
+        progress = _Progress(on_progress)
+        try:
+            assert_expected(plan, writer)
+            assert_room(plan, writer)
+        except OSError as error:
+            raise failed(error, "cannot read the store", state=_NOTHING_CHANGED) from error
+        journal = _prepare(plan, writer, held, progress)
+        change = _carry_out(writer, journal, progress, check)
+        return _applied(change)
+
+
+def _settle_first(plan: Plan, writer: Writer, lock: StoreLock) -> Applied | None:
+    """Finish or take back what was interrupted; gives the result if that was this very plan."""
+    settled = settle(writer, lock)
+    for id in reversed(list_ids(writer.root)):
+        journal = read_journal(writer.root, id)
+        if journal.last("begin").get("plan_id") == plan.id and journal.state is State.DONE:
+            if any(one.id == id and one.outcome is Outcome.FINISHED for one in settled):
+                return Applied(id, plan.id, Change(writer, journal).kept_size_bytes, finished_earlier=True)
+            raise PlanOutOfDateError(
+                f"this plan has been applied already, as {id}", to_do=f"rmqctl undo {id} takes it back"
+            )
+    return None
+
+
+def _prepare(plan: Plan, writer: Writer, lock: StoreLock, progress: _Progress) -> Journal:
+    """All that happens before the first change; whatever stops it, the folder it made is removed."""
+    before = set(list_ids(writer.root))
+    try:
+        journal = start_journal(
+            writer,
+            plan.kind,
+            plan.id,
+            policy=plan.policy,
+            lock_created=lock.created,
+            writable_roots=[str(path) for path in writer.places.writable_roots],
+            steps=len(plan.steps),
+        )
+        Preparation(plan, writer, journal, progress).run()
+        assert_not_live(writer.root, writer.places.writable_roots)  # building may have taken long
+    except BaseException as error:
+        _give_up(writer, lock, before)
+        if isinstance(error, OSError):
+            raise failed(error, "cannot prepare the change", state=_NOTHING_CHANGED) from error
+        raise
+    return journal
+
+
+def _give_up(writer: Writer, lock: StoreLock, before: set[str]) -> None:
+    """Remove what a preparation has made; what cannot be removed now, the next run removes."""
+    with suppress(OSError, FailedError):
+        for id in set(list_ids(writer.root)) - before:
+            journal = read_journal(writer.root, id)
+            if journal.state is State.PREPARED:
+                Change(writer, journal).mark_undone()
+            remove_change(writer, journal)
+        if lock.created:
+            lock.remove_file()
+
+
+def _carry_out(writer: Writer, journal: Journal, progress: _Progress, check: Callable[[Path], None] | None) -> Change:
+    change = Change(writer, journal, progress)
+    try:
+        left = change.forward()
+        if check is not None:
+            check(writer.root)
+        journal.mark(writer, State.DONE, **left)
+    except BaseException as error:
+        take_back(change)
+        if isinstance(error, OSError):
+            raise failed(error, "the change failed", state=_PUT_BACK) from error
+        raise
+    return change
+
+
+def _applied(change: Change) -> Applied:
+    return Applied(change.journal.id, change.plan.id, change.kept_size_bytes)

@@ -1,0 +1,215 @@
+"""A prepared change, carried out or taken back. Every act may be repeated: it starts from whatever state it finds."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from store_core.mend.content import Content
+from store_core.mend.expect import is_in_place
+from store_core.mend.originals import Original, OriginalFolder, Records, records_of
+from store_core.mend.plan import RANGES, Op, Plan, Step
+from store_core.mend.plan_json import plan_from_bytes
+from store_core.mend.prepare import PLAN_FILE, RESERVE_FILE
+from store_core.storage.digest import WINDOW_SIZE_BYTES, digest_file, windows
+from store_core.storage.journal import OUR_FILE_MODE, Journal, State
+from store_core.storage.writer import Ownership, Writer
+
+Advance = Callable[[int], None]
+
+
+class Change:
+    """The plan and the records of one journal, and what to do with them. All methods raise OSError."""
+
+    def __init__(self, writer: Writer, journal: Journal, advance: Advance = lambda size_bytes: None) -> None:
+        self.writer = writer
+        self.journal = journal
+        self.records: Records = records_of(journal)
+        self.plan: Plan = plan_from_bytes(writer.path(f"{journal.folder}/{PLAN_FILE}").read_bytes(), journal.folder)
+        self._advance = advance
+
+    @property
+    def kept_size_bytes(self) -> int:
+        return sum(original.kept_size_bytes for original in self.records.originals.values())
+
+    def forward(self) -> dict[str, Any]:
+        """Carry the change out durably; gives the words of the journal's last line: what was left behind."""
+        for path, steps in self.plan.by_path.items():
+            if is_in_place(steps):
+                self._write_in_place(path, steps)
+            elif steps[0].op is Op.REMOVE_FILE:
+                self._unlink(path)
+            elif steps[0].op is Op.REMOVE_FOLDER:
+                self._rmdir(path)
+            else:
+                self._put_new_file(path)
+        self._sync_folders()
+        return {
+            "files": {path: self._left(path) for path in self.plan.by_path},
+            "folders": {
+                path: mtime for path in self.records.folders if (mtime := self._folder_mtime(path)) is not None
+            },
+        }
+
+    def back(self, folders: Iterable[str] | None = None) -> None:
+        """Bring everything back durably: bytes, lengths, names, times; those of ``folders``, or of all."""
+        for path, steps in reversed(list(self.plan.by_path.items())):
+            original = self.records.originals[path]
+            if is_in_place(steps):
+                self._restore_in_place(original)
+            elif steps[0].op is Op.REMOVE_FOLDER:
+                self._make_folder(self.records.folders[path])
+            elif original.existed:
+                self._restore_whole(original)
+            else:
+                self._unlink(path)
+        self._remove_made_folders()
+        for path in self.records.folders if folders is None else folders:
+            if self.records.folders[path].existed:
+                self.writer.set_mtime_ns(path, self.records.folders[path].mtime_ns)
+        self._sync_folders()
+
+    def mark_undone(self) -> None:
+        """Say durably that all is back, on a full disk too."""
+        self._unlink(f"{self.journal.folder}/{RESERVE_FILE}")
+        self.journal.mark(self.writer, State.UNDONE)
+
+    def _write_in_place(self, path: str, steps: Sequence[Step]) -> None:
+        mtime_ns = self.records.originals[path].mtime_ns
+        for step in steps:
+            if step.op in RANGES:
+                self._write_range(step)
+            elif step.op is Op.SET_LENGTH:
+                self._set_length(path, step.size_bytes or 0)
+            mtime_ns = mtime_ns if step.mtime_ns is None else step.mtime_ns
+        self.writer.set_mtime_ns(path, mtime_ns)
+        self.writer.sync_file(path)
+
+    def _write_range(self, step: Step) -> None:
+        at = step.offset or 0
+        for chunk in new_chunks(self.writer, self.records, step):
+            self._put(step.path, at, chunk)
+            at += len(chunk)
+            self._advance(len(chunk))
+
+    def _put(self, path: str, at: int, data: bytes) -> None:
+        """Make a file hold ``data`` at a position; where it does already (zeros in a hole) nothing is written."""
+        real = self.writer.path(path)
+        if real.stat().st_size < at + len(data):
+            self.writer.set_length(path, at + len(data))
+        if b"".join(windows(real, at, len(data))) != data:
+            self.writer.write_range(path, at, data)
+
+    def _set_length(self, path: str, size_bytes: int) -> None:
+        if self.writer.path(path).stat().st_size != size_bytes:
+            self.writer.set_length(path, size_bytes)
+
+    def _put_new_file(self, path: str) -> None:
+        new = self.records.new_files[path]
+        if self._exists(new.staged):
+            self._make_missing_folders(path)
+            self._move(new.staged, path)
+        self._advance(new.size_bytes)
+
+    def _move(self, source: str, path: str) -> None:
+        """Give a file of ours its place; where a file system ends between them, a copy of it."""
+        try:
+            self.writer.rename(source, path)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            real = self.writer.path(source)
+            info = real.stat()
+            self._unlink(path)
+            self.writer.create(path, windows(real), mode=OUR_FILE_MODE)
+            self.writer.set_ownership(path, Ownership.of(info))
+            self.writer.set_mtime_ns(path, info.st_mtime_ns)
+            self.writer.sync_file(path)
+
+    def _restore_in_place(self, original: Original) -> None:
+        kept = self.writer.path(original.kept or "")
+        self._set_length(original.path, original.size_bytes)
+        for piece in original.ranges:
+            at = piece.offset
+            for window in windows(kept, piece.kept_offset, piece.size_bytes):
+                self._put(original.path, at, window)
+                at += len(window)
+                self._advance(len(window))
+        self.writer.set_mtime_ns(original.path, original.mtime_ns)
+        self.writer.sync_file(original.path)
+
+    def _restore_whole(self, original: Original) -> None:
+        kept = original.kept or ""
+        if self._exists(kept) and not self._is_same(kept, original.path):
+            self._move(kept, original.path)
+        self._advance(original.size_bytes)
+
+    def _is_same(self, one: str, other: str) -> bool:
+        with suppress(FileNotFoundError):
+            return self.writer.path(one).samefile(self.writer.path(other))
+        return False
+
+    def _make_missing_folders(self, path: str) -> None:
+        missing: list[OriginalFolder] = []
+        real = self.writer.path(path).parent
+        while not real.exists():
+            missing.append(self.records.folders[self.writer.places.name(real)])
+            real = real.parent
+        for folder in reversed(missing):
+            self._make_folder(folder)
+
+    def _make_folder(self, folder: OriginalFolder) -> None:
+        if not self._exists(folder.path):
+            self.writer.mkdir(folder.path)
+        self.writer.set_ownership(folder.path, folder.ownership)
+
+    def _remove_made_folders(self) -> None:
+        """Those that the change made; what somebody else has put into one since keeps it."""
+        made = [folder.path for folder in self.records.folders.values() if not folder.existed]
+        for path in sorted(made, key=len, reverse=True):
+            if self._exists(path) and not any(self.writer.path(path).iterdir()):
+                self.writer.rmdir(path)
+
+    def _unlink(self, path: str) -> None:
+        if self._exists(path):
+            self.writer.unlink(path)
+
+    def _rmdir(self, path: str) -> None:
+        if self._exists(path):
+            self.writer.rmdir(path)
+
+    def _exists(self, path: str) -> bool:
+        return os.path.lexists(self.writer.path(path))
+
+    def _sync_folders(self) -> None:
+        for path in self.records.folders:
+            if self._exists(path):
+                self.writer.sync_folder(path)
+
+    def _left(self, path: str) -> list[int] | None:
+        """Length and digest of what stands at a path now; None where nothing does."""
+        real = self.writer.path(path)
+        if not real.is_file():
+            return None
+        found = digest_file(real)
+        return [found.size_bytes, found.crc32c]
+
+    def _folder_mtime(self, path: str) -> int | None:
+        with suppress(FileNotFoundError):
+            return self.writer.path(path).stat().st_mtime_ns
+        return None
+
+
+def new_chunks(writer: Writer, records: Records, step: Step) -> Iterator[bytes]:
+    """The bytes that a step puts into its range, a window at a time."""
+    if step.op is Op.ZERO_RANGE:
+        size_bytes = step.size_bytes or 0
+        for offset in range(0, size_bytes, WINDOW_SIZE_BYTES):
+            yield bytes(min(WINDOW_SIZE_BYTES, size_bytes - offset))
+    elif isinstance(step.content, Content):
+        yield from step.content.chunks()
+    else:
+        yield from windows(writer.path(records.new_ranges[step.path, step.offset or 0].staged))

@@ -1,0 +1,244 @@
+"""Before a change: keep what it will overwrite or remove, build what it will put there, and make both durable."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import count
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from crc32c import crc32c
+
+from store_core.errors import FailedError, PlanOutOfDateError
+from store_core.mend.content import Building, Built, Chunk, builder_named
+from store_core.mend.expect import expected_range, is_in_place
+from store_core.mend.originals import KeptRange, Original, OriginalFolder, Staged, to_entry
+from store_core.mend.plan import NEW_FILES, RANGES, Op, Plan, Step
+from store_core.mend.plan_json import plan_to_bytes
+from store_core.storage.digest import digest_file, windows
+from store_core.storage.journal import OUR_FILE_MODE, UNDO_FOLDER, Journal, State, make_our_folders
+from store_core.storage.writer import Ownership, Writer
+
+PLAN_FILE: Final = "plan.json"
+RESERVE_FILE: Final = "reserve"  # given up so that a full disk has room for the journal's line that all is back
+_RESERVE: Final = b"\n" * (64 << 10)
+_FILE_BITS: Final = 0o666
+_NO_LINKS: Final = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+
+Advance = Callable[[int], None]
+
+
+class Preparation:
+    """Fills a change's folder. Nothing of the store itself is touched; every failure leaves only that folder behind."""
+
+    def __init__(self, plan: Plan, writer: Writer, journal: Journal, advance: Advance) -> None:
+        self._plan = plan
+        self._writer = writer
+        self._journal = journal
+        self._advance = advance
+        self._numbers = count()
+        self._folders: dict[str, None] = {}  # that new files were put into, to be synced
+
+    def run(self) -> None:
+        """Keep, build, sync, and mark the journal as prepared. Raises OSError, FailedError, PlanOutOfDateError."""
+        plan_file = f"{self._journal.folder}/{PLAN_FILE}"
+        self._writer.create(plan_file, plan_to_bytes(self._plan), mode=OUR_FILE_MODE)
+        self._writer.sync_file(plan_file)
+        self._writer.create(f"{self._journal.folder}/{RESERVE_FILE}", _RESERVE, mode=OUR_FILE_MODE)
+        originals = [self._keep(path, steps) for path, steps in self._plan.by_path.items()]
+        staged = [*self._stage_contents(), *self._stage_built()]
+        folders = self._folders_before()
+        for folder in [*self._folders, self._journal.folder]:
+            self._writer.sync_folder(folder)
+        records: list[Original | OriginalFolder | Staged] = [*originals, *staged, *folders]
+        self._journal.append(self._writer, *map(to_entry, records))
+        self._journal.mark(self._writer, State.PREPARED)
+
+    def _new_path(self, kind: str, path: str) -> str:
+        """A fresh name in ``kept/`` or ``staged/``, on the file system of ``path`` where there is such a place."""
+        area = self._writer.places.area_for(path).parent
+        folder = area / UNDO_FOLDER / self._journal.id / kind
+        name = self._writer.places.name(folder)
+        if name not in self._folders:
+            make_our_folders(self._writer, name)
+            self._folders |= {parent.as_posix(): None for parent in _ours_above(PurePosixPath(name))}
+        return f"{name}/{next(self._numbers)}"
+
+    def _keep(self, path: str, steps: Sequence[Step]) -> Original:
+        op = steps[0].op
+        if op is Op.CREATE_FILE or op is Op.REMOVE_FOLDER:
+            return Original(path, existed=op is Op.REMOVE_FOLDER)
+        info = os.stat(self._writer.path(path), follow_symlinks=False)
+        crc: int | None = None
+        ranges: list[KeptRange] = []
+        kept = self._new_path("kept", path)
+        if is_in_place(steps):
+            self._writer.create(kept, self._copied(path, steps, ranges), mode=OUR_FILE_MODE)
+            self._writer.sync_file(kept)
+        else:
+            crc = steps[0].expect_crc32c
+            self._keep_whole(path, kept, info, crc)
+        owner = Ownership.of(info)
+        return Original(
+            path, True, info.st_size, info.st_mtime_ns, owner.mode, owner.uid, owner.gid, crc, kept, tuple(ranges)
+        )
+
+    def _copied(self, path: str, steps: Sequence[Step], ranges: list[KeptRange]) -> Iterator[bytes]:
+        """The bytes that steps in place will overwrite or cut off; what they are goes into ``ranges``."""
+        end = 0
+        for step in steps:
+            start, size_bytes = expected_range(step)
+            if not size_bytes:
+                continue
+            crc, done = 0, 0
+            for window in windows(self._writer.path(path), start, size_bytes):
+                crc, done = crc32c(window, crc), done + len(window)
+                yield window
+                self._advance(len(window))
+            if (crc, done) != (step.expect_crc32c, size_bytes):
+                raise _changed_meanwhile(path)
+            ranges.append(KeptRange(start, size_bytes, crc, end))
+            end += size_bytes
+
+    def _keep_whole(self, path: str, kept: str, info: os.stat_result, crc: int | None) -> None:
+        """A second name for the file costs nothing; where there can be none, a copy."""
+        try:
+            self._writer.link(path, kept)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            self._writer.create(kept, windows(self._writer.path(path)), mode=OUR_FILE_MODE)
+            self._writer.set_ownership(kept, Ownership.of(info))
+            self._writer.set_mtime_ns(kept, info.st_mtime_ns)
+            if digest_file(self._writer.path(kept)).crc32c != crc:
+                raise _changed_meanwhile(path) from error
+        self._writer.sync_file(kept)
+        self._advance(info.st_size)
+
+    def _stage_contents(self) -> Iterator[Staged]:
+        for step in self._plan.steps:
+            if step.op in NEW_FILES and step.content is not None and not isinstance(step.content, Built):
+                staged = self._new_path("staged", step.path)
+                self._writer.create(staged, step.content.chunks(), mode=OUR_FILE_MODE)
+                yield self._finish_staged(step, staged)
+
+    def _stage_built(self) -> Iterator[Staged]:
+        """Run each builder once for all the files it is to make with the same arguments."""
+        calls: dict[str, list[Step]] = {}
+        for step in self._plan.steps:
+            if isinstance(step.content, Built):
+                call = json.dumps([step.content.builder, step.content.arguments], sort_keys=True)
+                calls.setdefault(call, []).append(step)
+        for steps in calls.values():
+            yield from self._build(steps)
+
+    def _build(self, steps: Sequence[Step]) -> Iterator[Staged]:
+        built = steps[0].content
+        assert isinstance(built, Built)
+        by_path = {step.path: step for step in steps}
+        if len(by_path) < len(steps):
+            raise FailedError("a builder can make one thing for a path", path=steps[0].path, to_do="report this")
+        files = {path: self._new_path("staged", path) for path in by_path}
+        for file in files.values():
+            self._writer.create(file, mode=OUR_FILE_MODE)
+        building = Building(self._writer.root, self._plan, built.arguments, tuple(by_path))
+        self._write_chunks(builder_named(built.builder)(building), by_path, files)
+        for path, step in by_path.items():
+            yield self._finish_staged(step, files[path])
+
+    def _write_chunks(self, chunks: Iterable[Chunk], steps: Mapping[str, Step], files: Mapping[str, str]) -> None:
+        ends = dict.fromkeys(files, 0)
+        for chunk in chunks:
+            at = ends[chunk.path] if chunk.offset is None else chunk.offset
+            wanted = steps[chunk.path].size_bytes
+            ends[chunk.path] = max(ends[chunk.path], at + len(chunk.data))
+            if wanted is not None and ends[chunk.path] > wanted:
+                raise _built_otherwise(chunk.path)
+            if chunk.offset is None:
+                self._writer.write_sparse(files[chunk.path], at, chunk.data)
+            else:
+                self._writer.write_range(files[chunk.path], at, chunk.data)
+        for path, end in ends.items():
+            self._writer.set_length(files[path], steps[path].size_bytes or end)
+
+    def _finish_staged(self, step: Step, staged: str) -> Staged:
+        """Check new bytes, give the file its owner and time, make it durable."""
+        found = digest_file(self._writer.path(staged))
+        built = step.content
+        if isinstance(built, Built) and built.crc32c not in (None, found.crc32c):
+            raise _built_otherwise(step.path)
+        if step.op in NEW_FILES:
+            self._writer.set_ownership(staged, self._ownership_of_new(step))
+            if step.mtime_ns is not None:
+                self._writer.set_mtime_ns(staged, step.mtime_ns)
+        self._writer.sync_file(staged)
+        self._advance(found.size_bytes)
+        offset = step.offset if step.op in RANGES else None
+        return Staged(step.path, staged, offset, found.size_bytes, found.crc32c)
+
+    def _ownership_of_new(self, step: Step) -> Ownership:
+        real = self._writer.path(step.path)
+        if step.op is Op.REPLACE_FILE:
+            return Ownership.of(os.stat(real, follow_symlinks=False))
+        folder = folder_like(real.parent)
+        return Ownership(folder.mode & _FILE_BITS, folder.uid, folder.gid)
+
+    def _folders_before(self) -> list[OriginalFolder]:
+        """The root, the folders in which names will change, those that are missing, and those that will go."""
+        names: dict[str, None] = {"": None}
+        for path, steps in self._plan.by_path.items():
+            if is_in_place(steps):
+                continue
+            parent = self._writer.places.name(self._writer.path(path).parent)
+            names |= dict.fromkeys(self._missing_above(parent))
+            names[parent] = None
+            if steps[0].op is Op.REMOVE_FOLDER:
+                names[path] = None
+        return [self._folder_before(name) for name in names]
+
+    def _missing_above(self, folder: str) -> Iterator[str]:
+        """``folder`` and those above it that are missing, and the one that the topmost of them will be made in."""
+        real = self._writer.path(folder)
+        while not real.exists():
+            yield self._writer.places.name(real)
+            real = real.parent
+        yield self._writer.places.name(real)
+
+    def _folder_before(self, name: str) -> OriginalFolder:
+        real = self._writer.path(name)
+        if real.exists():
+            info = real.stat()
+            owner = Ownership.of(info)
+            mtime_ns = self._journal.last("begin")["root_mtime_ns"] if name == "" else info.st_mtime_ns
+            return OriginalFolder(name, True, mtime_ns, owner.mode, owner.uid, owner.gid)
+        owner = folder_like(real)
+        return OriginalFolder(name, False, 0, owner.mode, owner.uid, owner.gid)
+
+
+def folder_like(real: Path) -> Ownership:
+    """Mode and owner of a folder, or for one that is missing, of the nearest one above it."""
+    while not real.exists():
+        real = real.parent
+    return Ownership.of(real.stat())
+
+
+def _ours_above(folder: PurePosixPath) -> Iterator[PurePosixPath]:
+    """A folder inside ``.rmqctl``, those above it up to that, and the one that holds it."""
+    yield folder
+    for parent in folder.parents:
+        yield parent if parent.parts else PurePosixPath()
+        if not set(parent.parts) & {PurePosixPath(UNDO_FOLDER).parts[0]}:
+            return
+
+
+def _changed_meanwhile(path: str) -> PlanOutOfDateError:
+    return PlanOutOfDateError("the file changed while it was read", path=path, to_do="make the plan anew")
+
+
+def _built_otherwise(path: str) -> PlanOutOfDateError:
+    return PlanOutOfDateError(
+        "what was built differs from what was planned: the store has changed", path=path, to_do="make the plan anew"
+    )

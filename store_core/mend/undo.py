@@ -1,0 +1,212 @@
+"""Take applied plans back: every byte, every name, every modification time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from store_core.errors import PlanOutOfDateError, UsageError
+from store_core.mend.between import assert_can_go_back
+from store_core.mend.change import Change
+from store_core.mend.expect import is_in_place
+from store_core.mend.plan import Op
+from store_core.mend.settle import changing, go_back, leave_no_trace, remove_change, settle
+from store_core.storage.digest import digest_file
+from store_core.storage.failure import failed
+from store_core.storage.journal import Journal, State, list_ids, read_journal
+from store_core.storage.lock import StoreLock
+from store_core.storage.ops import FileOps
+from store_core.storage.writer import Writer
+
+_RESUME: Final = "run the command again: it goes on where it stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Undoable:
+    """A change whose kept bytes are still there."""
+
+    id: str
+    state: str
+    kind: str | None
+    policy: str | None
+    plan_id: str | None
+    made_at_ms: int | None
+    steps: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class UndoItem:
+    """One path that undo brings back: ``what`` happens to it, and its length and time afterwards (null: it is gone)."""
+
+    path: str
+    what: str
+    size_bytes: int | None
+    mtime_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class UndoReport:
+    """What undo would do or has done. ``later_folders`` keep their times, for something else has used them since."""
+
+    id: str
+    items: tuple[UndoItem, ...]
+    later_folders: tuple[str, ...]
+    applied: bool
+
+
+def list_undo(root: Path | str) -> list[Undoable]:
+    """Changes that can be undone or are unfinished, newest first. Reads only."""
+    found = []
+    for id in reversed(list_ids(Path(root))):
+        journal = read_journal(Path(root), id)
+        begin = journal.last("begin")
+        words = (begin.get(key) for key in ("kind", "policy", "plan_id", "made_at_ms", "steps"))
+        found.append(Undoable(id, str(journal.state), *words))
+    return found
+
+
+def undo(
+    root: Path | str,
+    id: str | None = None,
+    *,
+    apply: bool = False,
+    lock: StoreLock | None = None,
+    on_progress: Callable[[int], None] | None = None,
+    ops: FileOps | None = None,
+) -> UndoReport:
+    """Take back the change ``id``, or the newest. Without ``apply`` only looks, and changes nothing.
+
+    An interrupted change is finished or taken back first. Raises UsageError (no such change), PlanOutOfDateError
+    (something else has changed those files since), StoreInUseError, FailedError (kept bytes damaged, I/O; then going
+    on is a matter of running it again).
+    """
+    if not apply:
+        journal = _find(Path(root), id)
+        with _writer_of(Path(root), journal, ops) as writer:
+            return _looked_at(Change(writer, journal), False)
+    with changing(root, (), lock, ops) as (outer, held):
+        settle(outer, held)
+        journal = _find(outer.root, id)
+        change = Change(_writer_of(outer.root, journal, outer.ops), journal, _adding(on_progress))
+        report = _looked_at(change, True)
+        folders = [path for path in change.records.folders if path not in report.later_folders]
+        try:
+            journal.mark(change.writer, State.UNDOING, folders=folders)
+            go_back(change, folders)
+            leave_no_trace(change.writer, journal, held)
+        except OSError as error:
+            raise failed(error, f"cannot undo {journal.id} to the end", state=_RESUME) from error
+        return report
+
+
+def forget(
+    root: Path | str,
+    id: str,
+    *,
+    abandon: bool = False,
+    lock: StoreLock | None = None,
+    ops: FileOps | None = None,
+) -> None:
+    """Give up the bytes kept for a change: it can never be undone. ``abandon``: also one that is unfinished, as it stands.
+
+    Raises UsageError (no such change, or unfinished), StoreInUseError, FailedError.
+    """
+    _find(Path(root), id, any_state=True)
+    with changing(root, (), lock, ops) as (outer, _):
+        journal = _find(outer.root, id, any_state=True)
+        if journal.state is not State.DONE and not abandon:
+            raise UsageError(
+                f"the change {id} is unfinished",
+                to_do="run any writing command to finish it, or add --yes to leave it so",
+            )
+        writer = _writer_of(outer.root, journal, outer.ops)
+        try:
+            if journal.entries:
+                journal.mark(writer, State.FORGOTTEN)
+            remove_change(writer, journal)
+        except OSError as error:
+            raise failed(error, f"cannot forget {id}", state=_RESUME) from error
+
+
+def _find(root: Path, id: str | None, *, any_state: bool = False) -> Journal:
+    journals = (read_journal(root, one) for one in reversed(list_ids(root)) if id in (None, one))
+    for journal in journals:
+        if any_state or journal.state is State.DONE:
+            return journal
+    raise UsageError(
+        f"there is no change {id} to undo" if id else "there is nothing to undo", to_do="see: rmqctl undo --list"
+    )
+
+
+def _writer_of(root: Path, journal: Journal, ops: FileOps | None) -> Writer:
+    """A writer for the places that the change was allowed."""
+    return Writer(root, writable_roots=journal.last("begin").get("writable_roots", ()), ops=ops)
+
+
+def _adding(on_progress: Callable[[int], None] | None) -> Callable[[int], None]:
+    done = 0
+
+    def advance(size_bytes: int) -> None:
+        nonlocal done
+        done += size_bytes
+        if on_progress is not None:
+            on_progress(done)
+
+    return advance
+
+
+def _looked_at(change: Change, applied: bool) -> UndoReport:
+    """Check that all is as the change left it and that what it kept is whole, and say what undo does."""
+    left = change.journal.last(State.DONE)
+    try:
+        for path in change.plan.by_path:
+            if change.plan.by_path[path][0].op is not Op.REMOVE_FOLDER and _found(change, path) != left["files"][path]:
+                raise PlanOutOfDateError(
+                    f"something else has changed the file since {change.journal.id}",
+                    path=path,
+                    to_do=_later_change(change, path) or "copy aside what you need; undo would overwrite it",
+                )
+        assert_can_go_back(change)
+        later = tuple(path for path in change.records.folders if _used_later(change, path, left))
+    except OSError as error:
+        raise failed(error, f"cannot look at what {change.journal.id} changed") from error
+    return UndoReport(change.journal.id, tuple(_items(change)), later, applied)
+
+
+def _found(change: Change, path: str) -> list[int] | None:
+    real = change.writer.path(path)
+    if not real.exists():
+        return None
+    found = digest_file(real)
+    return [found.size_bytes, found.crc32c]
+
+
+def _used_later(change: Change, path: str, left: dict[str, Any]) -> bool:
+    """Whether names in a folder have changed since we left it; then its time is not ours to set back."""
+    real = change.writer.path(path)
+    return path in left["folders"] and real.exists() and real.stat().st_mtime_ns != left["folders"][path]
+
+
+def _later_change(change: Change, path: str) -> str | None:
+    """Advice where a later change of ours has touched a path."""
+    ids = list_ids(change.writer.root)
+    for id in reversed(ids[ids.index(change.journal.id) + 1 :]):
+        journal = read_journal(change.writer.root, id)
+        if any(entry["path"] == path for entry in journal.all("original")):
+            return f"undo {id} first"
+    return None
+
+
+def _items(change: Change) -> Iterator[UndoItem]:
+    for path, steps in change.plan.by_path.items():
+        original = change.records.originals[path]
+        if steps[0].op is Op.REMOVE_FOLDER:
+            yield UndoItem(path, "make folder again", None, change.records.folders[path].mtime_ns)
+        elif not original.existed:
+            yield UndoItem(path, "remove", None, None)
+        elif is_in_place(steps):
+            yield UndoItem(path, "restore bytes", original.size_bytes, original.mtime_ns)
+        else:
+            yield UndoItem(path, "bring back", original.size_bytes, original.mtime_ns)
