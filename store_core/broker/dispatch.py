@@ -1,0 +1,171 @@
+"""Dispatch of accepted records to queues and index, as recovery and start do it (behaviour 6.3, 7, 9)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from store_core.broker.queue_recovery import BatchQueueState, QueueState
+from store_core.codec.delay_levels import UNKNOWN_LEVEL_MS
+from store_core.codec.properties import parse_properties
+from store_core.codec.text import decode_text
+from store_core.kernel.codes import PropertyFlag
+from store_core.layout import paths, record
+from store_core.storage.store import QueueKey
+
+if TYPE_CHECKING:
+    from store_core.broker.index_service import IndexState
+    from store_core.broker.versions import Behaviour
+    from store_core.scan.frames import FrameTable, Ints
+
+_LIST_SEPARATOR: Final = ","
+_DISPATCH_LIST: Final = "INNER_MULTI_DISPATCH"
+_DISPATCH_OFFSETS: Final = "INNER_MULTI_QUEUE_OFFSET"
+_BATCH_SIZE: Final = "INNER_NUM"
+_BATCH_BASE: Final = "INNER_BASE"
+EARLY_LIMIT: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchRules:
+    """What of dispatch depends on release and configuration.
+
+    ``delays_ms``: the delay of level 1, 2, … ``batch_topics``: topics whose queues are batch queues.
+    """
+
+    delays_ms: tuple[int, ...]
+    batch_topics: frozenset[str]
+    multi_dispatch: bool
+    index_enabled: bool
+    queue_file_size_bytes: int
+    batch_queue_file_size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyDelivery:
+    """A delayed message whose queue entry lost its delivery time."""
+
+    queue_id: int
+    queue_offset: int
+    phy_offset: int
+    delay_level: int
+
+
+@dataclass(slots=True)
+class Dispatcher:
+    """Feeds tables of accepted records, in log order, to the states of queues and index; makes queues as they appear."""
+
+    behaviour: Behaviour
+    rules: DispatchRules
+    queues: dict[QueueKey, QueueState]
+    batch_queues: dict[QueueKey, BatchQueueState]
+    index: IndexState
+    dispatched: int = 0
+    early: list[EarlyDelivery] = field(default_factory=list)
+
+    def dispatch(self, table: FrameTable, *, knows_delays: bool) -> None:
+        """All rows of a table. Without ``knows_delays`` delayed messages get their tags' hash (1.1)."""
+        self.dispatched += len(table)
+        kind = table.sys_flag & record.TRANSACTION_MASK
+        queued = np.flatnonzero((kind == record.TRANSACTION_NONE) | (kind == record.TRANSACTION_COMMIT))
+        if len(queued):
+            self._to_queues(table, queued, self._tags(table, knows_delays), knows_delays=knows_delays)
+        if self.rules.index_enabled:
+            self.index.dispatch(table)
+
+    def _tags(self, table: FrameTable, knows_delays: bool) -> Ints:
+        """The tags codes; for delayed messages the delivery times."""
+        tags = table.tags_code
+        delayed = table.delay_level > 0
+        if not knows_delays or not delayed.any():
+            return tags
+        delays = np.array(self.rules.delays_ms or (UNKNOWN_LEVEL_MS,), np.int64)
+        level = np.clip(table.delay_level, 1, len(delays))
+        return np.where(delayed, table.store_timestamp_ms + delays[level - 1], tags)
+
+    def _to_queues(self, table: FrameTable, queued: Ints, tags: Ints, *, knows_delays: bool) -> None:
+        group = (table.topic_id[queued].astype(np.int64) << 32) + table.queue_id[queued]
+        order = np.argsort(group, kind="stable")
+        starts = np.flatnonzero(np.r_[True, np.diff(group[order]) != 0])
+        for rows in np.split(queued[order], starts[1:]):
+            topic = decode_text(table.topic(int(rows[0])))
+            key = QueueKey(topic, int(table.queue_id[rows[0]]))
+            if topic in self.rules.batch_topics:
+                self._to_batch_queue(key, table, rows, tags)
+                continue
+            queue = self.queue(key)
+            before = queue.max_offset
+            queue.put(
+                table.own_phy_offset[rows],
+                table.size_bytes[rows].astype(np.int64),
+                tags[rows],
+                table.queue_offset[rows],
+            )
+            if not knows_delays and topic == paths.SCHEDULE_TOPIC:
+                self._note_early(queue, before, table, rows)
+        if self.rules.multi_dispatch:
+            for row in queued[(table.property_flags[queued] & PropertyFlag.INNER_MULTI_DISPATCH) != 0]:
+                self._to_light_queues(table, int(row), tags)
+
+    def queue(self, key: QueueKey) -> QueueState:
+        """The state of a queue; an empty one if there is none yet."""
+        found = self.queues.get(key)
+        if found is None:
+            found = self.queues[key] = QueueState(key, self.rules.queue_file_size_bytes, self.behaviour, None, [])
+        return found
+
+    def _to_light_queues(self, table: FrameTable, row: int, tags: Ints) -> None:
+        """One more entry in each queue of a record's list; lists of different length give none (4.11)."""
+        properties = parse_properties(table.properties(row))
+        names = _java_split(properties.get(_DISPATCH_LIST, ""))
+        offsets = _java_split(properties.get(_DISPATCH_OFFSETS, ""))
+        if len(names) != len(offsets) or not all(offset.lstrip("-").isdecimal() for offset in offsets):
+            return
+        for name, offset in zip(names, offsets, strict=True):
+            if "/" in name:
+                continue
+            queue_id = 0 if name.startswith(paths.LMQ_PREFIX) else int(table.queue_id[row])
+            one = slice(row, row + 1)
+            self.queue(QueueKey(name, queue_id)).put(
+                table.own_phy_offset[one],
+                table.size_bytes[one].astype(np.int64),
+                tags[one],
+                np.array([int(offset)], np.int64),
+            )
+
+    def _to_batch_queue(self, key: QueueKey, table: FrameTable, rows: Ints, tags: Ints) -> None:
+        queue = self.batch_queues.get(key)
+        if queue is None:
+            size = self.rules.batch_queue_file_size_bytes
+            queue = self.batch_queues[key] = BatchQueueState(key, size, self.behaviour, None, [])
+        entries = np.zeros(len(rows), queue.layout.dtype)
+        entries["phy_offset"], entries["size_bytes"] = table.own_phy_offset[rows], table.size_bytes[rows]
+        entries["tags_code"], entries["store_timestamp_ms"] = tags[rows], table.store_timestamp_ms[rows]
+        entries["queue_offset"], entries["batch_size"], entries["compacted_offset"] = -1, 1, -1
+        for place, row in enumerate(rows):
+            properties = parse_properties(table.properties(int(row)))
+            if _BATCH_SIZE in properties and _BATCH_BASE in properties:
+                entries["queue_offset"][place] = int(properties[_BATCH_BASE])
+                entries["batch_size"][place] = int(properties[_BATCH_SIZE])
+        queue.put_batches(entries)
+
+    def _note_early(self, queue: QueueState, before: int, table: FrameTable, rows: Ints) -> None:
+        """What a delay queue got without a delivery time. Records and entries are both in order, so the last ones match."""
+        added = queue.max_offset - before if queue.starts else 0
+        for number, row in zip(range(before, before + added), rows[len(rows) - added :], strict=False):
+            if len(self.early) < EARLY_LIMIT and table.delay_level[row] > 0:
+                self.early.append(
+                    EarlyDelivery(
+                        queue.key.queue_id, number, int(table.own_phy_offset[row]), int(table.delay_level[row])
+                    )
+                )
+
+
+def _java_split(text: str) -> list[str]:
+    """Java's split at a comma: empty parts at the end vanish."""
+    parts = text.split(_LIST_SEPARATOR)
+    while len(parts) > 1 and not parts[-1]:
+        parts.pop()
+    return parts

@@ -1,0 +1,114 @@
+"""The index files of a broker, as far as numbers tell: which survive the load, which grow or come new (behaviour 1.3, 9.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from store_core.layout import index as layout
+
+if TYPE_CHECKING:
+    from store_core.scan.frames import FrameTable
+    from store_core.storage.store import Store
+
+FIRST_ENTRY: Final = 1
+
+
+@dataclass(slots=True)
+class IndexFileState:
+    """One index file in memory. ``name`` is None for one the start would make; ``next_entry`` is its index count."""
+
+    name: str | None
+    end_timestamp_ms: int = 0
+    end_phy_offset: int = 0
+    next_entry: int = FIRST_ENTRY
+
+
+@dataclass(slots=True)
+class IndexState:
+    """All index files in order, and how many entries a start would add."""
+
+    entries_per_file: int
+    files: list[IndexFileState] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    entries_added: int = 0
+
+    def dispatch(self, table: FrameTable) -> None:
+        """Add the keys of accepted records, in order. A record in front of the newest file's end counts as done."""
+        if not len(table):
+            return
+        keys = np.bincount(table.key_row, minlength=len(table)) if len(table.key_row) else np.zeros(len(table), int)
+        offsets = table.own_phy_offset
+        row = 0
+        while row < len(table):
+            current = self._current()
+            waiting = np.flatnonzero(offsets[row:] >= current.end_phy_offset)
+            if not len(waiting):
+                return
+            row += int(waiting[0])
+            row = self._fill(current, table, keys, row)
+
+    def _fill(self, current: IndexFileState, table: FrameTable, keys: np.ndarray, row: int) -> int:
+        """Put records from ``row`` on into the file until it is full or a record is one to skip; gives the next row."""
+        offsets = table.own_phy_offset[row:]
+        # The file's end is the newest record that added a key, so a lower offset behind it is skipped.
+        reached = np.maximum.accumulate(np.where(keys[row:] > 0, offsets, current.end_phy_offset))
+        skipped = offsets < np.maximum(np.r_[current.end_phy_offset, reached[:-1]], current.end_phy_offset)
+        stop = int(np.argmax(skipped)) if skipped.any() else len(offsets)
+        sums = np.cumsum(keys[row : row + stop])
+        room = self.entries_per_file - current.next_entry
+        fitting = int(np.searchsorted(sums, room, side="left")) + 1  # with the record that fills it, or overflows it
+        count = min(fitting, stop)
+        added = int(sums[count - 1]) if count else 0
+        self.entries_added += added
+        with_keys = np.flatnonzero(keys[row : row + count])
+        if len(with_keys):
+            last = row + int(with_keys[-1])
+            end, time = int(table.own_phy_offset[last]), int(table.store_timestamp_ms[last])
+            overflow = max(added - room, 0)
+            if added - overflow:
+                current.next_entry += added - overflow
+                current.end_phy_offset, current.end_timestamp_ms = end, time
+            while overflow:  # one record's keys may end in two files
+                current = self._new_file()
+                part = min(overflow, self.entries_per_file - current.next_entry)
+                current.next_entry += part
+                overflow -= part
+                current.end_phy_offset, current.end_timestamp_ms = end, time
+        return row + count
+
+    def _current(self) -> IndexFileState:
+        """The newest file, or a new one if that is full; a broker makes it before it looks at the record's keys."""
+        if self.files and self.files[-1].next_entry < self.entries_per_file:
+            return self.files[-1]
+        return self._new_file()
+
+    def _new_file(self) -> IndexFileState:
+        before = self.files[-1] if self.files else IndexFileState(None)
+        self.files.append(IndexFileState(None, before.end_timestamp_ms, before.end_phy_offset))
+        return self.files[-1]
+
+
+def read_header(store: Store, path: Path) -> IndexFileState:
+    """The header of an index file; a shorter file is extended with zeros by the broker's mapping."""
+    data = store.cache.read(path, 0, layout.HEADER.size_bytes).ljust(layout.HEADER.size_bytes, b"\0")
+    header = layout.HEADER.read(data)
+    return IndexFileState(
+        path.name, header["end_timestamp_ms"], header["end_phy_offset"], max(header["index_count"], FIRST_ENTRY)
+    )
+
+
+def entries_per_file(store: Store) -> int:
+    """Places of an index file: configured, or told by a file's length in the default proportion, or the default."""
+    if store.settings.index_entries:
+        return store.settings.index_entries
+    lengths = {path.stat().st_size for path in store.index_files}
+    for length in sorted(lengths, reverse=True):
+        rest = length - layout.HEADER.size_bytes
+        slots, left = divmod(rest, layout.SLOT.size_bytes + layout.SLOTS_TO_ENTRIES * layout.ENTRY.size_bytes)
+        if slots and not left:
+            return slots * layout.SLOTS_TO_ENTRIES
+    return layout.DEFAULT_ENTRIES

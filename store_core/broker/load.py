@@ -1,0 +1,271 @@
+"""What loading decides before anything is scanned: refusals, files dropped, the checkpoint's times (behaviour 1.1 to 1.6)."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from store_core.broker import index_service
+from store_core.broker.index_service import IndexState
+from store_core.codec.json_dialect import JsonError, loads
+from store_core.layout import checkpoint as checkpoint_layout
+from store_core.layout import paths, queue, timer
+from store_core.layout.record import DEFAULT_MAX_MESSAGE_SIZE_BYTES
+from store_core.storage.sequence import Segment, SegmentSequence
+from store_core.storage.store import QueueKey, Store
+
+if TYPE_CHECKING:
+    from store_core.broker.versions import Behaviour
+
+MAX_CONFIG_SIZE_BYTES: Final = 8 * DEFAULT_MAX_MESSAGE_SIZE_BYTES
+BATCH_TYPE: Final = "BatchCQ"
+_TYPE_ATTRIBUTE: Final = "queue.type"
+_TOPICS: Final = "topics.json"
+# In the order a broker loads them; the second part only since 5.0.0.
+CONFIG_FILES: Final = ("topics.json", "consumerOffset.json", "subscriptionGroup.json", "consumerFilter.json")
+CONFIG_FILES_OF_5: Final = (
+    "topics.json",
+    "topicQueueMapping.json",
+    "consumerOffset.json",
+    "subscriptionGroup.json",
+    "consumerFilter.json",
+    "consumerOrderInfo.json",
+)
+DELAY_PROGRESS: Final = "delayOffset.json"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointTimes:
+    """The checkpoint as a broker opens it: the first bytes of the file, zeros where it is too short or missing."""
+
+    physic_msg_timestamp_ms: int
+    logics_msg_timestamp_ms: int
+    index_msg_timestamp_ms: int
+
+    @property
+    def min_timestamp_ms(self) -> int:
+        """Data up to here is safe."""
+        oldest = min(self.physic_msg_timestamp_ms, self.logics_msg_timestamp_ms)
+        return max(oldest - checkpoint_layout.SAFETY_MARGIN_MS, 0)
+
+
+@dataclass(slots=True)
+class Loaded:
+    """What loading leaves for recovery. ``refusal`` says why the broker does not start, "" if it goes on."""
+
+    refusal: str = ""
+    segments: list[Segment] = field(default_factory=list)
+    deleted_segments: list[str] = field(default_factory=list)
+    queue_files: dict[QueueKey, list[int]] = field(default_factory=dict)
+    batch_queue_files: dict[QueueKey, list[int]] = field(default_factory=dict)
+    deleted_queue_files: list[str] = field(default_factory=list)
+    checkpoint: CheckpointTimes = CheckpointTimes(0, 0, 0)
+    index: IndexState = field(default_factory=lambda: IndexState(0))
+    topic_attributes: Mapping[str, Mapping[str, str]] | None = None  # None: no topic configuration can be read
+    deleted_config_files: list[str] = field(default_factory=list)
+
+
+def load(store: Store, behaviour: Behaviour) -> Loaded:
+    """Follow the load order up to the first refusal. Raises FailedError where a folder cannot be listed."""
+    loaded = Loaded()
+    loaded.refusal = (
+        _load_config(store, behaviour, loaded)
+        or _load_log(store, behaviour, loaded)
+        or _load_queues(store, behaviour, loaded)
+    )
+    if not loaded.refusal:
+        loaded.checkpoint = read_checkpoint(store)
+        loaded.refusal = _load_index(store, behaviour, loaded) or _load_timer(store, behaviour)
+    return loaded
+
+
+# -- config files (1.1) ---------------------------------------------------------------------------------------------
+
+
+def _load_config(store: Store, behaviour: Behaviour, loaded: Loaded) -> str:
+    names = CONFIG_FILES_OF_5 if behaviour.timer_wheel else CONFIG_FILES
+    for name in (*names, DELAY_PROGRESS):
+        found = read_config(store, name)
+        if found.damaged_main and behaviour.deletes_damaged_config:
+            loaded.deleted_config_files.append(f"{paths.CONFIG}/{name}")
+        if found.unusable:
+            return f"{paths.CONFIG}/{name} and its {paths.BAK_SUFFIX} copy are both damaged"
+        if name == _TOPICS and isinstance(found.value, dict):
+            loaded.topic_attributes = _topic_attributes(found.value)
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """A JSON config file as a broker comes to it. ``unusable``: the broker fails to load it."""
+
+    value: Any = None
+    damaged_main: bool = False
+    unusable: bool = False
+
+
+def read_config(store: Store, name: str) -> ConfigFile:
+    """The main file; its ``.bak`` where that is missing, empty or damaged; nothing where that is missing or empty too."""
+    path = store.root / paths.CONFIG / name
+    main = store.cache.read(path, 0, MAX_CONFIG_SIZE_BYTES) if path.is_file() else b""
+    damaged = path.is_file()
+    if main:
+        try:
+            return ConfigFile(loads(main))
+        except JsonError:
+            pass
+    copy = path.with_name(name + paths.BAK_SUFFIX)
+    text = store.cache.read(copy, 0, MAX_CONFIG_SIZE_BYTES) if copy.is_file() else b""
+    if not text:
+        return ConfigFile(None, damaged)
+    try:
+        return ConfigFile(loads(text), damaged)
+    except JsonError:
+        return ConfigFile(None, damaged, unusable=True)
+
+
+def _topic_attributes(value: dict[Any, Any]) -> dict[str, dict[str, str]]:
+    table = value.get("topicConfigTable")
+    if not isinstance(table, dict):
+        return {}
+    found: dict[str, dict[str, str]] = {}
+    for topic, config in table.items():
+        attributes = config.get("attributes") if isinstance(config, dict) else None
+        found[str(topic)] = {str(k): str(v) for k, v in attributes.items()} if isinstance(attributes, dict) else {}
+    return found
+
+
+# -- file sequences (1.4) -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """The files of a sequence that a broker maps."""
+
+    segments: list[Segment]
+    deleted: list[Segment]
+    refusal: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    name: str
+    path: Path
+    size_bytes: int
+    segment: Segment | None
+    is_folder: bool = False
+
+
+def _entries(sequence: SegmentSequence) -> list[_Entry]:
+    """Everything in the sequence's folders, in the order a broker sorts it."""
+    entries = [_Entry(s.name, s.path, s.size_bytes, s) for s in sequence.segments]
+    for stray in sequence.strays:
+        if stray.duplicate_of is None and stray.path not in sequence.folders:
+            entries.append(_Entry(stray.path.name, stray.path, stray.size_bytes, None, stray.is_folder))
+    return sorted(entries, key=lambda e: e.name)
+
+
+def _list_sequence(store: Store, sequence: SegmentSequence, file_size_bytes: int, behaviour: Behaviour) -> _Listed:
+    segments: list[Segment] = []
+    deleted: list[Segment] = []
+    entries = _entries(sequence)
+    for place, entry in enumerate(entries):
+        name = store.relative(entry.path)
+        if entry.is_folder and behaviour.folders_ignored:
+            continue
+        if not entry.size_bytes and place + 1 == len(entries) and entry.segment and behaviour.empty_last_deleted:
+            deleted.append(entry.segment)
+            continue
+        if entry.is_folder or entry.size_bytes != file_size_bytes:
+            if behaviour.odd_size_ends_list:
+                break
+            what = "a folder" if entry.is_folder else f"{entry.size_bytes} bytes long instead of {file_size_bytes}"
+            return _Listed(segments, deleted, f"{name} is {what}")
+        if entry.segment is None:
+            return _Listed(segments, deleted, f"{name} has the length of a segment and a name that is no offset")
+        segments.append(entry.segment)
+    return _Listed(segments, deleted)
+
+
+def _load_log(store: Store, behaviour: Behaviour, loaded: Loaded) -> str:
+    size = store.log.file_size_bytes or paths.DEFAULT_SEGMENT_SIZE_BYTES
+    listed = _list_sequence(store, store.log, size, behaviour)
+    loaded.segments = listed.segments
+    loaded.deleted_segments = [segment.name for segment in listed.deleted]
+    return listed.refusal
+
+
+def _load_queues(store: Store, behaviour: Behaviour, loaded: Loaded) -> str:
+    trees: list[tuple[Mapping[QueueKey, SegmentSequence], dict[QueueKey, list[int]], int, bool]] = [
+        (store.queues, loaded.queue_files, queue.DEFAULT_FILE_SIZE_BYTES, False)
+    ]
+    if behaviour.batch_queues:
+        trees.append((store.batch_queues, loaded.batch_queue_files, queue.DEFAULT_BATCH_FILE_SIZE_BYTES, True))
+    for found, target, default, is_batch in trees:
+        for key, sequence in found.items():
+            if behaviour.batch_queues and _is_batch_topic(loaded, key.topic) != is_batch:
+                tree = paths.BATCHCONSUMEQUEUE if is_batch else paths.CONSUMEQUEUE
+                return f"the configured queue type of topic {key.topic} is not that of {tree}/{key.topic}"
+            listed = _list_sequence(store, sequence, sequence.file_size_bytes or default, behaviour)
+            if listed.refusal:
+                return listed.refusal
+            target[key] = [segment.phy_offset for segment in listed.segments]
+            loaded.deleted_queue_files += [store.relative(segment.path) for segment in listed.deleted]
+    return ""
+
+
+def _is_batch_topic(loaded: Loaded, topic: str) -> bool:
+    return (loaded.topic_attributes or {}).get(topic, {}).get(_TYPE_ATTRIBUTE) == BATCH_TYPE
+
+
+def batch_topics(loaded: Loaded) -> frozenset[str]:
+    """Topics whose attributes say that they use batch queues (store format 9.3)."""
+    return frozenset(topic for topic in loaded.topic_attributes or {} if _is_batch_topic(loaded, topic))
+
+
+# -- checkpoint, index, timer (1.3, 1.6) ----------------------------------------------------------------------------
+
+
+def read_checkpoint(store: Store) -> CheckpointTimes:
+    """The times in the checkpoint; zeros where there is none."""
+    layout = checkpoint_layout.CHECKPOINT
+    data = store.cache.read(store.root / paths.CHECKPOINT, 0, layout.size_bytes)
+    values = layout.read(data.ljust(layout.size_bytes, b"\0"))
+    return CheckpointTimes(
+        values["physic_msg_timestamp_ms"], values["logics_msg_timestamp_ms"], values["index_msg_timestamp_ms"]
+    )
+
+
+def _load_index(store: Store, behaviour: Behaviour, loaded: Loaded) -> str:
+    """After a crash every index file that ends behind the checkpoint's index time is deleted."""
+    loaded.index = IndexState(index_service.entries_per_file(store))
+    strays = {path.name for path in store.index_strays if path.is_dir() and path.name.isdecimal()}
+    for path in sorted((*store.index_files, *store.index_strays), key=lambda p: p.name):
+        if path.name in strays:
+            if behaviour.index_failure_stops:
+                return f"{paths.INDEX}/{path.name} is a folder"
+            break
+        if not path.name.isdecimal():
+            continue
+        header = index_service.read_header(store, path)
+        if store.aborted and header.end_timestamp_ms > loaded.checkpoint.index_msg_timestamp_ms:
+            loaded.index.deleted.append(path.name)
+        else:
+            loaded.index.files.append(header)
+    return ""
+
+
+def _load_timer(store: Store, behaviour: Behaviour) -> str:
+    if not behaviour.timer_wheel or not store.settings.flag("timerWheelEnable", True):
+        return ""
+    try:
+        info = os.stat(store.root / paths.TIMERWHEEL)
+    except OSError:
+        return ""
+    if stat.S_ISREG(info.st_mode) and info.st_size not in (0, timer.WHEEL_FILE_SIZE_BYTES):
+        return f"{paths.TIMERWHEEL} is {info.st_size} bytes long instead of {timer.WHEEL_FILE_SIZE_BYTES}"
+    return ""

@@ -1,0 +1,284 @@
+"""Recovery of the log: where the scan starts, what it accepts and dispatches, where it cuts; and the catch-up of 4.x at start
+(behaviour 3.2 to 3.5, 6.1, 1.7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from store_core.broker.record_check import HEAP_DEPENDENT_BYTES, Checked, CheckRules, Verdict, check_at
+from store_core.broker.versions import CleanStart, CrashStart, QueueCut
+from store_core.broker.walk import SegmentWalk, WalkRules, select
+from store_core.layout import record
+
+if TYPE_CHECKING:
+    from store_core.broker.dispatch import Dispatcher
+    from store_core.broker.load import CheckpointTimes, Loaded
+    from store_core.broker.versions import Behaviour
+    from store_core.scan.frames import FrameTable
+    from store_core.storage.sequence import Segment
+    from store_core.storage.store import Store
+
+Progress = Callable[[int], None]
+TableSink = Callable[["FrameTable"], None]
+
+_THIRD: int = 3
+
+
+@dataclass(slots=True)
+class LogRecovery:
+    """What recovery makes of the log. ``refusal``: why loading or starting does not end, "" if it does."""
+
+    first_file_scanned: str | None = None
+    end_phy_offset: int = 0
+    segments: list[Segment] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    stopped: Checked | None = None
+    refusal: str = ""
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def min_phy_offset(self) -> int:
+        """Start of the first file, -1 without files."""
+        return self.segments[0].phy_offset if self.segments else -1
+
+    @property
+    def max_phy_offset(self) -> int:
+        return self.end_phy_offset if self.segments else 0
+
+
+@dataclass(frozen=True, slots=True)
+class LogRules:
+    """What of log recovery depends on release and configuration."""
+
+    behaviour: Behaviour
+    check: CheckRules
+    aborted: bool
+    index_safe: bool
+    is_master: bool
+    catches_up: bool  # dispatches from the queues' end at start
+    index_keys: bool
+
+    @classmethod
+    def of(cls, store: Store, behaviour: Behaviour) -> LogRules:
+        settings = store.settings
+        return cls(
+            behaviour,
+            CheckRules.of(
+                behaviour,
+                check_crc=settings.flag("checkCRCOnRecover", True),
+                verify_property_crc=settings.flag("forceVerifyPropCRC"),
+            ),
+            store.aborted,
+            settings.flag("messageIndexEnable", True) and settings.flag("messageIndexSafe"),
+            settings.value("brokerId", "0").strip() == "0",
+            behaviour.dispatches_from_queue_end or settings.flag("recheckReputOffsetFromCq"),
+            settings.flag("messageIndexEnable", True),
+        )
+
+    def walk(self, *, check_crc: bool) -> WalkRules:
+        check = self.check
+        if not check_crc:
+            check = CheckRules(False, False, check.reads_v2, check.reads_v6_hosts, check.bounds_size)
+        return WalkRules(check, self.index_keys, self.index_keys and self.behaviour.index_tags)
+
+
+def recover_log(
+    store: Store,
+    loaded: Loaded,
+    rules: LogRules,
+    dispatcher: Dispatcher,
+    *,
+    on_table: TableSink | None = None,
+    on_progress: Progress | None = None,
+) -> LogRecovery:
+    """Scan, dispatch and cut. ``on_table`` sees every accepted table, ``on_progress`` the bytes scanned so far."""
+    result = LogRecovery(segments=list(loaded.segments))
+    queues = [*dispatcher.queues.values(), *dispatcher.batch_queues.values()]
+    if not loaded.segments:
+        if rules.aborted or rules.behaviour.empty_log_drops_queues:
+            for queue in queues:
+                queue.drop_all()
+        return result
+    queue_end = max((queue.end_phy_offset for queue in queues), default=-1)
+    start = first_segment(store, loaded.segments, loaded.checkpoint, rules, queue_end)
+    result.first_file_scanned = loaded.segments[start].name
+    _scan(store, loaded.segments[start:], rules, dispatcher, queue_end, result, on_table, on_progress)
+    if not result.refusal:
+        _cut_queues(dispatcher, rules, queue_end, result.end_phy_offset)
+        _cut_log(result)
+    return result
+
+
+# -- where the scan starts (3.2 to 3.4) -----------------------------------------------------------------------------
+
+
+def first_segment(
+    store: Store, segments: list[Segment], checkpoint: CheckpointTimes, rules: LogRules, queue_end: int
+) -> int:
+    """Index of the segment that the scan starts at."""
+    behaviour = rules.behaviour
+    if not rules.aborted and behaviour.clean_start is CleanStart.THIRD_LAST:
+        return max(len(segments) - _THIRD, 0)
+    limit = behaviour.newest_segments_scanned
+    lowest = max(len(segments) - limit, 0) if limit else 0
+    for place in range(len(segments) - 1, lowest, -1):
+        if _matches(store, segments[place], checkpoint, rules, queue_end):
+            return place
+    return lowest
+
+
+def _matches(store: Store, segment: Segment, checkpoint: CheckpointTimes, rules: LogRules, queue_end: int) -> bool:
+    behaviour = rules.behaviour
+    if not rules.aborted and behaviour.clean_start is CleanStart.QUEUE_END:
+        return segment.phy_offset <= queue_end
+    if behaviour.crash_start is CrashStart.HEADER:
+        stored = _first_store_time(store, segment, rules)
+        limit = checkpoint.min_timestamp_ms
+        if rules.index_safe:
+            limit = min(limit, checkpoint.index_msg_timestamp_ms)
+        return stored != 0 and stored <= limit
+    first = check_at(store.log.read, segment.phy_offset, segment.size_bytes, rules.check).row
+    if first is None or first.store_timestamp_ms == 0:
+        return False
+    if rules.index_safe and first.store_timestamp_ms > checkpoint.index_msg_timestamp_ms:
+        return False
+    if not rules.aborted:
+        return first.own_phy_offset <= queue_end
+    return first.store_timestamp_ms <= checkpoint.min_timestamp_ms
+
+
+def _first_store_time(store: Store, segment: Segment, rules: LogRules) -> int:
+    """Store time of the first record by its header alone; 0 if there is no magic of a record."""
+    v6 = record.FLAG_BORN_HOST_V6
+    data = store.log.read(segment.phy_offset, record.store_time_at(v6) + record.STORE_TIME.size_bytes)
+    if len(data) < record.store_time_at(v6) + record.STORE_TIME.size_bytes:
+        return 0
+    head = record.HEAD.read(data)
+    if head["magic"] != record.MAGIC_V1 and not (head["magic"] == record.MAGIC_V2 and rules.check.reads_v2):
+        return 0
+    at = record.store_time_at(head["sys_flag"] if rules.check.reads_v6_hosts else 0)
+    stored: int = record.STORE_TIME.read(data, at)["store_timestamp_ms"]
+    return stored
+
+
+# -- the scan (3.2, 3.3) --------------------------------------------------------------------------------------------
+
+
+def _scan(
+    store: Store,
+    segments: list[Segment],
+    rules: LogRules,
+    dispatcher: Dispatcher,
+    queue_end: int,
+    result: LogRecovery,
+    on_table: TableSink | None,
+    on_progress: Progress | None,
+) -> None:
+    knows_delays = not rules.behaviour.late_delay_table
+    done = 0
+    for segment in segments:
+        walk = SegmentWalk(store.log, segment, rules.walk(check_crc=True), segment.phy_offset, segment.end_phy_offset)
+        for table in walk:
+            if on_table is not None:
+                on_table(table)
+            wanted = _to_dispatch(table, rules, queue_end)
+            if wanted is not None:
+                dispatcher.dispatch(wanted, knows_delays=knows_delays)
+            if on_progress is not None:
+                on_progress(done + walk.end - segment.phy_offset)
+        done += segment.size_bytes
+        result.end_phy_offset, result.stopped = walk.end, walk.stopped
+        if walk.stopped.verdict is not Verdict.BLANK:
+            break
+    assert result.stopped is not None
+    _judge(result, rules, result.stopped)
+
+
+def _to_dispatch(table: FrameTable, rules: LogRules, queue_end: int) -> FrameTable | None:
+    """The rows that go to the dispatchers again. What counts is what a record says of its own place."""
+    if rules.aborted:
+        return table
+    if not rules.behaviour.clean_start_dispatches:
+        return None
+    behind = table.own_phy_offset > queue_end
+    if behind.all():
+        return table
+    return select(table, behind) if behind.any() else None
+
+
+def _judge(result: LogRecovery, rules: LogRules, stopped: Checked) -> None:
+    where = result.end_phy_offset
+    if stopped.verdict is Verdict.OUT_OF_MEMORY:
+        result.refusal = (
+            f"the record at {where} claims {stopped.size_bytes} bytes: recovery asks for an array of that size,"
+            " which exceeds the VM limit (OutOfMemoryError)"
+        )
+    elif stopped.verdict is Verdict.MISMATCH and rules.aborted and rules.behaviour.mismatch_is_record:
+        result.refusal = f"the parts of the record at {where} do not add up: recovery dispatches it and fails"
+    elif stopped.scratch_bytes >= HEAP_DEPENDENT_BYTES:
+        result.notes.append(
+            f"the record at {where} claims {stopped.scratch_bytes} bytes: with a heap too small for an array of that"
+            " size the broker does not start (OutOfMemoryError)"
+        )
+
+
+def _cut_queues(dispatcher: Dispatcher, rules: LogRules, queue_end: int, end_phy_offset: int) -> None:
+    queues = [*dispatcher.queues.values(), *dispatcher.batch_queues.values()]
+    when = rules.behaviour.queue_cut
+    if when is QueueCut.END_NOW:
+        queue_end = max((queue.end_phy_offset for queue in queues), default=-1)
+    if rules.aborted if when is QueueCut.AFTER_CRASH else queue_end >= end_phy_offset:
+        for queue in queues:
+            queue.truncate(end_phy_offset)
+
+
+def _cut_log(result: LogRecovery) -> None:
+    """Files that begin behind the end are unlinked (3.5)."""
+    end = result.end_phy_offset
+    result.deleted = [segment.name for segment in result.segments if segment.phy_offset > end]
+    result.segments = [segment for segment in result.segments if segment.phy_offset <= end]
+
+
+# -- catching up at start (1.7, 6.1) --------------------------------------------------------------------------------
+
+
+def catch_up(store: Store, result: LogRecovery, rules: LogRules, dispatcher: Dispatcher) -> None:
+    """Dispatch from the queues' end to the log's end; ``start`` waits for it, for ever where it cannot get on."""
+    queues = [*dispatcher.queues.values(), *dispatcher.batch_queues.values()]
+    at = max((queue.end_phy_offset for queue in queues), default=0)
+    at = max(at, result.min_phy_offset, 0)
+    while at < result.max_phy_offset and not result.refusal:
+        segment = _holding(result.segments, at)
+        readable = min(segment.end_phy_offset, result.max_phy_offset) if segment is not None else at
+        if segment is None or at >= readable:
+            result.refusal = f"dispatch stands still at {at}, where no log file is, and start waits for it for ever"
+            return
+        at = _dispatch_segment(store, segment, at, readable, rules, dispatcher, result)
+
+
+def _holding(segments: list[Segment], phy_offset: int) -> Segment | None:
+    return next((s for s in segments if s.phy_offset <= phy_offset < s.end_phy_offset), None)
+
+
+def _dispatch_segment(
+    store: Store, segment: Segment, at: int, readable: int, rules: LogRules, dispatcher: Dispatcher, result: LogRecovery
+) -> int:
+    """One segment from ``at`` on; gives where dispatch goes on. One bad record hides the rest of the segment."""
+    while True:
+        walk = SegmentWalk(store.log, segment, rules.walk(check_crc=False), at, readable)
+        for table in walk:
+            dispatcher.dispatch(table, knows_delays=True)
+        verdict = walk.stopped.verdict
+        if verdict is Verdict.BLANK:
+            return segment.end_phy_offset
+        if verdict is Verdict.MISMATCH and walk.stopped.consumed_bytes:
+            at = walk.end + walk.stopped.consumed_bytes  # the broker reads on where the parts end
+            continue
+        if verdict is Verdict.OUT_OF_MEMORY:
+            result.refusal = f"dispatch dies of OutOfMemoryError at {walk.end}, and start waits for it for ever"
+        elif walk.end < readable and not rules.is_master:
+            result.refusal = f"dispatch waits at {walk.end} for a record that it can read, and start for dispatch"
+        return readable

@@ -1,0 +1,376 @@
+"""One consume queue as a broker has it in memory: recovered, appended to, cut, with its min and max (behaviour 2, 3.7, 7, 11.3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_core.broker.versions import MinOffsetSearch
+from store_core.layout import queue as layout
+
+if TYPE_CHECKING:
+    from store_core.broker.versions import Behaviour
+    from store_core.storage.sequence import SegmentSequence
+    from store_core.storage.store import QueueKey
+
+Entries = NDArray[Any]
+Ints = NDArray[np.int64]
+
+FILES_CHECKED: Final = 3  # recovery trusts all but the newest three files
+_FILLER: Final = (layout.FILLER_PHY_OFFSET, layout.FILLER_SIZE_BYTES, layout.FILLER_TAGS_CODE)
+
+
+class QueueState:
+    """A queue of 20-byte entries. Positions are bytes of the queue unless they are called queue offsets.
+
+    ``starts``: where its files begin. Entries in front of ``appended_at`` are those of the files as they were found;
+    ``appended`` are the ones a broker would write from there on. Nothing is read before it is needed.
+    """
+
+    layout = layout.ENTRY
+
+    def __init__(
+        self,
+        key: QueueKey,
+        file_size_bytes: int,
+        behaviour: Behaviour,
+        found: SegmentSequence | None,
+        starts: list[int],
+    ) -> None:
+        self.key = key
+        self.file_size_bytes = file_size_bytes
+        self.starts = starts
+        self.end_phy_offset = -1  # the queue's end in the log
+        self.min_position = 0
+        self.deleted: list[int] = []  # files that are unlinked
+        self.drifted = 0  # entries appended to another place than their message's queue offset
+        self._behaviour = behaviour
+        self._found = found
+        self._as_found = set(starts)
+        self._in_last_file = file_size_bytes if starts else 0
+        self._appended_at: int | None = None
+        self._appended: list[Entries] = []
+        self._is_new = False  # its first file has just been made
+
+    # -- what it holds -------------------------------------------------------------------------------------------
+
+    @property
+    def entry_size_bytes(self) -> int:
+        return self.layout.size_bytes
+
+    @property
+    def end(self) -> int:
+        """Where the next entry goes."""
+        return self.starts[-1] + self._in_last_file if self.starts else 0
+
+    @property
+    def min_offset(self) -> int:
+        """First queue offset that consumers are given."""
+        return self.min_position // self.entry_size_bytes
+
+    @property
+    def max_offset(self) -> int:
+        """Queue offset of the next message."""
+        return self.end // self.entry_size_bytes
+
+    def entries(self, start: int, end: int) -> Entries:
+        """Entries in [start, end) as found and appended; places nobody wrote are zero. Aligned to entries, unbounded."""
+        size = self.entry_size_bytes
+        out = np.zeros((end - start) // size, self.layout.dtype)
+        for file_start in sorted(self._as_found):
+            low, high = max(start, file_start), min(end, file_start + self.file_size_bytes)
+            if low < high and self._found is not None:
+                data = self._found.read(low, high - low)
+                part = np.frombuffer(data, self.layout.dtype, len(data) // size)
+                out[(low - start) // size : (low - start) // size + len(part)] = part
+        if self._appended_at is not None:
+            written = self._all_appended()
+            first = self._appended_at
+            low, high = max(start, first), min(end, first + len(written) * size)
+            if low < high:
+                part = written[(low - first) // size : (high - first) // size]
+                out[(low - start) // size : (low - start) // size + len(part)] = part
+        return out
+
+    def _all_appended(self) -> Entries:
+        if len(self._appended) > 1:
+            self._appended = [np.concatenate(self._appended)]
+        return self._appended[0] if self._appended else np.zeros(0, self.layout.dtype)
+
+    @property
+    def appended_offsets(self) -> range:
+        """Queue offsets of the entries that were appended and are still there."""
+        if self._appended_at is None:
+            return range(0)
+        return range(self._appended_at // self.entry_size_bytes, self.max_offset)
+
+    # -- recovery (2) --------------------------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """Find the end: the first invalid entry from the third newest file on."""
+        if not self.starts:
+            return
+        place = max(len(self.starts) - FILES_CHECKED, 0)
+        while True:
+            start = self.starts[place]
+            found = self.entries(start, start + self.file_size_bytes)
+            valid = self._valid(found)
+            count = len(valid) if valid.all() else int(np.argmin(valid))
+            if count:
+                self.end_phy_offset = self._end_of(found[count - 1])
+            if count < len(valid) or place + 1 == len(self.starts):
+                break
+            place += 1
+        self._cut_files(start + count * self.entry_size_bytes)
+        self._recovered()
+
+    def _valid(self, entries: Entries) -> NDArray[np.bool_]:
+        mask: NDArray[np.bool_] = (entries["phy_offset"] >= 0) & (entries["size_bytes"] > 0)
+        return mask
+
+    def _end_of(self, entry: Any) -> int:
+        start = int(entry["phy_offset"])
+        return start if self._behaviour.queue_end_is_start else start + int(entry["size_bytes"])
+
+    def _cut_files(self, end: int) -> None:
+        """Files behind ``end`` go; the one that holds it is written from there on."""
+        self.deleted += [s for s in self.starts if s > end]
+        self._as_found -= set(self.deleted)
+        kept = [s for s in self.starts if s <= end]
+        self.starts = kept
+        if kept:
+            within = end - kept[-1]
+            self._in_last_file = min(within, self.file_size_bytes)
+
+    def _recovered(self) -> None:
+        """Nothing more to do here; batch queues find their numbers now."""
+
+    # -- cutting at the end of the log (3.7) ---------------------------------------------------------------------
+
+    def truncate(self, phy_offset: int) -> None:
+        """Drop the entries of records at or behind ``phy_offset``, as far as a broker looks."""
+        self.end_phy_offset = phy_offset - 1 if self._behaviour.queue_end_is_start else phy_offset
+        while self.starts:
+            start = self.starts[-1]
+            found = self.entries(start, start + self.file_size_bytes)
+            if len(found) and found["phy_offset"][0] < phy_offset:
+                # The first entry is taken without being looked at.
+                good = self._valid(found) & (found["phy_offset"] < phy_offset)
+                good[0] = True
+                count = len(good) if good.all() else int(np.argmin(good))
+                self._in_last_file = count * self.entry_size_bytes
+                self.end_phy_offset = self._end_of(found[count - 1])
+                break
+            self.drop_last_file()
+        self._forget_appended_behind(self.end)
+        self._recovered()
+
+    def drop_last_file(self) -> None:
+        """Unlink the newest file."""
+        start = self.starts.pop()
+        if start in self._as_found:
+            self._as_found.discard(start)
+            self.deleted.append(start)
+        self._in_last_file = self.file_size_bytes if self.starts else 0
+
+    def drop_all(self) -> None:
+        """Unlink everything: the log is empty."""
+        while self.starts:
+            self.drop_last_file()
+        self._forget_appended_behind(0)
+        self.end_phy_offset = -1
+        self.min_position = 0
+
+    def _forget_appended_behind(self, end: int) -> None:
+        if self._appended_at is None:
+            return
+        keep = max((end - self._appended_at) // self.entry_size_bytes, 0)
+        self._appended = [self._all_appended()[:keep]]
+        if not keep:
+            self._appended_at, self._appended = None, []
+
+    # -- dispatch (7) --------------------------------------------------------------------------------------------
+
+    def put(self, phy_offset: Ints, size_bytes: Ints, tags_code: Ints, queue_offset: Ints) -> None:
+        """Append entries of records in the order of dispatch, by the broker's rules about repeats, gaps and drops."""
+        ends = phy_offset if self._behaviour.queue_end_is_start else phy_offset + size_bytes
+        if len(ends) > 1 and not (np.diff(ends) > 0).all():
+            self._put_singly(phy_offset, size_bytes, tags_code, queue_offset)
+            return
+        fresh = ends > self.end_phy_offset
+        if not fresh.all():
+            phy_offset, size_bytes, tags_code, queue_offset = (
+                column[fresh] for column in (phy_offset, size_bytes, tags_code, queue_offset)
+            )
+        if not len(phy_offset):
+            return
+        rising = len(queue_offset) == 1 or bool((np.diff(queue_offset) > 0).all())
+        if not rising or (queue_offset[0] == 0 and self.max_offset):
+            self._put_singly(phy_offset, size_bytes, tags_code, queue_offset)
+            return
+        self._make_first_file(int(queue_offset[0]))
+        # Numbers rise by one or more and the end by one: once one number is not below the end, none is.
+        first = int(np.searchsorted(queue_offset, self.max_offset))
+        self._append(phy_offset[first:], size_bytes[first:], tags_code[first:], queue_offset[first:])
+
+    def _put_singly(self, phy_offset: Ints, size_bytes: Ints, tags_code: Ints, queue_offset: Ints) -> None:
+        """The rules one record at a time: numbers that fall or repeat are rare."""
+        for row in range(len(phy_offset)):
+            end = int(phy_offset[row])
+            if not self._behaviour.queue_end_is_start:
+                end += int(size_bytes[row])
+            if end <= self.end_phy_offset:
+                continue
+            number = int(queue_offset[row])
+            self._make_first_file(number)
+            if number and number < self.max_offset:
+                continue
+            one = slice(row, row + 1)
+            self._append(phy_offset[one], size_bytes[one], tags_code[one], queue_offset[one])
+
+    def _make_first_file(self, queue_offset: int) -> None:
+        """A queue without files begins with the file that holds its first message, filled up to it (7.3)."""
+        if self.starts:
+            return
+        position = queue_offset * self.entry_size_bytes
+        start = position - position % self.file_size_bytes
+        self.starts.append(start)
+        self._in_last_file = 0
+        if position:
+            self.min_position = position
+            fillers = (position - start) // self.entry_size_bytes
+            self._write(np.full(fillers, np.array(_FILLER, self.layout.dtype)))
+
+    def _append(self, phy_offset: Ints, size_bytes: Ints, tags_code: Ints, queue_offset: Ints) -> None:
+        if not len(phy_offset):
+            return
+        entries = np.zeros(len(phy_offset), self.layout.dtype)
+        entries["phy_offset"], entries["size_bytes"], entries["tags_code"] = phy_offset, size_bytes, tags_code
+        self.drifted += int(np.count_nonzero(queue_offset != self.max_offset + np.arange(len(queue_offset))))
+        self._write(entries)
+        self.end_phy_offset = self._end_of(entries[-1])
+
+    def _write(self, entries: Entries) -> None:
+        """Bytes at the end; files are made as they fill up."""
+        if not len(entries):
+            return
+        if self._appended_at is None:
+            at = self.end
+            self._appended_at = at
+        self._appended.append(entries)
+        self._in_last_file += len(entries) * self.entry_size_bytes
+        while self._in_last_file > self.file_size_bytes:
+            self.starts.append(self.starts[-1] + self.file_size_bytes)
+            self._in_last_file -= self.file_size_bytes
+
+    # -- min offset (11.3) ---------------------------------------------------------------------------------------
+
+    def correct_min(self, log_min_phy_offset: int) -> None:
+        """Move the min to the first entry that the log still has, the way the release looks for it."""
+        if not self.starts:
+            return
+        if self._behaviour.min_offset_search is MinOffsetSearch.LINEAR:
+            self._correct_min_linear(log_min_phy_offset)
+        else:
+            self._correct_min_binary(log_min_phy_offset)
+
+    def _first_file_end(self) -> int:
+        return self.end if len(self.starts) == 1 else self.starts[0] + self.file_size_bytes
+
+    def _correct_min_linear(self, log_min: int) -> None:
+        start = self.starts[0]
+        there = self.entries(start, self._first_file_end())["phy_offset"] >= log_min
+        if there.any():
+            self.min_position = start + int(np.argmax(there)) * self.entry_size_bytes
+
+    def _correct_min_binary(self, log_min: int) -> None:
+        size = self.entry_size_bytes
+        if self.min_position >= self.end:
+            return
+        if self._in_last_file and self.entries(self.end - size, self.end)["phy_offset"][0] < log_min:
+            self.min_position = self.end  # nothing is left, but the numbering goes on
+            return
+        start = self.starts[0]
+        begin = max(self.min_position, start)
+        end = self._first_file_end()
+        if begin >= end:
+            return
+        offsets = self.entries(begin, end)["phy_offset"]
+        if self.min_position >= start and offsets[0] >= log_min:
+            return
+        low, high = 0, len(offsets) - 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            if offsets[middle] > log_min:
+                high = middle
+            elif offsets[middle] == log_min:
+                low = high = middle
+            else:
+                low = middle
+        for place in range(low, high + 1):
+            if offsets[place] >= log_min:
+                self.min_position = begin + place * size
+                return
+
+
+class BatchQueueState(QueueState):
+    """A queue of 46-byte entries: an entry's place says nothing of its numbers, which stand in it (store format 6.6)."""
+
+    layout = layout.BATCH_ENTRY
+
+    _min_offset = -1
+    _max_offset = 0
+
+    @property
+    def min_offset(self) -> int:
+        return self._min_offset
+
+    @property
+    def max_offset(self) -> int:
+        return self._max_offset
+
+    def _valid(self, entries: Entries) -> NDArray[np.bool_]:
+        mask: NDArray[np.bool_] = super()._valid(entries) & (entries["queue_offset"] >= 0) & (entries["batch_size"] > 0)
+        return mask
+
+    def _end_of(self, entry: Any) -> int:
+        return int(entry["phy_offset"])
+
+    def _recovered(self) -> None:
+        """First and last entry tell min and max; a last file without entries leaves it to the one before."""
+        self._min_offset, self._max_offset = -1, 0
+        if not self.starts:
+            return
+        size = self.entry_size_bytes
+        if self._first_file_end() > self.starts[0]:
+            self._min_offset = int(self.entries(self.starts[0], self.starts[0] + size)["queue_offset"][0])
+        if self._in_last_file or len(self.starts) > 1:
+            last = self.entries(self.end - size, self.end)[0]
+            self._max_offset = int(last["queue_offset"]) + int(last["batch_size"])
+
+    def put_batches(self, entries: Entries) -> None:
+        """Append whole entries in the order of dispatch; what lies at or in front of the queue's end is a repeat."""
+        for row in range(len(entries)):
+            entry = entries[row : row + 1]
+            if entry["phy_offset"][0] <= self.end_phy_offset or entry["queue_offset"][0] < 0:
+                continue
+            if not self.starts:
+                self.starts.append(0)
+                self._in_last_file = 0
+            elif self._in_last_file >= self.file_size_bytes:
+                self.starts.append(self.starts[-1] + self.file_size_bytes)
+                self._in_last_file = 0
+            self._write(entry)
+            self.end_phy_offset = int(entry["phy_offset"][0])
+        self._recovered()
+
+    def correct_min(self, log_min_phy_offset: int) -> None:
+        self._recovered()
+        if not self.starts:
+            return
+        for entry in self.entries(self.starts[0], self._first_file_end()):
+            if entry["phy_offset"] >= log_min_phy_offset:
+                break
+            self._min_offset = int(entry["queue_offset"]) + int(entry["batch_size"])

@@ -1,0 +1,115 @@
+"""A broker's start on a store, from loading to where dispatch has caught up; nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from store_core.broker.dispatch import Dispatcher, DispatchRules
+from store_core.broker.load import Loaded, batch_topics, load
+from store_core.broker.log_recovery import LogRecovery, LogRules, catch_up, recover_log
+from store_core.broker.queue_recovery import BatchQueueState, QueueState
+from store_core.codec.delay_levels import parse_delay_levels
+from store_core.errors import FailedError
+from store_core.layout import paths, queue
+
+if TYPE_CHECKING:
+    from store_core.broker.versions import Behaviour
+    from store_core.scan.frames import FrameTable
+    from store_core.storage.store import Store
+
+
+@dataclass(slots=True)
+class Start:
+    """What the broker has in memory and on disk afterwards. ``refusal``: why it does not start, "" if it does."""
+
+    behaviour: Behaviour
+    refusal: str
+    loaded: Loaded
+    log: LogRecovery = field(default_factory=LogRecovery)
+    dispatcher: Dispatcher | None = None
+
+    @property
+    def queues(self) -> list[QueueState]:
+        """Every queue in order of topic and queue id, batch queues behind the others."""
+        if self.dispatcher is None:
+            return []
+        plain = sorted(self.dispatcher.queues.items())
+        return [*(state for _, state in plain), *(state for _, state in sorted(self.dispatcher.batch_queues.items()))]
+
+
+def start_broker(
+    store: Store,
+    behaviour: Behaviour,
+    *,
+    on_table: Callable[[FrameTable], None] | None = None,
+    on_progress: Callable[[int], None] | None = None,
+) -> Start:
+    """Play a start through. Reads what the broker would scan and the queue files it looks at.
+
+    ``on_table`` sees every table of records that recovery accepts. Raises FailedError for queues kept in RocksDB and
+    for files that cannot be read.
+    """
+    if store.queues_in_rocksdb:
+        raise FailedError(
+            "the queues are kept in a RocksDB database",
+            path=str(store.root / paths.CONSUMEQUEUE),
+            to_do="what a broker makes of such queues is not predicted",
+        )
+    loaded = load(store, behaviour)
+    if loaded.refusal:
+        return Start(behaviour, loaded.refusal, loaded)
+    dispatcher = _dispatcher(store, behaviour, loaded)
+    for state in (*dispatcher.queues.values(), *dispatcher.batch_queues.values()):
+        state.recover()
+    rules = LogRules.of(store, behaviour)
+    log = recover_log(store, loaded, rules, dispatcher, on_table=on_table, on_progress=on_progress)
+    if not log.refusal:
+        _correct_min(dispatcher, log)
+        if rules.catches_up:
+            catch_up(store, log, rules, dispatcher)
+            _correct_min(dispatcher, log)
+    return Start(behaviour, log.refusal, loaded, log, dispatcher)
+
+
+def _correct_min(dispatcher: Dispatcher, log: LogRecovery) -> None:
+    for state in (*dispatcher.queues.values(), *dispatcher.batch_queues.values()):
+        state.correct_min(log.min_phy_offset)
+
+
+def _dispatcher(store: Store, behaviour: Behaviour, loaded: Loaded) -> Dispatcher:
+    size = _file_size(store.settings.queue_file_size_bytes, store.queues, queue.DEFAULT_FILE_SIZE_BYTES)
+    batch_size = _file_size(
+        store.settings.batch_queue_file_size_bytes, store.batch_queues, queue.DEFAULT_BATCH_FILE_SIZE_BYTES
+    )
+    rules = DispatchRules(
+        delays_ms=parse_delay_levels(store.settings.delay_levels or paths.DEFAULT_DELAY_LEVELS),
+        batch_topics=batch_topics(loaded) if behaviour.batch_queues else frozenset(),
+        multi_dispatch=behaviour.multi_dispatch and _dispatches_light_queues(store),
+        index_enabled=store.settings.flag("messageIndexEnable", True),
+        queue_file_size_bytes=size,
+        batch_queue_file_size_bytes=batch_size,
+    )
+    queues = {
+        key: QueueState(key, size, behaviour, store.queues[key], starts) for key, starts in loaded.queue_files.items()
+    }
+    batches = {
+        key: BatchQueueState(key, batch_size, behaviour, store.batch_queues[key], starts)
+        for key, starts in loaded.batch_queue_files.items()
+    }
+    return Dispatcher(behaviour, rules, queues, batches, loaded.index)
+
+
+def _file_size(configured: int | None, found: object, default: int) -> int:
+    if configured:
+        return configured
+    sizes = [s.file_size_bytes for s in getattr(found, "values", dict)() if s.file_size_bytes]
+    return sizes[0] if sizes else default
+
+
+def _dispatches_light_queues(store: Store) -> bool:
+    """Configured, or told by light queues that are there."""
+    if "enableMultiDispatch" in store.settings.values:
+        return store.settings.flag("enableMultiDispatch")
+    return any(key.topic.startswith(paths.LMQ_PREFIX) for key in store.queues)
