@@ -10,6 +10,7 @@ import numpy as np
 from store_core.check.log import LogFindings
 from store_core.findings import Finding
 from store_core.kernel.codes import FrameCode, FrameKind
+from store_core.layout.record import PREFIX
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, nominal_end, scan_log
 from store_core.storage.store import Store
@@ -45,8 +46,8 @@ class Neighbour:
 class Region:
     """A stretch [phy_offset, end_phy_offset) inside one segment's nominal extent that a broker cannot walk over.
 
-    ``reaches_segment_end``: nothing good follows in the segment, not even its blank. ``lost`` are records whose own
-    header still tells who they were.
+    ``reaches_segment_end``: nothing good follows in the segment, not even its blank. ``used_bytes`` of it are not known
+    to be zero. ``lost`` are records whose own header still tells who they were.
     """
 
     phy_offset: int
@@ -57,11 +58,17 @@ class Region:
     before: Neighbour | None = None
     after: Neighbour | None = None
     blank_follows: bool = False
+    used_bytes: int = 0
     lost: list[LostRecord] = field(default_factory=list)
 
     @property
     def size_bytes(self) -> int:
         return self.end_phy_offset - self.phy_offset
+
+    @property
+    def may_hold_records(self) -> bool:
+        """False where it can only have been the segment's blank."""
+        return not (self.reaches_segment_end and self.used_bytes <= PREFIX.size_bytes)
 
 
 @dataclass(slots=True)
@@ -70,7 +77,7 @@ class LogSurvey:
 
     ``regions`` have good records behind them. ``tail`` are the regions behind the last good record: torn, wiped or stale
     bytes, zeros included. ``end_phy_offset`` is the end of the last good record, where the next one belongs; the log's
-    minimum if there is none.
+    minimum if there is none. ``wrong_own_offsets`` are good records that say they lie elsewhere.
     """
 
     regions: list[Region] = field(default_factory=list)
@@ -79,6 +86,7 @@ class LogSurvey:
     end_phy_offset: int = 0
     last_store_timestamp_ms: int = 0
     last_phy_offset: int = 0
+    wrong_own_offsets: list[int] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -121,6 +129,7 @@ class _Surveyor:
         good = good_rows(table)
         walkable = good | (table.kind == FrameKind.BLANK)
         self._survey.messages += int(np.count_nonzero(table.messages))
+        self._survey.wrong_own_offsets += table.phy_offset[good & (table.code == FrameCode.OWN_OFFSET)].tolist()
         # Rows where something changes: everything not walkable, and the first walkable row behind it.
         edges = ~walkable
         edges[1:] |= ~walkable[:-1]
@@ -162,6 +171,7 @@ class _Surveyor:
                 self._open = self._region(at, part_end)
                 self._pending.append(self._open)
             self._open.end_phy_offset = part_end
+            self._open.used_bytes += part_end - at if table.kind[row] != FrameKind.ZEROS else 0
             at = part_end
         if table.kind[row] == FrameKind.MESSAGE and self._open is not None:
             self._open.lost.append(_lost_record(table, row))
