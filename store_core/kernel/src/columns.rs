@@ -189,7 +189,8 @@ impl Columns {
 
     /// A row that is no message; goes into the last row if that is of the same kind and ends here.
     pub fn add_other(&mut self, kind: u8, code: u8, phy_offset: i64, size_bytes: i64) {
-        let follows = self.first.is_some() && self.last.phy_offset.checked_add(self.last.size_bytes) == Some(phy_offset);
+        let follows =
+            self.first.is_some() && self.last.phy_offset.checked_add(self.last.size_bytes) == Some(phy_offset);
         if kind != BLANK && self.last.kind == kind && follows {
             self.last.size_bytes += size_bytes;
             if let Some(last_size) = self.frames.size_bytes.last_mut() {

@@ -16,55 +16,47 @@ pub struct Known<'a> {
 #[inline]
 pub fn known(properties: &[u8]) -> Known<'_> {
     let mut known = Known::default();
-    let mut start = 0;
-    let mut separator = None;
-    for at in memchr::memchr2_iter(NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, properties) {
-        if properties.get(at) == Some(&NAME_VALUE_SEPARATOR) {
-            separator = separator.or(Some(at));
-        } else {
-            known.add(properties, start, separator, at);
-            start = at + 1;
-            separator = None;
-        }
+    let mut rest = properties;
+    while !rest.is_empty() {
+        let end = memchr::memchr(PROPERTY_SEPARATOR, rest).unwrap_or(rest.len());
+        known.add(rest.get(..end).unwrap_or(&[]));
+        rest = rest.get(end + 1..).unwrap_or(&[]);
     }
-    known.add(properties, start, separator, properties.len());
     known
 }
 
 impl<'a> Known<'a> {
+    /// Known names have no 0x01 in them, so behind one of them it is the first.
     #[inline]
-    fn add(&mut self, properties: &'a [u8], start: usize, separator: Option<usize>, end: usize) {
-        let Some(separator) = separator else { return };
-        let (Some(name), Some(value)) = (properties.get(start..separator), properties.get(separator + 1..end)) else {
-            return;
+    fn add(&mut self, segment: &'a [u8]) {
+        let value_of = |name: &[u8]| match segment.strip_prefix(name)?.split_first() {
+            Some((&NAME_VALUE_SEPARATOR, value)) if !value.is_empty() => Some(value),
+            _ => None,
         };
-        if value.is_empty() {
-            return;
+        let mut take = |name: &[u8], flag: u16| {
+            let value = value_of(name)?;
+            self.flags |= flag;
+            Some(value)
+        };
+        // Each arm names all properties with that first letter.
+        match segment.first() {
+            Some(b'U') => self.uniq_key = take(PROPERTY_UNIQ_KEY, HAS_UNIQ_KEY).unwrap_or(self.uniq_key),
+            Some(b'K') => self.keys = take(PROPERTY_KEYS, HAS_KEYS).unwrap_or(self.keys),
+            Some(b'T') => match take(PROPERTY_TAGS, HAS_TAGS) {
+                Some(value) => self.tags = value,
+                None => _ = take(PROPERTY_TRAN_MSG, HAS_TRAN_MSG),
+            },
+            Some(b'D') => match take(PROPERTY_DELAY, HAS_DELAY) {
+                Some(value) => self.delay = value,
+                None => _ = take(PROPERTY_DUP_INFO, HAS_DUP_INFO),
+            },
+            Some(b'I') => {
+                _ = take(PROPERTY_INNER_NUM, HAS_INNER_NUM)
+                    .or_else(|| take(PROPERTY_INNER_MULTI_DISPATCH, HAS_INNER_MULTI_DISPATCH));
+            }
+            Some(b'_') => _ = take(PROPERTY_CRC32, HAS_CRC32),
+            _ => {}
         }
-        self.flags |= match name {
-            PROPERTY_UNIQ_KEY => {
-                self.uniq_key = value;
-                HAS_UNIQ_KEY
-            }
-            PROPERTY_KEYS => {
-                self.keys = value;
-                HAS_KEYS
-            }
-            PROPERTY_TAGS => {
-                self.tags = value;
-                HAS_TAGS
-            }
-            PROPERTY_DELAY => {
-                self.delay = value;
-                HAS_DELAY
-            }
-            PROPERTY_INNER_MULTI_DISPATCH => HAS_INNER_MULTI_DISPATCH,
-            PROPERTY_INNER_NUM => HAS_INNER_NUM,
-            PROPERTY_DUP_INFO => HAS_DUP_INFO,
-            PROPERTY_CRC32 => HAS_CRC32,
-            PROPERTY_TRAN_MSG => HAS_TRAN_MSG,
-            _ => 0,
-        };
     }
 }
 
@@ -94,18 +86,6 @@ pub fn index_hash(hash: u32) -> i32 {
     hash.cast_signed().checked_abs().unwrap_or(0)
 }
 
-const POWERS: [u32; 8] = {
-    let mut powers = [1_u32; 8];
-    let mut i = 7;
-    #[allow(clippy::indexing_slicing)] // in a constant: checked when compiled
-    while i > 0 {
-        powers[i - 1] = powers[i].wrapping_mul(31);
-        i -= 1;
-    }
-    powers
-};
-const EIGHT_STEPS: u32 = 31_u32.wrapping_pow(8);
-
 /// Goes on with `String.hashCode` over `text`, UTF-8 that is decoded as Java does it.
 #[inline]
 pub fn hash(state: u32, text: &[u8]) -> u32 {
@@ -114,15 +94,13 @@ pub fn hash(state: u32, text: &[u8]) -> u32 {
         decode_java(text, |unit| state = step(state, u32::from(unit)));
         return state;
     }
-    let mut chunks = text.chunks_exact(8);
-    let state = chunks.by_ref().fold(state, |state, chunk| {
-        let sum = chunk
-            .iter()
-            .zip(POWERS)
-            .fold(0_u32, |sum, (byte, power)| sum.wrapping_add(u32::from(*byte).wrapping_mul(power)));
-        state.wrapping_mul(EIGHT_STEPS).wrapping_add(sum)
+    // Four letters a step, so that one multiplication need not wait for the other.
+    let (fours, rest) = text.as_chunks::<4>();
+    let state = fours.iter().fold(state, |state, four| {
+        let [a, b, c, d] = four.map(u32::from);
+        state.wrapping_mul(31_u32.pow(4)).wrapping_add((a * 31_u32.pow(3) + b * 31_u32.pow(2)) + (c * 31 + d))
     });
-    chunks.remainder().iter().fold(state, |state, byte| step(state, u32::from(*byte)))
+    rest.iter().fold(state, |state, byte| step(state, u32::from(*byte)))
 }
 
 #[inline]

@@ -5,42 +5,33 @@ use memchr::memmem::Finder;
 
 use crate::layout::*;
 
-/// Finds the magics in a window, from front to back, each byte looked at once.
+/// Finds the magics in a window, from front to back, each byte looked at once for each.
 pub struct Magics {
     record: Finder<'static>,
     blank: Finder<'static>,
+    /// The record magic found last, if it is still ahead; the window's length when there is none any more.
     next_record: Option<usize>,
-    next_blank: Option<usize>,
-    searched_from: Option<usize>,
 }
 
 const BLANK_BYTES: [u8; 4] = MAGIC_BLANK.to_be_bytes();
 
 impl Magics {
     pub fn new() -> Self {
-        Self {
-            record: Finder::new(&RECORD_MAGIC_START),
-            blank: Finder::new(&BLANK_BYTES),
-            next_record: None,
-            next_blank: None,
-            searched_from: None,
-        }
+        Self { record: Finder::new(&RECORD_MAGIC_START), blank: Finder::new(&BLANK_BYTES), next_record: None }
     }
 
     /// The first index at or behind `from` where a magic may stand. `from` never goes back.
     pub fn next(&mut self, data: &[u8], from: usize) -> Option<usize> {
-        let find = |finder: &Finder<'_>, known: Option<usize>, is_first: bool| match known {
-            Some(at) if at >= from => Some(at),
-            None if !is_first => None,
-            _ => Some(from + finder.find(data.get(from..)?)?),
+        let record = match self.next_record {
+            Some(at) if at >= from => at,
+            _ => self.record.find(data.get(from..)?).map_or(data.len(), |at| from + at),
         };
-        let is_first = self.searched_from.is_none();
-        self.next_record = find(&self.record, self.next_record, is_first);
-        self.next_blank = find(&self.blank, self.next_blank, is_first);
-        self.searched_from = Some(from);
-        match (self.next_record, self.next_blank) {
-            (Some(record), Some(blank)) => Some(record.min(blank)),
-            (record, blank) => record.or(blank),
+        self.next_record = Some(record);
+        let blank = data.get(from..record).and_then(|bytes| self.blank.find(bytes));
+        match blank {
+            Some(at) => Some(from + at),
+            None if record < data.len() => Some(record),
+            None => None,
         }
     }
 }
