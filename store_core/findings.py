@@ -424,6 +424,13 @@ KINDS: Final = _table(
         "The delay level's progress lies outside its queue; a broker sets it to the nearest end.",
         "Nothing to do unless the queue lost its tail.",
     ),
+    Kind(
+        "P008",
+        "info",
+        "configuration is kept in RocksDB",
+        "Topics, groups and progress of this store are in RocksDB databases, which this version does not read.",
+        "What topics and groups there are is told by the log and the queues alone; use mqadmin on a running broker for the rest.",
+    ),
     # S: store layout
     Kind("S001", "info", "abort file present", "The last broker did not stop cleanly, or one is running.", _RECOVER),
     Kind(

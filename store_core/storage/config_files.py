@@ -1,0 +1,265 @@
+"""Config files as a broker loads them: the file, else its ``.bak``, else nothing (store behaviour 1.1; store format, section 9)."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final, Generic, Literal, TypeVar
+
+from store_core.codec import broker_config as bc
+from store_core.codec.coerce import ConfigError
+from store_core.codec.json_dialect import MAX_SIZE_BYTES, JsonError, Layout, loads
+from store_core.findings import Finding, finding
+from store_core.layout import paths, timer
+from store_core.storage.files import open_read_only
+
+T = TypeVar("T")
+Source = Literal["main", "bak", "none"]
+
+# 5.4.0 gives integer-keyed and empty maps lines of their own.
+_SPREAD: Final = re.compile(r"\{\n\t+(?:-?\d+:|\n)")
+
+
+_ATTEMPTS: Final = 5
+_MOMENT_SECONDS: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile(Generic[T]):
+    """One config file. ``value`` is empty where ``source`` is ``none``; ``loads`` is False where a broker's load fails.
+
+    ``tree`` is the parsed text (None if there is none), for rewriting without losing what the type does not know;
+    ``layout`` the form it was written in, as far as the text tells.
+    """
+
+    name: str
+    value: T
+    source: Source = "none"
+    loads: bool = True
+    modified_ns: int = 0
+    size_bytes: int = 0
+    tree: Any = None
+    layout: Layout | None = None
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TimerCheck:
+    """``config/timercheck``; fields behind the file's end are 0, as brokers read them."""
+
+    last_read_timestamp_ms: int
+    last_timer_log_flush_position: int
+    last_timer_queue_offset: int
+    master_timer_queue_offset: int
+    data_version_state: int
+    data_version_timestamp_ms: int
+    data_version_counter: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFiles:
+    """All config files of a store. ``timer_check`` is None without one; ``in_rocksdb``: topics and progress are elsewhere."""
+
+    topics: ConfigFile[bc.Topics]
+    queue_mappings: ConfigFile[bc.QueueMappings]
+    consumer_offsets: ConfigFile[bc.ConsumerOffsets]
+    lmq_consumer_offsets: ConfigFile[bc.ConsumerOffsets]
+    subscription_groups: ConfigFile[bc.SubscriptionGroups]
+    consumer_filters: ConfigFile[bc.ConsumerFilters]
+    order_infos: ConfigFile[bc.OrderInfos]
+    delay_offsets: ConfigFile[bc.DelayOffsets]
+    request_modes: ConfigFile[bc.RequestModes]
+    timer_metrics: ConfigFile[bc.Metrics]
+    transaction_metrics: ConfigFile[bc.Metrics]
+    compaction_positions: ConfigFile[bc.CompactionPositions]
+    timer_check: TimerCheck | None
+    in_rocksdb: bool
+    findings: tuple[Finding, ...]
+
+    @property
+    def files(self) -> tuple[ConfigFile[Any], ...]:
+        """The JSON files in the order above, missing ones too."""
+        values = (getattr(self, field.name) for field in fields(self))
+        return tuple(value for value in values if isinstance(value, ConfigFile))
+
+    @property
+    def loads(self) -> bool:
+        """Whether every file can be loaded; a broker that cannot load one does not start."""
+        return all(file.loads for file in self.files)
+
+    @property
+    def progress(self) -> ConfigFile[bc.ConsumerOffsets]:
+        """The file that holds the consumer offsets: a broker with light queues enabled keeps one of its own instead of the
+        usual one; where both are left, the one written last.
+        """
+        lmq, usual = self.lmq_consumer_offsets, self.consumer_offsets
+        if lmq.source == "none":
+            return usual
+        return usual if usual.source != "none" and usual.modified_ns > lmq.modified_ns else lmq
+
+
+def read_config(root: Path) -> ConfigFiles:
+    """Every config file under a store root. Raises nothing for damage: that is told by findings P003, P004 and P008."""
+    json_files = {field: read_config_file(root, name, decode) for field, name, decode in _FILES}
+    in_rocksdb = any(os.path.exists(root / name / paths.ROCKSDB_MARK) for name in paths.ROCKSDB_CONFIGS)
+    check, check_findings = _read_timer_check(root)
+    findings = [found for file in json_files.values() for found in file.findings] + check_findings
+    if in_rocksdb:
+        findings.append(finding("P008", "topics, groups and progress are kept in RocksDB", file=paths.CONFIG))
+    return ConfigFiles(**json_files, timer_check=check, in_rocksdb=in_rocksdb, findings=tuple(findings))
+
+
+_FILES: Final[tuple[tuple[str, str, Callable[[Any], Any]], ...]] = (
+    ("topics", paths.TOPICS_JSON, bc.decode_topics),
+    ("queue_mappings", paths.TOPIC_QUEUE_MAPPING_JSON, bc.decode_queue_mappings),
+    ("consumer_offsets", paths.CONSUMER_OFFSET_JSON, bc.decode_consumer_offsets),
+    ("lmq_consumer_offsets", paths.LMQ_CONSUMER_OFFSET_JSON, bc.decode_consumer_offsets),
+    ("subscription_groups", paths.SUBSCRIPTION_GROUP_JSON, bc.decode_subscription_groups),
+    ("consumer_filters", paths.CONSUMER_FILTER_JSON, bc.decode_consumer_filters),
+    ("order_infos", paths.CONSUMER_ORDER_INFO_JSON, bc.decode_order_infos),
+    ("delay_offsets", paths.DELAY_OFFSET_JSON, bc.decode_delay_offsets),
+    ("request_modes", paths.MESSAGE_REQUEST_MODE_JSON, bc.decode_request_modes),
+    ("timer_metrics", paths.TIMER_METRICS, bc.decode_timer_metrics),
+    ("transaction_metrics", paths.TRANSACTION_METRICS, bc.decode_transaction_metrics),
+    ("compaction_positions", paths.COMPACTION_POSITIONS, bc.decode_compaction_positions),
+)
+
+
+def offset_table(config: ConfigFiles) -> dict[tuple[str, str, int], int]:
+    """(group, topic, queue id) to the next offset to consume. Keys that are not ``topic@group`` are left out, as by brokers."""
+    stored = config.progress.value
+    table = {}
+    for key, offsets in stored.offsets.items():
+        for queue_id, offset in offsets.items():
+            table[key, queue_id] = offset
+    for key, offset in stored.lmq_offsets.items():
+        table[key, 0] = offset
+    return {
+        (group, topic, queue_id): offset
+        for (key, queue_id), offset in table.items()
+        for topic, at, group in [key.partition(bc.KEY_SEPARATOR)]
+        if topic and at and group and bc.KEY_SEPARATOR not in group
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    data: bytes
+    modified_ns: int
+
+
+def read_config_file(root: Path, name: str, decode: Callable[[Any], T]) -> ConfigFile[T]:
+    """One file by its path relative to the root, the way brokers load it; its findings tell what was wrong.
+
+    Brokers up to 5.3 rewrite in place: a broken file that changes while it is looked at is read again.
+
+    An empty file counts as missing. One that cannot be read, parsed or typed gives way to the ``.bak``; a broker refuses to
+    start only if that cannot be parsed either, and starts with nothing where it is missing or empty.
+    """
+    for _ in range(_ATTEMPTS):
+        found, trouble = _attempt(root / name, name, decode)
+        if found is not None:
+            return found
+        if not trouble or not _changes(root / name):
+            break
+    return _fall_back(root, name, decode, trouble)
+
+
+def _attempt(path: Path, name: str, decode: Callable[[Any], T]) -> tuple[ConfigFile[T] | None, str]:
+    """The main file, or None and what is wrong with it; nothing is wrong where it is only missing."""
+    read, trouble = _read(path)
+    if read is None:
+        return None, trouble
+    if not read.data:
+        return None, "it is empty"
+    try:
+        return _loaded(name, "main", read, decode), ""
+    except (JsonError, ConfigError) as error:
+        return None, str(error)
+
+
+def _changes(path: Path) -> bool:
+    """Whether a file changes within a moment."""
+
+    def state() -> tuple[int, int]:
+        found = os.stat(path)
+        return found.st_size, found.st_mtime_ns
+
+    try:
+        before = state()
+        time.sleep(_MOMENT_SECONDS)
+        return state() != before
+    except OSError:
+        return False
+
+
+def _fall_back(root: Path, name: str, decode: Callable[[Any], T], main_trouble: str) -> ConfigFile[T]:
+    bak_name = name + paths.BAK_SUFFIX
+    bak, bak_trouble = _read(root / bak_name)
+    if bak is not None and bak.data:
+        try:
+            found = finding("P003", f"{name}: {main_trouble or 'it is missing'}; its .bak is read", file=name)
+            return _loaded(name, "bak", bak, decode, (found,))
+        except (JsonError, ConfigError) as error:
+            bak_trouble = str(error)
+    if bak_trouble:
+        text = f"{name}: {main_trouble or 'it is missing'}; its .bak: {bak_trouble}: a broker refuses to start"
+        return ConfigFile(name, decode(None), loads=False, findings=(finding("P004", text, file=name),))
+    if main_trouble:
+        text = f"{name}: {main_trouble}, and there is no .bak: a broker starts with nothing"
+        return ConfigFile(name, decode(None), findings=(finding("P004", text, file=name),))
+    return ConfigFile(name, decode(None))
+
+
+def _loaded(
+    name: str, source: Source, read: _Text, decode: Callable[[Any], T], findings: tuple[Finding, ...] = ()
+) -> ConfigFile[T]:
+    tree = loads(read.data)
+    value = decode(tree)
+    layout = _layout_of(tree, read.data)
+    return ConfigFile(name, value, source, True, read.modified_ns, len(read.data), tree, layout, findings)
+
+
+def _layout_of(tree: Any, data: bytes) -> Layout | None:
+    """The form a text was written in, where it tells: 5.4.0 by its line breaks, 5.x by members that 4.x does not write."""
+    if _SPREAD.search(data.decode(errors="replace")):
+        return "5.4"
+    if not isinstance(tree, dict) or not tree:
+        return None
+    version = tree.get("dataVersion")
+    return "5" if "groupTopicMap" in tree or (isinstance(version, dict) and "stateVersion" in version) else "4"
+
+
+def _read(path: Path) -> tuple[_Text | None, str]:
+    """A file's bytes, None if there is none, and what was wrong with reading it. Never more than a config file may have."""
+    try:
+        found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode):
+            return None, "it is no file"
+        if found.st_size > MAX_SIZE_BYTES:
+            return None, f"it is larger than {MAX_SIZE_BYTES} bytes"
+        descriptor = open_read_only(path)
+    except FileNotFoundError:
+        return None, ""
+    except OSError as error:
+        return None, f"it cannot be read ({error.strerror})"
+    try:
+        with open(descriptor, "rb") as file:
+            return _Text(file.read(MAX_SIZE_BYTES + 1), found.st_mtime_ns), ""
+    except OSError as error:
+        return None, f"it cannot be read ({error.strerror})"
+
+
+def _read_timer_check(root: Path) -> tuple[TimerCheck | None, list[Finding]]:
+    read, trouble = _read(root / paths.TIMERCHECK)
+    if trouble:
+        return None, [finding("P004", f"{paths.TIMERCHECK}: {trouble}", file=paths.TIMERCHECK)]
+    if read is None:
+        return None, []
+    size_bytes = timer.CHECK.size_bytes
+    return TimerCheck(**timer.CHECK.read(read.data[:size_bytes].ljust(size_bytes, b"\0"))), []

@@ -1,0 +1,100 @@
+"""The text of config files that change: what is there stays, in its order and in the writing release's form (store format, 9.2 to 9.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from store_core.codec.broker_config import KEY_SEPARATOR, TopicConfig
+from store_core.codec.coerce import as_int
+from store_core.codec.json_dialect import JavaList, Layout, dumps
+from store_core.storage.config_files import ConfigFiles
+
+_LAYOUTS: tuple[Layout, ...] = ("4", "5", "5.4")
+
+
+def release_layout(config: ConfigFiles, default: Layout = "5") -> Layout:
+    """The newest form that any of a store's config files has; the default where none tells."""
+    seen = {file.layout for file in config.files}
+    return next((layout for layout in reversed(_LAYOUTS) if layout in seen), default)
+
+
+def render_consumer_offsets(
+    config: ConfigFiles, updates: Mapping[tuple[str, str, int], int], layout: Layout | None = None
+) -> str:
+    """The text of ``config.progress`` with (group, topic, queue id) -> next offset put in.
+
+    The list of a group's topics, which 5.x writes beside and never reads, is kept up to date. ``config.progress.name`` is the
+    file it belongs to.
+    """
+    layout = layout or release_layout(config)
+    root = _members(config.progress.tree)
+    offsets = root["offsetTable"] = _members(root.get("offsetTable"))
+    topics = _members(root.get("groupTopicMap"))
+    for (group, topic, queue_id), offset in updates.items():
+        key = f"{topic}{KEY_SEPARATOR}{group}"
+        offsets[key] = dict(sorted({**_by_number(offsets.get(key)), queue_id: offset}.items()))
+        listed = topics.get(group)
+        if not isinstance(listed, list):
+            topics[group] = [topic]
+        elif topic not in listed:
+            listed.append(topic)
+    if layout != "4":
+        root["groupTopicMap"] = topics
+    return dumps(_in_bean_order(root), layout=layout)
+
+
+def render_topics(
+    config: ConfigFiles, additions: Iterable[TopicConfig], timestamp_ms: int, layout: Layout | None = None
+) -> str:
+    """The text of ``topics.json`` with topics put in or replaced, and its data version raised (``timestamp_ms``: now)."""
+    layout = layout or release_layout(config)
+    root = _members(config.topics.tree)
+    table = root["topicConfigTable"] = _members(root.get("topicConfigTable"))
+    for topic in additions:
+        table[topic.topic] = _topic_bean(topic, layout)
+    version = config.topics.value.data_version
+    raised: dict[str, int] = {"counter": (version.counter if version else 0) + 1, "timestamp": timestamp_ms}
+    if layout != "4":
+        raised["stateVersion"] = (version.state_version if version else None) or 0
+    root["dataVersion"] = _in_bean_order(raised)
+    return dumps(_in_bean_order(root), layout=layout)
+
+
+def _topic_bean(topic: TopicConfig, layout: Layout) -> dict[str, Any]:
+    attributes = {} if layout == "4" else {"attributes": dict(topic.attributes)}
+    return {
+        **attributes,
+        "order": topic.order,
+        "perm": topic.perm,
+        "readQueueNums": topic.read_queues,
+        "topicFilterType": topic.filter_type,
+        "topicName": topic.topic,
+        "topicSysFlag": topic.sys_flag,
+        "writeQueueNums": topic.write_queues,
+    }
+
+
+def _in_bean_order(members: Mapping[Any, Any]) -> dict[Any, Any]:
+    """A bean's members in the order in which brokers write them."""
+    return dict(sorted(members.items(), key=lambda member: str(member[0])))
+
+
+def _by_number(value: Any) -> dict[int, Any]:
+    """A queue table with whole-number keys, however they were written."""
+    return {as_int(key, "queue id"): offset for key, offset in _members(value).items()}
+
+
+def _members(value: Any) -> dict[Any, Any]:
+    """An object's members, copied to the bottom; none for anything that is no object."""
+    return {key: _copied(item) for key, item in value.items()} if isinstance(value, dict) else {}
+
+
+def _copied(value: Any) -> Any:
+    # Not copy.deepcopy: parts that stood for each other by a reference must not go on being one object.
+    if isinstance(value, dict):
+        return _members(value)
+    if isinstance(value, list):
+        items = [_copied(item) for item in value]
+        return JavaList(items) if isinstance(value, JavaList) else items
+    return value
