@@ -69,7 +69,7 @@ class IndexFile:
         self.path = path
         self.sizes = sizes
         self._data = _mapped(path)
-        self._size_bytes = len(self._data)
+        self.size_bytes = len(self._data)
         self._entries_at = layout.entry_at(sizes.slots, 0)
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class IndexFile:
     @property
     def header(self) -> IndexHeader:
         """The header as it is now: a live broker changes it."""
-        if self._size_bytes < layout.HEADER.size_bytes:
+        if self.size_bytes < layout.HEADER.size_bytes:
             return IndexHeader(0, 0, 0, 0, 0, 1)
         header = IndexHeader(*_unpack_header(self._data))
         return header if header.index_count > 0 else header._replace(index_count=1)
@@ -92,12 +92,12 @@ class IndexFile:
     def slot_value(self, slot: int) -> int:
         """Number of the newest entry that hangs on a slot; 0 or less: none."""
         at = layout.slot_at(slot)
-        return _unpack_slot(self._data, at)[0] if at + layout.SLOT.size_bytes <= self._size_bytes else 0
+        return _unpack_slot(self._data, at)[0] if at + layout.SLOT.size_bytes <= self.size_bytes else 0
 
     def entry(self, number: int) -> tuple[int, int, int, int]:
         """(key hash, phy_offset, seconds, previous) of an entry place; zeros behind the file's end."""
         at = self._entries_at + number * layout.ENTRY.size_bytes
-        if number < 0 or at + layout.ENTRY.size_bytes > self._size_bytes:
+        if number < 0 or at + layout.ENTRY.size_bytes > self.size_bytes:
             return 0, 0, 0, 0
         return _unpack_entry(self._data, at)
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
+
+from store_core.layout import checkpoint, paths
+from store_core.storage.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,3 +30,44 @@ RULES_5: Final = ReadRules("5.x", searches_min=True, has_boundary=True)
 def rules_for(broker_version: str | None) -> ReadRules:
     """The rules of a release such as ``4.9.7`` or ``5.3``; 5.x where nothing is known."""
     return RULES_4 if broker_version is not None and broker_version.split(".")[0] == "4" else RULES_5
+
+
+# What only 5.x brokers leave in a root.
+_TRACES_OF_5: Final = (
+    paths.ABORT_BAK,
+    paths.BATCHCONSUMEQUEUE,
+    paths.COMPACTION,
+    paths.ROCKSDBSTORE,
+    paths.TIMERLOG,
+    paths.TIMERWHEEL,
+    paths.TIMERCHECK,
+    f"{paths.CONFIG}/consumerOrderInfo.json",
+)
+_TOPICS: Final = f"{paths.CONFIG}/topics.json"
+_MARK_OF_5: Final = b'"stateVersion"'  # of every dataVersion since 5.0
+_LONGEST_TOPICS_BYTES: Final = 32 << 20
+
+
+def rules_of(store: Store) -> ReadRules:
+    """The rules of the release named in the settings, else of the family whose traces the root shows; 5.x without any.
+
+    A few names are looked at, so that a point read stays quick; which releases are possible is a longer question.
+    """
+    if store.settings.broker_version is not None:
+        return rules_for(store.settings.broker_version)
+    root = store.root
+    if any((root / name).exists() for name in _TRACES_OF_5) or any(_read(root / paths.CHECKPOINT, 1 << 12)[_OF_5:]):
+        return RULES_5
+    topics = _read(root / _TOPICS, _LONGEST_TOPICS_BYTES)
+    return RULES_4 if topics and _MARK_OF_5 not in topics else RULES_5
+
+
+_OF_5: Final = checkpoint.CHECKPOINT.offset_of("master_flushed_offset")
+
+
+def _read(path: Path, size_bytes: int) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(size_bytes)
+    except OSError:
+        return b""

@@ -1,0 +1,184 @@
+"""What a store holds, told from folders, headers and the ends of files; nothing is walked but the log's tail."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any, Literal
+
+from store_core.codec.record import decode_blank
+from store_core.findings import KINDS, Finding, finding
+from store_core.layout import paths, record
+from store_core.read.checkpoint import Checkpoint, read_checkpoint
+from store_core.read.index import Index
+from store_core.read.progress import Lag, lags, read_progress
+from store_core.read.queue import BatchQueue, Queue
+from store_core.read.records import read_message, read_store_timestamp_ms
+from store_core.read.rules import ReadRules
+from store_core.storage.sequence import SegmentSequence
+from store_core.storage.store import QueueKey, Store
+
+LastExit = Literal["clean", "crash"]
+
+
+def last_exit(store: Store) -> LastExit:
+    """How a broker would take the last stop: only the presence of ``abort`` counts."""
+    return "crash" if store.aborted else "clean"
+
+
+def describe_store(store: Store, rules: ReadRules) -> dict[str, Any]:
+    """The parts of an info document: commitlog, queues, index, groups, checkpoint and findings.
+
+    Raises FailedError where a folder cannot be listed or a file cannot be read.
+    """
+    findings: list[Finding] = []
+    queues = list(_queues(store, rules))
+    with Index(store) as index:
+        index_rows = list(_index(index))
+        findings += index.sizes.findings
+    progress = read_progress(store.root)
+    checkpoint = read_checkpoint(store.root)
+    ends = [row.pop("last_record_phy_offset") for row in queues]
+    findings += [*_layout_findings(store), *progress.findings, *checkpoint.findings]
+    return {
+        "commitlog": _commitlog(store, [end for end in ends if end is not None]),
+        "queues": queues,
+        "index": index_rows,
+        "groups": _groups(lags(store, progress, rules)),
+        "checkpoint": _checkpoint(checkpoint),
+        "findings": findings,
+    }
+
+
+def _commitlog(store: Store, last_records: list[int]) -> dict[str, Any]:
+    log = store.log
+    end, last_ms = log_end(log, last_records)
+    first_ms = next((ms for s in log.segments if (ms := read_store_timestamp_ms(log, s.phy_offset))), None)
+    return {
+        "paths": [str(path) for path in store.settings.commitlog_paths],
+        "files": len(log.segments),
+        "segment_size_bytes": log.file_size_bytes,
+        "size_bytes": log.size_bytes,
+        "min_phy_offset": log.min_phy_offset,
+        "max_phy_offset": end,
+        "first_store_timestamp_ms": first_ms,
+        "last_store_timestamp_ms": last_ms,
+    }
+
+
+def log_end(log: SegmentSequence, last_records: list[int]) -> tuple[int, int | None]:
+    """Where the log's last whole record ends, and its store time: from the records that queues end with, forward.
+
+    ``last_records`` are offsets that queues' last entries name; without a good one the newest segment that begins with a
+    record is walked.
+    """
+    for start in sorted(set(last_records), reverse=True):
+        if read_message(log, start) is not None:
+            return _walk_to_end(log, start)
+    for segment in reversed(log.segments):
+        if read_message(log, segment.phy_offset) is not None:
+            return _walk_to_end(log, segment.phy_offset)
+    return log.min_phy_offset, None
+
+
+def _walk_to_end(log: SegmentSequence, phy_offset: int) -> tuple[int, int | None]:
+    last_ms = None
+    end = phy_offset
+    at: int | None = phy_offset
+    while at is not None:
+        message = read_message(log, at)
+        if message is not None:
+            last_ms = message.store_timestamp_ms
+            end = at = at + message.size_bytes
+            continue
+        segment = log.find(at)
+        sealed = segment is not None and decode_blank(log.read(at, record.PREFIX.size_bytes), 0) is not None
+        at = segment.end_phy_offset if segment is not None and sealed else None
+    return end, last_ms
+
+
+def _queues(store: Store, rules: ReadRules) -> Iterator[dict[str, Any]]:
+    for key, files in store.queues.items():
+        yield _queue_row(key, "simple", Queue(files, store.log, rules=rules))
+    for key, files in store.batch_queues.items():
+        yield _queue_row(key, "batch", BatchQueue(files, store.log))
+
+
+def _queue_row(key: QueueKey, kind: str, queue: Queue | BatchQueue) -> dict[str, Any]:
+    last = queue.entry(queue.max_offset - 1) if isinstance(queue, Queue) else queue.at_slot(queue.end_slot - 1)
+    return {
+        "topic": key.topic,
+        "queue_id": key.queue_id,
+        "type": kind,
+        "files": len(queue.files.segments),
+        "size_bytes": queue.files.size_bytes,
+        "min_offset": queue.min_offset,
+        "max_offset": queue.max_offset,
+        "last_record_phy_offset": last.phy_offset if last is not None and queue.max_offset else None,
+    }
+
+
+def _index(index: Index) -> Iterator[dict[str, Any]]:
+    for file in index.files:
+        header = file.header
+        yield {
+            "file": file.path.name,
+            "size_bytes": file.size_bytes,
+            "slots": index.sizes.slots,
+            "entries": index.sizes.entries,
+            "used_slots": header.used_slots,
+            "used_entries": header.index_count - 1,
+            "begin_timestamp_ms": header.begin_timestamp_ms,
+            "end_timestamp_ms": header.end_timestamp_ms,
+            "begin_phy_offset": header.begin_phy_offset,
+            "end_phy_offset": header.end_phy_offset,
+        }
+
+
+def _groups(rows: Iterator[Lag]) -> list[dict[str, Any]]:
+    """Lag by group and topic; what is not known of a queue's end counts as nothing."""
+    found: dict[tuple[str, str], list[Lag]] = defaultdict(list)
+    for row in rows:
+        found[row.group, row.topic].append(row)
+    return [
+        {"group": group, "topic": topic, "queues": len(queues), "lag": sum(queue.lag or 0 for queue in queues)}
+        for (group, topic), queues in found.items()
+    ]
+
+
+def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
+    values = {f.name: getattr(checkpoint, f.name) for f in fields(Checkpoint) if f.name != "findings"}
+    return {**values, "min_timestamp_ms": checkpoint.min_timestamp_ms}
+
+
+def _layout_findings(store: Store) -> Iterator[Finding]:
+    if store.aborted:
+        yield finding("S001", "abort is there", file=paths.ABORT)
+    if not store.log.segments:
+        yield finding("S007", "no segment in any log folder", file=paths.COMMITLOG)
+    if store.queues_in_rocksdb:
+        yield finding("Q015", KINDS["Q015"].title, file=paths.CONSUMEQUEUE)
+    yield from _sequence_findings(store, store.log, ("L009", "L010", "L006"), None)
+    for key, files in (*store.queues.items(), *store.batch_queues.items()):
+        yield from _sequence_findings(store, files, ("Q007", "Q013", "Q012"), key)
+    for path in store.index_strays:
+        yield finding("I006", "not an index file", file=store.relative(path))
+
+
+def _sequence_findings(
+    store: Store, files: SegmentSequence, codes: tuple[str, str, str], key: QueueKey | None
+) -> Iterator[Finding]:
+    """Files of a wrong length, foreign entries and missing files of a sequence."""
+    wrong_length, foreign, missing = codes
+    about: dict[str, Any] = {} if key is None else {"topic": key.topic, "queue_id": key.queue_id}
+    for segment in files.segments:
+        if segment.size_bytes != files.file_size_bytes:
+            text = f"{segment.size_bytes} bytes instead of {files.file_size_bytes}"
+            yield finding(wrong_length, text, file=store.relative(segment.path), **about)
+    for stray in files.strays:
+        code = foreign if stray.duplicate_of is None or key is not None else "L018"
+        yield finding(code, "no file of the sequence", file=store.relative(stray.path), **about)
+    for gap in files.gaps():
+        where: dict[str, Any] = {} if key is not None else {"phy_offset": gap.phy_offset, "size_bytes": gap.size_bytes}
+        yield finding(missing, f"no file for {gap.size_bytes} bytes", **about, **where)
