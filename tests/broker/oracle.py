@@ -71,6 +71,13 @@ def java_command(version: str, home: Path, *jvm: str, heap: str = "400m") -> lis
     return ["java", *_OPENS, *quick, *where, *known, *jvm, "-cp", classpath]
 
 
+def for_every_release(properties: str) -> str:
+    """The properties with the file sizes under the names, too, that 4.3 knows them by."""
+    lines = properties.splitlines()
+    old = [line.replace("mapped", "maped", 1) for line in lines if line.startswith("mappedFileSize")]
+    return "".join(f"{line}\n" for line in [*lines, *old])
+
+
 def java_environment(home: Path) -> dict[str, str]:
     return {**os.environ, "ROCKETMQ_HOME": str(home)}
 
@@ -103,7 +110,7 @@ def open_store(
     """
     work = Path(tempfile.mkdtemp(prefix=f"oracle-{version}-", dir=folder))
     copy = stores.copy_store(root, work / "store")
-    (work / "broker.properties").write_text(properties)
+    (work / "broker.properties").write_text(for_every_release(properties))
     (work / "requests").write_text("".join(f"{request}\n" for request in requests), encoding="utf-8")
     options = (
         f"-Dha.port={free_port()}",

@@ -41,7 +41,8 @@ class RunningBroker:
             "storePathCommitLog": root / "commitlog",
             "fileReservedTime": 87600,  # nothing of an old store may expire under the test
         }
-        (home / "broker.properties").write_text(properties + "".join(f"{k}={v}\n" for k, v in ours.items()))
+        text = oracle.for_every_release(properties) + "".join(f"{k}={v}\n" for k, v in ours.items())
+        (home / "broker.properties").write_text(text)
 
     def __enter__(self) -> RunningBroker:
         try:
