@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 PROGRAM: Final = "rmqctl"
 COMPLETION_VARIABLE: Final = "_RMQCTL_COMPLETE"
+_BUFFER_BYTES: Final = 1 << 16
+_UNENCODABLE: Final = "backslashreplace"  # in JSON a lone surrogate's escape is right as it stands
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,16 +50,27 @@ def _run(session: Session) -> int:
 
 
 def _prepare_streams() -> None:
-    """UTF-8 on pipes whatever the locale says; never an encoding error; something to write to in any case."""
-    for name in ("stdout", "stderr"):
+    """Something to write to in any case, UTF-8 on pipes whatever the locale says, and never an encoding error."""
+    for number, name in ((1, "stdout"), (2, "stderr")):
         stream = getattr(sys, name)
         if stream is None:  # closed by the caller: what is written is lost, and no file opened later gets its number
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # lives as long as the process
-        elif hasattr(stream, "reconfigure"):
-            terminal = stream.isatty()
-            stream.reconfigure(encoding=None if terminal else "utf-8", errors="backslashreplace")
+        elif stream is getattr(sys, f"__{name}__"):
+            if number == 1 and not stream.isatty():  # buffered also where Python was told not to (PYTHONUNBUFFERED)
+                sys.stdout = open(  # noqa: SIM115  # lives as long as the process
+                    number, "w", _BUFFER_BYTES, encoding="utf-8", errors=_UNENCODABLE, newline="\n", closefd=False
+                )
+            else:
+                stream.reconfigure(errors=_UNENCODABLE)
 
 
 def _flushed(code: int) -> int:
-    sys.stdout.flush()
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        from store_core.errors import FailedError
+
+        raise FailedError(f"cannot write the result: {error.strerror}", to_do="check where stdout goes") from error
     return code

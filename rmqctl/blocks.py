@@ -8,6 +8,7 @@ from itertools import chain, islice
 from typing import Any, Final
 
 from rmqctl.cells import Column, is_numeric
+from rmqctl.jsonstream import as_row
 
 PAGE_ROWS: Final = 1000  # so many rows are laid out together, so that a long table starts at once and stays small
 
@@ -76,12 +77,6 @@ def _where(finding: Mapping[str, Any]) -> str:
         parts.append(f"{finding['topic']}" + ("" if queue is None else f"/{queue}"))
     parts += [f"{key} {finding[key]}" for key in ("queue_offset", "phy_offset") if finding.get(key) is not None]
     return ", ".join(parts)
-
-
-def as_row(value: Any) -> Mapping[str, Any]:
-    """A row as a mapping: one already, or an object that has ``as_json()``."""
-    row: Mapping[str, Any] = value if isinstance(value, Mapping) else value.as_json()
-    return row
 
 
 @dataclass

@@ -23,7 +23,7 @@ _CONTROLS: Final = {
     0x0A: "\\n",
     0x0D: "\\r",
 }
-_JSON_CONTROLS: Final = {c: f"\\u{c:04x}" for c in (*range(0x7F, 0xA0), 0x2028, 0x2029)}
+_JSON_CONTROLS: Final = {c: f"\\u{c:04x}" for c in _CONTROLS if c >= 0x7F}
 
 
 @dataclass(frozen=True, slots=True)

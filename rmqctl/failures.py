@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from rmqctl import exit_codes
+from rmqctl.app import PROGRAM
 from rmqctl.signals import Terminated
 from store_core.errors import StoreError
 
@@ -119,19 +120,21 @@ def _os_failure(error: OSError) -> Failure:
 
 
 def _usage_failure(error: BaseException) -> Failure | None:
-    """The parser's own complaints, as one line with the way to the help."""
+    """The parser's own complaints, as one line with the way on."""
     from typer._click import ClickException
 
     if not isinstance(error, ClickException):
         return None
-    message = error.format_message().rstrip(".")
     ctx = getattr(error, "ctx", None)
-    where = ctx.command_path if ctx is not None else "rmqctl"
-    return Failure("usage", f"{_lowered(message)}: see {where} --help", exit_codes.USAGE, message)
-
-
-def _lowered(message: str) -> str:
-    return message[:1].lower() + message[1:]
+    to_do = f"see `{ctx.command_path if ctx is not None else PROGRAM} --help`"
+    what, _, meant = " ".join(error.format_message().split()).rstrip(".").partition(". Did you mean ")
+    if possible := getattr(error, "possibilities", None):
+        what, meant = error.message, f"{', '.join(sorted(possible))}?"
+    if meant:
+        to_do = f"did you mean {meant} Or {to_do}"
+    to_do = getattr(error, "to_do", None) or to_do
+    line = f"{what[:1].lower()}{what[1:]}: {to_do}"
+    return Failure("usage", line, exit_codes.USAGE, line)
 
 
 def _internal_failure(error: BaseException) -> Failure:
@@ -165,7 +168,7 @@ def _abandon_stdout() -> None:
 def _say(line: str) -> None:
     from rmqctl.cells import escape_controls
 
-    line = " ".join(line.split("\n"))
+    line = " ".join(line.splitlines())
     with suppress(OSError, ValueError):  # nobody to tell; the exit code still does
         print(escape_controls(line[:_LONGEST_LINE]), file=sys.stderr, flush=True)
 

@@ -10,11 +10,18 @@ Write = Callable[[str], object]
 
 _LONG_LIST: Final = 1000  # a list this long is written one element a line
 _INDENT: Final = "  "
+_CONTAINERS: Final = (Mapping, list, tuple, set, frozenset, Iterator)
 
 
 def encode_line(value: Any) -> str:
     """A value as JSON in one line."""
     return _LINE.encode(value)
+
+
+def as_row(value: Any) -> Mapping[str, Any]:
+    """A row as a mapping: one already, or an object that has ``as_json()``."""
+    row: Mapping[str, Any] = value if isinstance(value, Mapping) else value.as_json()
+    return row
 
 
 def _plain(value: Any) -> Any:
@@ -116,13 +123,9 @@ class JsonStream:
 
 def _is_leaf(value: Any) -> bool:
     """Whether a value goes into one line: a scalar, an empty container, a list of scalars."""
-    if isinstance(value, Iterator):
-        return False
-    if isinstance(value, Mapping):
-        return not value
     if isinstance(value, list | tuple | set | frozenset):
-        return all(not isinstance(v, Mapping | list | tuple | set | frozenset | Iterator) for v in value)
-    return True
+        return not any(isinstance(v, _CONTAINERS) or hasattr(v, "as_json") for v in value)
+    return not isinstance(value, Iterator) and not (isinstance(value, Mapping) and value)
 
 
 def _is_flat(value: Any) -> bool:

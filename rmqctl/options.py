@@ -187,7 +187,7 @@ class TimeType(ParamType):
         try:
             return parse_time(str(value), time.time_ns() // 1_000_000, parse_zone(_given(ctx, "tz") or "UTC"))
         except UsageError as error:
-            self.fail(str(error), param, ctx)
+            raise _bad_value(error, param, ctx) from error
 
     def get_metavar(self, param: Parameter, ctx: ClickContext) -> str:
         return "TIME"
@@ -202,10 +202,17 @@ class SizeType(ParamType):
         try:
             return value if isinstance(value, int) else parse_size(str(value))
         except UsageError as error:
-            self.fail(str(error), param, ctx)
+            raise _bad_value(error, param, ctx) from error
 
     def get_metavar(self, param: Parameter, ctx: ClickContext) -> str:
         return "SIZE"
+
+
+def _bad_value(error: UsageError, param: Parameter | None, ctx: ClickContext | None) -> typer.BadParameter:
+    """The parser's exception, which tells the option's name, with the advice of ours."""
+    bad = typer.BadParameter(error.what, ctx, param)
+    bad.to_do = error.to_do  # type: ignore[attr-defined]  # rmqctl.failures looks for it
+    return bad
 
 
 def parse_size(text: str) -> int:

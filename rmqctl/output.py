@@ -6,15 +6,17 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, tzinfo
 from itertools import chain
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
-from rmqctl.blocks import Block, Facts, Findings, Table, as_row
 from rmqctl.cells import Column, cell, escape_controls, escape_json_controls
-from rmqctl.jsonstream import JsonStream, encode_line
+from rmqctl.jsonstream import JsonStream, as_row, encode_line
 from rmqctl.options import Format
 
+if TYPE_CHECKING:
+    from rmqctl.blocks import Block
+
 Document = Mapping[str, Any]
-Blocks = Iterable[Block] | Callable[[], Iterable[Block]]
+Blocks = Iterable["Block"] | Callable[[], Iterable["Block"]]
 
 _PIPED_TABLE_WIDTH: Final = 120
 _FINDINGS: Final = "findings"
@@ -157,6 +159,8 @@ def _default_blocks(
     facts: Sequence[str],
     title: str,
 ) -> Iterator[Block]:
+    from rmqctl.blocks import Facts, Findings, Table  # scripts that read JSON never need them
+
     if rows is None:
         [row] = _main_rows(document, None)
         yield Facts({key: row[key] for key in (facts or row)}, title)

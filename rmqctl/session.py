@@ -25,7 +25,10 @@ class Session:
 
     @classmethod
     def from_arguments(cls, args: Sequence[str]) -> Session:
-        return cls(list(args), "--no-color" in args or bool(os.environ.get("NO_COLOR")))
+        no_color = "--no-color" in args
+        if no_color and sys.stdout.isatty():
+            os.environ["NO_COLOR"] = "1"  # help is drawn before any option is parsed, and Rich looks here
+        return cls(list(args), no_color or bool(os.environ.get("NO_COLOR")))
 
     @property
     def rich_help(self) -> bool:

@@ -6,7 +6,7 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final
 
@@ -161,8 +161,6 @@ def _current_context() -> ClickContext:
 
 def make_context(entry: CommandEntry, ctx: ClickContext) -> Context:
     """The command's context from what stood before and after its name; the session learns where results go."""
-    from rmqctl.failures import describe
-
     session: Session = ctx.find_root().obj
     options = GlobalOptions.merged(ctx.parent.params if ctx.parent else {}, ctx.params)
     output = Output(
@@ -171,12 +169,18 @@ def make_context(entry: CommandEntry, ctx: ClickContext) -> Context:
         piped=entry.piped,
         zone=options.zone,
         color=not session.no_color,
-        describe=describe,
+        describe=_describe,
     )
     session.output = output
     if len(options.stores) > 1 and not entry.several_stores:
         raise UsageError(f"{entry.name} works on one store", to_do="name one store with -s")
     return Context(entry.name, options, output)
+
+
+def _describe(error: BaseException) -> Mapping[str, Any] | None:
+    from rmqctl.failures import describe
+
+    return describe(error)
 
 
 def _version_answered(ctx: ClickContext) -> ClickContext:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from difflib import get_close_matches
-from typing import Annotated
+from difflib import SequenceMatcher
+from typing import Annotated, Final
 
 import typer
 
@@ -13,9 +13,12 @@ from rmqctl.context import Context
 from store_core.errors import UsageError
 from store_core.findings import KINDS, Kind
 
+_LIKE: Final = 0.5
+
 
 def _complete_codes(ctx: typer.Context, args: list[str], incomplete: str) -> list[tuple[str, str]]:
-    return [(code, kind.title) for code, kind in KINDS.items() if code.startswith(incomplete.upper())]
+    lower = incomplete != incomplete.upper()
+    return [(code.lower() if lower else code, kind.title) for code, kind in KINDS.items()]
 
 
 def explain(
@@ -47,6 +50,12 @@ def explain(
 def _kind(code: str) -> Kind:
     if (kind := KINDS.get(code.strip().upper())) is not None:
         return kind
-    near = get_close_matches(code.strip().upper(), KINDS, n=3, cutoff=0.5)
-    to_do = f"did you mean {', '.join(near)}?" if near else "run `rmqctl explain` for all codes"
+    near = ", ".join(_near(code.strip().upper()))
+    to_do = f"did you mean {near}?" if near else "run `rmqctl explain` for all codes"
     raise UsageError(f"unknown finding code {code!r}", to_do=to_do)
+
+
+def _near(code: str) -> list[str]:
+    """The known codes most like a wrong one, best first, in code order where equally like."""
+    likeness = {known: SequenceMatcher(None, known, code).ratio() for known in KINDS}
+    return sorted((c for c in KINDS if likeness[c] >= _LIKE), key=lambda c: (-likeness[c], c))[:3]

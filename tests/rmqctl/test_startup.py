@@ -1,0 +1,109 @@
+"""What light calls load: nothing heavy."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.rmqctl.calls import ROOT, environment
+
+HEAVY = {
+    "numpy",
+    "pyarrow",
+    "pyspark",
+    "rich",
+    "tabulate",
+    "duckdb",
+    "jpype",
+    "multiprocessing",
+    "asyncio",
+    "csv",
+    "zoneinfo",
+}
+_LOADED = """
+import json, sys
+from rmqctl.app import main
+code = main(sys.argv[1:])
+sys.stdout.flush()
+print("\\n" + json.dumps([code, sorted(sys.modules)]), file=sys.stderr)
+"""
+
+
+def loaded(*words: object) -> set[str]:
+    """Modules that a successful call leaves loaded."""
+    done = subprocess.run(
+        [sys.executable, "-c", _LOADED, *map(str, words)],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    code, modules = json.loads(done.stderr.splitlines()[-1])
+    assert code == 0, done.stderr
+    return set(modules)
+
+
+def heavy(modules: set[str]) -> set[str]:
+    return modules & HEAVY
+
+
+def test_checkpoint_for_scripts_loads_nothing_heavy(golden: object) -> None:
+    modules = loaded("checkpoint", "-o", "json", "-s", golden("clean-533"))  # type: ignore[operator]  # the fixture's function
+    assert heavy(modules) == set()
+    commands = {name for name in modules if name.startswith("rmqctl.commands.")}
+    assert commands == {"rmqctl.commands.checkpoint"}
+    assert "rmqctl.blocks" not in modules
+
+
+def test_the_version_loads_not_even_the_parser() -> None:
+    modules = loaded("--version")
+    assert {name for name in modules if name.startswith(("rmqctl", "typer"))} == {
+        "rmqctl",
+        "rmqctl.app",
+        "rmqctl.exit_codes",
+    }
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["checkpoint", "--version"]])
+def test_help_loads_no_command(words: list[str]) -> None:
+    modules = loaded(*words)
+    assert heavy(modules) == set()
+    assert {name for name in modules if name.startswith("rmqctl.commands.")} <= {"rmqctl.commands.checkpoint"}
+
+
+def test_only_the_tables_that_are_shown_are_loaded() -> None:
+    assert heavy(loaded("explain", "L001", "-o", "plain")) == {"tabulate"} | heavy(tabulates_own())
+    assert "rich" in loaded("explain", "L001", "-o", "table")
+    assert heavy(loaded("explain", "-o", "csv")) == {"csv"}
+
+
+def tabulates_own() -> set[str]:
+    """What tabulate loads by itself."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import json, sys, tabulate; print(json.dumps(list(sys.modules)))"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(json.loads(done.stdout))
+
+
+def test_every_command_can_be_loaded_without_heavy_libraries() -> None:
+    modules = sorted(path.stem for path in (Path(ROOT) / "rmqctl/commands").glob("[a-z]*.py"))
+    code = "import importlib, json, sys\n" + "".join(
+        f"importlib.import_module('rmqctl.commands.{m}')\n" for m in modules
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code + "print(json.dumps(list(sys.modules)))"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert heavy(set(json.loads(done.stdout))) == set()
