@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from store_core.layout.queue import BATCH_ENTRY, ENTRY
+from store_core.layout.queue import (
+    BATCH_ENTRY,
+    DEAD_ENTRY_SIZE_BYTES,
+    ENTRY,
+    FILLER_PHY_OFFSET,
+    FILLER_SIZE_BYTES,
+    FILLER_TAGS_CODE,
+)
 from store_core.layout.schema import Layout
 
 
@@ -38,6 +45,21 @@ class ExtUnit(NamedTuple):
     tags_code: int
     store_timestamp_ms: int
     bitmap: bytes
+
+
+def is_filler(entry: Entry | BatchEntry) -> bool:
+    """Whether a broker wrote this entry only to fill the front of a queue's file (6.3)."""
+    return (entry.phy_offset, entry.size_bytes, entry.tags_code) == (
+        FILLER_PHY_OFFSET,
+        FILLER_SIZE_BYTES,
+        FILLER_TAGS_CODE,
+    )
+
+
+def is_dead(entry: Entry | BatchEntry, segment_size_bytes: int) -> bool:
+    """Whether rmqctl wrote this entry to skip a lost message: it begins one byte in front of a segment."""
+    at_end = segment_size_bytes > 0 and (entry.phy_offset + 1) % segment_size_bytes == 0
+    return at_end and entry.size_bytes == DEAD_ENTRY_SIZE_BYTES and entry.tags_code == 0
 
 
 _NEGATIVE: Final = 0x80  # the sign bit of a number's first byte

@@ -14,17 +14,18 @@ from store_core.storage.store import Store
 class ReadRules:
     """How one family of releases finds a queue's begin and an offset by time.
 
+    ``major``: the family's first number.
     ``searches_min``: the queue's min is found by checks on its ends and a binary search, not by a linear scan.
     ``has_boundary``: time look-ups know lower and upper and go by messages, not by files' modification times.
     """
 
-    family: str
+    major: int
     searches_min: bool
     has_boundary: bool
 
 
-RULES_4: Final = ReadRules("4.x", searches_min=False, has_boundary=False)
-RULES_5: Final = ReadRules("5.x", searches_min=True, has_boundary=True)
+RULES_4: Final = ReadRules(4, searches_min=False, has_boundary=False)
+RULES_5: Final = ReadRules(5, searches_min=True, has_boundary=True)
 
 
 def rules_for(broker_version: str | None) -> ReadRules:
@@ -56,10 +57,18 @@ def rules_of(store: Store) -> ReadRules:
     if store.settings.broker_version is not None:
         return rules_for(store.settings.broker_version)
     root = store.root
-    if any((root / name).exists() for name in _TRACES_OF_5) or any(_read(root / paths.CHECKPOINT, 1 << 12)[_OF_5:]):
+    if traces_of_5(root):
         return RULES_5
     topics = _read(root / _TOPICS, _LONGEST_TOPICS_BYTES)
     return RULES_4 if topics and _MARK_OF_5 not in topics else RULES_5
+
+
+def traces_of_5(root: Path) -> list[str]:
+    """Names under a root that only 5.x brokers leave there, the checkpoint if it holds fields of theirs."""
+    found = [name for name in _TRACES_OF_5 if (root / name).exists()]
+    if any(_read(root / paths.CHECKPOINT, checkpoint.CHECKPOINT.size_bytes)[_OF_5:]):
+        found.append(paths.CHECKPOINT)
+    return found
 
 
 _OF_5: Final = checkpoint.CHECKPOINT.offset_of("master_flushed_offset")

@@ -1,0 +1,63 @@
+"""`rmqctl dump-cq`: the entries of consume queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rmqctl.context import Context
+from rmqctl.messages import shown_or_told
+from rmqctl.options import complete_topics
+from store_core.errors import FailedError, UsageError
+
+if TYPE_CHECKING:
+    from store_core.findings import Finding
+    from store_core.read.dump import QueueDump
+    from store_core.storage.store import Store
+
+
+def dump_cq(
+    ctx: Context,
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Topic.", autocompletion=complete_topics)] = None,
+    queue_id: Annotated[int | None, typer.Argument(metavar="QUEUE_ID", min=0, help="Queue id.")] = None,
+    from_: Annotated[int | None, typer.Option("--from", min=0, metavar="N", help="First queue offset.")] = None,
+    to: Annotated[
+        int | None, typer.Option("--to", min=0, metavar="N", help="Queue offset to stop in front of.")
+    ] = None,
+    resolve: Annotated[bool, typer.Option("--resolve", help="Add what the log holds there, and compare.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Every queue, or every queue of TOPIC.")] = False,
+) -> int:
+    """Show the entries of a consume queue as they are stored, from the first file's begin to the queue's end.
+
+    Example: rmqctl dump-cq orders 0 --from 100 --to 110 --resolve
+    """
+    from store_core.read.dump import dump_entries
+
+    if all_ == (topic is not None and queue_id is not None):
+        raise UsageError("dump-cq takes a topic and a queue id, or --all", to_do="give one of both")
+    findings: list[Finding] = []
+    with ctx.open_store() as store:
+        queues = _queues(store, topic, queue_id)
+
+        def rows() -> Iterator[dict[str, Any]]:
+            for queue in queues:
+                yield from dump_entries(queue, first=from_, end=to, resolve=resolve, findings=findings)
+
+        ctx.emit({"entries": rows(), "findings": lambda: findings}, rows="entries")
+    return shown_or_told(ctx, findings)
+
+
+def _queues(store: Store, topic: str | None, queue_id: int | None) -> list[QueueDump]:
+    from store_core.read.dump import QueueDump, all_queues
+    from store_core.read.pull import open_queue
+
+    if topic is None or queue_id is None:
+        return [queue for queue in all_queues(store) if topic in (None, queue.topic)]
+    queue = open_queue(store, topic, queue_id)
+    if queue is None:
+        raise FailedError(
+            f"no queue {queue_id} of topic {topic!r}", path=str(store.root), to_do="see `rmqctl info` for the queues"
+        )
+    return [QueueDump(topic, queue_id, queue)]

@@ -1,0 +1,42 @@
+"""`rmqctl get`: one message by its id or offset."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rmqctl.context import Context
+from rmqctl.messages import NoBody, RawBody, told, view_of
+from store_core.errors import FailedError
+
+if TYPE_CHECKING:
+    from store_core.findings import Finding
+
+
+def get(
+    ctx: Context,
+    identifier: Annotated[
+        str, typer.Argument(metavar="ID", help="Offset message id, offset in the log, or unique key.")
+    ],
+    topic: Annotated[str | None, typer.Option("--topic", help="Take ID for a unique key of this topic.")] = None,
+    raw_body: RawBody = False,
+    no_body: NoBody = False,
+) -> int:
+    """Read one message: by 32 or 56 hex digits of an offset message id, by a decimal offset in the log, or with --topic
+    by its unique key; the newest of several.
+
+    Example: rmqctl get 7F0000010000740E0000000000000000 -o json
+    """
+    from store_core.read.by_id import find_message
+
+    view = view_of(raw_body, no_body)
+    findings: list[Finding] = []
+    with ctx.open_store() as store:
+        message = find_message(store, identifier, topic)
+        if message is None:
+            to_do = "check id and topic" if topic else "no record starts there; name the topic if this is a unique key"
+            raise FailedError(f"no message {identifier!r}", path=str(store.root), to_do=to_do)
+        document = view.as_json(message, findings)
+    ctx.emit(document)
+    return told(ctx, findings)

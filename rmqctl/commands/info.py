@@ -1,0 +1,88 @@
+"""`rmqctl info`: what a store holds and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from rmqctl.blocks import Block, Facts, Findings, Table
+from rmqctl.context import Context, exit_for_findings
+
+if TYPE_CHECKING:
+    from store_core.storage.store import Store
+
+_FACTS: Final = ("path", "last_exit")
+_QUEUE_COLUMNS: Final = ("topic", "queue_id", "type", "files", "size_bytes", "min_offset", "max_offset")
+_INDEX_COLUMNS: Final = ("file", "used_entries", "entries", "begin_timestamp_ms", "end_timestamp_ms", "end_phy_offset")
+
+
+def info(ctx: Context) -> int:
+    """Show what a store holds: log, queues, index, groups and checkpoint, which brokers may have written it, how the last
+    one ended, and whether one would start on it.
+
+    Example: rmqctl info -s /data/rocketmq/store -o json
+    """
+    with ctx.open_stores() as stores:
+        documents = [_document(name, store) for name, store in stores]
+    ctx.emit(
+        {"stores": documents},
+        rows="stores",
+        blocks=lambda: (block for document in documents for block in _blocks(document)),
+    )
+    return exit_for_findings(finding for document in documents for finding in document["findings"])
+
+
+def _document(name: str, store: Store) -> dict[str, Any]:
+    from store_core.read.info import describe_store, last_exit
+    from store_core.read.rules import rules_of
+    from store_core.storage.live import is_live
+
+    described = describe_store(store, rules_of(store))
+    findings = described.pop("findings")
+    if is_live(store.root).live:
+        from store_core.findings import finding
+
+        findings.insert(0, finding("S002", "its lock is held or its files are open for writing"))
+    return {
+        "store": name,
+        "path": str(store.root),
+        "last_exit": last_exit(store),
+        **_version(store),
+        **described,
+        "findings": findings,
+    }
+
+
+def _version(store: Store) -> dict[str, Any]:
+    """Which releases may have written the store, and whether the assumed one would start on it."""
+    from store_core.broker.load import load
+    from store_core.broker.versions import RELEASES, Version, behaviour_of
+    from store_core.read.rules import rules_of, traces_of_5
+
+    family = rules_of(store).major
+    named = store.settings.broker_version
+    possible = [release for release in RELEASES if release.major == family]
+    assumed = Version.parse(named) if named else possible[-1]
+    refusal = load(store, behaviour_of(assumed)).refusal
+    evidence = [f"{name} is there" for name in traces_of_5(store.root)]
+    return {
+        "broker_version": {
+            "assumed": str(assumed),
+            "possible": [str(assumed)] if named else [str(release) for release in possible],
+            "evidence": evidence,
+        },
+        "would_start": {"starts": not refusal, "reason": refusal or None},
+    }
+
+
+def _blocks(document: dict[str, Any]) -> Iterator[Block]:
+    facts = {key: document[key] for key in _FACTS}
+    version, start = document["broker_version"], document["would_start"]
+    facts["broker_version"] = f"{version['assumed']} (possible: {', '.join(version['possible'])})"
+    facts["would_start"] = "yes" if start["starts"] else f"no: {start['reason']}"
+    yield Facts(facts | document["commitlog"], document["store"])
+    yield Table(document["queues"], _QUEUE_COLUMNS, "Queues", "no queues")
+    yield Table(document["index"], _INDEX_COLUMNS, "Index", "no index files")
+    yield Table(document["groups"], ("group", "topic", "queues", "lag"), "Groups", "no groups")
+    yield Facts(document["checkpoint"], "Checkpoint")
+    yield Findings(document["findings"])

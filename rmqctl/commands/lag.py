@@ -1,0 +1,34 @@
+"""`rmqctl lag`: how far consumer groups are behind."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rmqctl.context import Context
+from rmqctl.messages import Topics, told
+
+
+def lag(
+    ctx: Context,
+    group: Annotated[
+        list[str] | None, typer.Option("--group", metavar="GROUP", help="Only this group; repeatable.")
+    ] = None,
+    topic: Topics = None,
+) -> int:
+    """Show how far consumer groups are behind: their progress, the queue's ends, and the messages between.
+
+    Example: rmqctl lag --group billing -o json
+    """
+    from store_core.read.progress import lags, read_progress
+    from store_core.read.pull import require_queue_files
+    from store_core.read.rules import rules_of
+
+    with ctx.open_store() as store:
+        require_queue_files(store)
+        progress = read_progress(store.root)
+        wanted = progress.only(frozenset(group or ()), frozenset(topic or ()))
+        rows = [row.as_json() for row in lags(store, wanted, rules_of(store))]
+    ctx.emit({"groups": rows}, rows="groups")
+    return told(ctx, progress.findings)

@@ -1,0 +1,76 @@
+"""`rmqctl log`: records of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rmqctl.context import Context
+from rmqctl.messages import (
+    MESSAGE_COLUMNS,
+    NoBody,
+    RawBody,
+    Topics,
+    is_for_people,
+    preview,
+    shown_or_told,
+    view_of,
+)
+from rmqctl.options import Begin, End
+
+if TYPE_CHECKING:
+    from store_core.findings import Finding
+    from store_core.scan.frames import FrameTable
+
+
+def log(
+    ctx: Context,
+    from_: Annotated[
+        int | None, typer.Option("--from", min=0, metavar="OFFSET", help="First offset in the log.")
+    ] = None,
+    to: Annotated[int | None, typer.Option("--to", min=0, metavar="OFFSET", help="Offset to stop in front of.")] = None,
+    begin: Begin = None,
+    end: End = None,
+    topic: Topics = None,
+    queue_id: Annotated[int | None, typer.Option("--queue-id", min=0, metavar="N", help="Only this queue id.")] = None,
+    max_: Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="Stop after so many messages.")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Show blanks and damaged ranges too.")] = False,
+    raw_body: RawBody = False,
+    no_body: NoBody = False,
+) -> int:
+    """Show records of the log, in log order, by offset or by store time. Damage that is met on the way is a finding.
+
+    Example: rmqctl log --begin -15m --topic orders --max 100
+    """
+    from store_core.check.log import LogFindings
+    from store_core.codec.record import Message
+    from store_core.read.log import LogFilter, read_log
+    from store_core.storage.live import is_live
+
+    view = view_of(raw_body, no_body)
+    wanted = LogFilter(from_, to, begin, end, frozenset(topic or ()), queue_id, max_, all_)
+    with ctx.open_store() as store:
+        seen = LogFindings()
+        bodies: list[Finding] = []
+
+        def on_table(table: FrameTable) -> None:
+            segment = store.log.find(table.window_phy_offset)
+            seen.add(table, store.relative(segment.path) if segment else "")
+
+        def rows() -> Iterator[dict[str, Any]]:
+            for row in read_log(store, wanted, on_table=on_table):
+                yield view.as_json(row, bodies) if isinstance(row, Message) else row.as_json()
+
+        @cache
+        def findings() -> list[Finding]:
+            # Where the walk stopped early, what came last is not the log's tail.
+            is_part = max_ is not None or to is not None
+            found = seen.end(live=is_part or is_live(store.root).live)
+            return [*found, *(finding for finding in bodies if finding.code != "L001")]
+
+        shown = map(preview, rows()) if is_for_people(ctx) else rows()
+        ctx.emit({"messages": shown, "findings": findings}, rows="messages", columns=MESSAGE_COLUMNS)
+        return shown_or_told(ctx, findings())

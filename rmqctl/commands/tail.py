@@ -1,0 +1,54 @@
+"""`rmqctl tail`: the newest messages, and those that come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rmqctl.context import Context
+from rmqctl.messages import MESSAGE_COLUMNS, NoBody, RawBody, Topics, is_for_people, preview, shown_or_told, view_of
+
+if TYPE_CHECKING:
+    from store_core.codec.record import Message
+    from store_core.findings import Finding
+
+
+def tail(
+    ctx: Context,
+    count: Annotated[
+        int, typer.Option("-n", "--lines", min=0, metavar="N", help="Begin with the newest so many.")
+    ] = 10,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with messages as they are stored.")] = False,
+    topic: Topics = None,
+    raw_body: RawBody = False,
+    no_body: NoBody = False,
+) -> int:
+    """Show the newest messages of the log, and with --follow those that come, until interrupted.
+
+    Example: rmqctl tail -n 5 --follow --topic orders
+    """
+    from store_core.read.tail import follow as follow_log
+    from store_core.read.tail import last_messages
+
+    view = view_of(raw_body, no_body)
+    topics = frozenset(topic or ())
+    findings: list[Finding] = []
+
+    def wanted(message: Message) -> bool:
+        return not topics or message.topic in topics
+
+    with ctx.open_store() as store:
+        newest, end = last_messages(store, count, wanted)
+
+        def rows() -> Iterator[dict[str, Any]]:
+            for message in newest:
+                yield view.as_json(message, findings)
+            if follow:
+                for message in filter(wanted, follow_log(store, end)):
+                    yield view.as_json(message)
+
+        shown = map(preview, rows()) if is_for_people(ctx) else rows()
+        ctx.emit({"messages": shown}, rows="messages", columns=MESSAGE_COLUMNS, live=True)
+    return shown_or_told(ctx, findings)

@@ -1,0 +1,81 @@
+"""What the commands that read messages share: how messages and findings are shown, and their options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from rmqctl.cells import Column
+from rmqctl.context import Context, exit_for_findings
+from rmqctl.options import TimeType
+from store_core.errors import UsageError
+from store_core.read.message_json import MessageView
+
+if TYPE_CHECKING:
+    from store_core.findings import Finding
+
+QueueIdArgument = Annotated[int, typer.Argument(metavar="QUEUE_ID", min=0, help="Queue id.")]
+RawBody = Annotated[bool, typer.Option("--raw-body", help="Show bodies as stored, not decompressed.")]
+NoBody = Annotated[bool, typer.Option("--no-body", help="Leave bodies out.")]
+Topics = Annotated[list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic; repeatable.")]
+Time = Annotated[
+    int | None,
+    typer.Option(
+        "--time", click_type=TimeType(), help="Start at the offset of this store time (ISO 8601, epoch ms, -15m)."
+    ),
+]
+
+MESSAGE_COLUMNS: Final = (
+    Column("store_timestamp_ms", "time", "stored"),
+    Column("topic"),
+    Column("queue_id"),
+    Column("queue_offset"),
+    Column("phy_offset"),
+    Column("tags"),
+    Column("keys"),
+    Column("crc"),
+    Column("size_bytes", "size"),
+    Column("body"),
+)
+_PREVIEW_CHARACTERS: Final = 60
+
+
+def view_of(raw_body: bool, no_body: bool) -> MessageView:
+    """How bodies are shown. Raises UsageError for both options."""
+    if raw_body and no_body:
+        raise UsageError("--raw-body and --no-body exclude each other", to_do="give one of them")
+    return MessageView("raw" if raw_body else "none" if no_body else "plain")
+
+
+def preview(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A MESSAGE for one line of a table: the body is cut."""
+    body = row.get("body")
+    if not isinstance(body, str) or len(body) <= _PREVIEW_CHARACTERS:
+        return dict(row)
+    return {**row, "body": f"{body[:_PREVIEW_CHARACTERS]}…"}
+
+
+def is_for_people(ctx: Context) -> bool:
+    """Whether the output is laid out, rather than data."""
+    return ctx.output.format in ("table", "plain", "github")
+
+
+def shown_or_told(ctx: Context, findings: Iterable[Finding]) -> int:
+    """The exit code; findings go to stderr where the format has only rows (a document shows them itself)."""
+    findings = list(findings)
+    return told(ctx, findings) if ctx.output.format in ("ndjson", "csv", "tsv") else exit_for_findings(findings)
+
+
+def told(ctx: Context, findings: Iterable[Finding]) -> int:
+    """Say findings on stderr where the result has no place for them; gives the exit code."""
+    findings = list(findings)
+    for finding in findings:
+        place = [f"{k} {v}" for k in ("file", "phy_offset", "queue_offset") if (v := getattr(finding, k)) is not None]
+        text = f"{finding.code} {finding.message}" + (f" ({', '.join(place)})" if place else "")
+        if finding.severity == "info":
+            ctx.note(text)
+        else:
+            ctx.warn(text)
+    return exit_for_findings(findings)

@@ -1,0 +1,128 @@
+"""Queue entries as rows, as stored, and compared with the log on request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from store_core.codec.record import Message
+from store_core.codec.tags import tags_code
+from store_core.findings import Finding, finding
+from store_core.layout import paths
+from store_core.layout.queue import is_ext_address
+from store_core.read.entries import BatchEntry, Entry, ExtUnit, is_dead, is_filler
+from store_core.read.pull import require_queue_files
+from store_core.read.queue import BatchQueue, Queue
+from store_core.read.records import read_message
+from store_core.storage.store import Store
+
+MOST_FINDINGS: Final = 1000
+_MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
+_MULTI_SEPARATOR: Final = ","
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDump:
+    """A queue that is dumped."""
+
+    topic: str
+    queue_id: int
+    queue: Queue | BatchQueue
+
+
+def all_queues(store: Store) -> list[QueueDump]:
+    """Every queue of a store, ordinary ones first. Raises FailedError where they are in RocksDB."""
+    require_queue_files(store)
+    simple = [
+        QueueDump(*key, Queue(files, store.log, ext=store.ext_queues.get(key))) for key, files in store.queues.items()
+    ]
+    return simple + [QueueDump(*key, BatchQueue(files, store.log)) for key, files in store.batch_queues.items()]
+
+
+def dump_entries(
+    dumped: QueueDump, *, first: int | None, end: int | None, resolve: bool, findings: list[Finding]
+) -> Iterator[dict[str, Any]]:
+    """Rows for the entries of [first, end), from the first file's begin to the queue's end where nothing is said.
+
+    With ``resolve`` each row has ``record``, what the log holds there (None: no record), and where the two disagree there
+    is a finding, of which at most ``MOST_FINDINGS`` are kept.
+    """
+    queue = dumped.queue
+    end = queue.max_offset if end is None else end
+    entries: Iterator[Entry | BatchEntry] = iter(queue.entries(first or 0, end))
+    for entry in entries:
+        row: dict[str, Any] = {"topic": dumped.topic, "queue_id": dumped.queue_id, **entry._asdict()}
+        unit = None
+        if isinstance(queue, Queue) and is_ext_address(entry.tags_code):
+            unit = queue.ext_of(entry.tags_code)
+            row["ext"] = None if unit is None else _ext_row(unit)
+            if unit is None:
+                _add(findings, _about("Q016", "no good unit at the address", dumped, entry))
+        if resolve:
+            message = None if is_filler(entry) else read_message(queue.log, entry.phy_offset, entry.size_bytes)
+            row["record"] = None if message is None else _record_row(message)
+            for found in _disagreements(dumped, entry, unit, message):
+                _add(findings, found)
+        yield row
+
+
+def _ext_row(unit: ExtUnit) -> dict[str, Any]:
+    return {"tags_code": unit.tags_code, "store_timestamp_ms": unit.store_timestamp_ms, "bitmap": unit.bitmap.hex()}
+
+
+def _record_row(message: Message) -> dict[str, Any]:
+    return {
+        "topic": message.topic,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "size_bytes": message.size_bytes,
+        "tags_code": tags_code(message.tags),
+        "store_timestamp_ms": message.store_timestamp_ms,
+        "unique_key": message.unique_key,
+    }
+
+
+def _disagreements(
+    dumped: QueueDump, entry: Entry | BatchEntry, unit: ExtUnit | None, message: Message | None
+) -> Iterator[Finding]:
+    if is_filler(entry):
+        return
+    if is_dead(entry, dumped.queue.log.file_size_bytes):
+        yield _about("Q014", "the entry skips a lost message", dumped, entry)
+        return
+    if message is None:
+        yield _about("Q001", "no record starts where the entry points to", dumped, entry)
+        return
+    if message.size_bytes != entry.size_bytes:
+        text = f"the entry says {entry.size_bytes} bytes, the record has {message.size_bytes}"
+        yield _about("Q003", text, dumped, entry)
+    if dumped.topic in message.properties.get(_MULTI_DISPATCH, "").split(_MULTI_SEPARATOR):
+        return  # a light queue: number and topic of the record are its own queue's
+    if (message.topic, message.queue_id) != (dumped.topic, dumped.queue_id):
+        text = f"the record belongs to queue {message.queue_id} of {message.topic}"
+        yield _about("Q002", text, dumped, entry)
+        return
+    if message.queue_offset != entry.queue_offset:
+        yield _about("Q004", f"the record's queue offset is {message.queue_offset}", dumped, entry)
+    told = entry.tags_code if unit is None else unit.tags_code
+    # Delay queues hold delivery times there, which only the delay levels tell.
+    if dumped.topic != paths.SCHEDULE_TOPIC and not is_ext_address(told) and told != tags_code(message.tags):
+        yield _about("Q005", f"the record's tags code is {tags_code(message.tags)}", dumped, entry)
+
+
+def _about(code: str, text: str, dumped: QueueDump, entry: Entry | BatchEntry) -> Finding:
+    return finding(
+        code,
+        text,
+        phy_offset=entry.phy_offset,
+        size_bytes=entry.size_bytes,
+        topic=dumped.topic,
+        queue_id=dumped.queue_id,
+        queue_offset=entry.queue_offset,
+    )
+
+
+def _add(findings: list[Finding], found: Finding) -> None:
+    if len(findings) < MOST_FINDINGS:
+        findings.append(found)
