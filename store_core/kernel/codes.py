@@ -80,8 +80,6 @@ PROPERTY_NAMES: Final = {
 SCHEDULE_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
 
 KEY_SEPARATOR: Final = b" "  # between the keys of one KEYS property
-INDEX_KEY_JOINT: Final = "#"  # topic # key
-INDEX_TAG_JOINT: Final = "#T#"  # topic #T# tags
 
 # So many zero bytes in damage are a row of their own.
 ZERO_RUN_BYTES: Final = 512

@@ -10,7 +10,7 @@ from typing import Final
 
 from store_core.kernel import codes
 from store_core.kernel.codes import PROPERTY_NAMES, PropertyFlag
-from store_core.layout import record
+from store_core.layout import index, record
 
 _NAME_VALUE_SEPARATOR: Final = bytes([record.NAME_VALUE_SEPARATOR])
 _PROPERTY_SEPARATOR: Final = bytes([record.PROPERTY_SEPARATOR])
@@ -70,7 +70,7 @@ def _index_hash(key: str) -> int:
 
 def key_hashes(topic: bytes, values: dict[PropertyFlag, bytes]) -> Iterator[int]:
     """Index hashes of UNIQ_KEY, then of every key in KEYS (store format 7.3)."""
-    prefix = decode_java(topic) + codes.INDEX_KEY_JOINT
+    prefix = decode_java(topic) + index.KEY_SEPARATOR
     if PropertyFlag.UNIQ_KEY in values:
         yield _index_hash(prefix + decode_java(values[PropertyFlag.UNIQ_KEY]))
     for key in values.get(PropertyFlag.KEYS, b"").split(codes.KEY_SEPARATOR):
@@ -81,4 +81,4 @@ def key_hashes(topic: bytes, values: dict[PropertyFlag, bytes]) -> Iterator[int]
 def tag_hashes(topic: bytes, values: dict[PropertyFlag, bytes]) -> Iterator[int]:
     """The index hash of TAGS that 5.4.0 adds."""
     if PropertyFlag.TAGS in values:
-        yield _index_hash(decode_java(topic) + codes.INDEX_TAG_JOINT + decode_java(values[PropertyFlag.TAGS]))
+        yield _index_hash(decode_java(topic) + index.TAG_MARK + decode_java(values[PropertyFlag.TAGS]))

@@ -1,0 +1,69 @@
+"""Property strings, hashes and index keys of the twin, against worked values of the format (sections 4, 7.3, 13)."""
+
+from __future__ import annotations
+
+import pytest
+
+from store_core.kernel.codes import PropertyFlag
+from store_core.kernel.twin_properties import (
+    decode_java,
+    java_hash,
+    key_hashes,
+    known_properties,
+    tag_hashes,
+    tags_code,
+)
+
+
+def test_java_hash() -> None:
+    assert java_hash("TagA") == 2598919
+    assert java_hash("orders") == -1008770331
+    assert java_hash("") == 0
+    assert tags_code(b"orders") == -1008770331
+    assert java_hash("\U0001f600") == java_hash("\ud83d\ude00")
+
+
+def test_index_keys() -> None:
+    values = {PropertyFlag.KEYS: b"K1001  K2 ", PropertyFlag.UNIQ_KEY: b"U", PropertyFlag.TAGS: b"T"}
+    unique, first, second = key_hashes(b"order-events", values)
+    assert first == 260429664
+    assert unique == abs(java_hash("order-events#U"))
+    assert second == abs(java_hash("order-events#K2"))
+    assert list(tag_hashes(b"order-events", values)) == [abs(java_hash("order-events#T#T"))]
+
+
+def test_the_hash_without_a_positive_counterpart_counts_as_zero() -> None:
+    """``polygenelubricants`` hashes to the smallest int."""
+    assert java_hash("polygenelubricants") == -(1 << 31)
+    assert _index_hash("polygenelubricants") == 0
+    assert _index_hash("orders") == 1008770331
+
+
+@pytest.mark.parametrize(
+    ("text", "decoded"),
+    [
+        (b"\xed\xa0\x80", "\ufffd"),  # a surrogate: one mark in Java
+        (b"\xed\xa0", "\ufffd"),
+        (b"\xed\xa0A", "\ufffdA"),
+        (b"\xedA", "\ufffdA"),
+        (b"\xe4\xb8", "\ufffd"),
+        (b"\xe4\xb8A", "\ufffdA"),
+        (b"\xc0\x80", "\ufffd\ufffd"),
+        (b"\xf0\x9f\x98", "\ufffd"),
+        (b"\xf4\x90\x80\x80", "\ufffd\ufffd\ufffd\ufffd"),
+        (b"\xf0\x9f\x98\x80", "\U0001f600"),
+    ],
+)
+def test_malformed_text_as_java_decodes_it(text: bytes, decoded: str) -> None:
+    """Each of these values was printed by a JVM."""
+    assert decode_java(text) == decoded
+
+
+def test_property_grammar() -> None:
+    text = b"TAGS\1;KEYS\1v;\1z;TRAN_MSG\1d\1e;KEYS\1w;DELAY;UNIQ_KEY\1\1;xTAGS\1y".replace(b";", b"\2")
+    assert known_properties(text) == {
+        PropertyFlag.KEYS: b"w",
+        PropertyFlag.TRAN_MSG: b"d\1e",
+        PropertyFlag.UNIQ_KEY: b"\1",
+    }
+    assert known_properties(b"") == {}
