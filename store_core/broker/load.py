@@ -227,6 +227,15 @@ def batch_topics(loaded: Loaded) -> frozenset[str]:
     return frozenset(topic for topic in loaded.topic_attributes or {} if _is_batch_topic(loaded, topic))
 
 
+def batch_topics_of(store: Store) -> frozenset[str]:
+    """The batch topics that a store's topics.json knows of."""
+    loaded = Loaded()
+    found = read_config(store, _TOPICS)
+    if isinstance(found.value, dict):
+        loaded.topic_attributes = _topic_attributes(found.value)
+    return batch_topics(loaded)
+
+
 # -- checkpoint, index, timer (1.3, 1.6) ----------------------------------------------------------------------------
 
 

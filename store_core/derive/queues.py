@@ -97,6 +97,14 @@ class QueueBuilder:
             last_store_timestamp_ms=int(last["store_timestamp_ms"]) if last is not None else 0,
         )
 
+    def phy_offset_of(self, key: QueueKey, queue_offset: int) -> int | None:
+        """Where the message at a number lies in the log; None for a number without one."""
+        for stretch in self._numbering(key).stretches:
+            if stretch.queue_offset <= queue_offset < stretch.end:
+                row = stretch.row + queue_offset - stretch.queue_offset
+                return int(next(self._rows.rows(key, row, row + 1))["phy_offset"][0])
+        return None
+
     def files(self, key: QueueKey) -> Iterator[QueueFile]:
         """The queue's files in order, from the one that holds the first message; none for a queue without messages."""
         numbering = self._numbering(key)

@@ -7,8 +7,7 @@ for recover, truncate and rebuild, and a sane store gives an empty list.
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -19,7 +18,7 @@ from store_core.derive.batch import BatchQueueBuilder
 from store_core.derive.dispatch import Dispatcher, dispatch_rules
 from store_core.derive.index import IndexBuilder, IndexFileResult
 from store_core.derive.index_style import index_style
-from store_core.derive.queues import Entry, GapEntry, QueueBuilder
+from store_core.derive.queues import GapEntry, QueueBuilder
 from store_core.derive.spool import QueueSpooler
 from store_core.findings import Finding
 from store_core.layout import paths, queue
@@ -101,6 +100,11 @@ class Derivation:
     def findings(self) -> list[Finding]:
         """What had to be assumed."""
         return [*self._dispatcher.findings(), *self.sizes.findings]
+
+    @property
+    def queue_keys(self) -> list[QueueKey]:
+        """The ordinary queues that the log's messages belong to."""
+        return self.queues().keys()
 
     def queues(self, gap_entry: GapEntry | None = None) -> QueueBuilder:
         """The builder of the ordinary queues."""
@@ -198,21 +202,6 @@ def same_content(store: Store, path: Path, made: Made) -> bool:
             return False
         at += len(chunk)
     return at == made.size_bytes
-
-
-def scratch_folder_has(folder: Path, size_bytes: int) -> bool:
-    """Whether a scratch folder has room."""
-    return shutil.disk_usage(folder).free > size_bytes
-
-
-def tombstone_entries(places: Mapping[tuple[QueueKey, int], tuple[int, int]]) -> GapEntry:
-    """The gap function for tombstones that were put where there was room: their place and size, no tag."""
-
-    def gap_entry(key: QueueKey, queue_offset: int) -> Entry | None:
-        place = places.get((key, queue_offset))
-        return None if place is None else (place[0], place[1], 0)
-
-    return gap_entry
 
 
 def _new_file(path: str, made: Made) -> NewFile:

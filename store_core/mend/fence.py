@@ -94,7 +94,8 @@ def _widened(region: Region, fence: Fence) -> Region:
         neighbour = min(inside, key=lambda n: n.size_bytes, default=None)
     if neighbour is None:
         return region
-    fence.given_up = _given_up(neighbour)
+    if neighbour.in_queue:
+        fence.given_up = _given_up(neighbour)
     start = min(region.phy_offset, neighbour.phy_offset)
     end = max(region.end_phy_offset, neighbour.phy_offset + neighbour.size_bytes)
     return replace(region, phy_offset=start, end_phy_offset=end)

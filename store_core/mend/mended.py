@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -23,17 +23,28 @@ _WINDOW_SIZE_BYTES: Final = 1 << 20
 
 @dataclass(slots=True)
 class MendedLog:
-    """Changes to the log, as data, and the log with them applied (``log``, which reads through the changes).
+    """Changes to a log, as data.
 
-    ``patches`` by file; ``created`` files are new; ``lengths`` are new lengths; ``removed`` hold nothing readable.
+    ``segments`` will be there, with their new lengths; ``patches`` by file; ``created`` files are new; ``lengths`` are
+    new lengths; ``removed`` hold nothing readable.
     """
 
-    log: SegmentSequence
+    before: SegmentSequence
+    segments: list[Segment] = field(default_factory=list)
     patches: dict[Path, list[Patch]] = field(default_factory=dict)
     created: dict[Path, int] = field(default_factory=dict)
     lengths: dict[Path, int] = field(default_factory=dict)
     removed: list[Segment] = field(default_factory=list)
     strays: list[Stray] = field(default_factory=list)
+
+    @property
+    def log(self) -> SegmentSequence:
+        """The log with the changes: reads see them, nothing is written."""
+        return overlaid(self.before, self.patches, self.segments)
+
+    def add_patch(self, path: Path, start: int, data: bytes) -> None:
+        """Replace a few bytes of a file that no other patch covers."""
+        self.patches.setdefault(path, []).append(Patch(start, start + len(data), ((0, data),)))
 
     @property
     def is_unchanged(self) -> bool:
@@ -82,10 +93,10 @@ def mended_log(store: Store, fences: Iterable[Fence], end_phy_offset: int, *, cu
         nominal = nominal_end(log, segment) - segment.phy_offset if segment.path not in mended.created else size
         if segment.size_bytes != nominal:
             mended.lengths[segment.path] = nominal
-            segments[segment.phy_offset] = Segment(segment.path, segment.phy_offset, nominal, segment.mtime_ns)
+            segments[segment.phy_offset] = replace(segment, size_bytes=nominal)
     _clean_tail(log, kept, end_phy_offset, mended, cut=cut)
     mended.strays = [s for s in log.strays if s.duplicate_of is None and _may_go(s)]
-    mended.log, _ = overlaid(log, mended.patches, segments.values())
+    mended.segments = list(segments.values())
     return mended
 
 

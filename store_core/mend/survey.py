@@ -10,7 +10,7 @@ import numpy as np
 from store_core.check.log import LogFindings
 from store_core.findings import Finding
 from store_core.kernel.codes import FrameCode, FrameKind
-from store_core.layout.record import PREFIX
+from store_core.layout.record import PREFIX, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, nominal_end, scan_log
 from store_core.storage.store import Store
@@ -32,7 +32,7 @@ class LostRecord:
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A good record beside a region."""
+    """A good record beside a region. ``in_queue``: its transaction type gives it a queue entry."""
 
     phy_offset: int
     size_bytes: int
@@ -40,6 +40,7 @@ class Neighbour:
     topic: str
     queue_id: int
     queue_offset: int
+    in_queue: bool
 
 
 @dataclass(slots=True)
@@ -173,7 +174,7 @@ class _Surveyor:
             self._open.end_phy_offset = part_end
             self._open.used_bytes += part_end - at if table.kind[row] != FrameKind.ZEROS else 0
             at = part_end
-        if table.kind[row] == FrameKind.MESSAGE and self._open is not None:
+        if table.kind[row] == FrameKind.MESSAGE and self._open is not None and _in_queue(table, row):
             self._open.lost.append(_lost_record(table, row))
 
     def _region(self, start: int, end: int, *, reaches_segment_end: bool = False) -> Region:
@@ -224,7 +225,12 @@ def _neighbour(table: FrameTable, row: int) -> Neighbour:
         table.topic(row).decode("utf-8", "replace"),
         int(table.queue_id[row]),
         int(table.queue_offset[row]),
+        _in_queue(table, row),
     )
+
+
+def _in_queue(table: FrameTable, row: int) -> bool:
+    return int(table.sys_flag[row]) & TRANSACTION_MASK in (TRANSACTION_NONE, TRANSACTION_COMMIT)
 
 
 def _lost_record(table: FrameTable, row: int) -> LostRecord:

@@ -68,8 +68,8 @@ class OverlayCache(FileCache):
 
 def overlaid(
     log: SegmentSequence, patches: Mapping[Path, Sequence[Patch]], segments: Iterable[Segment]
-) -> tuple[SegmentSequence, OverlayCache]:
-    """A log of these segments (real ones, longer ones, or ones that are not there yet) with patches, and its cache."""
+) -> SegmentSequence:
+    """A log of these segments (real ones, longer ones, or ones that are not there yet), read through patches."""
     listed = sorted(segments, key=lambda s: s.phy_offset)
     cache = OverlayCache(patches, {s.path: s.size_bytes for s in listed if s.path in patches or s not in log.segments})
-    return SegmentSequence(log.folders, cache, log.file_size_bytes or None, listed=(listed, [])), cache
+    return SegmentSequence(log.folders, cache, log.file_size_bytes or None, listed=(listed, []))

@@ -48,13 +48,15 @@ def load_settings(
     *,
     commitlog: Path | None = None,
     broker_version: str | None = None,
+    values: Mapping[str, str] | None = None,
 ) -> Settings:
     """Settings from a broker's properties file, a store root, or both; the root beats ``storePathRootDir``.
 
-    Paths of the file that lay under its own root are rebased under the root that is used. Raises FailedError if the
+    ``values`` are properties already read, in place of a file. Paths of the file that lay under its own root are rebased under the root that is used. Raises FailedError if the
     file cannot be read, UsageError if a size in it is no number.
     """
-    values = _read_properties(config_file) if config_file is not None else {}
+    if values is None:
+        values = _read_properties(config_file) if config_file is not None else {}
     configured_root = values.get("storePathRootDir")
     used = _absolute(root) if root is not None else _absolute(Path(configured_root or "~/store").expanduser())
 

@@ -1,0 +1,174 @@
+"""Keep everything readable: close holes, clean the tail, and let the derived files follow (policy ``keep``).
+
+The same steps serve the dry run and the builder that an apply calls: both start from the store as it is and come to the
+same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from store_core.broker.load import batch_topics_of
+from store_core.derive.queues import Entry
+from store_core.layout.queue import DEAD_ENTRY_SIZE_BYTES, ENTRY
+from store_core.layout.record import HEAD
+from store_core.mend.derived import Derivation, DerivedChanges
+from store_core.mend.evidence import lost_by_queue_entries
+from store_core.mend.fence import Fence, Piece, close_region
+from store_core.mend.mended import MendedLog, mended_log
+from store_core.mend.survey import LogSurvey, LostRecord, Region, survey_log
+from store_core.storage.store import QueueKey, Store
+
+Progress = Callable[[int], None]
+_MOST_GAP_NUMBERS: Final = 1 << 20  # more missing numbers than this are not filled one by one
+
+
+@dataclass(slots=True)
+class Salvage:
+    """The log as it will be and what follows from it.
+
+    ``lost`` are the records that cannot be kept, as far as they are known; ``unknown`` are regions that held records
+    nobody can name; ``given_up`` readable ones that had to go; ``unfilled`` numbers of queues that get a filler entry.
+    """
+
+    survey: LogSurvey
+    fences: list[Fence]
+    mended: MendedLog
+    derivation: Derivation
+    queue_changes: DerivedChanges = field(default_factory=DerivedChanges)
+    index_changes: DerivedChanges = field(default_factory=DerivedChanges)
+    lost: list[LostRecord] = field(default_factory=list)
+    unknown: list[Region] = field(default_factory=list)
+    given_up: list[LostRecord] = field(default_factory=list)
+    unfilled: list[tuple[QueueKey, int, int]] = field(default_factory=list)
+
+
+@contextmanager
+def salvage(store: Store, *, on_progress: Progress | None = None) -> Iterator[Salvage]:
+    """Work out how everything readable is kept; nothing is written but scratch files, which vanish at the end.
+
+    Raises FailedError where the store cannot be read or there is no room for scratch files.
+    """
+    survey = survey_log(store, on_progress=on_progress)
+    known = lost_by_queue_entries(store, survey.regions)
+    fences = [close_region(region, _merged(region, known.get(n, []))) for n, region in enumerate(survey.regions)]
+    with TemporaryDirectory(prefix="rmqctl-") as scratch, Store(store.settings) as view:
+        mended = mended_log(store, fences, survey.end_phy_offset)
+        view.__dict__["log"] = mended.log
+        with Derivation(store, view, Path(scratch), batch_topics=batch_topics_of(store)) as derivation:
+            found = Salvage(survey, fences, mended, derivation)
+            entries = _fill_gaps(store, found)
+            found.mended = mended_log(store, found.fences, survey.end_phy_offset)
+            _correct_own_offsets(store, found)
+            found.queue_changes = derivation.queue_changes(lambda key, number: entries.get((key, number)))
+            found.index_changes = derivation.index_changes()
+            _tell_lost(store, found)
+            yield found
+
+
+def _merged(region: Region, by_entries: list[LostRecord]) -> list[LostRecord]:
+    """What a region lost, told by headers and by queue entries; a header knows more."""
+    headers = {lost.phy_offset: lost for lost in region.lost}
+    return [*region.lost, *(lost for lost in by_entries if lost.phy_offset not in headers)]
+
+
+def _fill_gaps(store: Store, found: Salvage) -> dict[tuple[QueueKey, int], Entry]:
+    """Entries for numbers that are missing between two messages of a queue.
+
+    A tombstone where there is room between the two messages: elsewhere a later rebuild would take it for a new begin of
+    the numbering. Else a dead entry, which a broker passes over alone.
+    """
+    builder = found.derivation.queues()
+    entries: dict[tuple[QueueKey, int], Entry] = {}
+    for key in found.derivation.queue_keys:
+        for first, count in builder.summary(key).gaps:
+            before, after = builder.phy_offset_of(key, first - 1), builder.phy_offset_of(key, first + count)
+            if before is None or after is None or count > _MOST_GAP_NUMBERS:
+                found.unfilled.append((key, first, count))
+                continue
+            for queue_offset in range(first, first + count):
+                piece = _pointed_to(store, found, key, queue_offset)
+                piece = piece or _placed(found, LostRecord(key.topic, key.queue_id, queue_offset), before, after)
+                if piece is not None:
+                    entries[key, queue_offset] = (piece.phy_offset, piece.size_bytes, 0)
+                    before = piece.phy_offset
+                else:
+                    found.unfilled.append((key, queue_offset, 1))
+                    if (dead := _dead_entry(store, after)) is not None:
+                        entries[key, queue_offset] = dead
+    return entries
+
+
+def _dead_entry(store: Store, following_phy_offset: int) -> Entry | None:
+    """An entry that crosses the end of the segment before: unreadable, and only itself is skipped (15.1)."""
+    segment = store.log.find(following_phy_offset)
+    if segment is None or segment.phy_offset == 0:
+        return None
+    return segment.phy_offset - 1, DEAD_ENTRY_SIZE_BYTES, 0
+
+
+def _pointed_to(store: Store, found: Salvage, key: QueueKey, queue_offset: int) -> Piece | None:
+    """The tombstone that the queue's own entry points to: a light queue's entry for a record of another topic."""
+    files = store.queues.get(key)
+    data = files.read(queue_offset * ENTRY.size_bytes, ENTRY.size_bytes) if files is not None else b""
+    if len(data) < ENTRY.size_bytes:
+        return None
+    entry = ENTRY.read(data)
+    place = (entry["phy_offset"], entry["size_bytes"])
+    pieces = (p for fence in found.fences for p in fence.pieces)
+    return next((p for p in pieces if p.tombstone_of is not None and (p.phy_offset, p.size_bytes) == place), None)
+
+
+def _placed(found: Salvage, lost: LostRecord, before: int, after: int) -> Piece | None:
+    """Put one more tombstone into a fence that has room and lies wholly between two offsets."""
+    for number, fence in enumerate(found.fences):
+        if not before < fence.region.phy_offset <= fence.region.end_phy_offset <= after:
+            continue
+        free = [p for p in fence.pieces if p.tombstone_of is None]
+        if not free:
+            continue
+        tombstones = [
+            replace(p.tombstone_of, phy_offset=p.phy_offset, size_bytes=p.size_bytes)
+            for p in fence.pieces
+            if p.tombstone_of is not None
+        ]
+        again = close_region(fence.region, tombstones, [lost])
+        if not again.unplaced and again.given_up == fence.given_up:
+            found.fences[number] = again
+            return next(p for p in again.pieces if p.tombstone_of == lost)
+    return None
+
+
+def _correct_own_offsets(store: Store, found: Salvage) -> None:
+    """Good records that say they lie elsewhere get their own offset right: ids made of it are wrong otherwise."""
+    field_ = HEAD.field_struct("own_phy_offset")
+    for phy_offset in found.survey.wrong_own_offsets:
+        segment = store.log.find(phy_offset)
+        if segment is not None:
+            at = phy_offset + HEAD.offset_of("own_phy_offset") - segment.phy_offset
+            found.mended.add_patch(segment.path, at, field_.pack(phy_offset))
+
+
+def _tell_lost(store: Store, found: Salvage) -> None:
+    placed = {p.tombstone_of for fence in found.fences for p in fence.pieces if p.tombstone_of is not None}
+    unplaced = {lost for fence in found.fences for lost in fence.unplaced}
+    found.given_up = [fence.given_up for fence in found.fences if fence.given_up is not None]
+    tail = lost_by_queue_entries(store, found.survey.tail)
+    behind = {lost for records in tail.values() for lost in records}
+    missing = {
+        LostRecord(key.topic, key.queue_id, n)
+        for key, first, count in found.unfilled
+        for n in range(first, first + min(count, _MOST_GAP_NUMBERS))
+    }
+    found.lost = [*(placed | unplaced | behind | missing)]
+    # A region about which no header, no entry and no gap tells anything; where every queue is whole nothing was in it.
+    found.unknown = [
+        fence.region
+        for fence in found.fences
+        if fence.region.may_hold_records and not any(p.tombstone_of for p in fence.pieces) and not fence.unplaced
+    ]

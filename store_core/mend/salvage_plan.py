@@ -1,0 +1,120 @@
+"""A salvage as a plan, and the builder that an apply calls for its derived files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from store_core.derive.checkpoint import rebuilt_checkpoint
+from store_core.layout import paths
+from store_core.layout.checkpoint import FILE_SIZE_BYTES
+from store_core.mend.content import Building, Built, Chunk, register_builder
+from store_core.mend.derived import DerivedChanges, NewFile
+from store_core.mend.draft import Draft
+from store_core.mend.plan import Plan
+from store_core.mend.salvage import Salvage, salvage
+from store_core.read.checkpoint import read_checkpoint
+from store_core.storage.settings import Settings, load_settings
+from store_core.storage.store import Store
+
+BUILDER: Final = "salvage"
+_NS_PER_MS: Final = 1_000_000
+
+
+def salvage_plan(store: Store, found: Salvage) -> Plan:
+    """Steps in the order they are carried out: the log, what follows from it, the checkpoint, and last ``abort``."""
+    draft = Draft(store.root, writable_roots=outside_roots(store))
+    found.mended.add_to(draft)
+    arguments = settings_arguments(store.settings)
+    for changes in (found.queue_changes, found.index_changes):
+        add_derived(draft, changes, Built(BUILDER, arguments))
+    checkpoint = checkpoint_bytes(store, found)
+    if checkpoint is not None:
+        mtime_ns = found.survey.last_store_timestamp_ms * _NS_PER_MS
+        draft.write_file(store.root / paths.CHECKPOINT, checkpoint, mtime_ns=mtime_ns, why="times of the log as it is")
+    if store.aborted:
+        draft.remove_file(store.root / paths.ABORT, why="nothing is left to recover")
+    if len(draft):
+        touched = {*found.mended.patches, *found.mended.lengths, *(s.path for s in found.mended.removed)}
+        for segment in store.log.segments:
+            if segment.path not in touched:
+                draft.depend_on(segment.path)
+    return draft.plan("recover", "keep")
+
+
+def add_derived(draft: Draft, changes: DerivedChanges, built: Built) -> None:
+    """Derived files as steps; their content comes from a builder."""
+    for path in changes.removed:
+        draft.remove_file(path, why="not what the log says")
+    for path in changes.removed_folders:
+        draft.remove_folder(path, why="a broker may refuse to start with it")
+    for file in changes.new:
+        draft.write_file(
+            file.path,
+            built=replace(built, size_bytes=file.size_bytes),
+            mtime_ns=file.mtime_ns,
+            why="built from the log",
+        )
+
+
+def checkpoint_bytes(store: Store, found: Salvage) -> bytes | None:
+    """The right checkpoint, None where the one that stands is not ahead of what it vouches for."""
+    survey = found.survey
+    full = [file.header.end_timestamp_ms for file in found.derivation.index_files if file.is_full]
+    now = read_checkpoint(store.root)
+    last = survey.last_store_timestamp_ms
+    times = (now.physic_msg_timestamp_ms, now.logics_msg_timestamp_ms)
+    behind = all(0 < time <= last for time in times) or (last == 0 and not any(times))
+    if not now.findings and behind and 0 <= now.index_msg_timestamp_ms <= max(full, default=0):
+        return None
+    existing = store.cache.read(store.root / paths.CHECKPOINT, 0, FILE_SIZE_BYTES)
+    return rebuilt_checkpoint(
+        existing,
+        last_store_timestamp_ms=last,
+        last_phy_offset=survey.last_phy_offset,
+        index_end_timestamp_ms=max(full, default=0),
+    )
+
+
+def outside_roots(store: Store) -> list[Path]:
+    """Log folders outside the root that may be written to."""
+    return [p for p in store.settings.writable_commitlog_paths if not p.is_relative_to(store.root)]
+
+
+def settings_arguments(settings: Settings) -> dict[str, Any]:
+    """What a builder needs to open the store as the plan's maker did."""
+    return {
+        "values": dict(settings.values),
+        "commitlog_paths": [str(path) for path in settings.commitlog_paths],
+        "writable_commitlog_paths": [str(path) for path in settings.writable_commitlog_paths],
+    }
+
+
+def store_of(building: Building) -> Store:
+    """The store a builder works on. Raises NotAStoreError."""
+    arguments: Mapping[str, Any] = building.arguments
+    settings = load_settings(root=building.root, values=arguments["values"])
+    settings = replace(
+        settings,
+        commitlog_paths=tuple(Path(p) for p in arguments["commitlog_paths"]),
+        writable_commitlog_paths=tuple(Path(p) for p in arguments["writable_commitlog_paths"]),
+    )
+    return Store.open(building.root, settings)
+
+
+def chunks_of(files: Iterator[NewFile] | list[NewFile], wanted: set[str]) -> Iterator[Chunk]:
+    """The contents of the files an apply asks for."""
+    for file in files:
+        if file.path in wanted:
+            for data in file.read():
+                yield Chunk(file.path, data)
+
+
+def _build(building: Building) -> Iterator[Chunk]:
+    with store_of(building) as store, salvage(store) as found:
+        yield from chunks_of([*found.queue_changes.new, *found.index_changes.new], set(building.paths))
+
+
+register_builder(BUILDER, _build)
