@@ -9,7 +9,7 @@ import numpy as np
 
 from store_core.broker.queue_recovery import BatchQueueState, QueueState
 from store_core.codec.delay_levels import UNKNOWN_LEVEL_MS
-from store_core.codec.properties import parse_properties
+from store_core.codec.properties import REAL_TOPIC, parse_properties
 from store_core.codec.text import decode_text
 from store_core.kernel.codes import PropertyFlag
 from store_core.layout import paths, record
@@ -45,8 +45,9 @@ class DispatchRules:
 
 @dataclass(frozen=True, slots=True)
 class EarlyDelivery:
-    """A delayed message whose queue entry lost its delivery time."""
+    """A delayed message whose queue entry lost its delivery time. ``topic`` is where it is delivered."""
 
+    topic: str
     queue_id: int
     queue_offset: int
     phy_offset: int
@@ -156,9 +157,14 @@ class Dispatcher:
         added = queue.max_offset - before if queue.starts else 0
         for number, row in zip(range(before, before + added), rows[len(rows) - added :], strict=False):
             if len(self.early) < EARLY_LIMIT and table.delay_level[row] > 0:
+                properties = parse_properties(table.properties(int(row)))
                 self.early.append(
                     EarlyDelivery(
-                        queue.key.queue_id, number, int(table.own_phy_offset[row]), int(table.delay_level[row])
+                        properties.get(REAL_TOPIC, ""),
+                        queue.key.queue_id,
+                        number,
+                        int(table.own_phy_offset[row]),
+                        int(table.delay_level[row]),
                     )
                 )
 

@@ -19,6 +19,7 @@ Entries = NDArray[Any]
 Ints = NDArray[np.int64]
 
 FILES_CHECKED: Final = 3  # recovery trusts all but the newest three files
+MOST_FALLING: Final = 1000
 _FILLER: Final = (layout.FILLER_PHY_OFFSET, layout.FILLER_SIZE_BYTES, layout.FILLER_TAGS_CODE)
 
 
@@ -46,6 +47,7 @@ class QueueState:
         self.min_position = 0
         self.deleted: list[int] = []  # files that are unlinked
         self.drifted = 0  # entries appended to another place than their message's queue offset
+        self.falling: list[int] = []  # queue offsets of recovered entries that lie before an earlier entry in the log
         self._behaviour = behaviour
         self._found = found
         self._as_found = set(starts)
@@ -113,6 +115,7 @@ class QueueState:
         if not self.starts:
             return
         place = max(len(self.starts) - FILES_CHECKED, 0)
+        highest = -1
         while True:
             start = self.starts[place]
             found = self.entries(start, start + self.file_size_bytes)
@@ -120,11 +123,19 @@ class QueueState:
             count = len(valid) if valid.all() else int(np.argmin(valid))
             if count:
                 self.end_phy_offset = self._end_of(found[count - 1])
+                highest = self._note_falling(found["phy_offset"][:count].astype(np.int64), start, highest)
             if count < len(valid) or place + 1 == len(self.starts):
                 break
             place += 1
         self._cut_files(start + count * self.entry_size_bytes)
         self._recovered()
+
+    def _note_falling(self, offsets: Ints, start: int, highest: int) -> int:
+        """Remember a bounded number of entries that point further in front than one before them; gives the new highest."""
+        peaks = np.maximum.accumulate(np.maximum(offsets, highest))
+        room = MOST_FALLING - len(self.falling)
+        self.falling += [start // self.entry_size_bytes + int(i) for i in np.flatnonzero(offsets < peaks)[:room]]
+        return int(peaks[-1])
 
     def _valid(self, entries: Entries) -> NDArray[np.bool_]:
         mask: NDArray[np.bool_] = (entries["phy_offset"] >= 0) & (entries["size_bytes"] > 0)

@@ -1,0 +1,233 @@
+"""Which releases may have written a store, by what they leave in it (store format, section 0)."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from store_core.broker.load import read_config
+from store_core.broker.versions import RELEASES, Version
+from store_core.layout import checkpoint, paths, record
+
+if TYPE_CHECKING:
+    from store_core.storage.store import Store
+
+_FIRST, _LAST = RELEASES[0], RELEASES[-1]
+_BEFORE_5: Final = Version(4, 9, 8)
+_V: Final = Version
+_TAIL_RECORDS: Final = 256  # newest records that are looked at
+_TAIL_BYTES: Final = 1 << 20
+_SPREAD_MAP: Final = re.compile(rb"\{\s*\n\s*-?\d+\s*:")
+_TIGHT_MAP: Final = re.compile(rb"\{-?\d+\s*:")
+_MAX_TEXT_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One trace: releases ``first`` to ``last`` leave it, or several such ranges. ``of_last_run``: by whoever ran last."""
+
+    what: str
+    ranges: tuple[tuple[Version, Version], ...]
+    of_last_run: bool = True
+
+    def allows(self, version: Version) -> bool:
+        return any(first <= version <= last for first, last in self.ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Releases that may have written the store last, oldest first, and the traces that tell."""
+
+    possible: tuple[Version, ...]
+    evidence: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        return {"possible": [str(version) for version in self.possible], "evidence": list(self.evidence)}
+
+
+def evidence_of(store: Store) -> Evidence:
+    """Intersect what the traces allow; what an older broker left in an upgraded store gives way to what the last one left."""
+    marks = [*_file_marks(store), *_config_marks(store), *_checkpoint_marks(store), *_record_marks(store)]
+    marks.sort(key=lambda mark: not mark.of_last_run)
+    possible = RELEASES
+    told = []
+    for mark in marks:
+        left = tuple(version for version in possible if mark.allows(version))
+        if not left:
+            told.append(f"{mark.what} (contradicts the others, not counted)")
+            continue
+        if left != possible:
+            possible = left
+        told.append(mark.what)
+    return Evidence(possible, tuple(told) or ("nothing in the store tells",))
+
+
+def _since(what: str, first: Version, *, of_last_run: bool = True) -> Mark:
+    return Mark(f"{what}: {first.line if first.patch == 0 else first} or later", ((first, _LAST),), of_last_run)
+
+
+def _until(what: str, last: Version, text: str) -> Mark:
+    return Mark(f"{what}: {text}", ((_FIRST, last),))
+
+
+# -- files ----------------------------------------------------------------------------------------------------------
+
+# A file or folder that only releases from a first one on make.
+_FILES: Final = (
+    (paths.ABORT_BAK, _V(5, 0, 0)),
+    (paths.TIMERWHEEL, _V(5, 0, 0)),
+    (paths.BATCHCONSUMEQUEUE, _V(5, 0, 0)),
+    (paths.TIMERCHECK, _V(5, 0, 0)),
+    (f"{paths.CONFIG}/topicQueueMapping.json", _V(5, 0, 0)),
+    (f"{paths.CONFIG}/consumerOrderInfo.json", _V(5, 0, 0)),
+    ("epochFileCheckpoint", _V(5, 0, 0)),
+    (f"{paths.COMPACTION}/position-checkpoint", _V(5, 1, 0)),
+    ("brokerIdentity", _V(5, 1, 1)),
+    (f"{paths.ROCKSDBSTORE}/CURRENT", _V(5, 4, 0)),
+)
+
+
+def _file_marks(store: Store) -> Iterator[Mark]:
+    for name, first in _FILES:
+        if os.path.lexists(store.root / name):
+            yield _since(name, first)
+    text = store.cache.read(store.root / paths.ABORT, 0, 32) if (store.root / paths.ABORT).is_file() else b""
+    if text.strip().isdigit():
+        yield _since("a process id in abort", _V(5, 0, 0))
+    if store.queues_in_rocksdb:
+        yield _since("queues in RocksDB", _V(5, 2, 0))
+    if not os.path.lexists(store.root / paths.ROCKSDBSTORE):
+        yield _until(f"no {paths.ROCKSDBSTORE}", _V(5, 3, 3), "not 5.4.0, which makes it at every start")
+
+
+# -- config files (9.1 to 9.6) --------------------------------------------------------------------------------------
+
+
+def _config_marks(store: Store) -> Iterator[Mark]:
+    topics = read_config(store, "topics.json").value
+    version = topics.get("dataVersion") if isinstance(topics, dict) else None
+    if isinstance(version, dict):
+        if "stateVersion" in version:
+            yield _since("stateVersion in topics.json", _V(5, 0, 0))
+        else:
+            yield _until("no stateVersion in topics.json", _BEFORE_5, "before 5.0")
+    progress = read_config(store, "consumerOffset.json").value
+    if isinstance(progress, dict) and progress.get("offsetTable"):
+        if "dataVersion" in progress:
+            yield _since("dataVersion in consumerOffset.json", _V(5, 0, 0))
+        else:
+            yield _until("no dataVersion in consumerOffset.json", _BEFORE_5, "before 5.0")
+    for name in ("consumerOffset.json", "delayOffset.json"):
+        path = store.root / paths.CONFIG / name
+        text = store.cache.read(path, 0, _MAX_TEXT_BYTES) if path.is_file() else b""
+        if _SPREAD_MAP.search(text):
+            yield _since(f"layout of {name}", _V(5, 4, 0))
+            return
+        if _TIGHT_MAP.search(text):
+            yield _until(f"layout of {name}", _V(5, 3, 3), "before 5.4")
+            return
+
+
+# -- checkpoint (8) -------------------------------------------------------------------------------------------------
+
+
+def _checkpoint_marks(store: Store) -> Iterator[Mark]:
+    layout = checkpoint.CHECKPOINT
+    data = store.cache.read(store.root / paths.CHECKPOINT, 0, layout.size_bytes)
+    values = layout.read(data.ljust(layout.size_bytes, b"\0"))
+    if values["confirm_phy_offset"]:
+        yield _since("a confirm offset in the checkpoint", _V(5, 1, 1))
+    elif values["master_flushed_offset"]:
+        yield _since("a master flushed offset in the checkpoint", _V(5, 0, 0))
+
+
+# -- records (2.1, 2.6, 3, 4) ---------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _TailFacts:
+    records: int = 0
+    with_properties: int = 0
+    terminated: int = 0
+    v2: bool = False
+    v6: bool = False
+    property_crc: bool = False
+    compression_type: bool = False
+    origin_group: bool = False
+
+
+def _record_marks(store: Store) -> Iterator[Mark]:
+    facts = _tail_facts(store)
+    if facts.v2:
+        yield _since("V2 records", _V(5, 1, 0), of_last_run=False)
+    if facts.v6:
+        yield _since("IPv6 hosts", _V(4, 6, 0), of_last_run=False)
+    if facts.property_crc:
+        yield _since("property checksums", _V(5, 2, 0), of_last_run=False)
+    if facts.compression_type:
+        yield _since("compression types in sysFlag", _V(4, 9, 4), of_last_run=False)
+    if facts.origin_group:
+        yield _since("ORIGIN_GROUP properties", _V(5, 4, 0), of_last_run=False)
+    if facts.with_properties and 2 * facts.terminated >= facts.with_properties:
+        yield Mark(
+            "property strings end with a separator: up to 4.9.0, or 5.2 or later",
+            ((_FIRST, _V(4, 9, 0)), (_V(5, 2, 0), _LAST)),
+            of_last_run=False,
+        )
+    elif facts.with_properties:
+        yield Mark(
+            "property strings end without a separator: 4.9.1 to 5.1.4",
+            ((_V(4, 9, 1), _V(5, 1, 4)),),
+            of_last_run=False,
+        )
+
+
+def _tail_facts(store: Store) -> _TailFacts:
+    """The newest records that have entries in queues, so that no scan is needed."""
+    facts = _TailFacts()
+    segments = [s for s in store.log.segments if store.log.read(s.phy_offset, 1)]
+    for segment in reversed(segments[-2:]):
+        _look_at_segment(store, segment.phy_offset, segment.end_phy_offset, facts)
+        if facts.records >= _TAIL_RECORDS:
+            break
+    return facts
+
+
+def _look_at_segment(store: Store, start: int, end: int, facts: _TailFacts) -> None:
+    from store_core.kernel import scan_window
+    from store_core.kernel.codes import FrameKind, ScanState
+
+    at = _newest_part(store, start, end)
+    window = store.log.read(at, min(_TAIL_BYTES, end - at))
+    state = ScanState.CHAINED if at == start else ScanState.IN_DAMAGE
+    result = scan_window(window, at, 0, end, int(state), 0)
+    for row in range(len(result.kind) - 1, -1, -1):
+        if result.kind[row] != FrameKind.MESSAGE or facts.records >= _TAIL_RECORDS:
+            continue
+        facts.records += 1
+        facts.v2 |= int(result.magic[row]) == record.MAGIC_V2
+        flags = int(result.sys_flag[row])
+        facts.v6 |= bool(flags & (record.FLAG_BORN_HOST_V6 | record.FLAG_STORE_HOST_V6))
+        facts.compression_type |= bool(flags & record.COMPRESSION_MASK)
+        place = int(result.properties_at[row])
+        properties = window[place : place + int(result.properties_length[row])]
+        if properties:
+            facts.with_properties += 1
+            facts.terminated += properties[-1] == record.PROPERTY_SEPARATOR
+            facts.property_crc |= record.PROPERTY_CRC_NAME in properties
+            facts.origin_group |= b"ORIGIN_GROUP\x01" in properties
+
+
+def _newest_part(store: Store, start: int, end: int) -> int:
+    """Where the last written stretch of a segment begins, found by halving: what is never written is zero."""
+    low, high = start, end
+    while high - low > _TAIL_BYTES // 2:
+        middle = (low + high) // 2
+        if any(store.log.read(middle, 4 * record.MIN_RECORD_SIZE_BYTES)):
+            low = middle
+        else:
+            high = middle
+    return max(start, high - _TAIL_BYTES)
