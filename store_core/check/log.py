@@ -37,6 +37,11 @@ class LogFindings:
         self._counts: Counter[str] = Counter()
         self._held: list[tuple[int, int, int, int, str]] = []  # kind, code, offset, size, file: may be the tail
 
+    @property
+    def counts(self) -> Counter[str]:
+        """How many findings there were of each code, those beyond the bound too."""
+        return self._counts
+
     def add(self, table: FrameTable, file: str) -> None:
         """Look at a table; ``file`` is the segment, relative to the store root."""
         good = table.messages & (table.code == FrameCode.OK)

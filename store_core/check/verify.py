@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
 
@@ -43,13 +43,14 @@ class SegmentReport:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """A whole log. ``size_bytes`` is what was walked."""
+    """A whole log. ``size_bytes`` is what was walked; ``counts`` tells how many findings of each code there are, listed or not."""
 
     size_bytes: int
     records: int
     segments: list[SegmentReport]
     findings: list[Finding]
     seconds: float
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 def verify_log(
@@ -84,7 +85,8 @@ def verify_log(
         findings.join(report.found)
         reports.append(report)
     size_bytes, records = sum(r.size_bytes for r in reports), sum(r.records for r in reports)
-    return VerifyReport(size_bytes, records, reports, findings.end(live=live), time.monotonic() - started)
+    listed = findings.end(live=live)
+    return VerifyReport(size_bytes, records, reports, listed, time.monotonic() - started, findings.counts)
 
 
 def _verify_segment(

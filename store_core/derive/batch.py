@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from store_core.derive.dispatch import Rows
 from store_core.derive.queues import QueueFile
 from store_core.derive.spool import READ_ROWS, RowsByQueue
 from store_core.layout import paths, queue
@@ -46,7 +47,7 @@ class BatchQueueBuilder:
     def files(self, key: QueueKey) -> Iterator[QueueFile]:
         """The queue's files in order."""
         per_file = self.file_size_bytes // _ENTRY.size_bytes
-        skipped = self._first_row(key)
+        skipped = last_generation(self._rows.rows(key))
         first_slot, carried = self._expired(key)
         end_slot = first_slot + len(carried) + self._rows.count(key) - skipped
         for number in range(first_slot // per_file, -(-end_slot // per_file)):
@@ -59,19 +60,6 @@ class BatchQueueBuilder:
                 int(row["store_timestamp_ms"]),
                 lambda s=start, e=end: self._content(key, s, e, first_slot, carried, skipped),  # type: ignore[misc]  # bound now
             )
-
-    def _first_row(self, key: QueueKey) -> int:
-        """The first row of the last generation."""
-        first = at = 0
-        expected = 0
-        for rows in self._rows.rows(key):
-            ends = rows["queue_offset"] + rows["batch_size"]
-            before = np.concatenate([[expected], ends[:-1]])
-            drops = np.flatnonzero(rows["queue_offset"] < before)
-            if len(drops):
-                first = at + int(drops[-1])
-            expected, at = int(ends[-1]), at + len(rows)
-        return first
 
     def _expired(self, key: QueueKey) -> tuple[int, NDArray[Any]]:
         """Number of the first place to write, and the entries of expired records that belong there."""
@@ -111,3 +99,16 @@ class BatchQueueBuilder:
                 yield entries.tobytes()
                 written += entries.nbytes
         yield bytes(self.file_size_bytes - written)
+
+
+def last_generation(chunks: Iterable[Rows]) -> int:
+    """Number of the first row of the last generation, of rows in log order by the chunk."""
+    first = at = expected = 0
+    for rows in chunks:
+        ends = rows["queue_offset"] + rows["batch_size"]
+        before = np.concatenate([[expected], ends[:-1]])
+        drops = np.flatnonzero(rows["queue_offset"] < before)
+        if len(drops):
+            first = at + int(drops[-1])
+        expected, at = int(ends[-1]), at + len(rows)
+    return first

@@ -164,7 +164,7 @@ class IndexBuilder:
             entries["seconds"][1:] = _seconds(stored[1:], begin)
         else:
             entries["seconds"] = _seconds(stored, begin)
-        entries["previous"], new_slots = self._chain(key_hash % self._slot_count, first)
+        entries["previous"], new_slots = chain_entries(self._slots, key_hash % self._slot_count, first)
         self._spool.write(self._base + index.entry_at(self._slot_count, first), entries.tobytes())
         self._header = replace(
             header,
@@ -176,23 +176,6 @@ class IndexBuilder:
             index_count=first + count,
         )
         return count
-
-    def _chain(self, slot: Array, first: int) -> tuple[Array, int]:
-        """Hang entries ``first``, ``first`` + 1, … on their slots: what each one follows, and how many slots were empty."""
-        order = np.argsort(slot, kind="stable")
-        by_slot = slot[order]
-        numbers = (order + first).astype(np.int32)
-        starts = np.ones(len(slot), bool)
-        starts[1:] = by_slot[1:] != by_slot[:-1]
-        previous = np.empty(len(slot), np.int32)
-        previous[1:] = numbers[:-1]
-        previous[starts] = self._slots[by_slot[starts]]
-        new_slots = int(np.count_nonzero(previous[starts] == index.NO_ENTRY))
-        ends = np.append(starts[1:], True)
-        self._slots[by_slot[ends]] = numbers[ends]
-        result = np.empty(len(slot), np.int32)
-        result[order] = previous
-        return result, new_slots
 
     def _seal(self) -> None:
         """The open file is complete: its slots and header go to the scratch file."""
@@ -216,6 +199,27 @@ class IndexBuilder:
             size = min(_CHUNK_SIZE_BYTES, self.file_size_bytes - at)
             data = self._spool.read(base + at, size)
             yield data + bytes(size - len(data))
+
+
+def chain_entries(slot_table: Array, slot: Array, first: int) -> tuple[Array, int]:
+    """Hang entries ``first``, ``first`` + 1, … on their slots: what each one follows, and how many slots were empty.
+
+    ``slot_table`` i32[slots] holds the newest entry of each slot and is brought up to date; ``slot`` i64[n].
+    """
+    order = np.argsort(slot, kind="stable")
+    by_slot = slot[order]
+    numbers = (order + first).astype(np.int32)
+    starts = np.ones(len(slot), bool)
+    starts[1:] = by_slot[1:] != by_slot[:-1]
+    previous = np.empty(len(slot), np.int32)
+    previous[1:] = numbers[:-1]
+    previous[starts] = slot_table[by_slot[starts]]
+    new_slots = int(np.count_nonzero(previous[starts] == index.NO_ENTRY))
+    ends = np.append(starts[1:], True)
+    slot_table[by_slot[ends]] = numbers[ends]
+    result = np.empty(len(slot), np.int32)
+    result[order] = previous
+    return result, new_slots
 
 
 def _seconds(stored: Array, begin: int) -> Array:

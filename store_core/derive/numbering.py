@@ -46,11 +46,15 @@ class Misnumbered(NamedTuple):
 
 @dataclass(slots=True)
 class Numbering:
-    """The stretches of a queue in order of their numbers. ``superseded``: rows whose numbers were given again later."""
+    """The stretches of a queue in order of their numbers.
+
+    ``superseded``: rows whose numbers were given again later; ``repeated`` of them although the queue had not begun anew.
+    """
 
     stretches: list[Stretch] = field(default_factory=list)
     misnumbered: list[Misnumbered] = field(default_factory=list)
     superseded: int = 0
+    repeated: int = 0
     generations: int = 1
 
     @property
@@ -143,11 +147,14 @@ def _place(numbering: Numbering, piece: _Piece, following: _Piece | None) -> Non
         stretch = replace(stretch, queue_offset=placed)
     if stack and stretch.queue_offset < expected:
         numbering.generations += 1
+    before = numbering.superseded
     while stack and stack[-1].queue_offset >= stretch.queue_offset:
         numbering.superseded += stack.pop().count
     if stack and stack[-1].end > stretch.queue_offset:
         numbering.superseded += stack[-1].end - stretch.queue_offset
         stack[-1] = replace(stack[-1], count=stretch.queue_offset - stack[-1].queue_offset)
+    if stretch.queue_offset > 0:
+        numbering.repeated += numbering.superseded - before
     if stack and stack[-1].end == stretch.queue_offset and stack[-1].row + stack[-1].count == stretch.row:
         stack[-1] = replace(stack[-1], count=stack[-1].count + stretch.count)
     else:

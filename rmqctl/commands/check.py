@@ -1,0 +1,33 @@
+"""`rmqctl check`: everything in a store against everything else."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from rmqctl.blocks import Facts, Findings
+from rmqctl.context import Context, exit_for_findings
+
+
+def check(
+    ctx: Context,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Segments to verify side by side.")] = 1,
+) -> int:
+    """Compare log, queues, index, checkpoint, progress and config files with each other.
+
+    Example: rmqctl check -s /data/rocketmq/store
+    """
+    from store_core.check.store import check_store
+    from store_core.storage.live import is_live
+
+    with ctx.open_store() as store, ctx.progress("check", store.log.size_bytes) as bar:
+        report = check_store(store, jobs=jobs, live=is_live(store.root).live, on_progress=bar)
+        name = os.fspath(store.root)
+    ctx.emit(
+        {"store": name, "findings": report.findings, "summary": report.summary},
+        rows="findings",
+        blocks=[Facts({"store": name, **report.summary}, "Check"), Findings(report.findings)],
+    )
+    return exit_for_findings(report.findings)

@@ -1,0 +1,127 @@
+"""Shapes of queue entries, in bulk (store format 6; store behaviour 15.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_core.layout import queue
+from store_core.storage.sequence import SegmentSequence
+
+Array = NDArray[Any]
+Mask = NDArray[np.bool_]
+ENTRY_SIZE_BYTES: Final = queue.ENTRY.size_bytes
+_CHUNK_ENTRIES: Final = 1 << 15
+
+
+def read_entries(files: SegmentSequence, first: int, end: int) -> Array:
+    """Entries [first, end) of an ordinary queue; zeros where there is no file."""
+    found = np.zeros(max(end - first, 0), queue.ENTRY.dtype)
+    at = first
+    while at < end:
+        data = files.read(at * ENTRY_SIZE_BYTES, (end - at) * ENTRY_SIZE_BYTES)
+        whole = len(data) // ENTRY_SIZE_BYTES
+        if whole:
+            found[at - first : at - first + whole] = np.frombuffer(data, queue.ENTRY.dtype, whole)
+            at += whole
+            continue
+        behind = (s.phy_offset // ENTRY_SIZE_BYTES for s in files.segments if s.phy_offset > at * ENTRY_SIZE_BYTES)
+        at = next(behind, end)
+    return found
+
+
+def entry_chunks(files: SegmentSequence, first: int, end: int) -> Iterator[tuple[int, Array]]:
+    """(number of the first, entries) by the chunk."""
+    for at in range(first, end, _CHUNK_ENTRIES):
+        yield at, read_entries(files, at, min(at + _CHUNK_ENTRIES, end))
+
+
+def filled_end(files: SegmentSequence) -> int:
+    """Number behind the last place that is not all zero."""
+    for segment in reversed(files.segments):
+        first, end = segment.phy_offset // ENTRY_SIZE_BYTES, segment.end_phy_offset // ENTRY_SIZE_BYTES
+        for at in range(end, first, -_CHUNK_ENTRIES):
+            low = max(at - _CHUNK_ENTRIES, first)
+            entries = read_entries(files, low, at)
+            used = np.flatnonzero(written(entries))
+            if len(used):
+                return low + int(used[-1]) + 1
+    return files.min_phy_offset // ENTRY_SIZE_BYTES
+
+
+def written(entries: Array) -> Mask:
+    """Entries of which any byte is set."""
+    mask: Mask = (entries["phy_offset"] != 0) | (entries["size_bytes"] != 0) | (entries["tags_code"] != 0)
+    return mask
+
+
+def fillers(entries: Array) -> Mask:
+    """What a broker writes in front of a queue that does not begin at its file's start."""
+    mask: Mask = (
+        (entries["phy_offset"] == queue.FILLER_PHY_OFFSET)
+        & (entries["size_bytes"] == queue.FILLER_SIZE_BYTES)
+        & (entries["tags_code"] == queue.FILLER_TAGS_CODE)
+    )
+    return mask
+
+
+def dead_entries(entries: Array, segment_size_bytes: int) -> Mask:
+    """What rmqctl writes for a lost message: one byte before a segment, of a size that reaches into it."""
+    if not segment_size_bytes:
+        return np.zeros(len(entries), bool)
+    behind = entries["phy_offset"].astype(np.int64) + 1
+    mask: Mask = (
+        (entries["size_bytes"] == queue.DEAD_ENTRY_SIZE_BYTES)
+        & (entries["tags_code"] == 0)
+        & (behind > 0)
+        & (behind % segment_size_bytes == 0)
+    )
+    return mask
+
+
+def resolve_tags(ext: SegmentSequence | None, tags_code: Array) -> tuple[Array, Mask]:
+    """Tags codes with addresses into ConsumeQueueExt replaced by what stands there, and which addresses lead nowhere."""
+    tags = tags_code.astype(np.int64)
+    is_address = tags <= queue.EXT_MAX_ADDRESS
+    bad = np.zeros(len(tags), bool)
+    places = np.flatnonzero(is_address)
+    if len(places):
+        units, good = _read_units(ext, tags[places] - queue.EXT_ADDRESS_BASE)
+        tags[places] = units["tags_code"]
+        bad[places] = ~good
+    return tags, bad
+
+
+def _read_units(ext: SegmentSequence | None, at: Array) -> tuple[Array, Mask]:
+    """Unit heads at byte offsets of the ext sequence; one read a run of offsets that lie close together."""
+    size = queue.EXT_UNIT.size_bytes
+    units = np.zeros(len(at), queue.EXT_UNIT.dtype)
+    order = np.argsort(at, kind="stable")
+    run: list[int] = []
+    for number in order.tolist() if ext is not None else ():
+        if run and (at[number] - at[run[0]] > 1 << 20 or at[number] - at[run[-1]] > 1 << 14):
+            _read_run(ext, at, run, units)
+            run = []
+        run.append(number)
+    if run:
+        _read_run(ext, at, run, units)
+    good = units["size_bytes"] == size + np.maximum(units["bitmap_length"], 0)
+    return units, good
+
+
+def _read_run(ext: SegmentSequence | None, at: Array, run: list[int], units: Array) -> None:
+    size = queue.EXT_UNIT.size_bytes
+    start = int(at[run[0]])
+    data = b""
+    while ext is not None and len(data) < int(at[run[-1]]) - start + size:
+        part = ext.read(start + len(data), int(at[run[-1]]) - start + size - len(data))
+        if not part:
+            break
+        data += part
+    for number in run:
+        place = int(at[number]) - start
+        if place + size <= len(data):
+            units[number] = np.frombuffer(data, queue.EXT_UNIT.dtype, 1, place)[0]

@@ -1,0 +1,206 @@
+"""Every index entry with its record, and every key with its entry (store format 7; store behaviour 9)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_core.check.index_files import CHUNK_ENTRIES, IndexFileView, check_index_file, open_view
+from store_core.check.log_map import LogMap
+from store_core.check.report import Findings
+from store_core.check.runs import Intervals, runs_of
+from store_core.codec.tags import index_text_hash, index_texts
+from store_core.derive.index_style import IndexStyle
+from store_core.layout import index, record
+from store_core.read.index import IndexSizes
+from store_core.read.records import read_message
+from store_core.scan.frames import FrameTable
+from store_core.storage.store import Store
+
+Array = NDArray[Any]
+_SLACK_ENTRIES: Final = 4096  # so many entries too many or too few in a window are found where they stand
+_HASH_BITS: Final = 31
+
+
+class IndexCheck:
+    """The sink of a scan with ``index_keys`` (and ``index_tags`` for an index that has tags). Then call ``end``.
+
+    Entries stand in the order of their records, so both are walked side by side; where they part, what a window's records
+    should have given is looked for among the entries around.
+    """
+
+    def __init__(self, store: Store, sizes: IndexSizes, style: IndexStyle, findings: Findings) -> None:
+        self._store, self._sizes, self._findings = store, sizes, findings
+        self._style = style
+        self.views = [open_view(store, path, sizes) for path in store.index_files]
+        self._ends = np.cumsum([view.entries for view in self.views], dtype=np.int64)
+        self._total = int(self._ends[-1]) if self.views else 0
+        self._cursor = self._first_not_expired()
+        self._odd = Intervals()  # entries (counted over all files) that no record of the scan explains
+        self._missing = Intervals()  # by number among the keys of the whole log
+        self._missing_at: dict[int, int] = {}  # begin of such a run -> its first record
+        self._keys = 0
+
+    def add(self, table: FrameTable) -> None:
+        """Compare a window's keys with the entries that should stand for them."""
+        indexed = table.messages & ((table.sys_flag & record.TRANSACTION_MASK) != record.TRANSACTION_ROLLBACK)
+        keep = indexed[table.key_row]
+        phy_offset = table.phy_offset[table.key_row[keep]]
+        key_hash = table.key_hash[keep]
+        if self.views and len(key_hash):
+            present = self._present(table, phy_offset, key_hash)
+            for begin, stop in runs_of(~present):
+                self._missing.add(self._keys + begin, self._keys + stop)
+                self._missing_at.setdefault(self._keys + begin, int(phy_offset[begin]))
+        self._keys += len(key_hash)
+
+    def end(self, log: LogMap) -> None:
+        """Judge what did not fit; ``log`` is the whole log."""
+        for view in self.views:
+            check_index_file(
+                self._store, view, self._sizes, self._findings, counts_every_put=self._style.counts_every_put
+            )
+        self._odd.add(self._cursor, self._total) if self._cursor < self._total else None
+        for begin, stop in self._odd.sorted():
+            for at in range(begin, stop, CHUNK_ENTRIES):
+                self._judge(at, self._read(at, min(CHUNK_ENTRIES, stop - at)), log)
+        self._judge_missing()
+
+    # Walking side by side
+
+    def _read(self, first: int, count: int) -> Array:
+        """Entries from a number counted over all files on."""
+        parts = []
+        while count > 0 and first < self._total:
+            place = int(np.searchsorted(self._ends, first, side="right"))
+            before = int(self._ends[place - 1]) if place else 0
+            size = min(count, int(self._ends[place]) - first)
+            parts.append(self.views[place].read(self._store, first - before + 1, size))
+            first, count = first + size, count - size
+        return np.concatenate(parts) if parts else np.zeros(0, index.ENTRY.dtype)
+
+    def _first_not_expired(self) -> int:
+        minimum = self._store.log.min_phy_offset
+        for at in range(0, self._total, CHUNK_ENTRIES):
+            alive = np.flatnonzero(self._read(at, CHUNK_ENTRIES)["phy_offset"] >= minimum)
+            if len(alive):
+                return at + int(alive[0])
+        return self._total
+
+    def _present(self, table: FrameTable, phy_offset: Array, key_hash: Array) -> NDArray[np.bool_]:
+        """Which keys have an entry. Moves the cursor behind the last entry of this window."""
+        entries = self._read(self._cursor, len(key_hash))
+        if self._equal(entries, phy_offset, key_hash):
+            self._cursor += len(entries)
+            return np.ones(len(key_hash), bool)
+        start, stop = int(table.phy_offset[0]), table.end_phy_offset
+        entries = self._read(self._cursor, len(key_hash) + _SLACK_ENTRIES)
+        inside = self._inside(entries, start, stop)
+        if not inside.any():
+            resumed = self._resume(start)
+            if resumed is None:
+                return np.zeros(len(key_hash), bool)
+            if resumed > self._cursor:
+                self._odd.add(self._cursor, resumed)
+                self._cursor = resumed
+            entries = self._read(self._cursor, len(key_hash) + _SLACK_ENTRIES)
+            inside = self._inside(entries, start, stop)
+            if not inside.any():
+                return np.zeros(len(key_hash), bool)
+        used = int(np.flatnonzero(inside)[-1]) + 1
+        entries, inside = entries[:used], inside[:used]
+        wanted = self._joint(phy_offset, key_hash, start)
+        given = np.where(inside, self._joint(entries["phy_offset"], entries["key_hash"], start), -1)
+        for begin, end in runs_of(~np.isin(given, wanted), self._cursor):
+            self._odd.add(begin, end)
+        self._cursor += used
+        present: NDArray[np.bool_] = np.isin(wanted, given)
+        return present
+
+    @staticmethod
+    def _equal(entries: Array, phy_offset: Array, key_hash: Array) -> bool:
+        return (
+            len(entries) == len(key_hash)
+            and bool((entries["phy_offset"] == phy_offset).all())
+            and bool((entries["key_hash"] == key_hash).all())
+        )
+
+    @staticmethod
+    def _inside(entries: Array, start: int, stop: int) -> NDArray[np.bool_]:
+        mask: NDArray[np.bool_] = (
+            (entries["phy_offset"] >= start) & (entries["phy_offset"] < stop) & (entries["key_hash"] >= 0)
+        )
+        return mask
+
+    @staticmethod
+    def _joint(phy_offset: Array, key_hash: Array, start: int) -> Array:
+        """Offset and hash as one number; offsets outside the window wrap, and are left out by the caller."""
+        joint: Array = (phy_offset.astype(np.int64) - start) << _HASH_BITS | key_hash.astype(np.int64)
+        return joint
+
+    def _resume(self, start: int) -> int | None:
+        """The first entry for a record at or behind an offset, if entries are in order; None if there is none."""
+        low, high = self._cursor, self._total
+        while low < high:
+            middle = (low + high) // 2
+            if int(self._read(middle, 1)["phy_offset"][0]) < start:
+                low = middle + 1
+            else:
+                high = middle
+        return low if low < self._total else None
+
+    # Judging
+
+    def _judge(self, at: int, entries: Array, log: LogMap) -> None:
+        phy_offset = entries["phy_offset"].astype(np.int64)
+        expired = phy_offset < log.min_phy_offset
+        expired &= phy_offset >= 0
+        lost = ~expired & ((phy_offset < 0) | (phy_offset >= log.end_phy_offset) | log.not_records.contain(phy_offset))
+        wrong_key = np.zeros(len(entries), bool)
+        for place in np.flatnonzero(~expired & ~lost).tolist():
+            keys = self._hashes(int(phy_offset[place]))
+            if keys is None:
+                lost[place] = True
+            elif int(entries["key_hash"][place]) not in keys:
+                wrong_key[place] = True
+        for code, mask, text in (
+            ("I001", lost, "pointing to where no record starts"),
+            ("I002", wrong_key, "with a hash that is no key of the record it points to"),
+        ):
+            for begin, stop in runs_of(mask, at):
+                self._say_entries(code, begin, stop, text, int(phy_offset[begin - at]))
+
+    def _hashes(self, phy_offset: int) -> set[int] | None:
+        """Hashes of the keys of the record at an offset; None if none starts there."""
+        message = read_message(self._store.log, phy_offset)
+        if message is None:
+            return None
+        texts = index_texts(message.topic, message.properties, with_tags=self._style.tags)
+        return {index_text_hash(text) for text in texts}
+
+    def _judge_missing(self) -> None:
+        """Keys without an entry: behind the index, or in its midst."""
+        covered = max((view.header.end_phy_offset for view in self.views if view.entries), default=-1)
+        for begin, stop in self._missing.sorted():
+            phy_offset = self._missing_at[begin]
+            count = stop - begin
+            keys = "1 key" if count == 1 else f"{count} keys"
+            if phy_offset >= covered:
+                self._findings.say("I008", f"{keys} of records behind the index", phy_offset=phy_offset)
+            else:
+                view = self._covering(phy_offset)
+                where = "although this file covers the record" if view else "and no file covers the record"
+                name = view.name if view else None
+                self._findings.say("I004", f"{keys} not indexed, {where}", file=name, phy_offset=phy_offset)
+
+    def _covering(self, phy_offset: int) -> IndexFileView | None:
+        fits = (v for v in self.views if v.header.begin_phy_offset <= phy_offset <= v.header.end_phy_offset)
+        return next((view for view in fits if view.entries), None)
+
+    def _say_entries(self, code: str, begin: int, stop: int, text: str, phy_offset: int) -> None:
+        place = int(np.searchsorted(self._ends, begin, side="right"))
+        number = begin - (int(self._ends[place - 1]) if place else 0) + 1
+        entries = f"entry {number}" if stop - begin == 1 else f"{stop - begin} entries from {number} on"
+        self._findings.say(code, f"{entries} {text}", file=self.views[place].name, phy_offset=phy_offset)

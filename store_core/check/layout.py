@@ -1,0 +1,155 @@
+"""The files of a store by name, length and type, before anything in them is read (store format 1; store behaviour 1.4)."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from store_core.check.report import Findings
+from store_core.findings import Severity
+from store_core.layout import index, paths
+from store_core.read.index import IndexSizes
+from store_core.storage.journal import list_ids, read_journal
+from store_core.storage.sequence import SegmentSequence, Stray
+from store_core.storage.store import QueueKey, Store
+
+_FOLDERS: Final = (
+    paths.CONSUMEQUEUE,
+    paths.BATCHCONSUMEQUEUE,
+    paths.CONSUMEQUEUE_EXT,
+    paths.INDEX,
+    paths.CONFIG,
+    paths.TIMERLOG,
+    paths.COMPACTION,
+)
+_FILES: Final = (paths.CHECKPOINT, paths.LOCK, paths.TIMERWHEEL)
+
+
+def check_layout(store: Store, findings: Findings) -> None:
+    """Everything but the index folder, whose sizes are told by its files' content."""
+    _check_types(store, findings)
+    if store.aborted:
+        findings.say("S001", "abort is there: a broker runs, or the last one did not stop cleanly", file=paths.ABORT)
+    for journal in map(partial(read_journal, store.root), list_ids(store.root)):
+        if not journal.state.finished:
+            findings.say("S004", f"the change {journal.id} was interrupted", file=journal.folder)
+    _check_log(store, findings)
+    if not store.queues_in_rocksdb:
+        for tree in (store.queues, store.batch_queues, store.ext_queues):
+            for key, files in tree.items():
+                _check_queue(store, key, files, findings)
+
+
+def _check_types(store: Store, findings: Findings) -> None:
+    """Folders that are files, and the other way round."""
+    wanted = [(store.root / name, True) for name in _FOLDERS] + [(store.root / name, False) for name in _FILES]
+    wanted += [(folder, True) for folder in store.settings.commitlog_paths]
+    for path, is_folder in wanted:
+        if path.exists() and path.is_dir() != is_folder:
+            found = "a file" if is_folder else "a folder"
+            findings.say(
+                "S008", f"{found} where a {'folder' if is_folder else 'file'} belongs", file=store.relative(path)
+            )
+
+
+def _check_log(store: Store, findings: Findings) -> None:
+    log = store.log
+    if not log.segments:
+        findings.say("S007", "there is no log file")
+    size = log.file_size_bytes
+    for segment in log.segments:
+        file = store.relative(segment.path)
+        if segment.size_bytes != size:
+            findings.say(
+                "L009",
+                f"the file has {segment.size_bytes} bytes, a segment has {size}",
+                file=file,
+                phy_offset=segment.phy_offset,
+                size_bytes=segment.size_bytes,
+            )
+        if size and segment.phy_offset % size:
+            findings.say("L010", f"the name is no multiple of the segment size {size}", file=file, severity="warning")
+    lengths = {s.size_bytes for s in log.segments}
+    if log.configured_file_size_bytes is None and len(lengths) == len(log.segments) > 1:
+        findings.say("S003", "no two log files have the same length")
+    for stray in log.strays:
+        _stray(store, stray, findings, "L010", "L018")
+
+
+def _check_queue(store: Store, key: QueueKey, files: SegmentSequence, findings: Findings) -> None:
+    size = files.file_size_bytes
+    for segment in files.segments:
+        if segment.size_bytes != size:
+            findings.say(
+                "Q007",
+                f"the file has {segment.size_bytes} bytes, a queue file has {size}",
+                file=store.relative(segment.path),
+                size_bytes=segment.size_bytes,
+                topic=key.topic,
+                queue_id=key.queue_id,
+            )
+    for gap in _missing_files(files):
+        findings.say(
+            "Q012",
+            f"no file for the {gap[1]} bytes of the queue from {gap[0]} on",
+            file=store.relative(files.folders[0] / paths.segment_name(gap[0])),
+            size_bytes=gap[1],
+            topic=key.topic,
+            queue_id=key.queue_id,
+        )
+    for stray in files.strays:
+        _stray(store, stray, findings, "Q013", "Q013", key)
+
+
+def _missing_files(files: SegmentSequence) -> list[tuple[int, int]]:
+    """Stretches (start, bytes) for which there is no file; what a short file lacks is another matter."""
+    size = files.file_size_bytes
+    found = []
+    for segment, following in zip(files.segments, files.segments[1:], strict=False):
+        end = segment.phy_offset + max(size, segment.size_bytes)
+        if end < following.phy_offset:
+            found.append((end, following.phy_offset - end))
+    return found
+
+
+def _stray(
+    store: Store, stray: Stray, findings: Findings, code: str, duplicate_code: str, key: QueueKey | None = None
+) -> None:
+    if stray.duplicate_of is not None:
+        code, message = duplicate_code, f"the same segment as {store.relative(stray.duplicate_of)}"
+    else:
+        message = "a folder" if stray.is_folder else "no segment's name"
+    findings.say(
+        code,
+        message,
+        file=store.relative(stray.path),
+        size_bytes=stray.size_bytes,
+        topic=key.topic if key else None,
+        queue_id=key.queue_id if key else None,
+    )
+
+
+def check_index_layout(store: Store, sizes: IndexSizes, findings: Findings) -> None:
+    """Index files by length, and what else lies beside them."""
+    wanted = index.file_size_bytes(sizes.slots, sizes.entries)
+    for path in store.index_files:
+        size = _length(path)
+        if size != wanted:
+            findings.say(
+                "I005",
+                f"the file has {size} bytes, {sizes.slots} slots and {sizes.entries} entries have {wanted}",
+                file=store.relative(path),
+                size_bytes=size,
+            )
+    for path in store.index_strays:
+        severity: Severity | None = "error" if path.is_dir() else None
+        findings.say("I006", "no index file", file=store.relative(path), severity=severity)
+
+
+def _length(path: Path) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0

@@ -1,0 +1,98 @@
+"""What a check remembers of the walk over the log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from store_core.check.report import Findings
+from store_core.check.runs import OffsetRanges
+from store_core.kernel.codes import FrameKind
+from store_core.layout import marks, record
+from store_core.scan.frames import FrameTable
+from store_core.storage.store import Store
+
+_FILLER_TOPIC = marks.FILLER_TOPIC.encode()
+_TOMBSTONE_PROPERTY = marks.TOMBSTONE_PROPERTY.encode()
+
+
+@dataclass(slots=True)
+class LogMap:
+    """Where the log begins and ends, where it holds no records, and the last record.
+
+    ``not_records`` are damaged, zero, stale and missing ranges; ``end_phy_offset`` is the end of the last record.
+    """
+
+    min_phy_offset: int = 0
+    end_phy_offset: int = 0
+    last_phy_offset: int = 0
+    first_store_timestamp_ms: int = 0
+    last_store_timestamp_ms: int = 0
+    largest_store_timestamp_ms: int = 0
+    messages: int = 0
+    not_records: OffsetRanges = field(default_factory=OffsetRanges)
+
+    def add(self, table: FrameTable) -> None:
+        messages = table.messages
+        for row in np.flatnonzero(~messages):
+            begin = int(table.phy_offset[row])
+            self.not_records.add(begin, begin + int(table.size_bytes[row]))
+        rows = np.flatnonzero(messages)
+        if not len(rows):
+            return
+        stored = table.store_timestamp_ms
+        last = int(rows[-1])
+        if not self.messages:
+            self.first_store_timestamp_ms = int(stored[rows[0]])
+        self.messages += len(rows)
+        self.last_phy_offset = int(table.phy_offset[last])
+        self.end_phy_offset = self.last_phy_offset + int(table.size_bytes[last])
+        self.last_store_timestamp_ms = int(stored[last])
+        self.largest_store_timestamp_ms = max(self.largest_store_timestamp_ms, int(stored[rows].max()))
+
+
+def check_marks(store: Store, table: FrameTable, findings: Findings) -> None:
+    """What rmqctl left in the log, recognised by its exact shape (L015, L016), and segments never used (L014)."""
+    rollback = table.messages & ((table.sys_flag & record.TRANSACTION_MASK) == record.TRANSACTION_ROLLBACK)
+    shape = (table.properties_length == 0) & (table.queue_id == 0) & (table.queue_offset == 0)
+    for row in np.flatnonzero(rollback & shape & (table.magic == record.MAGIC_V1)):
+        if table.topic(int(row)) == _FILLER_TOPIC:
+            _say(store, table, int(row), findings, "L015", "a filler closes a hole here")
+    if _TOMBSTONE_PROPERTY in bytes(table.window):
+        for row in np.flatnonzero(table.messages & ~rollback):
+            if _has_tombstone(table.properties(int(row))):
+                _say(store, table, int(row), findings, "L016", "a tombstone stands for a lost message")
+    for row in np.flatnonzero(table.kind == FrameKind.ZEROS):
+        segment = store.log.find(int(table.phy_offset[row]))
+        if segment is not None and segment.phy_offset == table.phy_offset[row]:
+            size = int(table.size_bytes[row])
+            if size >= segment.size_bytes > 0:
+                findings.say(
+                    "L014",
+                    "the segment holds only zeros",
+                    file=store.relative(segment.path),
+                    phy_offset=segment.phy_offset,
+                    size_bytes=segment.size_bytes,
+                )
+
+
+def _has_tombstone(properties: bytes) -> bool:
+    name_end, property_end = bytes((record.NAME_VALUE_SEPARATOR,)), bytes((record.PROPERTY_SEPARATOR,))
+    return any(p.partition(name_end)[0] == _TOMBSTONE_PROPERTY for p in properties.split(property_end))
+
+
+def _say(store: Store, table: FrameTable, row: int, findings: Findings, code: str, message: str) -> None:
+    phy_offset = int(table.phy_offset[row])
+    segment = store.log.find(phy_offset)
+    is_filler = code == "L015"
+    findings.say(
+        code,
+        message,
+        file=store.relative(segment.path) if segment is not None else None,
+        phy_offset=phy_offset,
+        size_bytes=int(table.size_bytes[row]),
+        topic=None if is_filler else table.topic(row).decode("utf-8", "replace"),
+        queue_id=None if is_filler else int(table.queue_id[row]),
+        queue_offset=None if is_filler else int(table.queue_offset[row]),
+    )

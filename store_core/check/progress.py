@@ -1,0 +1,96 @@
+"""Config files, and the progress they tell, against the queues (store format 9; store behaviour 12)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from store_core.check.report import Findings
+from store_core.derive.topics import missing_topics
+from store_core.layout import paths
+from store_core.read.queue import BatchQueue, Queue
+from store_core.storage.config_files import ConfigFiles, offset_table
+from store_core.storage.store import QueueKey, Store
+
+Ends = tuple[int, int]
+
+
+def check_progress(store: Store, config: ConfigFiles, log_keys: Collection[QueueKey], findings: Findings) -> None:
+    """``log_keys`` are the queues that the log's messages belong to. Without queue files nothing is compared with them."""
+    for found in config.findings:
+        findings.add(found)
+    _check_topics(store, config, log_keys, findings)
+    if store.queues_in_rocksdb:
+        return
+    ends = _QueueEnds(store)
+    for (group, topic, queue_id), offset in sorted(offset_table(config).items()):
+        _check_group(group, QueueKey(topic, queue_id), offset, ends, findings, config.progress.name)
+    _check_delay(config, ends, findings)
+
+
+def _check_topics(store: Store, config: ConfigFiles, log_keys: Collection[QueueKey], findings: Findings) -> None:
+    """Topics that the log or the queues know and topics.json does not."""
+    if config.in_rocksdb:
+        return
+    seen = {*log_keys, *(() if store.queues_in_rocksdb else (*store.queues, *store.batch_queues))}
+    for topic, queues in missing_topics(seen, config.topics.value.topics).items():
+        message = f"the topic has messages or queues, and no configuration; it needs {queues} queues"
+        findings.say("P002", message, file=config.topics.name, topic=topic)
+
+
+class _QueueEnds:
+    """First and end number of queues, read once."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[QueueKey, Ends | None] = {}
+
+    def of(self, key: QueueKey) -> Ends | None:
+        """None where there is no such queue."""
+        if key not in self._known:
+            self._known[key] = self._read(key)
+        return self._known[key]
+
+    def topic_has_queues(self, topic: str) -> bool:
+        return any(key.topic == topic for key in (*self._store.queues, *self._store.batch_queues))
+
+    def _read(self, key: QueueKey) -> Ends | None:
+        if (files := self._store.batch_queues.get(key)) is not None:
+            batch = BatchQueue(files, self._store.log)
+            return batch.min_offset, batch.max_offset
+        if (files := self._store.queues.get(key)) is not None and files.segments:
+            queue = Queue(files, self._store.log)
+            return queue.min_offset, queue.max_offset
+        return None
+
+
+def _check_group(group: str, key: QueueKey, offset: int, ends: _QueueEnds, findings: Findings, file: str) -> None:
+    known = ends.of(key)
+    if known is None:
+        if offset > 0:
+            what = "the queue" if ends.topic_has_queues(key.topic) else "the topic"
+            message = f"group {group} has progress {offset}, and {what} has no messages here"
+            findings.say("P006", message, file=file, topic=key.topic, queue_id=key.queue_id, queue_offset=offset)
+        return
+    first, end = known
+    if offset > end:
+        code, message = "P001", f"group {group} is at {offset}, the queue ends at {end}"
+    elif offset < first:
+        code, message = "P005", f"group {group} is at {offset}, the queue begins at {first}"
+    else:
+        return
+    findings.say(code, message, file=file, topic=key.topic, queue_id=key.queue_id, queue_offset=offset)
+
+
+def _check_delay(config: ConfigFiles, ends: _QueueEnds, findings: Findings) -> None:
+    for level, offset in sorted(config.delay_offsets.value.offsets.items()):
+        key = QueueKey(paths.SCHEDULE_TOPIC, level - 1)
+        first, end = ends.of(key) or (0, 0)
+        if not first <= offset <= end:
+            findings.say(
+                "P007",
+                f"level {level} is at {offset}, its queue goes from {first} to {end}",
+                file=config.delay_offsets.name,
+                topic=key.topic,
+                queue_id=key.queue_id,
+                queue_offset=offset,
+            )

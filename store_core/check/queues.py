@@ -1,0 +1,300 @@
+"""Every queue entry with its record, and every record with its queue entry (store format 6; store behaviour 2, 7, 15)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_core.check import entries as shapes
+from store_core.check.entries import ENTRY_SIZE_BYTES, Array, Mask
+from store_core.check.log_map import LogMap
+from store_core.check.report import Findings
+from store_core.check.runs import Intervals, runs_of
+from store_core.derive.dispatch import Rows
+from store_core.derive.numbering import number_rows
+from store_core.derive.spool import RowsByQueue
+from store_core.findings import Severity
+from store_core.layout import paths
+from store_core.layout.queue import ENTRY
+from store_core.read.queue import end_of_entries
+from store_core.read.records import read_message
+from store_core.storage.sequence import SegmentSequence
+from store_core.storage.store import QueueKey, Store
+
+_SPAN: Final = 8  # a slice of entries is read at once if it is no more than so many times the rows it serves
+
+
+def check_queues(store: Store, rows: RowsByQueue, log: LogMap, findings: Findings, *, starting: bool = False) -> None:
+    """All ordinary queues. ``rows`` are the log's messages by queue.
+
+    ``starting``: the store is live or crashed, so messages behind everything that was dispatched are what the broker
+    dispatches next, not a fault.
+    """
+    ordinary = set(rows.queue_keys()) - {k for k in rows.queue_keys() if k.topic in rows.rules.batch_topics}
+    checks = [_QueueCheck(store, key, rows, log, findings) for key in sorted(ordinary | set(store.queues))]
+    dispatched_to = max((check.last_phy_offset for check in checks), default=-1)
+    for check in checks:
+        check.undispatched_from = dispatched_to + 1 if starting else None
+        check.run()
+
+
+class _QueueCheck:
+    """One queue. ``last_phy_offset`` is the largest offset one of its good entries has, below the log's end."""
+
+    def __init__(self, store: Store, key: QueueKey, rows: RowsByQueue, log: LogMap, findings: Findings) -> None:
+        self.store, self.key, self.rows, self.log, self.findings = store, key, rows, log, findings
+        self.files: SegmentSequence | None = store.queues.get(key)
+        if self.files is not None and not self.files.segments:
+            self.files = None
+        self.undispatched_from: int | None = None
+        self.broker_end = end_of_entries(self.files, ENTRY) // ENTRY_SIZE_BYTES if self.files is not None else 0
+
+    @property
+    def last_phy_offset(self) -> int:
+        if self.files is None or not self.broker_end:
+            return -1
+        last = int(shapes.read_entries(self.files, self.broker_end - 1, self.broker_end)["phy_offset"][0])
+        return last if last < self.log.end_phy_offset else -1
+
+    def run(self) -> None:
+        self.numbering = number_rows(self.rows.rows(self.key))
+        self.matched = Intervals()  # numbers whose entry points to the record with that number
+        self.found_rows = Intervals()  # rows that such an entry points to
+        self._compare()
+        drifted = self._check_unmatched_entries() if self.files is not None else np.empty(0, np.int64)
+        self._check_rows_without_entry(np.sort(drifted))
+        if self.numbering.superseded and self.numbering.repeated:
+            self._say(
+                "Q006",
+                f"{self.numbering.repeated} messages whose numbers were given again to later ones",
+                severity="warning",
+            )
+
+    # Records to entries
+
+    def _compare(self) -> None:
+        if self.files is None:
+            return
+        at = 0
+        for rows in self.rows.rows(self.key):
+            numbers = rows["queue_offset"]
+            entries, known = self._entries_at(numbers)
+            same = known & (entries["phy_offset"] == rows["phy_offset"]) & (entries["size_bytes"] > 0)
+            self.found_rows.add_numbers(np.flatnonzero(same) + at)
+            self.matched.add_numbers(numbers[same])
+            self._compare_fields(rows[same], entries[same])
+            at += len(rows)
+
+    def _entries_at(self, numbers: Array) -> tuple[Array, Mask]:
+        """Entries with these numbers, and which of them there can be."""
+        files = self.files
+        assert files is not None
+        limit = files.max_phy_offset // ENTRY_SIZE_BYTES
+        known = (numbers >= 0) & (numbers < limit)
+        found = np.zeros(len(numbers), ENTRY.dtype)
+        if known.any():
+            low, high = int(numbers[known].min()), int(numbers[known].max()) + 1
+            if high - low <= _SPAN * len(numbers):
+                found[known] = shapes.read_entries(files, low, high)[numbers[known] - low]
+            else:  # numbers that jump about: damaged ones, or a topic that was created again
+                for place in np.flatnonzero(known).tolist():
+                    number = int(numbers[place])
+                    found[place] = shapes.read_entries(files, number, number + 1)[0]
+        return found, known
+
+    def _compare_fields(self, rows: Rows, entries: Array) -> None:
+        sizes = entries["size_bytes"] != rows["size_bytes"]
+        self._say_numbers("Q003", rows["queue_offset"][sizes], "{n} with a size that is not the record's")
+        tags, bad = shapes.resolve_tags(self.store.ext_queues.get(self.key), entries["tags_code"])
+        self._say_numbers("Q016", rows["queue_offset"][bad], "{n} with an address where no good unit stands")
+        wrong = (tags != rows["tags_code"]) & ~bad
+        self._say_numbers("Q005", rows["queue_offset"][wrong], "{n} with a tags code that is not the record's")
+
+    # Entries to records
+
+    def _check_unmatched_entries(self) -> Array:
+        """Judge entries that are not those of the record with their number; gives offsets of drifted ones' records."""
+        files = self.files
+        assert files is not None
+        first = files.min_phy_offset // ENTRY_SIZE_BYTES
+        end = max(self.broker_end, self.matched.end)
+        drifted = [np.empty(0, np.int64)]
+        for begin, stop in self.matched.missing(first, end):
+            for at, entries in shapes.entry_chunks(files, begin, stop):
+                drifted.append(self._judge(at, entries, end))
+        self._check_behind(files, end)
+        return np.concatenate(drifted)
+
+    def _judge(self, at: int, entries: Array, end: int) -> Array:
+        phy_offset = entries["phy_offset"].astype(np.int64)
+        left = np.ones(len(entries), bool)
+
+        def take(mask: Mask) -> Mask:
+            taken: Mask = left & mask
+            left[taken] = False
+            return taken
+
+        self._judge_fillers(at, take(shapes.fillers(entries)), end)
+        for begin, stop in runs_of(take(shapes.dead_entries(entries, self.store.log.file_size_bytes)), at):
+            self._say_run("Q014", begin, stop, "{n} that skips a lost message")
+        holes = take((entries["size_bytes"] <= 0) | (phy_offset < 0))
+        for begin, stop in runs_of(holes & ~self._without_file(at, len(entries)), at):
+            self._say_run("Q008", begin, stop, "{n} of no size, with good ones behind")
+        take(phy_offset < self.log.min_phy_offset)  # expired
+        for begin, stop in runs_of(take(phy_offset >= self.log.end_phy_offset), at):
+            self._say_run("Q011", begin, stop, "{n} pointing behind the end of the log", phy_offset[begin - at])
+        for begin, stop in runs_of(take(self.log.not_records.contain(phy_offset)), at):
+            self._say_run("Q001", begin, stop, "{n} pointing to where no record starts", phy_offset[begin - at])
+        drifted = take(self._own_records(phy_offset, left))
+        for begin, stop in runs_of(drifted, at):
+            self._say_run("Q004", begin, stop, "{n} of a record with another number", phy_offset[begin - at])
+        self._look_up(at, entries, left)
+        return phy_offset[drifted]
+
+    def _judge_fillers(self, at: int, mask: Mask, end: int) -> None:
+        """In front of the first message fillers are right; at the end they poison the queue; elsewhere they hide a number."""
+        front = self.numbering.first_queue_offset if self.numbering.stretches else self.matched.end
+        for begin, stop in runs_of(mask, at):
+            if stop >= end:
+                self._say_run("Q010", max(begin, 0), stop, "the queue ends with {n}", noun="filler")
+            elif stop > front:
+                self._say_run(
+                    "Q001", max(begin, front), stop, "{n} between messages", noun="filler", severity="warning"
+                )
+
+    def _without_file(self, at: int, count: int) -> Mask:
+        """Numbers for which there is no file: a missing file is said elsewhere."""
+        assert self.files is not None
+        missing = np.ones(count, bool)
+        for segment in self.files.segments:
+            low, high = segment.phy_offset // ENTRY_SIZE_BYTES - at, segment.end_phy_offset // ENTRY_SIZE_BYTES - at
+            if high > 0 and low < count:
+                missing[max(low, 0) : max(high, 0)] = False
+        return missing
+
+    def _own_records(self, phy_offset: Array, wanted: Mask) -> Mask:
+        """Which entries point to any of this queue's own records."""
+        found = np.zeros(len(phy_offset), bool)
+        if not wanted.any():
+            return found
+        low, high = int(phy_offset[wanted].min()), int(phy_offset[wanted].max())
+        for rows in self._rows_between(low, high):
+            found |= np.isin(phy_offset, rows["phy_offset"])
+        return found & wanted
+
+    def _rows_between(self, low: int, high: int) -> Iterator[Rows]:
+        """The queue's rows (in chunks that hold) with offsets in [low, high]; they are in log order."""
+        begin, end = 0, self.rows.count(self.key)
+        while end - begin > 1:  # the last row that is not behind ``low``
+            middle = (begin + end) // 2
+            row = next(self.rows.rows(self.key, middle, middle + 1))
+            begin, end = (middle, end) if row["phy_offset"][0] <= low else (begin, middle)
+        for rows in self.rows.rows(self.key, begin):
+            if rows["phy_offset"][0] > high:
+                return
+            yield rows
+
+    def _look_up(self, at: int, entries: Array, left: Mask) -> None:
+        """Entries that point between or at other queues' records."""
+        foreign = np.zeros(len(entries), bool)
+        for place in np.flatnonzero(left).tolist():
+            phy_offset, size = int(entries["phy_offset"][place]), int(entries["size_bytes"][place])
+            foreign[place] = read_message(self.store.log, phy_offset, min(size, 1 << 16)) is not None
+        for begin, stop in runs_of(foreign, at):
+            phy_offset = int(entries["phy_offset"][begin - at])
+            message = read_message(self.store.log, phy_offset)
+            of = f", of {message.topic} queue {message.queue_id}" if message is not None else ""
+            self._say_run("Q002", begin, stop, "{n} pointing to another queue's record" + of, phy_offset)
+        for begin, stop in runs_of(left & ~foreign, at):
+            phy_offset = int(entries["phy_offset"][begin - at])
+            self._say_run("Q001", begin, stop, "{n} pointing to where no record starts", phy_offset)
+
+    def _check_behind(self, files: SegmentSequence, end: int) -> None:
+        filled = shapes.filled_end(files)
+        if filled > end:
+            self._say_run("Q009", end, filled, "bytes in {n} behind the queue's end", noun="place")
+
+    # Records without entries
+
+    def _check_rows_without_entry(self, drifted: Array) -> None:
+        """Messages that count and that no entry of the queue points to, a finding a run of numbers."""
+        for stretch in self.numbering.stretches:
+            for begin, stop in list(self.found_rows.missing(stretch.row, stretch.row + stretch.count)):
+                number = stretch.queue_offset + begin - stretch.row
+                for rows in self.rows.rows(self.key, begin, stop):
+                    absent = ~np.isin(rows["phy_offset"], drifted)
+                    for low, high in runs_of(absent):
+                        self._say_missing(rows[low:high], number + low)
+                    number += len(rows)
+
+    def _say_missing(self, rows: Rows, number: int) -> None:
+        first = int(rows["phy_offset"][0])
+        severity: Severity | None = None
+        message = f"{_count(len(rows), 'message')} without an entry"
+        if self.undispatched_from is not None and first >= self.undispatched_from:
+            severity, message = "info", f"{message}: what a broker dispatches next"
+        self._say("Q006", message, number, first, int(rows["size_bytes"].sum()), severity=severity)
+
+    # Saying it
+
+    def _say_numbers(self, code: str, numbers: NDArray[Any], text: str) -> None:
+        found = Intervals()
+        found.add_numbers(numbers)
+        for begin, stop in found.sorted():
+            self._say_run(code, begin, stop, text)
+
+    def _say_run(
+        self,
+        code: str,
+        begin: int,
+        stop: int,
+        text: str,
+        phy_offset: Any = None,
+        *,
+        noun: str = "entry",
+        severity: Severity | None = None,
+    ) -> None:
+        message = text.format(n=_count(stop - begin, noun))
+        at = None if phy_offset is None else int(phy_offset)
+        self._say(code, message, begin, at, (stop - begin) * ENTRY_SIZE_BYTES, severity=severity)
+
+    def _say(
+        self,
+        code: str,
+        message: str,
+        queue_offset: int | None = None,
+        phy_offset: int | None = None,
+        size_bytes: int | None = None,
+        *,
+        severity: Severity | None = None,
+    ) -> None:
+        self.findings.say(
+            code,
+            message,
+            file=self._file(queue_offset),
+            phy_offset=phy_offset,
+            size_bytes=size_bytes,
+            topic=self.key.topic,
+            queue_id=self.key.queue_id,
+            queue_offset=queue_offset,
+            severity=severity,
+        )
+
+    def _file(self, queue_offset: int | None) -> str:
+        segment = None
+        if self.files is not None and queue_offset is not None:
+            segment = self.files.find(queue_offset * ENTRY_SIZE_BYTES)
+        return (
+            self.store.relative(segment.path)
+            if segment is not None
+            else f"{paths.CONSUMEQUEUE}/{self.key.topic}/{self.key.queue_id}"
+        )
+
+
+def _count(number: int, noun: str) -> str:
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {noun[:-1]}ies" if noun.endswith("y") else f"{number} {noun}s"

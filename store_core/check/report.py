@@ -1,0 +1,59 @@
+"""A bounded list of findings that counts all of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
+
+from store_core.findings import KINDS, Finding, Severity, finding
+
+MOST_FINDINGS_PER_CODE: Final = 1000  # the rest is counted, not listed
+
+
+@dataclass(slots=True)
+class Findings:
+    """Collects findings; of each code only so many are listed, all are counted."""
+
+    listed: list[Finding] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def say(
+        self,
+        code: str,
+        message: str,
+        *,
+        file: str | None = None,
+        phy_offset: int | None = None,
+        size_bytes: int | None = None,
+        topic: str | None = None,
+        queue_id: int | None = None,
+        queue_offset: int | None = None,
+        severity: Severity | None = None,
+    ) -> None:
+        self.add(
+            finding(
+                code,
+                message,
+                file=file,
+                phy_offset=phy_offset,
+                size_bytes=size_bytes,
+                topic=topic,
+                queue_id=queue_id,
+                queue_offset=queue_offset,
+                severity=severity,
+            )
+        )
+
+    def add(self, found: Finding) -> None:
+        self.counts[found.code] += 1
+        if self.counts[found.code] <= MOST_FINDINGS_PER_CODE:
+            self.listed.append(found)
+
+    def all(self) -> list[Finding]:
+        """What is listed, and for each code that has more, how many more."""
+        more = {code: count - MOST_FINDINGS_PER_CODE for code, count in self.counts.items()}
+        return [
+            *self.listed,
+            *(finding(code, f"and {n} more: {KINDS[code].title}") for code, n in sorted(more.items()) if n > 0),
+        ]

@@ -1,0 +1,124 @@
+"""A whole store against itself: log, queues, index, checkpoint, progress and config files."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from store_core.check.batch_queues import check_batch_queues
+from store_core.check.checkpoint import check_checkpoint
+from store_core.check.index import IndexCheck
+from store_core.check.layout import check_index_layout, check_layout
+from store_core.check.log import LogFindings
+from store_core.check.log_map import LogMap, check_marks
+from store_core.check.progress import check_progress
+from store_core.check.queues import check_queues
+from store_core.check.report import Findings
+from store_core.check.verify import verify_log
+from store_core.derive.dispatch import Dispatcher, dispatch_rules
+from store_core.derive.index_style import index_style
+from store_core.derive.spool import QueueSpooler
+from store_core.findings import Finding
+from store_core.layout import paths
+from store_core.read.index import index_sizes
+from store_core.scan.frames import FrameTable
+from store_core.scan.log import ScanOptions, scan_log
+from store_core.storage.config_files import ConfigFiles, read_config
+from store_core.storage.store import Store
+
+_BATCH_QUEUE: Final = ("queue.type", "BatchCQ")
+_ORDER: Final = "SLCQIP"  # layout and log first: what follows often comes of them
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """``findings`` are bounded, with a last line for each code that has more; ``summary`` counts all of them."""
+
+    findings: list[Finding]
+    summary: dict[str, int]
+
+
+def check_store(
+    store: Store, *, jobs: int = 1, on_progress: Callable[[int], None] | None = None, live: bool = False
+) -> CheckReport:
+    """Compare everything in a store with everything else; nothing is written to it.
+
+    ``jobs`` segments are verified side by side, which is a walk of its own where it is more than one. ``live``: a broker
+    may be writing, so torn and not yet dispatched tails are not faults. Entries of the log (38 bytes a message) go
+    through a scratch file in the system's temporary folder. Raises FailedError where a file cannot be read.
+    """
+    findings = Findings()
+    check_layout(store, findings)
+    if live:
+        findings.say("S002", "another process is at work on this store", file=paths.LOCK)
+    config = read_config(store.root)
+    verified = verify_log(store, jobs=jobs, live=live) if jobs > 1 else None
+    with tempfile.TemporaryDirectory(prefix="rmqctl-check-") as folder:
+        walk = _Walk(store, config, findings, Path(folder), live, is_verified=verified is not None)
+        walk.run(on_progress)
+    log_listed = verified.findings if verified is not None else walk.log_findings.end(live=live)
+    log_counts = verified.counts if verified is not None else walk.log_findings.counts
+    listed = sorted([*findings.all(), *log_listed], key=lambda f: _ORDER.index(f.code[0]))
+    summary = Counter(findings.counts) + Counter(log_counts)
+    return CheckReport(listed, dict(sorted(summary.items())))
+
+
+def batch_topics(config: ConfigFiles) -> frozenset[str]:
+    """The topics that topics.json gives batch queues."""
+    name, value = _BATCH_QUEUE
+    return frozenset(t for t, c in config.topics.value.topics.items() if c.attributes.get(name) == value)
+
+
+class _Walk:
+    """One walk over the log with everything that wants to see it, and what can be said when it is over."""
+
+    def __init__(
+        self, store: Store, config: ConfigFiles, findings: Findings, folder: Path, live: bool, *, is_verified: bool
+    ) -> None:
+        self.store, self.config, self.findings, self.live = store, config, findings, live
+        self.is_verified = is_verified
+        sizes = index_sizes(store)
+        for found in sizes.findings:
+            findings.add(found)
+        check_index_layout(store, sizes, findings)
+        style = index_style(store, sizes.slots, sizes.entries)
+        rules = dispatch_rules(store, batch_topics=batch_topics(config), include_bad_crc=True)
+        self.dispatcher = Dispatcher(rules)
+        self.spooler = QueueSpooler(self.dispatcher, folder)
+        self.index = IndexCheck(store, sizes, style, findings)
+        self.log = LogMap(min_phy_offset=store.log.min_phy_offset, end_phy_offset=store.log.min_phy_offset)
+        self.log_findings = LogFindings()
+        self.options = ScanOptions(
+            check_crc=not is_verified, check_property_crc=not is_verified, index_keys=True, index_tags=style.tags
+        )
+
+    def run(self, on_progress: Callable[[int], None] | None) -> None:
+        for table in scan_log(self.store, options=self.options, on_progress=on_progress):
+            if len(table):
+                self._add(table)
+        starting = self.live or self.store.aborted
+        with self.spooler.finish() as rows:
+            self.index.end(self.log)
+            if self.store.queues_in_rocksdb:
+                self.findings.say("Q015", "the queues are in RocksDB and were not looked at", file=paths.CONSUMEQUEUE)
+            else:
+                check_queues(self.store, rows, self.log, self.findings, starting=starting)
+                check_batch_queues(self.store, rows, self.log, self.findings)
+            if any(key.topic == paths.SCHEDULE_TOPIC for key in self.store.queues):
+                for found in self.dispatcher.findings():
+                    self.findings.add(found)
+            check_checkpoint(self.store, self.log, self.findings, live=self.live)
+            check_progress(self.store, self.config, rows.queue_keys(), self.findings)
+
+    def _add(self, table: FrameTable) -> None:
+        segment = self.store.log.find(int(table.phy_offset[0]))
+        if not self.is_verified:
+            self.log_findings.add(table, self.store.relative(segment.path) if segment is not None else "")
+        check_marks(self.store, table, self.findings)
+        self.log.add(table)
+        self.spooler.add(table)
+        self.index.add(table)
