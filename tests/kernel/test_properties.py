@@ -6,6 +6,7 @@ import pytest
 
 from store_core.kernel.codes import PropertyFlag
 from store_core.kernel.twin_properties import (
+    _index_hash,
     decode_java,
     java_hash,
     key_hashes,
