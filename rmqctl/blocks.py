@@ -58,16 +58,20 @@ FINDING_COLUMNS: Final = (
 
 @dataclass
 class FindingRows:
-    """Findings as table rows; the advice of the codes that came by is collected on the way."""
+    """Findings as table rows; what is advised for the codes that came by is collected on the way."""
 
     findings: Iterable[Any]
-    advice: dict[str, str] = field(default_factory=dict)
+    _codes_by_advice: dict[str, set[str]] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for finding in map(as_row, self.findings):
             if finding.get("advice"):
-                self.advice.setdefault(finding["code"], finding["advice"])
+                self._codes_by_advice.setdefault(finding["advice"], set()).add(finding["code"])
             yield {**finding, "where": _where(finding)}
+
+    def advice(self) -> list[tuple[str, str]]:
+        """Codes and what to do about them, each advice once, in code order."""
+        return sorted((", ".join(sorted(codes)), advice) for advice, codes in self._codes_by_advice.items())
 
 
 def _where(finding: Mapping[str, Any]) -> str:

@@ -77,9 +77,9 @@ class PlainView:
     def _findings(self, block: Findings) -> None:
         rows = FindingRows(block.findings)
         self._table(Table(rows, FINDING_COLUMNS, block.title, empty="none"))
-        for number, (code, advice) in enumerate(sorted(rows.advice.items())):
+        for number, (codes, advice) in enumerate(rows.advice()):
             lead = "\n" if number == 0 or self._format == "github" else ""
-            self._write(f"{lead}{code}: {escape_controls(advice)}\n")
+            self._write(f"{lead}{codes}: {escape_controls(advice)}\n")
 
     def _cell(self, value: object, column: Column) -> str:
         text = cell(value, column.kind, self._zone)

@@ -58,14 +58,22 @@ class _Bar:
 
     def _start(self, done_bytes: int) -> tuple[Progress, TaskID]:
         from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+        from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, Task, TimeRemainingColumn
+        from rich.text import Text
+
+        class Rate(ProgressColumn):
+            """Rich's own shows powers of 1000; every other size here is one of 1024."""
+
+            def render(self, task: Task) -> Text:
+                rate = task.finished_speed or task.speed
+                return Text(f"{human_size(rate)}/s" if rate else "")
 
         bar = Progress(
             "{task.description}",
             BarColumn(),
             "{task.percentage:>3.0f}%",
             DownloadColumn(binary_units=True),
-            TransferSpeedColumn(),
+            Rate(),
             TimeRemainingColumn(),
             console=Console(stderr=True, no_color=not self._color or None),
             transient=True,

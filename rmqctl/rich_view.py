@@ -99,11 +99,11 @@ class RichView:
     def _findings(self, block: Findings) -> None:
         rows = FindingRows(block.findings)
         self._table(Table(rows, FINDING_COLUMNS, block.title, empty="none"))
-        if rows.advice:
+        if advised := rows.advice():
             self._console.print()
             grid = RichTable.grid(padding=(0, _PADDING))
-            for code, advice in sorted(rows.advice.items()):
-                grid.add_row(RichText(code, style=_TITLE_STYLE), RichText(escape_controls(advice)))
+            for codes, advice in advised:
+                grid.add_row(RichText(codes, style=_TITLE_STYLE), RichText(escape_controls(advice)))
             self._console.print(grid)
 
     def _cell(self, value: Any, column: Column) -> RichText:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Final
+
+_HANDLED: Final = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGTERM: signal.SIG_DFL,
+    signal.SIGHUP: signal.SIG_DFL,
+}
 
 
 class Terminated(BaseException):
@@ -19,17 +27,26 @@ class Terminated(BaseException):
 
 @contextmanager
 def signals_raise() -> Iterator[None]:
-    """While this is on, SIGTERM and SIGHUP raise Terminated; what the caller ignores (nohup) stays ignored."""
+    """While this is on, SIGINT raises KeyboardInterrupt, and SIGTERM and SIGHUP raise Terminated.
 
-    def raise_terminated(signal_number: int, frame: FrameType | None) -> None:
+    What the caller ignores (nohup) stays ignored. Forked workers end at once and quietly: their parent tells the story.
+    """
+    parent = os.getpid()
+
+    def stop(signal_number: int, frame: FrameType | None) -> None:
+        if os.getpid() != parent:
+            signal.signal(signal_number, signal.SIG_DFL)
+            os.kill(os.getpid(), signal_number)
+        if signal_number == signal.SIGINT:
+            raise KeyboardInterrupt
         raise Terminated(signal_number)
 
     before = {}
     try:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGHUP):
-                if signal.getsignal(number) is signal.SIG_DFL:
-                    before[number] = signal.signal(number, raise_terminated)
+            for number, default in _HANDLED.items():
+                if signal.getsignal(number) is default:
+                    before[number] = signal.signal(number, stop)
         yield
     finally:
         for number, handler in before.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import sys
 import time
 import types
@@ -120,6 +119,29 @@ def slow(ctx: Context, marker: Path, silent: Annotated[bool, typer.Option("--sil
         marker.write_text("tidy")
 
 
+def workers(ctx: Context, marker: Path) -> None:
+    """Let forked processes work for ever.
+
+    Example: rmqctl workers /tmp/marker
+    """
+    import multiprocessing
+
+    fork = multiprocessing.get_context("fork")
+    working = [fork.Process(target=time.sleep, args=(3600,)) for _ in range(2)]
+    for worker in working:
+        worker.start()
+    try:
+        marker.write_text("running")
+        for worker in working:
+            worker.join()
+        time.sleep(3600)
+    finally:
+        for worker in working:
+            worker.terminate()
+            worker.join()
+        marker.write_text("tidy")
+
+
 def flood(ctx: Context) -> None:
     """Write rows without an end.
 
@@ -226,7 +248,7 @@ def gallery(ctx: Context) -> int:
 SEVERAL = {"options", "opens"}
 PIPED_NDJSON = {"flood"}
 FUNCTIONS: tuple[Callable[..., int | None], ...] = (
-    rows, hostile, midway, crash, slow, flood, ask, options, one_store, opens, work, gallery,
+    rows, hostile, midway, crash, slow, workers, flood, ask, options, one_store, opens, work, gallery,
 )  # fmt: skip
 
 
@@ -254,7 +276,6 @@ if __name__ == "__main__":
 
     for module in (commands, rmqctl.shell):
         setattr(module, "built_commands", lambda: {**real, **made})  # noqa: B010  # mypy would not have it assigned
-    os.environ.setdefault("COLUMNS", "160")
     from rmqctl.app import main
 
     sys.exit(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
@@ -179,8 +180,8 @@ def test_closed_streams() -> None:
         assert (done.returncode, done.stderr) == (0, b""), closed
 
 
-def stopped(number: signal.Signals, *words: object) -> Result:
-    """Send a signal once the command is at work."""
+def stopped(number: signal.Signals, *words: object, group: bool = False) -> Result:
+    """Send a signal once the command is at work, to it or, as a terminal does, to all its processes."""
     marker = Path(str(words[1]))
     process = subprocess.Popen(
         command(*words, program=ARTIFICIAL),
@@ -189,11 +190,15 @@ def stopped(number: signal.Signals, *words: object) -> Result:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
     deadline = time.monotonic() + 30
     while not marker.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
-    process.send_signal(number)
+    if group:
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
     out, err = process.communicate(timeout=30)
     assert marker.read_text() == "tidy"
     return Result(process.returncode, out, err)
@@ -211,6 +216,14 @@ def test_signals_let_the_command_tidy_up(number: signal.Signals, code: int, word
     assert document.json["rows"][0] == {"number": 0}
     assert document.json["error"]["code"] == "interrupted"
     assert stopped(number, "slow", tmp_path / "3", "-o", "ndjson").lines[-1]["error"]["message"] == word
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("group", [True, False])
+def test_workers_end_without_a_word_of_their_own(
+    number: signal.Signals, code: int, group: bool, tmp_path: Path
+) -> None:
+    one_line(stopped(number, "workers", tmp_path / "m", group=group), code)
 
 
 def test_nohup_is_respected(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import subprocess
 import tracemalloc
 from collections.abc import Iterator
 from typing import Any
@@ -12,10 +13,11 @@ from typing import Any
 import pytest
 
 from rmqctl.blocks import PAGE_ROWS
+from rmqctl.commands import COMMANDS
 from rmqctl.options import Format
 from rmqctl.output import Output
 from tests.rmqctl.artificial import HOSTILE
-from tests.rmqctl.calls import ARTIFICIAL, artificial, on_terminal
+from tests.rmqctl.calls import ARTIFICIAL, ROOT, artificial, command, environment, on_terminal
 
 ROWS = [{"queue_offset": n, "size_bytes": n * 1024, "store_timestamp_ms": n, "body": f"x{n}"} for n in range(3)]
 
@@ -51,6 +53,15 @@ def test_plain_is_the_default_when_piped() -> None:
     ]
 
 
+def test_some_commands_pipe_ndjson() -> None:
+    assert {entry.name for entry in COMMANDS if entry.piped == "ndjson"} == {"log", "dump-cq", "dump-index", "tail"}
+    words = " ".join(command("flood", program=ARTIFICIAL))
+    done = subprocess.run(
+        ["bash", "-c", f"{words} | head -n 1"], cwd=ROOT, env=environment(), stdout=subprocess.PIPE, check=True
+    )
+    assert json.loads(done.stdout) == {"queue_offset": 0, "size_bytes": 0, "store_timestamp_ms": 0, "body": "x0"}
+
+
 def test_github_is_markdown() -> None:
     assert artificial("rows", "-o", "github", "--count", 1).out.splitlines() == [
         "|   queue_offset |   size_bytes | store_timestamp          | body   |",
@@ -73,7 +84,8 @@ def test_findings_have_colours_and_advice_on_a_terminal_unless_unwanted() -> Non
     assert shown.code == 3
     assert "\x1b[1;31merror" in shown.out
     assert "\x1b[36minfo" in shown.out
-    assert shown.out.count("Run `rmqctl rebuild queues`") == 1
+    assert shown.text.count("Run `rmqctl recover`") == 1
+    assert "L001, S001  Run `rmqctl recover`" in shown.text
     assert "1.3 MiB" in shown.out
     for plain in (
         on_terminal("gallery", "--no-color", program=ARTIFICIAL),
