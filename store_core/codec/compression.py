@@ -11,6 +11,7 @@ Compression = Literal["none", "lz4", "zstd", "zlib", "unknown"]
 
 DEFAULT_LIMIT_BYTES: Final = 256 << 20  # far above any maxMessageSize in use; what inflates further is taken for a bomb
 ZLIB_LEVEL: Final = 5
+_ZSTD_STEP_BYTES: Final = 256  # at most 64 blocks, 8 MiB of output
 _KINDS: Final[dict[int, Compression]] = {
     record.COMPRESSION_ZLIB_OLD: "zlib",
     record.COMPRESSION_LZ4: "lz4",
@@ -94,14 +95,22 @@ def _inflate_lz4(body: bytes, limit_bytes: int) -> bytes:
 def _inflate_zstd(body: bytes, limit_bytes: int) -> bytes:
     import zstandard
 
-    if not body:
-        raise BodyError("zstd: no data")
-    # A window larger than the limit is refused before it is allocated.
-    decoder = zstandard.ZstdDecompressor(max_window_size=max(limit_bytes, zstandard.WINDOWLOG_MIN << 10))
-    with decoder.stream_reader(body, read_across_frames=True) as reader:
-        plain = bytes(reader.read(limit_bytes + 1))
-    _check_limit(len(plain), limit_bytes)
-    return plain
+    # A decoder object tells a torn frame, a stream reader does not; but it has no bound of its own, hence the small steps.
+    decoders = zstandard.ZstdDecompressor()
+    decoder = decoders.decompressobj()
+    parts, size, at = [], 0, 0
+    while at < len(body):
+        if decoder.eof:
+            decoder = decoders.decompressobj()
+        step = body[at : at + _ZSTD_STEP_BYTES]
+        part = decoder.decompress(step)
+        at += len(step) - len(decoder.unused_data)
+        size += len(part)
+        _check_limit(size, limit_bytes)
+        parts.append(part)
+    if not decoder.eof:
+        raise BodyError("zstd: the data end too early")
+    return b"".join(parts)
 
 
 def _check_limit(size_bytes: int, limit_bytes: int) -> None:
