@@ -102,8 +102,8 @@ _TYPES: Final = {
 }
 
 
-def frame_columns(rows: Sequence[Row]) -> dict[str, npt.NDArray[Any]]:
-    """The frame columns of WindowColumns, by name."""
+def frame_columns(rows: Sequence[tuple[int, ...]]) -> dict[str, npt.NDArray[Any]]:
+    """The frame columns of WindowColumns, by name, from tuples in the order of Row."""
     import numpy as np
 
     columns: Iterable[Sequence[int]] = zip(*rows, strict=True) if rows else [()] * len(Row._fields)

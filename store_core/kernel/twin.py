@@ -99,7 +99,7 @@ class _Walk:
         self.reaches_end = phy_offset + len(data) == segment_end
         # From this index on the window may cut off a head.
         self.limit = len(data) if self.reaches_end else len(data) - LONGEST_HEAD_BYTES + 1
-        self.rows: list[Row] = []
+        self.rows: list[tuple[int, ...]] = []  # in the order of Row; plain ones are made faster
         self.keys: list[tuple[int, int]] = []
         self.topic_ids: dict[bytes, int] = {}
 
@@ -110,7 +110,7 @@ class _Walk:
                 stop = self._frame(stop.at)
             else:
                 stop = self._region(stop.at, stop.state, FrameCode.RESIDUE)
-        first = self.rows[0] if self.rows else None
+        first = Row(*self.rows[0]) if self.rows else None
         continues = bool(
             first and first.kind == _CONTINUED.get(state) and first.phy_offset == self.phy_offset + entered_at
         )
@@ -166,8 +166,8 @@ class _Walk:
         topic = self.data[head.topic_at : head.topic_at + head.topic_length]
         topic_id = self.topic_ids.setdefault(topic, len(self.topic_ids))
         code = self._message_code(at, head)
-        derived = self._derived(topic, head) if self.parse_properties and head.properties_length else ()
-        self.rows.append(Row(_MESSAGE, code, self.phy_offset + at, *head, topic_id, *derived))
+        derived = self._derived(topic, head) if self.parse_properties and head.properties_length else (0, 0, 0)
+        self.rows.append((_MESSAGE, code, self.phy_offset + at, *head, topic_id, *derived))
         return _Stop(at + head.size_bytes, ScanState.CHAINED)
 
     def _message_code(self, at: int, head: RecordHead) -> int:
@@ -328,7 +328,7 @@ class _Walk:
         """A row that is no message; goes into the last row if that is of the same kind and ends here."""
         start = self.phy_offset + at
         if self.rows and kind is not FrameKind.BLANK:
-            last = self.rows[-1]
+            last = Row(*self.rows[-1])
             if last.kind == kind and last.phy_offset + last.size_bytes == start:
                 self.rows[-1] = last._replace(size_bytes=last.size_bytes + end - at)
                 return

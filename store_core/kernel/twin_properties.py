@@ -6,6 +6,7 @@ import re
 from array import array
 from collections.abc import Iterator
 from functools import lru_cache
+from operator import mul
 from typing import Final
 
 from store_core.kernel import codes
@@ -16,6 +17,7 @@ _NAME_VALUE_SEPARATOR: Final = bytes([record.NAME_VALUE_SEPARATOR])
 _PROPERTY_SEPARATOR: Final = bytes([record.PROPERTY_SEPARATOR])
 _INTEGER: Final = re.compile(rb"[+-]?0*[0-9]{1,10}")
 _INT_MAX: Final = 0x7FFFFFFF
+_POWERS_OF_31: Final = [1]  # wrapped to 32 bits; grows with the longest text
 # A surrogate in three bytes, or cut short: Java makes one U+FFFD of it, Python one of each byte.
 _ENCODED_SURROGATE: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 _ENCODED_REPLACEMENT: Final = "\ufffd".encode()
@@ -44,9 +46,10 @@ def decode_java(text: bytes) -> str:
 
 def java_hash(text: str) -> int:
     """``String.hashCode``: over UTF-16 units, as a signed 32-bit number."""
-    value = 0
-    for unit in map(ord, text) if text.isascii() else array("H", text.encode("utf-16", "surrogatepass"))[1:]:
-        value = (31 * value + unit) & 0xFFFFFFFF
+    units = text.encode() if text.isascii() else array("H", text.encode("utf-16", "surrogatepass"))[1:]
+    while len(_POWERS_OF_31) < len(units):
+        _POWERS_OF_31.append(_POWERS_OF_31[-1] * 31 & 0xFFFFFFFF)
+    value: int = sum(map(mul, reversed(units), _POWERS_OF_31)) & 0xFFFFFFFF
     return value - (value >> 31 << 32)
 
 

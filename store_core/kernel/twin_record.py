@@ -71,6 +71,9 @@ _TOPIC_LENGTHS: Final = {
 _LEAST_BEHIND_BODY: Final = {
     magic: length.size + record.PROPERTIES_LENGTH.size_bytes for magic, length in _TOPIC_LENGTHS.items()
 }
+_MIN_SIZE: Final = record.MIN_RECORD_SIZE_BYTES
+_MAX_SIZE: Final = record.MAX_RECORD_SIZE_BYTES
+_OK: Final = FrameCode.OK
 _unpack_prefix: Final = record.PREFIX.struct.unpack_from
 _unpack_properties_length: Final = record.PROPERTIES_LENGTH.struct.unpack_from
 
@@ -79,9 +82,9 @@ def check_prefix(size_bytes: int, magic: int, left: int) -> FrameCode:
     """Whether the first two words can be a record's, with ``left`` bytes to the segment's end."""
     if magic not in _TOPIC_LENGTHS:
         return FrameCode.MAGIC
-    if not record.MIN_RECORD_SIZE_BYTES <= size_bytes <= min(left, record.MAX_RECORD_SIZE_BYTES):
+    if not _MIN_SIZE <= size_bytes <= _MAX_SIZE or size_bytes > left:
         return FrameCode.SIZE
-    return FrameCode.OK
+    return _OK
 
 
 def check_record(window: Window, at: int, left: int) -> RecordHead | FrameCode | Shortage:
@@ -94,8 +97,7 @@ def check_record(window: Window, at: int, left: int) -> RecordHead | FrameCode |
     if available < record.PREFIX.size_bytes:
         return Shortage(record.PREFIX.size_bytes)
     size, magic = _unpack_prefix(window, at)
-    reason = check_prefix(size, magic, left)
-    if reason is not FrameCode.OK:
+    if reason := check_prefix(size, magic, left):
         return reason
     if size > available:
         return Shortage(size)
@@ -157,7 +159,7 @@ def has_plausible_head(window: Window, at: int, phy_offset: int, left: int) -> b
     ``at`` with all of a record's head must be in the window, unless the window ends with the segment.
     """
     size, magic = _unpack_prefix(window, at)
-    if check_prefix(size, magic, left) is not FrameCode.OK:
+    if check_prefix(size, magic, left):
         return False
     fields = _SHORT_HEAD.unpack_from(window, at)
     head = _HEADS[fields[_SYS_FLAG] & _HOST_FLAGS]
