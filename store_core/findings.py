@@ -191,6 +191,13 @@ KINDS: Final = _table(
         "The same segment stands in more than one log folder.",
         "Find out which one is right and move the other away.",
     ),
+    Kind(
+        "L019",
+        "warning",
+        "record without a store time",
+        "The record's store time is 0 or negative. After a crash a broker cannot begin its scan at a segment whose first record is such a one; times looked up near it are wrong.",
+        "Nothing to do for this record; a checkpoint that is older than the segment in front keeps brokers right.",
+    ),
     # Q: queues
     Kind(
         "Q001",

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from store_core.check.log_map import LogMap
 from store_core.check.report import Findings
+from store_core.findings import Severity
 from store_core.layout import paths
+from store_core.layout.checkpoint import SAFETY_MARGIN_MS
 from store_core.read.checkpoint import read_checkpoint
 from store_core.storage.store import Store
 
 
-def check_checkpoint(store: Store, log: LogMap, findings: Findings, *, live: bool = False) -> None:
-    """Times behind the newest record, and offsets behind the log's end. On a live store the file may be newer than the walk."""
+def check_checkpoint(
+    store: Store, log: LogMap, findings: Findings, *, live: bool = False, starting: bool = False
+) -> None:
+    """Times behind the newest record, and offsets behind the log's end.
+
+    A broker takes three seconds off, so less than that does no harm; after a crash (``starting``) the log's torn tail
+    explains it. On a live store the file may be newer than the walk.
+    """
     checkpoint = read_checkpoint(store.root)
     for found in checkpoint.findings:
         findings.add(found)
@@ -20,7 +28,9 @@ def check_checkpoint(store: Store, log: LogMap, findings: Findings, *, live: boo
         value = getattr(checkpoint, name)
         if log.messages and value > log.largest_store_timestamp_ms:
             message = f"{name} is {value}, the newest record's store time {log.largest_store_timestamp_ms}"
-            findings.say("C003", message, file=paths.CHECKPOINT)
+            harmless = value - SAFETY_MARGIN_MS <= log.largest_store_timestamp_ms
+            mild: Severity = "info" if starting else "warning"
+            findings.say("C003", message, file=paths.CHECKPOINT, severity=mild if harmless else None)
     if checkpoint.confirm_phy_offset > store.log.max_phy_offset:
         message = f"confirm_phy_offset is {checkpoint.confirm_phy_offset}, the log ends at {log.end_phy_offset}"
         findings.say("C004", message, file=paths.CHECKPOINT)

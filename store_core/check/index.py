@@ -13,6 +13,7 @@ from store_core.check.report import Findings
 from store_core.check.runs import Intervals, runs_of
 from store_core.codec.tags import index_text_hash, index_texts
 from store_core.derive.index_style import IndexStyle
+from store_core.findings import Severity
 from store_core.layout import index, record
 from store_core.read.index import IndexSizes
 from store_core.read.records import read_message
@@ -42,6 +43,7 @@ class IndexCheck:
         self._missing = Intervals()  # by number among the keys of the whole log
         self._missing_at: dict[int, int] = {}  # begin of such a run -> its first record
         self._keys = 0
+        self._starting = False
 
     def add(self, table: FrameTable) -> None:
         """Compare a window's keys with the entries that should stand for them."""
@@ -56,8 +58,9 @@ class IndexCheck:
                 self._missing_at.setdefault(self._keys + begin, int(phy_offset[begin]))
         self._keys += len(key_hash)
 
-    def end(self, log: LogMap) -> None:
-        """Judge what did not fit; ``log`` is the whole log."""
+    def end(self, log: LogMap, *, starting: bool = False) -> None:
+        """Judge what did not fit; ``log`` is the whole log. ``starting``: live, or crashed so that the log's tail may be torn."""
+        self._starting = starting
         for view in self.views:
             check_index_file(
                 self._store, view, self._sizes, self._findings, counts_every_put=self._style.counts_every_put
@@ -170,7 +173,12 @@ class IndexCheck:
             ("I002", wrong_key, "with a hash that is no key of the record it points to"),
         ):
             for begin, stop in runs_of(mask, at):
-                self._say_entries(code, begin, stop, text, int(phy_offset[begin - at]))
+                first = int(phy_offset[begin - at])
+                is_torn = (
+                    self._starting and code == "I001" and log.end_phy_offset <= first < self._store.log.max_phy_offset
+                )
+                is_torn = is_torn and stop == self._total
+                self._say_entries(code, begin, stop, text, first, "info" if is_torn else None)
 
     def _hashes(self, phy_offset: int) -> set[int] | None:
         """Hashes of the keys of the record at an offset; None if none starts there."""
@@ -199,8 +207,12 @@ class IndexCheck:
         fits = (v for v in self.views if v.header.begin_phy_offset <= phy_offset <= v.header.end_phy_offset)
         return next((view for view in fits if view.entries), None)
 
-    def _say_entries(self, code: str, begin: int, stop: int, text: str, phy_offset: int) -> None:
+    def _say_entries(
+        self, code: str, begin: int, stop: int, text: str, phy_offset: int, severity: Severity | None
+    ) -> None:
         place = int(np.searchsorted(self._ends, begin, side="right"))
         number = begin - (int(self._ends[place - 1]) if place else 0) + 1
         entries = f"entry {number}" if stop - begin == 1 else f"{stop - begin} entries from {number} on"
-        self._findings.say(code, f"{entries} {text}", file=self.views[place].name, phy_offset=phy_offset)
+        self._findings.say(
+            code, f"{entries} {text}", file=self.views[place].name, phy_offset=phy_offset, severity=severity
+        )

@@ -53,7 +53,9 @@ class LogMap:
 
 
 def check_marks(store: Store, table: FrameTable, findings: Findings) -> None:
-    """What rmqctl left in the log, recognised by its exact shape (L015, L016), and segments never used (L014)."""
+    """What only the walk shows: fillers and tombstones that rmqctl left, by their exact shape (L015, L016), segments that
+    were never used (L014), records without a store time (L019) and up to the very end of a segment (L008).
+    """
     rollback = table.messages & ((table.sys_flag & record.TRANSACTION_MASK) == record.TRANSACTION_ROLLBACK)
     shape = (table.properties_length == 0) & (table.queue_id == 0) & (table.queue_offset == 0)
     for row in np.flatnonzero(rollback & shape & (table.magic == record.MAGIC_V1)):
@@ -63,6 +65,11 @@ def check_marks(store: Store, table: FrameTable, findings: Findings) -> None:
         for row in np.flatnonzero(table.messages & ~rollback):
             if _has_tombstone(table.properties(int(row))):
                 _say(store, table, int(row), findings, "L016", "a tombstone stands for a lost message")
+    for row in np.flatnonzero(table.messages & (table.store_timestamp_ms <= 0)):
+        _say(store, table, int(row), findings, "L019", f"the store time is {int(table.store_timestamp_ms[row])}")
+    if size := store.log.file_size_bytes:
+        for row in np.flatnonzero(table.messages & ((table.phy_offset + table.size_bytes) % size == 0)):
+            _say(store, table, int(row), findings, "L008", "the record leaves no room for the segment's blank")
     for row in np.flatnonzero(table.kind == FrameKind.ZEROS):
         segment = store.log.find(int(table.phy_offset[row]))
         if segment is not None and segment.phy_offset == table.phy_offset[row]:

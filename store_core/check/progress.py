@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from store_core.check.report import Findings
 from store_core.derive.topics import missing_topics
+from store_core.findings import Severity
 from store_core.layout import paths
 from store_core.read.queue import BatchQueue, Queue
 from store_core.storage.config_files import ConfigFiles, offset_table
@@ -86,6 +87,7 @@ def _check_delay(config: ConfigFiles, ends: _QueueEnds, findings: Findings) -> N
         key = QueueKey(paths.SCHEDULE_TOPIC, level - 1)
         first, end = ends.of(key) or (0, 0)
         if not first <= offset <= end:
+            expired: Severity | None = "info" if offset < first else None  # the messages in between have expired
             findings.say(
                 "P007",
                 f"level {level} is at {offset}, its queue goes from {first} to {end}",
@@ -93,4 +95,5 @@ def _check_delay(config: ConfigFiles, ends: _QueueEnds, findings: Findings) -> N
                 topic=key.topic,
                 queue_id=key.queue_id,
                 queue_offset=offset,
+                severity=expired,
             )

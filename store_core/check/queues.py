@@ -145,7 +145,7 @@ class _QueueCheck:
             self._say_run("Q008", begin, stop, "{n} of no size, with good ones behind")
         take(phy_offset < self.log.min_phy_offset)  # expired
         for begin, stop in runs_of(take(phy_offset >= self.log.end_phy_offset), at):
-            self._say_run("Q011", begin, stop, "{n} pointing behind the end of the log", phy_offset[begin - at])
+            self._say_beyond(begin, stop, int(phy_offset[begin - at]), is_tail=stop >= end)
         for begin, stop in runs_of(take(self.log.not_records.contain(phy_offset)), at):
             self._say_run("Q001", begin, stop, "{n} pointing to where no record starts", phy_offset[begin - at])
         drifted = take(self._own_records(phy_offset, left))
@@ -153,6 +153,12 @@ class _QueueCheck:
             self._say_run("Q004", begin, stop, "{n} of a record with another number", phy_offset[begin - at])
         self._look_up(at, entries, left)
         return phy_offset[drifted]
+
+    def _say_beyond(self, begin: int, stop: int, phy_offset: int, *, is_tail: bool) -> None:
+        """A queue that is ahead of a crashed log's torn tail is how a crash looks; the next start cuts it."""
+        is_torn = self.undispatched_from is not None and is_tail and phy_offset < self.store.log.max_phy_offset
+        text = "{n} pointing behind the end of the log" + (", cut at the next start" if is_torn else "")
+        self._say_run("Q011", begin, stop, text, phy_offset, severity="info" if is_torn else None)
 
     def _judge_fillers(self, at: int, mask: Mask, end: int) -> None:
         """In front of the first message fillers are right; at the end they poison the queue; elsewhere they hide a number."""

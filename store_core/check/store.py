@@ -102,7 +102,7 @@ class _Walk:
                 self._add(table)
         starting = self.live or self.store.aborted
         with self.spooler.finish() as rows:
-            self.index.end(self.log)
+            self.index.end(self.log, starting=starting)
             if self.store.queues_in_rocksdb:
                 self.findings.say("Q015", "the queues are in RocksDB and were not looked at", file=paths.CONSUMEQUEUE)
             else:
@@ -111,7 +111,7 @@ class _Walk:
             if any(key.topic == paths.SCHEDULE_TOPIC for key in self.store.queues):
                 for found in self.dispatcher.findings():
                     self.findings.add(found)
-            check_checkpoint(self.store, self.log, self.findings, live=self.live)
+            check_checkpoint(self.store, self.log, self.findings, live=self.live, starting=starting)
             check_progress(self.store, self.config, rows.queue_keys(), self.findings)
 
     def _add(self, table: FrameTable) -> None:
