@@ -22,6 +22,7 @@ _TAIL_RECORDS: Final = 256  # newest records that are looked at
 _TAIL_BYTES: Final = 1 << 20
 _SPREAD_MAP: Final = re.compile(rb"\{\s*\n\s*-?\d+\s*:")
 _TIGHT_MAP: Final = re.compile(rb"\{-?\d+\s*:")
+_ORIGIN_GROUP: Final = b"ORIGIN_GROUP" + bytes([record.NAME_VALUE_SEPARATOR])
 _MAX_TEXT_BYTES: Final = 1 << 20
 
 
@@ -99,7 +100,8 @@ def _file_marks(store: Store) -> Iterator[Mark]:
         yield _since("a process id in abort", _V(5, 0, 0))
     if store.queues_in_rocksdb:
         yield _since("queues in RocksDB", _V(5, 2, 0))
-    if not os.path.lexists(store.root / paths.ROCKSDBSTORE):
+    is_whole = (store.root / paths.CONFIG).is_dir()  # and not a log that was copied alone
+    if is_whole and not os.path.lexists(store.root / paths.ROCKSDBSTORE):
         yield _until(f"no {paths.ROCKSDBSTORE}", _V(5, 3, 3), "not 5.4.0, which makes it at every start")
 
 
@@ -218,7 +220,7 @@ def _look_at_segment(store: Store, start: int, end: int, facts: _TailFacts) -> N
             facts.with_properties += 1
             facts.terminated += properties[-1] == record.PROPERTY_SEPARATOR
             facts.property_crc |= record.PROPERTY_CRC_NAME in properties
-            facts.origin_group |= b"ORIGIN_GROUP\x01" in properties
+            facts.origin_group |= _ORIGIN_GROUP in properties
 
 
 def _newest_part(store: Store, start: int, end: int) -> int:

@@ -1,0 +1,131 @@
+"""A broker's start, played through: it ends where real brokers ended on every store and every damaged copy there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store_core.broker.start import start_broker
+from store_core.broker.versions import Version, behaviour_of
+from store_core.errors import FailedError
+from store_core.layout import paths
+from store_core.storage.settings import load_settings
+from store_core.storage.store import Store
+from tests import stores
+from tests.broker.outcomes import compare_state, compare_with_recorded, deleted_files, recorded_cases
+from tests.conftest import DamagedStore, GoldenStore, StoreCopy
+from tests.surgery import Exit
+
+SettingsOf = Callable[[str], Path]
+
+
+def _name(case: tuple[str, str | None, str]) -> str:
+    base, by, key = case
+    return f"{base}-by-{by or 'its writer'}-{key}"
+
+
+@pytest.mark.parametrize("case", recorded_cases(), ids=_name)
+def test_start_ends_as_recorded(
+    case: tuple[str, str | None, str], damaged: DamagedStore, settings_of: SettingsOf
+) -> None:
+    base, by, key = case
+    name, exit_kind = key.split("/")
+    exit: Exit = "crash" if exit_kind == "crash" else "clean"
+    outcome = stores.outcomes(base, by)[key]
+    root = damaged(base, name, exit)
+    assert compare_with_recorded(root, settings_of(base), outcome, outcome["rocketmq"]) == {}
+
+
+@pytest.mark.parametrize("name", stores.KILLED)
+def test_start_of_a_killed_store_ends_as_recorded(name: str, golden: GoldenStore, settings_of: SettingsOf) -> None:
+    truth = stores.truth(name)
+    recovery = dict(truth["recovery"])
+    recovery.setdefault("diffAfterLoad", None)
+    if recovery["diffAfterLoad"] is None:
+        after = {f["path"] for f in recovery["filesAfterLoad"]}
+        recovery["diffAfterLoad"] = {"deleted": sorted(set(truth["files"]) - after - {paths.LOCK})}
+    assert compare_with_recorded(golden(name), settings_of(name), recovery, truth["written_by"]) == {}
+
+
+@pytest.mark.parametrize("name", stores.WITH_QUEUE_FILES)
+def test_load_of_each_store_ends_as_recorded(name: str, golden: GoldenStore, settings_of: SettingsOf) -> None:
+    truth = stores.truth(name)
+    with Store.open(golden(name), load_settings(settings_of(name), golden(name))) as store:
+        start = start_broker(store, behaviour_of(Version.parse(truth["written_by"])))
+        assert not start.refusal
+        assert compare_state(start, truth["afterLoad"]) == {}
+
+
+CROSS = stores.extra_truth("cross")
+
+
+@pytest.mark.parametrize("case", CROSS, ids=[f"{c['store']}-by-{c['opened_by']}" for c in CROSS])
+def test_start_by_another_release_ends_as_recorded(
+    case: dict[str, Any], golden: GoldenStore, settings_of: SettingsOf
+) -> None:
+    root = golden(case["store"])
+    with Store.open(root, load_settings(settings_of(case["store"]), root)) as store:
+        start = start_broker(store, behaviour_of(Version.parse(case["opened_by"])))
+        entries = sum(queue.max_offset - queue.min_offset for queue in start.queues if queue.max_offset > 0)
+        assert {
+            "starts": not start.refusal,
+            "end": start.log.max_phy_offset,
+            "entries": entries,
+            "deleted": deleted_files(start),
+        } == {
+            "starts": case["load"]["ok"] and case["start_returned"],
+            "end": case["end"],
+            "entries": case["entries"],
+            "deleted": sorted(case["deleted"]),
+        }
+
+
+def test_queues_in_rocksdb_are_refused_with_an_error(golden: GoldenStore) -> None:
+    with Store.open(golden("rocks-533")) as store, pytest.raises(FailedError, match="RocksDB"):
+        start_broker(store, behaviour_of(Version.parse("5.3.3")))
+
+
+PROPERTY_CRC = stores.extra_truth("propcrc")
+
+
+@pytest.mark.parametrize("change", list(PROPERTY_CRC["outcomes"]))
+def test_property_checksum_cuts_only_where_it_is_asked_for(change: str, store_copy: StoreCopy, tmp_path: Path) -> None:
+    version, force, kind = change.split("/")
+    root = store_copy("propcrc-533")
+    truth = stores.truth("propcrc-533")
+    message = next(m for m in truth["messages"] if m["phyOffset"] == PROPERTY_CRC["damaged"])
+    _flip(root, message, kind, int(truth["properties"]["mappedFileSizeCommitLog"]))
+    config = tmp_path / "broker.conf"
+    config.write_text(stores.properties_text("propcrc-533") + f"forceVerifyPropCRC={force.removeprefix('force=')}\n")
+    with Store.open(root, load_settings(config, root)) as store:
+        start = start_broker(store, behaviour_of(Version.parse(version)))
+    last = truth["messages"][-1]
+    end = last["phyOffset"] + last["storeSize"]
+    kept = f"cut at {start.log.max_phy_offset}" if start.log.max_phy_offset != end else "kept all"
+    assert kept == PROPERTY_CRC["outcomes"][change]
+
+
+def _flip(root: Path, message: dict[str, Any], kind: str, segment_size: int) -> None:
+    """One byte of the record, in the part that the case names."""
+    start = message["phyOffset"]
+    at = {
+        "flip-queueid": 15,
+        "flip-storetime": 63,
+        "flip-body": 88,
+        "flip-topic": 88 + message["bodyLength"] + 1,
+        "flip-property": 88 + message["bodyLength"] + 1 + len(message["topic"]) + 2 + 8,
+        "flip-crc-digit": message["storeSize"] - 5,
+        "crc-name-broken": message["storeSize"] - 18,
+    }.get(kind)
+    if at is None:
+        assert kind == "untouched"
+        return
+    path = root / paths.COMMITLOG / paths.segment_name(start - start % segment_size)
+    with path.open("r+b") as file:
+        file.seek(start % segment_size + at)
+        byte = file.read(1)[0]
+        file.seek(start % segment_size + at)
+        file.write(bytes([byte ^ 1]))

@@ -1,0 +1,83 @@
+"""Releases: how they are written, ordered, and which column of the table they fall into."""
+
+from __future__ import annotations
+
+import pytest
+
+from store_core.broker.versions import (
+    RELEASES,
+    CleanStart,
+    CrashStart,
+    MinOffsetSearch,
+    QueueCut,
+    Version,
+    behaviour_of,
+    groups_of,
+)
+from store_core.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("5.3.3", "5.3.3"),
+        ("5.3", "5.3.3"),
+        ("4.9", "4.9.8"),
+        ("v5.4.0", "5.4.0"),
+        (" 4.3 ", "4.3.2"),
+        ("5.3.9", "5.3.9"),
+    ],
+)
+def test_version_is_read(text: str, version: str) -> None:
+    assert str(Version.parse(text)) == version
+
+
+@pytest.mark.parametrize("text", ["", "5", "5.x", "3.2.6", "4.2.0", "6.0.0", "5.3.3-SNAPSHOT"])
+def test_unknown_version_is_a_usage_error(text: str) -> None:
+    with pytest.raises(UsageError):
+        Version.parse(text)
+
+
+def test_releases_are_in_order() -> None:
+    assert list(RELEASES) == sorted(set(RELEASES))
+
+
+def test_a_later_patch_behaves_as_its_line() -> None:
+    assert behaviour_of(Version.parse("5.3.9")) == behaviour_of(Version.parse("5.3.3"))
+
+
+# The last column says since when; a release in front of it has the other value. Behaviour reference, section 17.
+@pytest.mark.parametrize(
+    ("feature", "value", "first", "last"),
+    [
+        ("clean_start", CleanStart.THIRD_LAST, "4.3.0", "5.3.1"),
+        ("clean_start", CleanStart.QUEUE_END, "5.3.2", "5.3.3"),
+        ("clean_start", CleanStart.FIRST_RECORD, "5.4.0", "5.4.0"),
+        ("crash_start", CrashStart.HEADER, "4.3.0", "5.3.3"),
+        ("newest_segments_scanned", 10, "5.4.0", "5.4.0"),
+        ("clean_start_dispatches", True, "5.3.2", "5.4.0"),
+        ("dispatches_from_queue_end", True, "4.5.0", "4.9.8"),
+        ("queue_cut", QueueCut.END_AT_LOAD, "4.3.2", "5.3.3"),
+        ("queues_cut_first", True, "5.2.0", "5.4.0"),
+        ("min_offset_search", MinOffsetSearch.LINEAR, "4.3.0", "4.9.8"),
+        ("folders_ignored", True, "5.1.0", "5.4.0"),
+        ("empty_last_deleted", True, "5.1.3", "5.4.0"),
+        ("reads_v2", True, "5.1.0", "5.4.0"),
+        ("bounds_size", True, "5.3.2", "5.4.0"),
+        ("verifies_property_crc", True, "5.2.0", "5.4.0"),
+        ("batch_queues", True, "5.0.0", "5.4.0"),
+        ("late_delay_table", True, "4.9.2", "4.9.8"),
+        ("timer_wheel", True, "5.0.0", "5.4.0"),
+        ("index_tags", True, "5.4.0", "5.4.0"),
+        ("deletes_damaged_config", True, "5.4.0", "5.4.0"),
+    ],
+)
+def test_feature_holds_for_exactly_these_releases(feature: str, value: object, first: str, last: str) -> None:
+    having = [release for release in RELEASES if getattr(behaviour_of(release), feature) == value]
+    assert having == [r for r in RELEASES if Version.parse(first) <= r <= Version.parse(last)]
+
+
+def test_groups_hold_every_release_once() -> None:
+    groups = groups_of(RELEASES)
+    assert sorted(version for _, versions in groups for version in versions) == list(RELEASES)
+    assert len({behaviour for behaviour, _ in groups}) == len(groups)

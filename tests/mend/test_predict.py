@@ -1,0 +1,189 @@
+"""The prediction: OUTCOME as the contract has it, what is lost, what comes back, and which release is assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store_core.broker.start import Start, start_broker
+from store_core.broker.versions import Version, behaviour_of
+from store_core.mend.predict import outcome_of, predict
+from store_core.storage.settings import load_settings
+from store_core.storage.store import Store
+from tests import stores
+from tests.broker.outcomes import recorded_cases
+from tests.conftest import DamagedStore, GoldenStore, StoreCopy
+from tests.surgery import Exit
+
+SettingsOf = Callable[[str], Path]
+
+OUTCOME = {
+    "starts", "reason", "recovery", "first_file_scanned", "max_phy_offset", "min_phy_offset",
+    "commitlog_files", "deleted_commitlog_files", "index_files", "deleted_index_files", "index_rebuilt",
+    "queues", "lost_messages", "lost", "delivered_early", "ghosts",
+}  # fmt: skip
+LOST = {"topic", "queue_id", "first_queue_offset", "last_queue_offset", "messages", "bytes", "keys"}
+QUEUED = (0, 8)  # transaction types none and commit
+TRANSACTION_MASK = 0xC
+
+
+def predicted(root: Path, version: str | None, config: Path | None = None) -> dict[str, Any]:
+    with Store.open(root, load_settings(config, root)) as store:
+        found = predict(store, Version.parse(version) if version else None).outcome.as_json()
+    assert found.keys() == OUTCOME
+    assert all(run.keys() == LOST for run in found["lost"])
+    return found
+
+
+def test_outcome_of_the_sample_store(damaged: DamagedStore) -> None:
+    found = predicted(damaged("load-533", "flip-body-mid", "crash"), None)
+    queues, lost = found.pop("queues"), found.pop("lost")
+    segments = [f"{n * 131072:020d}" for n in range(8)]
+    assert found == {
+        "starts": True,
+        "reason": None,
+        "recovery": "abnormal",
+        "first_file_scanned": segments[1],
+        "max_phy_offset": 567104,
+        "min_phy_offset": 0,
+        "commitlog_files": segments[:5],
+        "deleted_commitlog_files": segments[5:],
+        "index_files": ["20261121021835007", "20261121021837937"],
+        "deleted_index_files": ["20261121021839107"],
+        "index_rebuilt": False,
+        "lost_messages": 895,
+        "delivered_early": [],
+        "ghosts": [],
+    }
+    assert queues["Calm_audit"] == {"0": {"min_offset": 0, "max_offset": 316}}
+    assert sum(run["messages"] for run in lost) == 895
+    audit = next(run for run in lost if run["topic"] == "Calm_audit")
+    assert (audit["first_queue_offset"], audit["last_queue_offset"]) == (316, 516)
+    assert 0 < len(audit["keys"]) <= 10
+
+
+@pytest.mark.parametrize("case", recorded_cases(), ids=lambda case: f"{case[0]}-by-{case[1]}-{case[2]}")
+def test_lost_messages_are_those_no_queue_leads_to(
+    case: tuple[str, str | None, str], damaged: DamagedStore, golden: GoldenStore, settings_of: SettingsOf
+) -> None:
+    """Every record of the truth that is still whole counts if no entry points to it; one that was damaged may count."""
+    base, by, key = case
+    name, exit_kind = key.split("/")
+    exit: Exit = "crash" if exit_kind == "crash" else "clean"
+    root = damaged(base, name, exit)
+    behaviour = behaviour_of(Version.parse(by or stores.truth(base)["written_by"]))
+    with Store.open(root, load_settings(settings_of(base), root)) as store, Store.open(golden(base)) as pristine:
+        outcome, _ = outcome_of(store, behaviour)
+        assert outcome.lost_messages == sum(run.messages or 0 for run in outcome.lost)
+        if not outcome.starts:
+            assert outcome.lost_messages == 0
+            return
+        reached = _reached(start_broker(store, behaviour))
+        whole = damaged_ones = 0
+        for message in stores.truth(base)["messages"]:
+            at, size = message["phyOffset"], message["storeSize"]
+            if at in reached or message["sysFlag"] & TRANSACTION_MASK not in QUEUED:
+                continue
+            if pristine.log.read(at, size) == store.log.read(at, size):
+                whole += 1
+            else:
+                damaged_ones += 1
+    assert whole <= outcome.lost_messages <= whole + damaged_ones
+
+
+def _reached(start: Start) -> set[int]:
+    found: set[int] = set()
+    for queue in start.queues:
+        if queue.max_offset > 0:
+            found.update(queue.entries(queue.min_position, queue.end)["phy_offset"].tolist())
+    return {at for at in found if at < start.log.max_phy_offset}
+
+
+@pytest.mark.parametrize("name", stores.WITH_QUEUE_FILES)
+def test_nothing_is_lost_where_nothing_is_wrong(name: str, store_copy: StoreCopy, settings_of: SettingsOf) -> None:
+    found = predicted(store_copy(name), stores.truth(name)["written_by"], settings_of(name))
+    assert (found["starts"], found["lost_messages"], found["ghosts"], found["delivered_early"]) == (True, 0, [], [])
+
+
+@pytest.mark.parametrize(
+    ("version", "exit", "lost"),
+    [("5.1.4", "clean", 2183), ("5.3.3", "clean", 0), ("5.3.3", "crash", 313), ("5.4.0", "crash", 313)],
+)
+def test_queues_removed(version: str, exit: Exit, lost: int, damaged: DamagedStore) -> None:
+    assert predicted(damaged("load-533", "cq-removed", exit), version)["lost_messages"] == lost
+
+
+def test_worst_of_the_possible_releases_is_assumed_and_the_others_are_told(damaged: DamagedStore) -> None:
+    with Store.open(damaged("load-533", "cq-removed", "clean")) as store:
+        found = predict(store)
+    assert found.broker_version["possible"] == ["5.2.0", "5.3.0", "5.3.1", "5.3.2", "5.3.3"]
+    assert (str(found.assumed), found.outcome.lost_messages) == ("5.3.1", 2183)
+    assert [([str(v) for v in o.versions], o.outcome.lost_messages) for o in found.others] == [(["5.3.2", "5.3.3"], 0)]
+    assert found.as_json().keys() == {"broker_version", "prediction", "other_predictions", "notes"}
+
+
+def test_refusal_is_worse_than_any_loss(damaged: DamagedStore) -> None:
+    """Before 5.3.2 the size is believed, and the array for it can not be had."""
+    with Store.open(damaged("load-533", "size-huge-mid", "crash")) as store:
+        found = predict(store)
+    assert not found.outcome.starts
+    assert "VM limit" in found.outcome.reason
+    assert [o.outcome.lost_messages for o in found.others] == [876]  # of 877, the damaged one is none any more
+
+
+def test_version_of_the_settings_decides(damaged: DamagedStore) -> None:
+    root = damaged("load-533", "cq-removed", "clean")
+    with Store.open(root, load_settings(None, root, broker_version="5.3.3")) as store:
+        found = predict(store)
+    assert (found.broker_version["possible"], found.others) == (["5.3.3"], ())
+
+
+def test_ghost_record_and_ghost_entries_are_named(damaged: DamagedStore) -> None:
+    record = predicted(damaged("load-533", "ghost-tail", "crash"), "5.3.3")["ghosts"]
+    assert [(g["kind"], g["phy_offset"]) for g in record] == [("record", 975542)]
+    entries = predicted(damaged("load-533", "cq-ghost-entries", "clean"), "5.3.3")["ghosts"]
+    assert [(g["kind"], g["topic"], g["queue_offset"]) for g in entries] == [
+        ("entry", "Calm_audit", 517),
+        ("entry", "Calm_audit", 518),
+        ("entry", "Calm_audit", 519),
+    ]
+
+
+@pytest.mark.parametrize(("version", "early"), [("4.9.1", 0), ("4.9.2", 4), ("4.9.8", 4), ("5.0.0", 0)])
+def test_delayed_messages_are_delivered_early_by_4_9_2_to_4_9_8(
+    version: str, early: int, damaged: DamagedStore
+) -> None:
+    found = predicted(damaged("load-497", "cq-removed", "crash"), version)["delivered_early"]
+    assert len(found) == early
+    assert {message["topic"][:5] for message in found} == ({"Soft_"} if early else set())
+
+
+def test_deleted_topic_is_nobodys_loss(damaged: DamagedStore) -> None:
+    """Its records are in the log still, but neither its queues nor its configuration are there."""
+    root = damaged("load-533", "cq-queue-missing", "clean")
+    before = predicted(root, "5.3.3")
+    assert {run["topic"] for run in before["lost"]} == {"Calm_bills"}
+    for queue in (root / "consumequeue" / "Calm_bills").iterdir():
+        for file in queue.iterdir():
+            file.unlink()
+        queue.rmdir()
+    (root / "consumequeue" / "Calm_bills").rmdir()
+    for path in (root / "config").glob("topics.json*"):
+        path.write_bytes(path.read_bytes().replace(b"Calm_bills", b"Calm_gone"))
+    assert predicted(root, "5.3.3")["lost_messages"] == 0
+
+
+def test_prediction_changes_nothing(damaged: DamagedStore, read_only: Callable[[Path], Path]) -> None:
+    root = read_only(damaged("load-497", "cq-removed-flip-mid", "crash"))
+    predicted(root, "4.9.7")
+
+
+def test_progress_reaches_what_is_scanned(golden: GoldenStore) -> None:
+    seen: list[int] = []
+    with Store.open(golden("crash-533")) as store:
+        predict(store, Version.parse("5.3.3"), on_progress=seen.append)
+    assert seen == sorted(seen)
+    assert seen[-1] > 0
