@@ -125,7 +125,7 @@ def _give_up(writer: Writer, lock: StoreLock, before: set[str]) -> None:
         for id in set(list_ids(writer.root)) - before:
             journal = read_journal(writer.root, id)
             if journal.state is State.PREPARED:
-                Change(writer, journal).mark_undone()
+                journal.mark(writer, State.UNDONE)
             remove_change(writer, journal)
         if lock.created:
             lock.remove_file()

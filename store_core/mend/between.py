@@ -81,9 +81,12 @@ def _explained_whole(change: Change, path: str) -> bool:
         return True
     if new is not None and found == _of(new):
         return True
-    files = [change.writer.path(file) for file in (original.kept, new.staged if new else None) if file]
-    sources = [_Source(file) for file in files if file.exists()]
-    return bool(sources) and _is_mixture(change.writer.path(path), 0, found.size_bytes, [*sources, _Source()])
+    sources = [_Source()]
+    if original.kept and _digest(change, original.kept) == Digest(original.crc32c or 0, original.size_bytes):
+        sources.append(_Source(change.writer.path(original.kept)))  # a second name of a harmed file proves nothing
+    if new is not None and _digest(change, new.staged) == _of(new):
+        sources.append(_Source(change.writer.path(new.staged)))
+    return len(sources) > 1 and _is_mixture(change.writer.path(path), 0, found.size_bytes, sources)
 
 
 def _explained_in_place(change: Change, path: str) -> bool:

@@ -55,7 +55,8 @@ class Change:
         }
 
     def back(self, folders: Iterable[str] | None = None) -> None:
-        """Bring everything back durably: bytes, lengths, names, times; those of ``folders``, or of all."""
+        """Bring everything back durably, bytes, lengths, names, times (those of ``folders``, or of all), and say so."""
+        self._unlink(f"{self.journal.folder}/{RESERVE_FILE}")
         for path, steps in reversed(list(self.plan.by_path.items())):
             original = self.records.originals[path]
             if is_in_place(steps):
@@ -71,10 +72,6 @@ class Change:
             if self.records.folders[path].existed:
                 self.writer.set_mtime_ns(path, self.records.folders[path].mtime_ns)
         self._sync_folders()
-
-    def mark_undone(self) -> None:
-        """Say durably that all is back, on a full disk too."""
-        self._unlink(f"{self.journal.folder}/{RESERVE_FILE}")
         self.journal.mark(self.writer, State.UNDONE)
 
     def _write_in_place(self, path: str, steps: Sequence[Step]) -> None:
@@ -171,7 +168,7 @@ class Change:
         made = [folder.path for folder in self.records.folders.values() if not folder.existed]
         for path in sorted(made, key=len, reverse=True):
             if self._exists(path) and not any(self.writer.path(path).iterdir()):
-                self.writer.rmdir(path)
+                self._rmdir(path)
 
     def _unlink(self, path: str) -> None:
         if self._exists(path):
@@ -179,6 +176,7 @@ class Change:
 
     def _rmdir(self, path: str) -> None:
         if self._exists(path):
+            self.writer.sync_folder(path)  # no name in it may come back when the folder does
             self.writer.rmdir(path)
 
     def _exists(self, path: str) -> bool:

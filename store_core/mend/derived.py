@@ -30,17 +30,25 @@ from store_core.storage.store import QueueKey, Store
 _NS_PER_MS: Final = 1_000_000
 
 
-class Made(Protocol):
+Progress = Callable[[int], None]
+
+
+class Content(Protocol):
+    """What a file is to hold."""
+
+    @property
+    def size_bytes(self) -> int: ...
+    @property
+    def read(self) -> Callable[[], Iterator[bytes]]: ...
+
+
+class Made(Content, Protocol):
     """A file to be, as the builders give it."""
 
     @property
     def name(self) -> str: ...
     @property
-    def size_bytes(self) -> int: ...
-    @property
     def mtime_ms(self) -> int: ...
-    @property
-    def read(self) -> Callable[[], Iterator[bytes]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +197,7 @@ class Derivation:
         return bool(last["size_bytes"] > 0 and 0 <= last["phy_offset"] < self._log_min)
 
 
-def same_content(store: Store, path: Path, made: Made) -> bool:
+def same_content(store: Store, path: Path, made: Content) -> bool:
     """Whether a file stands and holds exactly this."""
     try:
         if os.stat(path).st_size != made.size_bytes:

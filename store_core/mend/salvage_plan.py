@@ -23,13 +23,16 @@ BUILDER: Final = "salvage"
 _NS_PER_MS: Final = 1_000_000
 
 
-def salvage_plan(store: Store, found: Salvage) -> Plan:
-    """Steps in the order they are carried out: the log, what follows from it, the checkpoint, and last ``abort``."""
+def salvage_plan(store: Store, found: Salvage, built: Built | None = None) -> Plan:
+    """Steps in the order they are carried out: the log, what follows from it, the checkpoint, and last ``abort``.
+
+    ``built`` names another builder of the derived files than the salvage's own.
+    """
     draft = Draft(store.root, writable_roots=outside_roots(store))
     found.mended.add_to(draft)
-    arguments = settings_arguments(store.settings)
+    built = built or Built(BUILDER, settings_arguments(store.settings))
     for changes in (found.queue_changes, found.index_changes):
-        add_derived(draft, changes, Built(BUILDER, arguments))
+        add_derived(draft, changes, built)
     checkpoint = checkpoint_bytes(store, found)
     if checkpoint is not None:
         mtime_ns = found.survey.last_store_timestamp_ms * _NS_PER_MS

@@ -95,7 +95,8 @@ def settle(writer: Writer, lock: StoreLock) -> tuple[Settled, ...]:
                 outcome = _settle(own, journal, lock)
             except OSError as error:
                 raise failed(error, f"cannot finish the interrupted change {id}", state=_UNFINISHED) from error
-            settled.append(Settled(id, begin.get("kind"), outcome))
+            if begin:  # a folder without a journal had hardly begun, or was all but gone
+                settled.append(Settled(id, begin.get("kind"), outcome))
     return tuple(settled)
 
 
@@ -144,7 +145,6 @@ def go_back(change: Change, folders: Sequence[str] | None = None) -> None:
     """Take a change back and say so. Raises OSError, FailedError where kept bytes are damaged."""
     assert_can_go_back(change)
     change.back(folders)
-    change.mark_undone()
 
 
 def take_back(change: Change) -> None:

@@ -1,0 +1,135 @@
+"""recover: what a broker would do, what can be kept, what is lost either way, and the plan for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, Literal
+
+from store_core.broker.versions import Version, behaviour_of
+from store_core.errors import UsageError
+from store_core.findings import Finding
+from store_core.layout import paths
+from store_core.mend.as_broker import broker_result
+from store_core.mend.content import Building, Built, Chunk, register_builder
+from store_core.mend.derived import DerivedChanges, Progress
+from store_core.mend.lost import LostRun, lost_runs
+from store_core.mend.mended import MendedLog
+from store_core.mend.outcome import Outcome
+from store_core.mend.plan import Plan
+from store_core.mend.predict import Prediction, outcome_of, predict
+from store_core.mend.salvage import Salvage, salvage
+from store_core.mend.salvage_plan import (
+    checkpoint_bytes,
+    chunks_of,
+    salvage_plan,
+    settings_arguments,
+    store_of,
+)
+from store_core.storage.shadow import lay_out_shadow
+from store_core.storage.store import Store
+
+Policy = Literal["keep", "broker", "strict"]
+POLICIES: Final[tuple[Policy, ...]] = ("keep", "broker", "strict")
+_BROKER_BUILDER: Final = "as-broker"
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """The whole answer. ``after`` is what a broker ends up with on the mended store; ``lost`` what is gone either way.
+
+    ``needs_yes``: readable messages that must be given up, so that the plan is not carried out without a word.
+    """
+
+    last_exit: Literal["clean", "crash"]
+    prediction: Prediction
+    plan: Plan
+    after: Outcome
+    lost: tuple[LostRun, ...]
+    findings: tuple[Finding, ...]
+    given_up: tuple[LostRun, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """The members of the command's document, without ``store``, ``applied`` and ``undo_id``."""
+        return {
+            "last_exit": self.last_exit,
+            **self.prediction.as_json(),
+            "plan": self.plan.summary(),
+            "after": self.after.as_json(),
+            "lost": [run.as_json() for run in self.lost],
+            "given_up": [run.as_json() for run in self.given_up],
+            "findings": list(self.findings),
+        }
+
+
+def recover(
+    store: Store, policy: Policy = "keep", version: Version | None = None, *, on_progress: Progress | None = None
+) -> Recovery:
+    """Work out prediction and plan. Reads only; scratch files go to the system's folder for them.
+
+    Raises UsageError for an unknown policy, FailedError where the store cannot be read, or where policy ``broker`` is
+    asked for and the broker would not start.
+    """
+    if policy not in POLICIES:
+        raise UsageError(f"unknown policy {policy!r}", to_do=f"one of {', '.join(POLICIES)}")
+    last_exit: Literal["clean", "crash"] = "crash" if store.aborted else "clean"
+    prediction = predict(store, version, on_progress=on_progress)
+    if policy == "broker":
+        return _as_broker(store, prediction, last_exit)
+    with salvage(store, on_progress=on_progress) as found:
+        plan = replace(salvage_plan(store, found), policy=policy)
+        after = _after(
+            store,
+            prediction.assumed,
+            found.mended,
+            (found.queue_changes, found.index_changes),
+            checkpoint_bytes(store, found),
+        )
+        return Recovery(
+            last_exit,
+            prediction,
+            plan,
+            after,
+            tuple(lost_runs(found.lost, found.unknown)),
+            (*found.survey.findings, *found.derivation.findings),
+            tuple(lost_runs(found.given_up)),
+        )
+
+
+def _as_broker(store: Store, prediction: Prediction, last_exit: Literal["clean", "crash"]) -> Recovery:
+    with broker_result(store, behaviour_of(prediction.assumed)) as result:
+        found = Salvage(result.survey, [], result.mended, result.derivation)
+        found.queue_changes, found.index_changes = result.queue_changes, result.index_changes
+        arguments = {**settings_arguments(store.settings), "version": str(prediction.assumed)}
+        plan = replace(salvage_plan(store, found, Built(_BROKER_BUILDER, arguments)), policy="broker")
+        changes = (result.queue_changes, result.index_changes)
+        after = _after(store, prediction.assumed, result.mended, changes, checkpoint_bytes(store, found))
+        lost = prediction.outcome.lost
+        return Recovery(last_exit, prediction, plan, after, lost, tuple(result.derivation.findings))
+
+
+def _after(
+    store: Store, version: Version, mended: MendedLog, changes: tuple[DerivedChanges, ...], checkpoint: bytes | None
+) -> Outcome:
+    """What a broker of this release makes of the mended store: its start is played through on a shadow of it."""
+    new = {file.path: file.read for change in changes for file in change.new}
+    if checkpoint is not None:
+        new[paths.CHECKPOINT] = lambda: iter((checkpoint,))
+    removed = {paths.ABORT, *(path for change in changes for path in change.removed)}
+    with TemporaryDirectory(prefix="rmqctl-") as scratch:
+        root = lay_out_shadow(store.root, Path(scratch), new=new, removed=removed, left_out=(paths.COMMITLOG,))
+        with Store(replace(store.settings, root=root)) as shadow:
+            shadow.__dict__["log"] = mended.log
+            outcome, _ = outcome_of(shadow, behaviour_of(version))
+    return outcome
+
+
+def _build_as_broker(building: Building) -> Iterator[Chunk]:
+    version = Version.parse(building.arguments["version"])
+    with store_of(building) as store, broker_result(store, behaviour_of(version)) as result:
+        yield from chunks_of([*result.queue_changes.new, *result.index_changes.new], set(building.paths))
+
+
+register_builder(_BROKER_BUILDER, _build_as_broker)

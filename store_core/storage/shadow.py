@@ -1,0 +1,41 @@
+"""A store as it would be, laid out in a scratch folder: links to what stays, real files for what changes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+
+from store_core.layout.paths import OURS
+
+
+def lay_out_shadow(
+    root: Path,
+    folder: Path,
+    *,
+    new: Mapping[str, Callable[[], Iterator[bytes]]],
+    removed: Collection[str],
+    left_out: Collection[str] = (),
+) -> Path:
+    """Make ``folder`` look like the store at ``root`` after a change; gives the shadow's root.
+
+    Paths are relative to the root: ``new`` files with their content, ``removed`` files, and folders ``left_out`` wholly.
+    Nothing of the store is touched. Raises OSError where the scratch folder has no room.
+    """
+    shadow = folder / "store"
+    skipped = {OURS, *left_out}
+    for path, folders, names in os.walk(root):
+        here = os.path.relpath(path, root)
+        relative = "" if here == os.curdir else here + "/"
+        folders[:] = [name for name in folders if relative + name not in skipped]
+        os.makedirs(shadow / here, exist_ok=True)
+        for name in names:
+            if relative + name not in new and relative + name not in removed:
+                os.symlink(os.path.join(os.path.abspath(path), name), shadow / here / name)
+    for name, read in new.items():
+        target = shadow / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with open(target, "wb") as file:
+            for data in read():
+                file.write(data)
+    return shadow
