@@ -1,0 +1,188 @@
+"""The log as rows, its tail, groups' progress, and what a store holds."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store_core.codec.record import Message
+from store_core.layout.paths import segment_name
+from store_core.read.info import describe_store
+from store_core.read.log import LogFilter, LogRange, read_log
+from store_core.read.progress import lags, read_progress
+from store_core.read.rules import rules_of
+from store_core.read.tail import follow, last_messages
+from store_core.storage.store import Store
+from tests import stores
+from tests.conftest import GoldenStore, StoreCopy
+from tests.damage import Damageable
+
+
+def starts(store: Store, wanted: LogFilter) -> list[int]:
+    return [row.phy_offset for row in read_log(store, wanted) if isinstance(row, Message)]
+
+
+def told(name: str) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = stores.truth(name)["messages"]
+    return messages
+
+
+@pytest.mark.parametrize("name", stores.GOLDEN)
+def test_rows_are_the_messages_and_the_blanks(golden: GoldenStore, name: str) -> None:
+    with Store.open(golden(name)) as store:
+        rows = list(read_log(store, LogFilter(with_ranges=True)))
+    assert [r.phy_offset for r in rows if isinstance(r, Message)] == [m["phyOffset"] for m in told(name)]
+    blanks = [(r.phy_offset, r.size_bytes) for r in rows if isinstance(r, LogRange) and r.kind == "blank"]
+    walked = [segment["blank"] for segment in stores.truth(name)["log"]["files"] if segment.get("blank")]
+    assert blanks == [(blank["at"], blank["size"]) for blank in walked]
+    assert {r.kind for r in rows if isinstance(r, LogRange)} <= {"blank", "zeros"}
+
+
+def test_filters(golden: GoldenStore) -> None:
+    messages = told("load-533")
+    middle = messages[1000]
+    with Store.open(golden("load-533")) as store:
+        expected = [m["phyOffset"] for m in messages if middle["phyOffset"] <= m["phyOffset"] < 800_000]
+        assert starts(store, LogFilter(middle["phyOffset"], 800_000)) == expected
+        begin, end = messages[500]["storeTimestamp"], messages[1500]["storeTimestamp"]
+        expected = [m["phyOffset"] for m in messages if begin <= m["storeTimestamp"] <= end]
+        assert starts(store, LogFilter(begin_ms=begin, end_ms=end)) == expected
+        expected = [m["phyOffset"] for m in messages if m["topic"] == "Calm_bills" and m["queueId"] == 1]
+        assert starts(store, LogFilter(topics=frozenset({"Calm_bills"}), queue_id=1)) == expected
+        assert starts(store, LogFilter(topics=frozenset({"Calm_bills"}), queue_id=1, limit=7)) == expected[:7]
+        assert starts(store, LogFilter(begin_ms=messages[-1]["storeTimestamp"] + 1)) == []
+        assert starts(store, LogFilter(limit=0)) == []
+
+
+def test_segments_that_are_much_too_old_are_not_read(store_copy: StoreCopy) -> None:
+    """Their first bytes are looked at; the rest might as well be gone."""
+    store = Damageable(store_copy("load-533"), stores.truth("load-533"))
+    day_ms = 86_400_000
+    last_start = (len(store.segments) - 1) * store.segment_size_bytes
+    for number, message in enumerate(store.truth["messages"]):
+        if message["phyOffset"] < last_start:
+            store.set_field(number, "store_timestamp_ms", message["storeTimestamp"] - day_ms)
+    store.zero(1000, 5000)
+    rest = [m["phyOffset"] for m in store.truth["messages"] if m["phyOffset"] >= last_start]
+    seen: list[int] = []
+    wanted = LogFilter(begin_ms=store.truth["messages"][0]["storeTimestamp"])
+    with Store.open(store.root) as opened:
+        rows = read_log(opened, wanted, on_table=lambda table: seen.append(table.window_phy_offset))
+        assert [row.phy_offset for row in rows] == rest
+    # The segment in front is read, for its end may be young.
+    assert seen == [last_start - store.segment_size_bytes, last_start]
+
+
+@pytest.mark.parametrize("name", stores.GOLDEN)
+def test_the_last_messages(golden: GoldenStore, name: str) -> None:
+    messages = told(name)
+    with Store.open(golden(name)) as store:
+        for count in (0, 1, 7, len(messages), len(messages) + 5):
+            found, end = last_messages(store, count, lambda message: True)
+            assert [m.phy_offset for m in found] == [m["phyOffset"] for m in messages[max(len(messages) - count, 0) :]]
+            assert end == messages[-1]["phyOffset"] + messages[-1]["storeSize"]
+        topic = messages[0]["topic"]
+        found, _ = last_messages(store, 3, lambda message: message.topic == topic)
+        assert [m.phy_offset for m in found] == [m["phyOffset"] for m in messages if m["topic"] == topic][-3:]
+
+
+class GrowingLog:
+    """A log that gets its bytes back piece by piece, each time somebody waits for it."""
+
+    def __init__(self, root: Path, keep_bytes: int, pieces: list[int]) -> None:
+        self.root = root
+        self.whole = {path.name: path.read_bytes() for path in sorted((root / "commitlog").iterdir())}
+        self.size = len(next(iter(self.whole.values())))
+        self.pieces = pieces
+        self.waits = 0
+        for name in self.whole:
+            if int(name) >= keep_bytes:
+                (root / "commitlog" / name).unlink()
+        self.show(keep_bytes)
+
+    def show(self, end: int) -> None:
+        """The log up to an offset, zeros behind; files appear when they are reached."""
+        start = max(end - 1, 0) // self.size * self.size
+        for name, data in self.whole.items():
+            if int(name) <= start:
+                shown = data[: max(min(end - int(name), self.size), 0)]
+                path = self.root / "commitlog" / name
+                with path.open("r+b" if path.exists() else "w+b") as file:
+                    file.write(shown.ljust(self.size, b"\0"))
+
+    def wait(self, seconds: float) -> None:
+        self.waits += 1
+        assert self.pieces, "waited although everything was there"
+        self.show(self.pieces.pop(0))
+
+
+def test_following_a_log_that_grows_by_torn_pieces(store_copy: StoreCopy) -> None:
+    root = store_copy("load-533")
+    messages = told("load-533")
+    end = messages[-1]["phyOffset"] + messages[-1]["storeSize"]
+    first = messages[1000]
+    # Pieces end in the middle of records, in front of blanks, inside a blank's eight bytes, and at segments' ends.
+    cuts = [*range(first["phyOffset"] + 10, end, 37_111), 655062, 655066, 655070, 655360, end]
+    log = GrowingLog(root, first["phyOffset"] + 3, sorted(cuts))
+    with Store.open(root) as store:
+        left = [m["phyOffset"] for m in messages[1000:]]
+        rows = follow(store, first["phyOffset"], sleep=log.wait)
+        assert [m.phy_offset for m in islice(rows, len(left))] == left
+    assert log.waits == len(cuts)
+
+
+def test_following_goes_on_where_a_segment_has_expired(store_copy: StoreCopy) -> None:
+    root = store_copy("load-533")
+    (root / "commitlog" / segment_name(131072)).unlink()
+    with Store.open(root) as store:
+        row = next(follow(store, 131072))
+    assert row.phy_offset == 262144
+
+
+@pytest.mark.parametrize("name", stores.WITH_QUEUE_FILES)
+def test_progress_and_lag(golden: GoldenStore, name: str) -> None:
+    truth = stores.truth(name)
+    ends = {(q["topic"], q["queueId"]): (q["min"], q["max"]) for q in truth["afterLoad"]["queues"]}
+    with Store.open(golden(name)) as store:
+        table = read_progress(store.root)
+        rows = list(lags(store, table, rules_of(store)))
+    found: dict[str, dict[str, int]] = {}
+    for row in table.rows:
+        found.setdefault(f"{row.topic}@{row.group}", {})[str(row.queue_id)] = row.offset
+    assert found == (truth["consumerOffsets"] or {})
+    assert table.findings == ()
+    for lag in rows:
+        known = ends.get((lag.topic, lag.queue_id))
+        # 4.x opens delay queues that have no folder yet.
+        if known is not None and lag.max_offset is not None:
+            assert (lag.min_offset, lag.max_offset, lag.lag) == (*known, known[1] - lag.offset)
+    assert len(rows) == len(table.rows)
+
+
+def test_progress_from_the_copy(store_copy: StoreCopy) -> None:
+    root = store_copy("load-533")
+    (root / "config/consumerOffset.json").write_bytes(b"{ torn")
+    table = read_progress(root)
+    assert table.rows
+    assert [found.code for found in table.findings] == ["P003"]
+
+
+@pytest.mark.parametrize("name", stores.GOLDEN)
+def test_what_a_store_holds(golden: GoldenStore, name: str) -> None:
+    truth = stores.truth(name)
+    last = truth["messages"][-1]
+    with Store.open(golden(name)) as store:
+        described = describe_store(store, rules_of(store))
+    log = described["commitlog"]
+    assert (log["min_phy_offset"], log["max_phy_offset"]) == (0, last["phyOffset"] + last["storeSize"])
+    assert log["first_store_timestamp_ms"] == truth["messages"][0]["storeTimestamp"]
+    assert log["last_store_timestamp_ms"] == last["storeTimestamp"]
+    assert log["segment_size_bytes"] == int(truth["properties"]["mappedFileSizeCommitLog"])
+    if name in stores.WITH_QUEUE_FILES:
+        ends = {(q["topic"], q["queueId"]): (q["min"], q["max"]) for q in truth["afterLoad"]["queues"] if q["entries"]}
+        assert {(q["topic"], q["queue_id"]): (q["min_offset"], q["max_offset"]) for q in described["queues"]} == ends
+    expected = ["S001"] if name in stores.KILLED else ["Q015"] if name in stores.WITHOUT_QUEUE_FILES else []
+    assert [found.code for found in described["findings"]] == expected
