@@ -142,7 +142,7 @@ def remove_our_folder(writer: Writer, folder: str) -> None:
     if real.exists():
         writer.rmdir(folder)
     parts = Path(folder).parts
-    for depth in range(len(parts) - 1, parts.index(OURS), -1):
+    for depth in range(len(parts) - 1, parts.index(OURS) + 1, -1):
         _remove_if_empty(writer, Path(*parts[:depth]))
     ours = Path(*parts[: parts.index(OURS) + 1])
     holder = "" if ours.parent == Path() else str(ours.parent)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
+from typing import Final
 
 from store_core.errors import UsageError
 from store_core.layout.paths import OURS
+
+_REMEMBERED: Final = 4096  # appends write to the same few files again and again
 
 
 class Places:
@@ -24,9 +27,18 @@ class Places:
         self.areas = tuple(dict.fromkeys([self.root / OURS, *(path.parent / OURS for path in outside)]))
         self._allowed = (self.root, *self.writable_roots, *self.areas)
         self._area_parents = frozenset(area.parent for area in self.areas)
+        self._resolved: dict[str, Path] = {}
 
     def resolve(self, path: str) -> Path:
         """The real path; its last part is not followed. Raises UsageError where it lies in no allowed place."""
+        known = self._resolved.get(path)
+        if known is None:
+            if len(self._resolved) >= _REMEMBERED:
+                self._resolved.clear()
+            known = self._resolved[path] = self._resolve(path)
+        return known
+
+    def _resolve(self, path: str) -> Path:
         words = PurePosixPath(path)
         if ".." in words.parts or "\0" in path:
             raise UsageError("a path that leads upwards is not written to", path=path)
