@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -56,23 +56,29 @@ def index_file_name(timestamp_ms: int) -> str:
 class IndexBuilder:
     """The sink of a scan with ``index_keys`` (and ``index_tags``, where 5.4.0 wrote the index) that builds the index.
 
-    Give every table to ``add``, in log order, then call ``finish``. ``names`` are used first, in order; further files are
-    named by their first record's store time. In memory is one slot table (4 bytes a slot); all else goes to a scratch
+    Give every table to ``add``, in log order, then call ``finish``. ``names`` are used first, in order, or
+    by the offset of a file's first record; other files are named by their first record's store time. In memory is one slot table (4 bytes a slot); all else goes to a scratch
     file in ``folder``.
     """
 
     def __init__(
-        self, folder: Path, slots: int, entries: int, names: Sequence[str] = (), *, counts_every_put: bool = False
+        self,
+        folder: Path,
+        slots: int,
+        entries: int,
+        names: Sequence[str] | Mapping[int, str] = (),
+        *,
+        counts_every_put: bool = False,
     ) -> None:
         self._spool = Spool(folder)
         self._slot_count = slots
         self._entry_places = entries
         self.file_size_bytes = index.file_size_bytes(slots, entries)
-        self._names = list(names)
+        self._names = names
         self._counts_every_put = counts_every_put
         self._done: list[IndexFileResult] = []
         self._open = False
-        self._name = ""
+        self._made_ms = 0
         self._base = 0  # where the open file begins in the scratch file
         self._header = IndexHeaderState()
         self._slots: Array = np.zeros(0, np.int32)
@@ -131,7 +137,7 @@ class IndexBuilder:
             before = self._header
             self._seal()
         number = len(self._done)
-        self._name = self._names[number] if number < len(self._names) else self._new_name(store_timestamp_ms)
+        self._made_ms = store_timestamp_ms
         self._base = number * self.file_size_bytes
         self._header = IndexHeaderState(
             before.end_timestamp_ms, before.end_timestamp_ms, before.end_phy_offset, before.end_phy_offset
@@ -139,10 +145,16 @@ class IndexBuilder:
         self._slots = np.zeros(self._slot_count, np.int32)
         self._open = True
 
-    def _new_name(self, store_timestamp_ms: int) -> str:
-        taken = {file.name for file in self._done}
-        while (name := index_file_name(store_timestamp_ms)) in taken:
-            store_timestamp_ms += 1
+    def _name(self) -> str:
+        """The open file's name: the given one, else of its first record's time; always behind the one in front."""
+        number = len(self._done)
+        if isinstance(self._names, Mapping):
+            given = self._names.get(self._header.begin_phy_offset)
+        else:
+            given = self._names[number] if number < len(self._names) else None
+        name = given or index_file_name(self._made_ms)
+        if self._done and int(name) <= int(self._done[-1].name):
+            name = str(int(self._done[-1].name) + 1)
         return name
 
     def _put(self, key_hash: Array, phy_offset: Array, stored: Array) -> int:
@@ -185,7 +197,7 @@ class IndexBuilder:
         full = self._is_full
         self._done.append(
             IndexFileResult(
-                self._name,
+                self._name(),
                 self.file_size_bytes,
                 header,
                 header.end_timestamp_ms,

@@ -22,6 +22,16 @@ class IndexStyle:
     counts_every_put: bool = False
 
 
+def index_names(store: Store) -> dict[int, str]:
+    """Names of the index files that stand, by the offset of their first record, for the builder to keep."""
+    names = {}
+    for path in store.index_files:
+        data = store.cache.read(path, 0, index.HEADER.size_bytes)
+        if len(data) == index.HEADER.size_bytes:
+            names[int(index.HEADER.read(data)["begin_phy_offset"])] = path.name
+    return names
+
+
 def index_style(store: Store, slots: int, entries: int) -> IndexStyle:
     """Told by the newest index file that holds anything; a later release's default without one."""
     for path in reversed(store.index_files):

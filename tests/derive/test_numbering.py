@@ -1,0 +1,75 @@
+"""Numbers that go back, repeat, jump or lie: who stands where in a queue (store behaviour 7 and 15)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from store_core.derive.dispatch import ROW, Rows
+from store_core.derive.numbering import Misnumbered, Numbering, Stretch, number_rows
+
+RECORD_SIZE_BYTES = 200
+
+
+def rows(numbers: Sequence[int], chunk: int) -> Iterator[Rows]:
+    table = np.zeros(len(numbers), ROW)
+    table["queue_offset"] = numbers
+    table["phy_offset"] = np.arange(len(numbers)) * RECORD_SIZE_BYTES
+    for at in range(0, len(table), chunk):
+        yield table[at : at + chunk]
+
+
+def numbered(numbers: Sequence[int], chunk: int = 1000) -> Numbering:
+    return number_rows(rows(numbers, chunk))
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 100])
+def test_consecutive_numbers_are_one_stretch_however_they_are_cut(chunk: int) -> None:
+    assert numbered(range(5, 25), chunk).stretches == [Stretch(5, 0, 20)]
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 100])
+def test_a_topic_created_again_counts_alone(chunk: int) -> None:
+    found = numbered([*range(10), *range(5)], chunk)
+    assert (found.stretches, found.superseded, found.repeated, found.generations) == ([Stretch(0, 10, 5)], 10, 0, 2)
+
+
+def test_a_lost_tail_whose_numbers_were_given_again() -> None:
+    found = numbered([*range(10), *range(7, 12)])
+    assert found.stretches == [Stretch(0, 0, 7), Stretch(7, 10, 5)]
+    assert (found.superseded, found.repeated, found.gaps) == (3, 3, [])
+
+
+def test_a_gap_is_told() -> None:
+    found = numbered([0, 1, 2, 6, 7])
+    assert (found.stretches, found.gaps) == ([Stretch(0, 0, 3), Stretch(6, 3, 2)], [(3, 3)])
+
+
+@pytest.mark.parametrize("wrong", [1, 0, -4, 90, 1 << 40, (1 << 63) - 1])
+def test_one_damaged_number_is_set_right_by_its_neighbours(wrong: int) -> None:
+    found = numbered([*range(10), wrong, *range(11, 20)])
+    assert found.stretches == [Stretch(0, 0, 20)]
+    assert found.misnumbered == [Misnumbered(10, 10 * RECORD_SIZE_BYTES, wrong, 10)]
+
+
+def test_a_damaged_number_for_which_there_is_no_place_is_left_out() -> None:
+    found = numbered([0, 1, 2, 77, 3, 4])
+    assert found.stretches == [Stretch(0, 0, 3), Stretch(3, 4, 2)]
+    assert found.misnumbered == [Misnumbered(3, 3 * RECORD_SIZE_BYTES, 77, None)]
+
+
+def test_a_jump_that_lost_bytes_cannot_explain_builds_no_files() -> None:
+    found = numbered([0, 1, 2, 1 << 40])
+    assert found.end_queue_offset == 4
+    assert found.misnumbered == [Misnumbered(3, 3 * RECORD_SIZE_BYTES, 1 << 40, 3)]
+
+
+def test_the_last_message_may_begin_a_new_generation() -> None:
+    assert numbered([*range(10), 0]).stretches == [Stretch(0, 10, 1)]
+
+
+def test_no_rows_are_no_stretches() -> None:
+    found = numbered([])
+    assert (found.stretches, found.first_queue_offset, found.end_queue_offset) == ([], 0, 0)
