@@ -69,7 +69,8 @@ def log(
             # Where the walk stopped early, what came last is not the log's tail.
             is_part = max_ is not None or to is not None
             found = seen.end(live=is_part or is_live(store.root).live)
-            return [*found, *(finding for finding in bodies if finding.code != "L001")]
+            inside = [f for f in found if f.phy_offset is None or wanted.covers(f.phy_offset, f.size_bytes or 0)]
+            return [*inside, *(finding for finding in bodies if finding.code != "L001")]
 
         shown = map(preview, rows()) if is_for_people(ctx) else rows()
         ctx.emit({"messages": shown, "findings": findings}, rows="messages", columns=MESSAGE_COLUMNS)

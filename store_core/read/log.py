@@ -12,7 +12,7 @@ from store_core.codec.record import Message
 from store_core.codec.text import decode_text
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.read.index import END_OF_TIME_MS
-from store_core.read.records import read_store_timestamp_ms
+from store_core.read.records import read_message, read_store_timestamp_ms
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import Progress, scan_log
 from store_core.storage.store import Store
@@ -65,10 +65,19 @@ class LogFilter:
             )
         if self.queue_id is not None:
             mask &= table.queue_id == self.queue_id
+        if self.from_phy_offset is not None:
+            mask &= table.phy_offset >= self.from_phy_offset
         if self.topics:
             wanted = [i for i, topic in enumerate(table.topics) if decode_text(bytes(topic)) in self.topics]
             mask &= np.isin(table.topic_id, wanted)
-        return mask | ~table.messages if self.with_ranges else mask
+        if self.with_ranges:
+            mask |= ~table.messages & (table.phy_offset + table.size_bytes > (self.from_phy_offset or 0))
+        return mask
+
+    def covers(self, phy_offset: int, size_bytes: int) -> bool:
+        """Whether a stretch of the log lies in the offsets asked for, at least in part."""
+        start, end = self.from_phy_offset or 0, self.to_phy_offset
+        return phy_offset + max(size_bytes, 1) > start and (end is None or phy_offset < end)
 
 
 def read_log(
@@ -85,11 +94,11 @@ def read_log(
     """
     if wanted.limit is not None and wanted.limit <= 0:
         return
-    start = max(wanted.from_phy_offset or 0, _start_for(store, wanted.begin_ms))
+    start = max(_walk_from(store, wanted.from_phy_offset or 0), _start_for(store, wanted.begin_ms))
     left = wanted.limit
     tables = scan_log(store, from_phy_offset=start or None, to_phy_offset=wanted.to_phy_offset, on_progress=on_progress)
     for table in tables:
-        if on_table is not None:
+        if on_table is not None and table.end_phy_offset > (wanted.from_phy_offset or 0):
             on_table(table)
         for row in np.flatnonzero(wanted.rows(table)):
             if table.kind[row] != FrameKind.MESSAGE:
@@ -107,6 +116,15 @@ def _range(table: FrameTable, row: int) -> LogRange:
     code = FrameCode(int(table.code[row]))
     reason = None if code is FrameCode.OK else code.name.lower()
     return LogRange(_KINDS[kind], int(table.phy_offset[row]), int(table.size_bytes[row]), reason)
+
+
+def _walk_from(store: Store, phy_offset: int) -> int:
+    """The offset itself where a record starts, else the start of its segment: only the walk from there tells what it hits."""
+    message = read_message(store.log, phy_offset)
+    if message is not None and message.own_phy_offset == phy_offset:
+        return phy_offset
+    segment = store.log.find(phy_offset)
+    return phy_offset if segment is None else segment.phy_offset
 
 
 def _start_for(store: Store, begin_ms: int | None) -> int:

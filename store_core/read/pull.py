@@ -7,6 +7,7 @@ to a record is skipped and told, where a broker would hand out the bytes it find
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
@@ -36,6 +37,7 @@ Status = Literal[
     "NO_MESSAGE_IN_QUEUE",
 ]
 DEFAULT_LIMIT: Final = 32
+_REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 _FILTER_ENTRIES: Final = 16_000 // ENTRY.size_bytes  # maxFilterMessageSize: entries that one call looks at
 
 
@@ -63,7 +65,10 @@ def require_queue_files(store: Store) -> None:
 
 def open_queue(store: Store, topic: str, queue_id: int, rules: ReadRules = RULES_5) -> Queue | BatchQueue | None:
     """A queue by topic and id, None where the store has no such queue. Raises FailedError for queues in RocksDB."""
+    topic = os.fsencode(topic).decode(errors="replace")  # as queues are listed; a word of the command line may be raw
     files = store.queue(topic, queue_id)
+    if files is None and _REPLACEMENT in topic:
+        files = store.queues.get(QueueKey(topic, queue_id))
     if files is not None and files.segments:
         ext = store.ext_queues.get(QueueKey(topic, queue_id))
         return Queue(files, store.log, ext=ext, rules=rules)

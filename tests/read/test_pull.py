@@ -37,7 +37,8 @@ def test_pulling_queue_by_queue_gives_every_message(golden: GoldenStore, name: s
             queue = open_queue(store, topic, queue_id)
             if queue is None:
                 continue
-            offset, found = told["min"], []
+            offset: int = told["min"]
+            found: list[Message] = []
             while True:
                 result = pull(queue, topic, queue_id, offset)
                 if result.status != "FOUND":
@@ -60,7 +61,7 @@ def test_inner_batches_come_as_their_messages(golden: GoldenStore) -> None:
             assert queue is not None
             whole = pull(queue, "Bcq_inner", queue_id, 0, limit=1000)
             assert [m.queue_offset for m in whole.messages] == list(range(615))
-            sizes = {e.phy_offset: e.batch_size for e in queue.entries(0, 615)}  # type: ignore[union-attr]  # both kinds have it
+            sizes = {e.phy_offset: e.batch_size for e in queue.entries(0, 615)}
             inner = next(m.queue_offset for m in whole.messages if sizes[m.phy_offset] > 2)
             middle = pull(queue, "Bcq_inner", queue_id, inner + 1, limit=1)
             assert middle.messages[0] == whole.messages[inner + 1]

@@ -19,7 +19,8 @@ def carries(message: dict[str, Any], key: str, type: KeyType = "any") -> bool:
     properties = message["properties"]
     is_unique = properties.get("UNIQ_KEY") == key
     is_key = key in properties.get("KEYS", "").split(" ")
-    return {"any": is_unique or is_key, "key": is_key, "unique": is_unique}[type]
+    by_type: dict[KeyType, bool] = {"any": is_unique or is_key, "key": is_key, "unique": is_unique}
+    return by_type[type]
 
 
 def exact(name: str, asked: dict[str, Any], type: KeyType = "any") -> list[int]:

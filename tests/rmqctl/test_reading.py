@@ -1,0 +1,485 @@
+"""The reading commands in processes of their own: documents as promised, rows, exit codes, and what they load."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqctl import exit_codes
+from tests import stores
+from tests.conftest import DamagedStore, GoldenStore, StoreCopy
+from tests.damage import Damageable
+from tests.rmqctl.calls import ROOT, call, command, environment
+
+MESSAGE = [
+    "topic",
+    "queue_id",
+    "queue_offset",
+    "phy_offset",
+    "size_bytes",
+    "offset_msg_id",
+    "unique_key",
+    "tags",
+    "keys",
+    "flag",
+    "sys_flag",
+    "transaction",
+    "compression",
+    "born_timestamp_ms",
+    "born_host",
+    "store_timestamp_ms",
+    "store_host",
+    "reconsume_times",
+    "prepared_transaction_offset",
+    "body_crc",
+    "crc",
+    "body_size_bytes",
+    "properties",
+    "body",
+    "body_encoding",
+]
+NAME = "load-533"
+
+
+def told(name: str = NAME) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = stores.truth(name)["messages"]
+    return messages
+
+
+def body_of(row: dict[str, Any]) -> bytes:
+    return base64.b64decode(row["body"]) if row["body_encoding"] == "base64" else row["body"].encode()
+
+
+@pytest.mark.parametrize("name", ["clean-533", "clean-430", "ipv6-533", "propcrc-533", "rocks-533"])
+def test_log_is_the_truth_field_by_field(golden: GoldenStore, name: str) -> None:
+    import hashlib
+
+    result = call("log", "-s", golden(name))
+    assert result.code == exit_codes.OK
+    rows = result.lines
+    assert len(rows) == len(told(name))
+    for row, message in zip(rows, told(name), strict=True):
+        assert list(row) == MESSAGE
+        host, _, port = message["storeHost"].rpartition("|")
+        shown = {
+            "topic": message["topic"],
+            "queue_id": message["queueId"],
+            "queue_offset": message["queueOffset"],
+            "phy_offset": message["phyOffset"],
+            "size_bytes": message["storeSize"],
+            "offset_msg_id": message["msgId"],
+            "unique_key": message["properties"].get("UNIQ_KEY"),
+            "tags": message["properties"].get("TAGS"),
+            "keys": [key for key in message["properties"].get("KEYS", "").split(" ") if key],
+            "flag": message["flag"],
+            "sys_flag": message["sysFlag"],
+            "born_timestamp_ms": message["bornTimestamp"],
+            "store_timestamp_ms": message["storeTimestamp"],
+            "reconsume_times": message["reconsumeTimes"],
+            "prepared_transaction_offset": message["preparedTransactionOffset"],
+            "body_crc": message["bodyCRC"],
+            "crc": "ok",
+            "body_size_bytes": message["bodyLength"],
+        }
+        assert {key: row[key] for key in shown} == shown
+        assert row["store_host"] == (f"[::1]:{port}" if ":" in host else f"{host}:{port}")
+        is_compressed = message["sysFlag"] & 1
+        sha256 = message["plainSha256"] if is_compressed else message["bodySha256"]
+        assert hashlib.sha256(body_of(row)).hexdigest() == sha256
+        assert (row["compression"] != "none") == bool(is_compressed)
+
+
+def test_log_as_one_document_with_ranges(golden: GoldenStore) -> None:
+    result = call("log", "-s", golden(NAME), "-o", "json", "--all", "--no-body", "--from", 100_000, "--to", 300_000)
+    assert list(result.json) == ["messages", "findings"]
+    rows = result.json["messages"]
+    assert [r["phy_offset"] for r in rows if "topic" in r] == [
+        m["phyOffset"] for m in told() if 100_000 <= m["phyOffset"] < 300_000
+    ]
+    assert [r for r in rows if "kind" in r] == [
+        {"kind": "blank", "phy_offset": 130711, "size_bytes": 361, "code": None},
+        {"kind": "blank", "phy_offset": 261587, "size_bytes": 557, "code": None},
+    ]
+    assert "body" not in rows[0]
+    assert (result.json["findings"], result.code) == ([], exit_codes.OK)
+
+
+def test_log_goes_on_behind_damage(damaged: DamagedStore) -> None:
+    root = damaged(NAME, "zero-page-mid", "clean")
+    result = call("log", "-s", root, "-o", "json", "--all", "--no-body")
+    assert result.code == exit_codes.FINDINGS
+    # The first record that is hit loses only properties, which no checksum covers: brokers keep it as well.
+    stop = stores.outcomes(NAME)["zero-page-mid/crash"]["afterLoad"]["maxPhyOffset"]
+    behind = next(m["phyOffset"] for m in told() if m["phyOffset"] >= 581632 + 4096)
+    rows = result.json["messages"]
+    kept = [m["phyOffset"] for m in told() if not stop <= m["phyOffset"] < behind]
+    assert [r["phy_offset"] for r in rows if "topic" in r] == kept
+    ranges = [r for r in rows if r.get("kind") in ("damage", "zeros") and r["phy_offset"] < behind]
+    assert (ranges[0]["phy_offset"], sum(r["size_bytes"] for r in ranges)) == (stop, behind - stop)
+    assert [found["code"] for found in result.json["findings"]] == ["L003", "L002"]
+
+
+def test_pull_is_one_document(golden: GoldenStore) -> None:
+    result = call("pull", "Calm_audit", 0, "-s", golden(NAME), "-o", "json", "--max", 5, "--offset", 10)
+    assert result.code == exit_codes.OK
+    document = result.json
+    assert list(document) == [
+        "topic",
+        "queue_id",
+        "offset",
+        "status",
+        "next_begin_offset",
+        "min_offset",
+        "max_offset",
+        "messages",
+    ]
+    assert [list(message) for message in document["messages"]] == [MESSAGE] * 5
+    assert [m["queue_offset"] for m in document.pop("messages")] == [10, 11, 12, 13, 14]
+    assert document == {
+        "topic": "Calm_audit",
+        "queue_id": 0,
+        "offset": 10,
+        "status": "FOUND",
+        "next_begin_offset": 15,
+        "min_offset": 0,
+        "max_offset": 517,
+    }
+
+
+def test_pull_by_time_and_group(golden: GoldenStore) -> None:
+    store = golden(NAME)
+    known = [m for m in told() if (m["topic"], m["queueId"]) == ("Calm_bills", 0)]
+    time_ms = known[100]["storeTimestamp"]
+    lower = next(m["queueOffset"] for m in known if m["storeTimestamp"] >= time_ms)
+    upper = max(m["queueOffset"] for m in known if m["storeTimestamp"] <= time_ms)
+
+    def start(*options: object) -> int:
+        document = call("pull", "Calm_bills", 0, "-s", store, "-o", "json", "--max", 1, "--no-body", *options).json
+        offset: int = document["offset"]
+        return offset
+
+    assert start("--time", time_ms) == lower
+    assert start("--time", time_ms, "--boundary", "lower") == lower
+    assert start("--time", time_ms, "--boundary", "upper") == upper
+    assert start("--group", "Calm_g1") == stores.truth(NAME)["consumerOffsets"]["Calm_bills@Calm_g1"]["0"]
+    unknown = call("pull", "Calm_bills", 0, "-s", store, "-o", "json", "--group", "nobody")
+    assert (unknown.code, unknown.json["offset"]) == (exit_codes.OK, 0)
+    assert "nobody" in unknown.err
+
+
+def test_pull_without_a_queue_is_an_answer(golden: GoldenStore) -> None:
+    result = call("pull", "Nobody", 3, "-s", golden(NAME), "-o", "json")
+    assert (result.code, result.json["status"], result.json["messages"]) == (0, "NO_MATCHED_LOGIC_QUEUE", [])
+    assert "no queue 3" in result.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("pull", "Calm_audit", 0, "--offset", 1, "--time", 5),
+        ("pull", "Calm_audit", 0, "--boundary", "lower"),
+        ("pull", "Calm_audit", 0, "--raw-body", "--no-body"),
+        ("pull", "Calm_audit", -1),
+        ("dump-cq", "Calm_audit"),
+        ("dump-cq",),
+        ("dump-cq", "Calm_audit", 0, "--all"),
+        ("query-key", "Calm_audit", "k", "--source", "guess"),
+        ("log", "--from", "-5"),
+    ],
+)
+def test_wrong_usage(golden: GoldenStore, words: tuple[object, ...]) -> None:
+    result = call(*words, "-s", golden(NAME))
+    assert result.code == exit_codes.USAGE
+    assert "Traceback" not in result.err
+    assert result.err.splitlines()[-1].startswith("error: ")
+
+
+def test_get(golden: GoldenStore) -> None:
+    store, message = golden(NAME), told()[77]
+    by_offset = call("get", message["phyOffset"], "-s", store, "-o", "json")
+    assert by_offset.code == exit_codes.OK
+    assert list(by_offset.json) == MESSAGE
+    assert by_offset.json["offset_msg_id"] == message["msgId"]
+    assert call("get", message["msgId"], "-s", store, "-o", "json").json == by_offset.json
+    unique = message["properties"]["UNIQ_KEY"]
+    assert call("get", unique, "--topic", message["topic"], "-s", store, "-o", "json").json == by_offset.json
+    people = call("get", message["phyOffset"], "-s", store)
+    assert message["msgId"] in people.out
+
+
+def test_get_of_nothing(golden: GoldenStore) -> None:
+    result = call("get", "12345", "-s", golden(NAME), "-o", "json")
+    assert (result.code, list(result.json)) == (exit_codes.FAILED, ["error"])
+    assert result.err.startswith("error: no message '12345'")
+
+
+def test_bodies(golden: GoldenStore) -> None:
+    store = golden("clean-533")
+    compressed = next(m for m in told("clean-533") if m["sysFlag"] & 1)
+    plain = call("get", compressed["phyOffset"], "-s", store, "-o", "json").json
+    raw = call("get", compressed["phyOffset"], "-s", store, "-o", "json", "--raw-body").json
+    without = call("get", compressed["phyOffset"], "-s", store, "-o", "json", "--no-body").json
+    assert len(body_of(plain)) == compressed["plainLength"]
+    assert (len(body_of(raw)), raw["body_encoding"]) == (compressed["bodyLength"], "base64")
+    assert list(without) == MESSAGE[:-2]
+
+
+def test_a_wrong_checksum_is_told(store_copy: StoreCopy) -> None:
+    store = Damageable(store_copy(NAME), stores.truth(NAME))
+    store.flip(record=5, field="body")
+    result = call("get", told()[5]["phyOffset"], "-s", store.root, "-o", "json")
+    assert (result.code, result.json["crc"]) == (exit_codes.FINDINGS, "bad")
+    assert "L001" in result.err
+
+
+def test_query_key(golden: GoldenStore) -> None:
+    asked = next(q for q in stores.truth(NAME)["keyQueries"] if q["phyOffsets"])
+    result = call("query-key", asked["topic"], asked["key"], "-s", golden(NAME), "-o", "json")
+    assert list(result.json) == [
+        "topic",
+        "key",
+        "source",
+        "index_last_phy_offset",
+        "index_last_timestamp_ms",
+        "messages",
+    ]
+    assert [m["phy_offset"] for m in result.json["messages"]] == asked["phyOffsets"]
+    last = stores.truth(NAME)["afterLoad"]["indexFiles"][-1]
+    assert result.json["index_last_phy_offset"] == last["endPhyOffset"]
+    assert result.json["index_last_timestamp_ms"] == last["endTimestamp"]
+    scanned = call("query-key", asked["topic"], asked["key"], "-s", golden(NAME), "-o", "json", "--source", "scan")
+    assert scanned.json == {**result.json, "source": "scan"}
+    nothing = call("query-key", asked["topic"], "no-such-key", "-s", golden(NAME), "-o", "json")
+    assert (nothing.code, nothing.json["messages"]) == (exit_codes.OK, [])
+
+
+@pytest.mark.parametrize("name", ["clean-497", "cqext-533", "bcq-533"])
+def test_dump_cq_of_everything(golden: GoldenStore, name: str) -> None:
+    result = call("dump-cq", "--all", "--resolve", "-s", golden(name))
+    assert (result.code, result.err) == (exit_codes.OK, "")
+    found: dict[tuple[str, int], list[list[int]]] = {}
+    for row in result.lines:
+        expected = ["topic", "queue_id", "queue_offset", "phy_offset", "size_bytes", "tags_code"]
+        expected += ["store_timestamp_ms", "batch_size"] if "batch_size" in row else []
+        expected += ["ext"] if "ext" in row else []
+        assert list(row) == [*expected, "record"]
+        entry = [row["queue_offset"], row["phy_offset"], row["size_bytes"], row["tags_code"]]
+        entry += [row["batch_size"]] if "batch_size" in row else []
+        if "ext" in row:
+            assert list(row["ext"]) == ["tags_code", "store_timestamp_ms", "bitmap"]
+            entry = [*entry[:3], row["ext"]["tags_code"], -1, row["ext"]["tags_code"], row["ext"]["store_timestamp_ms"]]
+        found.setdefault((row["topic"], row["queue_id"]), []).append(entry)
+    queues = stores.truth(name)["afterLoad"]["queues"]
+    assert found == {(q["topic"], q["queueId"]): q["entries"] for q in queues if q["entries"]}
+
+
+def test_dump_cq_resolves_and_compares(damaged: DamagedStore) -> None:
+    result = call("dump-cq", "Calm_audit", 0, "--resolve", "-o", "json", "-s", damaged(NAME, "cq-foreign", "clean"))
+    assert result.code == exit_codes.FINDINGS
+    [wrong] = [row for row in result.json["entries"] if row["record"]["topic"] != "Calm_audit"]
+    assert [(f["code"], f["queue_offset"]) for f in result.json["findings"]] == [("Q002", wrong["queue_offset"])]
+
+
+def test_dump_cq_part_and_missing_queue(golden: GoldenStore) -> None:
+    part = call("dump-cq", "Calm_audit", 0, "--from", 198, "--to", 203, "-s", golden(NAME))
+    assert [row["queue_offset"] for row in part.lines] == [198, 199, 200, 201, 202]
+    missing = call("dump-cq", "Nobody", 0, "-s", golden(NAME))
+    assert missing.code == exit_codes.FAILED
+    assert missing.err.startswith("error: no queue 0 of topic 'Nobody'")
+
+
+def test_dump_index(golden: GoldenStore) -> None:
+    rows = call("dump-index", "-s", golden(NAME)).lines
+    headers = stores.truth(NAME)["afterLoad"]["indexFiles"]
+    assert list(rows[0]) == ["file", "slot", "entry", "key_hash", "phy_offset", "store_timestamp_ms", "previous"]
+    for header in headers:
+        own = [row for row in rows if row["file"] == header["file"]]
+        assert [row["entry"] for row in own] == list(range(1, header["indexCount"]))
+        assert own[-1]["phy_offset"] == header["endPhyOffset"]
+        assert {row["slot"] == row["key_hash"] % 500 for row in own} == {True}
+    slot = rows[-1]["slot"]
+    chain = call("dump-index", "-s", golden(NAME), "--file", headers[-1]["file"], "--slot", slot).lines
+    assert chain == [row for row in reversed(rows) if (row["file"], row["slot"]) == (headers[-1]["file"], slot)]
+    assert call("dump-index", "-s", golden(NAME), "--file", "1").code == exit_codes.FAILED
+
+
+def test_lag(golden: GoldenStore) -> None:
+    result = call("lag", "-s", golden(NAME), "-o", "json")
+    assert list(result.json) == ["groups"]
+    ends = {(q["topic"], q["queueId"]): (q["min"], q["max"]) for q in stores.truth(NAME)["afterLoad"]["queues"]}
+    expected = [
+        {
+            "group": group,
+            "topic": topic,
+            "queue_id": int(queue_id),
+            "offset": offset,
+            "min_offset": ends[topic, int(queue_id)][0],
+            "max_offset": ends[topic, int(queue_id)][1],
+            "lag": ends[topic, int(queue_id)][1] - offset,
+        }
+        for name, offsets in stores.truth(NAME)["consumerOffsets"].items()
+        for topic, group in [name.split("@")]
+        for queue_id, offset in offsets.items()
+    ]
+    assert result.json["groups"] == sorted(expected, key=lambda r: (r["group"], r["topic"], r["queue_id"]))
+    table = list(csv.reader(io.StringIO(call("lag", "-s", golden(NAME), "-o", "csv", "--group", "Calm_g2").out)))
+    assert table[0] == ["group", "topic", "queue_id", "offset", "min_offset", "max_offset", "lag"]
+    assert {row[0] for row in table[1:]} == {"Calm_g2"}
+
+
+def test_info_of_several_stores(golden: GoldenStore) -> None:
+    result = call("info", "-s", golden(NAME), "-s", f"dead={golden('crash-497')}", "-o", "json")
+    assert list(result.json) == ["stores"]
+    clean, dead = result.json["stores"]
+    contract = ["store", "path", "last_exit", "broker_version", "commitlog", "queues", "index", "groups", "checkpoint"]
+    assert [key for key in clean if key in contract] == contract
+    assert list(clean["broker_version"]) == ["assumed", "possible", "evidence"]
+    assert (clean["store"], clean["last_exit"], clean["would_start"]["starts"]) == (NAME, "clean", True)
+    assert (dead["store"], dead["last_exit"]) == ("dead", "crash")
+    assert dead["broker_version"]["assumed"].startswith("4.")
+    assert [found["code"] for found in dead["findings"]] == ["S001"]
+    assert result.code == exit_codes.OK
+
+
+def test_info_says_why_a_broker_would_not_start(damaged: DamagedStore) -> None:
+    result = call("info", "-s", damaged(NAME, "log-mid-short", "clean"), "-o", "json")
+    [document] = result.json["stores"]
+    assert document["would_start"]["starts"] is False
+    assert "bytes long instead of" in document["would_start"]["reason"]
+    assert "L009" in [found["code"] for found in document["findings"]]
+    assert result.code == exit_codes.FINDINGS
+
+
+def test_tail(golden: GoldenStore) -> None:
+    rows = call("tail", "-n", 3, "-s", golden(NAME), "--no-body").lines
+    assert [row["phy_offset"] for row in rows] == [m["phyOffset"] for m in told()[-3:]]
+    rows = call("tail", "-n", 2, "-s", golden(NAME), "--topic", "Calm_bills").lines
+    assert [row["phy_offset"] for row in rows] == [m["phyOffset"] for m in told() if m["topic"] == "Calm_bills"][-2:]
+
+
+def test_tail_follows_until_interrupted(store_copy: StoreCopy) -> None:
+    store = Damageable(store_copy(NAME), stores.truth(NAME))
+    last = store.message(-1)
+    data = store.read(last["phyOffset"], last["storeSize"])
+    store.zero(last["phyOffset"], last["storeSize"])
+    process = subprocess.Popen(
+        command("tail", "-n", 1, "--follow", "-s", store.root), cwd=ROOT, env=environment(), stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        assert json.loads(process.stdout.readline())["phy_offset"] == store.message(-2)["phyOffset"]
+        store.write(last["phyOffset"], data)
+        assert json.loads(process.stdout.readline())["phy_offset"] == last["phyOffset"]
+    finally:
+        process.send_signal(2)
+        assert process.wait(30) == exit_codes.INTERRUPTED
+
+
+@pytest.mark.parametrize("words", [("pull", "Rocks_orders", 0), ("dump-cq", "--all"), ("lag",)])
+def test_queues_in_rocksdb_are_one_clear_error(golden: GoldenStore, words: tuple[object, ...]) -> None:
+    result = call(*words, "-s", golden("rocks-533"))
+    assert result.code == exit_codes.FAILED
+    [line] = result.err.splitlines()
+    assert line.startswith("error: queues are kept in RocksDB")
+
+
+READS = (
+    ("info",),
+    ("log", "--max", 20),
+    ("dump-cq", "--all"),
+    ("dump-index",),
+    ("lag",),
+    ("pull", "Calm_audit", 0),
+    ("get", 0),
+    ("query-key", "Calm_audit", "shared9"),
+    ("tail",),
+)
+
+
+@pytest.mark.parametrize("words", READS)
+def test_nothing_is_changed_on_a_read_only_tree(
+    store_copy: StoreCopy, read_only: Callable[[Path], Path], words: tuple[object, ...]
+) -> None:
+    root = store_copy(NAME)
+    for folder, _, files in os.walk(root):
+        for name in files:
+            os.chmod(Path(folder, name), stat.S_IRUSR)
+        os.chmod(folder, stat.S_IRUSR | stat.S_IXUSR)
+    read_only(root)
+    try:
+        result = call(*words, "-s", root, "-o", "json")
+        assert (result.code, result.err) == (exit_codes.OK, "")
+        assert result.json
+    finally:
+        for folder, _, _ in os.walk(root):
+            os.chmod(folder, stat.S_IRWXU)
+
+
+@pytest.mark.parametrize("missing", ["config", "index", "checkpoint", "consumequeue", "commitlog"])
+@pytest.mark.parametrize("words", READS)
+def test_parts_may_be_missing(store_copy: StoreCopy, missing: str, words: tuple[object, ...]) -> None:
+    import shutil
+
+    root = store_copy(NAME)
+    path = root / missing
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    result = call(*words, "-s", root, "-o", "json")
+    assert result.code in (exit_codes.OK, exit_codes.FINDINGS, exit_codes.FAILED)
+    assert "Traceback" not in result.err
+    document = result.json
+    if result.code == exit_codes.FAILED:
+        assert words[0] == "get"
+        assert missing == "commitlog"
+        assert list(document) == ["error"]
+
+
+@pytest.mark.parametrize(
+    "words", [("get", 0), ("pull", "Calm_audit", 0), ("query-key", "Calm_audit", "shared9"), ("lag",)]
+)
+def test_point_reads_load_nothing_heavy(golden: GoldenStore, words: tuple[object, ...]) -> None:
+    code = (
+        "import sys; from rmqctl.app import main; code = main(sys.argv[1:]);"
+        "print({'numpy', 'pyarrow', 'rich', 'pyspark', 'duckdb'} & set(sys.modules), code, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, words), "-s", golden(NAME), "-o", "json"],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr.splitlines()[-1] == "set() 0"
+
+
+def test_several_log_folders(store_copy: StoreCopy, tmp_path: Path) -> None:
+    root = store_copy(NAME)
+    other = tmp_path / "second"
+    other.mkdir()
+    for path in sorted((root / "commitlog").iterdir())[1::2]:
+        path.rename(other / path.name)
+    config = tmp_path / "broker.conf"
+    config.write_text(f"storePathRootDir={root}\nstorePathCommitLog={root}/commitlog,{other}\n")
+    result = call("log", "-c", config, "--no-body", "-o", "ndjson")
+    assert [row["phy_offset"] for row in result.lines] == [m["phyOffset"] for m in told()]
+    assert call("pull", "Calm_audit", 0, "-c", config, "-o", "json", "--max", 517).json["status"] == "FOUND"
+
+
+def test_topics_that_are_no_utf8(store_copy: StoreCopy) -> None:
+    root = store_copy(NAME)
+    os.rename(root / "consumequeue/Calm_audit", os.fsencode(root / "consumequeue") + b"/Calm_\xff")
+    listed = {row["topic"] for row in call("dump-cq", "--all", "-s", root).lines}
+    assert "Calm_\ufffd" in listed
+    assert call("pull", "Calm_\ufffd", 0, "-s", root, "-o", "json").json["status"] == "FOUND"
+    assert call("pull", os.fsdecode(b"Calm_\xff"), 0, "-s", root, "-o", "json").json["status"] == "FOUND"
