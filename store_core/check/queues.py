@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -24,6 +25,7 @@ from store_core.read.records import read_message
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
 
+_RUNS_LOOKED_AT: Final = 8  # a run goes on from one of so many before it
 _SPAN: Final = 8  # a slice of entries is read at once if it is no more than so many times the rows it serves
 
 
@@ -63,9 +65,19 @@ class _QueueCheck:
         self.numbering = number_rows(self.rows.rows(self.key))
         self.matched = Intervals()  # numbers whose entry points to the record with that number
         self.found_rows = Intervals()  # rows that such an entry points to
+        self.runs: list[_Run] = []
         self._compare()
         drifted = self._check_unmatched_entries() if self.files is not None else np.empty(0, np.int64)
         self._check_rows_without_entry(np.sort(drifted))
+        for run in sorted(self.runs, key=lambda run: run.begin):
+            self._say(
+                run.code,
+                run.text.format(n=_count(run.stop - run.begin, run.noun)),
+                run.begin,
+                run.phy_offset,
+                run.size_bytes,
+                severity=run.severity,
+            )
         if self.numbering.superseded and self.numbering.repeated:
             self._say(
                 "Q006",
@@ -239,10 +251,12 @@ class _QueueCheck:
     def _say_missing(self, rows: Rows, number: int) -> None:
         first = int(rows["phy_offset"][0])
         severity: Severity | None = None
-        message = f"{_count(len(rows), 'message')} without an entry"
+        text = "{n} without an entry"
         if self.undispatched_from is not None and first >= self.undispatched_from:
-            severity, message = "info", f"{message}: what a broker dispatches next"
-        self._say("Q006", message, number, first, int(rows["size_bytes"].sum()), severity=severity)
+            severity, text = "info", text + ": what a broker dispatches next"
+        self._note(
+            _Run("Q006", text, "message", severity, number, number + len(rows), first, int(rows["size_bytes"].sum()))
+        )
 
     # Saying it
 
@@ -263,9 +277,17 @@ class _QueueCheck:
         noun: str = "entry",
         severity: Severity | None = None,
     ) -> None:
-        message = text.format(n=_count(stop - begin, noun))
         at = None if phy_offset is None else int(phy_offset)
-        self._say(code, message, begin, at, (stop - begin) * ENTRY_SIZE_BYTES, severity=severity)
+        self._note(_Run(code, text, noun, severity, begin, stop, at, (stop - begin) * ENTRY_SIZE_BYTES))
+
+    def _note(self, run: _Run) -> None:
+        """Keep a run to be said, as part of the one in front where it goes on."""
+        for known in reversed(self.runs[-_RUNS_LOOKED_AT:]):
+            if known.stop == run.begin and known.kind == run.kind:
+                known.stop = run.stop
+                known.size_bytes += run.size_bytes
+                return
+        self.runs.append(run)
 
     def _say(
         self,
@@ -298,6 +320,24 @@ class _QueueCheck:
             if segment is not None
             else f"{paths.CONSUMEQUEUE}/{self.key.topic}/{self.key.queue_id}"
         )
+
+
+@dataclass(slots=True)
+class _Run:
+    """Numbers [begin, stop) that have the same thing wrong with them; ``text`` has a place {n} for how many ``noun``."""
+
+    code: str
+    text: str
+    noun: str
+    severity: Severity | None
+    begin: int
+    stop: int
+    phy_offset: int | None
+    size_bytes: int
+
+    @property
+    def kind(self) -> tuple[str, str, str, Severity | None]:
+        return self.code, self.text, self.noun, self.severity
 
 
 def _count(number: int, noun: str) -> str:

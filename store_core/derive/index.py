@@ -17,6 +17,7 @@ from store_core.scan.frames import FrameTable
 from store_core.storage.spool import Spool
 
 _CHUNK_SIZE_BYTES: Final = 1 << 20
+_SLOTS_AT_ONCE: Final = 1 << 18
 _LARGEST_SECONDS: Final = (1 << 31) - 1
 Array = NDArray[Any]
 
@@ -192,7 +193,9 @@ class IndexBuilder:
     def _seal(self) -> None:
         """The open file is complete: its slots and header go to the scratch file."""
         header, base = self._header, self._base
-        self._spool.write(base + index.slot_at(0), self._slots.astype(f">{index.SLOT.fields[0].type}").tobytes())
+        for at in range(0, self._slot_count, _SLOTS_AT_ONCE):
+            part = self._slots[at : at + _SLOTS_AT_ONCE].astype(f">{index.SLOT.fields[0].type}")
+            self._spool.write(base + index.slot_at(at), part.tobytes())
         self._spool.write(base, header.pack())
         full = self._is_full
         self._done.append(

@@ -18,7 +18,7 @@ from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey
 
 ENTRY_SIZE_BYTES: Final = queue.ENTRY.size_bytes
-_NOT_WRITTEN: Final = (0, 0, 0)
+_ZEROS: Final = bytes(READ_ROWS * ENTRY_SIZE_BYTES)
 FILLER: Final = (queue.FILLER_PHY_OFFSET, queue.FILLER_SIZE_BYTES, queue.FILLER_TAGS_CODE)
 Entry = tuple[int, int, int]  # phy_offset, size_bytes, tags_code
 GapEntry = Callable[[QueueKey, int], Entry | None]
@@ -168,15 +168,18 @@ class QueueBuilder:
             skip = max(skip - stretch.count, 0)
 
     def _content(self, key: QueueKey, start: int, end: int) -> Iterator[bytes]:
-        """Entries [start, end) of a queue as bytes, by the chunk."""
+        """Entries [start, end) of a queue as bytes, by the chunk; zeros behind the last message."""
         numbering = self._numbering(key)
-        for at in range(start, end, READ_ROWS):
-            yield self._chunk(key, numbering, at, min(at + READ_ROWS, end)).tobytes()
+        used = min(numbering.end_queue_offset, end)
+        for at in range(start, used, READ_ROWS):
+            yield self._chunk(key, numbering, at, min(at + READ_ROWS, used)).tobytes()
+        for at in range(max(used, start), end, READ_ROWS):
+            yield _ZEROS[: min(READ_ROWS, end - at) * ENTRY_SIZE_BYTES]
 
     def _chunk(self, key: QueueKey, numbering: Numbering, start: int, end: int) -> Array:
         entries = np.zeros(end - start, queue.ENTRY.dtype)
-        first, queue_end = numbering.first_queue_offset, numbering.end_queue_offset
-        entries[: max(min(queue_end, end) - start, 0)] = FILLER
+        first = numbering.first_queue_offset
+        entries[:] = FILLER
         if start < first:
             self._carry(key, entries[: first - start], start)
         if self._gap_entry is not None:

@@ -15,7 +15,7 @@ from store_core.scan.frames import FrameTable
 from store_core.storage.spool import Spool
 from store_core.storage.store import QueueKey
 
-RUN_ROWS: Final = 1 << 18  # 10 MB
+RUN_ROWS: Final = 1 << 17  # 5 MB
 READ_ROWS: Final = 1 << 15
 
 
