@@ -138,6 +138,8 @@ def _config_marks(store: Store) -> Iterator[Mark]:
 
 def _checkpoint_marks(store: Store) -> Iterator[Mark]:
     layout = checkpoint.CHECKPOINT
+    if not (store.root / paths.CHECKPOINT).is_file():
+        return
     data = store.cache.read(store.root / paths.CHECKPOINT, 0, layout.size_bytes)
     values = layout.read(data.ljust(layout.size_bytes, b"\0"))
     if values["confirm_phy_offset"]:

@@ -77,6 +77,8 @@ def load(store: Store, behaviour: Behaviour) -> Loaded:
         or _load_log(store, behaviour, loaded)
         or _load_queues(store, behaviour, loaded)
     )
+    if not loaded.refusal and (store.root / paths.CHECKPOINT).is_dir():
+        loaded.refusal = f"{paths.CHECKPOINT} is a folder"
     if not loaded.refusal:
         loaded.checkpoint = read_checkpoint(store)
         loaded.refusal = _load_index(store, behaviour, loaded) or _load_timer(store, behaviour)

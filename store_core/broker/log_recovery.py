@@ -177,24 +177,40 @@ def _scan(
     on_table: TableSink | None,
     on_progress: Progress | None,
 ) -> None:
-    knows_delays = not rules.behaviour.late_delay_table
     done = 0
     for segment in segments:
-        walk = SegmentWalk(store.log, segment, rules.walk(check_crc=True), segment.phy_offset, segment.end_phy_offset)
-        for table in walk:
-            if on_table is not None:
-                on_table(table)
-            wanted = _to_dispatch(table, rules, queue_end)
-            if wanted is not None:
-                dispatcher.dispatch(wanted, knows_delays=knows_delays)
-            if on_progress is not None:
-                on_progress(done + walk.end - segment.phy_offset)
+        at, ahead = segment.phy_offset, 0
+        while True:
+            walk = SegmentWalk(store.log, segment, rules.walk(check_crc=True), at, segment.end_phy_offset)
+            for table in walk:
+                if on_table is not None:
+                    on_table(table)
+                wanted = _to_dispatch(table, rules, queue_end)
+                if wanted is not None:
+                    dispatcher.dispatch(wanted, knows_delays=not rules.behaviour.late_delay_table)
+                if on_progress is not None:
+                    on_progress(done + walk.end - segment.phy_offset)
+            if not _goes_on_behind_mismatch(walk.stopped, rules):
+                break
+            # It counts the size on, and reads on where the parts end; what it dispatches has no topic and lies at 0.
+            dispatcher.dispatch_nameless(walk.stopped.size_bytes)
+            at = walk.end + walk.stopped.consumed_bytes
+            ahead += walk.stopped.size_bytes - walk.stopped.consumed_bytes
         done += segment.size_bytes
-        result.end_phy_offset, result.stopped = walk.end, walk.stopped
+        result.end_phy_offset, result.stopped = walk.end + ahead, walk.stopped
         if walk.stopped.verdict is not Verdict.BLANK:
             break
     assert result.stopped is not None
-    _judge(result, rules, result.stopped)
+    _judge(result, result.stopped)
+
+
+def _goes_on_behind_mismatch(stopped: Checked, rules: LogRules) -> bool:
+    return (
+        stopped.verdict is Verdict.MISMATCH
+        and stopped.size_bytes > 0
+        and rules.aborted
+        and rules.behaviour.mismatch_is_record
+    )
 
 
 def _to_dispatch(table: FrameTable, rules: LogRules, queue_end: int) -> FrameTable | None:
@@ -209,15 +225,13 @@ def _to_dispatch(table: FrameTable, rules: LogRules, queue_end: int) -> FrameTab
     return select(table, behind) if behind.any() else None
 
 
-def _judge(result: LogRecovery, rules: LogRules, stopped: Checked) -> None:
+def _judge(result: LogRecovery, stopped: Checked) -> None:
     where = result.end_phy_offset
     if stopped.verdict is Verdict.OUT_OF_MEMORY:
         result.refusal = (
             f"the record at {where} claims {stopped.size_bytes} bytes: recovery asks for an array of that size,"
             " which exceeds the VM limit (OutOfMemoryError)"
         )
-    elif stopped.verdict is Verdict.MISMATCH and rules.aborted and rules.behaviour.mismatch_is_record:
-        result.refusal = f"the parts of the record at {where} do not add up: recovery dispatches it and fails"
     elif stopped.scratch_bytes >= HEAP_DEPENDENT_BYTES:
         result.notes.append(
             f"the record at {where} claims {stopped.scratch_bytes} bytes: with a heap too small for an array of that"
