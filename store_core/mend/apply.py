@@ -11,7 +11,7 @@ from store_core.errors import FailedError, PlanOutOfDateError
 from store_core.mend.change import Change
 from store_core.mend.expect import assert_expected, assert_room
 from store_core.mend.plan import Plan
-from store_core.mend.prepare import Preparation
+from store_core.mend.prepare import RESERVE_FILE, Preparation
 from store_core.mend.settle import Outcome, changing, remove_change, settle, take_back
 from store_core.storage.failure import failed
 from store_core.storage.journal import Journal, State, list_ids, read_journal, start_journal
@@ -125,6 +125,7 @@ def _give_up(writer: Writer, lock: StoreLock, before: set[str]) -> None:
         for id in set(list_ids(writer.root)) - before:
             journal = read_journal(writer.root, id)
             if journal.state is State.PREPARED:
+                writer.unlink(f"{journal.folder}/{RESERVE_FILE}")
                 journal.mark(writer, State.UNDONE)
             remove_change(writer, journal)
         if lock.created:

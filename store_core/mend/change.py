@@ -109,7 +109,6 @@ class Change:
         if self._exists(new.staged):
             self._make_missing_folders(path)
             self._move(new.staged, path)
-        self._advance(new.size_bytes)
 
     def _move(self, source: str, path: str) -> None:
         """Give a file of ours its place; where a file system ends between them, a copy of it."""

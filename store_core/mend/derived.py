@@ -73,25 +73,36 @@ class DerivedChanges:
 class Derivation:
     """Queues and index built from a log. A context: its scratch files vanish with it.
 
-    ``log_store`` is the store with the log as it will be; ``store`` the store as it is.
+    ``log_store`` is the store with the log as it will be; ``store`` the store as it is. ``include_bad_crc``: records
+    with a wrong body checksum count too, as dispatch takes them.
     """
 
-    def __init__(self, store: Store, log_store: Store, scratch: Path, *, batch_topics: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        store: Store,
+        log_store: Store,
+        scratch: Path,
+        *,
+        batch_topics: Iterable[str] = (),
+        include_bad_crc: bool = False,
+    ) -> None:
         self._store = store
         self._stack = ExitStack()
         self.sizes = index_sizes(store)
         style = index_style(store, self.sizes.slots, self.sizes.entries)
-        self._dispatcher = Dispatcher(dispatch_rules(store, batch_topics=batch_topics))
+        self._dispatcher = Dispatcher(dispatch_rules(store, batch_topics=batch_topics, include_bad_crc=include_bad_crc))
         spooler = QueueSpooler(self._dispatcher, scratch)
         names = [path.name for path in store.index_files]
         self._index = IndexBuilder(
             scratch, self.sizes.slots, self.sizes.entries, names, counts_every_put=style.counts_every_put
         )
         self._stack.callback(self._index.close)
-        options = ScanOptions(check_crc=False, index_keys=True, index_tags=style.tags)
+        options = ScanOptions(
+            check_crc=not include_bad_crc and log_store is store, index_keys=True, index_tags=style.tags
+        )
         for table in scan_log(log_store, options=options):
             spooler.add(table)
-            self._index.add(table)
+            self._index.add(table, include_bad_crc)
         self.rows = self._stack.enter_context(spooler.finish())
         self.index_files: list[IndexFileResult] = self._index.finish()
         self._log_min = log_store.log.min_phy_offset

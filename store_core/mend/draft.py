@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from store_core.mend.content import Built, Content, Piece
 from store_core.mend.plan import Op, Plan, Step, Witness
 from store_core.storage.digest import Digest, digest_file, digest_range
+from store_core.storage.failure import failed
 from store_core.storage.places import Places
 
 
@@ -16,7 +18,7 @@ class Draft:
     """Collects steps for a store. Reads what the steps expect, changes nothing.
 
     Paths may be given real or relative to the root; those of a log folder outside the root need it in
-    ``writable_roots``. All methods raise OSError where a file cannot be read, UsageError for a path that may not be
+    ``writable_roots``. All methods raise FailedError where a file cannot be read, UsageError for a path that may not be
     written to, ValueError for a step that makes no sense.
     """
 
@@ -42,7 +44,8 @@ class Draft:
     def set_length(self, path: Path | str, size_bytes: int, *, why: str = "") -> None:
         """Cut a file, or extend it by zeros."""
         name, now = self._now(path)
-        cut = digest_range(self.places.resolve(name), size_bytes, max(0, now - size_bytes))
+        with _reading():
+            cut = digest_range(self.places.resolve(name), size_bytes, max(0, now - size_bytes))
         self._steps.append(Step(Op.SET_LENGTH, name, None, size_bytes, cut.crc32c, now, why=why))
 
     def set_mtime(self, path: Path | str, mtime_ns: int, *, why: str = "") -> None:
@@ -99,7 +102,8 @@ class Draft:
     def depend_on(self, path: Path | str) -> None:
         """The plan holds only while this file, which it does not change, keeps its length and modification time."""
         name = self.places.name(path)
-        info = os.stat(self.places.root / name)
+        with _reading():
+            info = os.stat(self.places.root / name)
         self._witnesses.append(Witness(name, info.st_size, info.st_mtime_ns))
 
     def plan(self, kind: str, policy: str | None = None) -> Plan:
@@ -110,18 +114,29 @@ class Draft:
         self, op: Op, path: Path | str, offset: int, size_bytes: int, content: Content | Built | None, why: str
     ) -> None:
         name, now = self._now(path)
-        found = digest_range(self.places.resolve(name), offset, size_bytes)
+        with _reading():
+            found = digest_range(self.places.resolve(name), offset, size_bytes)
         self._steps.append(Step(op, name, offset, size_bytes, found.crc32c, now, content, why=why))
 
     def _whole(self, path: Path | str) -> tuple[str, Digest]:
         name = self._writable(path)
-        return name, digest_file(self.places.resolve(name))
+        with _reading():
+            return name, digest_file(self.places.resolve(name))
 
     def _now(self, path: Path | str) -> tuple[str, int]:
         name = self._writable(path)
-        return name, os.stat(self.places.resolve(name), follow_symlinks=False).st_size
+        with _reading():
+            return name, os.stat(self.places.resolve(name), follow_symlinks=False).st_size
 
     def _writable(self, path: Path | str) -> str:
         name = self.places.name(path)
         self.places.resolve(name)
         return name
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise failed(error, "cannot read what the plan would change") from error

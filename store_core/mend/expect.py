@@ -89,8 +89,13 @@ def _not_empty_then(plan: Plan, path: str, real: Path, writer: Writer) -> Iterat
 
 
 def work_size_bytes(plan: Plan) -> int:
-    """What ``on_progress`` counts up to while the plan is applied: bytes kept, built and written."""
-    return sum(expected_range(step)[1] + (step.size_bytes or 0) for step in plan.steps)
+    """What ``on_progress`` counts up to while a plan is applied: bytes kept, made and written (as far as sizes are known)."""
+    return sum(expected_range(step)[1] + _made_bytes(step) for step in plan.steps)
+
+
+def _made_bytes(step: Step) -> int:
+    times = (step.op in RANGES) + (step.op in NEW_FILES or isinstance(step.content, Built))
+    return times * (step.size_bytes or 0)
 
 
 def assert_room(plan: Plan, writer: Writer) -> None:

@@ -74,12 +74,12 @@ class MendedLog:
 def mended_log(store: Store, fences: Iterable[Fence], end_phy_offset: int, *, cut: bool = False) -> MendedLog:
     """The log closed by ``fences``, clean behind ``end_phy_offset``, the end of its last record.
 
-    ``cut``: readable records behind the end go too. Raises FailedError where a file cannot be read.
+    ``cut``: readable records behind the end go too, and a segment that starts right there stays, emptied. Raises FailedError where a file cannot be read.
     """
     log = store.log
     size = log.file_size_bytes
     mended = MendedLog(log)
-    kept = _kept_segments(log, end_phy_offset, mended)
+    kept = _kept_segments(log, end_phy_offset + cut, mended)
     segments = {segment.phy_offset: segment for segment in kept}
     for piece in (piece for fence in fences for piece in fence.pieces):
         start = piece.phy_offset - piece.phy_offset % size if size else piece.phy_offset

@@ -12,6 +12,7 @@ from typing import Any, Final
 from store_core.errors import UsageError
 from store_core.mend.content import Built, Content, Piece, Zeros
 from store_core.mend.plan import Op, Plan, Step, Witness
+from store_core.storage.failure import failed
 from store_core.storage.writer import save_file
 
 _FORMAT: Final = "rmqctl plan"
@@ -41,13 +42,23 @@ def plan_to_bytes(plan: Plan) -> bytes:
 
 
 def save_plan(plan: Plan, path: Path | str) -> None:
-    """Write a plan file (``--save``). Raises OSError."""
-    save_file(path, plan_to_bytes(plan))
+    """Write a plan file (``--save``). Raises FailedError."""
+    try:
+        save_file(path, plan_to_bytes(plan))
+    except OSError as error:
+        raise failed(error, "cannot save the plan") from error
 
 
 def load_plan(path: Path | str) -> Plan:
-    """Read a plan file. Raises UsageError where it is none or was changed by hand, OSError where it cannot be read."""
-    return plan_from_bytes(Path(path).read_bytes(), str(path))
+    """Read a plan file. Raises UsageError where it is none, was changed by hand or cannot be read."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise UsageError(
+            f"cannot read the plan: {reason}", path=str(path), to_do="name a file made with --save"
+        ) from error
+    return plan_from_bytes(data, str(path))
 
 
 def plan_from_bytes(data: bytes, path: str) -> Plan:

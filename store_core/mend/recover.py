@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final, Literal
 
 from store_core.broker.versions import Version, behaviour_of
 from store_core.errors import UsageError
 from store_core.findings import Finding
 from store_core.layout import paths
+from store_core.mend.aftermath import outcome_after
 from store_core.mend.as_broker import broker_result
 from store_core.mend.content import Building, Built, Chunk, register_builder
-from store_core.mend.derived import DerivedChanges, Progress
+from store_core.mend.derived import Progress
 from store_core.mend.lost import LostRun, lost_runs
-from store_core.mend.mended import MendedLog
 from store_core.mend.outcome import Outcome
 from store_core.mend.plan import Plan
-from store_core.mend.predict import Prediction, outcome_of, predict
+from store_core.mend.predict import Prediction, predict
 from store_core.mend.salvage import Salvage, salvage
 from store_core.mend.salvage_plan import (
     checkpoint_bytes,
@@ -28,7 +26,6 @@ from store_core.mend.salvage_plan import (
     settings_arguments,
     store_of,
 )
-from store_core.storage.shadow import lay_out_shadow
 from store_core.storage.store import Store
 
 Policy = Literal["keep", "broker", "strict"]
@@ -80,13 +77,7 @@ def recover(
         return _as_broker(store, prediction, last_exit)
     with salvage(store, on_progress=on_progress) as found:
         plan = replace(salvage_plan(store, found), policy=policy)
-        after = _after(
-            store,
-            prediction.assumed,
-            found.mended,
-            (found.queue_changes, found.index_changes),
-            checkpoint_bytes(store, found),
-        )
+        after = _after(store, prediction.assumed, found)
         return Recovery(
             last_exit,
             prediction,
@@ -104,26 +95,17 @@ def _as_broker(store: Store, prediction: Prediction, last_exit: Literal["clean",
         found.queue_changes, found.index_changes = result.queue_changes, result.index_changes
         arguments = {**settings_arguments(store.settings), "version": str(prediction.assumed)}
         plan = replace(salvage_plan(store, found, Built(_BROKER_BUILDER, arguments)), policy="broker")
-        changes = (result.queue_changes, result.index_changes)
-        after = _after(store, prediction.assumed, result.mended, changes, checkpoint_bytes(store, found))
+        after = _after(store, prediction.assumed, found)
         lost = prediction.outcome.lost
         return Recovery(last_exit, prediction, plan, after, lost, tuple(result.derivation.findings))
 
 
-def _after(
-    store: Store, version: Version, mended: MendedLog, changes: tuple[DerivedChanges, ...], checkpoint: bytes | None
-) -> Outcome:
-    """What a broker of this release makes of the mended store: its start is played through on a shadow of it."""
-    new = {file.path: file.read for change in changes for file in change.new}
-    if checkpoint is not None:
-        new[paths.CHECKPOINT] = lambda: iter((checkpoint,))
-    removed = {paths.ABORT, *(path for change in changes for path in change.removed)}
-    with TemporaryDirectory(prefix="rmqctl-") as scratch:
-        root = lay_out_shadow(store.root, Path(scratch), new=new, removed=removed, left_out=(paths.COMMITLOG,))
-        with Store(replace(store.settings, root=root)) as shadow:
-            shadow.__dict__["log"] = mended.log
-            outcome, _ = outcome_of(shadow, behaviour_of(version))
-    return outcome
+def _after(store: Store, version: Version, found: Salvage) -> Outcome:
+    checkpoint = checkpoint_bytes(store, found)
+    files = {} if checkpoint is None else {paths.CHECKPOINT: checkpoint}
+    return outcome_after(
+        store, version, found.mended, (found.queue_changes, found.index_changes), files, removed=(paths.ABORT,)
+    )
 
 
 def _build_as_broker(building: Building) -> Iterator[Chunk]:

@@ -1,0 +1,38 @@
+"""`rmqctl apply`: carry out a saved plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rmqctl.context import Context, exit_for_findings
+from rmqctl.mending import apply_plan, closing_check, plan_blocks, settle_first
+
+
+def apply(
+    ctx: Context, plan_file: Annotated[Path, typer.Argument(metavar="PLAN.json", help="A plan saved with --save.")]
+) -> int:
+    """Carry out a plan that was saved with --save, if the store is still as it was.
+
+    Example: rmqctl apply plan.json -s /data/rocketmq/store
+    """
+    import store_core.mend.builders  # noqa: F401  # plans call the builders by name
+    from store_core.mend.plan_json import load_plan
+
+    settings = ctx.settings()
+    settle_first(ctx, settings.root, wanted=True)
+    plan = load_plan(plan_file)
+    ctx.open_store().close()
+    undo_id = apply_plan(ctx, settings, plan) if plan.steps else None
+    findings = closing_check(ctx, settings)
+    document = {
+        "store": str(settings.root),
+        "plan": plan.summary(),
+        "findings": findings,
+        "applied": True,
+        "undo_id": undo_id,
+    }
+    ctx.emit(document, rows=plan.summary()["steps"], blocks=lambda: plan_blocks(document))
+    return exit_for_findings(findings)

@@ -1,0 +1,41 @@
+"""`rmqctl rebuild`: derived files anew from the log."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from rmqctl.context import Context
+from rmqctl.mending import ApplyOption, SaveOption, carry_out, plan_blocks, settle_first
+
+
+def rebuild(
+    ctx: Context,
+    what: Annotated[str, typer.Argument(metavar="WHAT", help="queues, index, checkpoint, topics or all.")],
+    apply: ApplyOption = False,
+    save: SaveOption = None,
+) -> int:
+    """Build queues, index, checkpoint or missing topics anew from the log; files that are right already stay untouched.
+
+    Nothing is changed without --apply; every replaced file is kept, and `rmqctl undo` brings it back.
+
+    Example: rmqctl rebuild queues -s /data/rocketmq/store --apply
+    """
+    from store_core.mend.rebuild import rebuild as plan_rebuilding
+
+    settings = ctx.settings()
+    settle_first(ctx, settings.root, wanted=apply)
+    with ctx.open_store() as store, ctx.progress("scan", store.log.size_bytes) as bar:
+        result = plan_rebuilding(store, what, on_progress=bar)
+    document: dict[str, Any] = {
+        "store": str(settings.root),
+        "plan": result.plan.summary(),
+        "after": result.after.as_json(),
+        "lost": [],
+        "findings": list(result.findings),
+    }
+    found = bool(result.plan.steps) or any(f.severity != "info" for f in result.findings)
+    code = carry_out(ctx, settings, result.plan, document, apply=apply, save=save, found_something=found)
+    ctx.emit(document, rows=document["plan"]["steps"], blocks=lambda: plan_blocks(document))
+    return code

@@ -1,0 +1,153 @@
+"""`rmqctl recover`: what a broker would do at its next start, what can be kept, and the plan for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rmqctl import exit_codes
+from rmqctl.blocks import Block, Facts, Table, Text
+from rmqctl.context import Context
+from rmqctl.mending import (
+    LOST_COLUMNS,
+    ApplyOption,
+    SaveOption,
+    carry_out,
+    outside_roots,
+    plan_blocks,
+    refuse_unconfirmed,
+    settle_first,
+)
+from rmqctl.options import YesOption
+from store_core.errors import FailedError
+
+if TYPE_CHECKING:
+    from store_core.broker.versions import Version
+    from store_core.storage.store import Store
+
+_MOST_LOST_SHOWN = 15
+
+
+def recover(
+    ctx: Context,
+    policy: Annotated[
+        str,
+        typer.Option(
+            "--policy",
+            help="keep: nothing readable is given up. broker: what the broker would do, without its ghosts. "
+            "strict: as keep, but only if nothing at all is lost.",
+        ),
+    ] = "keep",
+    predict: Annotated[bool, typer.Option("--predict", help="Only tell what a broker would do.")] = False,
+    apply: ApplyOption = False,
+    save: SaveOption = None,
+    yes: YesOption = False,
+) -> int:
+    """Predict what a broker would do to this store at its next start, and plan how to keep everything readable.
+
+    Nothing is changed without --apply; every changed byte is kept, and `rmqctl undo` brings it back.
+
+    Example: rmqctl recover -s /data/rocketmq/store --apply
+    """
+    from store_core.broker.versions import Version
+
+    settings = ctx.settings()
+    settle_first(ctx, settings.root, wanted=apply and not predict)
+    version = Version.parse(settings.broker_version) if settings.broker_version else None
+    if apply:
+        outside_roots(settings)
+    with ctx.open_store() as store:
+        if predict:
+            return _predict(ctx, store, version)
+        from store_core.mend.recover import recover as plan_recovery
+
+        with ctx.progress("scan", store.log.size_bytes) as bar:
+            recovery = plan_recovery(store, policy, version, on_progress=bar)  # type: ignore[arg-type]  # checked there
+    document = {"store": str(settings.root), **recovery.as_json()}
+    lost_something = bool(recovery.lost)
+    if policy == "strict" and apply and lost_something:
+        raise FailedError(
+            "something is lost, and policy strict allows no loss", to_do="look at the dry run; use --policy keep"
+        )
+    refuse_unconfirmed(ctx, recovery.given_up, apply=apply, yes=yes)
+    found = bool(recovery.plan.steps) or lost_something or any(f.severity != "info" for f in recovery.findings)
+    code = carry_out(ctx, settings, recovery.plan, document, apply=apply, save=save, found_something=found)
+    ctx.emit(document, rows="lost", blocks=lambda: _blocks(document))
+    return code
+
+
+def _predict(ctx: Context, store: Store, version: Version | None) -> int:
+    from store_core.mend.predict import predict as play
+
+    with ctx.progress("scan", store.log.size_bytes) as bar:
+        prediction = play(store, version, on_progress=bar)
+    document: dict[str, Any] = {
+        "store": str(store.root),
+        "last_exit": "crash" if store.aborted else "clean",
+        **prediction.as_json(),
+        "findings": [],
+    }
+    ctx.emit(document, rows=[document["prediction"]], blocks=lambda: _prediction_blocks(document))
+    outcome = prediction.outcome
+    return exit_codes.OK if outcome.starts and not outcome.lost_messages else exit_codes.FINDINGS
+
+
+def _blocks(document: dict[str, Any]) -> Iterator[Block]:
+    yield from _prediction_blocks(document)
+    after = document["after"]
+    yield Facts(
+        {
+            "policy": document["plan"]["policy"],
+            "a broker would start": _yes(after["starts"]),
+            "end of the log": after["max_phy_offset"],
+            "messages a broker would lose": after["lost_messages"],
+        },
+        "What can be kept",
+    )
+    lost = document["lost"]
+    if lost:
+        known = sum(run["messages"] or 0 for run in lost)
+        unknown = sum(run["messages"] is None for run in lost)
+        title = f"Lost either way: {known} messages" + (f", and {unknown} ranges nobody can name" if unknown else "")
+        yield Table(lost[:_MOST_LOST_SHOWN], LOST_COLUMNS, title)
+    else:
+        yield Text("Nothing is lost.", "green")
+    yield from plan_blocks(document)
+
+
+def _prediction_blocks(document: dict[str, Any]) -> Iterator[Block]:
+    prediction, version = document["prediction"], document["broker_version"]
+    possible = version["possible"]
+    others = f" (possible: {possible[0]} … {possible[-1]})" if len(possible) > 1 else ""
+    facts = {"last exit": document["last_exit"], "broker": f"{version['assumed']}{others}"}
+    if not prediction["starts"]:
+        facts |= {"would start": "no", "why": prediction["reason"]}
+        yield Facts(facts, "What the broker would do at its next start")
+        return
+    facts |= {
+        "would start": "yes",
+        "recovery": f"{prediction['recovery']}, from {prediction['first_file_scanned'] or 'nowhere'}",
+        "log cut at": prediction["max_phy_offset"],
+        "log files deleted": len(prediction["deleted_commitlog_files"]),
+        "index files deleted": len(prediction["deleted_index_files"]),
+        "messages lost": prediction["lost_messages"],
+        "delivered early": len(prediction["delivered_early"]),
+        "ghosts": len(prediction["ghosts"]),
+    }
+    yield Facts(facts, "What the broker would do at its next start")
+    lost = prediction["lost"]
+    if lost:
+        more = f", the first {_MOST_LOST_SHOWN} of {len(lost)} runs" if len(lost) > _MOST_LOST_SHOWN else ""
+        yield Table(lost[:_MOST_LOST_SHOWN], LOST_COLUMNS, f"What the broker would throw away{more}")
+    for other in document["other_predictions"]:
+        outcome = other["outcome"]
+        told = f"loses {outcome['lost_messages']} messages" if outcome["starts"] else "does not start"
+        yield Text(f"{', '.join(other['versions'])}: {told}, ends at {outcome['max_phy_offset']}.")
+    for note in document["notes"]:
+        yield Text(f"Note: {note}")
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"

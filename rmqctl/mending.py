@@ -1,0 +1,124 @@
+"""What all mending commands share: settle what was interrupted, show the plan, save it, carry it out, check the result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rmqctl import exit_codes
+from rmqctl.blocks import Block, Findings, Table, Text
+from rmqctl.context import Context, confirm, exit_for_findings
+from store_core.errors import UsageError
+from store_core.findings import Finding
+
+if TYPE_CHECKING:
+    from store_core.mend.plan import Plan
+    from store_core.storage.settings import Settings
+
+ApplyOption = Annotated[bool, typer.Option("--apply", help="Carry the plan out. Without it nothing is changed.")]
+SaveOption = Annotated[
+    Path | None, typer.Option("--save", metavar="PLAN.json", help="Save the plan, for `rmqctl apply`.")
+]
+LOST_COLUMNS = ("topic", "queue_id", "first_queue_offset", "last_queue_offset", "messages", "bytes", "keys")
+_MOST_STEPS_SHOWN = 20
+
+
+def settle_first(ctx: Context, root: Path, *, wanted: bool) -> None:
+    """Before a plan is made for applying: finish or take back what an interrupted rmqctl left, and say so."""
+    from store_core.mend.settle import finish_or_roll_back, unfinished
+
+    if not root.is_dir():
+        return
+    if not wanted:
+        if (journal := unfinished(root)) is not None:
+            ctx.warn(f"an interrupted change ({journal.id}) waits here; the next command with --apply settles it")
+        return
+    for settled in finish_or_roll_back(root):
+        ctx.note(f"an interrupted {settled.kind or 'change'} ({settled.id}) was {settled.outcome}")
+
+
+def outside_roots(settings: Settings) -> list[Path]:
+    """Log folders outside the root that may be written to. Raises UsageError for those that were not named."""
+    for path in settings.commitlog_paths:
+        if path not in settings.writable_commitlog_paths:
+            raise UsageError(
+                "the log lies outside the store and is not written to", path=str(path), to_do=f"add --commitlog {path}"
+            )
+    return [path for path in settings.writable_commitlog_paths if not path.is_relative_to(settings.root)]
+
+
+def carry_out(
+    ctx: Context,
+    settings: Settings,
+    plan: Plan,
+    document: dict[str, Any],
+    *,
+    apply: bool,
+    save: Path | None,
+    found_something: bool,
+) -> int:
+    """Complete ``document`` with ``applied`` and ``undo_id``, saving and applying the plan on the way; gives the exit code.
+
+    After applying, ``findings`` are those of the closing check.
+    """
+    if save is not None:
+        from store_core.mend.plan_json import save_plan
+
+        save_plan(plan, save)
+        ctx.note(f"plan {plan.id} saved as {save}")
+    document |= {"applied": False, "undo_id": None}
+    if not apply:
+        return exit_codes.FINDINGS if found_something else exit_codes.OK
+    if plan.steps:
+        document["undo_id"] = apply_plan(ctx, settings, plan)
+    document["applied"] = True
+    document["findings"] = closing_check(ctx, settings)
+    return exit_for_findings(document["findings"])
+
+
+def apply_plan(ctx: Context, settings: Settings, plan: Plan) -> str:
+    """Carry a plan out; gives the undo id."""
+    from store_core.mend.apply import apply
+    from store_core.mend.expect import work_size_bytes
+
+    with ctx.progress("apply", work_size_bytes(plan)) as bar:
+        applied = apply(plan, settings.root, writable_roots=outside_roots(settings), on_progress=bar)
+    ctx.note(f"done; `rmqctl undo {applied.undo_id} --apply` takes it back, `--forget` drops the kept bytes")
+    return applied.undo_id
+
+
+def closing_check(ctx: Context, settings: Settings) -> list[Finding]:
+    """Everything against everything, on the store as it is now."""
+    from store_core.check.store import check_store
+    from store_core.storage.store import Store
+
+    with Store.open(settings.root, settings) as store, ctx.progress("check", store.log.size_bytes) as bar:
+        return check_store(store, on_progress=bar).findings
+
+
+def refuse_unconfirmed(ctx: Context, given_up: Sequence[Any], *, apply: bool, yes: bool) -> None:
+    """Where readable messages must go, somebody has to say yes. Raises UsageError where nobody does."""
+    if apply and given_up:
+        names = ", ".join(f"{run.topic}/{run.queue_id} {run.first_queue_offset}" for run in given_up)
+        if not confirm(ctx, f"readable messages must be given up: {names}. Go on?", yes):
+            raise UsageError("not confirmed", to_do="nothing was changed")
+
+
+def plan_blocks(document: dict[str, Any]) -> Iterator[Block]:
+    """The plan, what came of it, and the findings, for people."""
+    plan = document["plan"]
+    steps = plan["steps"]
+    if steps:
+        shown = steps[:_MOST_STEPS_SHOWN]
+        more = f", the first {len(shown)} of {len(steps)} steps" if len(shown) < len(steps) else ""
+        yield Table(shown, ("op", "path", "offset", "size_bytes"), f"Plan {plan['id']}{more}")
+    else:
+        yield Text("Nothing to change.")
+    if document.get("applied"):
+        yield Text(f"Applied. Undo id: {document['undo_id'] or 'none'}.", "bold green")
+    elif steps:
+        yield Text("Nothing has been changed. Add --apply to carry the plan out.", "bold")
+    yield Findings(document["findings"])

@@ -1,0 +1,52 @@
+"""What a broker makes of a store once a plan is carried out: its start is played through on a shadow."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from store_core.broker.versions import Version, behaviour_of
+from store_core.layout import paths
+from store_core.mend.derived import DerivedChanges
+from store_core.mend.mended import MendedLog
+from store_core.mend.outcome import Outcome
+from store_core.mend.predict import outcome_of
+from store_core.storage.shadow import lay_out_shadow
+from store_core.storage.store import Store
+
+
+@contextmanager
+def shadow_of(
+    store: Store,
+    mended: MendedLog | None,
+    changes: Collection[DerivedChanges] = (),
+    files: Mapping[str, bytes] | None = None,
+    removed: Collection[str] = (),
+) -> Iterator[Store]:
+    """The store as it will be. ``files`` are small new files; ``mended`` None: the log stays as it is."""
+    new = {file.path: file.read for change in changes for file in change.new}
+    for name, data in (files or {}).items():
+        new[name] = lambda data=data: iter((data,))  # type: ignore[misc]  # bound now, not when called
+    gone = {*removed, *(path for change in changes for path in change.removed)}
+    left_out = (paths.COMMITLOG,) if mended is not None else ()
+    with TemporaryDirectory(prefix="rmqctl-") as scratch:
+        root = lay_out_shadow(store.root, Path(scratch), new=new, removed=gone, left_out=left_out)
+        with Store(replace(store.settings, root=root)) as shadow:
+            shadow.__dict__["log"] = store.log if mended is None else mended.log
+            yield shadow
+
+
+def outcome_after(
+    store: Store,
+    version: Version,
+    mended: MendedLog | None,
+    changes: Collection[DerivedChanges] = (),
+    files: Mapping[str, bytes] | None = None,
+    removed: Collection[str] = (),
+) -> Outcome:
+    """OUTCOME of a release's start on the store as it will be."""
+    with shadow_of(store, mended, changes, files, removed) as shadow:
+        return outcome_of(shadow, behaviour_of(version))[0]

@@ -1,0 +1,132 @@
+"""rebuild: queues, index, checkpoint or topics anew from the log as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from store_core.broker.load import batch_topics_of
+from store_core.codec.json_dialect import dumps
+from store_core.derive.checkpoint import rebuilt_checkpoint
+from store_core.derive.queues import Entry
+from store_core.derive.topics import completed_topics, missing_topics
+from store_core.errors import UsageError
+from store_core.findings import Finding
+from store_core.layout import paths
+from store_core.layout.checkpoint import FILE_SIZE_BYTES
+from store_core.layout.queue import ENTRY
+from store_core.mend.aftermath import shadow_of
+from store_core.mend.content import Building, Built, Chunk, register_builder
+from store_core.mend.derived import Derivation, DerivedChanges, Progress
+from store_core.mend.draft import Draft
+from store_core.mend.outcome import Outcome
+from store_core.mend.plan import Plan
+from store_core.mend.predict import predict
+from store_core.mend.salvage_plan import add_derived, chunks_of, settings_arguments, store_of
+from store_core.mend.survey import LogSurvey, survey_log
+from store_core.storage.config_files import read_config
+from store_core.storage.config_text import release_layout
+from store_core.storage.store import QueueKey, Store
+
+PARTS: Final = ("queues", "index", "checkpoint", "topics")
+_BUILDER: Final = "rebuild"
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilding:
+    """The plan, and what a broker ends up with afterwards."""
+
+    plan: Plan
+    after: Outcome
+    findings: tuple[Finding, ...]
+
+
+def rebuild(store: Store, what: str, *, on_progress: Progress | None = None) -> Rebuilding:
+    """Work out what to write so that a derived part (one of PARTS, or ``all``) is what the log says.
+
+    Records with a wrong body checksum keep their entries, as a broker's dispatch never looks at it, and where a record
+    cannot be read the entry that stands is kept. Raises UsageError for an unknown part.
+    """
+    parts = PARTS if what == "all" else (what,)
+    if not set(parts) <= set(PARTS):
+        raise UsageError(f"cannot rebuild {what!r}", to_do=f"one of {', '.join(PARTS)}, all")
+    with _derived(store, parts, on_progress=on_progress) as (derivation, survey, changes):
+        draft = Draft(store.root)
+        built = Built(_BUILDER, {**settings_arguments(store.settings), "parts": list(parts)})
+        for change in changes:
+            add_derived(draft, change, built)
+        files: dict[str, bytes] = {}
+        if "checkpoint" in parts:
+            files |= _checkpoint(store, derivation, survey)
+        if "topics" in parts:
+            files |= _topics(store, derivation)
+        for name, data in files.items():
+            draft.write_file(name, data, why="what the log says")
+        with shadow_of(store, None, changes, files) as shadow:
+            after = predict(shadow).outcome
+        return Rebuilding(draft.plan("rebuild"), after, (*survey.findings, *derivation.findings))
+
+
+@contextmanager
+def _derived(
+    store: Store, parts: tuple[str, ...], *, on_progress: Progress | None = None
+) -> Iterator[tuple[Derivation, LogSurvey, list[DerivedChanges]]]:
+    survey = survey_log(store, on_progress=on_progress)
+    with TemporaryDirectory(prefix="rmqctl-") as scratch:
+        topics = batch_topics_of(store)
+        with Derivation(store, store, Path(scratch), batch_topics=topics, include_bad_crc=True) as derivation:
+            changes = []
+            if "queues" in parts:
+                changes.append(derivation.queue_changes(lambda key, number: _standing(store, key, number)))
+            if "index" in parts:
+                changes.append(derivation.index_changes())
+            yield derivation, survey, changes
+
+
+def _standing(store: Store, key: QueueKey, queue_offset: int) -> Entry | None:
+    """The entry that stands at a number without a message."""
+    files = store.queues.get(key)
+    data = files.read(queue_offset * ENTRY.size_bytes, ENTRY.size_bytes) if files is not None else b""
+    if len(data) < ENTRY.size_bytes:
+        return None
+    found = ENTRY.struct.unpack(data)
+    return (found[0], found[1], found[2]) if found[0] >= 0 and found[1] > 0 else None
+
+
+def _checkpoint(store: Store, derivation: Derivation, survey: LogSurvey) -> dict[str, bytes]:
+    path = store.root / paths.CHECKPOINT
+    existing = store.cache.read(path, 0, FILE_SIZE_BYTES) if path.is_file() else b""
+    full = max((f.header.end_timestamp_ms for f in derivation.index_files if f.is_full), default=0)
+    data = rebuilt_checkpoint(
+        existing,
+        last_store_timestamp_ms=survey.last_store_timestamp_ms,
+        last_phy_offset=survey.last_phy_offset,
+        index_end_timestamp_ms=full,
+    )
+    return {} if data == existing else {paths.CHECKPOINT: data}
+
+
+def _topics(store: Store, derivation: Derivation) -> dict[str, bytes]:
+    config = read_config(store.root)
+    keys = {*store.queues, *store.batch_queues, *derivation.queue_keys}
+    missing = missing_topics(sorted(keys), set(config.topics.value.topics))
+    if not missing:
+        return {}
+    layout = release_layout(config)
+    document = config.topics.tree or {}
+    completed = completed_topics(
+        document, missing, with_attributes=layout != "4", batch_topics={key.topic for key in store.batch_queues}
+    )
+    return {f"{paths.CONFIG}/{config.topics.name}": dumps(completed, layout=layout).encode()}
+
+
+def _build(building: Building) -> Iterator[Chunk]:
+    with store_of(building) as store, _derived(store, tuple(building.arguments["parts"])) as (_, _, changes):
+        yield from chunks_of([file for change in changes for file in change.new], set(building.paths))
+
+
+register_builder(_BUILDER, _build)

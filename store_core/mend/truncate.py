@@ -1,0 +1,217 @@
+"""truncate: cut the log at a record, and queues, index, checkpoint and progress with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import numpy as np
+
+from store_core.broker.load import batch_topics_of
+from store_core.derive.checkpoint import rebuilt_checkpoint
+from store_core.errors import FailedError, UsageError
+from store_core.findings import Finding
+from store_core.kernel.codes import FrameKind
+from store_core.layout import paths, timer
+from store_core.layout.checkpoint import FILE_SIZE_BYTES
+from store_core.mend.aftermath import shadow_of
+from store_core.mend.content import Building, Built, Chunk, register_builder
+from store_core.mend.derived import Derivation, DerivedChanges, Progress
+from store_core.mend.draft import Draft
+from store_core.mend.lost import LostRun
+from store_core.mend.mended import MendedLog, mended_log
+from store_core.mend.outcome import Outcome
+from store_core.mend.plan import Plan
+from store_core.mend.predict import predict
+from store_core.mend.salvage_plan import (
+    add_derived,
+    chunks_of,
+    outside_roots,
+    settings_arguments,
+    store_of,
+)
+from store_core.mend.survey import LogSurvey, survey_log
+from store_core.read.checkpoint import read_checkpoint
+from store_core.scan.frames import FrameTable
+from store_core.scan.log import ScanOptions, scan_log
+from store_core.storage.config_files import offset_table, read_config
+from store_core.storage.config_text import render_consumer_offsets
+from store_core.storage.store import QueueKey, Store
+
+_BUILDER: Final = "truncate"
+_NS_PER_MS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """The plan, what it costs, and what a broker ends up with afterwards."""
+
+    plan: Plan
+    after: Outcome
+    lost: tuple[LostRun, ...]
+    findings: tuple[Finding, ...]
+
+
+@dataclass(slots=True)
+class _Cut:
+    mended: MendedLog
+    survey: LogSurvey
+    derivation: Derivation
+    queue_changes: DerivedChanges
+    index_changes: DerivedChanges
+
+
+def truncate(store: Store, phy_offset: int, *, on_progress: Progress | None = None) -> Truncation:
+    """Work out the cut at ``phy_offset``, which must be where a record starts, or the log's end.
+
+    Raises UsageError for an offset that is no record boundary (the nearest one below is named), FailedError where the
+    log is damaged before it.
+    """
+    assert_boundary(store, phy_offset)
+    with _cut(store, phy_offset, on_progress=on_progress) as cut:
+        draft = Draft(store.root, writable_roots=outside_roots(store))
+        cut.mended.add_to(draft)
+        built = Built(_BUILDER, {**settings_arguments(store.settings), "phy_offset": phy_offset})
+        changes = (cut.queue_changes, cut.index_changes)
+        for change in changes:
+            add_derived(draft, change, built)
+        files = {**_checkpoint(store, cut), **_progress_files(store, cut), **_timer_check(store, cut)}
+        for name, data in files.items():
+            draft.write_file(name, data, why="nothing behind the cut is promised")
+        with shadow_of(store, cut.mended, changes, files) as shadow:
+            after = predict(shadow).outcome
+        lost = tuple(_lost(store, phy_offset))
+        return Truncation(draft.plan("truncate"), after, lost, tuple(cut.derivation.findings))
+
+
+def assert_boundary(store: Store, phy_offset: int) -> None:
+    """Raises UsageError where no record starts at an offset and the log does not end there."""
+    log = store.log
+    segment = log.find(phy_offset)
+    if segment is None:
+        if log.segments and phy_offset == log.max_phy_offset:
+            return
+        raise UsageError(
+            f"{phy_offset} lies outside the log, which is {log.min_phy_offset} to {log.max_phy_offset}",
+            to_do="name an offset inside",
+        )
+    below = segment.phy_offset
+    for table in scan_log(store, from_phy_offset=segment.phy_offset, to_phy_offset=phy_offset + 1, check_crc=False):
+        starts = table.phy_offset[table.messages]
+        ends = (table.phy_offset + table.size_bytes)[table.messages]
+        boundaries = np.union1d(starts, ends)
+        if phy_offset in boundaries:
+            return
+        inside = boundaries[boundaries <= phy_offset]
+        below = int(inside[-1]) if len(inside) else below
+    if phy_offset == segment.phy_offset:
+        return
+    raise UsageError(f"no record starts at {phy_offset}", to_do=f"the nearest boundary below is {below}")
+
+
+@contextmanager
+def _cut(store: Store, phy_offset: int, *, on_progress: Progress | None = None) -> Iterator[_Cut]:
+    mended = mended_log(store, [], phy_offset, cut=True)
+    with TemporaryDirectory(prefix="rmqctl-") as scratch, Store(store.settings) as view:
+        view.__dict__["log"] = mended.log
+        survey = survey_log(view, on_progress=on_progress)
+        if survey.regions:
+            first = survey.regions[0]
+            raise FailedError(
+                "the log is damaged before the cut",
+                path=str(store.root),
+                phy_offset=first.phy_offset,
+                to_do=f"run `rmqctl recover` first, or cut at {first.phy_offset}",
+            )
+        with Derivation(store, view, Path(scratch), batch_topics=batch_topics_of(store)) as derivation:
+            yield _Cut(mended, survey, derivation, derivation.queue_changes(), derivation.index_changes())
+
+
+def _checkpoint(store: Store, cut: _Cut) -> dict[str, bytes]:
+    """The checkpoint, where it promises more than is left."""
+    now, last = read_checkpoint(store.root), cut.survey.last_store_timestamp_ms
+    full = max((f.header.end_timestamp_ms for f in cut.derivation.index_files if f.is_full), default=0)
+    ahead = max(now.physic_msg_timestamp_ms, now.logics_msg_timestamp_ms) > last or now.index_msg_timestamp_ms > full
+    if not ahead and now.confirm_phy_offset <= cut.survey.last_phy_offset and not now.findings:
+        return {}
+    existing = store.cache.read(store.root / paths.CHECKPOINT, 0, FILE_SIZE_BYTES) if not now.findings else b""
+    data = rebuilt_checkpoint(
+        existing,
+        last_store_timestamp_ms=last,
+        last_phy_offset=cut.survey.last_phy_offset,
+        index_end_timestamp_ms=full,
+    )
+    return {paths.CHECKPOINT: data}
+
+
+def _queue_ends(store: Store, cut: _Cut) -> dict[QueueKey, int]:
+    builder = cut.derivation.queues()
+    ends = dict.fromkeys(store.queues, 0)
+    return ends | {key: builder.summary(key).end_queue_offset for key in builder.keys()}  # noqa: SIM118  # no mapping
+
+
+def _progress_files(store: Store, cut: _Cut) -> dict[str, bytes]:
+    """Consumer progress that lies behind the new ends is set to them."""
+    ends = _queue_ends(store, cut)
+    config = read_config(store.root)
+    lowered = {
+        (group, topic, queue_id): ends[QueueKey(topic, queue_id)]
+        for (group, topic, queue_id), offset in offset_table(config).items()
+        if offset > ends.get(QueueKey(topic, queue_id), offset)
+    }
+    if not lowered:
+        return {}
+    name = f"{paths.CONFIG}/{config.progress.name}"
+    return {name: render_consumer_offsets(config, lowered).encode()}
+
+
+def _timer_check(store: Store, cut: _Cut) -> dict[str, bytes]:
+    """The timer's own progress in its topic, likewise."""
+    data = store.cache.read(store.root / paths.TIMERCHECK, 0, timer.CHECK_FILE_SIZE_BYTES)
+    if len(data) < timer.CHECK.size_bytes:
+        return {}
+    fields = timer.CHECK.read(data)
+    end = _queue_ends(store, cut).get(QueueKey(timer.TIMER_TOPIC, 0), 0)
+    if fields["last_timer_queue_offset"] <= end and fields["master_timer_queue_offset"] <= end:
+        return {}
+    for name in ("last_timer_queue_offset", "master_timer_queue_offset"):
+        fields[name] = min(fields[name], end)
+    return {paths.TIMERCHECK: timer.CHECK.struct.pack(*fields.values()) + data[timer.CHECK.size_bytes :]}
+
+
+def _lost(store: Store, phy_offset: int) -> list[LostRun]:
+    """What lies behind the cut, by queue. Queues are continuous there, so a run a queue says it."""
+    runs: dict[tuple[bytes, int], list[int]] = {}
+    options = ScanOptions(check_crc=False, properties=False)
+    for table in scan_log(store, from_phy_offset=phy_offset, options=options):
+        _add_runs(table, runs)
+    return [
+        LostRun(topic.decode("utf-8", "replace"), queue_id, first, last, messages, size_bytes)
+        for (topic, queue_id), (first, last, messages, size_bytes) in sorted(runs.items())
+    ]
+
+
+def _add_runs(table: FrameTable, runs: dict[tuple[bytes, int], list[int]]) -> None:
+    rows = np.flatnonzero(table.kind == FrameKind.MESSAGE)
+    both = table.topic_id[rows].astype(np.int64) << 32 | (table.queue_id[rows].astype(np.int64) & 0xFFFFFFFF)
+    for value in np.unique(both):
+        mine = rows[both == value]
+        key = (table.topic(int(mine[0])), int(table.queue_id[mine[0]]))
+        first, last = int(table.queue_offset[mine].min()), int(table.queue_offset[mine].max())
+        run = runs.setdefault(key, [first, last, 0, 0])
+        run[0], run[1] = min(run[0], first), max(run[1], last)
+        run[2] += len(mine)
+        run[3] += int(table.size_bytes[mine].sum())
+
+
+def _build(building: Building) -> Iterator[Chunk]:
+    arguments: Mapping[str, Any] = building.arguments
+    with store_of(building) as store, _cut(store, arguments["phy_offset"]) as cut:
+        yield from chunks_of([*cut.queue_changes.new, *cut.index_changes.new], set(building.paths))
+
+
+register_builder(_BUILDER, _build)
