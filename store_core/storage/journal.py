@@ -2,6 +2,7 @@
 
 One folder a change: ``.rmqctl/undo/NNNN-KIND-PLAN/`` with ``journal``, ``plan.json``, ``kept/`` and ``staged/``. A line is the
 CRC-32C of its JSON as eight hex digits, a blank, the JSON, a newline. The JSON's key ``entry`` says what the line is.
+Empty lines mean nothing.
 
 A torn tail is not damage: the last append of a killed process ends somewhere, and what it was to say had not happened
 yet, for every change waits until the line that announces it is synced. A bad line *before* a line that was only written
@@ -84,17 +85,26 @@ class Journal:
 
     def append(self, writer: Writer, *entries: Entry) -> None:
         """Add lines and make them durable. Raises OSError; then none of them counts."""
-        lines = b"".join(_line(entry) for entry in entries)
-        if writer.path(self.file).stat().st_size > self.size_bytes:
-            writer.set_length(self.file, self.size_bytes)
-        writer.write_range(self.file, self.size_bytes, lines)
-        writer.sync_file(self.file)
-        self.size_bytes += len(lines)
+        self._append(writer, b"".join(_line(entry) for entry in entries))
         self.entries += [dict(entry) for entry in entries]
 
     def mark(self, writer: Writer, state: State, **more: Any) -> None:
-        """Say durably how far the change has come."""
-        self.append(writer, {"entry": str(state), **more})
+        """Say durably how far the change has come: twice and set apart, so that no single flipped bit takes it back."""
+        entry = {"entry": str(state), **more}
+        self._append(writer, b"\n%b\n%b" % (_line(entry), _line(entry)))
+        self.entries.append(entry)
+
+    def _append(self, writer: Writer, lines: bytes) -> None:
+        if writer.path(self.file).stat().st_size > self.size_bytes:
+            writer.set_length(self.file, self.size_bytes)
+        try:
+            writer.write_range(self.file, self.size_bytes, lines)
+            writer.sync_file(self.file)
+        except OSError:
+            with suppress(OSError):  # half of a mark could be read as one
+                writer.set_length(self.file, self.size_bytes)
+            raise
+        self.size_bytes += len(lines)
 
 
 def start_journal(writer: Writer, kind: str, plan_id: str, **begin: Any) -> Journal:
@@ -182,11 +192,12 @@ def read_journal(root: Path, id: str) -> Journal:
     journal = Journal(id, [], 0)
     lines = data.splitlines(keepends=True)
     for number, line in enumerate(lines):
-        entry = _parse(line)
-        if entry is None:
-            _assert_torn(root, journal, lines[number:])
-            break
-        journal.entries.append(entry)
+        if line != b"\n":
+            entry = _parse(line)
+            if entry is None:
+                _assert_torn(root, journal, lines[number:])
+                break
+            journal.entries.append(entry)
         journal.size_bytes += len(line)
     return journal
 
