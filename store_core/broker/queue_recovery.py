@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -53,7 +54,8 @@ class QueueState:
         self._as_found = set(starts)
         self._in_last_file = file_size_bytes if starts else 0
         self._appended_at: int | None = None
-        self._appended: list[Entries] = []
+        self._appended: list[Entries] = []  # not joined: a rebuild of a large queue must not hold it twice
+        self._appended_ends: list[int] = []  # entries in all chunks up to and with this one
         self._is_new = False  # its first file has just been made
 
     # -- what it holds -------------------------------------------------------------------------------------------
@@ -88,18 +90,21 @@ class QueueState:
                 part = np.frombuffer(data, self.layout.dtype, len(data) // size)
                 out[(low - start) // size : (low - start) // size + len(part)] = part
         if self._appended_at is not None:
-            written = self._all_appended()
-            first = self._appended_at
-            low, high = max(start, first), min(end, first + len(written) * size)
-            if low < high:
-                part = written[(low - first) // size : (high - first) // size]
-                out[(low - start) // size : (low - start) // size + len(part)] = part
+            self._overlay_appended(out, (start - self._appended_at) // size)
         return out
 
-    def _all_appended(self) -> Entries:
-        if len(self._appended) > 1:
-            self._appended = [np.concatenate(self._appended)]
-        return self._appended[0] if self._appended else np.zeros(0, self.layout.dtype)
+    def _overlay_appended(self, out: Entries, first: int) -> None:
+        """Write the appended entries from number ``first`` on (which may lie in front of them) over ``out``."""
+        chunk = bisect_right(self._appended_ends, max(first, 0))
+        while chunk < len(self._appended):
+            part = self._appended[chunk]
+            place = self._appended_ends[chunk] - len(part) - first
+            if place >= len(out):
+                return
+            skipped = max(-place, 0)
+            wanted = part[skipped : len(out) - place]
+            out[place + skipped : place + skipped + len(wanted)] = wanted
+            chunk += 1
 
     @property
     def appended_offsets(self) -> range:
@@ -198,9 +203,14 @@ class QueueState:
         if self._appended_at is None:
             return
         keep = max((end - self._appended_at) // self.entry_size_bytes, 0)
-        self._appended = [self._all_appended()[:keep]]
+        while self._appended and self._appended_ends[-1] > keep:
+            chunk = self._appended.pop()
+            start = self._appended_ends.pop() - len(chunk)
+            if start < keep:
+                self._appended.append(chunk[: keep - start])
+                self._appended_ends.append(keep)
         if not keep:
-            self._appended_at, self._appended = None, []
+            self._appended_at = None
 
     # -- dispatch (7) --------------------------------------------------------------------------------------------
 
@@ -268,9 +278,9 @@ class QueueState:
         if not len(entries):
             return
         if self._appended_at is None:
-            at = self.end
-            self._appended_at = at
+            self._appended_at = self.end
         self._appended.append(entries)
+        self._appended_ends.append(len(entries) + (self._appended_ends[-1] if self._appended_ends else 0))
         self._in_last_file += len(entries) * self.entry_size_bytes
         while self._in_last_file > self.file_size_bytes:
             self.starts.append(self.starts[-1] + self.file_size_bytes)
