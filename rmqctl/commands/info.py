@@ -54,25 +54,21 @@ def _document(name: str, store: Store) -> dict[str, Any]:
 
 
 def _version(store: Store) -> dict[str, Any]:
-    """Which releases may have written the store, and whether the assumed one would start on it."""
+    """Which releases may have written the store, and whether a broker would start on it: the worst among them counts."""
+    from store_core.broker.evidence import evidence_of
     from store_core.broker.load import load
-    from store_core.broker.versions import RELEASES, Version, behaviour_of
-    from store_core.read.rules import rules_of, traces_of_5
+    from store_core.broker.versions import Version, groups_of
 
-    family = rules_of(store).major
+    found = evidence_of(store)
     named = store.settings.broker_version
-    possible = [release for release in RELEASES if release.major == family]
-    assumed = Version.parse(named) if named else possible[-1]
-    refusal = load(store, behaviour_of(assumed)).refusal
-    evidence = [f"{name} is there" for name in traces_of_5(store.root)]
-    return {
-        "broker_version": {
-            "assumed": str(assumed),
-            "possible": [str(assumed)] if named else [str(release) for release in possible],
-            "evidence": evidence,
-        },
-        "would_start": {"starts": not refusal, "reason": refusal or None},
-    }
+    possible = (Version.parse(named),) if named else found.possible
+    assumed, refusal = possible[-1], ""
+    for behaviour, releases in groups_of(possible):
+        reason = load(store, behaviour).refusal
+        if reason or not refusal:
+            assumed, refusal = releases[-1], reason
+    version = {"assumed": str(assumed), "possible": [str(v) for v in possible], "evidence": list(found.evidence)}
+    return {"broker_version": version, "would_start": {"starts": not refusal, "reason": refusal or None}}
 
 
 def _blocks(document: dict[str, Any]) -> Iterator[Block]:
