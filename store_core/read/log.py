@@ -94,7 +94,7 @@ def read_log(
     """
     if wanted.limit is not None and wanted.limit <= 0:
         return
-    start = max(_walk_from(store, wanted.from_phy_offset or 0), _start_for(store, wanted.begin_ms))
+    start = max(_walk_from(store, wanted.from_phy_offset or 0), start_for_time(store, wanted.begin_ms))
     left = wanted.limit
     tables = scan_log(store, from_phy_offset=start or None, to_phy_offset=wanted.to_phy_offset, on_progress=on_progress)
     for table in tables:
@@ -127,7 +127,7 @@ def _walk_from(store: Store, phy_offset: int) -> int:
     return phy_offset if segment is None else segment.phy_offset
 
 
-def _start_for(store: Store, begin_ms: int | None) -> int:
+def start_for_time(store: Store, begin_ms: int | None) -> int:
     """Start of the last segment in front of which everything is too old; 0 where nothing can be left out."""
     start = 0
     if begin_ms is None:

@@ -122,11 +122,16 @@ def scan_segment(
     options: ScanOptions,
     from_phy_offset: int | None = None,
     to_phy_offset: int | None = None,
+    *,
+    chained: bool = False,
 ) -> Iterator[FrameTable]:
-    """As ``scan_log``, for one segment. What a short file lacks comes as a HOLE row; what is too long is not looked at."""
+    """As ``scan_log``, for one segment. What a short file lacks comes as a HOLE row; what is too long is not looked at.
+
+    ``chained`` says that a frame ends at ``from_phy_offset``, so that the next one is taken as it is, not searched for.
+    """
     end = nominal_end(store.log, segment)
     at = max(segment.phy_offset, from_phy_offset or 0)
-    state = ScanState.CHAINED if at == segment.phy_offset else ScanState.IN_DAMAGE
+    state = ScanState.CHAINED if chained or at == segment.phy_offset else ScanState.IN_DAMAGE
     stop = end if to_phy_offset is None else min(end, to_phy_offset)
     buffer = bytearray(min(options.window_size_bytes, end - segment.phy_offset))
     open_range: _Open | None = None
