@@ -121,7 +121,7 @@ def _topics(store: Store, derivation: Derivation) -> dict[str, bytes]:
     completed = completed_topics(
         document, missing, with_attributes=layout != "4", batch_topics={key.topic for key in store.batch_queues}
     )
-    return {f"{paths.CONFIG}/{config.topics.name}": dumps(completed, layout=layout).encode()}
+    return {config.topics.name: dumps(completed, layout=layout).encode()}
 
 
 def _build(building: Building) -> Iterator[Chunk]:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from store_core.broker.load import batch_topics_of
+from store_core.codec.json_dialect import dumps
 from store_core.derive.checkpoint import rebuilt_checkpoint
 from store_core.errors import FailedError, UsageError
 from store_core.findings import Finding
@@ -38,8 +39,8 @@ from store_core.mend.survey import LogSurvey, survey_log
 from store_core.read.checkpoint import read_checkpoint
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, scan_log
-from store_core.storage.config_files import offset_table, read_config
-from store_core.storage.config_text import render_consumer_offsets
+from store_core.storage.config_files import ConfigFiles, offset_table, read_config
+from store_core.storage.config_text import release_layout, render_consumer_offsets
 from store_core.storage.store import QueueKey, Store
 
 _BUILDER: Final = "truncate"
@@ -163,10 +164,21 @@ def _progress_files(store: Store, cut: _Cut) -> dict[str, bytes]:
         for (group, topic, queue_id), offset in offset_table(config).items()
         if offset > ends.get(QueueKey(topic, queue_id), offset)
     }
-    if not lowered:
+    files = {config.progress.name: render_consumer_offsets(config, lowered).encode()} if lowered else {}
+    return files | _delay_progress(config, ends)
+
+
+def _delay_progress(config: ConfigFiles, ends: Mapping[QueueKey, int]) -> dict[str, bytes]:
+    """The delay service's own progress, by level."""
+    file = config.delay_offsets
+    offsets = {
+        level: min(offset, ends.get(QueueKey(paths.SCHEDULE_TOPIC, level - 1), 0))
+        for level, offset in file.value.offsets.items()
+    }
+    if offsets == dict(file.value.offsets):
         return {}
-    name = f"{paths.CONFIG}/{config.progress.name}"
-    return {name: render_consumer_offsets(config, lowered).encode()}
+    document = {**file.tree, "offsetTable": offsets}
+    return {file.name: dumps(document, layout=release_layout(config)).encode()}
 
 
 def _timer_check(store: Store, cut: _Cut) -> dict[str, bytes]:
