@@ -21,6 +21,9 @@ _PROOF_ENTRIES: Final = 64
 _RATIOS: Final = (layout.SLOTS_TO_ENTRIES, 1, 2, 3, 5, 8, 10)  # entries a slot that are tried, the default first
 _DUMP_ENTRIES: Final = 1 << 14
 
+_HEADER_SIZE: Final = layout.HEADER.size_bytes
+_SLOT_SIZE: Final = layout.SLOT.size_bytes
+_ENTRY_SIZE: Final = layout.ENTRY.size_bytes
 _unpack_header: Final = layout.HEADER.struct.unpack_from
 _unpack_slot: Final = layout.SLOT.struct.unpack_from
 _unpack_entry: Final = layout.ENTRY.struct.unpack_from
@@ -118,29 +121,39 @@ class IndexFile:
                 yield phy_offset, seconds
             number = previous
 
-    def select(self, key_hash: int, begin_ms: int, end_ms: int, limit: int, found: list[int]) -> None:
+    def select(self, key_hash: int, begin_ms: int, end_ms: int, limit: int, found: list[int]) -> int:
         """Append what a broker takes from this file: offsets of entries with this hash in a time range, newest first.
 
         Times are the file's begin plus whole seconds. Stops at ``limit`` offsets in ``found``, at a negative time, at a
-        time before the range (as a broker does, though older entries may be in it), and where a chain is broken.
+        time before the range (as a broker does, though older entries may be in it), and where a chain is broken. Gives the
+        file's begin time, ms. Point queries spend their time here, hence one function without calls.
         """
-        header = self.header
-        count = header.index_count
-        if count <= 1:
-            return
-        number = self.slot_value(key_hash % self.sizes.slots)
+        data, size_bytes = self._data, self.size_bytes
+        if size_bytes < layout.HEADER.size_bytes:
+            return 0
+        begin, end, _, _, _, count = _unpack_header(data)
+        slots = self.sizes.slots
+        slot_at = _HEADER_SIZE + key_hash % slots * _SLOT_SIZE
+        if begin_ms > end or end_ms < begin or count <= 1 or slot_at + _SLOT_SIZE > size_bytes:
+            return int(begin)
+        (number,) = _unpack_slot(data, slot_at)
+        entries_at = self._entries_at
         if number > count:
-            return
+            return int(begin)
         while number > 0 and len(found) < limit:
-            found_hash, phy_offset, seconds, previous = self.entry(number)
+            at = entries_at + number * _ENTRY_SIZE
+            if at + _ENTRY_SIZE > size_bytes:
+                break
+            found_hash, phy_offset, seconds, previous = _unpack_entry(data, at)
             if seconds < 0:
-                return
-            time_ms = header.begin_timestamp_ms + seconds * 1000
+                break
+            time_ms = begin + seconds * 1000
             if found_hash == key_hash and begin_ms <= time_ms <= end_ms:
                 found.append(phy_offset)
             if time_ms < begin_ms or previous >= number:
-                return
+                break
             number = previous
+        return int(begin)
 
     def rows(self, first: int = 1) -> Iterator[IndexRow]:
         """Every entry from a number on, in the order they were written."""
@@ -217,10 +230,8 @@ class Index:
         limit = min(limit, MAX_ANSWER)
         found: list[int] = []
         for file in reversed(self.files):
-            header = file.header
-            if begin_ms <= header.end_timestamp_ms and end_ms >= header.begin_timestamp_ms:
-                file.select(key_hash, begin_ms, end_ms, limit, found)
-            if header.begin_timestamp_ms < begin_ms or len(found) >= limit:
+            begin = file.select(key_hash, begin_ms, end_ms, limit, found)
+            if begin < begin_ms or len(found) >= limit:
                 break
         return found
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from store_core.codec.record import Message
+from store_core.codec.properties import UNIQ_KEY
+from store_core.codec.record import Message, RecordError, decode_record
 from store_core.codec.tags import index_key_hash
 from store_core.findings import Finding
 from store_core.layout import record
 from store_core.read.index import END_OF_TIME_MS, BrokenChainError, Index, IndexFile
-from store_core.read.records import read_message
+from store_core.read.records import is_rollback, read_message, read_record_bytes, variable_parts
+from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import Store
 
+_REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
+_UNIQ_KEY: Final = UNIQ_KEY.encode() + bytes([record.NAME_VALUE_SEPARATOR])
+_PROPERTY_END: Final = bytes([record.PROPERTY_SEPARATOR])
 Source = Literal["auto", "index", "scan"]
 Answered = Literal["index", "scan", "index+scan"]
 KeyType = Literal["any", "key", "unique"]
@@ -83,12 +89,43 @@ def _answer(index: Index, messages: Iterable[Message], source: Answered, finding
     return KeyAnswer(tuple(messages), source, last.end_phy_offset, last.end_timestamp_ms, findings)
 
 
-def _from_index(store: Store, index: Index, query: KeyQuery) -> Iterator[Message]:
+def records_by_index(index: Index, log: SegmentSequence, query: KeyQuery) -> Iterator[tuple[int, bytes]]:
+    """(offset, record) of what a broker's index answers, in log order, without what only shares the hash."""
     offsets = index.query(query.key_hash, query.limit, query.begin_ms, query.end_ms)
-    for phy_offset in sorted(set(offsets)):
-        message = read_message(store.log, phy_offset)
-        if message is not None and query.carried_by(message):
-            yield message
+    for phy_offset in sorted(set(offsets)) if len(offsets) > 1 else offsets:
+        data = read_record_bytes(log, phy_offset)
+        if data is not None and _is_carried(query, data):
+            yield phy_offset, data
+
+
+def _is_carried(query: KeyQuery, data: bytes) -> bool:
+    """As ``KeyQuery.carried_by``, on a record's bytes: a unique key is told without decoding the record."""
+    parts = variable_parts(data)
+    if parts is None:
+        return False
+    topic, properties = parts
+    key = query.key.encode(errors="surrogatepass")
+    if key not in properties and _REPLACEMENT not in query.key:  # malformed bytes decode to this
+        return False
+    place = properties.find(_UNIQ_KEY + key + _PROPERTY_END)
+    if place >= 0 and query.type != "key" and topic == query.topic.encode(errors="surrogatepass"):
+        begins = not place or properties[place - 1] == record.PROPERTY_SEPARATOR
+        if begins and properties.count(_UNIQ_KEY) == 1 and not is_rollback(data):
+            return True
+    return _decodes_to_carrier(query, data)
+
+
+def _decodes_to_carrier(query: KeyQuery, data: bytes) -> bool:
+    try:
+        return query.carried_by(decode_record(data, 0, 0))
+    except RecordError:
+        return False
+
+
+def _from_index(store: Store, index: Index, query: KeyQuery) -> Iterator[Message]:
+    for phy_offset, data in records_by_index(index, store.log, query):
+        with suppress(RecordError):
+            yield decode_record(data, 0, phy_offset)
 
 
 def _scanned(store: Store, query: KeyQuery, start: int | None, end: int | None) -> list[Message]:
