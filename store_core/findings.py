@@ -178,13 +178,6 @@ KINDS: Final = _table(
         "Nothing to do.",
     ),
     Kind(
-        "L017",
-        "error",
-        "segment cannot be read",
-        "Reading the file failed.",
-        "Check permissions and the disk; copy the file with ddrescue first if the disk is failing.",
-    ),
-    Kind(
         "L018",
         "warning",
         "two files for one segment",
@@ -299,15 +292,6 @@ KINDS: Final = _table(
         "A tags code is an address into ConsumeQueueExt, and there is no good unit.",
         _REBUILD_QUEUES,
     ),
-    Kind("Q017", "error", "queue file cannot be read", "Reading the file failed.", "Check permissions and the disk."),
-    # I: index
-    Kind(
-        "I001",
-        "error",
-        "index entry without a record",
-        "The entry points to a place in the log where no good record starts.",
-        _REBUILD_INDEX,
-    ),
     Kind(
         "I002",
         "error",
@@ -351,15 +335,6 @@ KINDS: Final = _table(
         _REBUILD_INDEX,
     ),
     Kind("I008", "info", "records behind the index", "The newest records are not indexed.", _REBUILD_INDEX),
-    Kind("I009", "error", "index file cannot be read", "Reading the file failed.", "Check permissions and the disk."),
-    # C: checkpoint
-    Kind(
-        "C001",
-        "warning",
-        "no checkpoint",
-        "The file is missing; after a crash a broker scans the whole log and deletes every index file.",
-        "Run `rmqctl checkpoint --rebuild`.",
-    ),
     Kind(
         "C002",
         "warning",

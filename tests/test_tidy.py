@@ -1,0 +1,159 @@
+"""What people forget: imports go one way, only storage writes, positions of bytes live in layout, docs say what the code says."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rmqctl.commands import COMMANDS, built_commands
+from store_core.findings import KINDS
+from store_core.layout import record
+
+ROOT = Path(__file__).parent.parent
+ROOMS = (
+    "layout",
+    "codec",
+    "storage",
+    "kernel",
+    "scan",
+    "derive",
+    "read",
+    "check",
+    "broker",
+    "mend",
+    "engine",
+    "export",
+)
+SOURCES = sorted([*ROOT.glob("store_core/**/*.py"), *ROOT.glob("rmqctl/**/*.py")])
+# Modules that light commands load must not pull these in when they are imported.
+LIGHT_ROOMS = ("layout", "codec", "storage")
+HEAVY = ("numpy", "pyarrow", "pyspark", "rich", "duckdb")
+
+
+def _room(path: Path) -> str:
+    parts = path.relative_to(ROOT).parts
+    return parts[1] if parts[0] == "store_core" and len(parts) > 2 else parts[0]
+
+
+def _imports(tree: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module, node
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node
+
+
+def _top_imports(tree: ast.Module) -> Iterator[str]:
+    """Modules that importing this one imports: not those in functions or under TYPE_CHECKING."""
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_go_downwards(path: Path) -> None:
+    room = _room(path)
+    for module, _ in _imports(ast.parse(path.read_text())):
+        parts = module.split(".")
+        if parts[0] == "rmqctl":
+            assert room == "rmqctl", f"{path.name} imports {module}"
+        if parts[0] == "store_core" and len(parts) > 1 and parts[1] in ROOMS and room in ROOMS:
+            assert ROOMS.index(parts[1]) <= ROOMS.index(room), f"{room} imports {module}"
+        if room == "layout" and parts[0] == "store_core" and len(parts) > 1:
+            assert parts[1] == "layout", f"layout imports {module}"
+
+
+def _writes(node: ast.Call) -> bool:
+    function = node.func
+    if isinstance(function, ast.Name) and function.id == "open":
+        return any(
+            isinstance(a, ast.Constant) and isinstance(a.value, str) and set(a.value) & set("wax+")
+            for a in node.args[1:2]
+        )
+    if isinstance(function, ast.Attribute):
+        value = function.value
+        if isinstance(value, ast.Name) and value.id == "os":
+            return function.attr in (
+                "unlink",
+                "rename",
+                "replace",
+                "remove",
+                "rmdir",
+                "mkdir",
+                "truncate",
+                "pwrite",
+                "write",
+            )
+        if ast.unparse(value).endswith("writer"):  # storage's own
+            return False
+        return function.attr in ("write_bytes", "write_text", "unlink", "rmdir", "touch", "symlink_to")
+    return False
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_only_storage_writes_files(path: Path) -> None:
+    if _room(path) in ("storage", "export"):  # an export writes its own destination, never a store
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and _writes(node):
+            opens_nothing = "devnull" in ast.unparse(node) or "closefd=False" in ast.unparse(node)
+            assert opens_nothing, f"{path.relative_to(ROOT)}:{node.lineno} {ast.unparse(node)[:80]}"
+
+
+def test_store_core_prints_nothing() -> None:
+    for path in SOURCES:
+        if _room(path) != "rmqctl":
+            calls = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
+            assert not [c for c in calls if isinstance(c.func, ast.Name) and c.func.id == "print"], path
+
+
+def test_magic_numbers_have_one_home() -> None:
+    magics = {value & 0xFFFFFFFF for value in record.MAGICS} | set(record.MAGICS)
+    for path in SOURCES:
+        if _room(path) == "layout":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            value = node.value if isinstance(node, ast.Constant) else None
+            assert not (isinstance(value, int) and value in magics), f"{path.relative_to(ROOT)}:{node.lineno}"  # type: ignore[attr-defined]  # constants have lines
+
+
+@pytest.mark.parametrize("room", LIGHT_ROOMS)
+def test_light_rooms_stay_light(room: str) -> None:
+    for path in (ROOT / "store_core" / room).glob("*.py"):
+        heavy = [m for m in _top_imports(ast.parse(path.read_text())) if m.split(".")[0] in HEAVY]
+        assert not heavy, f"{path.relative_to(ROOT)} imports {heavy}"
+
+
+def test_every_command_of_the_table_has_a_help_with_an_example() -> None:
+    for name, entry in built_commands().items():
+        source = (ROOT / "rmqctl" / "commands" / f"{entry.module}.py").read_text()
+        assert f"Example: rmqctl {name}" in source, name
+    assert set(built_commands()) <= {entry.name for entry in COMMANDS}
+
+
+def test_the_reference_pages_say_what_the_code_says() -> None:
+    result = subprocess.run([sys.executable, "docs/generate.py", "--check"], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
+def test_every_code_is_documented_and_used() -> None:
+    page = (ROOT / "docs" / "findings.md").read_text()
+    code = "\n".join(path.read_text() for path in SOURCES if path.name != "findings.py")
+    for name in KINDS:
+        assert f"### {name} " in page
+        assert f'"{name}"' in code, f"nothing ever finds {name}"
+
+
+def test_nothing_is_left_to_do() -> None:
+    marks = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b")
+    for path in SOURCES:
+        assert not marks.search(path.read_text().replace("SCHEDULE_TOPIC_XXXX", "")), path
