@@ -26,6 +26,7 @@ from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
 
 _RUNS_LOOKED_AT: Final = 8  # a run goes on from one of so many before it
+_MOST_RUNS_HELD: Final = 4096
 _SPAN: Final = 8  # a slice of entries is read at once if it is no more than so many times the rows it serves
 
 
@@ -69,15 +70,7 @@ class _QueueCheck:
         self._compare()
         drifted = self._check_unmatched_entries() if self.files is not None else np.empty(0, np.int64)
         self._check_rows_without_entry(np.sort(drifted))
-        for run in sorted(self.runs, key=lambda run: run.begin):
-            self._say(
-                run.code,
-                run.text.format(n=_count(run.stop - run.begin, run.noun)),
-                run.begin,
-                run.phy_offset,
-                run.size_bytes,
-                severity=run.severity,
-            )
+        self._say_runs()
         if self.numbering.superseded and self.numbering.repeated:
             self._say(
                 "Q006",
@@ -287,6 +280,8 @@ class _QueueCheck:
                 known.stop = run.stop
                 known.size_bytes += run.size_bytes
                 return
+        if len(self.runs) >= _MOST_RUNS_HELD:
+            self._say_runs()
         self.runs.append(run)
 
     def _say(
@@ -310,6 +305,18 @@ class _QueueCheck:
             queue_offset=queue_offset,
             severity=severity,
         )
+
+    def _say_runs(self) -> None:
+        for run in sorted(self.runs, key=lambda run: run.begin):
+            self._say(
+                run.code,
+                run.text.format(n=_count(run.stop - run.begin, run.noun)),
+                run.begin,
+                run.phy_offset,
+                run.size_bytes,
+                severity=run.severity,
+            )
+        self.runs.clear()
 
     def _file(self, queue_offset: int | None) -> str:
         segment = None

@@ -1,0 +1,261 @@
+"""Single findings, each made by one stroke on a real store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from store_core.check.report import MOST_FINDINGS_PER_CODE, Findings
+from store_core.check.runs import Intervals, OffsetRanges, runs_of
+from store_core.check.store import check_store
+from store_core.codec.record import encode_record
+from store_core.findings import Finding
+from store_core.layout import marks, record
+from store_core.storage.store import Store
+from tests.conftest import StoreCopy
+from tests.damage import Damageable
+
+HOST = bytes((127, 0, 0, 1, 0, 0, 42, 159))
+
+
+def check(root: Path) -> list[Finding]:
+    with Store.open(root) as store:
+        return check_store(store).findings
+
+
+def codes(root: Path) -> list[str]:
+    return sorted(f.code for f in check(root))
+
+
+def replace_record(
+    store: Damageable, number: int, topic: str, properties: dict[str, str], sys_flag: int, **own: int
+) -> None:
+    """Put another record of the same size in place of one of the log."""
+    message = store.message(number)
+
+    def made(body: bytes) -> bytes:
+        return encode_record(
+            topic=topic,
+            body=body,
+            properties=properties,
+            queue_id=own.get("queue_id", 0),
+            queue_offset=own.get("queue_offset", 0),
+            phy_offset=message["phyOffset"],
+            born_timestamp_ms=message["storeTimestamp"],
+            born_host=HOST,
+            store_timestamp_ms=message["storeTimestamp"],
+            store_host=HOST,
+            sys_flag=sys_flag,
+        )
+
+    store.write(message["phyOffset"], made(bytes(message["storeSize"] - len(made(b"")))))
+
+
+def test_a_filler_is_told_by_its_exact_shape(damageable: Callable[..., Damageable]) -> None:
+    store = damageable("load-533")
+    replace_record(store, 700, marks.FILLER_TOPIC, {}, record.TRANSACTION_ROLLBACK)
+    found = {f.code: f for f in check(store.root)}
+    assert set(found) == {"L015", "Q002", "I002"}
+    assert (found["L015"].severity, found["L015"].phy_offset) == ("info", store.message(700)["phyOffset"])
+    other = damageable("load-533")
+    replace_record(other, 700, marks.FILLER_TOPIC, {"a": "b"}, record.TRANSACTION_ROLLBACK)
+    assert "L015" not in codes(other.root)
+
+
+def test_a_tombstone_stands_where_its_message_was(damageable: Callable[..., Damageable]) -> None:
+    store = damageable("load-533")
+    message = next(m for m in store.truth["messages"] if m["tagsCode"] == 0)
+    number = store.truth["messages"].index(message)
+    replace_record(
+        store,
+        number,
+        message["topic"],
+        {marks.TOMBSTONE_PROPERTY: marks.TOMBSTONE_VALUE},
+        record.TRANSACTION_NONE,
+        queue_id=message["queueId"],
+        queue_offset=message["queueOffset"],
+    )
+    found = {f.code: f for f in check(store.root)}
+    assert set(found) == {"L016", "I002"}
+    assert (found["L016"].topic, found["L016"].queue_offset) == (message["topic"], message["queueOffset"])
+
+
+def test_dead_entries_are_ours(damageable: Callable[..., Damageable]) -> None:
+    store = damageable("load-533")
+    lost = store.message(700)
+    store.set_entry(lost["topic"], lost["queueId"], lost["queueOffset"], (store.segment_size_bytes * 2 - 1, 100, 0))
+    assert codes(store.root) == ["Q006", "Q014"]
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda m: (m["phyOffset"], m["storeSize"] + 1, m["tagsCode"]), "Q003"),
+        (lambda m: (m["phyOffset"], m["storeSize"], m["tagsCode"] + 1), "Q005"),
+    ],
+)
+def test_one_wrong_field_of_an_entry(
+    damageable: Callable[..., Damageable], change: Callable[[dict[str, Any]], tuple[int, int, int]], code: str
+) -> None:
+    store = damageable("load-533")
+    message = next(m for m in store.truth["messages"][700:] if m["topic"] != "SCHEDULE_TOPIC_XXXX")
+    store.set_entry(message["topic"], message["queueId"], message["queueOffset"], change(message))
+    (found,) = check(store.root)
+    assert (found.code, found.topic, found.queue_id, found.queue_offset) == (
+        code,
+        message["topic"],
+        message["queueId"],
+        message["queueOffset"],
+    )
+
+
+def test_a_delivery_time_is_checked_against_the_levels_own_delay(damageable: Callable[..., Damageable]) -> None:
+    store = damageable("clean-533")
+    delayed = [m for m in store.truth["messages"] if m["topic"] == "SCHEDULE_TOPIC_XXXX" and m["queueId"] == 2]
+    message = delayed[3]
+    store.set_entry(
+        message["topic"],
+        2,
+        message["queueOffset"],
+        (message["phyOffset"], message["storeSize"], message["tagsCode"] - 5),
+    )
+    assert codes(store.root) == ["Q005"]
+
+
+def test_a_filler_at_the_end_poisons_a_queue(damageable: Callable[..., Damageable]) -> None:
+    store = damageable("load-533")
+    end = max(m["queueOffset"] for m in store.truth["messages"] if m["topic"] == "Calm_audit") + 1
+    store.set_entry("Calm_audit", 0, end, (0, 0x7FFFFFFF, 0))
+    (found,) = check(store.root)
+    assert (found.code, found.queue_offset, found.message) == ("Q010", end, "the queue ends with 1 filler")
+
+
+def test_a_damaged_ext_unit(store_copy: StoreCopy) -> None:
+    root = store_copy("cqext-533")
+    file = root / "consumequeue_ext" / "Ext_audit" / "0" / "00000000000000000000"
+    data = bytearray(file.read_bytes())
+    data[40:42] = b"\0\0"  # the size of the third unit
+    file.write_bytes(data)
+    (found,) = check(root)
+    assert (found.code, found.topic, found.queue_offset) == ("Q016", "Ext_audit", 2)
+
+
+def test_a_batch_entry_of_another_size(store_copy: StoreCopy) -> None:
+    root = store_copy("bcq-533")
+    file = root / "batchconsumequeue" / "Bcq_inner" / "0" / "00000000000000000000"
+    data = bytearray(file.read_bytes())
+    data[11] ^= 1  # the record size of the first entry
+    data[46 + 35] ^= 1  # the queue offset of the second
+    file.write_bytes(data)
+    assert codes(root) == ["Q003", "Q004"]
+
+
+def test_batch_entries_lost_and_wild(store_copy: StoreCopy) -> None:
+    root = store_copy("bcq-533")
+    file = root / "batchconsumequeue" / "Bcq_inner" / "0" / "00000000000000000000"
+    data = bytearray(file.read_bytes())
+    data[46 * 5 + 7] ^= 1  # where the sixth entry's record starts
+    file.write_bytes(data)
+    assert codes(root) == ["Q001", "Q006"]
+
+
+def test_an_index_header_that_does_not_fit(store_copy: StoreCopy) -> None:
+    root = store_copy("load-533")
+    file = min((root / "index").iterdir())
+    data = bytearray(file.read_bytes())
+    data[31] ^= 1  # end offset
+    file.write_bytes(data)
+    (found,) = check(root)
+    assert (found.code, found.file) == ("I007", f"index/{file.name}")
+
+
+def test_a_chain_that_runs_in_a_circle(store_copy: StoreCopy) -> None:
+    root = store_copy("load-533")
+    file = min((root / "index").iterdir())
+    data = bytearray(file.read_bytes())
+    entry = 40 + 500 * 4 + 20 * 1500
+    data[entry + 16 : entry + 20] = (1500).to_bytes(4)  # it follows itself
+    file.write_bytes(data)
+    (found,) = check(root)
+    assert (found.code, found.message) == (
+        "I003",
+        "entries 1500 to 1500 do not follow the entry in front of them on their slot",
+    )
+
+
+def test_progress_against_the_queues(store_copy: StoreCopy) -> None:
+    root = store_copy("load-533")
+    (root / "config" / "consumerOffset.json").write_text(
+        '{"offsetTable":{"Calm_audit@g":{0:9999},"Calm_bills@g":{0:3,7:4},"Gone@g":{0:5}}}'
+    )
+    (root / "config" / "delayOffset.json").write_text('{"offsetTable":{1:77}}')
+    found = [(f.code, f.topic, f.queue_id, f.queue_offset) for f in check(root)]
+    assert sorted(found) == [
+        ("P001", "Calm_audit", 0, 9999),
+        ("P006", "Calm_bills", 7, 4),
+        ("P006", "Gone", 0, 5),
+        ("P007", "SCHEDULE_TOPIC_XXXX", 0, 77),
+    ]
+
+
+def test_broken_config_and_a_topic_nobody_configured(store_copy: StoreCopy) -> None:
+    root = store_copy("load-533")
+    text = (root / "config" / "topics.json").read_text()
+    (root / "config" / "topics.json").write_text(text.replace('"Calm_steps"', '"Calm_stops"'))
+    (root / "config" / "subscriptionGroup.json").write_text("{")
+    found = [(f.code, f.topic) for f in check(root)]
+    assert found == [("P003", None), ("P002", "Calm_steps")]
+
+
+def test_wrong_kinds_of_entries(store_copy: StoreCopy) -> None:
+    root = store_copy("load-533")
+    (root / "checkpoint").unlink()
+    (root / "lock").unlink()
+    (root / "lock").mkdir()
+    (root / "consumequeue" / "Calm_audit" / "0" / "note.txt").write_text("?")
+    (root / "index" / "folder").mkdir()
+    found = [(f.code, f.severity, f.file) for f in check(root)]
+    assert found == [
+        ("S008", "error", "lock"),
+        ("C001", "warning", "checkpoint"),
+        ("Q013", "error", "consumequeue/Calm_audit/0/note.txt"),
+        ("I006", "error", "index/folder"),
+    ]
+
+
+def test_a_missing_queue_file_and_what_it_held(store_copy: StoreCopy) -> None:
+    root = store_copy("load-533")
+    (root / "consumequeue" / "Calm_audit" / "0" / "00000000000000004000").unlink()
+    found = [(f.code, f.queue_offset, f.size_bytes) for f in check(root) if f.code != "Q006"]
+    missing = [f.message for f in check(root) if f.code == "Q006"]
+    assert found == [("Q012", None, 4000)]
+    assert missing == ["200 messages without an entry"]
+
+
+def test_lists_are_bounded_and_everything_is_counted() -> None:
+    findings = Findings()
+    for number in range(MOST_FINDINGS_PER_CODE + 7):
+        findings.say("Q001", f"{number}")
+    findings.say("Q002", "one")
+    assert len(findings.all()) == MOST_FINDINGS_PER_CODE + 2
+    assert findings.all()[-1].message == "and 7 more: queue entry without a record"
+    assert findings.counts == {"Q001": MOST_FINDINGS_PER_CODE + 7, "Q002": 1}
+
+
+def test_runs_and_intervals() -> None:
+    mask = np.array([True, True, False, True])
+    assert list(runs_of(mask, 10)) == [(10, 12), (13, 14)]
+    assert list(runs_of(np.zeros(3, bool))) == []
+    intervals = Intervals()
+    intervals.add_numbers(np.array([4, 5, 6, 1, 2, 9]))
+    assert intervals.sorted() == [(1, 3), (4, 7), (9, 10)]
+    assert list(intervals.missing(0, 12)) == [(0, 1), (3, 4), (7, 9), (10, 12)]
+    assert list(intervals.missing(4, 7)) == []
+    ranges = OffsetRanges()
+    ranges.add(10, 20)
+    ranges.add(30, 31)
+    assert ranges.contain(np.array([9, 10, 19, 20, 30, 31])).tolist() == [False, True, True, False, True, False]

@@ -1,0 +1,53 @@
+"""`rmqctl check`: the document, the table, the exit codes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.conftest import DamagedStore, GoldenStore
+from tests.rmqctl.calls import call
+
+
+def test_a_sane_store(golden: GoldenStore) -> None:
+    root = golden("clean-533")
+    result = call("check", "-s", root, "-o", "json")
+    assert (result.code, result.err) == (0, "")
+    assert result.json == {"store": str(root), "findings": [], "summary": {}}
+
+
+def test_only_infos_end_with_0(golden: GoldenStore) -> None:
+    result = call("check", "-s", golden("crash-533"), "-o", "json")
+    assert result.code == 0
+    assert result.json["summary"] == {"L014": 1, "S001": 1}
+
+
+def test_damage_ends_with_3_and_is_named(damaged: DamagedStore) -> None:
+    root = damaged("load-533", "cq-hole", "clean")
+    result = call("check", "-s", root, "-o", "json", "--jobs", "2")
+    assert result.code == 3
+    assert result.json["summary"] == {"Q006": 1, "Q008": 1}
+    hole = result.json["findings"][0]
+    assert {name: value for name, value in hole.items() if name != "advice"} == {
+        "code": "Q008",
+        "severity": "error",
+        "file": "consumequeue/Calm_audit/0/00000000000000008000",
+        "phy_offset": None,
+        "size_bytes": 60,
+        "topic": "Calm_audit",
+        "queue_id": 0,
+        "queue_offset": 504,
+        "message": "3 entries of no size, with good ones behind",
+    }
+    rows = call("check", "-s", root, "-o", "ndjson").lines
+    assert [row["code"] for row in rows] == ["Q008", "Q006"]
+
+
+def test_no_store(tmp_path: Path) -> None:
+    assert call("check", "-s", tmp_path / "nowhere").code == 10
+
+
+def test_plain_names_each_code(damaged: DamagedStore) -> None:
+    result = call("check", "-s", damaged("load-533", "flip-body-mid", "clean"), "-o", "plain")
+    assert result.code == 3
+    assert "L001" in result.out
+    assert "567104" in result.out
