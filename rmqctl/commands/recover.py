@@ -110,7 +110,11 @@ def _blocks(document: dict[str, Any]) -> Iterator[Block]:
     if lost:
         known = sum(run["messages"] or 0 for run in lost)
         unknown = sum(run["messages"] is None for run in lost)
-        title = f"Lost either way: {known} messages" + (f", and {unknown} ranges nobody can name" if unknown else "")
+        title = (
+            f"Lost either way: {known} message"
+            + ("" if known == 1 else "s")
+            + (f", and {unknown} ranges nobody can name" if unknown else "")
+        )
         yield Table(lost[:_MOST_LOST_SHOWN], LOST_COLUMNS, title)
     else:
         yield Text("Nothing is lost.", "green")
