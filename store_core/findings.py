@@ -292,6 +292,14 @@ KINDS: Final = _table(
         "A tags code is an address into ConsumeQueueExt, and there is no good unit.",
         _REBUILD_QUEUES,
     ),
+    # I: index
+    Kind(
+        "I001",
+        "error",
+        "index entry without a record",
+        "The entry points to a place in the log where no good record starts.",
+        _REBUILD_INDEX,
+    ),
     Kind(
         "I002",
         "error",
@@ -335,6 +343,14 @@ KINDS: Final = _table(
         _REBUILD_INDEX,
     ),
     Kind("I008", "info", "records behind the index", "The newest records are not indexed.", _REBUILD_INDEX),
+    # C: checkpoint
+    Kind(
+        "C001",
+        "warning",
+        "no checkpoint",
+        "The file is missing; after a crash a broker scans the whole log and deletes every index file.",
+        "Run `rmqctl checkpoint --rebuild`.",
+    ),
     Kind(
         "C002",
         "warning",
