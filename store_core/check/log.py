@@ -23,6 +23,13 @@ _DAMAGE_BY_CODE: Final = {
 MOST_FINDINGS_PER_CODE: Final = 1000  # the rest is counted, not listed
 
 
+def finding_code_inside(kind: int, code: int) -> str:
+    """The code of the finding for a stretch that is no message, with good records behind it."""
+    if kind == FrameKind.DAMAGE:
+        return _DAMAGE_BY_CODE.get(FrameCode(code), ("L002", ""))[0]
+    return {FrameKind.ZEROS: "L003", FrameKind.STALE: "L005", FrameKind.HOLE: "L006"}[FrameKind(kind)]
+
+
 class LogFindings:
     """Turns frame tables, given in log order, into findings.
 

@@ -88,7 +88,7 @@ class Message:
 
     @property
     def transaction(self) -> Transaction:
-        return _TRANSACTIONS[self.sys_flag & record.TRANSACTION_MASK]
+        return transaction_kind(self.sys_flag)
 
     @property
     def compression(self) -> Compression:
@@ -110,6 +110,11 @@ class Message:
     @property
     def tags(self) -> str | None:
         return self.properties.get(TAGS)
+
+
+def transaction_kind(sys_flag: int) -> Transaction:
+    """Which part of a transaction a record is."""
+    return _TRANSACTIONS[sys_flag & record.TRANSACTION_MASK]
 
 
 def _fixed_struct(host_flags: int) -> Struct:
