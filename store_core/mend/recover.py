@@ -84,7 +84,7 @@ def recover(
             plan,
             after,
             tuple(lost_runs(found.lost, found.unknown)),
-            (*found.survey.findings, *found.derivation.findings),
+            (*found.survey.findings, *found.findings, *found.derivation.findings),
             tuple(lost_runs(found.given_up)),
         )
 
@@ -101,6 +101,8 @@ def _as_broker(store: Store, prediction: Prediction, last_exit: Literal["clean",
 
 
 def _after(store: Store, version: Version, found: Salvage) -> Outcome:
+    if found.is_empty:
+        return outcome_after(store, version, None)
     checkpoint = checkpoint_bytes(store, found)
     files = {} if checkpoint is None else {paths.CHECKPOINT: checkpoint}
     return outcome_after(

@@ -15,6 +15,7 @@ from typing import Final
 
 from store_core.broker.load import batch_topics_of
 from store_core.derive.queues import Entry
+from store_core.findings import Finding, finding
 from store_core.layout.queue import DEAD_ENTRY_SIZE_BYTES, ENTRY
 from store_core.layout.record import HEAD
 from store_core.mend.derived import Derivation, DerivedChanges
@@ -46,6 +47,12 @@ class Salvage:
     unknown: list[Region] = field(default_factory=list)
     given_up: list[LostRecord] = field(default_factory=list)
     unfilled: list[tuple[QueueKey, int, int]] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no log to go by, so that nothing must be changed."""
+        return bool(self.findings)
 
 
 @contextmanager
@@ -62,6 +69,12 @@ def salvage(store: Store, *, on_progress: Progress | None = None) -> Iterator[Sa
         view.__dict__["log"] = mended.log
         with Derivation(store, view, Path(scratch), batch_topics=batch_topics_of(store)) as derivation:
             found = Salvage(survey, fences, mended, derivation)
+            if not survey.last_phy_offset and not survey.messages:
+                # Nothing at all can be read: a disk that is not mounted looks so, and queues may be all that is left.
+                found.findings.append(finding("S007", "the log holds no record, so nothing was derived from it"))
+                found.mended = MendedLog(store.log)
+                yield found
+                return
             entries = _fill_gaps(store, found)
             found.mended = mended_log(store, found.fences, survey.end_phy_offset)
             _correct_own_offsets(store, found)

@@ -29,6 +29,8 @@ def salvage_plan(store: Store, found: Salvage, built: Built | None = None) -> Pl
     ``built`` names another builder of the derived files than the salvage's own.
     """
     draft = Draft(store.root, writable_roots=outside_roots(store))
+    if found.is_empty:
+        return draft.plan("recover", "keep")
     found.mended.add_to(draft)
     built = built or Built(BUILDER, settings_arguments(store.settings))
     for changes in (found.queue_changes, found.index_changes):
