@@ -116,7 +116,7 @@ def _blocks(document: dict[str, Any]) -> Iterator[Block]:
             + (f", and {unknown} ranges nobody can name" if unknown else "")
         )
         yield Table(lost[:_MOST_LOST_SHOWN], LOST_COLUMNS, title)
-    else:
+    elif document["after"]["commitlog_files"]:
         yield Text("Nothing is lost.", "green")
     yield from plan_blocks(document)
 

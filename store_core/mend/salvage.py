@@ -71,7 +71,11 @@ def salvage(store: Store, *, on_progress: Progress | None = None) -> Iterator[Sa
             found = Salvage(survey, fences, mended, derivation)
             if not survey.last_phy_offset and not survey.messages:
                 # Nothing at all can be read: a disk that is not mounted looks so, and queues may be all that is left.
-                found.findings.append(finding("S007", "the log holds no record, so nothing was derived from it"))
+                found.findings.append(
+                    finding(
+                        "S007", f"the log holds no record, while {len(store.queues)} queues stand: nothing is changed"
+                    )
+                )
                 found.mended = MendedLog(store.log)
                 yield found
                 return
