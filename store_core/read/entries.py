@@ -79,7 +79,7 @@ def good_entries(buffer: bytes, layout: Layout) -> int:
     good = count
     for name in (*_NOT_NEGATIVE_FIELDS[layout], *_POSITIVE_FIELDS[layout]):
         signs = buffer[layout.offset_of(name) :: step][:good]
-        if signs and max(signs) >= _NEGATIVE:
+        if not signs.isascii():  # the quickest way to look for a sign bit
             good = next(i for i, byte in enumerate(signs) if byte >= _NEGATIVE)
     for name in _POSITIVE_FIELDS[layout]:
         good = _first_zero(buffer, layout, name, good)
