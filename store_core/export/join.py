@@ -1,0 +1,78 @@
+"""The proof that pieces join: each begins with the frame at which the one in front ended, or is done again so that it does.
+
+A split that starts inside a segment finds its first frame by itself. It is right if that is where the last frame in front
+of it ends; then what it met before is the rest of that frame. Otherwise there is damage at the border, or a body that looks
+like records: the stretch is walked again from the last proven end, as the whole log would be. So rows and findings do
+not depend on where a log is split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from store_core.export.piece import Piece
+from store_core.export.splits import SegmentPlan, Split
+
+Redo = Callable[[Split], Piece]
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A piece as it counts. ``head_counts``: what lies in front of its first frame is its own, no rest of another piece."""
+
+    piece: Piece
+    head_counts: bool = True
+
+
+def join_pieces(plan: SegmentPlan, pieces: Sequence[Piece], redo: Redo) -> list[Joined]:
+    """The pieces of one plan in order, without gap or overlap; ``redo`` exports a split that starts at a proven place."""
+    if not pieces:
+        return []
+    joined = [Joined(pieces[0])]
+    at = _end_of(pieces[0])
+    for piece in pieces[1:]:
+        if at is None:  # no frame at all so far, and no segment's start to count from
+            joined.append(Joined(piece))
+            at = piece.next_phy_offset
+            continue
+        first = piece.first_phy_offset
+        if first is None or at >= piece.split.stop_phy_offset:
+            continue  # no frame starts here, or a record in front of it covers it
+        if at < first:
+            at = _bridge(joined, at, first, redo)
+        if at == first:
+            joined.append(Joined(piece, head_counts=False))
+            at = piece.next_phy_offset or first
+        elif at < piece.split.stop_phy_offset:
+            at = _go_on(joined, Split(at, piece.split.stop_phy_offset, exact=True), redo)
+    last = joined[-1].piece.split.stop_phy_offset
+    if at is not None and max(at, last) < plan.end_phy_offset:
+        _go_on(joined, Split(at, plan.end_phy_offset, exact=True), redo)
+    return joined
+
+
+def _bridge(joined: list[Joined], at: int, first: int, redo: Redo) -> int:
+    """Walk from the last proven end to the next piece's first frame; gives where that leads: ``first`` if both join."""
+    end = _go_on(joined, Split(at, first, exact=True), redo)
+    if joined[-1].piece.ran_over:  # what is no frame goes on behind ``first``: there is none
+        joined.pop()
+        return at
+    return max(end, first)
+
+
+def _go_on(joined: list[Joined], split: Split, redo: Redo) -> int:
+    """Export a split that starts at the last proven end; gives where its frames end."""
+    last = joined[-1].piece
+    last.tail = []  # the same bytes are walked again, as far as they go
+    if last.next_phy_offset is None:
+        joined.pop()
+    joined.append(Joined(redo(split)))
+    return _end_of(joined[-1].piece) or split.start_phy_offset
+
+
+def _end_of(piece: Piece) -> int | None:
+    """Where the last frame of a piece ends; its start if that is where frames end, None if nobody knows."""
+    if piece.next_phy_offset is not None:
+        return piece.next_phy_offset
+    return piece.split.start_phy_offset if piece.split.exact else None

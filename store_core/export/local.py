@@ -1,0 +1,65 @@
+"""Tasks in processes of this machine."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import wait
+
+from store_core.errors import FailedError
+from store_core.export.export import Done
+from store_core.export.piece import Piece, run_task
+from store_core.export.splits import Task
+
+
+class LocalRunner:
+    """``jobs`` processes side by side; one of them, or a single task, runs in this process."""
+
+    def __init__(self, jobs: int = 1) -> None:
+        self._jobs = jobs
+
+    def run(self, tasks: Sequence[Task], on_done: Done) -> list[Piece]:
+        if min(self._jobs, len(tasks)) <= 1:
+            return [_told(run_task(task), on_done) for task in tasks]
+        # Fresh processes: a copy of one in which Arrow has started threads may hang.
+        context = multiprocessing.get_context("spawn")
+        pool = ProcessPoolExecutor(min(self._jobs, len(tasks)), context, initializer=_start_worker)
+        try:
+            futures = [pool.submit(run_task, task) for task in tasks]
+            for future in as_completed(futures):
+                on_done(future.result())
+            return [future.result() for future in futures]
+        except BrokenProcessPool as error:
+            raise FailedError(
+                "a worker process has died",
+                to_do="it may have run out of memory: use fewer --jobs or a smaller --split-size",
+            ) from error
+        except BaseException:
+            for worker in multiprocessing.active_children():
+                worker.terminate()
+            raise
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _told(piece: Piece, on_done: Done) -> Piece:
+    on_done(piece)
+    return piece
+
+
+def _start_worker() -> None:
+    """The parent decides when to stop, and a worker does not outlive it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+
+        def watch(sentinel: int) -> None:
+            wait([sentinel])
+            os._exit(1)
+
+        threading.Thread(target=watch, args=(parent.sentinel,), daemon=True).start()

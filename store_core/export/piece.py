@@ -1,0 +1,182 @@
+"""What a task does: walk one split, write its rows, and say what is needed to join it with its neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_core.check.log import MOST_FINDINGS_PER_CODE, LogFindings
+from store_core.export.rows import message_batches
+from store_core.export.splits import Split, Task, segments_of
+from store_core.export.writing import Part, PartWriter, Range, inside, quarantine_rows
+from store_core.findings import Finding
+from store_core.kernel.codes import FrameKind
+from store_core.scan.frames import ROW_COLUMNS, FrameTable
+from store_core.scan.log import ScanOptions, scan_segment
+from store_core.storage.store import Store
+
+_OPTIONS: Final = ScanOptions(check_crc=True, check_property_crc=True, properties=False)
+_RANGES_AT_ONCE: Final = 10_000
+
+
+@dataclass(slots=True)
+class Piece:
+    """The outcome of one split. Frames are records and blanks; offsets are bytes in the log.
+
+    ``first_phy_offset``: where the first frame starts, None without frames; ``next_phy_offset``: where the last one ends.
+    ``head`` and ``tail``: what is no frame in front of the first and behind the last message. ``found``: findings
+    between these two. ``ran_over``: what is no frame goes on behind the split. ``bodies``: findings about bodies, the first of them; ``bodies_beyond``: how many more.
+    """
+
+    split: Split
+    first_phy_offset: int | None = None
+    next_phy_offset: int | None = None
+    rows: int = 0
+    walked_bytes: int = 0
+    head: list[Range] = field(default_factory=list)
+    tail: list[Range] = field(default_factory=list)
+    has_messages: bool = False
+    ran_over: bool = False
+    found: LogFindings = field(default_factory=LogFindings)
+    bodies: list[Finding] = field(default_factory=list)
+    bodies_beyond: int = 0
+    parts: list[Part] = field(default_factory=list)
+
+
+def run_task(task: Task) -> Piece:
+    """Export one split into the staging folder. Raises StoreError; then it leaves no file behind."""
+    work = _Work(task)
+    try:
+        with Store.open(task.settings.root, task.settings) as store:
+            for segment, end in segments_of(store.log, task.split):
+                stop = min(end, task.split.stop_phy_offset)
+                entered = max(segment.phy_offset, task.split.start_phy_offset)
+                tables = scan_segment(store, segment, _OPTIONS, entered, stop, chained=task.split.exact)
+                work.walk(tables, store.relative(segment.path), stop)
+        return work.finished()
+    except BaseException:
+        work.abort()
+        raise
+
+
+class _Work:
+    """One split on its way through the tables of the scan."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._piece = Piece(task.split)
+        self._keep_from = task.wanted.from_phy_offset or 0
+        self._messages: PartWriter | None = None
+        self._quarantine: PartWriter | None = None
+        self._since: list[Range] = []  # what is no frame, since the last message
+        self._inside: list[Range] = []
+
+    def walk(self, tables: Iterator[FrameTable], file: str, stop: int) -> None:
+        """Take in the tables of one segment; ranges are cut at ``stop``."""
+        for table in tables:
+            is_range = (table.kind != FrameKind.MESSAGE) & (table.kind != FrameKind.BLANK)
+            self._note_frames(table, ~is_range)
+            messages = np.flatnonzero(table.messages & (table.phy_offset >= self._keep_from))
+            if len(messages):
+                first, last = int(messages[0]), int(messages[-1])
+                self._add_ranges(table, is_range, 0, first, file, stop)
+                self._close_ranges()
+                self._piece.has_messages = True
+                self._add_messages(_rows(table, first, last + 1), is_range[first : last + 1], file)
+                self._add_ranges(table, is_range, last + 1, len(table), file, stop)
+            else:
+                self._add_ranges(table, is_range, 0, len(table), file, stop)
+
+    def finished(self) -> Piece:
+        self._flush_inside()
+        piece = self._piece
+        if piece.has_messages:
+            piece.tail = self._since
+        else:
+            piece.head = self._since
+        piece.parts = [writer.close() for writer in (self._messages, self._quarantine) if writer is not None]
+        return piece
+
+    def abort(self) -> None:
+        for writer in (self._messages, self._quarantine):
+            if writer is not None:
+                writer.abort()
+
+    def _note_frames(self, table: FrameTable, frames: NDArray[np.bool_]) -> None:
+        piece = self._piece
+        piece.walked_bytes += int(table.size_bytes[table.kind != FrameKind.HOLE].sum())
+        rows = np.flatnonzero(frames)
+        if len(rows):
+            if piece.first_phy_offset is None:
+                piece.first_phy_offset = int(table.phy_offset[rows[0]])
+            piece.next_phy_offset = int(table.phy_offset[rows[-1]] + table.size_bytes[rows[-1]])
+
+    def _add_ranges(
+        self, table: FrameTable, is_range: NDArray[np.bool_], first: int, last: int, file: str, stop: int
+    ) -> None:
+        for row in first + np.flatnonzero(is_range[first:last]):
+            start = max(int(table.phy_offset[row]), self._keep_from)
+            end = int(table.phy_offset[row] + table.size_bytes[row])
+            self._piece.ran_over |= end > stop
+            end = min(end, stop)
+            if start < end:
+                self._since.append(Range(int(table.kind[row]), int(table.code[row]), start, end - start, file))
+
+    def _close_ranges(self) -> None:
+        """A message follows: what has been collected lies in front of the first one, or between two."""
+        if not self._piece.has_messages:
+            self._piece.head = self._since
+        else:
+            for found in self._since:
+                self._piece.found.add(range_as_table(found), found.file)
+            self._inside += self._since
+        self._since = []
+
+    def _add_messages(self, table: FrameTable, is_range: NDArray[np.bool_], file: str) -> None:
+        """Rows from a message to a message, with what lies between them."""
+        self._piece.found.add(table, file)
+        for row in np.flatnonzero(is_range):
+            kind, code, at, size = (
+                int(column[row]) for column in (table.kind, table.code, table.phy_offset, table.size_bytes)
+            )
+            self._inside.append(Range(kind, code, at, size, file))
+        if len(self._inside) > _RANGES_AT_ONCE:
+            self._flush_inside()
+        task = self._task
+        for batch in message_batches(table, np.flatnonzero(task.wanted.rows(table)), task.store):
+            if self._messages is None:
+                name = f"{task.stem}-{batch.rows.column('phy_offset')[0].as_py():020d}.parquet"
+                self._messages = PartWriter(task.staging, "messages", task.store, name)
+            self._messages.write(batch.rows)
+            self._piece.rows += len(batch.rows)
+            room = max(MOST_FINDINGS_PER_CODE - len(self._piece.bodies), 0)
+            self._piece.bodies += [replace(found, file=file) for found in batch.findings[:room]]
+            self._piece.bodies_beyond += len(batch.findings[room:])
+
+    def _flush_inside(self) -> None:
+        if self._inside:
+            if self._quarantine is None:
+                name = f"{self._task.stem}-{self._inside[0].phy_offset:020d}.parquet"
+                self._quarantine = PartWriter(self._task.staging, "quarantine", self._task.store, name)
+            self._quarantine.write(quarantine_rows(self._task.store, inside(self._inside)))
+            self._inside = []
+
+
+def range_as_table(found: Range) -> FrameTable:
+    """A range as the scan gives it."""
+    values: dict[str, Any] = {**found._asdict(), "topic_id": -1}
+    columns: dict[str, Any] = {name: np.array([values.get(name, 0)], np.int64) for name in ROW_COLUMNS}
+    empty = np.zeros(0, np.int64)
+    return FrameTable(memoryview(b""), found.phy_offset, (), **columns, key_row=empty, key_hash=empty)
+
+
+def _rows(table: FrameTable, first: int, last: int) -> FrameTable:
+    """Some rows of a table, in a row."""
+    if first == 0 and last == len(table):
+        return table
+    columns = {name: getattr(table, name)[first:last] for name in ROW_COLUMNS}
+    return replace(table, **columns)

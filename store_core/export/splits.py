@@ -1,0 +1,124 @@
+"""Pieces of a log that tasks can take side by side, planned from directory listings alone.
+
+A record belongs to the split that holds its first byte. A split is whole segments, or a stretch inside one segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from store_core.layout.record import MAX_RECORD_SIZE_BYTES
+from store_core.read.log import LogFilter
+from store_core.scan.log import nominal_end
+from store_core.storage.sequence import Segment, SegmentSequence
+from store_core.storage.settings import Settings
+
+SPLIT_SIZE_BYTES: Final = 128 << 20
+# A walk that starts so far in front of an offset has met a frame's end before it, unless there is none.
+_RUN_UP_BYTES: Final = MAX_RECORD_SIZE_BYTES + (1 << 20)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """[start, stop) of a log. ``exact``: a frame starts at ``start``, or would; else the walk has to find one there."""
+
+    start_phy_offset: int
+    stop_phy_offset: int
+    exact: bool
+
+    @property
+    def size_bytes(self) -> int:
+        return self.stop_phy_offset - self.start_phy_offset
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """All that a worker needs to export one split; goes between processes and machines. ``stem`` begins its file names."""
+
+    store: str
+    stem: str
+    settings: Settings
+    split: Split
+    wanted: LogFilter
+    staging: Path
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPlan:
+    """The splits of one segment, or of several whole ones; they join each other. ``hole``: missing bytes in front."""
+
+    end_phy_offset: int
+    splits: tuple[Split, ...]
+    hole: tuple[int, int] | None = None
+
+
+def plan_splits(
+    log: SegmentSequence, start: int, stop: int | None, size_bytes: int = SPLIT_SIZE_BYTES
+) -> list[SegmentPlan]:
+    """Splits of about ``size_bytes`` that cover the records with their first byte in [start, stop), in log order.
+
+    A start inside a segment is approached from some way in front of it; what is found there is not to be kept.
+    """
+    plans: list[SegmentPlan] = []
+    packed: list[Segment] = []
+    end = log.min_phy_offset
+    for segment in log.segments:
+        hole = _clipped(end, segment.phy_offset, start, stop)
+        if packed and (hole or _span(packed, log) + _length(log, segment) > size_bytes):
+            plans.append(_whole(packed, log, stop))
+            packed = []
+        if hole:
+            plans.append(SegmentPlan(segment.phy_offset, (), hole))
+        end = max(end, nominal_end(log, segment))
+        if end <= start or (stop is not None and segment.phy_offset >= stop):
+            continue
+        if segment.phy_offset < start or _length(log, segment) > size_bytes:
+            if packed:
+                plans.append(_whole(packed, log, stop))
+                packed = []
+            plans.append(_cut(segment, end, start, stop, size_bytes))
+        else:
+            packed.append(segment)
+    if packed:
+        plans.append(_whole(packed, log, stop))
+    return plans
+
+
+def segments_of(log: SegmentSequence, split: Split) -> Iterator[tuple[Segment, int]]:
+    """The segments a split lies in, each with its end."""
+    for segment in log.segments:
+        end = nominal_end(log, segment)
+        if segment.phy_offset < split.stop_phy_offset and end > split.start_phy_offset:
+            yield segment, end
+
+
+def _clipped(start: int, end: int, first: int, stop: int | None) -> tuple[int, int] | None:
+    start, end = max(start, first), end if stop is None else min(end, stop)
+    return (start, end - start) if start < end else None
+
+
+def _length(log: SegmentSequence, segment: Segment) -> int:
+    return nominal_end(log, segment) - segment.phy_offset
+
+
+def _span(packed: Sequence[Segment], log: SegmentSequence) -> int:
+    return nominal_end(log, packed[-1]) - packed[0].phy_offset
+
+
+def _whole(packed: Sequence[Segment], log: SegmentSequence, stop: int | None) -> SegmentPlan:
+    end = nominal_end(log, packed[-1])
+    end = end if stop is None else min(end, stop)
+    return SegmentPlan(end, (Split(packed[0].phy_offset, end, exact=True),))
+
+
+def _cut(segment: Segment, end: int, start: int, stop: int | None, size_bytes: int) -> SegmentPlan:
+    end = end if stop is None else min(end, stop)
+    begin = max(segment.phy_offset, start - _RUN_UP_BYTES)
+    count = max(1, -(-(end - max(begin, start)) // size_bytes))
+    bounds = [begin, *(max(begin, start) + (end - max(begin, start)) * i // count for i in range(1, count)), end]
+    # The first one is taken as it is: it starts where its segment does, or only serves to meet a frame before ``start``.
+    return SegmentPlan(end, tuple(Split(a, b, exact=a == segment.phy_offset) for a, b in pairwise(bounds)))
