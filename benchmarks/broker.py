@@ -1,0 +1,120 @@
+"""The real broker's store code in a JVM of its own: makes stores, and takes part in contests."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from tests.broker import jars, oracle
+
+RELEASE: Final = "5.3.3"
+PROPERTIES: Final = "timerWheelEnable=false\nenableDLegerCommitLog=false\n"  # everything else: a broker's defaults
+_SOURCES: Final = Path(__file__).parent / "java"
+# The tests' JVM is made to start quickly; a broker is made to run quickly.
+_AS_A_BROKER: Final = ("-XX:TieredStopAtLevel=4", "-XX:-UseSerialGC", "-XX:+UseG1GC", "-XX:MaxDirectMemorySize=2g")
+_HEAP: Final = "2g"
+_LONGEST_MAKING_SECONDS: Final = 3600
+
+
+def is_available() -> bool:
+    """Whether this machine can run the real store code."""
+    try:
+        jars.jars(RELEASE)
+    except jars.NoBrokerError:
+        return False
+    return True
+
+
+def make(root: Path, *, log_bytes: int, body_bytes: int, topics: int, queues: int, keys: int) -> int:
+    """Let the real store code fill a new store; gives the number of messages. Raises RuntimeError where it fails."""
+    with tempfile.TemporaryDirectory(prefix="rmqctl-maker-") as home:
+        numbers = (log_bytes, body_bytes, topics, queues, keys)
+        command = [*_java(Path(home)), "Maker", str(root), str(_properties(Path(home))), *map(str, numbers)]
+        done = subprocess.run(
+            command,
+            env=oracle.java_environment(Path(home)),
+            capture_output=True,
+            text=True,
+            timeout=_LONGEST_MAKING_SECONDS,
+            check=False,
+        )
+        made = [line.split() for line in done.stdout.splitlines() if line.startswith("made ")]
+        if not made:
+            raise RuntimeError(f"the broker's store code made no store: {(done.stdout + done.stderr)[-2000:]}")
+        return int(made[0][1])
+
+
+class Contestant:
+    """A loaded store of the real code that answers questions (java/Contestant.java), and what its start took."""
+
+    def __init__(self, root: Path) -> None:
+        self._home = tempfile.TemporaryDirectory(prefix="rmqctl-contestant-")
+        home = Path(self._home.name)
+        self._process = subprocess.Popen(
+            [*_java(home), "Contestant", str(root), str(_properties(home))],
+            env=oracle.java_environment(home),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.load_milliseconds = int(self._line("ready ")[0])
+
+    def ask(self, *words: object) -> list[str]:
+        """The words of the answer."""
+        assert self._process.stdin is not None
+        print(*words, file=self._process.stdin, flush=True)
+        return self._line("")
+
+    def _line(self, start: str) -> list[str]:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:  # the store's own code may say something, too
+            if line.startswith(start):
+                return line.removeprefix(start).split()
+        raise RuntimeError("the broker's store code has died")
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(60)
+        self._home.cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _properties(home: Path) -> Path:
+    path = home / "broker.properties"
+    path.write_text(PROPERTIES)
+    return path
+
+
+def _java(home: Path) -> Sequence[str]:
+    options = (*_AS_A_BROKER, f"-Dha.port={oracle.free_port()}")
+    *command, classpath = oracle.java_command(RELEASE, home, *options, heap=_HEAP)
+    return [*command, f"{_compiled()}:{classpath}"]
+
+
+def _compiled() -> Path:
+    """Folder with this folder's Java classes, compiled against the release and the tests' Java classes."""
+    sources = sorted(_SOURCES.glob("*.java"))
+    classpath = jars.classpath(RELEASE)
+    digest = hashlib.sha256(classpath.encode() + b"".join(s.read_bytes() for s in sources)).hexdigest()[:16]
+    classes = jars.jars(RELEASE).parent / f"benchmarks-{digest}"
+    if not classes.exists():
+        making = classes.with_suffix(".making")
+        subprocess.run(
+            ["javac", "-nowarn", "-Xlint:none", "-cp", classpath, "-d", str(making), *map(str, sources)], check=True
+        )
+        making.rename(classes)
+    return classes

@@ -1,0 +1,137 @@
+import java.io.BufferedReader;
+import java.io.FileInputStream;
+import java.io.InputStream;
+import java.io.InputStreamReader;
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
+import java.util.Properties;
+import java.util.Random;
+import org.apache.rocketmq.common.message.MessageDecoder;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.store.CommitLog;
+import org.apache.rocketmq.store.DefaultMessageStore;
+import org.apache.rocketmq.store.DispatchRequest;
+import org.apache.rocketmq.store.GetMessageResult;
+import org.apache.rocketmq.store.GetMessageStatus;
+import org.apache.rocketmq.store.QueryMessageResult;
+import org.apache.rocketmq.store.SelectMappedBufferResult;
+import org.apache.rocketmq.store.logfile.MappedFile;
+
+/**
+ * The real broker's side of the contests: Contestant ROOT PROPERTIES loads a store, says "ready MILLISECONDS", and answers one line for each line it is asked.
+ *
+ * scan: every segment through the recovery's own check, body checksum included: seconds, records.
+ * pull TOPIC QUEUE_ID: a whole queue, 32 at a time, decoded: seconds, messages.
+ * query TOPICS QUEUES MESSAGES COUNT SEED raw|decoded: nanoseconds of so many queries by random unique keys: p50, p99, found.
+ */
+public final class Contestant {
+    private static final int PULL = 32;
+    private static final int BATCH = 100;
+
+    private final DefaultMessageStore store;
+
+    private Contestant(DefaultMessageStore store) {
+        this.store = store;
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        long started = System.nanoTime();
+        Properties properties = new Properties();
+        try (InputStream in = new FileInputStream(arguments[1])) {
+            properties.load(in);
+        }
+        DefaultMessageStore store = RealStore.open(arguments[0], properties, Integer.getInteger("ha.port"));
+        if (!store.load()) {
+            throw new IllegalStateException("the store does not load");
+        }
+        System.out.println("ready " + (System.nanoTime() - started) / 1_000_000);
+        Contestant contestant = new Contestant(store);
+        BufferedReader questions = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = questions.readLine(); line != null; line = questions.readLine()) {
+            System.out.println(contestant.answer(line.split(" ")));
+            System.out.flush();
+        }
+        Runtime.getRuntime().halt(0); // a loaded store leaves threads behind
+    }
+
+    private String answer(String[] words) throws Exception {
+        switch (words[0]) {
+            case "scan":
+                return scan();
+            case "pull":
+                return pull(words[1], Integer.parseInt(words[2]));
+            case "query":
+                return query(Integer.parseInt(words[1]), Integer.parseInt(words[2]), Long.parseLong(words[3]),
+                    Integer.parseInt(words[4]), Long.parseLong(words[5]), words[6].equals("decoded"));
+            default:
+                throw new IllegalArgumentException(words[0]);
+        }
+    }
+
+    private String scan() {
+        long started = System.nanoTime();
+        CommitLog log = store.getCommitLog();
+        long records = 0;
+        for (MappedFile file : log.getMappedFileQueue().getMappedFiles()) {
+            ByteBuffer bytes = file.sliceByteBuffer();
+            while (true) {
+                DispatchRequest verdict = log.checkMessageAndReturnSize(bytes, true, false);
+                if (!verdict.isSuccess() || verdict.getMsgSize() <= 0) {
+                    break;
+                }
+                records++;
+            }
+        }
+        return seconds(started) + " " + records;
+    }
+
+    private String pull(String topic, int queueId) {
+        long started = System.nanoTime();
+        long offset = 0;
+        long messages = 0;
+        while (true) {
+            GetMessageResult found = store.getMessage("bench", topic, queueId, offset, PULL, null);
+            if (found.getStatus() != GetMessageStatus.FOUND) {
+                break;
+            }
+            for (ByteBuffer record : found.getMessageBufferList()) {
+                MessageExt message = MessageDecoder.decode(record);
+                messages += message.getBody() == null ? 0 : 1;
+            }
+            offset = found.getNextBeginOffset();
+            found.release();
+        }
+        return seconds(started) + " " + messages;
+    }
+
+    private String query(int topics, int queues, long messages, int count, long seed, boolean decode) {
+        Random random = new Random(seed);
+        long[] nanos = new long[count];
+        long found = 0;
+        for (int i = 0; i < count; i++) {
+            long number = (long) (random.nextDouble() * messages);
+            String topic = "bench_" + number / BATCH % ((long) topics * queues) / queues;
+            String key = String.format("U%015d", number);
+            long started = System.nanoTime();
+            QueryMessageResult result = store.queryMessage(topic, key, 32, 0, Long.MAX_VALUE);
+            if (decode) {
+                for (ByteBuffer record : result.getMessageBufferList()) {
+                    found += MessageDecoder.decode(record).getBody() == null ? 0 : 1;
+                }
+            } else {
+                found += result.getMessageMapedList().size();
+            }
+            nanos[i] = System.nanoTime() - started;
+            for (SelectMappedBufferResult held : result.getMessageMapedList()) {
+                held.release();
+            }
+        }
+        Arrays.sort(nanos);
+        return nanos[count / 2] + " " + nanos[(int) (count * 0.99)] + " " + found;
+    }
+
+    private static String seconds(long started) {
+        return Double.toString((System.nanoTime() - started) / 1e9);
+    }
+}
