@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from store_core.broker.record_check import HEAP_DEPENDENT_BYTES, Checked, CheckRules, Verdict, check_at
 from store_core.broker.versions import CleanStart, CrashStart, QueueCut
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Progress = Callable[[int], None]
 TableSink = Callable[["FrameTable"], None]
 
-_THIRD: int = 3
+_SEGMENTS_CHECKED: Final = 3  # by a clean start of old releases
 
 
 @dataclass(slots=True)
@@ -121,7 +121,7 @@ def first_segment(
     """Index of the segment that the scan starts at."""
     behaviour = rules.behaviour
     if not rules.aborted and behaviour.clean_start is CleanStart.THIRD_LAST:
-        return max(len(segments) - _THIRD, 0)
+        return max(len(segments) - _SEGMENTS_CHECKED, 0)
     limit = behaviour.newest_segments_scanned
     lowest = max(len(segments) - limit, 0) if limit else 0
     for place in range(len(segments) - 1, lowest, -1):
