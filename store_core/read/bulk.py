@@ -1,12 +1,12 @@
 """A whole queue as columns: what pull gives one by one, by tens of thousands (store format 2.2 and 6.1).
 
-Records are cut where queue entries say, from mapped windows of the log: a queue's records lie scattered, and a read call
-for each costs more than all the rest. A mapping cannot report a failing disk other than by a signal; the commands that
-people use for looking at damaged stores read with pread.
+Records are read where queue entries say, neighbours together, and cut all at once. Who reads many queues of one log may
+keep its segments mapped (``LogMaps``): their records lie interleaved, and a read call for each costs more than the rest.
 """
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 from collections.abc import Iterator
@@ -23,7 +23,8 @@ from store_core.read.queue import Queue
 from store_core.storage.files import open_read_only, unreadable
 from store_core.storage.sequence import Segment
 
-WINDOW_SIZE_BYTES: Final = 32 << 20
+GATHERED_SIZE_BYTES: Final = 8 << 20  # so much of the log is read into one table
+_NEIGHBOUR_GAP_BYTES: Final = 4096  # what lies between two records is read too if it is no longer than this
 Ints = NDArray[Any]
 
 _HOST_MASK: Final = record.FLAG_BORN_HOST_V6 | record.FLAG_STORE_HOST_V6
@@ -57,12 +58,13 @@ class QueueTable:
     """Entries of a queue in order, one row each, with the records they point to; arrays of one length, times in ms.
 
     ``good`` rows point to a well-formed record of the entry's size; in the others everything that is the record's is 0.
-    ``entry_*`` are the entry's, the rest the record's. ``*_at`` are positions in ``window``. ``record_queue_offset`` is the
+    ``entry_*`` are the entry's, the rest the record's. ``at`` (the record's first byte) and ``*_at`` are positions in
+    ``window``. ``record_queue_offset`` is the
     record's own number.
     """
 
     window: memoryview
-    window_phy_offset: int
+    at: Ints
     good: NDArray[np.bool_]
     queue_offset: Ints
     phy_offset: Ints
@@ -104,25 +106,25 @@ class QueueTable:
 
     def message(self, row: int) -> Message:
         """A good row's message, for a person to read."""
-        phy_offset = int(self.phy_offset[row])
-        return decode_record(self.window, phy_offset - self.window_phy_offset, phy_offset, int(self.size_bytes[row]))
+        return decode_record(self.window, int(self.at[row]), int(self.phy_offset[row]), int(self.size_bytes[row]))
 
     def _part(self, at: Any, length: Any) -> bytes:
         return bytes(self.window[int(at) : int(at) + int(length)])
 
 
 class LogMaps:
-    """Whole segments of a log, mapped until closed: for reading many queues, which lie interleaved in the same pages.
+    """Whole segments of a log, mapped until closed: for reading many queues.
 
-    Mapped pages count as resident while they are, up to the log's size.
+    Mapped pages count as resident, up to the log's size, and a disk that fails under a map ends the process.
     """
 
     def __init__(self) -> None:
         self._maps: dict[Segment, mmap.mmap | None] = {}
 
     def of(self, segment: Segment) -> mmap.mmap | None:
+        """A segment's bytes; None where its file has vanished or become shorter."""
         if segment not in self._maps:
-            self._maps[segment] = _mapped(segment, 0, segment.size_bytes)
+            self._maps[segment] = _mapped(segment)
         return self._maps[segment]
 
     def close(self) -> None:
@@ -133,10 +135,9 @@ class LogMaps:
 def read_queue(
     queue: Queue, first: int | None = None, end: int | None = None, *, maps: LogMaps | None = None
 ) -> Iterator[QueueTable]:
-    """Entries of [first, end) (the queue's ends where nothing is said) with their records, a table a window of the log.
+    """Entries of [first, end) (the queue's ends where nothing is said) with their records, table by table.
 
-    Without ``maps`` windows are mapped one by one, and memory does not grow. Raises FailedError where a file cannot be
-    opened.
+    Raises FailedError where a file cannot be read.
     """
     first = queue.min_offset if first is None else first
     end = queue.max_offset if end is None else end
@@ -144,62 +145,75 @@ def read_queue(
     starts = np.array([s.phy_offset for s in segments], np.int64)
     ends = np.array([s.end_phy_offset for s in segments], np.int64)
     for start, entries in queue.columns(first, end):
-        numbers = np.arange(start, start + len(entries), dtype=np.int64)
-        phy_offset = entries["phy_offset"].astype(np.int64)
-        size = entries["size_bytes"].astype(np.int64)
-        tags_code = entries["tags_code"].astype(np.int64)
-        window_size = WINDOW_SIZE_BYTES if maps is None else None
-        place = _places(phy_offset, size, starts, ends, window_size)
-        cuts = np.flatnonzero(np.diff(place, prepend=-2, append=-2))
-        for low, high in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
-            part = slice(low, high)
-            own = numbers[part], phy_offset[part], size[part], tags_code[part]
-            number = int(place[low])
-            segment = None if number < 0 else segments[int(np.searchsorted(starts, own[1][0], "right")) - 1]
-            yield _table(maps, segment, *own)
+        rows = _Rows(
+            np.arange(start, start + len(entries), dtype=np.int64),
+            entries["phy_offset"].astype(np.int64),
+            entries["size_bytes"].astype(np.int64),
+            entries["tags_code"].astype(np.int64),
+        )
+        number, share = _places(rows, starts, ends)
+        differs = number[1:] != number[:-1]
+        if maps is None:
+            differs |= share[1:] != share[:-1]
+        cuts = np.flatnonzero(np.r_[True, differs, True]).tolist()
+        for low, high in itertools.pairwise(cuts):
+            segment = segments[int(number[low])] if number[low] >= 0 else None
+            yield _table(maps, segment, rows.part(slice(low, high)))
 
 
-def _places(phy_offset: Ints, size: Ints, starts: Ints, ends: Ints, window_size: int | None) -> Ints:
-    """Which window of the log (segment, if there is no size) a record lies in, as a number; -1 where it can lie in none."""
-    if not len(starts):
-        return np.full(len(phy_offset), -1, np.int64)
-    number = np.searchsorted(starts, phy_offset, "right") - 1
-    found = np.maximum(number, 0)
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rows:
+    """Entries in columns."""
+
+    queue_offset: Ints
+    phy_offset: Ints
+    size_bytes: Ints
+    tags_code: Ints
+
+    def __len__(self) -> int:
+        return len(self.queue_offset)
+
+    def part(self, rows: slice) -> _Rows:
+        return _Rows(self.queue_offset[rows], self.phy_offset[rows], self.size_bytes[rows], self.tags_code[rows])
+
+
+def _places(rows: _Rows, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
+    """Which segment a record lies in (-1: it can lie in none), and which share of ``GATHERED_SIZE_BYTES`` is its own."""
+    size = rows.size_bytes
     plausible = (size >= record.MIN_RECORD_SIZE_BYTES) & (size <= record.MAX_RECORD_SIZE_BYTES)
-    inside = (number >= 0) & plausible & (phy_offset <= ends[found] - np.where(plausible, size, 0))
-    if window_size is None:
-        return np.where(inside, found, -1)
-    windows = -(-int((ends - starts).max()) // window_size)
-    return np.where(inside, found * windows + (phy_offset - starts[found]) // window_size, -1)
+    size = np.where(plausible, size, 0)
+    share = np.cumsum(size) // GATHERED_SIZE_BYTES
+    if not len(starts):
+        return np.full(len(rows), -1, np.int64), share
+    number = np.searchsorted(starts, rows.phy_offset, "right") - 1
+    inside = (number >= 0) & plausible & (rows.phy_offset <= ends[np.maximum(number, 0)] - size)
+    return np.where(inside, number, -1), share
 
 
-def _table(
-    maps: LogMaps | None, segment: Segment | None, number: Ints, phy_offset: Ints, size: Ints, tags_code: Ints
-) -> QueueTable:
-    window, window_phy_offset = None, 0
+def _table(maps: LogMaps | None, segment: Segment | None, rows: _Rows) -> QueueTable:
+    window: mmap.mmap | bytes | None = None
+    at = np.zeros(len(rows), np.int64)
     if segment is not None and maps is not None:
-        window, window_phy_offset = maps.of(segment), segment.phy_offset
+        window, at = maps.of(segment), rows.phy_offset - segment.phy_offset
     elif segment is not None:
-        low, high = int(phy_offset.min()) - segment.phy_offset, int((phy_offset + size).max()) - segment.phy_offset
-        start = low - low % mmap.ALLOCATIONGRANULARITY
-        window, window_phy_offset = _mapped(segment, start, high), segment.phy_offset + start
-    columns = {f.name: np.zeros(len(number), np.dtype(f.type)) for f in _COLUMNS}
-    parts = {name: np.zeros(len(number), np.int64) for name in _PARTS}
-    good = np.zeros(len(number), np.bool_)
+        window, at = _gathered(segment, rows.phy_offset - segment.phy_offset, rows.size_bytes)
+    columns = {f.name: np.zeros(len(rows), np.dtype(f.type)) for f in _COLUMNS}
+    parts = {name: np.zeros(len(rows), np.int64) for name in _PARTS}
+    good = np.zeros(len(rows), np.bool_)
     if window is not None:
-        good = _cut(window, phy_offset - window_phy_offset, size, columns, parts)
-    for column in (*columns.values(), *parts.values()):
-        if not good.all():
+        good = _cut(window, at, rows.size_bytes, columns, parts)
+    if not good.all():
+        for column in (at, *columns.values(), *parts.values()):
             column[~good] = 0
     columns["record_queue_offset"] = columns.pop("queue_offset")
     return QueueTable(
         memoryview(window if window is not None else b""),
-        window_phy_offset,
+        at,
         good,
-        number,
-        phy_offset,
-        size,
-        tags_code,
+        rows.queue_offset,
+        rows.phy_offset,
+        rows.size_bytes,
+        rows.tags_code,
         **columns,
         **parts,
     )
@@ -208,8 +222,35 @@ def _table(
 _PARTS: Final = ("body_at", "topic_at", "topic_length", "properties_at", "properties_length")
 
 
-def _mapped(segment: Segment, start: int, end: int) -> mmap.mmap | None:
-    """Bytes [start, end) of a segment's file; None where it has vanished or become shorter."""
+def _gathered(segment: Segment, at: Ints, size: Ints) -> tuple[bytes | None, Ints]:
+    """The records at these places of a segment's file, back to back but for small gaps, and where each one begins."""
+    end = at + size
+    gap = at[1:] - end[:-1]
+    is_first = np.r_[True, (gap < 0) | (gap > _NEIGHBOUR_GAP_BYTES)]
+    firsts = np.flatnonzero(is_first)
+    starts = at[firsts]
+    sizes = end[np.r_[firsts[1:] - 1, len(at) - 1]] - starts
+    try:
+        descriptor = open_read_only(segment.path)
+    except FileNotFoundError:
+        return None, at
+    except OSError as error:
+        raise unreadable(segment.path, error) from error
+    try:
+        pread = os.pread
+        pieces = [pread(descriptor, n, place) for n, place in zip(sizes.tolist(), starts.tolist(), strict=True)]
+    except OSError as error:
+        raise unreadable(segment.path, error) from error
+    finally:
+        os.close(descriptor)
+    window = b"".join(pieces)
+    if len(window) != int(sizes.sum()):  # the file has become shorter under us
+        window = b"".join(piece.ljust(n, b"\0") for piece, n in zip(pieces, sizes.tolist(), strict=True))
+    run = np.cumsum(is_first) - 1
+    return window, (np.cumsum(sizes) - sizes)[run] + at - starts[run]
+
+
+def _mapped(segment: Segment) -> mmap.mmap | None:
     try:
         descriptor = open_read_only(segment.path)
     except FileNotFoundError:
@@ -217,9 +258,9 @@ def _mapped(segment: Segment, start: int, end: int) -> mmap.mmap | None:
     except OSError as error:
         raise unreadable(segment.path, error) from error
     try:
-        if os.fstat(descriptor).st_size < end or end <= start:
+        if not 0 < segment.size_bytes <= os.fstat(descriptor).st_size:
             return None
-        return mmap.mmap(descriptor, end - start, access=mmap.ACCESS_READ, offset=start)
+        return mmap.mmap(descriptor, segment.size_bytes, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
         raise unreadable(segment.path, error if isinstance(error, OSError) else OSError(str(error))) from error
     finally:
@@ -227,7 +268,7 @@ def _mapped(segment: Segment, start: int, end: int) -> mmap.mmap | None:
 
 
 def _cut(
-    window: mmap.mmap, at: Ints, size: Ints, columns: dict[str, Ints], parts: dict[str, Ints]
+    window: mmap.mmap | bytes, at: Ints, size: Ints, columns: dict[str, Ints], parts: dict[str, Ints]
 ) -> NDArray[np.bool_]:
     """Fill the columns of the records at these positions; gives which of them are well formed."""
     fixed = _FIXED[0]
@@ -252,7 +293,7 @@ def _cut(
 
 
 def _cut_parts(
-    window: mmap.mmap,
+    window: mmap.mmap | bytes,
     end: Ints,
     body_at: Ints,
     columns: dict[str, Ints],
@@ -284,7 +325,7 @@ def _cut_parts(
     return whole
 
 
-def _gather(window: mmap.mmap, at: Ints, layout: Layout) -> Any:
+def _gather(window: mmap.mmap | bytes, at: Ints, layout: Layout) -> Any:
     """The layout's fields at each of these positions. A view with a step of one byte makes any position an element."""
     size = layout.size_bytes
     view: NDArray[Any] = np.ndarray((max(len(window) - size + 1, 0),), f"V{size}", window, strides=(1,))

@@ -59,11 +59,11 @@ def check(queue: Queue, tables: list[QueueTable]) -> int:
 
 
 @pytest.mark.parametrize("name", stores.WITH_QUEUE_FILES)
-@pytest.mark.parametrize("window_size_bytes", [1 << 14, bulk.WINDOW_SIZE_BYTES])
+@pytest.mark.parametrize("gathered_size_bytes", [1 << 14, bulk.GATHERED_SIZE_BYTES])
 def test_columns_are_the_records(
-    golden: GoldenStore, monkeypatch: pytest.MonkeyPatch, name: str, window_size_bytes: int
+    golden: GoldenStore, monkeypatch: pytest.MonkeyPatch, name: str, gathered_size_bytes: int
 ) -> None:
-    monkeypatch.setattr(bulk, "WINDOW_SIZE_BYTES", window_size_bytes)
+    monkeypatch.setattr(bulk, "GATHERED_SIZE_BYTES", gathered_size_bytes)
     with Store.open(golden(name)) as store:
         for key in store.queues:
             queue = open_queue(store, *key)
