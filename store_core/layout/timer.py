@@ -32,6 +32,9 @@ LOG_UNIT: Final = Layout(
         Field("reserved", "i8", "0"),
     ),
 )
+MAGIC_DEFAULT: Final = 1
+MAGIC_ROLL: Final = 2
+MAGIC_DELETE: Final = 4
 LOG_BLANK: Final = Layout(
     "timer log blank",
     (Field("size_bytes", "i4", "bytes left"), Field("zero", "i8", "0"), Field("magic", "i4", "the log's BLANK magic")),

@@ -1,0 +1,97 @@
+"""The timer wheel and its log (store format, sections 10.1 and 10.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from store_core.layout import paths, timer
+from store_core.layout.record import MAGIC_BLANK
+from store_core.storage.files import FileCache
+from store_core.storage.sequence import SegmentSequence
+from store_core.storage.store import Store
+
+DEFAULT_PRECISION_MS: Final = 1000
+_WINDOW_SIZE_BYTES: Final = 1 << 20
+_UNIT_MAGICS: Final = range(1, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class TimerSlot:
+    """A slot of the wheel that holds something. Positions are bytes of the timer log."""
+
+    slot: int
+    timestamp_ms: int
+    first_position: int
+    last_position: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimerUnit:
+    """A unit of the timer log: a delayed message, or a request to cancel one (``is_delete``)."""
+
+    position: int
+    previous_position: int
+    is_roll: bool
+    is_delete: bool
+    write_timestamp_ms: int
+    delay_ms: int
+    phy_offset: int
+    record_size_bytes: int
+
+    @property
+    def delivery_timestamp_ms(self) -> int:
+        """When the message is delivered, or goes through the wheel once more."""
+        return self.write_timestamp_ms + self.delay_ms
+
+
+def wheel_slots(root: Path, precision_ms: int = DEFAULT_PRECISION_MS) -> Iterator[TimerSlot]:
+    """Slots with a time, in order of their numbers; none without a wheel. Raises FailedError where it cannot be read."""
+    cache, layout = FileCache(), timer.WHEEL_SLOT
+    path, window = root / paths.TIMERWHEEL, _WINDOW_SIZE_BYTES // layout.size_bytes * layout.size_bytes
+    empty = bytes(window)
+    try:
+        for at in range(0, timer.WHEEL_FILE_SIZE_BYTES, window):
+            data = cache.read(path, at, window)
+            if data == empty:  # nearly all of a wheel
+                continue
+            whole = len(data) // layout.size_bytes * layout.size_bytes
+            for number, fields in enumerate(layout.struct.iter_unpack(data[:whole]), at // layout.size_bytes):
+                units, first, last, count, _ = fields
+                if units > 0:
+                    yield TimerSlot(number, units * precision_ms, first, last, count)
+    finally:
+        cache.close()
+
+
+def timer_log(store: Store) -> SegmentSequence:
+    """The timer log's files; an empty sequence without one."""
+    return SegmentSequence([store.root / paths.TIMERLOG], store.cache)
+
+
+def timer_units(log: SegmentSequence) -> Iterator[TimerUnit]:
+    """Units in log order; each file ends at its blank, at zeros, or at the first thing that is no unit."""
+    layout, blank = timer.LOG_UNIT, timer.LOG_BLANK
+    for segment in log.segments:
+        at = segment.phy_offset
+        while at + layout.size_bytes <= segment.end_phy_offset:
+            data = log.read(at, layout.size_bytes)
+            if len(data) < layout.size_bytes or blank.read(data)["magic"] == MAGIC_BLANK:
+                break
+            unit = layout.read(data)
+            if unit["size_bytes"] != layout.size_bytes or unit["magic"] not in _UNIT_MAGICS:
+                break
+            yield TimerUnit(
+                at,
+                unit["previous_position"],
+                bool(unit["magic"] & timer.MAGIC_ROLL),
+                bool(unit["magic"] & timer.MAGIC_DELETE),
+                unit["write_timestamp_ms"],
+                unit["delay_ms"],
+                unit["phy_offset"],
+                unit["record_size_bytes"],
+            )
+            at += layout.size_bytes
