@@ -107,10 +107,13 @@ def _is_carried(query: KeyQuery, data: bytes) -> bool:
     key = query.key.encode(errors="surrogatepass")
     if key not in properties and _REPLACEMENT not in query.key:  # malformed bytes decode to this
         return False
-    place = properties.find(_UNIQ_KEY + key + _PROPERTY_END)
+    place = properties.rfind(_UNIQ_KEY)  # of two of a name the last counts
     if place >= 0 and query.type != "key" and topic == query.topic.encode(errors="surrogatepass"):
+        value_at = place + len(_UNIQ_KEY)
+        end = value_at + len(key)
         begins = not place or properties[place - 1] == record.PROPERTY_SEPARATOR
-        if begins and properties.count(_UNIQ_KEY) == 1 and not is_rollback(data):
+        ends = end == len(properties) or properties[end : end + 1] == _PROPERTY_END
+        if begins and ends and properties[value_at:end] == key and not is_rollback(data):
             return True
     return _decodes_to_carrier(query, data)
 
