@@ -28,7 +28,8 @@ def read_entries(files: SegmentSequence, first: int, end: int) -> Array:
             found[at - first : at - first + whole] = np.frombuffer(data, queue.ENTRY.dtype, whole)
             at += whole
             continue
-        behind = (s.phy_offset // ENTRY_SIZE_BYTES for s in files.segments if s.phy_offset > at * ENTRY_SIZE_BYTES)
+        # A file may begin amid an entry, so the number is rounded up: the loop always goes on.
+        behind = (-(-s.phy_offset // ENTRY_SIZE_BYTES) for s in files.segments if s.phy_offset > at * ENTRY_SIZE_BYTES)
         at = next(behind, end)
     return found
 

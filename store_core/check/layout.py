@@ -90,6 +90,15 @@ def _check_queue(store: Store, key: QueueKey, files: SegmentSequence, findings: 
                 topic=key.topic,
                 queue_id=key.queue_id,
             )
+        if size and segment.phy_offset % size:
+            findings.say(
+                "Q013",
+                f"the name is no multiple of the file size {size}",
+                file=store.relative(segment.path),
+                topic=key.topic,
+                queue_id=key.queue_id,
+                severity="warning",
+            )
     for gap in _missing_files(files):
         findings.say(
             "Q012",

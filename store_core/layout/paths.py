@@ -40,6 +40,7 @@ OURS: Final = ".rmqctl"  # our journal and kept bytes; a broker ignores it
 
 SEGMENT_NAME_DIGITS: Final = 20
 INDEX_NAME_DIGITS: Final = 17
+LARGEST_OFFSET: Final = (1 << 63) - 1
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -62,6 +63,8 @@ def segment_name(offset: int) -> str:
 def parse_segment_name(name: str) -> int | None:
     """The start offset a file name tells, or None where it is no such name.
 
-    Digits of any script are accepted, as Java writes and parses them in the default locale (section 1.1).
+    Digits of any script are accepted, as Java writes and parses them in the default locale (section 1.1). A number that
+    Java's long cannot hold is none.
     """
-    return int(name) if len(name) == SEGMENT_NAME_DIGITS and name.isdecimal() else None
+    offset = int(name) if len(name) == SEGMENT_NAME_DIGITS and name.isdecimal() else None
+    return offset if offset is None or offset <= LARGEST_OFFSET else None

@@ -157,7 +157,9 @@ class Queue:
     def next_file_offset(self, queue_offset: int) -> int | None:
         """First queue offset of the first file that starts behind a queue offset; None if there is none."""
         position = queue_offset * ENTRY_SIZE_BYTES
-        return next((s.phy_offset // ENTRY_SIZE_BYTES for s in self.files.segments if s.phy_offset > position), None)
+        # Rounded up: a file may be named amid an entry, and whoever walks must get on.
+        following = (-(-s.phy_offset // ENTRY_SIZE_BYTES) for s in self.files.segments if s.phy_offset > position)
+        return next(following, None)
 
     def ext_of(self, tags_code: int) -> ExtUnit | None:
         """The ConsumeQueueExt unit that a tags code is the address of; None if it is none, or there is no good unit."""

@@ -15,7 +15,8 @@ from store_core.check.store import check_store
 from store_core.codec.record import encode_record
 from store_core.findings import Finding
 from store_core.layout import marks, record
-from store_core.storage.store import Store
+from store_core.read.queue import Queue
+from store_core.storage.store import QueueKey, Store
 from tests.conftest import StoreCopy
 from tests.damage import Damageable
 
@@ -259,3 +260,28 @@ def test_runs_and_intervals() -> None:
     ranges.add(10, 20)
     ranges.add(30, 31)
     assert ranges.contain(np.array([9, 10, 19, 20, 30, 31])).tolist() == [False, True, True, False, True, False]
+
+
+def test_a_file_named_amid_an_entry_is_walked_over(store_copy: StoreCopy) -> None:
+    root = store_copy("load-533")
+    folder = root / "consumequeue" / "Calm_audit" / "0"
+    (folder / "00000000000000000000").rename(folder / "00000000000000000007")
+    found = {f.code: f for f in check(root)}
+    assert {"Q006", "Q013"} <= found.keys()
+    assert found["Q013"].file == "consumequeue/Calm_audit/0/00000000000000000007"
+    with Store.open(root) as store:
+        queue = Queue(store.queues[QueueKey("Calm_audit", 0)], store.log)
+        assert [entry.queue_offset for entry in queue.entries(0, 3)] == [1, 2]
+
+
+def test_a_name_beyond_all_offsets_is_no_segment(store_copy: StoreCopy) -> None:
+    root = store_copy("load-533")
+    (root / "commitlog" / "99999999999999999999").write_bytes(bytes(131072))
+    assert codes(root) == ["L010"]
+
+
+def test_a_folder_where_the_checkpoint_belongs(store_copy: StoreCopy) -> None:
+    root = store_copy("load-533")
+    (root / "checkpoint").unlink()
+    (root / "checkpoint").mkdir()
+    assert codes(root) == ["S008"]
