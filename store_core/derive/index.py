@@ -18,6 +18,7 @@ from store_core.storage.spool import Spool
 
 _CHUNK_SIZE_BYTES: Final = 1 << 20
 _SLOTS_AT_ONCE: Final = 1 << 18
+_ENTRIES_AT_ONCE: Final = 1 << 16
 _LARGEST_SECONDS: Final = (1 << 31) - 1
 Array = NDArray[Any]
 
@@ -49,6 +50,18 @@ class IndexFileResult:
     read: Callable[[], Iterator[bytes]]
 
 
+@dataclass(frozen=True, slots=True)
+class IndexStart:
+    """A file that stands, whose first ``entries`` entries are for records before the log's first byte: they stay.
+
+    ``header`` is the file's own; ``read(first, count)`` gives entries index.ENTRY[count] from number ``first`` (1 is the first).
+    """
+
+    header: IndexHeaderState
+    entries: int
+    read: Callable[[int, int], Array]
+
+
 def index_file_name(timestamp_ms: int) -> str:
     """The name a broker gives a file made at this moment: local time, to the millisecond."""
     return time.strftime("%Y%m%d%H%M%S", time.localtime(timestamp_ms // 1000)) + f"{timestamp_ms % 1000:03d}"
@@ -58,8 +71,9 @@ class IndexBuilder:
     """The sink of a scan with ``index_keys`` (and ``index_tags``, where 5.4.0 wrote the index) that builds the index.
 
     Give every table to ``add``, in log order, then call ``finish``. ``names`` are used first, in order, or
-    by the offset of a file's first record; other files are named by their first record's store time. In memory is one slot table (4 bytes a slot); all else goes to a scratch
-    file in ``folder``.
+    by the offset of a file's first record; other files are named by their first record's store time. ``start``: the first
+    file goes on behind entries that stand. In memory is one slot table (4 bytes a slot); all else goes to a scratch file
+    in ``folder``.
     """
 
     def __init__(
@@ -70,6 +84,7 @@ class IndexBuilder:
         names: Sequence[str] | Mapping[int, str] = (),
         *,
         counts_every_put: bool = False,
+        start: IndexStart | None = None,
     ) -> None:
         self._spool = Spool(folder)
         self._slot_count = slots
@@ -83,6 +98,8 @@ class IndexBuilder:
         self._base = 0  # where the open file begins in the scratch file
         self._header = IndexHeaderState()
         self._slots: Array = np.zeros(0, np.int32)
+        if start is not None:
+            self._go_on(start)
 
     def close(self) -> None:
         self._spool.close()
@@ -145,6 +162,26 @@ class IndexBuilder:
         )
         self._slots = np.zeros(self._slot_count, np.int32)
         self._open = True
+
+    def _go_on(self, start: IndexStart) -> None:
+        """Open the first file with the entries that stay, hung on their slots anew."""
+        self._slots = np.zeros(self._slot_count, np.int32)
+        self._open = True
+        self._made_ms = start.header.begin_timestamp_ms
+        used, last = 0, None
+        for first in range(1, start.entries + 1, _ENTRIES_AT_ONCE):
+            part = start.read(first, min(_ENTRIES_AT_ONCE, start.entries + 1 - first))
+            slot = part["key_hash"].astype(np.int64) % self._slot_count
+            part["previous"], new_slots = chain_entries(self._slots, slot, first)
+            used += len(part) if self._counts_every_put else new_slots
+            self._spool.write(index.entry_at(self._slot_count, first), part.tobytes())
+            last = part[-1]
+        header = replace(start.header, used_slots=used, index_count=start.entries + 1)
+        if last is not None and start.header.index_count != start.entries + 1:
+            # The header speaks of entries behind; what an entry itself tells of its time is whole seconds.
+            end_ms = start.header.begin_timestamp_ms + int(last["seconds"]) * 1000
+            header = replace(header, end_timestamp_ms=end_ms, end_phy_offset=int(last["phy_offset"]))
+        self._header = header
 
     def _name(self) -> str:
         """The open file's name: the given one, else of its first record's time; always behind the one in front."""

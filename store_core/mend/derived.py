@@ -17,11 +17,12 @@ from typing import Final, Protocol, Self
 from store_core.derive.batch import BatchQueueBuilder
 from store_core.derive.dispatch import Dispatcher, dispatch_rules
 from store_core.derive.index import IndexBuilder, IndexFileResult
-from store_core.derive.index_style import index_style
+from store_core.derive.index_style import index_names, index_style
 from store_core.derive.queues import GapEntry, QueueBuilder
 from store_core.derive.spool import QueueSpooler
 from store_core.findings import Finding
 from store_core.layout import paths, queue
+from store_core.mend.expired import expired_queue_files, last_number, queue_end, standing_index
 from store_core.read.index import index_sizes
 from store_core.scan.log import ScanOptions, scan_log
 from store_core.storage.sequence import Segment, SegmentSequence
@@ -92,9 +93,15 @@ class Derivation:
         style = index_style(store, self.sizes.slots, self.sizes.entries)
         self._dispatcher = Dispatcher(dispatch_rules(store, batch_topics=batch_topics, include_bad_crc=include_bad_crc))
         spooler = QueueSpooler(self._dispatcher, scratch)
-        names = [path.name for path in store.index_files]
+        self._log_min = log_store.log.min_phy_offset
+        self.standing_index = standing_index(store, self.sizes, self._log_min)
         self._index = IndexBuilder(
-            scratch, self.sizes.slots, self.sizes.entries, names, counts_every_put=style.counts_every_put
+            scratch,
+            self.sizes.slots,
+            self.sizes.entries,
+            index_names(store),
+            counts_every_put=style.counts_every_put,
+            start=self.standing_index.start,
         )
         self._stack.callback(self._index.close)
         options = ScanOptions(
@@ -105,7 +112,6 @@ class Derivation:
             self._index.add(table, include_bad_crc)
         self.rows = self._stack.enter_context(spooler.finish())
         self.index_files: list[IndexFileResult] = self._index.finish()
-        self._log_min = log_store.log.min_phy_offset
 
     def __enter__(self) -> Self:
         return self
@@ -119,6 +125,16 @@ class Derivation:
     def findings(self) -> list[Finding]:
         """What had to be assumed."""
         return [*self._dispatcher.findings(), *self.sizes.findings]
+
+    def index_timestamp_ms(self, existing_ms: int) -> int:
+        """What a checkpoint may say of the index: the end time of the newest full file, 0 if none is full.
+
+        ``existing_ms``, what it says, stays if it speaks of a file that has expired.
+        """
+        full = [file.header.end_timestamp_ms for file in self.index_files if file.is_full]
+        newest = max(full, default=self.standing_index.full_end_timestamp_ms)
+        begins = self.index_files[0].header.begin_timestamp_ms if self._log_min and self.index_files else 0
+        return existing_ms if newest < existing_ms <= begins else newest
 
     @property
     def queue_keys(self) -> list[QueueKey]:
@@ -153,10 +169,10 @@ class Derivation:
         builder, batch = self.queues(gap_entry), self.batch_queues()
         ordinary, batches = set(builder.keys()), set(batch.keys())
         for key in sorted(ordinary | set(self._store.queues)):
-            files = list(builder.files(key)) if key in ordinary else []
+            files: list[Made] = list(builder.files(key)) if key in ordinary else self._expired_files(key)
             self._compare(paths.CONSUMEQUEUE, key, self._store.queues.get(key), files, changes)
         for key in sorted(batches | set(self._store.batch_queues)):
-            files = list(batch.files(key)) if key in batches else []
+            files = list(batch.files(key)) if key in batches else self._expired_files(key, batch=True)
             self._compare(paths.BATCHCONSUMEQUEUE, key, self._store.batch_queues.get(key), files, changes)
         for key in sorted(self._store.ext_queues):
             files = list(builder.ext_files(key)) if key in ordinary else []
@@ -170,9 +186,25 @@ class Derivation:
             path = self._store.root / paths.INDEX / made.name
             if not same_content(self._store, path, made):
                 changes.new.append(_new_file(f"{paths.INDEX}/{made.name}", made))
-        names = {made.name for made in self.index_files}
+        names = {made.name for made in self.index_files} | self.standing_index.expired
         changes.removed += [self._store.relative(p) for p in self._store.index_files if p.name not in names]
         return changes
+
+    def queue_ends(self) -> dict[QueueKey, int]:
+        """The queue offset behind the last entry of every queue, as the log asks for them.
+
+        Of a queue without a message in the log, what its entries for expired records tell.
+        """
+        builder, batch = self.queues(), self.batch_queues()
+        ends = {key: queue_end(files, self._log_min) for key, files in self._store.queues.items()}
+        ends |= {key: queue_end(f, self._log_min, batch=True) for key, f in self._store.batch_queues.items()}
+        ends |= {key: builder.summary(key).end_queue_offset for key in self.queue_keys}
+        return ends | {key: last_number(self.rows.rows(key)) for key in batch.keys()}  # noqa: SIM118  # no mapping
+
+    def _expired_files(self, key: QueueKey, *, batch: bool = False) -> list[Made]:
+        """Files of a queue without a message in the log: its numbering must not begin anew."""
+        files = (self._store.batch_queues if batch else self._store.queues).get(key)
+        return list(expired_queue_files(files, self._log_min, batch=batch)) if files is not None else []
 
     def _compare(
         self, tree: str, key: QueueKey, existing: SegmentSequence | None, made: Iterable[Made], changes: DerivedChanges

@@ -28,6 +28,7 @@ from store_core.mend.plan import Plan
 from store_core.mend.predict import predict
 from store_core.mend.salvage_plan import add_derived, chunks_of, settings_arguments, store_of
 from store_core.mend.survey import LogSurvey, survey_log
+from store_core.read.checkpoint import read_checkpoint
 from store_core.storage.config_files import read_config
 from store_core.storage.config_text import release_layout
 from store_core.storage.store import QueueKey, Store
@@ -100,12 +101,11 @@ def _standing(store: Store, key: QueueKey, queue_offset: int) -> Entry | None:
 def _checkpoint(store: Store, derivation: Derivation, survey: LogSurvey) -> dict[str, bytes]:
     path = store.root / paths.CHECKPOINT
     existing = store.cache.read(path, 0, FILE_SIZE_BYTES) if path.is_file() else b""
-    full = max((f.header.end_timestamp_ms for f in derivation.index_files if f.is_full), default=0)
     data = rebuilt_checkpoint(
         existing,
         last_store_timestamp_ms=survey.last_store_timestamp_ms,
         last_phy_offset=survey.last_phy_offset,
-        index_end_timestamp_ms=full,
+        index_end_timestamp_ms=derivation.index_timestamp_ms(read_checkpoint(store.root).index_msg_timestamp_ms),
     )
     return {} if data == existing else {paths.CHECKPOINT: data}
 

@@ -67,19 +67,19 @@ def add_derived(draft: Draft, changes: DerivedChanges, built: Built) -> None:
 def checkpoint_bytes(store: Store, found: Salvage) -> bytes | None:
     """The right checkpoint, None where the one that stands is not ahead of what it vouches for."""
     survey = found.survey
-    full = [file.header.end_timestamp_ms for file in found.derivation.index_files if file.is_full]
     now = read_checkpoint(store.root)
+    full = found.derivation.index_timestamp_ms(now.index_msg_timestamp_ms)
     last = survey.last_store_timestamp_ms
     times = (now.physic_msg_timestamp_ms, now.logics_msg_timestamp_ms)
     behind = all(0 < time <= last for time in times) or (last == 0 and not any(times))
-    if not now.findings and behind and 0 <= now.index_msg_timestamp_ms <= max(full, default=0):
+    if not now.findings and behind and 0 <= now.index_msg_timestamp_ms <= full:
         return None
     existing = store.cache.read(store.root / paths.CHECKPOINT, 0, FILE_SIZE_BYTES)
     return rebuilt_checkpoint(
         existing,
         last_store_timestamp_ms=last,
         last_phy_offset=survey.last_phy_offset,
-        index_end_timestamp_ms=max(full, default=0),
+        index_end_timestamp_ms=full,
     )
 
 

@@ -135,7 +135,7 @@ def _cut(store: Store, phy_offset: int, *, on_progress: Progress | None = None) 
 def _checkpoint(store: Store, cut: _Cut) -> dict[str, bytes]:
     """The checkpoint, where it promises more than is left."""
     now, last = read_checkpoint(store.root), cut.survey.last_store_timestamp_ms
-    full = max((f.header.end_timestamp_ms for f in cut.derivation.index_files if f.is_full), default=0)
+    full = cut.derivation.index_timestamp_ms(now.index_msg_timestamp_ms)
     ahead = max(now.physic_msg_timestamp_ms, now.logics_msg_timestamp_ms) > last or now.index_msg_timestamp_ms > full
     if not ahead and now.confirm_phy_offset <= cut.survey.last_phy_offset and not now.findings:
         return {}
