@@ -33,31 +33,37 @@ def index_names(store: Store) -> dict[int, str]:
 
 
 def index_style(store: Store, slots: int, entries: int) -> IndexStyle:
-    """Told by the newest index file that holds anything; a later release's default without one."""
+    """Told by the newest entries; a later release's default without any. A young file may leave it to the one before."""
+    tags, counts_every_put, seen = False, None, 0
     for path in reversed(store.index_files):
         data = store.cache.read(path, 0, index.HEADER.size_bytes)
         if len(data) < index.HEADER.size_bytes:
             continue
-        header = index.HEADER.read(data)
-        last = min(header["index_count"], entries) - 1
-        if last >= 1:
-            # With as many used slots as entries there may simply have been no collision yet.
-            counts = header["used_slots"] == last and last > slots
-            return IndexStyle(
-                _has_tags(store, path, slots, last), counts or _counts_every_put(store, path, slots, last)
-            )
-    return IndexStyle()
+        last = min(index.HEADER.read(data)["index_count"], entries) - 1
+        if last < 1:
+            continue
+        if seen < _SAMPLES:
+            tags = tags or _has_tags(store, path, slots, last)
+        if counts_every_put is None:
+            counts_every_put = _counts_every_put(store, path, slots, last)
+        seen += last
+        if counts_every_put is not None and (tags or seen >= _SAMPLES):
+            break
+    return IndexStyle(tags, bool(counts_every_put))
 
 
-def _counts_every_put(store: Store, path: Path, slots: int, last: int) -> bool:
-    """Whether used slots are as many as entries although an entry follows another on its slot."""
+def _counts_every_put(store: Store, path: Path, slots: int, last: int) -> bool | None:
+    """Whether used slots are as many as entries although an entry follows another on its slot; None where none does yet."""
     header = index.HEADER.read(store.cache.read(path, 0, index.HEADER.size_bytes))
     if header["used_slots"] != last:
         return False
+    if last > slots:
+        return True
     size = index.ENTRY.size_bytes
     first = max(last - _SAMPLES, 1)
     data = store.cache.read(path, index.entry_at(slots, first), (last + 1 - first) * size)
-    return any(entry[3] > 0 for entry in index.ENTRY.struct.iter_unpack(data[: len(data) // size * size]))
+    follows = any(entry[3] > 0 for entry in index.ENTRY.struct.iter_unpack(data[: len(data) // size * size]))
+    return True if follows else None
 
 
 def _has_tags(store: Store, path: Path, slots: int, last: int) -> bool:

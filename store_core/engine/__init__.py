@@ -1,1 +1,1 @@
-"""The live store: append, flush, allocate, dispatch, delay, transactions."""
+"""The live store: what a broker does to its files when it stores a message, done without a broker."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from store_core.codec.broker_config import KEY_SEPARATOR, TopicConfig
+from store_core.codec.broker_config import KEY_SEPARATOR, DataVersion, TopicConfig
 from store_core.codec.coerce import as_int
 from store_core.codec.json_dialect import JavaList, Layout, dumps
 from store_core.storage.config_files import ConfigFiles
@@ -20,12 +20,16 @@ def release_layout(config: ConfigFiles, default: Layout = "5") -> Layout:
 
 
 def render_consumer_offsets(
-    config: ConfigFiles, updates: Mapping[tuple[str, str, int], int], layout: Layout | None = None
+    config: ConfigFiles,
+    updates: Mapping[tuple[str, str, int], int],
+    layout: Layout | None = None,
+    *,
+    timestamp_ms: int | None = None,
 ) -> str:
     """The text of ``config.progress`` with (group, topic, queue id) -> next offset put in.
 
     The list of a group's topics, which 5.x writes beside and never reads, is kept up to date. ``config.progress.name`` is the
-    file it belongs to.
+    file it belongs to. With ``timestamp_ms`` (now) the data version that 5.x keeps is raised.
     """
     layout = layout or release_layout(config)
     root = _members(config.progress.tree)
@@ -41,6 +45,8 @@ def render_consumer_offsets(
             listed.append(topic)
     if layout != "4":
         root["groupTopicMap"] = topics
+        if timestamp_ms is not None:
+            root["dataVersion"] = _raised(config.progress.value.data_version, timestamp_ms, layout)
     return dumps(_in_bean_order(root), layout=layout)
 
 
@@ -53,12 +59,16 @@ def render_topics(
     table = root["topicConfigTable"] = _members(root.get("topicConfigTable"))
     for topic in additions:
         table[topic.topic] = _topic_bean(topic, layout)
-    version = config.topics.value.data_version
+    root["dataVersion"] = _raised(config.topics.value.data_version, timestamp_ms, layout)
+    return dumps(_in_bean_order(root), layout=layout)
+
+
+def _raised(version: DataVersion | None, timestamp_ms: int, layout: Layout) -> dict[Any, Any]:
+    """A data version one higher, as a bean."""
     raised: dict[str, int] = {"counter": (version.counter if version else 0) + 1, "timestamp": timestamp_ms}
     if layout != "4":
         raised["stateVersion"] = (version.state_version if version else None) or 0
-    root["dataVersion"] = _in_bean_order(raised)
-    return dumps(_in_bean_order(root), layout=layout)
+    return _in_bean_order(raised)
 
 
 def _topic_bean(topic: TopicConfig, layout: Layout) -> dict[str, Any]:

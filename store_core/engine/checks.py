@@ -1,0 +1,119 @@
+"""Why a broker refuses a message: a table, in the broker's order (store behaviour 4.1)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from store_core.codec.properties import format_properties
+from store_core.codec.text import utf16_length
+from store_core.derive.dispatch import INNER_NUM
+from store_core.engine.live_store import LiveStore
+from store_core.engine.message import NewMessage, PutStatus
+from store_core.engine.record import NewRecord
+from store_core.engine.rules import PutRules
+from store_core.layout import paths, record
+
+TOPIC_LIMIT: Final = 127
+LONG_TOPIC_LIMIT_BYTES: Final = 255
+_TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+_RESERVED: Final = frozenset(
+    (
+        paths.SCHEDULE_TOPIC,
+        paths.HALF_TOPIC,
+        paths.OP_TOPIC,
+        paths.TRANSACTION_CHECK_TOPIC,
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+    )
+)
+_SLACK_BYTES: Final = 256 << 10  # room for queue and index pages that a message may be the first to touch
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A message, and what its checks depend on. ``queue_limit``: None where nothing tells how many queues there are."""
+
+    live: LiveStore
+    message: NewMessage
+    queue_id: int
+    is_known: bool
+    queue_limit: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One reason to refuse; ``rule`` says which releases have it."""
+
+    status: PutStatus
+    reason: str
+    fails: Callable[[Case], bool]
+    rule: Callable[[PutRules], bool] = lambda rules: True
+
+
+def _limited_by_bytes(topic: str) -> bool:
+    return not topic.startswith(paths.RETRY_PREFIX) and len(topic.encode(errors="replace")) > TOPIC_LIMIT
+
+
+def _is_slave(case: Case) -> bool:
+    settings = case.live.store.settings
+    return settings.value("brokerRole").strip() == "SLAVE" and not (
+        case.live.rules.slave_may_duplicate and settings.flag("duplicationEnable")
+    )
+
+
+def _raw_properties(case: Case) -> str:
+    return format_properties(case.message.properties, case.live.rules.final_separator).decode(errors="replace")
+
+
+_UNAVAILABLE, _ILLEGAL = PutStatus.SERVICE_NOT_AVAILABLE, PutStatus.MESSAGE_ILLEGAL
+
+# fmt: off
+CHECKS: Final = (
+    Check(_UNAVAILABLE, "the broker is a slave", _is_slave),
+    Check(_UNAVAILABLE, "the disk is full",
+          lambda c: not c.live.has_room(len(c.message.body or b"") + _SLACK_BYTES)),
+    Check(_ILLEGAL, "a topic consists of letters, digits and % | _ -",
+          lambda c: _TOPIC.fullmatch(c.message.topic) is None),
+    Check(_ILLEGAL, "the topic is longer than 127 characters",
+          lambda c: utf16_length(c.message.topic) > TOPIC_LIMIT, lambda r: not r.topic_limit_in_bytes),
+    Check(_ILLEGAL, "the topic is longer than 127 bytes",
+          lambda c: _limited_by_bytes(c.message.topic), lambda r: r.topic_limit_in_bytes),
+    Check(_ILLEGAL, "the topic is longer than 255 bytes",
+          lambda c: len(c.message.topic.encode(errors="replace")) > LONG_TOPIC_LIMIT_BYTES),
+    Check(_ILLEGAL, "nobody may send to this topic", lambda c: c.message.topic in _RESERVED),
+    Check(_ILLEGAL, "the topic does not exist", lambda c: not c.is_known),
+    Check(_ILLEGAL, "the topic has no such queue",
+          lambda c: c.queue_id < 0 or (c.queue_limit is not None and c.queue_id >= c.queue_limit)),
+    Check(_ILLEGAL, "the properties are longer than 32767 characters",
+          lambda c: utf16_length(_raw_properties(c)) > record.MAX_PROPERTIES_SIZE_BYTES,
+          lambda r: r.long_properties_illegal),
+    Check(_ILLEGAL, "there is no body", lambda c: c.message.body is None, lambda r: r.refuses_missing_body),
+    Check(_ILLEGAL, f"{INNER_NUM} belongs to inner batches",
+          lambda c: INNER_NUM in c.message.properties, lambda r: r.checks_inner_batch),
+)
+# fmt: on
+
+
+def refusal(case: Case) -> Check | None:
+    """The first reason to refuse a message, None where a broker takes it."""
+    rules = case.live.rules
+    return next((check for check in CHECKS if check.rule(rules) and check.fails(case)), None)
+
+
+def size_refusal(live: LiveStore, new: NewRecord) -> tuple[PutStatus, str] | None:
+    """What the encoder refuses: properties, body or the whole record too long."""
+    limit = live.store.settings.max_message_size_bytes or record.DEFAULT_MAX_MESSAGE_SIZE_BYTES
+    try:
+        size = len(live.encoded(new))
+    except ValueError as error:
+        return PutStatus.PROPERTIES_SIZE_EXCEEDED, str(error)
+    if len(new.body) > limit:
+        return _ILLEGAL, f"the body is longer than {limit} bytes"
+    if size > limit + record.RECORD_OVERHEAD_LIMIT_BYTES:
+        return _ILLEGAL, f"the record is longer than {limit + record.RECORD_OVERHEAD_LIMIT_BYTES} bytes"
+    if size > live.largest_record_bytes:
+        return _ILLEGAL, f"the record does not fit into a segment of {live.segment_size_bytes} bytes"
+    return None

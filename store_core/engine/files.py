@@ -1,0 +1,86 @@
+"""New files and writes of the live store: which of them are not durable yet, and whose they are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import PurePosixPath
+
+from store_core.storage.ops import Buffer
+from store_core.storage.writer import Ownership, Writer
+
+
+class LiveFiles:
+    """Writes through a ``Writer`` and remembers what ``sync`` has to make durable. Paths are the writer's.
+
+    Files and folders that are made belong to the owner of the folder they are made in, so that a broker can write to
+    them whoever ran this program. All methods raise OSError.
+    """
+
+    def __init__(self, writer: Writer) -> None:
+        self.writer = writer
+        self._files: dict[str, None] = {}
+        self._folders: dict[str, None] = {}
+
+    def write(self, path: str, offset: int, data: Buffer) -> None:
+        self.writer.write_range(path, offset, data)
+        self._files[path] = None
+
+    def make_file(self, path: str, size_bytes: int = 0, data: bytes = b"") -> None:
+        """A new file of this length, with ``data`` at its start and a sparse rest; missing folders are made."""
+        folder = PurePosixPath(path).parent.as_posix()
+        self.make_folder(folder)
+        self.writer.create(path, data, size_bytes=size_bytes)
+        self._give_away(path, folder)
+        self._files[path] = self._folders[folder] = None
+
+    def make_folder(self, path: str) -> None:
+        if self.writer.path(path).is_dir():
+            return
+        parent = PurePosixPath(path).parent.as_posix()
+        self.make_folder(parent)
+        self.writer.mkdir(path)
+        self._give_away(path, parent)
+        self._folders[parent] = None
+
+    def remove(self, path: str) -> None:
+        self.writer.unlink(path)
+        self._files.pop(path, None)
+        self._folders[PurePosixPath(path).parent.as_posix()] = None
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Give a file another content in one go, by way of a file beside it."""
+        part = f"{path}.tmp"
+        if os.path.lexists(self.writer.path(part)):
+            self.writer.unlink(part)
+        self.make_file(part, data=data)
+        if self.writer.path(path).exists():
+            self.writer.set_ownership(part, Ownership.of(os.stat(self.writer.path(path))))
+        self.sync_file(part)
+        self.writer.rename(part, path)
+        self._folders[PurePosixPath(path).parent.as_posix()] = None
+
+    def sync_file(self, path: str) -> None:
+        """Make one file durable now: its bytes and, if it is new, its name."""
+        self.writer.sync_file(path)
+        self._files.pop(path, None)
+        self.sync_folder(PurePosixPath(path).parent.as_posix())
+
+    def sync_folder(self, path: str) -> None:
+        if path in self._folders:
+            self.writer.sync_folder(path)
+            del self._folders[path]
+
+    def sync(self) -> None:
+        """Make everything durable, in the order in which it was first written."""
+        for path in list(self._files):
+            self.writer.sync_file(path)
+        self._files.clear()
+        for folder in list(self._folders):
+            self.writer.sync_folder(folder)
+        self._folders.clear()
+
+    def _give_away(self, path: str, folder: str) -> None:
+        made, above = os.stat(self.writer.path(path)), os.stat(self.writer.path(folder))
+        if (made.st_uid, made.st_gid) != (above.st_uid, above.st_gid):
+            mode = Ownership.of(made).mode
+            self.writer.set_ownership(path, Ownership(mode, above.st_uid, above.st_gid))

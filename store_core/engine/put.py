@@ -1,0 +1,203 @@
+"""Storing a message the way a broker does: its checks, what it adds, delay and timer (store behaviour 4.1, 4.6, 4.7)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from store_core.broker.load import BATCH_TYPE
+from store_core.codec.broker_config import TopicConfig
+from store_core.codec.properties import DELAY, REAL_QID, REAL_TOPIC, UNIQ_KEY
+from store_core.derive.dispatch import MULTI_DISPATCH
+from store_core.engine import properties as names
+from store_core.engine.checks import Case, refusal, size_refusal
+from store_core.engine.live_store import LiveStore
+from store_core.engine.message import NewMessage, PutResult, PutStatus
+from store_core.engine.properties import in_java_order, make_unique_key
+from store_core.engine.record import NewRecord
+from store_core.errors import FailedError, UsageError
+from store_core.layout import paths, record, timer
+from store_core.storage.config_text import release_layout, render_topics
+
+DEFAULT_QUEUES: Final = 4  # what a client asks for when it sends to a topic that is not there yet
+_COMPACTION: Final = ("cleanup.policy", "COMPACTION")
+_KNOWN_QUEUE_TYPES: Final = ("", "SimpleCQ", BATCH_TYPE)
+_TIMER_REQUESTS: Final = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
+_CRC_PROPERTY: Final = record.PROPERTY_CRC_NAME.decode()
+
+
+class RefusedError(Exception):
+    """A broker does not take the message. Raised and caught inside ``engine``."""
+
+    def __init__(self, status: PutStatus, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
+def put(live: LiveStore, message: NewMessage, *, create_topic: bool = False, half: bool = False) -> PutResult:
+    """Store one message; the answer tells whether and where. ``half``: as the first half of a transaction.
+
+    ``create_topic``: a topic that is not configured is, as by a broker with autoCreateTopicEnable. Raises UsageError for
+    what cannot be asked for here, FailedError where the system refuses or the store cannot take it.
+    """
+    _refuse_unsupported(live, message, half)
+    config = live.config.topics.value.topics.get(message.topic)
+    queue_id = _queue_id(message, config)
+    case = Case(live, message, queue_id, create_topic or _is_known(live, message.topic), _queue_limit(config))
+    try:
+        if (check := refusal(case)) is not None:
+            raise RefusedError(check.status, check.reason)
+        new = _as_record(live, message, queue_id)
+        new = as_half(live, new) if half else rescheduled(live, new)
+        if (too_large := size_refusal(live, new)) is not None:
+            raise RefusedError(*too_large)
+    except RefusedError as refused:
+        return PutResult(refused.status, message.topic, message.queue_id, reason=refused.reason)
+    if not _is_known(live, message.topic):
+        make_topic(live, message.topic, queue_id)
+    stored = live.append(new)
+    return PutResult(PutStatus.PUT_OK, stored.topic, stored.queue_id, stored)
+
+
+def _refuse_unsupported(live: LiveStore, message: NewMessage, half: bool) -> None:
+    for name, value in message.properties.items():
+        separators = {chr(record.NAME_VALUE_SEPARATOR), chr(record.PROPERTY_SEPARATOR)}
+        if not name or not value or separators & {*name, *value}:
+            raise UsageError(
+                f"property {name!r} cannot be stored", to_do="give a name and a value without 0x01 and 0x02"
+            )
+    if MULTI_DISPATCH in message.properties:
+        raise UsageError(
+            "messages for several light queues are not written offline", to_do=f"leave {MULTI_DISPATCH} out"
+        )
+    if half and message.properties.get(DELAY):
+        raise UsageError("a transaction cannot be delayed", to_do="leave the delay level out")
+    config = live.config.topics.value.topics.get(message.topic)
+    attributes = config.attributes if config is not None else {}
+    if attributes.get(_COMPACTION[0]) == _COMPACTION[1]:
+        raise FailedError(
+            f"{message.topic} is a compaction topic, which a broker serves from files of its own",
+            to_do="send the message to a running broker",
+        )
+    if attributes.get("queue.type", "") not in _KNOWN_QUEUE_TYPES:
+        raise FailedError(f"the queues of {message.topic} are in RocksDB", to_do="send the message to a running broker")
+
+
+def _is_known(live: LiveStore, topic: str) -> bool:
+    """Configured; without any configuration a topic that has queues."""
+    topics = live.config.topics
+    if topics.source == "none" or live.config.in_rocksdb:
+        return any(key.topic == topic for key in (*live.store.queues, *live.store.batch_queues))
+    return topic in topics.value.topics
+
+
+def _queue_limit(config: TopicConfig | None) -> int | None:
+    return max(config.read_queues, config.write_queues) if config is not None else None
+
+
+def _queue_id(message: NewMessage, config: TopicConfig | None) -> int:
+    """A queue at random where none is asked for, as by brokers; the first where nothing tells how many there are."""
+    if message.queue_id is not None:
+        return message.queue_id
+    return random.randrange(config.write_queues) if config is not None and config.write_queues > 0 else 0
+
+
+def make_topic(live: LiveStore, topic: str, queue_id: int) -> None:
+    """Configure a topic as a broker does when somebody sends to it."""
+    single = topic.startswith((paths.RETRY_PREFIX, paths.DLQ_PREFIX))
+    queues = max(1 if single else DEFAULT_QUEUES, queue_id + 1)
+    new = TopicConfig(topic, read_queues=queues, write_queues=queues)
+    layout = release_layout(live.config, live.rules.config_layout)
+    live.replace_config(live.config.topics.name, render_topics(live.config, [new], live.now_ms(), layout))
+
+
+def _as_record(live: LiveStore, message: NewMessage, queue_id: int) -> NewRecord:
+    """With the properties that a broker adds to what a producer sends, in the order it stores them."""
+    now_ms = live.now_ms()
+    born_host = live.host(message.born_host)
+    properties = {k: v for k, v in message.properties.items() if k != _CRC_PROPERTY}
+    if live.rules.adds_unique_key and not properties.get(UNIQ_KEY):
+        properties[UNIQ_KEY] = make_unique_key(born_host, now_ms)
+    if cluster := live.store.settings.value("brokerClusterName"):
+        properties[names.CLUSTER] = cluster
+    return NewRecord(
+        topic=message.topic,
+        queue_id=queue_id,
+        body=message.body or b"",
+        properties=in_java_order(properties, live.rules.property_map_size),
+        born_timestamp_ms=now_ms if message.born_timestamp_ms is None else message.born_timestamp_ms,
+        born_host=born_host,
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        reconsume_times=message.reconsume_times,
+    )
+
+
+def moved(live: LiveStore, new: NewRecord, topic: str, queue_id: int, more: Mapping[str, str]) -> NewRecord:
+    """The record in another queue, which keeps where it belongs in its properties."""
+    properties = {**new.properties, **more, REAL_TOPIC: new.topic, REAL_QID: str(new.queue_id)}
+    ordered = in_java_order(properties, live.rules.property_map_size)
+    return replace(new, topic=topic, queue_id=queue_id, properties=ordered)
+
+
+def rescheduled(live: LiveStore, new: NewRecord) -> NewRecord:
+    """A delayed message goes to its level's queue, one with a time to the timer's; raises RefusedError."""
+    level = _delay_level(new.properties)
+    if live.rules.knows_timers:
+        if level > 0:
+            new = replace(new, properties={k: v for k, v in new.properties.items() if k not in _TIMER_REQUESTS})
+        elif names.TIMER_OUT_MS not in new.properties and any(name in new.properties for name in _TIMER_REQUESTS):
+            return _timed(live, new)
+    if level <= 0:
+        return new
+    level = min(level, len(live.delays.delays_ms))
+    return moved(live, new, paths.SCHEDULE_TOPIC, level - 1, {DELAY: str(level)})
+
+
+def _delay_level(properties: Mapping[str, str]) -> int:
+    try:
+        return int(properties.get(DELAY, "0"))
+    except ValueError as error:
+        raise RefusedError(PutStatus.MESSAGE_ILLEGAL, f"{DELAY} is no number") from error
+
+
+def _timed(live: LiveStore, new: NewRecord) -> NewRecord:
+    """To the timer's topic, from where a broker's timer takes it at its next start."""
+    settings = live.store.settings
+    if not settings.flag("timerWheelEnable", True):
+        raise RefusedError(PutStatus.WHEEL_TIMER_NOT_ENABLE, "timerWheelEnable is false")
+    now_ms = live.now_ms()
+    try:
+        deliver_ms = _deliver_ms(new.properties, now_ms)
+    except ValueError as error:
+        raise RefusedError(PutStatus.WHEEL_TIMER_MSG_ILLEGAL, "the time is no number") from error
+    if deliver_ms <= now_ms:
+        if names.TIMER_DEL_UNIQKEY in new.properties:
+            raise RefusedError(PutStatus.WHEEL_TIMER_MSG_ILLEGAL, "the time to take it back is over")
+        return new
+    longest_seconds = int(settings.value("timerMaxDelaySec", str(timer.DEFAULT_LONGEST_DELAY_SECONDS)))
+    if deliver_ms - now_ms > longest_seconds * 1000:
+        raise RefusedError(PutStatus.WHEEL_TIMER_MSG_ILLEGAL, f"it is due in more than {longest_seconds} seconds")
+    precision_ms = int(settings.value("timerPrecisionMs", str(timer.DEFAULT_PRECISION_MS)))
+    due_ms = (deliver_ms - 1) // precision_ms * precision_ms  # an exact multiple loses one unit more
+    return moved(live, new, timer.TIMER_TOPIC, 0, {names.TIMER_OUT_MS: str(due_ms)})
+
+
+def _deliver_ms(properties: Mapping[str, str], now_ms: int) -> int:
+    if (seconds := properties.get(names.TIMER_DELAY_SEC)) is not None:
+        return now_ms + int(seconds) * 1000
+    if (delay_ms := properties.get(names.TIMER_DELAY_MS)) is not None:
+        return now_ms + int(delay_ms)
+    return int(properties[names.TIMER_DELIVER_MS])
+
+
+def as_half(live: LiveStore, new: NewRecord) -> NewRecord:
+    """The first half of a transaction: hidden in the half topic until it is committed or rolled back (4.8)."""
+    more = {names.TRAN_MSG: "true"}
+    if live.rules.adds_transaction_id and (key := new.properties.get(UNIQ_KEY)):
+        more[names.TRANSACTION_ID] = key
+    new = replace(new, sys_flag=new.sys_flag & ~record.TRANSACTION_MASK)
+    return moved(live, new, paths.HALF_TOPIC, 0, more)

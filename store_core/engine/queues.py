@@ -1,0 +1,181 @@
+"""Appending to queue files: entries of 20 and of 46 bytes, and ConsumeQueueExt units (store behaviour 7; store format 6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from store_core.engine.files import LiveFiles
+from store_core.engine.tail import RECOVER_FIRST, is_zero
+from store_core.errors import FailedError
+from store_core.layout import paths, queue
+from store_core.read.queue import BatchQueue, Queue, end_of_entries
+from store_core.storage.sequence import SegmentSequence
+from store_core.storage.store import QueueKey, Store
+
+_FILLER: Final = queue.ENTRY.struct.pack(queue.FILLER_PHY_OFFSET, queue.FILLER_SIZE_BYTES, queue.FILLER_TAGS_CODE)
+_COMPACTED_OFFSET: Final = -1
+_UNIT_SIZE: Final = queue.EXT_UNIT.field_struct("size_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class NewEntry:
+    """What a queue is told of a record."""
+
+    queue_offset: int
+    phy_offset: int
+    size_bytes: int
+    tags_code: int
+    store_timestamp_ms: int
+
+
+class QueueWriter(Protocol):
+    """The growing end of one queue. ``next_queue_offset`` is the number of the next message."""
+
+    next_queue_offset: int
+
+    def append(self, entry: NewEntry) -> None:
+        """Enter a message that has the next number. Raises OSError."""
+
+
+class _FileEnd:
+    """The files of one queue, appended to at a byte position; a file is made when its first byte is written."""
+
+    def __init__(self, files: LiveFiles, folder: str, standing: SegmentSequence | None, size_bytes: int) -> None:
+        self._files = files
+        self._folder = folder
+        self._standing = {s.phy_offset for s in standing.segments} if standing is not None else set()
+        self.file_size_bytes = size_bytes
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._standing
+
+    def write(self, position: int, data: bytes, filler: bytes = b"") -> None:
+        """``filler`` is repeated from the file's start up to the position where the file is made for it."""
+        start = position - position % self.file_size_bytes
+        path = f"{self._folder}/{paths.segment_name(start)}"
+        if start not in self._standing:
+            front = filler * ((position - start) // len(filler)) if filler else b""
+            self._files.make_file(path, self.file_size_bytes, front)
+            self._standing.add(start)
+        self._files.write(path, position - start, data)
+
+
+class PlainQueueWriter:
+    """An ordinary queue: entry k stands at place k. ``ext`` takes the tags codes where the store has ConsumeQueueExt."""
+
+    def __init__(self, store: Store, files: LiveFiles, key: QueueKey, ext: ExtWriter | None) -> None:
+        standing = store.queues.get(key)
+        size = _file_size(standing, store, store.settings.queue_file_size_bytes, queue.DEFAULT_FILE_SIZE_BYTES)
+        self._end = _FileEnd(files, f"{paths.CONSUMEQUEUE}/{key.topic}/{key.queue_id}", standing, size)
+        self._ext = ext
+        self.next_queue_offset = Queue(standing, store.log).max_offset if standing is not None else 0
+        if standing is not None:
+            _refuse_leftovers(standing, self.next_queue_offset * queue.ENTRY.size_bytes)
+
+    def append(self, entry: NewEntry) -> None:
+        """In an empty queue the places in front of the first entry get fillers (6.3)."""
+        tags_code = entry.tags_code
+        if self._ext is not None:
+            tags_code = self._ext.append(entry.tags_code, entry.store_timestamp_ms)
+        data = queue.ENTRY.struct.pack(entry.phy_offset, entry.size_bytes, tags_code)
+        filler = _FILLER if self._end.is_empty else b""
+        self._end.write(entry.queue_offset * queue.ENTRY.size_bytes, data, filler)
+        self.next_queue_offset = entry.queue_offset + 1
+
+
+class BatchQueueWriter:
+    """A batch queue, whose entries stand one behind the other whatever their numbers are (6.6)."""
+
+    def __init__(self, store: Store, files: LiveFiles, key: QueueKey) -> None:
+        standing = store.batch_queues.get(key)
+        configured = store.settings.batch_queue_file_size_bytes
+        size = _file_size(standing, store, configured, queue.DEFAULT_BATCH_FILE_SIZE_BYTES, batch=True)
+        self._end = _FileEnd(files, f"{paths.BATCHCONSUMEQUEUE}/{key.topic}/{key.queue_id}", standing, size)
+        self._position = end_of_entries(standing, queue.BATCH_ENTRY) if standing is not None else 0
+        self.next_queue_offset = BatchQueue(standing, store.log).max_offset if standing is not None else 0
+        if standing is not None:
+            _refuse_leftovers(standing, self._position)
+
+    def append(self, entry: NewEntry) -> None:
+        fields = {
+            "phy_offset": entry.phy_offset,
+            "size_bytes": entry.size_bytes,
+            "tags_code": entry.tags_code,
+            "store_timestamp_ms": entry.store_timestamp_ms,
+            "queue_offset": entry.queue_offset,
+            "batch_size": 1,
+            "compacted_offset": _COMPACTED_OFFSET,
+            "reserved": 0,
+        }
+        self._end.write(self._position, queue.BATCH_ENTRY.struct.pack(*fields.values()))
+        self._position += queue.BATCH_ENTRY.size_bytes
+        self.next_queue_offset = entry.queue_offset + 1
+
+
+class ExtWriter:
+    """ConsumeQueueExt files of one queue; units without bitmaps (6.5)."""
+
+    def __init__(self, store: Store, files: LiveFiles, key: QueueKey) -> None:
+        standing = store.ext_queues.get(key)
+        sizes = [s.file_size_bytes for s in store.ext_queues.values() if s.file_size_bytes]
+        size = store.settings.ext_file_size_bytes or next(iter(sizes), queue.DEFAULT_EXT_FILE_SIZE_BYTES)
+        self._end = _FileEnd(files, f"{paths.CONSUMEQUEUE_EXT}/{key.topic}/{key.queue_id}", standing, size)
+        self._position = _end_of_units(standing) if standing is not None else 0
+
+    def append(self, tags_code: int, store_timestamp_ms: int) -> int:
+        """Write a unit; gives its address, which stands in the queue for the tags code."""
+        size = queue.EXT_UNIT.size_bytes
+        left = self._end.file_size_bytes - self._position % self._end.file_size_bytes
+        if size + queue.EXT_END_BLANK_SIZE_BYTES > left:
+            self._end.write(self._position, _UNIT_SIZE.pack(queue.EXT_END_OF_FILE))
+            self._position += left
+        at = self._position
+        self._end.write(at, queue.EXT_UNIT.struct.pack(size, tags_code, store_timestamp_ms, 0))
+        self._position += size
+        return at + queue.EXT_ADDRESS_BASE
+
+
+def open_queue_writer(store: Store, files: LiveFiles, key: QueueKey, *, batch: bool) -> QueueWriter:
+    """The writer of a queue as it stands, or of a new one. Raises FailedError where its end is not beyond doubt."""
+    if batch:
+        return BatchQueueWriter(store, files, key)
+    has_ext = bool(store.ext_queues) or store.settings.flag("enableConsumeQueueExt")
+    return PlainQueueWriter(store, files, key, ExtWriter(store, files, key) if has_ext else None)
+
+
+def _end_of_units(files: SegmentSequence) -> int:
+    """Where the next unit goes: behind the last one of the newest file."""
+    if not files.segments:
+        return 0
+    segment = files.segments[-1]
+    at = segment.phy_offset
+    while at + queue.EXT_UNIT.size_bytes <= segment.end_phy_offset:
+        (size,) = _UNIT_SIZE.unpack(files.read(at, _UNIT_SIZE.size))
+        if size == queue.EXT_END_OF_FILE:
+            return segment.end_phy_offset
+        if size < queue.EXT_UNIT.size_bytes:
+            break
+        at += size
+    return at
+
+
+def _file_size(
+    standing: SegmentSequence | None, store: Store, configured: int | None, default: int, *, batch: bool = False
+) -> int:
+    """One size holds for all queues of a kind, so the other queues tell it where a new one is made."""
+    if standing is not None and standing.file_size_bytes:
+        return standing.file_size_bytes
+    others = (store.batch_queues if batch else store.queues).values()
+    return configured or next((s.file_size_bytes for s in others if s.file_size_bytes), default)
+
+
+def _refuse_leftovers(files: SegmentSequence, end: int) -> None:
+    """Old entries behind the end would come back behind a new one."""
+    for segment in files.segments:
+        start = max(segment.phy_offset, end)
+        if start < segment.end_phy_offset and not is_zero(files, start, segment.end_phy_offset):
+            raise FailedError(
+                "there are old entries behind the end of the queue", path=str(segment.path), to_do=RECOVER_FIRST
+            )

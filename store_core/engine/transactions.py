@@ -1,0 +1,101 @@
+"""The second half of a transaction: commit and rollback of a half message (store behaviour 4.8; store format 10.5)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from store_core.codec.properties import REAL_QID, REAL_TOPIC, TAGS
+from store_core.codec.record import Message
+from store_core.engine import properties as names
+from store_core.engine.checks import size_refusal
+from store_core.engine.live_store import LiveStore
+from store_core.engine.message import PutResult, PutStatus
+from store_core.engine.properties import in_java_order
+from store_core.engine.record import NewRecord
+from store_core.errors import UsageError
+from store_core.layout import paths, record
+from store_core.read.pull import open_queue
+from store_core.read.queue import Queue
+from store_core.read.records import read_message
+
+_OP_TAG: Final = "d"
+_OP_SEPARATOR: Final = ","
+
+
+def commit(live: LiveStore, half_phy_offset: int) -> PutResult:
+    """Deliver a half message: a record in its real queue, then the op message. The answer is the record's.
+
+    Raises UsageError where no open half message starts at the offset.
+    """
+    half = open_half(live, half_phy_offset)
+    new = _committed(live, half)
+    if (refused := size_refusal(live, new)) is not None:
+        return PutResult(refused[0], new.topic, new.queue_id, reason=refused[1])
+    stored = live.append(new)
+    live.append(_op(live, half))
+    return PutResult(PutStatus.PUT_OK, stored.topic, stored.queue_id, stored)
+
+
+def rollback(live: LiveStore, half_phy_offset: int) -> PutResult:
+    """Give a half message up: the op message alone. The answer is that one's. Raises UsageError as ``commit``."""
+    stored = live.append(_op(live, open_half(live, half_phy_offset)))
+    return PutResult(PutStatus.PUT_OK, stored.topic, stored.queue_id, stored)
+
+
+def open_half(live: LiveStore, phy_offset: int) -> Message:
+    """The half message at an offset. Raises UsageError where there is none, or where it is resolved already."""
+    half = read_message(live.store.log, phy_offset)
+    if half is None or half.topic != paths.HALF_TOPIC or half.own_phy_offset != phy_offset:
+        raise UsageError(
+            f"no half message starts at {phy_offset}", to_do=f"`rmqctl log --topic {paths.HALF_TOPIC}` lists them"
+        )
+    if not half.properties.get(REAL_TOPIC) or not half.properties.get(REAL_QID, "").isdecimal():
+        raise UsageError(f"the half message at {phy_offset} does not say where it belongs", to_do="nothing can be done")
+    if _is_resolved(live, half):
+        raise UsageError(
+            f"the half message at {phy_offset} is committed or rolled back already", to_do="there is nothing to do"
+        )
+    return half
+
+
+def _is_resolved(live: LiveStore, half: Message) -> bool:
+    """Whether an op message behind the half names its queue offset."""
+    ops = open_queue(live.store, paths.OP_TOPIC, half.queue_id)
+    if not isinstance(ops, Queue):
+        return False
+    for queue_offset in range(ops.max_offset - 1, ops.min_offset - 1, -1):
+        entry = ops.entry(queue_offset)
+        if entry is None or entry.phy_offset < half.phy_offset:
+            return False
+        op = read_message(live.store.log, entry.phy_offset, entry.size_bytes)
+        if op is not None and str(half.queue_offset) in op.body.decode(errors="replace").split(_OP_SEPARATOR):
+            return True
+    return False
+
+
+def _committed(live: LiveStore, half: Message) -> NewRecord:
+    """A broker clears the half's own properties only after the string was built, so all of them are stored (4.2)."""
+    return NewRecord(
+        topic=half.properties[REAL_TOPIC],
+        queue_id=int(half.properties[REAL_QID]),
+        body=half.body,
+        properties=in_java_order(half.properties, live.rules.property_map_size),
+        born_timestamp_ms=half.born_timestamp_ms,
+        born_host=half.raw_born_host,
+        flag=half.flag,
+        sys_flag=half.sys_flag & ~record.TRANSACTION_MASK | record.TRANSACTION_COMMIT,
+        reconsume_times=half.reconsume_times,
+        prepared_transaction_offset=half.phy_offset,
+    )
+
+
+def _op(live: LiveStore, half: Message) -> NewRecord:
+    number = f"{half.queue_offset}{_OP_SEPARATOR if live.rules.op_is_list else ''}"
+    return NewRecord(
+        topic=paths.OP_TOPIC,
+        queue_id=half.queue_id,
+        body=number.encode(),
+        properties={names.WAIT: "true", TAGS: _OP_TAG},
+        born_timestamp_ms=live.now_ms(),
+        born_host=live.store_host,
+    )
