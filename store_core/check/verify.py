@@ -77,7 +77,7 @@ def verify_log(
     findings = LogFindings()
     reports: list[SegmentReport] = []
     end = store.log.min_phy_offset
-    options = ScanOptions(properties=False, check_property_crc=True)
+    options = ScanOptions(properties=False, check_property_crc=True, runs=True)
     for segment, report in map_segments(store, work, options, jobs=jobs):
         if end < segment.phy_offset:
             findings.hole(end, segment.phy_offset - end)
@@ -96,9 +96,8 @@ def _verify_segment(
     file = store.relative(segment.path)
     at = segment.phy_offset
     for table in tables:
-        messages = table.messages
-        report.records += int(np.count_nonzero(messages))
-        report.bad += int(np.count_nonzero(messages & np.isin(table.code, _BAD_CODES)))
+        report.records += table.message_count
+        report.bad += int(np.count_nonzero(table.messages & np.isin(table.code, _BAD_CODES)))
         report.found.add(table, file)
         progress(table.end_phy_offset - at)
         at = table.end_phy_offset

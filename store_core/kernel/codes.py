@@ -57,6 +57,7 @@ class ScanFlag(IntFlag):
     CHECK_PROPERTY_CRC = 4  # the property CRC tail
     INDEX_TAGS = 8  # hashes of TAGS as 5.4.0 indexes them, behind each record's keys
     NO_PROPERTIES = 16  # leave tags_code, delay_level, property_flags and key hashes empty
+    RUNS = 32  # good messages that follow each other come as one row, with nothing behind its size_bytes
 
 
 class PropertyFlag(IntFlag):

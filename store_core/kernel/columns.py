@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class WindowColumns:
     """The frames of a window, in log order; every array but the key columns has one item a frame.
 
-    Frames of kind MESSAGE fill all columns; the others have zeros behind ``size_bytes`` and topic_id -1.
+    Frames of kind MESSAGE fill all columns; the others, and runs of messages, have zeros behind ``size_bytes`` and topic_id -1.
     ``*_at`` are indices into the window. Negative body and property lengths, which count as 0 in a record, are 0 here.
     """
 
@@ -46,7 +46,8 @@ class WindowColumns:
     property_flags: npt.NDArray[np.uint16]
     key_row: npt.NDArray[np.uint32]  # row of the message a key belongs to
     key_hash: npt.NDArray[np.int32]
-    topics: list[bytes]  # in the order they first appear in the window
+    topics: list[bytes]  # in the order they first appear in the window's rows
+    message_count: int  # how many messages the rows tell of, in runs or one by one
     next_at: int  # where the next window has to begin; behind a blank it may lie beyond the window
     next_state: int  # ScanState to go on with; CHAINED at the segment's end
     need_bytes: int  # 0, or how long a window from next_at must at least be

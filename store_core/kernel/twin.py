@@ -96,12 +96,15 @@ class _Walk:
         self.parse_properties = not flags & ScanFlag.NO_PROPERTIES
         self.index_keys = bool(flags & ScanFlag.INDEX_KEYS)
         self.index_tags = bool(flags & ScanFlag.INDEX_TAGS)
+        self.in_runs = bool(flags & ScanFlag.RUNS)
         self.reaches_end = phy_offset + len(data) == segment_end
         # From this index on the window may cut off a head.
         self.limit = len(data) if self.reaches_end else len(data) - LONGEST_HEAD_BYTES + 1
         self.rows: list[tuple[int, ...]] = []  # in the order of Row; plain ones are made faster
         self.keys: list[tuple[int, int]] = []
         self.topic_ids: dict[bytes, int] = {}
+        self.message_count = 0
+        self.run_row: int | None = None  # number of the last row that is a run of messages
 
     def run(self, at: int, state: ScanState) -> WindowColumns:
         stop, entered_at = _Stop(at, state), at
@@ -119,6 +122,7 @@ class _Walk:
             **frame_columns(self.rows),
             **key_columns(self.keys),
             topics=list(self.topic_ids),
+            message_count=self.message_count,
             next_at=stop.at,
             next_state=int(ScanState.CHAINED if at_segment_end else stop.state),
             need_bytes=stop.need_bytes,
@@ -163,12 +167,25 @@ class _Walk:
         return _Stop(end, ScanState.CHAINED)
 
     def _message(self, at: int, head: RecordHead) -> _Stop:
+        self.message_count += 1
+        code = self._message_code(at, head)
+        if self.in_runs and code == _OK:
+            return self._in_run(at, at + head.size_bytes)
         topic = self.data[head.topic_at : head.topic_at + head.topic_length]
         topic_id = self.topic_ids.setdefault(topic, len(self.topic_ids))
-        code = self._message_code(at, head)
         derived = self._derived(topic, head) if self.parse_properties and head.properties_length else (0, 0, 0)
         self.rows.append((_MESSAGE, code, self.phy_offset + at, *head, topic_id, *derived))
         return _Stop(at + head.size_bytes, ScanState.CHAINED)
+
+    def _in_run(self, at: int, end: int) -> _Stop:
+        """A good message that is told of in one row with its good neighbours."""
+        if self.run_row is not None and self.run_row == len(self.rows) - 1:
+            last = Row(*self.rows[-1])
+            self.rows[-1] = last._replace(size_bytes=last.size_bytes + end - at)
+        else:
+            self.run_row = len(self.rows)
+            self.rows.append(Row(_MESSAGE, _OK, self.phy_offset + at, end - at))
+        return _Stop(end, ScanState.CHAINED)
 
     def _message_code(self, at: int, head: RecordHead) -> int:
         if self.check_crc and not body_crc_holds(self.data, head):

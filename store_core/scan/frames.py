@@ -22,8 +22,10 @@ class FrameTable:
     """Frames in log order, one row each; the arrays have one length. Offsets are bytes in the log, times are ms.
 
     Only message rows fill the columns behind ``size_bytes``; in other rows they are 0. ``*_at`` are positions in
-    ``window``, which is valid until the next table of the same scan is asked for. ``key_row`` and ``key_hash`` have one
-    element for each index key, in the order a broker inserts them; they are empty unless asked for.
+    ``window``, which is valid until the next table of the same scan is asked for. A scan in runs (ScanOptions) has one
+    row, filled up to ``size_bytes``, for good messages that follow each other; the scan's ``message_count`` counts them
+    one by one. ``key_row`` and ``key_hash`` have one element for each index key, in the order a broker inserts them; they
+    are empty unless asked for.
     """
 
     window: memoryview
@@ -56,6 +58,7 @@ class FrameTable:
     property_flags: Ints
     key_row: Ints
     key_hash: Ints
+    message_count: int = 0
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -102,6 +105,5 @@ class FrameTable:
         return iter(range(len(self))) if mask is None else (int(row) for row in np.flatnonzero(mask))
 
 
-ROW_COLUMNS = tuple(
-    f.name for f in fields(FrameTable) if f.name not in ("window", "window_phy_offset", "topics", "key_row", "key_hash")
-)
+_NOT_BY_ROW = ("window", "window_phy_offset", "topics", "key_row", "key_hash", "message_count")
+ROW_COLUMNS = tuple(f.name for f in fields(FrameTable) if f.name not in _NOT_BY_ROW)

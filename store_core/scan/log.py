@@ -6,10 +6,10 @@ which segments are walked together, nor on where windows are cut.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from store_core.kernel.codes import FrameCode, FrameKind, ScanFlag, ScanState
 from store_core.layout.record import MAX_RECORD_SIZE_BYTES, MIN_BLANK_SIZE_BYTES
 from store_core.scan.frames import ROW_COLUMNS, FrameTable
 from store_core.scan.tail import stale_from
+from store_core.scan.windows import Windows, windows_over
 from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.store import Store
 
@@ -45,6 +46,8 @@ class ScanOptions:
     index_keys: bool = False
     index_tags: bool = False
     properties: bool = True
+    read_ahead: bool = True  # a thread reads the next window while this one is walked
+    runs: bool = False  # good messages that follow each other come as one row, told of by place and length alone
     window_size_bytes: int = WINDOW_SIZE_BYTES
 
     @property
@@ -54,6 +57,7 @@ class ScanOptions:
         flags |= ScanFlag.INDEX_KEYS if self.index_keys or self.index_tags else 0
         flags |= ScanFlag.INDEX_TAGS if self.index_tags else 0
         flags |= ScanFlag.NO_PROPERTIES if not self.properties else 0
+        flags |= ScanFlag.RUNS if self.runs else 0
         return int(flags)
 
 
@@ -106,8 +110,9 @@ def map_segments(
     def one(segment: Segment) -> Result:
         with Store(store.settings) as own:  # descriptors are not shared between threads
             own.__dict__["log"] = SegmentSequence([], own.cache, store.log.file_size_bytes, listed=(list(segments), []))
-            return work(segment, scan_segment(own, segment, options))
+            return work(segment, scan_segment(own, segment, side_by_side))
 
+    side_by_side = replace(options, read_ahead=False)  # one thread reads while another walks as it is
     if jobs <= 1:
         for segment in segments:
             yield segment, work(segment, scan_segment(store, segment, options))
@@ -133,7 +138,28 @@ def scan_segment(
     at = max(segment.phy_offset, from_phy_offset or 0)
     state = ScanState.CHAINED if chained or at == segment.phy_offset else ScanState.IN_DAMAGE
     stop = end if to_phy_offset is None else min(end, to_phy_offset)
-    buffer = bytearray(min(options.window_size_bytes, end - segment.phy_offset))
+    usual = max(min(options.window_size_bytes, end - segment.phy_offset), 1)
+    with windows_over(store.log, segment, usual, ahead=options.read_ahead and stop - at > usual) as windows:
+        at = yield from _walk(store, segment, options, windows, _Walk(at, state, stop, end, usual), to_phy_offset)
+    if at < stop:
+        yield from _missing_end(segment, at, stop)
+
+
+class _Walk(NamedTuple):
+    """Where a walk starts, in which state, where it stops, where the segment ends, and how long windows are."""
+
+    at: int
+    state: ScanState
+    stop: int
+    segment_end: int
+    window_size_bytes: int
+
+
+def _walk(
+    store: Store, segment: Segment, options: ScanOptions, windows: Windows, walk: _Walk, to_phy_offset: int | None
+) -> Generator[FrameTable, None, int]:
+    """The tables of a segment, window by window; returns where the walk ended."""
+    at, state, stop, end, wanted = walk
     open_range: _Open | None = None
     first = True
     while at < stop:
@@ -146,28 +172,27 @@ def scan_segment(
                 at, state, first = skipped, ScanState.IN_ZEROS, False
                 continue
         first = False
-        size = store.log.read_into(at, memoryview(buffer))
+        window = windows.window(at, wanted)
+        size = len(window)
         if size == 0:  # the file has been cut or removed under us
             break
-        window = memoryview(buffer)[:size]
-        result = scan_window(window, at, 0, end, int(state), options.flags)
+        # A run must not hide where the range ends.
+        in_runs = to_phy_offset is None or at + size <= to_phy_offset
+        flags = options.flags if in_runs else options.flags & ~ScanFlag.RUNS
+        result = scan_window(window, at, 0, end, int(state), flags)
         if result.next_at == 0 and len(result.kind) == 0:
-            if size < len(buffer) or len(buffer) >= min(MAX_RECORD_SIZE_BYTES, end - at):
+            if size < wanted or wanted >= min(MAX_RECORD_SIZE_BYTES, end - at):
                 break  # the file ends here: nothing more can be decided
-            wanted = max(result.need_bytes, 2 * len(buffer))
-            buffer = bytearray(min(wanted, MAX_RECORD_SIZE_BYTES, end - at))
+            wanted = min(max(result.need_bytes, 2 * wanted), MAX_RECORD_SIZE_BYTES, end - at)
             continue
         table, open_range = _joined(result, window, at, open_range, last=at + result.next_at >= end)
         table = _cut(_without_stale(store, table), to_phy_offset)
-        at, state = at + result.next_at, ScanState(result.next_state)
-        if len(buffer) > options.window_size_bytes:
-            buffer = bytearray(options.window_size_bytes)
+        at, state, wanted = at + result.next_at, ScanState(result.next_state), walk.window_size_bytes
         if len(table):
             yield table
     if open_range is not None:
         yield range_table(open_range)
-    if at < stop:
-        yield from _missing_end(segment, at, stop)
+    return at
 
 
 def nominal_end(log: SegmentSequence, segment: Segment) -> int:
@@ -228,7 +253,7 @@ def _joined(
             int(kinds[-1]), int(columns["code"][-1]), int(columns["phy_offset"][-1]), int(columns["size_bytes"][-1])
         )
         columns = {name: column[:-1] for name, column in columns.items()}
-    return FrameTable(window, at, result.topics, **columns, **keys), held
+    return FrameTable(window, at, result.topics, **columns, **keys, message_count=result.message_count), held
 
 
 def _row(open_range: _Open, name: str, dtype: np.dtype[Any]) -> Any:
@@ -252,7 +277,9 @@ def _select(table: FrameTable, mask: Any) -> FrameTable:
     columns = {name: getattr(table, name)[mask] for name in ROW_COLUMNS}
     keep = mask[table.key_row]
     new_row = np.cumsum(mask) - 1
-    return replace(table, **columns, key_row=new_row[table.key_row[keep]], key_hash=table.key_hash[keep])
+    count = table.message_count - int(np.count_nonzero(table.messages & ~mask))
+    keys = {"key_row": new_row[table.key_row[keep]], "key_hash": table.key_hash[keep]}
+    return replace(table, **columns, **keys, message_count=count)
 
 
 def _cut(table: FrameTable, to_phy_offset: int | None) -> FrameTable:
@@ -272,6 +299,7 @@ def _without_stale(store: Store, table: FrameTable) -> FrameTable:
     stale = suspicious & (table.phy_offset >= start)
     if not stale.any():
         return table
+    table = replace(table, message_count=table.message_count - int(np.count_nonzero(stale)))
     table.kind[stale] = FrameKind.STALE
     table.code[stale] = FrameCode.OK
     runs = stale & np.r_[False, stale[:-1]]  # every stale row that follows a stale row

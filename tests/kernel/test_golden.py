@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
-from store_core.kernel.codes import FrameCode, FrameKind, PropertyFlag, ScanFlag
+from store_core.kernel.codes import FrameCode, FrameKind, PropertyFlag, ScanFlag, ScanState
+from store_core.kernel.columns import Row
 from store_core.layout import index
 from tests import stores
-from tests.kernel.driver import ALL, KERNELS, Segment, scan, segments
+from tests.kernel.driver import ALL, KERNELS, Segment, both, scan, segments
 
 FIELDS = {
     "storeSize": "size_bytes",
@@ -97,6 +98,44 @@ def test_flags_change_nothing_but_what_they_say(golden: Callable[[str], Path], f
         assert not less.keys
         empty = {"tags_code": 0, "delay_level": 0, "property_flags": 0} if flags & ScanFlag.NO_PROPERTIES else {}
         assert [f.row for f in less.frames] == [f.row._replace(**empty) for f in full.frames]
+
+
+@pytest.mark.parametrize("window_bytes", [1 << 40, 5000])
+@pytest.mark.parametrize("name", ["clean-533", "crash-533", "load-497"])
+def test_runs_hide_nothing_but_good_messages(golden: Callable[[str], Path], name: str, window_bytes: int) -> None:
+    for segment in segments(golden(name)):
+        every = scan(segment).frames
+        damaged = segment.changed(every[len(every) // 2].phy_offset - segment.phy_offset + 100, b"????")
+        full = scan(damaged).frames
+        rows, count = scan_in_runs(damaged, window_bytes)
+        assert count == sum(frame.kind == FrameKind.MESSAGE for frame in full)
+        assert joined(rows) == joined(frame.row for frame in full)
+        assert all(row == Row(*row[:4]) for row in rows if (row.kind, row.code) == (FrameKind.MESSAGE, FrameCode.OK))
+
+
+def scan_in_runs(segment: Segment, window_bytes: int) -> tuple[list[Row], int]:
+    """All rows of a scan in runs, and how many messages they tell of."""
+    found: list[Row] = []
+    at, state, need_bytes, count = 0, int(ScanState.CHAINED), 0, 0
+    while at < len(segment.data):
+        window = segment.data[at : at + max(window_bytes, need_bytes)]
+        columns = both(window, segment.phy_offset + at, 0, segment.end_phy_offset, state, ALL | ScanFlag.RUNS)
+        found += [Row(*values) for values in zip(*(getattr(columns, f).tolist() for f in Row._fields), strict=True)]
+        count += columns.message_count
+        at, state, need_bytes = at + columns.next_at, columns.next_state, columns.need_bytes
+    return found, count
+
+
+def joined(rows: Iterable[Row]) -> list[tuple[int, int, int, int]]:
+    """Kind, code, start and end of rows; good messages, and rows of one kind and code, that touch are one."""
+    found: list[tuple[int, int, int, int]] = []
+    for row in rows:
+        end = row.phy_offset + row.size_bytes
+        if found and found[-1][:2] == (row.kind, row.code) and found[-1][3] == row.phy_offset:
+            found[-1] = (*found[-1][:3], end)
+        else:
+            found.append((row.kind, row.code, row.phy_offset, end))
+    return found
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

@@ -156,21 +156,27 @@ pub struct Columns {
     pub topics: Topics,
     key_row: Vec<u32>,
     key_hash: Vec<i32>,
+    message_count: usize,
     first: Option<Row>,
     last: Row,
+    /// Whether the last row is a run of messages.
+    in_run: bool,
 }
 
 const TYPICAL_RECORD: usize = 400;
 
 impl Columns {
-    pub fn for_window(bytes: usize) -> Self {
+    pub fn for_window(bytes: usize, in_runs: bool) -> Self {
+        let rows = if in_runs { 1 } else { bytes / TYPICAL_RECORD + 1 };
         Self {
-            frames: Frames::with_capacity(bytes / TYPICAL_RECORD + 1),
+            frames: Frames::with_capacity(rows),
             topics: Topics::new(),
             key_row: Vec::new(),
             key_hash: Vec::new(),
+            message_count: 0,
             first: None,
             last: Row::default(),
+            in_run: false,
         }
     }
 
@@ -185,6 +191,27 @@ impl Columns {
             self.first = Some(*row);
         }
         self.last.kind = MESSAGE;
+        self.message_count += 1;
+        self.in_run = false;
+    }
+
+    /// A message that is told of in one row with its neighbours; they lie back to back.
+    #[inline(always)]
+    pub fn add_to_run(&mut self, phy_offset: i64, size_bytes: i64) {
+        self.message_count += 1;
+        if self.in_run {
+            if let Some(run_size) = self.frames.size_bytes.last_mut() {
+                *run_size += size_bytes;
+            }
+            return;
+        }
+        let row = Row { kind: MESSAGE, code: OK, phy_offset, size_bytes, topic_id: -1, ..Row::default() };
+        self.frames.push(&row);
+        if self.first.is_none() {
+            self.first = Some(row);
+        }
+        self.last.kind = MESSAGE;
+        self.in_run = true;
     }
 
     /// A row that is no message; goes into the last row if that is of the same kind and ends here.
@@ -198,6 +225,7 @@ impl Columns {
             }
             return;
         }
+        self.in_run = false;
         self.last = Row { kind, code, phy_offset, size_bytes, topic_id: -1, ..Row::default() };
         self.frames.push(&self.last);
         if self.first.is_none() {
@@ -223,6 +251,7 @@ impl Columns {
         dict.set_item("key_hash", self.key_hash.into_pyarray(py))?;
         let topics: Vec<_> = self.topics.all.iter().map(|topic| PyBytes::new(py, &topic.name)).collect();
         dict.set_item("topics", topics)?;
+        dict.set_item("message_count", self.message_count)?;
         dict.set_item("next_at", stop.at)?;
         dict.set_item("next_state", stop.state)?;
         dict.set_item("need_bytes", stop.need_bytes)?;

@@ -106,6 +106,7 @@ numbers! {
     CHECK_PROPERTY_CRC: u32 = 4;
     INDEX_TAGS: u32 = 8;
     NO_PROPERTIES: u32 = 16;
+    RUNS: u32 = 32;
 
     // codes.PropertyFlag
     HAS_KEYS: u16 = 1;

@@ -63,7 +63,7 @@ impl<'a> Walk<'a> {
             flags,
             reaches_end,
             limit: if reaches_end { data.len() } else { (data.len() + 1).saturating_sub(LONGEST_HEAD) },
-            columns: Columns::for_window(data.len().saturating_sub(at)),
+            columns: Columns::for_window(data.len().saturating_sub(at), flags & RUNS != 0),
             magics: Magics::new(),
             checksums: Checksums::default(),
         }
@@ -121,11 +121,16 @@ impl<'a> Walk<'a> {
         let end = at + head.size;
         let phy_offset = self.phy_offset_of(at);
         let bytes = self.data.get(at..end).unwrap_or(&[]);
+        let code = self.message_code(bytes, head, phy_offset);
+        if code == OK && self.flags & RUNS != 0 {
+            self.columns.add_to_run(phy_offset, as_i64(head.size));
+            return Stop::at(end, CHAINED);
+        }
         let topic = part(bytes, head.topic_at, head.topic_length);
         let (topic_id, topic) = self.columns.topics.get_or_add(topic);
         let mut row = Row {
             kind: MESSAGE,
-            code: OK,
+            code,
             phy_offset,
             size_bytes: as_i64(head.size),
             magic: head.magic,
@@ -149,13 +154,6 @@ impl<'a> Walk<'a> {
             topic_id: topic_id as i32,
             ..Row::default()
         };
-        if self.flags & CHECK_CRC != 0 && !record::body_crc_holds(bytes, head) {
-            row.code = BAD_CRC;
-        } else if head.own_phy_offset != phy_offset {
-            row.code = OWN_OFFSET;
-        } else if self.flags & CHECK_PROPERTY_CRC != 0 && !record::property_crc_holds(bytes, head) {
-            row.code = BAD_PROPERTY_CRC;
-        }
         if self.flags & NO_PROPERTIES == 0 && head.properties_length > 0 {
             let known = properties::known(part(bytes, head.properties_at, head.properties_length));
             row.property_flags = known.flags;
@@ -172,6 +170,19 @@ impl<'a> Walk<'a> {
         }
         self.columns.add_message(&row);
         Stop::at(end, CHAINED)
+    }
+
+    #[inline(always)]
+    fn message_code(&self, bytes: &[u8], head: &Head, phy_offset: i64) -> u8 {
+        if self.flags & CHECK_CRC != 0 && !record::body_crc_holds(bytes, head) {
+            BAD_CRC
+        } else if head.own_phy_offset != phy_offset {
+            OWN_OFFSET
+        } else if self.flags & CHECK_PROPERTY_CRC != 0 && !record::property_crc_holds(bytes, head) {
+            BAD_PROPERTY_CRC
+        } else {
+            OK
+        }
     }
 
     #[inline]
