@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from store_core.kernel.codes import FrameCode
 from store_core.layout import index, record
+from store_core.layout.paths import INDEX_NAME_DIGITS
 from store_core.scan.frames import FrameTable
 from store_core.storage.spool import Spool
 
@@ -65,6 +66,11 @@ class IndexStart:
 def index_file_name(timestamp_ms: int) -> str:
     """The name a broker gives a file made at this moment: local time, to the millisecond."""
     return time.strftime("%Y%m%d%H%M%S", time.localtime(timestamp_ms // 1000)) + f"{timestamp_ms % 1000:03d}"
+
+
+def is_index_file_name(name: str) -> bool:
+    """Whether a broker could have given this name."""
+    return len(name) == INDEX_NAME_DIGITS and name.isascii() and name.isdecimal()
 
 
 class IndexBuilder:
@@ -190,7 +196,7 @@ class IndexBuilder:
             given = self._names.get(self._header.begin_phy_offset)
         else:
             given = self._names[number] if number < len(self._names) else None
-        name = given or index_file_name(self._made_ms)
+        name = given if given and is_index_file_name(given) else index_file_name(self._made_ms)
         if self._done and int(name) <= int(self._done[-1].name):
             name = str(int(self._done[-1].name) + 1)
         return name

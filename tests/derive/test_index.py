@@ -68,6 +68,14 @@ def test_a_file_keeps_the_name_it_had_although_one_in_front_is_gone(store_copy: 
     assert files[0].name < second
 
 
+def test_a_name_that_no_broker_gives_is_not_kept(golden: GoldenStore, tmp_path: Path) -> None:
+    with Store.open(golden("load-533")) as store:
+        builder, files = built(store, tmp_path, IndexStyle(), names=("99999999999999999999", "x"))
+        builder.close()
+    assert [len(file.name) for file in files] == [17, 17, 17]
+    assert sorted(file.name for file in files) == [file.name for file in files]
+
+
 def test_full_files_and_their_times(golden: GoldenStore, tmp_path: Path) -> None:
     truth = stores.truth("load-533")["afterLoad"]["indexFiles"]
     with Store.open(golden("load-533")) as store:
