@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,9 +14,10 @@ from rmqctl.blocks import Facts, Findings, Table
 from rmqctl.context import Context, exit_for_findings
 from rmqctl.messages import Topics
 from rmqctl.options import Begin, End, SizeType
+from store_core.errors import UsageError
 
 if TYPE_CHECKING:
-    from store_core.export.export import ExportReport
+    from store_core.export.export import ExportReport, Runner
 
 
 def export(
@@ -34,22 +37,27 @@ def export(
         int | None,
         typer.Option("--split-size", click_type=SizeType(), help="Bytes of the log a task; default 128 MiB."),
     ] = None,
+    spark: Annotated[bool, typer.Option("--spark", help="Submit a PySpark job.")] = False,
+    master: Annotated[
+        str | None, typer.Option("--master", metavar="URL", help="Spark's master; default local[*].")
+    ] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option("--conf", metavar="K=V", help="A setting for Spark; may be repeated.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a finished export in DEST.")] = False,
 ) -> int:
     """Export messages to Parquet: a table of messages, one of damaged ranges, and a manifest.
 
-    Nothing appears in DEST before all of it is written and checked.
+    Nothing appears in DEST before all of it is written and checked. With --spark, rows and values are the same.
 
     Example: rmqctl export /data/orders --topic orders -s /data/rocketmq/store
     """
     from store_core.export.export import export_stores
-    from store_core.export.local import LocalRunner
     from store_core.export.splits import SPLIT_SIZE_BYTES
     from store_core.read.log import LogFilter
 
     wanted = LogFilter(from_, to, begin, end, frozenset(topic or ()))
-    runner = LocalRunner(jobs)
-    with ctx.open_stores() as stores:
+    with ctx.open_stores() as stores, _runner(ctx, jobs, spark, master, conf) as runner:
         total = sum(store.log.size_bytes for _, store in stores)
         with ctx.progress("export", total) as bar:
             report = export_stores(
@@ -64,6 +72,29 @@ def export(
     document = _document(report)
     ctx.emit(document, rows="files", blocks=_blocks(document))
     return exit_for_findings(report.findings)
+
+
+@contextmanager
+def _runner(ctx: Context, jobs: int, spark: bool, master: str | None, conf: list[str] | None) -> Iterator[Runner]:
+    if not spark:
+        if master is not None or conf:
+            raise UsageError("--master and --conf are for --spark", to_do="give --spark too, or leave them out")
+        from store_core.export.local import LocalRunner
+
+        yield LocalRunner(jobs)
+        return
+    from store_core.export.submit import LOCAL_MASTER, SparkRunner
+
+    settings = [_setting(text) for text in conf or ()]
+    with SparkRunner(master or LOCAL_MASTER, settings, note=ctx.note, log=ctx.detail) as runner:
+        yield runner
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise UsageError(f"--conf {text!r} is no setting", to_do="give KEY=VALUE")
+    return key, value
 
 
 def _document(report: ExportReport) -> dict[str, Any]:

@@ -23,14 +23,17 @@ from store_core.storage.publish import ResultFolder
 from store_core.storage.store import Store
 
 MIN_SPLIT_SIZE_BYTES: Final = 256
-Done = Callable[[Piece], None]
+Walked = Callable[[int], None]
 
 
 class Runner(Protocol):
     """Does tasks side by side."""
 
-    def run(self, tasks: Sequence[Task], on_done: Done) -> list[Piece]:
-        """The pieces in the order of the tasks; ``on_done`` is told each as it comes. Raises StoreError."""
+    def run(self, tasks: Sequence[Task], on_walked: Walked) -> list[Piece]:
+        """The pieces in the order of the tasks; ``on_walked`` is told how many bytes of logs more have been walked.
+
+        Raises StoreError.
+        """
         ...
 
 
@@ -91,16 +94,16 @@ def export_stores(
         ]
         walked = 0
 
-        def on_done(piece: Piece) -> None:
+        def on_walked(size_bytes: int) -> None:
             nonlocal walked
-            walked += piece.walked_bytes
+            walked += size_bytes
             if on_progress is not None:
                 on_progress(walked)
 
-        pieces = iter(runner.run([task for job in jobs for task in job.tasks()], on_done))
+        pieces = iter(runner.run([task for job in jobs for task in job.tasks()], on_walked))
 
         def redo(task: Task) -> Piece:
-            [piece] = runner.run([task], on_done)
+            [piece] = runner.run([task], on_walked)
             return piece
 
         parts = [part for job in jobs for part in job.join([next(pieces) for _ in job.tasks()], redo)]

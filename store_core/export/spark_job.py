@@ -1,0 +1,158 @@
+"""The program that talks to Spark: ``python -m store_core.export.spark_job DESCRIPTOR``, started by ``submit``.
+
+DESCRIPTOR is an inherited socket. A ``Start`` comes in and makes the Spark context; then every tuple of pickled tasks
+that comes in is run and answered by ``Progress``es and one ``Outcome``; the end of the stream ends the program.
+
+Every task is a partition of its own, writes its own Parquet file, and gives back its piece: one small row. A task that
+is tried again or run twice writes under another name; the piece that Spark accepts decides which file counts.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final
+
+from store_core.export.spark_messages import Outcome, Progress, Start
+
+_LOOK_EVERY_SECONDS: Final = 0.5
+
+
+class Job:
+    """Runs of tasks in one Spark context."""
+
+    def __init__(self, context: Any, scratch: Path) -> None:
+        self._context = context
+        self._scratch = scratch
+        self._notes: list[str] = []
+        self._prepared = False
+
+    def run(self, tasks: Sequence[bytes], connection: Connection) -> Outcome:
+        from store_core.errors import FailedError
+
+        try:
+            if not self._prepared:
+                self._prepare()
+            answers = self._collect(tasks, connection)
+        except FailedError as error:
+            return Outcome(error=pickle.dumps(error))
+        except Exception as error:  # Spark's own: a lost executor, a refused submission, Java's stack traces
+            return Outcome(error=pickle.dumps(FailedError(f"the Spark job failed: {_reason(error)}", to_do=_SEE)))
+        notes, self._notes = tuple(self._notes), []
+        for kind, answer in answers:
+            if kind == "error":
+                return Outcome(error=answer, notes=notes)
+        return Outcome(tuple(answer for _, answer in answers), notes=notes)
+
+    def _collect(self, tasks: Sequence[bytes], connection: Connection) -> list[tuple[str, bytes]]:
+        walked = self._context.accumulator(0)
+        stop = threading.Event()
+
+        def tell() -> None:
+            while not stop.wait(_LOOK_EVERY_SECONDS):
+                connection.send(Progress(walked.value))
+
+        teller = threading.Thread(target=tell, daemon=True)
+        teller.start()
+        try:
+            answers: list[tuple[str, bytes]] = (
+                self._context.parallelize(tasks, len(tasks)).map(lambda task: _do(task, walked)).collect()
+            )
+            return answers
+        finally:
+            stop.set()
+            teller.join()
+
+    def _prepare(self) -> None:
+        """See that executors have the package, or send it. Raises FailedError where they cannot run it."""
+        found = self._ask(_what_is_here)
+        if "" in found:
+            from store_core.export.submit import packed_sources
+
+            self._context.addPyFile(str(packed_sources(self._scratch)))
+            found = self._ask(_what_is_here)
+        problems = found - {"compiled", "twin"}
+        if problems:
+            from store_core.errors import FailedError
+
+            raise FailedError(
+                f"an executor cannot run the job: {min(problems) or 'the package cannot be sent'}",
+                to_do="install rmqctl there, and name that Python with --conf spark.pyspark.python=PATH",
+            )
+        if "twin" in found:
+            self._notes.append(
+                "executors have no compiled kernel and run its Python twin: install rmqctl there for speed"
+            )
+        self._prepared = True
+
+    def _ask(self, question: Any) -> set[str]:
+        slots = max(self._context.defaultParallelism, 1)
+        return set(self._context.parallelize(range(slots), slots).mapPartitions(question).collect())
+
+
+_SEE: Final = "run it with -v to see what Spark says"
+
+
+def _do(task: bytes, walked: Any) -> tuple[str, bytes]:
+    """On an executor: one task. An error of ours comes back as a value, not as Java's stack trace."""
+    from store_core.errors import StoreError
+    from store_core.export.piece import run_task
+
+    try:
+        piece = run_task(pickle.loads(task))
+    except StoreError as error:
+        return "error", pickle.dumps(error)
+    walked.add(piece.walked_bytes)
+    return "piece", pickle.dumps(piece)
+
+
+def _what_is_here(_: Any) -> Iterator[str]:
+    """On an executor: which kernel it has, "" without the package, else what is missing."""
+    try:
+        import store_core.export.piece  # noqa: F401  # with all it needs
+        from store_core.kernel import is_native
+
+        yield "compiled" if is_native() else "twin"
+    except ModuleNotFoundError as error:
+        yield "" if (error.name or "").partition(".")[0] == "store_core" else str(error)
+    except ImportError as error:
+        yield str(error)
+
+
+def _reason(error: Exception) -> str:
+    """The first telling line: Java's exception where there is one."""
+    java = getattr(error, "java_exception", None)
+    text = str(java) if java is not None else str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def main(descriptor: int) -> int:
+    with Connection(descriptor) as connection:
+        start: Start = connection.recv()
+        from pyspark import SparkConf, SparkContext
+
+        conf = SparkConf().setMaster(start.master).setAppName("rmqctl export").setAll(list(start.conf))
+        try:
+            context = SparkContext(conf=conf)
+        except Exception as error:
+            from store_core.errors import FailedError
+
+            failure = FailedError(f"Spark does not start: {_reason(error)}", to_do=_SEE)
+            connection.send(Outcome(error=pickle.dumps(failure)))
+            return 1
+        job = Job(context, start.scratch)
+        try:
+            while True:
+                connection.send(job.run(connection.recv(), connection))
+        except (EOFError, OSError):  # the parent is done, or gone
+            context.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

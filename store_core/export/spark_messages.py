@@ -1,0 +1,31 @@
+"""What the program that talks to Spark and the process that started it say to each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Spark's master, its settings, and a folder for passing files."""
+
+    master: str
+    conf: tuple[tuple[str, str], ...]
+    scratch: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Bytes of logs that tasks of this run have walked so far; tasks that were tried again count twice."""
+
+    walked_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The pickled pieces in the order of the tasks, or the pickled StoreError that ended the run. ``notes`` are for people."""
+
+    pieces: tuple[bytes, ...] = ()
+    error: bytes | None = None
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,177 @@
+"""Tasks on Spark: starts the program that talks to it, hands it tasks, takes pieces. Works with ``rmqctl[spark]`` alone."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import zipfile
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from importlib.util import find_spec
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Final, Self
+
+from store_core.errors import FailedError
+from store_core.export.java import java_home
+from store_core.export.piece import Piece
+from store_core.export.spark_messages import Outcome, Progress, Start
+from store_core.export.splits import Task
+from store_core.storage.writer import save_file
+
+LOCAL_MASTER: Final = "local[*]"
+_PROGRAM: Final = "store_core.export.spark_job"
+_PACKAGE: Final = "store_core"
+_LINES_KEPT: Final = 200
+_PATIENCE_SECONDS: Final = 15
+_DEFAULTS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "WARN",
+}
+_LOCAL_DEFAULTS: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+Say = Callable[[str], None]
+
+
+class SparkRunner:
+    """Does tasks on a Spark master; a context manager. Spark starts at the first run.
+
+    ``conf`` beats our settings. ``note`` is told what a person should know, ``log`` every line that Spark writes.
+    Raises FailedError where pyspark or Java is missing, Spark does not start, or a task fails for good.
+    """
+
+    def __init__(
+        self,
+        master: str = LOCAL_MASTER,
+        conf: Sequence[tuple[str, str]] = (),
+        *,
+        note: Say = lambda text: None,
+        log: Say = lambda text: None,
+    ) -> None:
+        if find_spec("pyspark") is None:
+            raise FailedError("PySpark is not installed", to_do="install rmqctl[spark]")
+        self._master, self._conf = master, tuple(conf)
+        self._note, self._log = note, log
+        self._connection: Connection | None = None
+        self._process: subprocess.Popen[str] | None = None
+        self._lines: deque[str] = deque(maxlen=_LINES_KEPT)
+        self._opened = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if self._connection is not None:
+                self._connection.close()
+            if self._process is not None:
+                _end(self._process, patience_seconds=0 if kind is not None else _PATIENCE_SECONDS)
+        finally:
+            self._opened.close()
+
+    def run(self, tasks: Sequence[Task], on_walked: Callable[[int], None]) -> list[Piece]:
+        """As ``export.Runner.run``."""
+        if not tasks:
+            return []
+        connection = self._connection or self._start()
+        walked = 0
+        try:
+            connection.send([pickle.dumps(task) for task in tasks])
+            while not isinstance(told := connection.recv(), Outcome):
+                if isinstance(told, Progress):
+                    on_walked(told.walked_bytes - walked)
+                    walked = told.walked_bytes
+        except (EOFError, OSError) as error:
+            raise FailedError(
+                f"Spark has ended early: {self._last_words()}", to_do="run it with -v to see why"
+            ) from error
+        for note in told.notes:
+            self._note(note)
+        if told.error is not None:
+            raise pickle.loads(told.error)
+        pieces = [pickle.loads(piece) for piece in told.pieces]
+        on_walked(sum(piece.walked_bytes for piece in pieces) - walked)
+        return pieces
+
+    def _start(self) -> Connection:
+        scratch = Path(self._opened.enter_context(tempfile.TemporaryDirectory(prefix="rmqctl-spark-")))
+        self._connection, theirs = Pipe()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", _PROGRAM, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                env=self._environment(),
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # a Ctrl-C is for us: we end it
+            )
+        threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
+        local = _LOCAL_DEFAULTS if self._is_local else {}
+        self._connection.send(Start(self._master, (*({**_DEFAULTS, **local} | dict(self._conf)).items(),), scratch))
+        return self._connection
+
+    @property
+    def _is_local(self) -> bool:
+        return self._master.startswith("local")
+
+    def _environment(self) -> dict[str, str]:
+        env = dict(os.environ)
+        if (home := java_home()) is not None:
+            env["JAVA_HOME"] = str(home)
+        if self._is_local:
+            env.pop("SPARK_HOME", None)  # the Spark that came with pyspark, whatever else is installed
+            env["PYSPARK_PYTHON"] = env["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        else:
+            env.setdefault("PYSPARK_PYTHON", sys.executable)
+        root = str(Path(__file__).resolve().parents[2])
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [root, env.get("PYTHONPATH")]))
+        return env
+
+    def _listen(self, process: subprocess.Popen[str]) -> None:
+        if process.stdout is not None:
+            with suppress(ValueError):  # closed under us
+                for line in process.stdout:
+                    self._lines.append(line.rstrip())
+                    self._log(line.rstrip())
+
+    def _last_words(self) -> str:
+        telling = [line for line in self._lines if "Error" in line or "Exception" in line]
+        return (telling or list(self._lines) or ["it said nothing"])[-1]
+
+
+def packed_sources(folder: Path) -> Path:
+    """A zip of this package's Python sources, for executors that do not have it. Raises FailedError."""
+    root = Path(__file__).resolve().parents[1]
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, mode="w", compression=zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(root.rglob("*.py")):
+            archive.write(file, file.relative_to(root.parent))
+    path = folder / f"{_PACKAGE}.zip"
+    save_file(path, data.getvalue())
+    return path
+
+
+def _end(process: subprocess.Popen[str], patience_seconds: float) -> None:
+    """Let the program and the Java it started end, or make them."""
+    if patience_seconds:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(patience_seconds)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_PATIENCE_SECONDS / 3)
+    if process.stdout is not None:
+        process.stdout.close()
