@@ -7,6 +7,7 @@ dispatches) where nothing is known, and by one blank where the region reaches th
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -41,6 +42,12 @@ class Fence:
     pieces: list[Piece] = field(default_factory=list)
     unplaced: list[LostRecord] = field(default_factory=list)
     given_up: LostRecord | None = None
+    property_crc: bool = False  # records carry a property CRC
+
+    @property
+    def min_record_size_bytes(self) -> int:
+        """The least room for a record."""
+        return record.MIN_RECORD_SIZE_BYTES + (record.PROPERTY_CRC.size_bytes if self.property_crc else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,32 +57,48 @@ class _Slot:
     lost: LostRecord | None = None  # None: free
 
 
-def close_region(region: Region, known: Iterable[LostRecord], unplaced: Iterable[LostRecord] = ()) -> Fence:
+def close_region(
+    region: Region, known: Iterable[LostRecord], unplaced: Iterable[LostRecord] = (), *, property_crc: bool = False
+) -> Fence:
     """Cover a region. ``known`` lost records have their place in it; ``unplaced`` ones are put where there is room.
 
     A region that no record fits into is widened: over the blank behind it, else over its smaller neighbour.
+    ``property_crc``: the records that are made carry one.
     """
-    fence = Fence(region)
+    fence = Fence(region, property_crc=property_crc)
     wide = _widened(region, fence)
     if fence.given_up is not None:
         known = [*known, fence.given_up]
+    known, unplaced = list(known), list(unplaced)
+    untold = [lost for lost in (*known, *unplaced) if not can_be_told(lost)]
+    known, unplaced = [k for k in known if k not in untold], [u for u in unplaced if u not in untold]
     slots = _with_unplaced(_place(wide, known, fence), wide, unplaced, fence)
+    fence.unplaced += untold
     timestamp = _timestamp(wide)
     for slot in slots:
         at_segment_end = wide.reaches_segment_end and slot.end == wide.end_phy_offset
         if slot.lost is not None:
-            fence.pieces.append(_tombstone(slot, timestamp))
+            fence.pieces.append(_tombstone(slot, timestamp, property_crc=property_crc))
         elif at_segment_end:
             size = slot.end - slot.start
             fence.pieces.append(Piece(slot.start, size, ((0, encode_blank(size)),), timestamp, is_blank=True))
         else:
-            fence.pieces += _fillers(slot.start, slot.end, timestamp)
+            fence.pieces += _fillers(slot.start, slot.end, timestamp, fence)
     return fence
 
 
-def smallest_tombstone_size_bytes(lost: LostRecord, *, marked: bool = True) -> int:
+def smallest_tombstone_size_bytes(lost: LostRecord, *, marked: bool = True, property_crc: bool = False) -> int:
     """The least room that a tombstone of a lost record needs, with or without its mark."""
-    return len(_encode_tombstone(lost, 0, 0, 0, marked=marked))
+    return len(_encode_tombstone(lost, 0, 0, 0, marked=marked, property_crc=property_crc))
+
+
+def can_be_told(lost: LostRecord) -> bool:
+    """Whether a record can say who it was; a damaged header, or a folder's name, may hold what fits no field."""
+    try:
+        smallest_tombstone_size_bytes(lost)
+    except (ValueError, OverflowError, struct.error):
+        return False
+    return True
 
 
 def _widened(region: Region, fence: Fence) -> Region:
@@ -83,7 +106,7 @@ def _widened(region: Region, fence: Fence) -> Region:
         if region.size_bytes >= record.MIN_BLANK_SIZE_BYTES:
             return region
         neighbour = region.before
-    elif region.size_bytes >= record.MIN_RECORD_SIZE_BYTES:
+    elif region.size_bytes >= fence.min_record_size_bytes:
         return region
     elif region.blank_follows:
         return replace(region, end_phy_offset=region.segment_end_phy_offset, reaches_segment_end=True)
@@ -123,13 +146,13 @@ def _place(region: Region, known: Iterable[LostRecord], fence: Fence) -> list[_S
     for lost in sorted(known, key=lambda k: k.phy_offset or 0):
         start, size = max(lost.phy_offset or cursor, cursor), lost.size_bytes
         if size > marks.MAX_FILLER_SIZE_BYTES:
-            size = smallest_tombstone_size_bytes(lost)
-        if 0 < start - cursor < record.MIN_RECORD_SIZE_BYTES:
+            size = smallest_tombstone_size_bytes(lost, property_crc=fence.property_crc)
+        if 0 < start - cursor < fence.min_record_size_bytes:
             start, size = cursor, size + start - cursor
         end = min(start + size, limit)
-        if not region.reaches_segment_end and 0 < limit - end < record.MIN_RECORD_SIZE_BYTES:
+        if not region.reaches_segment_end and 0 < limit - end < fence.min_record_size_bytes:
             end = limit
-        if end - start < smallest_tombstone_size_bytes(lost, marked=False):
+        if end - start < smallest_tombstone_size_bytes(lost, marked=False, property_crc=fence.property_crc):
             fence.unplaced.append(lost)
             continue
         if start > cursor:
@@ -145,10 +168,10 @@ def _with_unplaced(slots: list[_Slot], region: Region, unplaced: Iterable[LostRe
     """Records whose place nobody knows go into free slots that leave room for a frame, or nothing, behind them."""
     waiting, fence.unplaced = [*fence.unplaced, *unplaced], []
     for lost in waiting:
-        need = smallest_tombstone_size_bytes(lost)
+        need = smallest_tombstone_size_bytes(lost, property_crc=fence.property_crc)
         for place, slot in enumerate(slots):
             last = region.reaches_segment_end and slot.end == region.end_phy_offset
-            spare = record.MIN_BLANK_SIZE_BYTES if last else record.MIN_RECORD_SIZE_BYTES
+            spare = record.MIN_BLANK_SIZE_BYTES if last else fence.min_record_size_bytes
             room = slot.end - slot.start
             if slot.lost is None and (room >= need + spare or (room == need and not last)):
                 rest = [_Slot(slot.start + need, slot.end)] if room > need else []
@@ -171,7 +194,9 @@ def _tombstone_properties(lost: LostRecord, timestamp: int) -> dict[str, str]:
     return properties
 
 
-def _encode_tombstone(lost: LostRecord, at: int, body_length: int, timestamp: int, *, marked: bool) -> bytes:
+def _encode_tombstone(
+    lost: LostRecord, at: int, body_length: int, timestamp: int, *, marked: bool, property_crc: bool
+) -> bytes:
     return encode_record(
         topic=lost.topic,
         body=bytes(body_length),
@@ -183,35 +208,39 @@ def _encode_tombstone(lost: LostRecord, at: int, body_length: int, timestamp: in
         born_host=_NO_HOST,
         store_timestamp_ms=timestamp,
         store_host=_NO_HOST,
+        property_crc=property_crc,
     )
 
 
-def _tombstone(slot: _Slot, timestamp: int) -> Piece:
+def _tombstone(slot: _Slot, timestamp: int, *, property_crc: bool) -> Piece:
     assert slot.lost is not None
     size = slot.end - slot.start
-    marked = size >= len(_encode_tombstone(slot.lost, 0, 0, timestamp, marked=True))
-    body_length = size - len(_encode_tombstone(slot.lost, 0, 0, timestamp, marked=marked))
-    data = _encode_tombstone(slot.lost, slot.start, body_length, timestamp, marked=marked)
+    least = len(_encode_tombstone(slot.lost, 0, 0, timestamp, marked=True, property_crc=property_crc))
+    if marked := size >= least:
+        body_length = size - least
+    else:
+        body_length = size - len(_encode_tombstone(slot.lost, 0, 0, timestamp, marked=False, property_crc=property_crc))
+    data = _encode_tombstone(slot.lost, slot.start, body_length, timestamp, marked=marked, property_crc=property_crc)
     return Piece(slot.start, size, _without_body(data, body_length), timestamp, tombstone_of=slot.lost)
 
 
-def _fillers(start: int, end: int, timestamp: int) -> list[Piece]:
+def _fillers(start: int, end: int, timestamp: int, fence: Fence) -> list[Piece]:
     pieces = []
     while start < end:
         size = end - start
         if size > marks.MAX_FILLER_SIZE_BYTES:
             size = marks.MAX_FILLER_SIZE_BYTES
-            size -= max(record.MIN_RECORD_SIZE_BYTES - (end - start - size), 0)
-        pieces.append(_filler(start, size, timestamp))
+            size -= max(fence.min_record_size_bytes - (end - start - size), 0)
+        pieces.append(_filler(start, size, timestamp, fence))
         start += size
     return pieces
 
 
-def _filler(start: int, size: int, timestamp: int) -> Piece:
+def _filler(start: int, size: int, timestamp: int, fence: Fence) -> Piece:
     topic = marks.FILLER_TOPIC
-    if size < record.MIN_RECORD_SIZE_BYTES + len(topic):
+    if size < fence.min_record_size_bytes + len(topic):
         topic = ""
-    body_length = size - record.MIN_RECORD_SIZE_BYTES - len(topic)
+    body_length = size - fence.min_record_size_bytes - len(topic)
     data = encode_record(
         topic=topic,
         body=bytes(body_length),
@@ -224,6 +253,7 @@ def _filler(start: int, size: int, timestamp: int) -> Piece:
         store_timestamp_ms=timestamp,
         store_host=_NO_HOST,
         sys_flag=record.TRANSACTION_ROLLBACK,
+        property_crc=fence.property_crc,
     )
     return Piece(start, size, _without_body(data, body_length), timestamp)
 

@@ -18,12 +18,13 @@ from store_core.mend.lost import LostRun, lost_runs
 from store_core.mend.outcome import Outcome
 from store_core.mend.plan import Plan
 from store_core.mend.predict import Prediction, predict
-from store_core.mend.salvage import Salvage, salvage
+from store_core.mend.salvage import Salvage, salvage, walk_rules
 from store_core.mend.salvage_plan import (
-    checkpoint_bytes,
+    BUILDER,
     chunks_of,
     salvage_plan,
     settings_arguments,
+    small_files,
     store_of,
 )
 from store_core.storage.store import Store
@@ -75,8 +76,10 @@ def recover(
     prediction = predict(store, version, on_progress=on_progress)
     if policy == "broker":
         return _as_broker(store, prediction, last_exit)
-    with salvage(store, on_progress=on_progress) as found:
-        plan = replace(salvage_plan(store, found), policy=policy)
+    rules = walk_rules(store.settings, prediction.assumed)
+    with salvage(store, rules, on_progress=on_progress) as found:
+        built = Built(BUILDER, {**settings_arguments(store.settings), "version": str(prediction.assumed)})
+        plan = replace(salvage_plan(store, found, built), policy=policy)
         after = _after(store, prediction.assumed, found)
         return Recovery(
             last_exit,
@@ -91,7 +94,7 @@ def recover(
 
 def _as_broker(store: Store, prediction: Prediction, last_exit: Literal["clean", "crash"]) -> Recovery:
     with broker_result(store, behaviour_of(prediction.assumed)) as result:
-        found = Salvage(result.survey, [], result.mended, result.derivation)
+        found = Salvage(result.survey, [], result.mended, result.derivation, lowers_progress=False)
         found.queue_changes, found.index_changes = result.queue_changes, result.index_changes
         arguments = {**settings_arguments(store.settings), "version": str(prediction.assumed)}
         plan = replace(salvage_plan(store, found, Built(_BROKER_BUILDER, arguments)), policy="broker")
@@ -103,11 +106,8 @@ def _as_broker(store: Store, prediction: Prediction, last_exit: Literal["clean",
 def _after(store: Store, version: Version, found: Salvage) -> Outcome:
     if found.is_empty:
         return outcome_after(store, version, None)
-    checkpoint = checkpoint_bytes(store, found)
-    files = {} if checkpoint is None else {paths.CHECKPOINT: checkpoint}
-    return outcome_after(
-        store, version, found.mended, (found.queue_changes, found.index_changes), files, removed=(paths.ABORT,)
-    )
+    changes = (found.queue_changes, found.index_changes)
+    return outcome_after(store, version, found.mended, changes, small_files(store, found), removed=(paths.ABORT,))
 
 
 def _build_as_broker(building: Building) -> Iterator[Chunk]:

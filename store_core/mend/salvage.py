@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from store_core.broker.load import batch_topics_of
+from store_core.broker.versions import Version, behaviour_of
 from store_core.derive.queues import Entry
 from store_core.findings import Finding, finding
 from store_core.layout.queue import DEAD_ENTRY_SIZE_BYTES, ENTRY
@@ -22,7 +23,8 @@ from store_core.mend.derived import Derivation, DerivedChanges
 from store_core.mend.evidence import lost_by_queue_entries
 from store_core.mend.fence import Fence, Piece, close_region
 from store_core.mend.mended import MendedLog, mended_log
-from store_core.mend.survey import LogSurvey, LostRecord, Region, survey_log
+from store_core.mend.survey import LogSurvey, LostRecord, Region, WalkRules, survey_log
+from store_core.storage.settings import Settings
 from store_core.storage.store import QueueKey, Store
 
 Progress = Callable[[int], None]
@@ -35,6 +37,7 @@ class Salvage:
 
     ``lost`` are the records that cannot be kept, as far as they are known; ``unknown`` are regions that held records
     nobody can name; ``given_up`` readable ones that had to go; ``unfilled`` numbers of queues that get a filler entry.
+    ``lowers_progress``: consumers' progress behind the queues' ends is set to these. ``property_crc``: new records carry one.
     """
 
     survey: LogSurvey
@@ -48,6 +51,8 @@ class Salvage:
     given_up: list[LostRecord] = field(default_factory=list)
     unfilled: list[tuple[QueueKey, int, int]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    lowers_progress: bool = True
+    property_crc: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -55,20 +60,36 @@ class Salvage:
         return bool(self.findings)
 
 
+def walk_rules(settings: Settings, version: Version) -> WalkRules:
+    """What a release with these settings walks over."""
+    behaviour = behaviour_of(version)
+    forced = behaviour.verifies_property_crc and settings.flag("forceVerifyPropCRC")
+    return WalkRules(
+        behaviour.reads_v2,
+        behaviour.reads_v6_hosts,
+        checks_property_crc=forced,
+        property_crc=forced or settings.flag("enabledAppendPropCRC"),
+    )
+
+
 @contextmanager
-def salvage(store: Store, *, on_progress: Progress | None = None) -> Iterator[Salvage]:
+def salvage(store: Store, rules: WalkRules | None = None, *, on_progress: Progress | None = None) -> Iterator[Salvage]:
     """Work out how everything readable is kept; nothing is written but scratch files, which vanish at the end.
 
     Raises FailedError where the store cannot be read or there is no room for scratch files.
     """
-    survey = survey_log(store, on_progress=on_progress)
+    rules = rules or WalkRules()
+    survey = survey_log(store, rules=rules, on_progress=on_progress)
     known = lost_by_queue_entries(store, survey.regions)
-    fences = [close_region(region, _merged(region, known.get(n, []))) for n, region in enumerate(survey.regions)]
+    fences = [
+        close_region(region, _merged(region, known.get(n, [])), property_crc=rules.property_crc)
+        for n, region in enumerate(survey.regions)
+    ]
     with TemporaryDirectory(prefix="rmqctl-") as scratch, Store(store.settings) as view:
         mended = mended_log(store, fences, survey.end_phy_offset)
         view.__dict__["log"] = mended.log
         with Derivation(store, view, Path(scratch), batch_topics=batch_topics_of(store)) as derivation:
-            found = Salvage(survey, fences, mended, derivation)
+            found = Salvage(survey, fences, mended, derivation, property_crc=rules.property_crc)
             if not survey.last_phy_offset and not survey.messages:
                 # Nothing at all can be read: a disk that is not mounted looks so, and queues may be all that is left.
                 found.findings.append(
@@ -154,7 +175,7 @@ def _placed(found: Salvage, lost: LostRecord, before: int, after: int) -> Piece 
             for p in fence.pieces
             if p.tombstone_of is not None
         ]
-        again = close_region(fence.region, tombstones, [lost])
+        again = close_region(fence.region, tombstones, [lost], property_crc=found.property_crc)
         if not again.unplaced and again.given_up == fence.given_up:
             found.fences[number] = again
             return next(p for p in again.pieces if p.tombstone_of == lost)
@@ -175,6 +196,7 @@ def _tell_lost(store: Store, found: Salvage) -> None:
     placed = {p.tombstone_of for fence in found.fences for p in fence.pieces if p.tombstone_of is not None}
     unplaced = {lost for fence in found.fences for lost in fence.unplaced}
     found.given_up = [fence.given_up for fence in found.fences if fence.given_up is not None]
+    found.given_up += [lost for fence in found.fences for lost in fence.region.lost if lost.is_readable]
     tail = lost_by_queue_entries(store, found.survey.tail)
     behind = {lost for records in tail.values() for lost in records}
     missing = {

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from store_core.broker.versions import Version
 from store_core.derive.checkpoint import rebuilt_checkpoint
 from store_core.layout import paths
 from store_core.layout.checkpoint import FILE_SIZE_BYTES
@@ -14,7 +15,8 @@ from store_core.mend.content import Building, Built, Chunk, register_builder
 from store_core.mend.derived import DerivedChanges, NewFile
 from store_core.mend.draft import Draft
 from store_core.mend.plan import Plan
-from store_core.mend.salvage import Salvage, salvage
+from store_core.mend.progress import lowered_progress
+from store_core.mend.salvage import Salvage, salvage, walk_rules
 from store_core.read.checkpoint import read_checkpoint
 from store_core.storage.settings import Settings, load_settings
 from store_core.storage.store import Store
@@ -23,22 +25,22 @@ BUILDER: Final = "salvage"
 _NS_PER_MS: Final = 1_000_000
 
 
-def salvage_plan(store: Store, found: Salvage, built: Built | None = None) -> Plan:
-    """Steps in the order they are carried out: the log, what follows from it, the checkpoint, and last ``abort``.
+def salvage_plan(store: Store, found: Salvage, built: Built) -> Plan:
+    """Steps in the order they are carried out: the log, what follows from it, checkpoint and progress, and last ``abort``.
 
-    ``built`` names another builder of the derived files than the salvage's own.
+    ``built`` names the builder that makes the derived files again.
     """
     draft = Draft(store.root, writable_roots=outside_roots(store))
     if found.is_empty:
         return draft.plan("recover", "keep")
     found.mended.add_to(draft)
-    built = built or Built(BUILDER, settings_arguments(store.settings))
     for changes in (found.queue_changes, found.index_changes):
         add_derived(draft, changes, built)
-    checkpoint = checkpoint_bytes(store, found)
-    if checkpoint is not None:
-        mtime_ns = found.survey.last_store_timestamp_ms * _NS_PER_MS
-        draft.write_file(store.root / paths.CHECKPOINT, checkpoint, mtime_ns=mtime_ns, why="times of the log as it is")
+    for name, data in small_files(store, found).items():
+        is_checkpoint = name == paths.CHECKPOINT
+        mtime_ns = found.survey.last_store_timestamp_ms * _NS_PER_MS if is_checkpoint else None
+        why = "times of the log as it is" if is_checkpoint else "nothing behind the end of a queue is promised"
+        draft.write_file(name, data, mtime_ns=mtime_ns, why=why)
     if store.aborted:
         draft.remove_file(store.root / paths.ABORT, why="nothing is left to recover")
     if len(draft):
@@ -64,7 +66,14 @@ def add_derived(draft: Draft, changes: DerivedChanges, built: Built) -> None:
         )
 
 
-def checkpoint_bytes(store: Store, found: Salvage) -> bytes | None:
+def small_files(store: Store, found: Salvage) -> dict[str, bytes]:
+    """The checkpoint and the progress files, where they promise too much, by their path in the store."""
+    checkpoint = _checkpoint_bytes(store, found)
+    files = {} if checkpoint is None else {paths.CHECKPOINT: checkpoint}
+    return {**files, **lowered_progress(store, found.derivation.queue_ends())} if found.lowers_progress else files
+
+
+def _checkpoint_bytes(store: Store, found: Salvage) -> bytes | None:
     """The right checkpoint, None where the one that stands is not ahead of what it vouches for."""
     survey = found.survey
     now = read_checkpoint(store.root)
@@ -118,7 +127,8 @@ def chunks_of(files: Iterator[NewFile] | list[NewFile], wanted: set[str]) -> Ite
 
 
 def _build(building: Building) -> Iterator[Chunk]:
-    with store_of(building) as store, salvage(store) as found:
+    version = Version.parse(building.arguments["version"])
+    with store_of(building) as store, salvage(store, walk_rules(store.settings, version)) as found:
         yield from chunks_of([*found.queue_changes.new, *found.index_changes.new], set(building.paths))
 
 

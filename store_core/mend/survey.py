@@ -10,7 +10,15 @@ import numpy as np
 from store_core.check.log import LogFindings
 from store_core.findings import Finding
 from store_core.kernel.codes import FrameCode, FrameKind
-from store_core.layout.record import PREFIX, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
+from store_core.layout.record import (
+    FLAG_BORN_HOST_V6,
+    FLAG_STORE_HOST_V6,
+    MAGIC_V2,
+    PREFIX,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    TRANSACTION_NONE,
+)
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, nominal_end, scan_log
 from store_core.storage.store import Store
@@ -20,7 +28,10 @@ TableSink = Callable[[FrameTable], None]
 
 @dataclass(frozen=True, slots=True)
 class LostRecord:
-    """A record that was there and cannot be read any more, as far as it is known. ``keys`` are its user keys."""
+    """A record that was there and cannot be read any more, as far as it is known. ``keys`` are its user keys.
+
+    ``is_readable``: it can be read, but the broker that is to open the store cannot walk over it.
+    """
 
     topic: str
     queue_id: int
@@ -28,6 +39,20 @@ class LostRecord:
     phy_offset: int | None = None
     size_bytes: int = 0
     keys: tuple[str, ...] = ()
+    is_readable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WalkRules:
+    """Which whole records the broker that is to open the store walks over, and what records it wants to be written.
+
+    ``checks_property_crc``: it takes a wrong property CRC for damage. ``property_crc``: new records carry one.
+    """
+
+    reads_v2: bool = True
+    reads_v6_hosts: bool = True
+    checks_property_crc: bool = False
+    property_crc: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,29 +117,48 @@ class LogSurvey:
 
 
 def survey_log(
-    store: Store, sinks: tuple[TableSink, ...] = (), *, on_progress: Callable[[int], None] | None = None
+    store: Store,
+    sinks: tuple[TableSink, ...] = (),
+    *,
+    rules: WalkRules | None = None,
+    on_progress: Callable[[int], None] | None = None,
 ) -> LogSurvey:
     """Walk the whole log with checksums. Every table is handed to each of ``sinks`` on the way.
 
     Raises FailedError where a segment cannot be read.
     """
-    surveyor = _Surveyor(store)
-    for table in scan_log(store, options=ScanOptions(index_keys=True), on_progress=on_progress):
+    rules = rules or WalkRules()
+    surveyor = _Surveyor(store, rules)
+    options = ScanOptions(check_property_crc=rules.checks_property_crc)
+    for table in scan_log(store, options=options, on_progress=on_progress):
         surveyor.add(table)
         for sink in sinks:
             sink(table)
     return surveyor.end()
 
 
-def good_rows(table: FrameTable) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Mask of the message rows that a broker's recovery accepts."""
+def good_rows(table: FrameTable, rules: WalkRules) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Mask of the message rows that the broker's recovery accepts."""
     mask: np.ndarray[tuple[int], np.dtype[np.bool_]] = table.messages & (table.code != FrameCode.BAD_CRC)
-    return mask
+    if rules.checks_property_crc:
+        mask &= table.code != FrameCode.BAD_PROPERTY_CRC
+    return mask & ~_foreign_rows(table, rules)
+
+
+def _foreign_rows(table: FrameTable, rules: WalkRules) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Mask of the whole records of a kind that the broker does not know."""
+    mask = np.zeros(len(table), bool)
+    if not rules.reads_v2:
+        mask |= table.magic == MAGIC_V2
+    if not rules.reads_v6_hosts:
+        mask |= (table.sys_flag & (FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6)) != 0
+    return mask & table.messages
 
 
 class _Surveyor:
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, rules: WalkRules) -> None:
         self._store = store
+        self._rules = rules
         self._survey = LogSurvey(end_phy_offset=store.log.min_phy_offset)
         self._findings = LogFindings()
         self._pending: list[Region] = []
@@ -127,7 +171,7 @@ class _Surveyor:
         if not len(table):
             return
         self._findings.add(table, self._file(int(table.phy_offset[0])))
-        good = good_rows(table)
+        good = good_rows(table, self._rules)
         walkable = good | (table.kind == FrameKind.BLANK)
         self._survey.messages += int(np.count_nonzero(table.messages))
         self._survey.wrong_own_offsets += table.phy_offset[good & (table.code == FrameCode.OWN_OFFSET)].tolist()
@@ -175,7 +219,8 @@ class _Surveyor:
             self._open.used_bytes += part_end - at if table.kind[row] != FrameKind.ZEROS else 0
             at = part_end
         if table.kind[row] == FrameKind.MESSAGE and self._open is not None and _in_queue(table, row):
-            self._open.lost.append(_lost_record(table, row))
+            foreign = table.code[row] == FrameCode.OK and bool(_foreign_rows(table, self._rules)[row])
+            self._open.lost.append(_lost_record(table, row, is_readable=foreign))
 
     def _region(self, start: int, end: int, *, reaches_segment_end: bool = False) -> Region:
         return Region(start, end, self._segment_start, self._segment_end, reaches_segment_end, self._before)
@@ -233,7 +278,7 @@ def _in_queue(table: FrameTable, row: int) -> bool:
     return int(table.sys_flag[row]) & TRANSACTION_MASK in (TRANSACTION_NONE, TRANSACTION_COMMIT)
 
 
-def _lost_record(table: FrameTable, row: int) -> LostRecord:
+def _lost_record(table: FrameTable, row: int, *, is_readable: bool) -> LostRecord:
     from store_core.codec.properties import KEYS, parse_properties, split_keys
 
     properties = parse_properties(table.properties(row))
@@ -244,4 +289,5 @@ def _lost_record(table: FrameTable, row: int) -> LostRecord:
         phy_offset=int(table.phy_offset[row]),
         size_bytes=int(table.size_bytes[row]),
         keys=tuple(split_keys(properties.get(KEYS))),
+        is_readable=is_readable,
     )

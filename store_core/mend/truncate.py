@@ -12,12 +12,11 @@ from typing import Any, Final
 import numpy as np
 
 from store_core.broker.load import batch_topics_of
-from store_core.codec.json_dialect import dumps
 from store_core.derive.checkpoint import rebuilt_checkpoint
 from store_core.errors import FailedError, UsageError
 from store_core.findings import Finding
 from store_core.kernel.codes import FrameKind
-from store_core.layout import paths, timer
+from store_core.layout import paths
 from store_core.layout.checkpoint import FILE_SIZE_BYTES
 from store_core.mend.aftermath import shadow_of
 from store_core.mend.content import Building, Built, Chunk, register_builder
@@ -28,6 +27,7 @@ from store_core.mend.mended import MendedLog, mended_log
 from store_core.mend.outcome import Outcome
 from store_core.mend.plan import Plan
 from store_core.mend.predict import predict
+from store_core.mend.progress import lowered_progress
 from store_core.mend.salvage_plan import (
     add_derived,
     chunks_of,
@@ -39,9 +39,7 @@ from store_core.mend.survey import LogSurvey, survey_log
 from store_core.read.checkpoint import read_checkpoint
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, scan_log
-from store_core.storage.config_files import ConfigFiles, offset_table, read_config
-from store_core.storage.config_text import release_layout, render_consumer_offsets
-from store_core.storage.store import QueueKey, Store
+from store_core.storage.store import Store
 
 _BUILDER: Final = "truncate"
 _NS_PER_MS: Final = 1_000_000
@@ -80,7 +78,7 @@ def truncate(store: Store, phy_offset: int, *, on_progress: Progress | None = No
         changes = (cut.queue_changes, cut.index_changes)
         for change in changes:
             add_derived(draft, change, built)
-        files = {**_checkpoint(store, cut), **_progress_files(store, cut), **_timer_check(store, cut)}
+        files = {**_checkpoint(store, cut), **lowered_progress(store, cut.derivation.queue_ends())}
         for name, data in files.items():
             draft.write_file(name, data, why="nothing behind the cut is promised")
         with shadow_of(store, cut.mended, changes, files) as shadow:
@@ -147,52 +145,6 @@ def _checkpoint(store: Store, cut: _Cut) -> dict[str, bytes]:
         index_end_timestamp_ms=full,
     )
     return {paths.CHECKPOINT: data}
-
-
-def _queue_ends(store: Store, cut: _Cut) -> dict[QueueKey, int]:
-    builder = cut.derivation.queues()
-    ends = dict.fromkeys(store.queues, 0)
-    return ends | {key: builder.summary(key).end_queue_offset for key in builder.keys()}  # noqa: SIM118  # no mapping
-
-
-def _progress_files(store: Store, cut: _Cut) -> dict[str, bytes]:
-    """Consumer progress that lies behind the new ends is set to them."""
-    ends = _queue_ends(store, cut)
-    config = read_config(store.root)
-    lowered = {
-        (group, topic, queue_id): ends[QueueKey(topic, queue_id)]
-        for (group, topic, queue_id), offset in offset_table(config).items()
-        if offset > ends.get(QueueKey(topic, queue_id), offset)
-    }
-    files = {config.progress.name: render_consumer_offsets(config, lowered).encode()} if lowered else {}
-    return files | _delay_progress(config, ends)
-
-
-def _delay_progress(config: ConfigFiles, ends: Mapping[QueueKey, int]) -> dict[str, bytes]:
-    """The delay service's own progress, by level."""
-    file = config.delay_offsets
-    offsets = {
-        level: min(offset, ends.get(QueueKey(paths.SCHEDULE_TOPIC, level - 1), 0))
-        for level, offset in file.value.offsets.items()
-    }
-    if offsets == dict(file.value.offsets):
-        return {}
-    document = {**file.tree, "offsetTable": offsets}
-    return {file.name: dumps(document, layout=release_layout(config)).encode()}
-
-
-def _timer_check(store: Store, cut: _Cut) -> dict[str, bytes]:
-    """The timer's own progress in its topic, likewise."""
-    data = store.cache.read(store.root / paths.TIMERCHECK, 0, timer.CHECK_FILE_SIZE_BYTES)
-    if len(data) < timer.CHECK.size_bytes:
-        return {}
-    fields = timer.CHECK.read(data)
-    end = _queue_ends(store, cut).get(QueueKey(timer.TIMER_TOPIC, 0), 0)
-    if fields["last_timer_queue_offset"] <= end and fields["master_timer_queue_offset"] <= end:
-        return {}
-    for name in ("last_timer_queue_offset", "master_timer_queue_offset"):
-        fields[name] = min(fields[name], end)
-    return {paths.TIMERCHECK: timer.CHECK.struct.pack(*fields.values()) + data[timer.CHECK.size_bytes :]}
 
 
 def _lost(store: Store, phy_offset: int) -> list[LostRun]:

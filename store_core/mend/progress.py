@@ -1,0 +1,54 @@
+"""Progress files that promise more than is left: consumers, the delay service, the timer (store behaviour 12)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from store_core.codec.json_dialect import dumps
+from store_core.layout import paths, timer
+from store_core.storage.config_files import ConfigFiles, offset_table, read_config
+from store_core.storage.config_text import release_layout, render_consumer_offsets
+from store_core.storage.store import QueueKey, Store
+
+
+def lowered_progress(store: Store, ends: Mapping[QueueKey, int]) -> dict[str, bytes]:
+    """Files by their path in the store, with progress behind the new ends of queues set to these.
+
+    Left alone, a group would not see the messages that get the lost ones' numbers. Queues that ``ends`` does not know
+    keep what they have.
+    """
+    config = read_config(store.root)
+    lowered = {
+        (group, topic, queue_id): ends[QueueKey(topic, queue_id)]
+        for (group, topic, queue_id), offset in offset_table(config).items()
+        if offset > ends.get(QueueKey(topic, queue_id), offset)
+    }
+    files = {config.progress.name: render_consumer_offsets(config, lowered).encode()} if lowered else {}
+    return {**files, **_delay_progress(config, ends), **_timer_check(store, ends)}
+
+
+def _delay_progress(config: ConfigFiles, ends: Mapping[QueueKey, int]) -> dict[str, bytes]:
+    """The delay service's own progress, by level."""
+    file = config.delay_offsets
+    offsets = {
+        level: min(offset, ends.get(QueueKey(paths.SCHEDULE_TOPIC, level - 1), 0))
+        for level, offset in file.value.offsets.items()
+    }
+    if offsets == dict(file.value.offsets):
+        return {}
+    document = {**file.tree, "offsetTable": offsets}
+    return {file.name: dumps(document, layout=release_layout(config)).encode()}
+
+
+def _timer_check(store: Store, ends: Mapping[QueueKey, int]) -> dict[str, bytes]:
+    """The timer's own progress in its topic."""
+    data = store.cache.read(store.root / paths.TIMERCHECK, 0, timer.CHECK_FILE_SIZE_BYTES)
+    if len(data) < timer.CHECK.size_bytes:
+        return {}
+    fields = timer.CHECK.read(data)
+    end = ends.get(QueueKey(timer.TIMER_TOPIC, 0), 0)
+    if fields["last_timer_queue_offset"] <= end and fields["master_timer_queue_offset"] <= end:
+        return {}
+    for name in ("last_timer_queue_offset", "master_timer_queue_offset"):
+        fields[name] = min(fields[name], end)
+    return {paths.TIMERCHECK: timer.CHECK.struct.pack(*fields.values()) + data[timer.CHECK.size_bytes :]}
