@@ -16,6 +16,7 @@ from store_core.codec.record import encode_record
 from store_core.findings import Finding
 from store_core.layout import marks, record
 from store_core.read.queue import Queue
+from store_core.storage.settings import load_settings
 from store_core.storage.store import QueueKey, Store
 from tests.conftest import StoreCopy
 from tests.damage import Damageable
@@ -285,3 +286,33 @@ def test_a_folder_where_the_checkpoint_belongs(store_copy: StoreCopy) -> None:
     (root / "checkpoint").unlink()
     (root / "checkpoint").mkdir()
     assert codes(root) == ["S008"]
+
+
+def test_one_segment_in_two_log_folders(store_copy: StoreCopy, tmp_path: Path) -> None:
+    root = store_copy("load-533")
+    other = root / "commitlog2"
+    other.mkdir()
+    first = root / "commitlog" / "00000000000000131072"
+    (other / first.name).write_bytes(first.read_bytes())
+    config = tmp_path / "broker.conf"
+    config.write_text(f"storePathRootDir={root}\nstorePathCommitLog={root}/commitlog,{other}\n")
+    with Store.open(root, load_settings(config)) as store:
+        (found,) = check_store(store).findings
+    assert (found.code, found.file, found.message) == (
+        "L018",
+        "commitlog2/00000000000000131072",
+        "the same segment as commitlog/00000000000000131072",
+    )
+
+
+def test_numbers_given_twice_hide_the_older_messages(damageable: Callable[..., Damageable]) -> None:
+    """As after a start that lost a queue's tail: the log has the same numbers twice, the queue the later messages."""
+    store = damageable("load-533")
+    own = [m for m in store.truth["messages"] if (m["topic"], m["queueId"]) == ("Calm_orders", 0)]
+    again, hidden = own[-2:], own[-4:-2]
+    for message, number in zip(again, (m["queueOffset"] for m in hidden), strict=True):
+        store.set_field(store.truth["messages"].index(message), "queue_offset", number)
+        store.set_entry("Calm_orders", 0, number, (message["phyOffset"], message["storeSize"], message["tagsCode"]))
+        store.set_entry("Calm_orders", 0, message["queueOffset"])
+    found = [(f.code, f.severity, f.message) for f in check(store.root) if f.code != "P001"]
+    assert found == [("Q006", "warning", "2 messages whose numbers were given again to later ones")]
