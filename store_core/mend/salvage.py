@@ -15,15 +15,18 @@ from typing import Final
 
 from store_core.broker.load import batch_topics_of
 from store_core.broker.versions import Version, behaviour_of
+from store_core.codec.record import body_crc_ok
 from store_core.derive.queues import Entry
 from store_core.findings import Finding, finding
 from store_core.layout.queue import DEAD_ENTRY_SIZE_BYTES, ENTRY
-from store_core.layout.record import HEAD
+from store_core.layout.record import HEAD, PREFIX
 from store_core.mend.derived import Derivation, DerivedChanges
 from store_core.mend.evidence import lost_by_queue_entries
 from store_core.mend.fence import Fence, Piece, close_region
 from store_core.mend.mended import MendedLog, mended_log
 from store_core.mend.survey import LogSurvey, LostRecord, Region, WalkRules, survey_log
+from store_core.read.records import read_message
+from store_core.storage.overlay import Patch, overlaid
 from store_core.storage.settings import Settings
 from store_core.storage.store import QueueKey, Store
 
@@ -79,8 +82,7 @@ def salvage(store: Store, rules: WalkRules | None = None, *, on_progress: Progre
     Raises FailedError where the store cannot be read or there is no room for scratch files.
     """
     rules = rules or WalkRules()
-    survey = survey_log(store, rules=rules, on_progress=on_progress)
-    known = lost_by_queue_entries(store, survey.regions)
+    survey, known = _survey(store, rules, on_progress)
     fences = [
         close_region(region, _merged(region, known.get(n, [])), property_crc=rules.property_crc)
         for n, region in enumerate(survey.regions)
@@ -107,6 +109,44 @@ def salvage(store: Store, rules: WalkRules | None = None, *, on_progress: Progre
             found.index_changes = derivation.index_changes()
             _tell_lost(store, found)
             yield found
+
+
+def _survey(
+    store: Store, rules: WalkRules, on_progress: Progress | None
+) -> tuple[LogSurvey, dict[int, list[LostRecord]]]:
+    """The walk over the log, and the records that queue entries place in its regions, by the region's number.
+
+    A blank in which whole records lie that queue entries point to was never written by a broker: it is damage.
+    """
+    survey = survey_log(store, rules=rules, on_progress=on_progress)
+    both = sorted([*survey.regions, *survey.blanks], key=lambda r: r.phy_offset)
+    placed = lost_by_queue_entries(store, both)
+    known = {id(region): placed[number] for number, region in enumerate(both) if number in placed}
+    wrong = [blank for blank in survey.blanks if any(_stands(store, k) for k in known.get(id(blank), ()))]
+    if not wrong:
+        return survey, {n: known[id(region)] for n, region in enumerate(survey.regions) if id(region) in known}
+    patches: dict[Path, list[Patch]] = {}
+    for blank in wrong:
+        segment = store.log.find(blank.phy_offset)
+        assert segment is not None  # the blank was read from it
+        at = blank.phy_offset - segment.phy_offset
+        patches.setdefault(segment.path, []).append(Patch(at, at + PREFIX.size_bytes))
+    with Store(store.settings) as view:
+        view.__dict__["log"] = overlaid(store.log, patches, store.log.segments)
+        survey = survey_log(view, rules=rules)
+    return survey, lost_by_queue_entries(store, survey.regions)
+
+
+def _stands(store: Store, lost: LostRecord) -> bool:
+    """Whether the record that a queue entry tells of is there, whole."""
+    assert lost.phy_offset is not None  # entries tell it
+    message = read_message(store.log, lost.phy_offset)
+    return (
+        message is not None
+        and (message.topic, message.queue_id, message.queue_offset) == (lost.topic, lost.queue_id, lost.queue_offset)
+        and message.own_phy_offset == lost.phy_offset
+        and body_crc_ok(message)
+    )
 
 
 def _merged(region: Region, by_entries: list[LostRecord]) -> list[LostRecord]:

@@ -14,6 +14,7 @@ from store_core.layout.record import (
     FLAG_BORN_HOST_V6,
     FLAG_STORE_HOST_V6,
     MAGIC_V2,
+    MIN_RECORD_SIZE_BYTES,
     PREFIX,
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
@@ -101,13 +102,14 @@ class Region:
 class LogSurvey:
     """The log after one walk.
 
-    ``regions`` have good records behind them. ``tail`` are the regions behind the last good record: torn, wiped or stale
+    ``blanks`` are those with room for a record. ``regions`` have good records behind them. ``tail`` are the regions behind the last good record: torn, wiped or stale
     bytes, zeros included. ``end_phy_offset`` is the end of the last good record, where the next one belongs; the log's
     minimum if there is none. ``wrong_own_offsets`` are good records that say they lie elsewhere.
     """
 
     regions: list[Region] = field(default_factory=list)
     tail: list[Region] = field(default_factory=list)
+    blanks: list[Region] = field(default_factory=list)
     messages: int = 0
     end_phy_offset: int = 0
     last_store_timestamp_ms: int = 0
@@ -175,6 +177,8 @@ class _Surveyor:
         walkable = good | (table.kind == FrameKind.BLANK)
         self._survey.messages += int(np.count_nonzero(table.messages))
         self._survey.wrong_own_offsets += table.phy_offset[good & (table.code == FrameCode.OWN_OFFSET)].tolist()
+        for row in np.flatnonzero((table.kind == FrameKind.BLANK) & (table.size_bytes > MIN_RECORD_SIZE_BYTES)):
+            self._survey.blanks.append(self._blank(int(table.phy_offset[row]), int(table.size_bytes[row])))
         # Rows where something changes: everything not walkable, and the first walkable row behind it.
         edges = ~walkable
         edges[1:] |= ~walkable[:-1]
@@ -224,6 +228,11 @@ class _Surveyor:
 
     def _region(self, start: int, end: int, *, reaches_segment_end: bool = False) -> Region:
         return Region(start, end, self._segment_start, self._segment_end, reaches_segment_end, self._before)
+
+    def _blank(self, at: int, size_bytes: int) -> Region:
+        segment = self._store.log.find(at)
+        start = segment.phy_offset if segment is not None else at
+        return Region(at, at + size_bytes, start, at + size_bytes, reaches_segment_end=True)
 
     def _enter_segment(self, at: int) -> None:
         self._close_segment()
