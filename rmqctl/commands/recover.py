@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from store_core.storage.store import Store
 
 _MOST_LOST_SHOWN = 15
+_MOST_KEYS_SHOWN = 3
 
 
 def recover(
@@ -115,7 +116,7 @@ def _blocks(document: dict[str, Any]) -> Iterator[Block]:
             + ("" if known == 1 else "s")
             + (f", and {unknown} ranges nobody can name" if unknown else "")
         )
-        yield Table(lost[:_MOST_LOST_SHOWN], LOST_COLUMNS, title)
+        yield Table(_shown(lost), LOST_COLUMNS, title)
     elif document["after"]["commitlog_files"]:
         yield Text("Nothing is lost.", "green")
     yield from plan_blocks(document)
@@ -144,13 +145,22 @@ def _prediction_blocks(document: dict[str, Any]) -> Iterator[Block]:
     lost = prediction["lost"]
     if lost:
         more = f", the first {_MOST_LOST_SHOWN} of {len(lost)} runs" if len(lost) > _MOST_LOST_SHOWN else ""
-        yield Table(lost[:_MOST_LOST_SHOWN], LOST_COLUMNS, f"What the broker would throw away{more}")
+        yield Table(_shown(lost), LOST_COLUMNS, f"What the broker would throw away{more}")
     for other in document["other_predictions"]:
         outcome = other["outcome"]
         told = f"loses {outcome['lost_messages']} messages" if outcome["starts"] else "does not start"
         yield Text(f"{', '.join(other['versions'])}: {told}, ends at {outcome['max_phy_offset']}.")
     for note in document["notes"]:
         yield Text(f"Note: {note}")
+
+
+def _shown(lost: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The first runs, with the first few of their keys."""
+    return [{**run, "keys": _few(run["keys"])} for run in lost[:_MOST_LOST_SHOWN]]
+
+
+def _few(keys: list[str]) -> str:
+    return ", ".join(keys[:_MOST_KEYS_SHOWN]) + (", …" if len(keys) > _MOST_KEYS_SHOWN else "")
 
 
 def _yes(value: bool) -> str:
