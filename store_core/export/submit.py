@@ -135,8 +135,8 @@ class SparkRunner:
             env["PYSPARK_PYTHON"] = env["PYSPARK_DRIVER_PYTHON"] = sys.executable
         else:
             env.setdefault("PYSPARK_PYTHON", sys.executable)
-        root = str(Path(__file__).resolve().parents[2])
-        env["PYTHONPATH"] = os.pathsep.join(filter(None, [root, env.get("PYTHONPATH")]))
+        if python := dict(self._conf).get("spark.pyspark.python"):
+            env["PYSPARK_PYTHON"] = python  # spark-submit would do this for a program of its own
         return env
 
     def _listen(self, process: subprocess.Popen[str]) -> None:

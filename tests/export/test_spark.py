@@ -1,0 +1,219 @@
+"""Spark gives what the local export gives: on this machine's cores, and on a cluster of real processes."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from store_core.errors import FailedError, NotAStoreError
+from store_core.export.export import Walked
+from store_core.export.java import brought_java_home, java_home
+from store_core.export.piece import Piece
+from store_core.export.splits import Task
+from store_core.export.submit import SparkRunner
+from store_core.read.log import LogFilter
+from tests.conftest import DamagedStore, GoldenStore
+from tests.export.exports import export_one, ranges_of, table_of, without_seconds
+
+pyspark = pytest.importorskip("pyspark")
+SPARK = Path(pyspark.__file__).parent
+_DEADLINE_SECONDS = 60
+_SMALL = [("spark.driver.memory", "512m")]
+
+
+@pytest.fixture(scope="module")
+def local_spark() -> Iterator[SparkRunner]:
+    """One Spark session for all tests of the module that run on this machine's cores, on the Java of the extra."""
+    with pytest.MonkeyPatch.context() as patch, SparkRunner("local[2]", _SMALL) as runner:
+        patch.setattr("store_core.export.submit.java_home", brought_java_home)
+        yield runner
+
+
+def assert_same(
+    root: Path, runner: SparkRunner, out: Path, split_size_bytes: int, wanted: LogFilter | None = None
+) -> None:
+    """An export on Spark has the rows, types, files, ranges and findings of a local one."""
+    local = export_one(root, out / "local", wanted, split_size_bytes=split_size_bytes)
+    spark = export_one(root, out / "spark", wanted, split_size_bytes=split_size_bytes, runner=runner)
+    assert table_of(out / "spark").equals(table_of(out / "local"), check_metadata=True)
+    assert ranges_of(out / "spark") == ranges_of(out / "local")
+    assert without_seconds(spark) == without_seconds(local)
+    assert (spark.bytes_read, spark.bytes_written) == (local.bytes_read, local.bytes_written)
+    files = [{path.name: path.read_bytes() for path in (out / kind).rglob("*.*")} for kind in ("local", "spark")]
+    assert files[0] == files[1]
+
+
+@pytest.mark.parametrize("name", ["clean-533", "ipv6-533"])
+def test_spark_on_this_machine_gives_the_same(
+    golden: GoldenStore, local_spark: SparkRunner, tmp_path: Path, name: str
+) -> None:
+    assert_same(golden(name), local_spark, tmp_path, 50_000)
+
+
+def test_spark_joins_splits_at_damage(damaged: DamagedStore, local_spark: SparkRunner, tmp_path: Path) -> None:
+    assert_same(
+        damaged("load-533", "zero-page-mid"),
+        local_spark,
+        tmp_path,
+        20_000,
+        LogFilter(topics=frozenset({"Calm_orders"})),
+    )
+    assert ranges_of(tmp_path / "spark")
+
+
+def test_an_error_on_an_executor_is_told_as_it_is(
+    golden: GoldenStore, local_spark: SparkRunner, tmp_path: Path
+) -> None:
+    root = golden("clean-533")
+
+    class Elsewhere:
+        """Loses the store before the tasks see it."""
+
+        def run(self, tasks: Sequence[Task], on_walked: Walked) -> list[Piece]:
+            settings = replace(tasks[0].settings, root=tmp_path / "gone")
+            return local_spark.run([replace(tasks[0], settings=settings)], on_walked)
+
+    with pytest.raises(NotAStoreError, match="no such folder"):
+        export_one(root, tmp_path / "out", runner=Elsewhere())
+    assert not (tmp_path / "out").exists()
+
+
+def test_java_comes_from_the_machine_or_from_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    home = java_home()
+    assert home is not None
+    assert home.parent == tmp_path / "rmqctl"
+    java = [str(home / "bin" / "java"), "--add-modules=jdk.incubator.vector", "-Dwords=a b", "-version"]
+    done = subprocess.run(java, capture_output=True, text=True, check=True, env={"PATH": os.defpath})
+    assert "version" in done.stderr
+    old = tmp_path / "old" / "bin" / "java"
+    old.parent.mkdir(parents=True)
+    old.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
+    old.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(old.parents[1]))
+    assert java_home() == home
+    old.write_text("#!/bin/sh\necho 'openjdk version \"17.0.2\" 2022-01-18' >&2\n")
+    assert java_home() == old.parents[1]
+
+
+def test_a_master_that_is_not_there_is_an_error(golden: GoldenStore, tmp_path: Path) -> None:
+    with SparkRunner("nonsense", _SMALL) as runner, pytest.raises(FailedError, match="Spark does not start"):
+        export_one(golden("bcq-533"), tmp_path / "out", runner=runner)
+    assert not (tmp_path / "out").exists()
+
+
+@contextmanager
+def cluster(folder: Path) -> Iterator[str]:
+    """A standalone master and a worker with two cores, on loopback; gives the master's URL."""
+    port = _free_port()
+    url = f"spark://127.0.0.1:{port}"
+    with ExitStack() as running:
+        running.enter_context(
+            _daemon(
+                folder,
+                "master.Master",
+                "--host",
+                "127.0.0.1",
+                "--port",
+                str(port),
+                "--webui-port",
+                "0",
+                say="I have been elected leader",
+            )
+        )
+        running.enter_context(
+            _daemon(
+                folder,
+                "worker.Worker",
+                "--host",
+                "127.0.0.1",
+                "--cores",
+                "2",
+                "--memory",
+                "1g",
+                "--webui-port",
+                "0",
+                "--work-dir",
+                str(folder / "work"),
+                url,
+                say="Successfully registered with master",
+            )
+        )
+        yield url
+
+
+@contextmanager
+def _daemon(folder: Path, name: str, *args: str, say: str) -> Iterator[None]:
+    env = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": str(folder), "SPARK_DAEMON_MEMORY": "256m"}
+    if (home := java_home()) is not None:
+        env["JAVA_HOME"] = str(home)
+    log = folder / f"{name}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [SPARK / "bin" / "spark-class", f"org.apache.spark.deploy.{name}", *args],
+            env=env,
+            cwd=folder,
+            stdout=output,
+            stderr=output,
+            stdin=subprocess.DEVNULL,
+        )
+    try:
+        deadline = time.monotonic() + _DEADLINE_SECONDS
+        while say not in log.read_text():
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+        yield
+    finally:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+        process.kill()
+        process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def bare_python(folder: Path) -> Path:
+    """A Python with the installed libraries, but without what is installed for development: the package itself."""
+    program = folder / "bare-python"
+    libraries = shlex.quote(sysconfig.get_path("purelib"))
+    # -S: no .pth files, which is how a development install is found
+    program.write_text(
+        f'#!/bin/sh\nexport PYTHONPATH="$PYTHONPATH":{libraries}\nexec {shlex.quote(sys.executable)} -S "$@"\n'
+    )
+    program.chmod(0o755)
+    return program
+
+
+def test_a_standalone_cluster_without_the_package_gives_the_same(damaged: DamagedStore, tmp_path: Path) -> None:
+    """Executors get the sources with the job, run the kernel's twin, and that is said."""
+    notes: list[str] = []
+    with cluster(tmp_path) as url:
+        conf = [
+            *_SMALL,
+            ("spark.executor.memory", "512m"),
+            ("spark.driver.host", "127.0.0.1"),
+            ("spark.driver.bindAddress", "127.0.0.1"),
+            ("spark.pyspark.python", str(bare_python(tmp_path))),
+        ]
+        with SparkRunner(url, conf, note=notes.append) as runner:
+            assert_same(damaged("load-533", "flip-body-mid"), runner, tmp_path, 300_000)
+    assert notes == ["executors have no compiled kernel and run its Python twin: install rmqctl there for speed"]
