@@ -80,7 +80,7 @@ class Damageable:
     def field_at(self, record: int, field: str) -> int:
         """Absolute offset of a field of the n-th record."""
         message = self.message(record)
-        return int(message["phyOffset"]) + _offset_in_record(message, field)
+        return int(message["phyOffset"]) + offset_in_record(message, field)
 
     def tear(self, tail: int) -> int:
         """Zero the last bytes of the last record: a write that never finished."""
@@ -139,7 +139,7 @@ def _layout_of(field: str) -> Layout:
     return next(layout for layout in _FIXED if field in layout.names)
 
 
-def _offset_in_record(message: dict[str, Any], field: str) -> int:
+def offset_in_record(message: dict[str, Any], field: str) -> int:
     sys_flag: int = message["sysFlag"]
     body: int = record.body_at(sys_flag)
     topic: int = body + message["bodyLength"] + record.topic_length_layout(message["magic"]).size_bytes
