@@ -108,8 +108,11 @@ class ResultFolder:
                 self._clear_staging()
                 (self.staging / _MARK).unlink(missing_ok=True)
                 self.staging.rmdir()
-                if self._made is not None and not os.listdir(self.path):
-                    os.removedirs(self.path) if self._made != self.path else self.path.rmdir()
+                if self._made is not None:  # rmdir stops at the first one that holds something
+                    for folder in (self.path, *self.path.parents):
+                        folder.rmdir()
+                        if folder == self._made:
+                            break
         finally:
             if self._lock is not None:
                 os.close(self._lock)

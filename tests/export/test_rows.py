@@ -1,0 +1,208 @@
+"""Columns mean what ``codec.record.Message`` means, also for records no broker would write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store_core.codec.compression import BodyError, compress, decompress
+from store_core.codec.hosts import host_bytes
+from store_core.codec.properties import parse_properties, split_keys
+from store_core.codec.record import Message, encode_record
+from store_core.export import rows as rows_module
+from store_core.export import schema
+from store_core.export.properties import property_columns, split_keys_column
+from store_core.export.rows import message_batches, topic_kind
+from store_core.kernel import scan_window
+from store_core.layout import record
+from store_core.scan.frames import ROW_COLUMNS, FrameTable
+
+PIECES = [
+    b"a",
+    b"KEYS",
+    b"TAGS",
+    b"UNIQ_KEY",
+    b"\x01",
+    b"\x02",
+    b"\x01",
+    b"\x02",
+    b" ",
+    b"v w",
+    "标签".encode(),
+    b"\xe6",
+    b"\xa0",
+    b"\xed\xa0\x80",
+]
+
+
+def assert_as_parsed(raw: list[bytes]) -> None:
+    found = property_columns(pa.array(raw, pa.binary()))
+    parsed = [parse_properties(text) for text in raw]
+    found.maps.validate(full=True)
+    assert [dict(row) for row in found.maps.to_pylist()] == parsed
+    for column, name in ((found.unique_key, "UNIQ_KEY"), (found.tags, "TAGS"), (found.keys, "KEYS")):
+        assert column.to_pylist() == [row.get(name) for row in parsed]
+    assert split_keys_column(found.keys).to_pylist() == [split_keys(row.get("KEYS")) for row in parsed]
+
+
+@given(st.lists(st.lists(st.sampled_from(PIECES), max_size=12).map(b"".join), min_size=1, max_size=8))
+def test_any_property_string_reads_as_by_the_codec(raw: list[bytes]) -> None:
+    assert_as_parsed(raw)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        [b"a\x01b\x02c\x01d\x02", b"a\x01b"],
+        [b"a\x01b", b"\x02c\x01d"],  # an empty pair right behind an open end
+        [b"a\x01b\x02a\x01c", b"x\x01y\x02"],
+        [b"a\x01\xe6", b"\xa0\x87\x01b"],  # a character cut in two by the rows
+        [b"", b"", b"a\x01b\x02", b""],
+        [b"KEYS\x01 k1  k2 \x02", b"KEYS\x01 \x02"],
+    ],
+)
+def test_property_strings_that_meet_at_their_ends(raw: list[bytes]) -> None:
+    assert_as_parsed(raw)
+
+
+def test_more_names_than_bits() -> None:
+    rows = [b"".join(b"n%d\x01v\x02" % ((i * 7 + j) % 90) for j in range(9)) for i in range(40)]
+    assert_as_parsed([*rows, b"n1\x01v\x02n2\x01v\x02n1\x01w\x02"])
+
+
+HOSTS = ("10.1.2.3:10911", "[2001:db8::7]:1", "0.0.0.0:0", "[::]:65535")
+
+
+def table_of(records: list[bytes]) -> FrameTable:
+    window = memoryview(bytearray(b"".join(records)))
+    cut = scan_window(window, 0, 0, len(window), 0, 1)
+    assert (cut.kind == 0).all()
+    assert len(cut.kind) == len(records)
+    columns: dict[str, Any] = {name: getattr(cut, name) for name in ROW_COLUMNS}
+    return FrameTable(window, 0, cut.topics, **columns, key_row=cut.key_row, key_hash=cut.key_hash)
+
+
+def written(count: int, **changes: Any) -> list[bytes]:
+    records: list[bytes] = []
+    at = 0
+    for i in range(count):
+        values: dict[str, Any] = {
+            "topic": f"topic{i % 3}",
+            "body": b"body %d" % i,
+            "properties": {"TAGS": "t", "n": str(i)},
+            "queue_id": i,
+            "queue_offset": i * 10,
+            "phy_offset": at,
+            "born_timestamp_ms": 1_700_000_000_000 + i,
+            "born_host": host_bytes(HOSTS[i % 4]),
+            "store_timestamp_ms": 1_700_000_000_500 + i,
+            "store_host": host_bytes(HOSTS[i // 4 % 4]),
+            "final_separator": i % 2 == 0,
+        } | {name: value(i) for name, value in changes.items()}
+        records.append(encode_record(**values))
+        at += len(records[-1])
+    return records
+
+
+def plain(message: Message) -> bytes:
+    try:
+        return decompress(message.body, message.sys_flag)
+    except BodyError:
+        return message.body
+
+
+def assert_as_messages(table: FrameTable, rows: np.ndarray[Any, Any]) -> list[dict[str, Any]]:
+    batches = list(message_batches(table, rows, "s"))
+    found = [row for batch in batches for row in batch.rows.to_pylist()]
+    for batch in batches:
+        assert batch.rows.schema == schema.MESSAGES
+        batch.rows.validate(full=True)
+    messages = [table.message(int(row)) for row in rows]
+    same = (
+        "phy_offset", "size_bytes", "topic", "queue_id", "queue_offset", "offset_msg_id", "unique_key", "tags", "keys",
+        "flag", "sys_flag", "transaction", "compression", "born_host", "store_host", "reconsume_times",
+        "prepared_transaction_offset", "body_crc",
+    )  # fmt: skip
+    for row, message in zip(found, messages, strict=True):
+        assert {name: row[name] for name in same} == {name: getattr(message, name) for name in same}
+        assert dict(row["properties"]) == message.properties
+        assert row["body"] == plain(message)
+        assert row["body_size_bytes"] == len(message.body)
+        assert row["stored_body"] == (message.body if message.compression != "none" else None)
+    return found
+
+
+def test_hosts_of_all_four_combinations_in_one_window() -> None:
+    table = table_of(written(40))
+    assert len(set(table.sys_flag.tolist())) == 4
+    assert_as_messages(table, np.arange(40))
+    assert_as_messages(table, np.arange(3, 40, 5))
+
+
+def test_bodies_of_every_compression_and_broken_ones() -> None:
+    packed = [compress(b"x" * 1000 + bytes([i]), kind) for i, kind in enumerate(("zlib", "lz4", "zstd"))]
+    bodies = [
+        *packed,
+        (b"not compressed", 0),
+        (b"no zlib", packed[0][1]),
+        (b"", packed[1][1]),
+        (b"?", record.FLAG_COMPRESSED | record.COMPRESSION_MASK),
+    ]
+    table = table_of(written(14, body=lambda i: bodies[i % 7][0], sys_flag=lambda i: bodies[i % 7][1]))
+    found = assert_as_messages(table, np.arange(14))
+    assert [row["body_decoded"] for row in found] == [True] * 4 + [False] * 3 + [True] * 4 + [False] * 3
+    [batch] = message_batches(table, np.arange(14), "s")
+    assert [(f.code, f.phy_offset) for f in batch.findings] == [
+        ("L012", int(table.phy_offset[i])) for i in (4, 5, 6, 11, 12, 13)
+    ]
+
+
+def test_bodies_that_inflate_far_come_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows_module, "DECODED_LIMIT_BYTES", 5000)
+    body, flags = compress(bytes(3000))
+    table = table_of(written(10, body=lambda i: body if i % 2 else b"plain", sys_flag=lambda i: flags if i % 2 else 0))
+    assert [len(batch.rows) for batch in message_batches(table, np.arange(10), "s")] == [4, 4, 2]
+    assert_as_messages(table, np.arange(10))
+
+
+def test_numbers_that_are_no_times_are_null() -> None:
+    times = [0, -1, 2**63 - 1, -(2**63), 9_223_372_036_854_775, 9_223_372_036_854_776]
+    table = table_of(written(6, born_timestamp_ms=lambda i: times[i]))
+    [batch] = message_batches(table, np.arange(6), "s")
+    microseconds = batch.rows.column("born_time").cast(pa.int64()).to_pylist()
+    assert microseconds == [0, -1000, None, None, 9_223_372_036_854_775_000, None]
+
+
+def test_rows_outlive_the_window() -> None:
+    table = table_of(written(5))
+    [batch] = message_batches(table, np.arange(5), "s")
+    before = batch.rows.to_pylist()
+    table.window[:] = bytes(len(table.window))
+    assert batch.rows.to_pylist() == before
+
+
+def test_no_rows_no_batch() -> None:
+    assert list(message_batches(table_of(written(2)), np.arange(0), "s")) == []
+
+
+@pytest.mark.parametrize(
+    ("topic", "kind"),
+    [
+        ("orders", "user"),
+        ("RMQ_SYS_TRANS_HALF_TOPIC", "half"),
+        ("RMQ_SYS_TRANS_OP_HALF_TOPIC", "op"),
+        ("SCHEDULE_TOPIC_XXXX", "delayed"),
+        ("rmq_sys_wheel_timer", "delayed"),
+        ("%RETRY%group", "retry"),
+        ("%DLQ%group", "dlq"),
+        ("rmq_sys_REVIVE_LOG_c", "system"),
+        ("TRANS_CHECK_MAX_TIME_TOPIC", "system"),
+    ],
+)
+def test_what_a_topic_makes_of_its_messages(topic: str, kind: str) -> None:
+    assert topic_kind(topic) == kind

@@ -1,0 +1,184 @@
+"""`rmqctl export` as its users run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store_core.storage.publish import UNFINISHED
+from tests import stores
+from tests.conftest import DamagedStore, GoldenStore, StoreCopy
+from tests.export.exports import parts_on_disk, ranges_of, table_of
+from tests.rmqctl.calls import call, command, environment
+
+TRUTH = stores.truth("clean-533")["messages"]
+
+
+def test_the_result_tells_what_was_written(
+    golden: GoldenStore, read_only: Callable[[Path], Path], tmp_path: Path
+) -> None:
+    done = call("export", tmp_path / "out", "-s", f"a={read_only(golden('clean-533'))}", "-o", "json")
+    assert (done.code, done.err) == (0, "")
+    assert done.json["dest"] == str(tmp_path / "out")
+    assert done.json["rows"] == len(TRUTH) == len(table_of(tmp_path / "out"))
+    assert {file["path"] for file in done.json["files"]} | {"manifest.json"} == parts_on_disk(tmp_path / "out")
+    assert done.json["bytes_written"] == sum(file["size_bytes"] for file in done.json["files"])
+    end = TRUTH[-1]["phyOffset"] + TRUTH[-1]["storeSize"]
+    assert done.json["stores"] == [{"store": "a", "from_phy_offset": 0, "next_phy_offset": end, "findings": []}]
+
+
+def test_damage_is_quarantined_and_ends_with_3(damaged: DamagedStore, tmp_path: Path) -> None:
+    done = call("export", tmp_path / "out", "-s", damaged("load-533", "zero-page-mid"), "-o", "json")
+    assert done.code == 3
+    [store] = done.json["stores"]
+    ranges = ranges_of(tmp_path / "out")
+    assert [(f["phy_offset"], f["size_bytes"], f["code"]) for f in store["findings"]] == [
+        (offset, size, finding) for offset, size, _, _, finding in ranges
+    ]
+    assert ranges
+
+
+def test_several_stores_have_a_column(golden: GoldenStore, tmp_path: Path) -> None:
+    named = [f"a={golden('clean-533')}", f"b={golden('bcq-533')}"]
+    done = call("export", tmp_path / "out", "-s", named[0], "-s", named[1], "--jobs", 2, "-o", "json")
+    assert done.code == 0
+    counted = table_of(tmp_path / "out")["store"].value_counts().to_pylist()
+    assert {row["values"]: row["counts"] for row in counted} == {
+        "a": len(TRUTH),
+        "b": len(stores.truth("bcq-533")["messages"]),
+    }
+    assert [store["store"] for store in done.json["stores"]] == ["a", "b"]
+
+
+def test_processes_side_by_side_give_the_same(golden: GoldenStore, tmp_path: Path) -> None:
+    for jobs in (1, 2):
+        out = tmp_path / str(jobs)
+        assert call("export", out, "-s", golden("clean-533"), "--jobs", jobs, "--split-size", "100k").code == 0
+    files = [{p.relative_to(tmp_path / n): p.read_bytes() for p in (tmp_path / n).rglob("*.*")} for n in ("1", "2")]
+    assert files[0] == files[1]
+    assert len(files[0]) > 4
+
+
+def test_filters(golden: GoldenStore, tmp_path: Path) -> None:
+    topic = TRUTH[40]["topic"]
+    times = sorted(m["storeTimestamp"] for m in TRUTH)
+    begin, end = times[len(times) // 4], times[len(times) // 2]
+    first, stop = TRUTH[100]["phyOffset"], TRUTH[700]["phyOffset"]
+    asked: dict[str, tuple[list[object], Callable[[dict[str, Any]], bool]]] = {
+        "topic": (["--topic", topic], lambda m: m["topic"] == topic),
+        "time": (["--begin", begin, "--end", end], lambda m: begin <= m["storeTimestamp"] <= end),
+        "offset": (["--from", first, "--to", stop], lambda m: first <= m["phyOffset"] < stop),
+        "nothing": (["--topic", "nosuch"], lambda m: False),
+    }
+    for name, (options, keeps) in asked.items():
+        assert call("export", tmp_path / name, "-s", golden("clean-533"), *options).code == 0
+        found = table_of(tmp_path / name)["phy_offset"].to_pylist()
+        assert found == [m["phyOffset"] for m in TRUTH if keeps(m)], name
+
+
+def test_spark_and_its_options(golden: GoldenStore, tmp_path: Path) -> None:
+    """One submission from end to end: JSON alone on stdout, the same files."""
+    options = ["-s", f"a={golden('bcq-533')}", "-o", "json"]
+    assert call("export", tmp_path / "local", *options).code == 0
+    done = call(
+        "export", tmp_path / "spark", "--spark", "--master", "local[1]", "--conf", "spark.driver.memory=512m", *options
+    )
+    assert (done.code, done.err) == (0, "")
+    assert done.json["rows"] == len(stores.truth("bcq-533")["messages"])
+    for name in parts_on_disk(tmp_path / "local"):
+        assert (tmp_path / "spark" / name).read_bytes() == (tmp_path / "local" / name).read_bytes()
+    assert call("export", tmp_path / "x", "--master", "local[1]", *options).code == 2
+    assert call("export", tmp_path / "x", "--spark", "--conf", "nonsense", *options).code == 2
+    assert not (tmp_path / "x").exists()
+
+
+def test_what_stands_in_the_way(golden: GoldenStore, store_copy: StoreCopy, tmp_path: Path) -> None:
+    store = golden("bcq-533")
+    out = tmp_path / "out"
+    assert call("export", out, "-s", store).code == 0
+    first = parts_on_disk(out)
+    again = call("export", out, "-s", store)
+    assert (again.code, again.err.startswith("error: a finished export is there")) == (2, True)
+    assert call("export", out, "-s", store, "--overwrite", "--topic", "nosuch").code == 0
+    assert parts_on_disk(out) == {"manifest.json", "data/empty.parquet", "quarantine/empty.parquet"} != first
+
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "mine.txt").write_text("precious")
+    for options in ([], ["--overwrite"]):
+        assert call("export", foreign, "-s", store, *options).code == 2
+    assert parts_on_disk(foreign) == {"mine.txt"}
+    assert call("export", foreign / "mine.txt", "-s", store).code == 2
+
+    writable = store_copy("bcq-533")
+    inside = call("export", writable / "commitlog" / "out", "-s", writable)
+    assert (inside.code, "inside the store" in inside.err) == (2, True)
+    assert call("export", tmp_path / "no", "-s", tmp_path / "missing").code == 10
+    assert not (tmp_path / "no").exists()
+
+
+def test_a_killed_export_is_taken_up_from_the_start(golden: GoldenStore, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (out / "data").mkdir(parents=True)
+    (out / UNFINISHED).mkdir()
+    (out / UNFINISHED / "0123.parquet").write_bytes(b"half")
+    (out / "data" / "moved-in.parquet").write_bytes(b"of a publication that broke off")
+    assert call("export", out, "-s", f"a={golden('bcq-533')}").code == 0
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert parts_on_disk(out) == {"manifest.json", *(file["path"] for file in manifest["files"])}
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_stopped_export_leaves_nothing(
+    golden: GoldenStore, tmp_path: Path, number: signal.Signals, code: int, jobs: str
+) -> None:
+    out = tmp_path / "deep" / "out"
+    args = command("export", out, "-s", golden("crash-533"), "--split-size", "256", "--jobs", jobs)
+    process = subprocess.Popen(
+        args, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    deadline = time.monotonic() + 60
+    while not list(out.glob(f"{UNFINISHED}/*.parquet")):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.killpg(process.pid, number)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, b"Traceback" in err) == (code, False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_exports_into_one_folder(golden: GoldenStore, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    args = command("export", out, "-s", golden("crash-533"), "--split-size", "256", "--jobs", "1")
+    with subprocess.Popen(args, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as first:
+        while not list(out.glob(f"{UNFINISHED}/*.parquet")):
+            assert first.poll() is None
+            time.sleep(0.01)
+        second = call("export", out, "-s", golden("bcq-533"))
+        assert (second.code, "another export" in second.err) == (11, True)
+        first.terminate()
+    assert not out.exists()
+
+
+def test_a_disk_that_is_full_is_told(golden: GoldenStore, tmp_path: Path) -> None:
+    """A limit on file sizes stands in for it."""
+    script = 'ulimit -f 8; trap "" XFSZ; exec "$@"'
+    done = subprocess.run(
+        ["bash", "-c", script, "-", *command("export", tmp_path / "out", "-s", golden("clean-533"))],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr.startswith("error: writing a result file")) == (1, True), done.stderr
+    assert not (tmp_path / "out").exists()
