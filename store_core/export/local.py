@@ -6,9 +6,10 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing.connection import wait
 
 from store_core.errors import FailedError
@@ -30,7 +31,8 @@ class LocalRunner:
         context = multiprocessing.get_context("spawn")
         pool = ProcessPoolExecutor(min(self._jobs, len(tasks)), context, initializer=_start_worker)
         try:
-            futures = [pool.submit(run_task, task) for task in tasks]
+            with _interrupts_held():
+                futures = [pool.submit(run_task, task) for task in tasks]  # starts the processes
             for future in as_completed(futures):
                 on_walked(future.result().walked_bytes)
             return [future.result() for future in futures]
@@ -47,14 +49,23 @@ class LocalRunner:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """A Ctrl-C waits until this is over. Processes that are started meanwhile never see one: their parent ends them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _told(piece: Piece, on_walked: Walked) -> Piece:
     on_walked(piece.walked_bytes)
     return piece
 
 
 def _start_worker() -> None:
-    """The parent decides when to stop, and a worker does not outlive it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """A worker does not outlive its parent."""
     parent = multiprocessing.parent_process()
     if parent is not None:
 

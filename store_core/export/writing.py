@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -115,6 +116,9 @@ class PartWriter:
         return replace(self._part, size_bytes=self._file.size_bytes, crc32c=self._file.crc32c)
 
     def abort(self) -> None:
+        self._file.drop()
+        with suppress(Exception):  # an unfinished writer would finish, and complain, whenever it is collected
+            self._writer.close()
         self._file.discard()
 
     def _flush(self) -> None:

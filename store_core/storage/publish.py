@@ -30,13 +30,15 @@ _MARK_TEXT: Final = b"An rmqctl export that is not finished. Run it again, or re
 class PartFile(io.RawIOBase):
     """A new file, written from front to end, that knows its length and CRC-32C; synced when it is closed.
 
-    Raises FailedError where the system refuses, for a full disk too. ``discard`` removes it.
+    Raises FailedError where the system refuses, for a full disk too. ``discard`` removes it; what a library still writes
+    into it then goes nowhere.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.size_bytes = 0
         self.crc32c = 0
+        self._dropped = False
         with _told("writing a result file"):
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
 
@@ -48,7 +50,7 @@ class PartFile(io.RawIOBase):
 
     def write(self, data: Any, /) -> int:
         view = memoryview(data).cast("B")
-        done = 0
+        done = len(view) if self._dropped else 0
         with _told("writing a result file"):
             while done < len(view):
                 done += os.write(self._fd, view[done:])
@@ -65,7 +67,12 @@ class PartFile(io.RawIOBase):
                 finally:
                     os.close(self._fd)
 
+    def drop(self) -> None:
+        """From now on nothing is written."""
+        self._dropped = True
+
     def discard(self) -> None:
+        self.drop()
         with suppress(FailedError):
             self.close()
         self.path.unlink(missing_ok=True)

@@ -153,7 +153,7 @@ def test_a_stopped_export_leaves_nothing(
         time.sleep(0.01)
     os.killpg(process.pid, number)
     _, err = process.communicate(timeout=60)
-    assert (process.returncode, b"Traceback" in err) == (code, False)
+    assert (process.returncode, b"Traceback" in err) == (code, False), err.decode()
     assert list(tmp_path.iterdir()) == []
 
 
