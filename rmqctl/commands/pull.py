@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -22,6 +23,7 @@ from rmqctl.options import TopicArgument
 from store_core.errors import UsageError
 
 if TYPE_CHECKING:
+    from store_core.engine.live_store import LiveStore
     from store_core.findings import Finding
     from store_core.read.queue import BatchQueue, Queue
     from store_core.storage.store import Store
@@ -42,11 +44,16 @@ def pull(
     group: Annotated[
         str | None, typer.Option("--group", metavar="GROUP", help="Start at this group's progress.")
     ] = None,
+    commit: Annotated[
+        bool, typer.Option("--commit", help="Store what comes next as the progress of --group, as a broker does.")
+    ] = False,
     raw_body: RawBody = False,
     no_body: NoBody = False,
 ) -> int:
     """Read messages of a queue by a broker's rules. Without an offset or a time: from the group's progress if --group is
     given, else from the queue's begin. An inner batch is shown as its messages.
+
+    With --commit no broker may run on the store, and it must have been stopped cleanly.
 
     Example: rmqctl pull orders 0 --time 2026-11-21T02:11:00Z --max 10
     """
@@ -60,8 +67,12 @@ def pull(
         raise UsageError("--offset and --time exclude each other", to_do="give one of them")
     if boundary is not None and time is None:
         raise UsageError("--boundary needs --time", to_do="give a time")
+    if commit and group is None:
+        raise UsageError("--commit needs --group", to_do="name the group whose progress it is")
     findings: list[Finding] = []
-    with ctx.open_store() as store:
+    with ExitStack() as opened:
+        live = opened.enter_context(_open_for_writing(ctx)) if commit else None
+        store = live.store if live is not None else opened.enter_context(ctx.open_store())
         queue = open_queue(store, topic, queue_id, rules_of(store))
         if queue is None:
             ctx.note(f"there is no queue {queue_id} of topic {topic!r}")
@@ -69,6 +80,10 @@ def pull(
         result = pull_messages(queue, topic, queue_id, start, limit=max_, tags=TagFilter.parse(tag))
         findings += result.findings
         messages = [view.as_json(message, findings) for message in result.messages]
+        if live is not None and group is not None and queue is not None:
+            from store_core.engine.progress import commit_offset
+
+            commit_offset(live, group, topic, queue_id, result.next_begin_offset)
     document = {
         "topic": result.topic,
         "queue_id": result.queue_id,
@@ -83,6 +98,12 @@ def pull(
     shown = {**document, "messages": [preview(row) for row in messages]} if is_for_people(ctx) else document
     ctx.emit(shown, rows="messages", columns=MESSAGE_COLUMNS, facts=facts)
     return told(ctx, findings)
+
+
+def _open_for_writing(ctx: Context) -> AbstractContextManager[LiveStore]:
+    from store_core.engine.live_store import open_for_writing
+
+    return open_for_writing(ctx.settings())
 
 
 def _start(

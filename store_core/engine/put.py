@@ -121,7 +121,7 @@ def _as_record(live: LiveStore, message: NewMessage, queue_id: int) -> NewRecord
     properties = {k: v for k, v in message.properties.items() if k != _CRC_PROPERTY}
     if live.rules.adds_unique_key and not properties.get(UNIQ_KEY):
         properties[UNIQ_KEY] = make_unique_key(born_host, now_ms)
-    if cluster := live.store.settings.value("brokerClusterName"):
+    if live.rules.adds_cluster and (cluster := live.store.settings.value("brokerClusterName")):
         properties[names.CLUSTER] = cluster
     return NewRecord(
         topic=message.topic,

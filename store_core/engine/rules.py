@@ -26,7 +26,9 @@ class PutRules:
     checks_inner_batch: bool
     knows_timers: bool
     adds_unique_key: bool  # to a message that comes without
+    adds_cluster: bool  # seen: 4.3.0 does not, 4.9.7 does; taken for a part of the request-reply of 4.6.0
     adds_transaction_id: bool  # a half message keeps its unique key under a second name
+    commit_tells_real_topic: bool  # a committed record still has the half's REAL_TOPIC and REAL_QID
     op_is_list: bool  # an op body ends each number with a comma
     final_separator: bool  # the property string's last pair is terminated
     property_crc: bool  # enabledAppendPropCRC is known
@@ -50,7 +52,9 @@ _TABLE: Final[dict[str, tuple[tuple[tuple[int, int, int], Any], ...]]] = {
     "checks_inner_batch":      (((4, 3, 0), _NO), ((5, 0, 0), _YES)),
     "knows_timers":            (((4, 3, 0), _NO), ((5, 0, 0), _YES)),
     "adds_unique_key":         (((4, 3, 0), _NO), ((5, 0, 0), _YES)),
+    "adds_cluster":            (((4, 3, 0), _NO), ((4, 6, 0), _YES)),
     "adds_transaction_id":     (((4, 3, 0), _NO), ((5, 0, 0), _YES)),
+    "commit_tells_real_topic": (((4, 3, 0), _YES), ((5, 4, 0), _NO)),
     "op_is_list":              (((4, 3, 0), _NO), ((5, 0, 0), _YES)),
     "final_separator":         (((4, 3, 0), _YES), ((4, 9, 1), _NO), ((5, 2, 0), _YES)),
     "property_crc":            (((4, 3, 0), _NO), ((5, 2, 0), _YES)),

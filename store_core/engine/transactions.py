@@ -74,12 +74,14 @@ def _is_resolved(live: LiveStore, half: Message) -> bool:
 
 
 def _committed(live: LiveStore, half: Message) -> NewRecord:
-    """A broker clears the half's own properties only after the string was built, so all of them are stored (4.2)."""
+    """Up to 5.3 a broker clears the half's own properties only after the string was built, so they are stored (4.2)."""
+    hidden = () if live.rules.commit_tells_real_topic else (REAL_TOPIC, REAL_QID)
+    properties = {name: value for name, value in half.properties.items() if name not in hidden}
     return NewRecord(
         topic=half.properties[REAL_TOPIC],
         queue_id=int(half.properties[REAL_QID]),
         body=half.body,
-        properties=in_java_order(half.properties, live.rules.property_map_size),
+        properties=in_java_order(properties, live.rules.property_map_size),
         born_timestamp_ms=half.born_timestamp_ms,
         born_host=half.raw_born_host,
         flag=half.flag,
