@@ -52,11 +52,12 @@ def make(root: Path, *, log_bytes: int, body_bytes: int, topics: int, queues: in
 class Contestant:
     """A loaded store of the real code that answers questions (java/Contestant.java), and what its start took."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, serve: bool = True) -> None:
+        """``serve``: start the store, so that it answers more than scans."""
         self._home = tempfile.TemporaryDirectory(prefix="rmqctl-contestant-")
         home = Path(self._home.name)
         self._process = subprocess.Popen(
-            [*_java(home), "Contestant", str(root), str(_properties(home))],
+            [*_java(home, f"-Dserve={str(serve).lower()}"), "Contestant", str(root), str(_properties(home))],
             env=oracle.java_environment(home),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -66,10 +67,13 @@ class Contestant:
         self.load_milliseconds = int(self._line("ready ")[0])
 
     def ask(self, *words: object) -> list[str]:
-        """The words of the answer."""
+        """The words of the answer. Raises RuntimeError where there is none."""
         assert self._process.stdin is not None
         print(*words, file=self._process.stdin, flush=True)
-        return self._line("")
+        answer = self._line("")
+        if answer[:1] == ["error"]:
+            raise RuntimeError(f"the broker's store code failed: {' '.join(answer)}")
+        return answer
 
     def _line(self, start: str) -> list[str]:
         assert self._process.stdout is not None
@@ -99,8 +103,8 @@ def _properties(home: Path) -> Path:
     return path
 
 
-def _java(home: Path) -> Sequence[str]:
-    options = (*_AS_A_BROKER, f"-Dha.port={oracle.free_port()}")
+def _java(home: Path, *system: str) -> Sequence[str]:
+    options = (*_AS_A_BROKER, *system, f"-Dha.port={oracle.free_port()}")
     *command, classpath = oracle.java_command(RELEASE, home, *options, heap=_HEAP)
     return [*command, f"{_compiled()}:{classpath}"]
 

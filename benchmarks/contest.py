@@ -73,6 +73,11 @@ def ratio(contest: str, times: Times, of: str, against: str, goal: Goal | None =
     return Row(contest, of, against, middle, (min(each), max(each)), said, met)
 
 
+def limit(contest: str, of: str, unit: str, value: float, most: float) -> Row:
+    """A number that must not be larger than another, as a row."""
+    return Row(contest, of, unit, value, (value, value), f"<= {most:g}", value <= most)
+
+
 def drop_caches(paths: Iterable[Path]) -> None:
     """Have the system forget what it keeps of these files, so that the next read goes to the disk.
 

@@ -46,13 +46,27 @@ public final class Contestant {
             throw new IllegalStateException("the store does not load");
         }
         System.out.println("ready " + (System.nanoTime() - started) / 1_000_000);
+        if (Boolean.getBoolean("serve")) {
+            store.start(); // before that it answers nothing but scan
+        }
         Contestant contestant = new Contestant(store);
         BufferedReader questions = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = questions.readLine(); line != null; line = questions.readLine()) {
-            System.out.println(contestant.answer(line.split(" ")));
+            System.out.println(contestant.told(line));
             System.out.flush();
         }
-        Runtime.getRuntime().halt(0); // a loaded store leaves threads behind
+        if (Boolean.getBoolean("serve")) {
+            store.shutdown();
+        }
+        Runtime.getRuntime().halt(0); // a real store leaves threads behind
+    }
+
+    private String told(String line) {
+        try {
+            return answer(line.split(" "));
+        } catch (Throwable e) {
+            return "error " + Reflect.chain(e);
+        }
     }
 
     private String answer(String[] words) throws Exception {

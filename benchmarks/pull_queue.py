@@ -1,0 +1,83 @@
+"""Whole queues, pulled and decoded: rmqctl's library against the broker's getMessage in a loop of 32 with its decoder.
+
+    python -m benchmarks.pull_queue --size 1GiB
+
+Eight queues of a topic in each round. The broker makes an object of every message; so does rmqctl's loop. In bulk rmqctl
+makes columns: all fixed fields, and where topic, properties and body lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from benchmarks import broker, contest
+from benchmarks.commands import stopwatch
+from benchmarks.make_store import GIB, Made, Recipe, made_store
+from store_core.read.bulk import LogMaps, read_queue
+from store_core.read.pull import open_queue, pull
+from store_core.read.queue import Queue
+from store_core.storage.store import Store
+
+TOPIC = "bench_0"
+LOOP = "rmqctl, loop of 32, messages"
+BULK = "rmqctl, whole queue, columns"
+MAPPED = "rmqctl, whole queue, columns, log mapped"
+BROKER = "broker, loop of 32, decoded"
+
+
+def queues_of(store: Store, made: Made) -> list[Queue]:
+    found = [open_queue(store, TOPIC, number) for number in range(made.recipe.queues)]
+    return [queue for queue in found if isinstance(queue, Queue)]
+
+
+def in_a_loop(made: Made) -> float:
+    started = stopwatch()
+    with Store.open(made.root) as store:
+        for number, queue in enumerate(queues_of(store, made)):
+            at = queue.min_offset
+            while at < queue.max_offset:
+                at = pull(queue, TOPIC, number, at).next_begin_offset
+    return stopwatch() - started
+
+
+def in_bulk(made: Made, *, mapped: bool) -> float:
+    """Seconds; raises RuntimeError if a row is no message."""
+    started = stopwatch()
+    maps = LogMaps() if mapped else None
+    with Store.open(made.root) as store:
+        for queue in queues_of(store, made):
+            for table in read_queue(queue, maps=maps):
+                if not table.good.all():
+                    raise RuntimeError("an entry points to no record")
+    return stopwatch() - started
+
+
+def main() -> None:
+    told = contest.arguments("pull_queue", __doc__, rounds=7).parse_args()
+    if not broker.is_available():
+        raise SystemExit("this contest needs a JDK and Maven")
+    with made_store(Recipe(told.size), told.work) as made, broker.Contestant(made.root) as real:
+
+        def by_broker() -> float:
+            return sum(float(real.ask("pull", TOPIC, number)[0]) for number in range(made.recipe.queues))
+
+        contestants: dict[str, Callable[[], float]] = {
+            BROKER: by_broker,
+            LOOP: lambda: in_a_loop(made),
+            BULK: lambda: in_bulk(made, mapped=False),
+            MAPPED: lambda: in_bulk(made, mapped=True),
+        }
+        times = contest.interleave(contestants, told.rounds)
+    name = "pull"
+    rows = [
+        contest.ratio(name, times, BROKER, LOOP, (">=", 1)),
+        contest.ratio(name, times, BROKER, BULK, (">=", 4)),
+        contest.ratio(name, times, BROKER, MAPPED),
+    ]
+    store = f"{made.messages} messages of {made.recipe.record_bytes} B in 64 queues, made by {made.maker}"
+    command = f"python -m benchmarks.pull_queue --size {told.size / GIB:g}GiB"
+    contest.finish(told, "pull of whole queues", command, store, times, rows)
+
+
+if __name__ == "__main__":
+    main()
