@@ -1,0 +1,136 @@
+"""The sessions shown in docs/guide.md and docs/recovery.md are run again, and must say what the pages say.
+
+A block marked ``console`` holds commands behind ``$`` and what they print, stdout and stderr together, through a pipe. A page is
+one shell session. ``/data/rocketmq`` stands for a folder of the test. A line ``...`` stands for any lines, ``...`` at the end of a
+line for the rest of it; a comment ``<!-- $ command -->`` is run and not shown. What differs from run to run (ids made from
+modification times, times of the day, durations) is compared by its form only.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from rmqctl.commands import built_commands
+from tests.rmqctl.calls import environment
+
+ROOT: Final = Path(__file__).parent.parent
+DOCS: Final = ROOT / "docs"
+PAGES: Final = ("guide.md", "recovery.md")
+SHOWN_FOLDER: Final = "/data/rocketmq"
+END: Final = "\x1e"  # parts the outputs of a session's commands
+_DEADLINE_SECONDS: Final = 120
+
+_BLOCK: Final = re.compile(
+    r"^```console\n(?P<session>.*?)^```$|^<!-- \$ (?P<hidden>.*?) -->$", re.MULTILINE | re.DOTALL
+)
+_VARIES: Final = (
+    (re.compile(r"\b(\d{4}-[a-z]+)-[0-9a-f]{8}\b"), r"\1-ID"),
+    (re.compile(r"\b[0-9a-f]{16}\b"), "PLAN"),
+    (re.compile(r"\b(?!2026-11-21T02:18:3)\d{4}-\d\d-\d\dT[\d:.]{12}Z"), "TIME"),
+    (re.compile(r"\b(?!17952275)1[789]\d{11}\b"), "MS"),
+    (re.compile(r'("?(?:seconds|bytes_per_second|bytes_written)"?:? +)[\d.]+'), r"\1N"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A command of a page and what the page says it prints; None where it is not shown."""
+
+    command: str
+    output: str | None
+
+
+def session(page: str) -> list[Shown]:
+    """The commands of a page, in order."""
+    found = []
+    for block in _BLOCK.finditer((DOCS / page).read_text()):
+        if block["hidden"]:
+            found.append(Shown(block["hidden"], None))
+            continue
+        for command in re.split(r"^\$ ", block["session"], flags=re.MULTILINE)[1:]:
+            typed, _, output = command.partition("\n")
+            found.append(Shown(typed, output))
+    return found
+
+
+def run(commands: list[Shown], folder: Path) -> list[str]:
+    """Run a session in one shell, in a folder that holds ``sample_store``; gives what each command printed."""
+    program = 'rmqctl() { "$PYTHON" -m rmqctl "$@"; }\npython3() { "$PYTHON" "$@"; }\nexec 2>&1\n'
+    for shown in commands:
+        command = shown.command.replace(SHOWN_FOLDER, str(folder))
+        program += f"{command}\nstatus=$?; printf '{END}'; (exit $status)\n"
+    done = subprocess.run(
+        ["bash", "-c", program],
+        cwd=folder,
+        env=environment(PYTHON=sys.executable, PYTHONPATH=str(ROOT), HOME=str(folder)),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=_DEADLINE_SECONDS,
+        check=False,
+    )
+    return done.stdout.decode().split(END)[: len(commands)]
+
+
+def normal(text: str, folder: Path | None = None) -> str:
+    """Text without what differs from run to run, nor blanks at the ends of lines."""
+    if folder is not None:
+        text = text.replace(str(folder), SHOWN_FOLDER)
+    for pattern, form in _VARIES:
+        text = pattern.sub(form, text)
+    return "\n".join(line.rstrip() for line in text.strip("\n").splitlines())
+
+
+def fits(shown: str, printed: str) -> bool:
+    """Whether the printed text is the shown one, both normal; ``...`` as said above."""
+    lines = []
+    for line in shown.splitlines():
+        if line == "...":
+            lines.append(r"(?:.*\n)*?")
+        elif line.endswith("..."):
+            lines.append(re.escape(line.removesuffix("...")) + r".*\n")
+        else:
+            lines.append(re.escape(line) + r"\n")
+    return re.fullmatch("".join(lines), f"{printed}\n" if printed else "") is not None
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_pages_show_what_the_program_prints(page: str, tmp_path: Path) -> None:
+    shutil.copytree(
+        ROOT / "sample_store", tmp_path / "sample_store", copy_function=shutil.copyfile
+    )  # as old as now, as in a checkout
+    commands = session(page)
+    outputs = run(commands, tmp_path)
+    assert len(outputs) == len(commands), f"the session ended early, after {outputs[-1]!r}"
+    for shown, output in zip(commands, outputs, strict=True):
+        if shown.output is not None:
+            expected, printed = normal(shown.output), normal(output, tmp_path)
+            assert fits(expected, printed), f"$ {shown.command}\n{printed}\n--- but the page says\n{expected}"
+
+
+def test_the_guide_shows_every_command() -> None:
+    ran = " ".join(shown.command for shown in session("guide.md"))
+    assert [name for name in built_commands() if f"rmqctl {name}" not in ran] == []
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "fit"),
+    [
+        ("one\n...\nfour", "one\ntwo\nthree\nfour", True),
+        ("one\n...\nfour", "one\ntwo\nthree", False),
+        ("one t...", "one two", True),
+        ("one", "one\ntwo", False),
+        ("one", "", False),
+        ("", "one", False),
+        ("", "", True),
+    ],
+)
+def test_shown_text_fits_what_it_says(shown: str, printed: str, fit: bool) -> None:
+    assert fits(shown, printed) is fit
