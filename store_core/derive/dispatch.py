@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -192,17 +192,29 @@ def _light_queues(table: FrameTable, row: int) -> list[tuple[QueueKey, int]]:
     topic = table.topic(row).decode("utf-8", "replace")
     if topic.startswith((paths.RETRY_PREFIX, paths.SYSTEM_TOPIC_PREFIX)) or topic == paths.SCHEDULE_TOPIC:
         return []
-    properties = parse_properties(table.properties(row))
-    names = _java_split(properties.get(MULTI_DISPATCH, ""))
-    numbers = [_number(text) for text in _java_split(properties.get(MULTI_QUEUE_OFFSET, ""))]
-    if len(names) != len(numbers) or None in numbers:
-        return []
     own_queue = int(table.queue_id[row])
     return [
         (QueueKey(name, 0 if name.startswith(paths.LMQ_PREFIX) else own_queue), number)
-        for name, number in zip(names, numbers, strict=True)
-        if is_folder_name(name) and number is not None
+        for name, number in light_queues(parse_properties(table.properties(row)))
+        if is_folder_name(name)
     ]
+
+
+def light_queues(properties: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
+    """The queues that a record's own list names, with its number in each; none where the lists do not fit (10.7)."""
+    names = _java_split(properties.get(MULTI_DISPATCH, ""))
+    numbers = [_number(text) for text in _java_split(properties.get(MULTI_QUEUE_OFFSET, ""))]
+    if len(names) != len(numbers):
+        return ()
+    found = tuple((name, number) for name, number in zip(names, numbers, strict=True) if number is not None)
+    return found if len(found) == len(names) else ()
+
+
+def inner_batch_size(properties: Mapping[str, str]) -> int:
+    """How many messages an inner batch says it holds; 1 for any other record (6.6)."""
+    count = _number(properties.get(INNER_NUM))
+    has_base = _number(properties.get(INNER_BASE)) is not None
+    return count if has_base and count is not None and 0 < count <= _LARGEST_BATCH else 1
 
 
 def _java_split(text: str) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Final
 from store_core.codec.hosts import host_bytes
 from store_core.codec.properties import DELAY, REAL_QID, REAL_TOPIC
 from store_core.codec.record import encode_blank, encode_record
+from store_core.derive.dispatch import INNER_BASE, INNER_NUM, MULTI_DISPATCH, MULTI_QUEUE_OFFSET
 from store_core.layout import marks, paths, record, timer
 from store_core.mend.survey import LostRecord, Neighbour, Region
 
@@ -184,6 +185,11 @@ def _with_unplaced(slots: list[_Slot], region: Region, unplaced: Iterable[LostRe
 
 def _tombstone_properties(lost: LostRecord, timestamp: int) -> dict[str, str]:
     properties = {marks.TOMBSTONE_PROPERTY: marks.TOMBSTONE_VALUE}
+    if lost.light_queues:
+        names, numbers = zip(*lost.light_queues, strict=True)
+        properties |= {MULTI_DISPATCH: ",".join(names), MULTI_QUEUE_OFFSET: ",".join(map(str, numbers))}
+    if lost.batch_size > 1:
+        properties |= {INNER_BASE: str(lost.queue_offset), INNER_NUM: str(lost.batch_size)}
     # Schedule and timer services re-put what they read: without a real topic they would try for ever.
     if lost.topic == paths.SCHEDULE_TOPIC:
         properties |= {DELAY: str(lost.queue_id + 1)}

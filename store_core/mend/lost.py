@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, Final
 
 from store_core.mend.survey import LostRecord, Region
@@ -43,21 +42,35 @@ class LostRun:
 def lost_runs(records: Iterable[LostRecord], unknown: Iterable[Region] = ()) -> list[LostRun]:
     """Group lost records by queue and consecutive numbers, and add a run of nothing known for each other region."""
     ordered = sorted(set(records), key=lambda r: (r.topic, r.queue_id, r.queue_offset, r.phy_offset or 0))
-    runs = []
-    # Consecutive numbers differ from their place in the list by the same amount.
-    for _, group in groupby(enumerate(ordered), lambda p: (p[1].topic, p[1].queue_id, p[1].queue_offset - p[0])):
-        found = [record for _, record in group]
-        keys = tuple(dict.fromkeys(key for record in found for key in record.keys))[:MOST_KEYS_PER_RUN]
-        runs.append(
-            LostRun(
-                found[0].topic,
-                found[0].queue_id,
-                found[0].queue_offset,
-                found[-1].queue_offset,
-                len(found),
-                sum(record.size_bytes for record in found),
-                keys,
-            )
+    groups: list[list[LostRecord]] = []
+    for record in ordered:
+        last = groups[-1][-1] if groups else None
+        joins = last is not None and (last.topic, last.queue_id, _end(last)) == (
+            record.topic,
+            record.queue_id,
+            record.queue_offset,
         )
+        if joins:
+            groups[-1].append(record)
+        else:
+            groups.append([record])
+    runs = [_run(group) for group in groups]
     runs += [LostRun(None, None, None, None, None, region.size_bytes) for region in unknown]
     return runs
+
+
+def _end(record: LostRecord) -> int:
+    return record.queue_offset + record.batch_size
+
+
+def _run(found: list[LostRecord]) -> LostRun:
+    keys = tuple(dict.fromkeys(key for record in found for key in record.keys))[:MOST_KEYS_PER_RUN]
+    return LostRun(
+        found[0].topic,
+        found[0].queue_id,
+        found[0].queue_offset,
+        _end(found[-1]) - 1,
+        sum(record.batch_size for record in found),
+        sum(record.size_bytes for record in found),
+        keys,
+    )

@@ -31,6 +31,7 @@ from store_core.storage.settings import Settings
 from store_core.storage.store import QueueKey, Store
 
 Progress = Callable[[int], None]
+_MOST_MISSING_SEGMENTS: Final = 64  # entries that point further behind the log are taken for wild
 _MOST_GAP_NUMBERS: Final = 1 << 20  # more missing numbers than this are not filled one by one
 
 
@@ -237,7 +238,10 @@ def _tell_lost(store: Store, found: Salvage) -> None:
     unplaced = {lost for fence in found.fences for lost in fence.unplaced}
     found.given_up = [fence.given_up for fence in found.fences if fence.given_up is not None]
     found.given_up += [lost for fence in found.fences for lost in fence.region.lost if lost.is_readable]
-    tail = lost_by_queue_entries(store, found.survey.tail)
+    end = store.log.max_phy_offset
+    # A last segment that is gone leaves no region, but entries that point behind the log.
+    missing_end = Region(end, end + _MOST_MISSING_SEGMENTS * store.log.file_size_bytes, end, end)
+    tail = lost_by_queue_entries(store, [*found.survey.tail, missing_end])
     behind = {lost for records in tail.values() for lost in records}
     missing = {
         LostRecord(key.topic, key.queue_id, n)

@@ -9,7 +9,7 @@ import numpy as np
 
 from store_core.check.log import LogFindings
 from store_core.findings import Finding
-from store_core.kernel.codes import FrameCode, FrameKind
+from store_core.kernel.codes import FrameCode, FrameKind, PropertyFlag
 from store_core.layout.record import (
     FLAG_BORN_HOST_V6,
     FLAG_STORE_HOST_V6,
@@ -31,7 +31,8 @@ TableSink = Callable[[FrameTable], None]
 class LostRecord:
     """A record that was there and cannot be read any more, as far as it is known. ``keys`` are its user keys.
 
-    ``is_readable``: it can be read, but the broker that is to open the store cannot walk over it.
+    ``batch_size`` messages from ``queue_offset`` on were in it. ``light_queues`` are the queues that its own list named,
+    with its number in each. ``is_readable``: it can be read, but the broker that is to open the store cannot walk over it.
     """
 
     topic: str
@@ -40,6 +41,8 @@ class LostRecord:
     phy_offset: int | None = None
     size_bytes: int = 0
     keys: tuple[str, ...] = ()
+    batch_size: int = 1
+    light_queues: tuple[tuple[str, int], ...] = ()
     is_readable: bool = False
 
 
@@ -139,15 +142,10 @@ def survey_log(
     return surveyor.end()
 
 
-def good_rows(table: FrameTable, rules: WalkRules) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Mask of the message rows that the broker's recovery accepts."""
-    mask: np.ndarray[tuple[int], np.dtype[np.bool_]] = table.messages & (table.code != FrameCode.BAD_CRC)
-    if rules.checks_property_crc:
-        mask &= table.code != FrameCode.BAD_PROPERTY_CRC
-    return mask & ~_foreign_rows(table, rules)
+Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
-def _foreign_rows(table: FrameTable, rules: WalkRules) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _foreign_rows(table: FrameTable, rules: WalkRules) -> Mask:
     """Mask of the whole records of a kind that the broker does not know."""
     mask = np.zeros(len(table), bool)
     if not rules.reads_v2:
@@ -166,6 +164,7 @@ class _Surveyor:
         self._pending: list[Region] = []
         self._open: Region | None = None
         self._before: Neighbour | None = None
+        self._saw_property_crc = False
         self._segment_end = -1
         self._segment_start = -1
 
@@ -173,7 +172,7 @@ class _Surveyor:
         if not len(table):
             return
         self._findings.add(table, self._file(int(table.phy_offset[0])))
-        good = good_rows(table, self._rules)
+        good = self._good_rows(table)
         walkable = good | (table.kind == FrameKind.BLANK)
         self._survey.messages += int(np.count_nonzero(table.messages))
         self._survey.wrong_own_offsets += table.phy_offset[good & (table.code == FrameCode.OWN_OFFSET)].tolist()
@@ -191,6 +190,20 @@ class _Surveyor:
                 self._note_good(table, int(row) - 1)
             self._row(table, int(row), bool(good[row]), bool(walkable[row]))
             previous = int(row)
+
+    def _good_rows(self, table: FrameTable) -> Mask:
+        """Mask of the message rows that the broker's recovery accepts.
+
+        Where it wants property CRCs, a record without one is damaged once another one had it; what was written before
+        the option was turned on is left to the broker.
+        """
+        mask: Mask = table.messages & (table.code != FrameCode.BAD_CRC) & ~_foreign_rows(table, self._rules)
+        if self._rules.checks_property_crc:
+            has_crc = table.messages & ((table.property_flags & PropertyFlag.CRC32) != 0)
+            seen = np.logical_or.accumulate(has_crc) | self._saw_property_crc
+            self._saw_property_crc = bool(seen[-1])
+            mask &= (table.code != FrameCode.BAD_PROPERTY_CRC) & (has_crc | ~seen)
+        return mask
 
     def _row(self, table: FrameTable, row: int, good: bool, walkable: bool) -> None:
         at, size = int(table.phy_offset[row]), int(table.size_bytes[row])
@@ -289,6 +302,7 @@ def _in_queue(table: FrameTable, row: int) -> bool:
 
 def _lost_record(table: FrameTable, row: int, *, is_readable: bool) -> LostRecord:
     from store_core.codec.properties import KEYS, parse_properties, split_keys
+    from store_core.derive.dispatch import inner_batch_size, light_queues
 
     properties = parse_properties(table.properties(row))
     return LostRecord(
@@ -298,5 +312,7 @@ def _lost_record(table: FrameTable, row: int, *, is_readable: bool) -> LostRecor
         phy_offset=int(table.phy_offset[row]),
         size_bytes=int(table.size_bytes[row]),
         keys=tuple(split_keys(properties.get(KEYS))),
+        batch_size=inner_batch_size(properties),
+        light_queues=light_queues(properties),
         is_readable=is_readable,
     )

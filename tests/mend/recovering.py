@@ -69,7 +69,8 @@ class Harm:
 
     @property
     def lost_places(self) -> set[Place]:
-        return {place(m) for m in self.harmed if is_queued(m) and m not in self.changed}
+        lost = [m for m in self.harmed if is_queued(m) and m not in self.changed]
+        return {(m["topic"], m["queueId"], m["queueOffset"] + n) for m in lost for n in range(batch_size(m))}
 
 
 def harm(golden: Path, damaged: Path, name: str) -> Harm:
@@ -96,6 +97,11 @@ def _without_unchecked(data: bytes, message: dict[str, Any]) -> bytes | None:
 
 def place(message: dict[str, Any]) -> Place:
     return message["topic"], message["queueId"], message["queueOffset"]
+
+
+def batch_size(message: dict[str, Any]) -> int:
+    """How many messages of a batch queue are in a record."""
+    return int(message["properties"].get("INNER_NUM", 1))
 
 
 def is_queued(message: dict[str, Any]) -> bool:
