@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rmqctl import exit_codes
-from rmqctl.blocks import Block, Findings, Table, Text
 from rmqctl.context import Context, confirm, exit_for_findings
 from store_core.errors import UsageError
 from store_core.findings import Finding
 
 if TYPE_CHECKING:
+    from rmqctl.blocks import Block
     from store_core.mend.plan import Plan
     from store_core.storage.settings import Settings
 
@@ -42,11 +42,13 @@ def settle_first(ctx: Context, root: Path, *, wanted: bool) -> None:
 
 def outside_roots(settings: Settings) -> list[Path]:
     """Log folders outside the root that may be written to. Raises UsageError for those that were not named."""
-    for path in settings.commitlog_paths:
-        if path not in settings.writable_commitlog_paths:
-            raise UsageError(
-                "the log lies outside the store and is not written to", path=str(path), to_do=f"add --commitlog {path}"
-            )
+    unnamed = [path for path in settings.commitlog_paths if path not in settings.writable_commitlog_paths]
+    if unnamed:
+        raise UsageError(
+            "the log lies outside the store and is not written to",
+            path=", ".join(map(str, unnamed)),
+            to_do="add " + " ".join(f"--commitlog {path}" for path in unnamed),
+        )
     return [path for path in settings.writable_commitlog_paths if not path.is_relative_to(settings.root)]
 
 
@@ -109,6 +111,8 @@ def refuse_unconfirmed(ctx: Context, given_up: Sequence[Any], *, apply: bool, ye
 
 def plan_blocks(document: dict[str, Any]) -> Iterator[Block]:
     """The plan, what came of it, and the findings, for people."""
+    from rmqctl.blocks import Findings, Table, Text
+
     plan = document["plan"]
     steps = plan["steps"]
     if steps:
@@ -117,8 +121,8 @@ def plan_blocks(document: dict[str, Any]) -> Iterator[Block]:
         yield Table(shown, ("op", "path", "offset", "size_bytes"), f"Plan {plan['id']}{more}")
     else:
         yield Text("Nothing to change.")
-    if document.get("applied"):
-        yield Text(f"Applied. Undo id: {document['undo_id'] or 'none'}.", "bold green")
+    if document.get("undo_id"):
+        yield Text(f"Applied. Undo id: {document['undo_id']}.", "bold green")
     elif steps:
         yield Text("Nothing has been changed. Add --apply to carry the plan out.", "bold")
     yield Findings(document["findings"])

@@ -1,20 +1,89 @@
-"""`rmqctl checkpoint`: what the checkpoint file says."""
+"""`rmqctl checkpoint`: what the checkpoint file says, and a plan to set it."""
 
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Annotated, Any
+
+import typer
 
 from rmqctl.context import Context, exit_for_findings
+from rmqctl.mending import ApplyOption, SaveOption, carry_out, plan_blocks, settle_first
+from store_core.errors import UsageError
 from store_core.read.checkpoint import Checkpoint, read_checkpoint
 
+_TIME_FIELDS = "_timestamp_ms"
 
-def checkpoint(ctx: Context) -> int:
-    """Show the checkpoint: up to which store times log, queues and index are known to be on disk.
+
+def checkpoint(
+    ctx: Context,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="FIELD=VALUE", help="Set a field; times as ISO 8601, epoch ms or -15m."),
+    ] = None,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Set it to what log, queues and index say.")] = False,
+    apply: ApplyOption = False,
+    save: SaveOption = None,
+) -> int:
+    """Show the checkpoint: up to which store times log, queues and index are known to be on disk. Or plan to set it.
 
     Example: rmqctl checkpoint -s /data/rocketmq/store
     """
+    if set_ or rebuild:
+        if set_ and rebuild:
+            raise UsageError("--set and --rebuild exclude each other", to_do="give one of them")
+        return _change(ctx, set_ or [], apply=apply, save=save)
+    if apply or save is not None:
+        raise UsageError("there is nothing to carry out", to_do="give --set FIELD=VALUE or --rebuild")
     with ctx.open_store() as store:
         found = read_checkpoint(store.root)
     document = {field.name: getattr(found, field.name) for field in fields(Checkpoint) if field.name != "findings"}
     ctx.emit({**document, "min_timestamp_ms": found.min_timestamp_ms, "findings": found.findings})
     return exit_for_findings(found.findings)
+
+
+def _change(ctx: Context, words: list[str], *, apply: bool, save: Any) -> int:
+    values = dict(_parsed(ctx, word) for word in words)
+    settings = ctx.settings()
+    settle_first(ctx, settings.root, wanted=apply)
+    with ctx.open_store() as store, ctx.progress("scan", store.log.size_bytes) as bar:
+        if values:
+            from store_core.mend.checkpoint_plan import set_checkpoint
+
+            plan, after, findings = _parts(set_checkpoint(store, values))
+        else:
+            from store_core.mend.rebuild import rebuild
+
+            plan, after, findings = _parts(rebuild(store, "checkpoint", on_progress=bar))
+    document: dict[str, Any] = {
+        "store": str(settings.root),
+        "plan": plan.summary(),
+        "after": after.as_json(),
+        "lost": [],
+        "findings": list(findings),
+    }
+    found = bool(plan.steps) or any(f.severity != "info" for f in findings)
+    code = carry_out(ctx, settings, plan, document, apply=apply, save=save, found_something=found)
+    ctx.emit(document, rows=document["plan"]["steps"], blocks=lambda: plan_blocks(document))
+    return code
+
+
+def _parts(result: Any) -> tuple[Any, Any, Any]:
+    return result.plan, result.after, result.findings
+
+
+def _parsed(ctx: Context, word: str) -> tuple[str, int]:
+    """A field and its value. Raises UsageError."""
+    name, equals, text = word.partition("=")
+    if not equals or not text:
+        raise UsageError(f"{word!r} sets nothing", to_do="give --set FIELD=VALUE")
+    if name.endswith(_TIME_FIELDS):
+        import time
+
+        from rmqctl.times import parse_time
+
+        return name, parse_time(text, time.time_ns() // 1_000_000, ctx.options.zone)
+    try:
+        return name, int(text)
+    except ValueError:
+        raise UsageError(f"{text!r} is no number", to_do=f"give {name} as a byte offset") from None

@@ -1,0 +1,54 @@
+"""Setting fields of the checkpoint, as a plan (store format, section 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from store_core.errors import UsageError
+from store_core.findings import Finding
+from store_core.layout import paths
+from store_core.layout.checkpoint import CHECKPOINT, FILE_SIZE_BYTES
+from store_core.mend.aftermath import shadow_of
+from store_core.mend.draft import Draft
+from store_core.mend.outcome import Outcome
+from store_core.mend.plan import Plan
+from store_core.mend.predict import predict
+from store_core.read.checkpoint import read_checkpoint
+from store_core.storage.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointChange:
+    """The plan, and what a broker ends up with afterwards. ``findings`` are of the checkpoint as it stands."""
+
+    plan: Plan
+    after: Outcome
+    findings: tuple[Finding, ...]
+
+
+def set_checkpoint(store: Store, values: Mapping[str, int]) -> CheckpointChange:
+    """Work out a checkpoint with these fields set and all others as they stand (0 where there is no file).
+
+    Raises UsageError for an unknown field or a negative value, FailedError where the file cannot be read.
+    """
+    fields = _fields(store, values)
+    data = CHECKPOINT.struct.pack(*fields.values()).ljust(FILE_SIZE_BYTES, b"\0")
+    draft = Draft(store.root)
+    if store.cache.read(store.root / paths.CHECKPOINT, 0, FILE_SIZE_BYTES + 1) != data:
+        draft.write_file(paths.CHECKPOINT, data, why="set by hand")
+    with shadow_of(store, None, files={paths.CHECKPOINT: data}) as shadow:
+        after = predict(shadow).outcome
+    return CheckpointChange(draft.plan("checkpoint"), after, read_checkpoint(store.root).findings)
+
+
+def _fields(store: Store, values: Mapping[str, int]) -> dict[str, int]:
+    standing = read_checkpoint(store.root)
+    fields = {name: getattr(standing, name) for name in CHECKPOINT.names}
+    for name, value in values.items():
+        if name not in fields:
+            raise UsageError(f"the checkpoint has no field {name!r}", to_do=f"one of {', '.join(fields)}")
+        if not 0 <= value < 1 << 63:
+            raise UsageError(f"{value} does not fit {name}", to_do="give a number from 0 on")
+        fields[name] = value
+    return fields
