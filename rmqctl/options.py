@@ -60,8 +60,13 @@ def global_options(
         typer.Option("-c", "--config", metavar="FILE", rich_help_panel=PANEL, help="The broker's own properties file."),
     ] = None,
     commitlog: Annotated[
-        Path | None,
-        typer.Option("--commitlog", metavar="PATH", rich_help_panel=PANEL, help="A log folder outside the store root."),
+        list[str] | None,
+        typer.Option(
+            "--commitlog",
+            metavar="PATH",
+            rich_help_panel=PANEL,
+            help="A log folder outside the store root; repeatable.",
+        ),
     ] = None,
     output: Annotated[
         Format | None,
@@ -132,7 +137,7 @@ class GlobalOptions:
 
     stores: tuple[StoreName, ...] = ()
     config: Path | None = None
-    commitlog: Path | None = None
+    commitlog: tuple[Path, ...] = ()
     output: Format | None = None
     quiet: bool = False
     verbose: bool = False
@@ -152,11 +157,12 @@ class GlobalOptions:
         named = [*(before.get("store") or ()), *(after.get("store") or ())]
         if not named and os.environ.get(STORE_VARIABLE):
             named = [os.environ[STORE_VARIABLE]]
-        config, commitlog = last("config"), last("commitlog")
+        config = last("config")
+        logs = [*(before.get("commitlog") or ()), *(after.get("commitlog") or ())]
         return cls(
             stores=tuple(StoreName.parse(text) for text in named),
             config=Path(config).expanduser() if config else None,
-            commitlog=Path(commitlog).expanduser() if commitlog else None,
+            commitlog=tuple(Path(path).expanduser() for path in logs),
             output=last("output"),
             quiet=bool(before.get("quiet") or after.get("quiet")),
             verbose=bool(before.get("verbose") or after.get("verbose")),

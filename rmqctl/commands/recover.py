@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rmqctl import exit_codes
-from rmqctl.blocks import Block, Facts, Table, Text
+from rmqctl.blocks import Block, Facts, Findings, Table, Text
 from rmqctl.context import Context
 from rmqctl.mending import (
     LOST_COLUMNS,
@@ -22,6 +22,7 @@ from rmqctl.mending import (
 )
 from rmqctl.options import YesOption
 from store_core.errors import FailedError
+from store_core.findings import Finding, finding
 
 if TYPE_CHECKING:
     from store_core.broker.versions import Version
@@ -88,11 +89,19 @@ def _predict(ctx: Context, store: Store, version: Version | None) -> int:
         "store": str(store.root),
         "last_exit": "crash" if store.aborted else "clean",
         **prediction.as_json(),
-        "findings": [],
+        "findings": _nothing_to_read(store),
     }
     ctx.emit(document, rows=[document["prediction"]], blocks=lambda: _prediction_blocks(document))
     outcome = prediction.outcome
-    return exit_codes.OK if outcome.starts and not outcome.lost_messages else exit_codes.FINDINGS
+    fine = outcome.starts and not outcome.lost_messages and not document["findings"]
+    return exit_codes.OK if fine else exit_codes.FINDINGS
+
+
+def _nothing_to_read(store: Store) -> list[Finding]:
+    """A log without files beside queues: nothing in the log is lost, but the broker deletes every queue."""
+    if store.log.segments or not store.queues:
+        return []
+    return [finding("S007", f"there is no log file: a broker deletes all {len(store.queues)} queues at its start")]
 
 
 def _blocks(document: dict[str, Any]) -> Iterator[Block]:
@@ -148,10 +157,18 @@ def _prediction_blocks(document: dict[str, Any]) -> Iterator[Block]:
         yield Table(_shown(lost), LOST_COLUMNS, f"What the broker would throw away{more}")
     for other in document["other_predictions"]:
         outcome = other["outcome"]
-        told = f"loses {outcome['lost_messages']} messages" if outcome["starts"] else "does not start"
-        yield Text(f"{', '.join(other['versions'])}: {told}, ends at {outcome['max_phy_offset']}.")
+        if _told(outcome) != _told(prediction):
+            yield Text(f"{', '.join(other['versions'])}: {_told(outcome)}.")
     for note in document["notes"]:
         yield Text(f"Note: {note}")
+    if "plan" not in document and document["findings"]:
+        yield Findings(document["findings"])
+
+
+def _told(outcome: dict[str, Any]) -> str:
+    if not outcome["starts"]:
+        return "does not start"
+    return f"loses {outcome['lost_messages']} messages, ends at {outcome['max_phy_offset']}"
 
 
 def _shown(lost: list[dict[str, Any]]) -> list[dict[str, Any]]:

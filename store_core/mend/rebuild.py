@@ -14,7 +14,7 @@ from store_core.codec.json_dialect import dumps
 from store_core.derive.checkpoint import rebuilt_checkpoint
 from store_core.derive.queues import Entry
 from store_core.derive.topics import completed_topics, missing_topics
-from store_core.errors import UsageError
+from store_core.errors import FailedError, UsageError
 from store_core.findings import Finding
 from store_core.layout import paths
 from store_core.layout.checkpoint import FILE_SIZE_BYTES
@@ -50,7 +50,8 @@ def rebuild(store: Store, what: str, *, on_progress: Progress | None = None) -> 
     """Work out what to write so that a derived part (one of PARTS, or ``all``) is what the log says.
 
     Records with a wrong body checksum keep their entries, as a broker's dispatch never looks at it, and where a record
-    cannot be read the entry that stands is kept. Raises UsageError for an unknown part.
+    cannot be read the entry that stands is kept. Raises UsageError for an unknown part, FailedError where the
+    log holds nothing to build from.
     """
     parts = PARTS if what == "all" else (what,)
     if not set(parts) <= set(PARTS):
@@ -77,6 +78,12 @@ def _derived(
     store: Store, parts: tuple[str, ...], *, on_progress: Progress | None = None
 ) -> Iterator[tuple[Derivation, LogSurvey, list[DerivedChanges]]]:
     survey = survey_log(store, on_progress=on_progress)
+    if not survey.messages and (store.queues or store.index_files):
+        raise FailedError(
+            "the log holds no record, while queues or index files stand",
+            path=str(store.root),
+            to_do="check that the log's disk is mounted",
+        )
     with TemporaryDirectory(prefix="rmqctl-") as scratch:
         topics = batch_topics_of(store)
         with Derivation(store, store, Path(scratch), batch_topics=topics, include_bad_crc=True) as derivation:

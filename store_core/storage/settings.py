@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,14 +46,15 @@ def load_settings(
     config_file: Path | None = None,
     root: Path | None = None,
     *,
-    commitlog: Path | None = None,
+    commitlog: Sequence[Path] = (),
     broker_version: str | None = None,
     values: Mapping[str, str] | None = None,
 ) -> Settings:
     """Settings from a broker's properties file, a store root, or both; the root beats ``storePathRootDir``.
 
-    ``values`` are properties already read, in place of a file. Paths of the file that lay under its own root are rebased under the root that is used. Raises FailedError if the
-    file cannot be read, UsageError if a size in it is no number.
+    ``values`` are properties already read, in place of a file. ``commitlog`` are log folders that may be written to
+    although they lie outside the root. Paths of the file that lay under its own root are rebased under the root that is
+    used. Raises FailedError if the file cannot be read, UsageError if a size in it is no number.
     """
     if values is None:
         values = _read_properties(config_file) if config_file is not None else {}
@@ -69,15 +70,10 @@ def load_settings(
 
     named = [rebased(p) for p in values.get("storePathCommitLog", "").split(_PATH_SEPARATOR) if p.strip()]
     read_only = [rebased(p) for p in values.get("readOnlyCommitLogStorePaths", "").split(_PATH_SEPARATOR) if p.strip()]
-    if commitlog is not None:
-        extra = _absolute(commitlog)
-        named = named if extra in named else [*named, extra]
+    given = [_absolute(path) for path in commitlog]
+    named += [path for path in given if path not in named]
     logs = tuple(dict.fromkeys([*(named or [used / paths.COMMITLOG]), *(read_only if len(named) > 1 else [])]))
-    writable = tuple(
-        p
-        for p in logs
-        if p not in read_only and (p.is_relative_to(used) or (commitlog is not None and p == _absolute(commitlog)))
-    )
+    writable = tuple(p for p in logs if p not in read_only and (p.is_relative_to(used) or p in given))
     queue_file = _size(values, "mappedFileSizeConsumeQueue", "mapedFileSizeConsumeQueue")
     return Settings(
         root=used,

@@ -180,7 +180,7 @@ def test_a_log_elsewhere_must_be_named(store_copy: StoreCopy, tmp_path: Path) ->
     values = {"storePathCommitLog": str(tmp_path / "log")}
     with pytest.raises(UsageError, match="--commitlog"), open_for_writing(load_settings(root=root, values=values)):
         pass
-    named = load_settings(root=root, values=values, commitlog=tmp_path / "log")
+    named = load_settings(root=root, values=values, commitlog=[tmp_path / "log"])
     with open_for_writing(named) as live:
         assert put(live, NewMessage("Calm_orders", b"", 0)).stored is not None
 
