@@ -29,10 +29,13 @@ _MOST_STEPS_SHOWN = 20
 def settle_first(ctx: Context, root: Path, *, wanted: bool) -> None:
     """Before a plan is made for applying: finish or take back what an interrupted rmqctl left, and say so."""
     from store_core.mend.settle import finish_or_roll_back, unfinished
+    from store_core.storage.live import is_live
 
     if not root.is_dir():
         return
     if not wanted:
+        if is_live(root).live:
+            ctx.warn("another process is at work on this store: what is read may change, and --apply is refused")
         if (journal := unfinished(root)) is not None:
             ctx.warn(f"an interrupted change ({journal.id}) waits here; the next command with --apply settles it")
         return

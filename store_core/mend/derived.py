@@ -20,7 +20,7 @@ from store_core.derive.index import IndexBuilder, IndexFileResult
 from store_core.derive.index_style import index_names, index_style
 from store_core.derive.queues import GapEntry, QueueBuilder
 from store_core.derive.spool import QueueSpooler
-from store_core.findings import Finding
+from store_core.findings import Finding, finding
 from store_core.layout import paths, queue
 from store_core.mend.expired import expired_queue_files, last_number, queue_end, standing_index
 from store_core.read.index import index_sizes
@@ -124,7 +124,12 @@ class Derivation:
     @property
     def findings(self) -> list[Finding]:
         """What had to be assumed."""
-        return [*self._dispatcher.findings(), *self.sizes.findings]
+        found = [*self._dispatcher.findings(), *self.sizes.findings]
+        settings = self._store.settings
+        if self.index_files and not self._store.index_files and not (settings.index_slots and settings.index_entries):
+            text = f"no index file tells the sizes: {self.sizes.slots} slots and {self.sizes.entries} entries"
+            found.append(finding("S005", text, file=paths.INDEX))
+        return found
 
     def index_timestamp_ms(self, existing_ms: int) -> int:
         """What a checkpoint may say of the index: the end time of the newest full file, 0 if none is full.
