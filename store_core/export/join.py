@@ -37,17 +37,15 @@ def join_pieces(plan: SegmentPlan, pieces: Sequence[Piece], redo: Redo) -> list[
             at = piece.next_phy_offset
             continue
         first = piece.first_phy_offset
-        if first is None or at >= piece.split.stop_phy_offset:
-            continue  # no frame starts here, or a record in front of it covers it
-        if at < first:
+        if first is not None and at < first:
             at = _bridge(joined, at, first, redo)
         if at == first:
             joined.append(Joined(piece, head_counts=False))
-            at = piece.next_phy_offset or first
-        elif at < piece.split.stop_phy_offset:
-            at = _go_on(joined, Split(at, piece.split.stop_phy_offset, exact=True), redo)
-    last = joined[-1].piece.split.stop_phy_offset
-    if at is not None and max(at, last) < plan.end_phy_offset:
+            at = piece.next_phy_offset or at
+        # Else it is left out: a record in front covers it, or it is damage, or began with what only looked like a frame.
+        # What of it counts is walked by the next bridge.
+    reached = joined[-1].piece.split.stop_phy_offset if joined else 0
+    if at is not None and max(at, reached) < plan.end_phy_offset:
         _go_on(joined, Split(at, plan.end_phy_offset, exact=True), redo)
     return joined
 
@@ -63,10 +61,10 @@ def _bridge(joined: list[Joined], at: int, first: int, redo: Redo) -> int:
 
 def _go_on(joined: list[Joined], split: Split, redo: Redo) -> int:
     """Export a split that starts at the last proven end; gives where its frames end."""
-    last = joined[-1].piece
-    last.tail = []  # the same bytes are walked again, as far as they go
-    if last.next_phy_offset is None:
-        joined.pop()
+    if joined:
+        joined[-1].piece.tail = []  # the same bytes are walked again, as far as they go
+        if joined[-1].piece.next_phy_offset is None:
+            joined.pop()
     joined.append(Joined(redo(split)))
     return _end_of(joined[-1].piece) or split.start_phy_offset
 
