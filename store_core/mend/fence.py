@@ -46,6 +46,16 @@ class Fence:
     property_crc: bool = False  # records carry a property CRC
 
     @property
+    def phy_offset(self) -> int:
+        """Where the first piece begins; a widened region's lies in front of the region."""
+        return self.pieces[0].phy_offset if self.pieces else self.region.phy_offset
+
+    @property
+    def end_phy_offset(self) -> int:
+        """Where the last piece ends."""
+        return self.pieces[-1].phy_offset + self.pieces[-1].size_bytes if self.pieces else self.region.end_phy_offset
+
+    @property
     def min_record_size_bytes(self) -> int:
         """The least room for a record."""
         return record.MIN_RECORD_SIZE_BYTES + (record.PROPERTY_CRC.size_bytes if self.property_crc else 0)
@@ -68,6 +78,8 @@ def close_region(
     """
     fence = Fence(region, property_crc=property_crc)
     wide = _widened(region, fence)
+    if wide.size_bytes < fence.min_record_size_bytes:  # its neighbour carries none either
+        fence.property_crc = property_crc = False
     if fence.given_up is not None:
         known = [*known, fence.given_up]
     known, unplaced = list(known), list(unplaced)

@@ -84,10 +84,7 @@ def salvage(store: Store, rules: WalkRules | None = None, *, on_progress: Progre
     """
     rules = rules or WalkRules()
     survey, known = _survey(store, rules, on_progress)
-    fences = [
-        close_region(region, _merged(region, known.get(n, [])), property_crc=rules.property_crc)
-        for n, region in enumerate(survey.regions)
-    ]
+    fences = _closed(survey.regions, known, property_crc=rules.property_crc)
     with TemporaryDirectory(prefix="rmqctl-") as scratch, Store(store.settings) as view:
         mended = mended_log(store, fences, survey.end_phy_offset)
         view.__dict__["log"] = mended.log
@@ -148,6 +145,31 @@ def _stands(store: Store, lost: LostRecord) -> bool:
         and message.own_phy_offset == lost.phy_offset
         and body_crc_ok(message)
     )
+
+
+def _closed(regions: list[Region], known: dict[int, list[LostRecord]], *, property_crc: bool) -> list[Fence]:
+    """A fence for each region; two that would take the same neighbour become one."""
+    fences: list[Fence] = []
+    for number, region in enumerate(regions):
+        told = _merged(region, known.get(number, []))
+        fence = close_region(region, told, property_crc=property_crc)
+        if fences and fences[-1].end_phy_offset > fence.phy_offset:
+            before = fences.pop()
+            given_up = [replace(g, is_readable=True) for g in {before.given_up, fence.given_up} if g is not None]
+            both = replace(
+                before.region,
+                end_phy_offset=region.end_phy_offset,
+                reaches_segment_end=region.reaches_segment_end,
+                after=region.after,
+                blank_follows=region.blank_follows,
+                used_bytes=before.region.used_bytes + region.used_bytes,
+                lost=[*before.region.lost, *given_up, *region.lost],
+            )
+            stood = [p.tombstone_of for p in before.pieces if p.tombstone_of not in (None, before.given_up)]
+            known_too = _merged(both, [lost for lost in (*stood, *before.unplaced, *told) if lost is not None])
+            fence = close_region(both, known_too, property_crc=property_crc)
+        fences.append(fence)
+    return fences
 
 
 def _merged(region: Region, by_entries: list[LostRecord]) -> list[LostRecord]:

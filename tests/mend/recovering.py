@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from store_core.broker.versions import Version
 from store_core.check.store import check_store
@@ -12,6 +12,7 @@ from store_core.findings import Finding
 from store_core.layout import paths, queue, record
 from store_core.mend.apply import Applied, apply
 from store_core.mend.lost import LostRun
+from store_core.mend.plan import Plan
 from store_core.mend.predict import predict
 from store_core.mend.recover import Policy, Recovery, recover
 from store_core.storage.settings import load_settings
@@ -143,5 +144,10 @@ def assert_kept(golden: Path, mended: Path, name: str, kept: list[dict[str, Any]
     assert not wrong, wrong[:10]
 
 
-def apply_to(recovery: Recovery, root: Path) -> Applied | None:
+class _Planned(Protocol):
+    @property
+    def plan(self) -> Plan: ...
+
+
+def apply_to(recovery: _Planned, root: Path) -> Applied | None:
     return apply(recovery.plan, root) if recovery.plan.steps else None

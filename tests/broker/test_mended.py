@@ -1,0 +1,155 @@
+"""Stores that recover, truncate and rebuild leave, opened by real store code and served by real brokers to real consumers."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from store_core.layout import paths
+from store_core.mend.rebuild import rebuild
+from store_core.mend.truncate import truncate
+from store_core.storage.settings import load_settings
+from store_core.storage.store import Store
+from tests import stores
+from tests.broker.conftest import OpenStore
+from tests.broker.outcomes import compare_with_recorded
+from tests.broker.running import RunningBroker
+from tests.conftest import DamagedStore, GoldenStore, StoreCopy
+from tests.mend.recovering import Opener, apply_to, harm, is_queued, places
+
+SettingsOf = Callable[[str], Path]
+_START_MS: Final = 5000
+# What the real decoder says of a record, in the truth and in an outcome.
+_PULLED: Final = ("phyOffset", "bodySha256", "msgId")
+_SAME: Final = ("phyOffset", "storeSize", "topic", "queueId", "queueOffset", "bodySha256", "msgId", "properties")
+
+
+def opened(
+    open_store: OpenStore, version: str, base: str, root: Path, config: Path, after: dict[str, Any]
+) -> dict[str, Any]:
+    """Let a release open the store; everything must be as predicted, and nothing of it given up or done anew."""
+    told = open_store(version, root, stores.properties_text(base), start_ms=_START_MS, stop=False, messages=True)
+    told.setdefault("afterStart", {"returned": False})
+    assert compare_with_recorded(root, config, told, version) == {}
+    state = told["afterStart"]
+    spans = {
+        (topic, int(queue_id)): (span["min_offset"], span["max_offset"])
+        for topic, queues in after["queues"].items()
+        for queue_id, span in queues.items()
+    }
+    assert spans == {(q["topic"], q["queueId"]): (q["min"], q["max"]) for q in state["queues"] if q["max"] > 0}
+    assert (after["max_phy_offset"], after["min_phy_offset"]) == (state["maxPhyOffset"], state["minPhyOffset"])
+    difference = told["diffAfterLoad"]
+    assert [path for path in difference["deleted"] if path != "abort"] == []
+    trees = (paths.COMMITLOG, paths.CONSUMEQUEUE, paths.INDEX, paths.BATCHCONSUMEQUEUE)
+    assert [path for path in difference["changed"] if path.startswith(trees)] == []
+    return told
+
+
+def assert_served(told: dict[str, Any], kept: list[dict[str, Any]]) -> None:
+    """Each of these messages is read by the real decoder as it was."""
+    read = {m["phyOffset"]: m for m in told["messages"]}
+    wrong = [
+        m["phyOffset"]
+        for m in kept
+        if m["phyOffset"] not in read or any(read[m["phyOffset"]].get(name) != m.get(name) for name in _SAME)
+    ]
+    assert wrong == []
+
+
+KEPT: Final = (
+    ("4.9.7", "load-497", "flip-body-mid"),
+    ("4.9.7", "load-497", "log-missing-mid"),
+    ("4.9.7", "load-497", "zero-page-mid"),
+    ("4.9.7", "load-497", "end-blank-early"),
+    ("5.3.3", "load-533", "flip-body-mid"),
+    ("5.3.3", "load-533", "magic-first-mid"),
+    ("5.3.3", "load-533", "cq-removed"),
+    ("5.3.3", "load-533", "blank-mid-broken"),
+    ("5.3.3", "crash-533", "torn-tail"),
+    ("5.4.0", "load-533", "log-mid-short"),
+    ("5.4.0", "load-533", "zero-page-mid"),
+)
+
+
+@pytest.mark.parametrize(("version", "base", "case"), KEPT, ids=["-".join(case) for case in KEPT])
+def test_what_recover_leaves_opens_whole(
+    version: str,
+    base: str,
+    case: str,
+    golden: GoldenStore,
+    damaged: DamagedStore,
+    settings_of: SettingsOf,
+    open_store: OpenStore,
+) -> None:
+    root, config = damaged(base, case, "crash"), settings_of(base)
+    found = harm(golden(base), root, base)
+    recovery = Opener(config, version).recover(root)
+    apply_to(recovery, root)
+    told = opened(open_store, version, base, root, config, recovery.after.as_json())
+    assert_served(told, found.intact)
+
+
+@pytest.mark.parametrize(("version", "base"), [("4.9.7", "load-497"), ("5.3.3", "load-533")])
+def test_what_truncate_leaves_opens_whole(
+    version: str, base: str, store_copy: StoreCopy, settings_of: SettingsOf, open_store: OpenStore
+) -> None:
+    root, config = store_copy(base), settings_of(base)
+    messages = stores.truth(base)["messages"]
+    cut = messages[len(messages) * 2 // 3]["phyOffset"]
+    with Store.open(root, load_settings(config, root, broker_version=version)) as store:
+        result = truncate(store, cut)
+    apply_to(result, root)
+    told = opened(open_store, version, base, root, config, result.after.as_json())
+    assert told["afterStart"]["maxPhyOffset"] == cut
+    assert_served(told, [m for m in messages if m["phyOffset"] < cut])
+
+
+@pytest.mark.parametrize(("version", "base"), [("4.9.7", "load-497"), ("5.3.3", "load-533")])
+def test_what_rebuild_leaves_opens_whole(
+    version: str, base: str, store_copy: StoreCopy, settings_of: SettingsOf, open_store: OpenStore
+) -> None:
+    root, config = store_copy(base), settings_of(base)
+    for name in (paths.CONSUMEQUEUE, paths.INDEX):
+        shutil.rmtree(root / name)
+    with Store.open(root, load_settings(config, root, broker_version=version)) as store:
+        result = rebuild(store, "all")
+    apply_to(result, root)
+    told = opened(open_store, version, base, root, config, result.after.as_json())
+    assert_served(told, stores.truth(base)["messages"])
+
+
+@pytest.mark.parametrize(
+    ("version", "base", "case"), [("5.3.3", "load-533", "zero-page-mid"), ("4.9.7", "load-497", "magic-first-mid")]
+)
+def test_a_consumer_gets_every_other_message_once_and_new_ones_go_on(
+    version: str,
+    base: str,
+    case: str,
+    golden: GoldenStore,
+    damaged: DamagedStore,
+    settings_of: SettingsOf,
+    running_broker: Callable[..., RunningBroker],
+) -> None:
+    root = damaged(base, case, "crash")
+    found = harm(golden(base), root, base)
+    recovery = Opener(settings_of(base), version).recover(root)
+    apply_to(recovery, root)
+    lost = places(recovery.lost)
+    topics = sorted({m["topic"] for m in stores.truth(base)["messages"] if "TOPIC" not in m["topic"]})
+    broker = running_broker(version, root, stores.properties_text(base))
+    pulled = broker.pull(*topics)
+    for name, queue in pulled.items():
+        topic, _, queue_id = name.rpartition("-")
+        got = {m["queueOffset"]: m for m in queue["messages"]}
+        assert (list(got), queue["odd"]) == (list(range(queue["min"], queue["max"])), [])  # tombstones in their places
+        mine = [m for m in found.intact if is_queued(m) and (m["topic"], m["queueId"]) == (topic, int(queue_id))]
+        assert [n for n in got if (topic, int(queue_id), n) not in lost] == [m["queueOffset"] for m in mine]
+        for message in mine:
+            assert {n: got[message["queueOffset"]][n] for n in _PULLED} == {n: message[n] for n in _PULLED}
+    sent = broker.send(*topics)
+    assert {name: answer["queueOffset"] for name, answer in sent.items()} == {n: q["max"] for n, q in pulled.items()}
