@@ -3,43 +3,84 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Any
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rmqctl.blocks import Findings, Table
+from rmqctl.blocks import Block, Facts, Findings, Table
 from rmqctl.context import Context, exit_for_findings
+from store_core.errors import UsageError
+
+if TYPE_CHECKING:
+    from store_core.check.verify import VerifyReport
+    from store_core.scan.log import Piece
+    from store_core.storage.store import Store
+
+_SHARE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(%?)")
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """Which part of each log is looked at, and for how long."""
+
+    from_phy_offset: int | None
+    to_phy_offset: int | None
+    share: float | None
+    max_seconds: float | None
+    resume: bool
+    state: Path | None
+
+    @property
+    def keeps_state(self) -> bool:
+        return self.max_seconds is not None or self.resume
 
 
 def verify_crc(
     ctx: Context,
-    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Segments to walk side by side.")] = min(
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Segments to verify side by side.")] = min(
         2, os.cpu_count() or 1
     ),
+    from_: Annotated[
+        int | None, typer.Option("--from", metavar="OFFSET", min=0, help="Only records that start at or behind it.")
+    ] = None,
+    to: Annotated[
+        int | None, typer.Option("--to", metavar="OFFSET", min=0, help="Only records that start in front of it.")
+    ] = None,
+    sample: Annotated[
+        str | None, typer.Option("--sample", metavar="SHARE", help="Only random windows: 5%, or 0.05.")
+    ] = None,
+    max_seconds: Annotated[
+        float | None, typer.Option("--max-seconds", metavar="S", min=0, help="Stop after that time and say where.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where --max-seconds stopped the last time.")] = False,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            "--state", metavar="FILE", help="Where --resume finds what is left; else in $XDG_STATE_HOME/rmqctl."
+        ),
+    ] = None,
 ) -> int:
     """Check every record of the log against its checksum, going on behind damage.
 
     Example: rmqctl verify-crc -s /data/rocketmq/store -o json
     """
-    from store_core.check.verify import verify_log
     from store_core.storage.live import is_live
 
+    wanted = _Wanted(from_, to, None if sample is None else _share(sample), max_seconds, resume, state)
+    _refuse_contradictions(ctx, wanted)
     documents: list[dict[str, Any]] = []
     seconds, size_bytes = 0.0, 0
+    started = time.monotonic()
     with ctx.open_stores() as stores:
         for name, store in stores:
-            with ctx.progress(f"verify {name}", store.log.size_bytes) as bar:
-                report = verify_log(store, jobs=jobs, live=is_live(store.root).live, on_progress=bar)
+            time_left = None if max_seconds is None else max(0.0, max_seconds - (time.monotonic() - started))
+            report, told = _verify(ctx, name, store, wanted, jobs, is_live(store.root).live, time_left)
             seconds, size_bytes = seconds + report.seconds, size_bytes + report.size_bytes
-            documents.append(
-                {
-                    "store": name,
-                    "bytes": report.size_bytes,
-                    "records": report.records,
-                    "segments": [segment.as_json() for segment in report.segments],
-                    "findings": report.findings,
-                }
-            )
+            documents.append({"store": name, **told})
     rate = round(size_bytes / seconds) if seconds > 0 else 0
     ctx.emit(
         {"stores": documents, "seconds": round(seconds, 3), "bytes_per_second": rate},
@@ -49,9 +90,77 @@ def verify_crc(
     return exit_for_findings(finding for document in documents for finding in document["findings"])
 
 
-def _blocks(document: dict[str, Any]) -> list[Table | Findings]:
+def _refuse_contradictions(ctx: Context, wanted: _Wanted) -> None:
+    has_range = wanted.from_phy_offset is not None or wanted.to_phy_offset is not None
+    if sum((has_range, wanted.share is not None, wanted.resume)) > 1:
+        raise UsageError("--from/--to, --sample and --resume exclude each other", to_do="give one of them")
+    if wanted.state is not None and not wanted.keeps_state:
+        raise UsageError("--state needs --max-seconds or --resume", to_do="give one of them")
+    if (has_range or wanted.state is not None) and len(ctx.stores) > 1:
+        raise UsageError("offsets and --state are about one store", to_do="name one store with -s")
+
+
+def _share(text: str) -> float:
+    share = _SHARE.fullmatch(text.strip())
+    if not share:
+        raise UsageError(f"{text!r} is no share", to_do="give a percentage such as 5%")
+    return float(share[1]) / (100 if share[2] else 1)
+
+
+def _verify(
+    ctx: Context, name: str, store: Store, wanted: _Wanted, jobs: int, live: bool, max_seconds: float | None
+) -> tuple[VerifyReport, dict[str, Any]]:
+    """A store's report, and what is told of it."""
+    from store_core.check.resume import default_state_file, save_left
+    from store_core.check.verify import verify_log
+
+    state = wanted.state or default_state_file(store)
+    pieces = _pieces(ctx, store, wanted, state)
+    asked_bytes = sum(
+        min(piece.to_phy_offset, piece.segment.end_phy_offset) - piece.from_phy_offset for piece in pieces
+    )
+    with ctx.progress(f"verify {name}", asked_bytes) as bar:
+        report = verify_log(store, pieces, jobs=jobs, live=live, max_seconds=max_seconds, on_progress=bar)
+    if wanted.keeps_state:
+        save_left(state, store, report.left)
+    if report.left:
+        ctx.note(f"{name}: stopped at {report.next_phy_offset}; --resume goes on there")
+    told: dict[str, Any] = {
+        "bytes": report.size_bytes,
+        "records": report.records,
+        "complete": not report.left,
+        "next_phy_offset": report.next_phy_offset,
+    }
+    if wanted.share is not None:
+        told["sample"] = {
+            "share": wanted.share,
+            "windows": len(pieces),
+            "bytes": report.size_bytes,
+            "log_bytes": store.log.size_bytes,
+        }
+    told |= {"segments": [segment.as_json() for segment in report.segments], "findings": report.findings}
+    return report, told
+
+
+def _pieces(ctx: Context, store: Store, wanted: _Wanted, state: Path) -> list[Piece]:
+    from store_core.check.pieces import log_range, random_pieces, whole_log
+    from store_core.check.resume import load_left
+
+    if wanted.resume:
+        left = load_left(state, store)
+        if left is not None:
+            return left
+        ctx.note("nothing is left of an earlier verification: starting at the log's begin")
+    if wanted.share is not None:
+        return random_pieces(store, wanted.share)
+    if wanted.from_phy_offset is not None or wanted.to_phy_offset is not None:
+        return log_range(store, wanted.from_phy_offset, wanted.to_phy_offset)
+    return whole_log(store)
+
+
+def _blocks(document: dict[str, Any]) -> list[Block]:
     title = f"{document['store']}: {document['records']} records"
-    return [
-        Table(document["segments"], ["name", "records", "bytes", "ok", "bad"], title),
-        Findings(document["findings"]),
-    ]
+    table = Table(document["segments"], ["name", "records", "bytes", "ok", "bad"], title)
+    sample = document.get("sample")
+    facts = [] if sample is None else [Facts({"sampled bytes": sample["bytes"], "of": sample["log_bytes"]})]
+    return [table, *facts, Findings(document["findings"])]

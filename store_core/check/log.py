@@ -116,18 +116,30 @@ class LogFindings:
                 self._say(finding_code, text, file, at, size)
         self._held.clear()
 
-    def end(self, *, live: bool = False) -> list[Finding]:
-        """The log is over: what is still held back is its tail, which a broker that runs may be writing."""
-        for kind, _, at, size, file in self._held:
+    def put_back(self) -> int | None:
+        """Forget what is held back, for whoever goes on later; where that begins, None if nothing is."""
+        start = self._held[0][2] if self._held else None
+        self._held.clear()
+        return start
+
+    def end(self, *, live: bool = False, log_goes_on: bool = False) -> list[Finding]:
+        """The log is over: what is still held back is its tail, which a broker that runs may be writing.
+
+        ``log_goes_on``: only the part that was looked at is over; damage at its end is no tail.
+        """
+        for kind, code, at, size, file in self._held:
             if kind == FrameKind.HOLE:
                 self._say("L006", f"no file for {size} bytes of the log", None, at, size)
+            elif kind == FrameKind.DAMAGE and log_goes_on:
+                finding_code, text = _DAMAGE_BY_CODE.get(FrameCode(code), ("L002", f"{size} bytes that are no record"))
+                self._say(finding_code, text, file, at, size)
             elif kind == FrameKind.DAMAGE and not live:
                 self._say("L004", f"{size} bytes behind the last whole record", file, at, size)
         self._held.clear()
-        for code, count in self._counts.items():
+        for name, count in self._counts.items():
             if count > MOST_FINDINGS_PER_CODE:
                 more = count - MOST_FINDINGS_PER_CODE
-                self.findings.append(finding(code, f"and {more} more: {KINDS[code].title}"))
+                self.findings.append(finding(name, f"and {more} more: {KINDS[name].title}"))
         return self.findings
 
     def _say(

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 
 import numpy as np
 
 from store_core.check.log import LogFindings
+from store_core.check.pieces import whole_log, without_rest
 from store_core.findings import Finding
 from store_core.kernel.codes import FrameCode
 from store_core.scan.frames import FrameTable
-from store_core.scan.log import ScanOptions, map_segments, nominal_end
-from store_core.storage.sequence import Segment
+from store_core.scan.log import Piece, ScanOptions, map_pieces, nominal_end
+from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.store import Store
 
 _BAD_CODES = (FrameCode.BAD_CRC, FrameCode.BAD_PROPERTY_CRC)
@@ -22,13 +23,12 @@ _BAD_CODES = (FrameCode.BAD_CRC, FrameCode.BAD_PROPERTY_CRC)
 
 @dataclass(slots=True)
 class SegmentReport:
-    """One segment: how many records its walk found, and how many of them have right and wrong checksums."""
+    """One segment: how many bytes of it were walked, the records found there, and how many have wrong checksums."""
 
     name: str
-    size_bytes: int
+    size_bytes: int = 0
     records: int = 0
     bad: int = 0
-    found: LogFindings = field(default_factory=LogFindings)
 
     def as_json(self) -> dict[str, object]:
         """A member of ``segments`` in the command line's contract."""
@@ -43,7 +43,8 @@ class SegmentReport:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """A whole log. ``size_bytes`` is what was walked; ``counts`` tells how many findings of each code there are, listed or not."""
+    """What was looked at. ``size_bytes`` is what was walked; ``counts`` tells how many findings of each code there are,
+    listed or not. ``left`` are the pieces for which there was no time."""
 
     size_bytes: int
     records: int
@@ -51,54 +52,133 @@ class VerifyReport:
     findings: list[Finding]
     seconds: float
     counts: Mapping[str, int] = field(default_factory=dict)
+    left: Sequence[Piece] = ()
+
+    @property
+    def next_phy_offset(self) -> int | None:
+        """Where a later call has to go on; None when everything asked for was looked at."""
+        return self.left[0].from_phy_offset if self.left else None
 
 
 def verify_log(
-    store: Store, *, jobs: int = 1, live: bool = False, on_progress: Callable[[int], None] | None = None
+    store: Store,
+    pieces: Sequence[Piece] | None = None,
+    *,
+    jobs: int = 1,
+    live: bool = False,
+    max_seconds: float | None = None,
+    on_progress: Callable[[int], None] | None = None,
 ) -> VerifyReport:
-    """Walk the whole log and check every body and property checksum, going on behind damage.
+    """Walk the log, or only ``pieces`` of it, and check every body and property checksum, going on behind damage.
 
-    ``jobs`` segments side by side; memory grows with ``jobs``, not with the store. ``live`` says that a broker may be
-    writing, so that a torn tail is not a finding. Raises FailedError where a segment cannot be read.
+    ``jobs`` pieces side by side; memory grows with ``jobs``, not with the store. ``live`` says that a broker may be
+    writing, so that a torn tail is not a finding. After ``max_seconds`` the walk stops at the next window; what it has not
+    seen is ``left``, and each call sees one window at least. ``on_progress`` is told the bytes walked so far. Raises
+    FailedError where a segment cannot be read.
     """
-    started = time.monotonic()
-    walked, lock = 0, Lock()
-
-    def progress(size_bytes: int) -> None:
-        nonlocal walked
-        if on_progress is not None:
-            with lock:
-                walked += size_bytes
-                on_progress(walked)
-
-    def work(segment: Segment, tables: Iterator[FrameTable]) -> SegmentReport:
-        return _verify_segment(store, segment, tables, progress)
-
-    findings = LogFindings()
-    reports: list[SegmentReport] = []
-    end = store.log.min_phy_offset
+    pieces = whole_log(store) if pieces is None else pieces
+    verifier = _Verifier(store, pieces, max_seconds, on_progress)
     options = ScanOptions(properties=False, check_property_crc=True, runs=True)
-    for segment, report in map_segments(store, work, options, jobs=jobs):
-        if end < segment.phy_offset:
-            findings.hole(end, segment.phy_offset - end)
-        end = nominal_end(store.log, segment)
-        findings.join(report.found)
-        reports.append(report)
-    size_bytes, records = sum(r.size_bytes for r in reports), sum(r.records for r in reports)
-    listed = findings.end(live=live)
-    return VerifyReport(size_bytes, records, reports, listed, time.monotonic() - started, findings.counts)
+    reports: dict[int, SegmentReport] = {}
+    findings = LogFindings()
+    left: list[Piece] = []
+    for piece, seen in map_pieces(store, pieces, verifier.look, options, jobs=jobs):
+        if piece.from_phy_offset == piece.segment.phy_offset and (gap := _gap_before(store.log, piece.segment)):
+            findings.hole(piece.segment.phy_offset - gap, gap)
+        if seen.left is not None:
+            left.append(seen.left)
+        if seen.found is not None:
+            findings.join(seen.found)
+            report = reports.setdefault(piece.segment.phy_offset, SegmentReport(piece.segment.name))
+            report.size_bytes += seen.size_bytes
+            report.records += seen.records
+            report.bad += seen.bad
+    log_goes_on = bool(left) or not pieces or pieces[-1].to_phy_offset < _end(store.log)
+    listed = findings.end(live=live, log_goes_on=log_goes_on)
+    segments = list(reports.values())
+    return VerifyReport(
+        sum(report.size_bytes for report in segments),
+        sum(report.records for report in segments),
+        segments,
+        listed,
+        time.monotonic() - verifier.started,
+        findings.counts,
+        left,
+    )
 
 
-def _verify_segment(
-    store: Store, segment: Segment, tables: Iterator[FrameTable], progress: Callable[[int], None]
-) -> SegmentReport:
-    report = SegmentReport(segment.name, segment.size_bytes)
-    file = store.relative(segment.path)
-    at = segment.phy_offset
-    for table in tables:
-        report.records += table.message_count
-        report.bad += int(np.count_nonzero(table.messages & np.isin(table.code, _BAD_CODES)))
-        report.found.add(table, file)
-        progress(table.end_phy_offset - at)
-        at = table.end_phy_offset
-    return report
+@dataclass(slots=True)
+class _Seen:
+    """What was found in a piece. ``found`` is None if there was no time for it; ``left`` is what there was no time for."""
+
+    found: LogFindings | None = None
+    left: Piece | None = None
+    size_bytes: int = 0
+    records: int = 0
+    bad: int = 0
+
+
+class _Verifier:
+    """Looks at pieces, some of them at the same time."""
+
+    def __init__(
+        self,
+        store: Store,
+        pieces: Sequence[Piece],
+        max_seconds: float | None,
+        on_progress: Callable[[int], None] | None,
+    ) -> None:
+        self.started = time.monotonic()
+        self._store = store
+        self._first = pieces[0] if pieces else None
+        self._deadline = None if max_seconds is None else self.started + max_seconds
+        self._on_progress = on_progress
+        self._walked = 0
+        self._lock = Lock()
+
+    def look(self, piece: Piece, tables: Iterator[FrameTable]) -> _Seen:
+        if piece is not self._first and self._is_late:
+            return _Seen(left=piece)
+        seen = _Seen(LogFindings())
+        assert seen.found is not None
+        file = self._store.relative(piece.segment.path)
+        begins_with_frame = piece.chained or piece.from_phy_offset == piece.segment.phy_offset
+        at = first = piece.from_phy_offset
+        for number, table in enumerate(tables if begins_with_frame else without_rest(piece, tables)):
+            if number == 0:
+                at = first = int(table.phy_offset[0])
+            seen.records += table.message_count
+            seen.bad += int(np.count_nonzero(table.messages & np.isin(table.code, _BAD_CODES)))
+            seen.found.add(table, file)
+            self._tell_progress(table.end_phy_offset - at)
+            at = table.end_phy_offset
+            if self._is_late and at < piece.to_phy_offset:
+                # What may be damage or the tail is looked at again, with what follows it.
+                held_from = seen.found.put_back()
+                at = at if held_from is None else held_from
+                seen.left = piece._replace(from_phy_offset=at, chained=True)
+                break
+        else:
+            at = min(at, piece.segment.end_phy_offset, piece.to_phy_offset)  # its last frame may reach out of a piece
+        seen.size_bytes = max(at - first, 0)
+        return seen
+
+    @property
+    def _is_late(self) -> bool:
+        return self._deadline is not None and time.monotonic() >= self._deadline
+
+    def _tell_progress(self, size_bytes: int) -> None:
+        if self._on_progress is not None:
+            with self._lock:
+                self._walked += size_bytes
+                self._on_progress(self._walked)
+
+
+def _gap_before(log: SegmentSequence, segment: Segment) -> int:
+    """Bytes that are missing between a segment and the one in front of it."""
+    number = log.segments.index(segment)
+    return max(segment.phy_offset - nominal_end(log, log.segments[number - 1]), 0) if number else 0
+
+
+def _end(log: SegmentSequence) -> int:
+    return nominal_end(log, log.segments[-1]) if log.segments else 0

@@ -6,7 +6,7 @@ which segments are walked together, nor on where windows are cut.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, TypeVar
@@ -98,27 +98,49 @@ def scan_log(
             on_progress(done)
 
 
-def map_segments(
-    store: Store, work: Callable[[Segment, Iterator[FrameTable]], Result], options: ScanOptions, *, jobs: int = 1
-) -> Iterator[tuple[Segment, Result]]:
-    """``work`` over the tables of each segment, ``jobs`` segments side by side; results in log order.
+class Piece(NamedTuple):
+    """A part of a segment: the frames whose first byte lies in [from, to).
 
-    The kernel gives up the interpreter lock, so threads do. ``work`` must not touch what another segment's touches.
+    ``chained`` says that a frame ends at ``from_phy_offset``; at the segment's start it does anyway.
+    """
+
+    segment: Segment
+    from_phy_offset: int
+    to_phy_offset: int
+    chained: bool = False
+
+
+def map_pieces(
+    store: Store,
+    pieces: Sequence[Piece],
+    work: Callable[[Piece, Iterator[FrameTable]], Result],
+    options: ScanOptions,
+    *,
+    jobs: int = 1,
+) -> Iterator[tuple[Piece, Result]]:
+    """``work`` over the tables of each piece, ``jobs`` pieces side by side; results in the order of the pieces.
+
+    The kernel gives up the interpreter lock, so threads do. ``work`` must not touch what another piece's touches.
     """
     segments = store.log.segments
 
-    def one(segment: Segment) -> Result:
+    def tables(of: Store, piece: Piece, how: ScanOptions) -> Iterator[FrameTable]:
+        segment, start, stop, chained = piece
+        to_phy_offset = None if stop >= nominal_end(of.log, segment) else stop
+        return scan_segment(of, segment, how, start, to_phy_offset, chained=chained)
+
+    def one(piece: Piece) -> Result:
         with Store(store.settings) as own:  # descriptors are not shared between threads
             own.__dict__["log"] = SegmentSequence([], own.cache, store.log.file_size_bytes, listed=(list(segments), []))
-            return work(segment, scan_segment(own, segment, side_by_side))
+            return work(piece, tables(own, piece, side_by_side))
 
     side_by_side = replace(options, read_ahead=False)  # one thread reads while another walks as it is
     if jobs <= 1:
-        for segment in segments:
-            yield segment, work(segment, scan_segment(store, segment, options))
+        for piece in pieces:
+            yield piece, work(piece, tables(store, piece, options))
         return
     with ThreadPoolExecutor(jobs) as pool:
-        yield from zip(segments, pool.map(one, segments), strict=True)
+        yield from zip(pieces, pool.map(one, pieces), strict=True)
 
 
 def scan_segment(
@@ -273,7 +295,8 @@ def hole_table(phy_offset: int, size_bytes: int) -> FrameTable:
     return range_table(_Open(FrameKind.HOLE, FrameCode.OK, phy_offset, size_bytes))
 
 
-def _select(table: FrameTable, mask: Any) -> FrameTable:
+def select(table: FrameTable, mask: Any) -> FrameTable:
+    """The rows of a mask, with their keys."""
     columns = {name: getattr(table, name)[mask] for name in ROW_COLUMNS}
     keep = mask[table.key_row]
     new_row = np.cumsum(mask) - 1
@@ -285,7 +308,7 @@ def _select(table: FrameTable, mask: Any) -> FrameTable:
 def _cut(table: FrameTable, to_phy_offset: int | None) -> FrameTable:
     if to_phy_offset is None or not len(table) or table.phy_offset[-1] < to_phy_offset:
         return table
-    return _select(table, table.phy_offset < to_phy_offset)
+    return select(table, table.phy_offset < to_phy_offset)
 
 
 def _without_stale(store: Store, table: FrameTable) -> FrameTable:
@@ -305,4 +328,4 @@ def _without_stale(store: Store, table: FrameTable) -> FrameTable:
     runs = stale & np.r_[False, stale[:-1]]  # every stale row that follows a stale row
     first = np.maximum.accumulate(np.where(runs, 0, np.arange(len(runs))))
     np.add.at(table.size_bytes, first[runs], table.size_bytes[runs].copy())
-    return _select(table, ~runs)
+    return select(table, ~runs)

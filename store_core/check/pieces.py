@@ -1,0 +1,110 @@
+"""Which parts of the log a verification looks at: all of it, a range, or a random share."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from store_core.errors import UsageError
+from store_core.kernel.codes import FrameKind
+from store_core.layout import record
+from store_core.scan.frames import FrameTable
+from store_core.scan.log import Piece, ScanOptions, nominal_end, scan_segment, select
+from store_core.storage.sequence import Segment
+from store_core.storage.store import Store
+
+_SAMPLE_SIZE_BYTES: Final = 16 << 20  # much longer than a record, so that few windows begin in one for long
+_LEAST_SAMPLE_SIZE_BYTES: Final = 64 << 10
+_LEAST_SAMPLES: Final = 64  # of a log, were all of them taken
+# A piece that begins inside a record cannot tell the record's rest from damage.
+_LONGEST_REST_BYTES: Final = record.DEFAULT_MAX_MESSAGE_SIZE_BYTES + record.RECORD_OVERHEAD_LIMIT_BYTES
+
+
+def whole_log(store: Store) -> list[Piece]:
+    """A piece for each segment."""
+    return [Piece(segment, segment.phy_offset, nominal_end(store.log, segment), True) for segment in store.log.segments]
+
+
+def log_range(store: Store, from_phy_offset: int | None, to_phy_offset: int | None) -> list[Piece]:
+    """Pieces with the frames whose first byte lies in [from, to), the first one found by a walk from its segment's start.
+
+    Raises UsageError for a range outside the log.
+    """
+    pieces = []
+    is_inside = not store.log.segments
+    for whole in whole_log(store):
+        start = max(whole.from_phy_offset, from_phy_offset or 0)
+        stop = whole.to_phy_offset if to_phy_offset is None else min(whole.to_phy_offset, to_phy_offset)
+        if start >= stop:
+            continue
+        is_inside = True
+        if start > whole.from_phy_offset:
+            start, chained = _first_frame(store, whole.segment, start)
+            pieces += [Piece(whole.segment, start, stop, chained)] if start < stop else []
+        else:
+            pieces.append(whole._replace(to_phy_offset=stop))
+    if not is_inside:
+        log = store.log
+        span = f"from {log.min_phy_offset} to {nominal_end(log, log.segments[-1])}"
+        raise UsageError("the range is outside the log", to_do=f"the log reaches {span}")
+    return pieces
+
+
+def _first_frame(store: Store, segment: Segment, phy_offset: int) -> tuple[int, bool]:
+    """Where the first frame at or behind an offset starts, and whether that is where another one ends."""
+    end, chained = phy_offset, False
+    for table in scan_segment(store, segment, ScanOptions(check_crc=False, properties=False), None, phy_offset):
+        if len(table):
+            end, chained = table.end_phy_offset, table.kind[-1] in (FrameKind.MESSAGE, FrameKind.BLANK)
+    return (max(end, phy_offset), True) if chained else (phy_offset, False)
+
+
+def random_pieces(store: Store, share: float, seed: int | None = None) -> list[Piece]:
+    """Random windows of the log, together about ``share`` (above 0, at most 1) of it and at least one; neighbours are joined.
+
+    ``seed`` makes the choice repeatable. Raises UsageError for a share out of range.
+    """
+    if not 0 < share <= 1:
+        raise UsageError(f"a share of {share:.3%} is no sample", to_do="give more than 0% and at most 100%")
+    size = min(max(store.log.size_bytes // _LEAST_SAMPLES, _LEAST_SAMPLE_SIZE_BYTES), _SAMPLE_SIZE_BYTES)
+    windows = [
+        Piece(whole.segment, start, min(start + size, whole.to_phy_offset), start == whole.from_phy_offset)
+        for whole in whole_log(store)
+        for start in range(whole.from_phy_offset, whole.to_phy_offset, size)
+    ]
+    count = min(len(windows), max(1, round(share * len(windows))))
+    chosen = sorted(random.Random(seed).sample(range(len(windows)), count))
+    pieces: list[Piece] = []
+    for window in (windows[number] for number in chosen):
+        last = pieces[-1] if pieces else None
+        if last is not None and last.segment is window.segment and last.to_phy_offset == window.from_phy_offset:
+            pieces[-1] = last._replace(to_phy_offset=window.to_phy_offset)
+        else:
+            pieces.append(window)
+    return pieces
+
+
+def without_rest(piece: Piece, tables: Iterator[FrameTable]) -> Iterator[FrameTable]:
+    """The tables of a piece without what is in front of its first frame, where that may be the rest of a record."""
+    held: list[FrameTable] = []
+    for table in tables:
+        frames = np.flatnonzero((table.kind == FrameKind.MESSAGE) | (table.kind == FrameKind.BLANK))
+        if not len(frames):
+            held.append(table)
+            continue
+        first = int(frames[0])
+        if int(table.phy_offset[first]) - piece.from_phy_offset > _LONGEST_REST_BYTES:
+            yield from held
+        elif first:
+            table = select(table, np.arange(len(table)) >= first)
+        yield table
+        yield from tables
+        return
+    if held and (
+        held[-1].end_phy_offset - piece.from_phy_offset > _LONGEST_REST_BYTES
+        or all((table.kind == FrameKind.ZEROS).all() for table in held)
+    ):
+        yield from held

@@ -1,0 +1,86 @@
+"""Reading ahead changes nothing: the same rows from windows of any length, read by a thread or not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from store_core.kernel.codes import FrameKind
+from store_core.scan.log import ScanOptions, scan_log
+from store_core.storage.store import Store
+from tests.conftest import GoldenStore
+from tests.damage import Damageable
+
+WINDOWS = (997, 4096, 50_000)
+
+
+def rows(root: Path, options: ScanOptions, start: int | None = None) -> Iterator[tuple[int, int, int, int, bytes]]:
+    with Store.open(root) as store:
+        for table in scan_log(store, from_phy_offset=start, options=options):
+            for row in table.rows():
+                body = table.body(row) if table.kind[row] == FrameKind.MESSAGE else b""
+                place = int(table.phy_offset[row]), int(table.size_bytes[row])
+                yield int(table.kind[row]), int(table.code[row]), *place, body
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("name", ["load-533", "clean-540", "crash-497"])
+def test_the_same_rows(golden: GoldenStore, name: str, window: int) -> None:
+    root = golden(name)
+    plain = list(rows(root, ScanOptions(read_ahead=False)))
+    assert list(rows(root, ScanOptions(window_size_bytes=window))) == plain
+    assert list(rows(root, ScanOptions(window_size_bytes=window), 20_001)) == list(
+        rows(root, ScanOptions(read_ahead=False), 20_001)
+    )
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_the_same_rows_of_a_damaged_log(damageable: Callable[..., Damageable], window: int) -> None:
+    store = damageable("load-533")
+    for number in range(20, 2000, 300):
+        store.zero(store.message(number)["phyOffset"] + 3, 700)
+        store.flip(record=number + 100, field="size_bytes", byte=2)
+    plain = list(rows(store.root, ScanOptions(read_ahead=False)))
+    assert list(rows(store.root, ScanOptions(window_size_bytes=window))) == plain
+
+
+def test_runs_have_the_same_messages_and_ends(damageable: Callable[..., Damageable]) -> None:
+    store = damageable("load-533")
+    store.flip(record=500, field="body")
+    cut = store.message(1200)["phyOffset"] + 1
+    with Store.open(store.root) as opened:
+        for stop in (None, cut):
+            for window in WINDOWS:
+                options = ScanOptions(window_size_bytes=window)
+                single = list(scan_log(opened, to_phy_offset=stop, options=options))
+                runs = list(scan_log(opened, to_phy_offset=stop, options=replace(options, runs=True)))
+                count = sum(int(table.messages.sum()) for table in single)
+                assert [sum(t.message_count for t in tables) for tables in (single, runs)] == [count, count]
+                assert runs[-1].end_phy_offset == single[-1].end_phy_offset
+                spans = [(int(t.phy_offset[r]), int(t.size_bytes[r])) for t in runs for r in t.rows()]
+                assert all(start + size == following for (start, size), (following, _) in pairwise(spans))
+
+
+def test_the_thread_ends_with_the_scan(golden: GoldenStore) -> None:
+    before = threading.active_count()
+    with Store.open(golden("load-533")) as store:
+        tables = scan_log(store, options=ScanOptions(window_size_bytes=4096))
+        next(tables)
+        assert threading.active_count() == before + 1
+        tables.close()
+        assert threading.active_count() == before
+
+
+def test_a_file_that_shrinks_under_the_scan(damageable: Callable[..., Damageable]) -> None:
+    store = damageable("load-533")
+    with Store.open(store.root) as opened:
+        tables = scan_log(opened, options=ScanOptions(window_size_bytes=4096))
+        first = next(tables)
+        store.cut(segment=0, size_bytes=first.end_phy_offset)
+        kinds = {int(kind) for table in tables for kind in table.kind}
+    assert kinds >= {FrameKind.MESSAGE, FrameKind.DAMAGE}
