@@ -52,12 +52,17 @@ def make(root: Path, *, log_bytes: int, body_bytes: int, topics: int, queues: in
 class Contestant:
     """A loaded store of the real code that answers questions (java/Contestant.java), and what its start took."""
 
-    def __init__(self, root: Path, *, serve: bool = True) -> None:
-        """``serve``: start the store, so that it answers more than scans."""
+    def __init__(self, root: Path, *, serve: bool = True, properties: str = PROPERTIES) -> None:
+        """``serve``: start the store, so that it answers more than scans. ``properties``: the broker's."""
         self._home = tempfile.TemporaryDirectory(prefix="rmqctl-contestant-")
         home = Path(self._home.name)
         self._process = subprocess.Popen(
-            [*_java(home, f"-Dserve={str(serve).lower()}"), "Contestant", str(root), str(_properties(home))],
+            [
+                *_java(home, f"-Dserve={str(serve).lower()}"),
+                "Contestant",
+                str(root),
+                str(_properties(home, properties)),
+            ],
             env=oracle.java_environment(home),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -97,9 +102,9 @@ class Contestant:
         self.close()
 
 
-def _properties(home: Path) -> Path:
+def _properties(home: Path, text: str = PROPERTIES) -> Path:
     path = home / "broker.properties"
-    path.write_text(PROPERTIES)
+    path.write_text(text)
     return path
 
 

@@ -77,7 +77,7 @@ def main() -> None:
                     ("broker", ask_broker, (made, real)),
                 ]
                 for name, ask, those in turns if number % 2 else turns[::-1]:
-                    both = ask(*those, number, decode=decode)
+                    both = ask(*those, 2 * number + decode, decode=decode)  # other keys each time
                     if number >= 0:
                         for part, value in zip(("p50", "p99"), both, strict=True):
                             times.setdefault(f"{name} {kind} {part}", []).append(value)

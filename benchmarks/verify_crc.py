@@ -56,7 +56,7 @@ def warm(made: Made, rounds: int) -> tuple[contest.Times, list[contest.Row]]:
     with ExitStack() as stack:
         contestants = {ONE: ours(made, 1), TWO: ours(made, 2), **plain_reads(made.segments)}
         if broker.is_available():
-            real = stack.enter_context(broker.Contestant(made.root))
+            real = stack.enter_context(broker.Contestant(made.root, serve=False))
             contestants[BROKER] = lambda: float(real.ask("scan")[0])
         times = contest.interleave(contestants, rounds)
     rows = [contest.ratio(name, times, CAT, ONE, (">=", 0.8))]

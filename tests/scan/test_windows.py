@@ -72,7 +72,7 @@ def test_the_thread_ends_with_the_scan(golden: GoldenStore) -> None:
         tables = scan_log(store, options=ScanOptions(window_size_bytes=4096))
         next(tables)
         assert threading.active_count() == before + 1
-        tables.close()
+        del tables
         assert threading.active_count() == before
 
 
