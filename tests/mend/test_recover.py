@@ -8,10 +8,13 @@ from typing import Final
 
 import pytest
 
+from store_core.codec.hosts import host_bytes
+from store_core.codec.record import encode_record
 from store_core.errors import FailedError
 from store_core.mend.undo import undo
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore, StoreCopy, differences
+from tests.damage import Damageable
 from tests.mend.recovering import VERSIONS, Opener, apply_to, assert_kept, harm, places
 from tests.surgery import Exit
 
@@ -166,3 +169,39 @@ def test_a_healthy_store_after_a_crash_only_loses_abort(store_copy: StoreCopy, o
     root = store_copy("load-533", "crash")
     recovery = opener_of("load-533").recover(root)
     assert [(str(step.op), step.path) for step in recovery.plan.steps] == [("remove file", "abort")]
+
+
+def test_two_small_holes_beside_one_record_are_closed_as_one(
+    damageable: Callable[..., Damageable], opener_of: OpenerOf
+) -> None:
+    """Neither has room for a record, so both would take the readable one between them: it is given up, once, and said."""
+    store = damageable("load-533")
+    number = next(n for n, m in enumerate(store.truth["messages"]) if n > 900 and m["storeSize"] > 320)
+    message = store.message(number)
+    at, size = message["phyOffset"], message["storeSize"]
+    host = host_bytes("127.0.0.1:1")
+
+    def record(body: bytes) -> bytes:
+        return encode_record(
+            topic=message["topic"],
+            body=body,
+            properties={},
+            queue_id=message["queueId"],
+            queue_offset=message["queueOffset"],
+            phy_offset=at + 50,
+            born_timestamp_ms=1,
+            born_host=host,
+            store_timestamp_ms=message["storeTimestamp"],
+            store_host=host,
+        )
+
+    store.write(at, b"\1" * 50 + record(b"x" * (size - 110 - len(record(b"")))) + b"\2" * 60)
+    recovery = opener_of("load-533").recover(store.root)
+    lost = {(message["topic"], message["queueId"], message["queueOffset"])}
+    assert (places(recovery.given_up), places(recovery.lost)) == (lost, lost)
+    assert [(s.offset, s.size_bytes) for s in recovery.plan.steps if s.path.startswith("commitlog")] == [
+        (at % store.segment_size_bytes, size)
+    ]
+    apply_to(recovery, store.root)
+    assert opener_of("load-533").recover(store.root).plan.steps == ()
+    assert {f.code for f in opener_of("load-533").check(store.root)} == {"L016"}
