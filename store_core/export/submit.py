@@ -32,12 +32,12 @@ _PROGRAM: Final = "store_core.export.spark_job"
 _PACKAGE: Final = "store_core"
 _LINES_KEPT: Final = 200
 _PATIENCE_SECONDS: Final = 15
-_DEFAULTS: Final = {
+DEFAULTS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "WARN",
 }
-_LOCAL_DEFAULTS: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+LOCAL_DEFAULTS: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 Say = Callable[[str], None]
 
@@ -69,19 +69,30 @@ class SparkRunner:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, *_: object) -> None:
+        self._stop(patience_seconds=_PATIENCE_SECONDS)
+
+    def _stop(self, patience_seconds: float) -> None:
+        """End Spark, if it runs; a later run starts it again."""
+        connection, self._connection = self._connection, None
+        process, self._process = self._process, None
         try:
-            if self._connection is not None:
-                self._connection.close()
-            if self._process is not None:
-                _end(self._process, patience_seconds=0 if kind is not None else _PATIENCE_SECONDS)
+            if connection is not None:
+                connection.close()
+            if process is not None:
+                _end(process, patience_seconds)
         finally:
             self._opened.close()
 
     def run(self, tasks: Sequence[Task], on_walked: Callable[[int], None]) -> list[Piece]:
-        """As ``export.Runner.run``."""
-        if not tasks:
-            return []
+        """As ``export.Runner.run``. Where it raises, Spark is ended first, so that no task goes on writing."""
+        try:
+            return self._run(tasks, on_walked) if tasks else []
+        except BaseException:
+            self._stop(patience_seconds=0)
+            raise
+
+    def _run(self, tasks: Sequence[Task], on_walked: Callable[[int], None]) -> list[Piece]:
         connection = self._connection or self._start()
         walked = 0
         try:
@@ -118,8 +129,8 @@ class SparkRunner:
                 start_new_session=True,  # a Ctrl-C is for us: we end it
             )
         threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
-        local = _LOCAL_DEFAULTS if self._is_local else {}
-        self._connection.send(Start(self._master, (*({**_DEFAULTS, **local} | dict(self._conf)).items(),), scratch))
+        local = LOCAL_DEFAULTS if self._is_local else {}
+        self._connection.send(Start(self._master, (*({**DEFAULTS, **local} | dict(self._conf)).items(),), scratch))
         return self._connection
 
     @property

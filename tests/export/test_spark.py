@@ -14,15 +14,18 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from store_core.errors import FailedError, NotAStoreError
 from store_core.export.export import Walked
 from store_core.export.java import brought_java_home, java_home
 from store_core.export.piece import Piece
+from store_core.export.schema import MESSAGE_COLUMNS, TIME
 from store_core.export.splits import Task
-from store_core.export.submit import SparkRunner
+from store_core.export.submit import DEFAULTS, LOCAL_DEFAULTS, SparkRunner
 from store_core.read.log import LogFilter
+from tests import stores
 from tests.conftest import DamagedStore, GoldenStore
 from tests.export.exports import export_one, ranges_of, table_of, without_seconds
 
@@ -217,3 +220,48 @@ def test_a_standalone_cluster_without_the_package_gives_the_same(damaged: Damage
         with SparkRunner(url, conf, note=notes.append) as runner:
             assert_same(damaged("load-533", "flip-body-mid"), runner, tmp_path, 300_000)
     assert notes == ["executors have no compiled kernel and run its Python twin: install rmqctl there for speed"]
+
+
+def test_spark_reads_an_export_with_its_types(
+    golden: GoldenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark.sql import SparkSession
+
+    if (home := java_home()) is not None:
+        monkeypatch.setenv("JAVA_HOME", str(home))
+    export_one(golden("clean-533"), tmp_path / "out", split_size_bytes=100_000)
+    builder = SparkSession.builder.master("local[2]").config("spark.sql.session.timeZone", "UTC")
+    for key, value in [*DEFAULTS.items(), *LOCAL_DEFAULTS.items(), *_SMALL]:
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    try:
+        frame = session.read.parquet(str(tmp_path / "out" / "data"))
+        types = {field.name: field.dataType.simpleString() for field in frame.schema}
+        assert types == {column.name: SPARK_TYPES.get(str(column.type), str(column.type)) for column in MESSAGE_COLUMNS}
+        rows = frame.selectExpr(
+            "phy_offset", "unix_millis(store_time)", "size(keys)", "properties['TAGS']", "sha2(body, 256)"
+        ).orderBy("phy_offset")
+        told = [
+            (
+                m["phyOffset"],
+                m["storeTimestamp"],
+                len(m["properties"].get("KEYS", "").split()),
+                m["properties"].get("TAGS"),
+                m.get("plainSha256", m["bodySha256"]),
+            )
+            for m in stores.truth("clean-533")["messages"]
+        ]
+        assert [tuple(row) for row in rows.collect()] == told
+        assert session.read.parquet(str(tmp_path / "out" / "quarantine")).count() == 0
+    finally:
+        session.stop()
+
+
+SPARK_TYPES = {
+    "int64": "bigint",
+    "int32": "int",
+    "bool": "boolean",
+    str(TIME): "timestamp",
+    str(pa.list_(pa.string())): "array<string>",
+    str(pa.map_(pa.string(), pa.string())): "map<string,string>",
+}
