@@ -111,7 +111,9 @@ def test_a_process_killed_at_random_moments(tmp_path: Path) -> None:
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
-            for _ in range(chance.randrange(120)):  # it goes on while it is being killed, so the moment is never the same
+            for _ in range(
+                chance.randrange(120)
+            ):  # it goes on while it is being killed, so the moment is never the same
                 process.stdout.readline()
             process.send_signal(signal.SIGKILL)
         journal = unfinished(root)
