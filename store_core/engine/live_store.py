@@ -95,7 +95,10 @@ def _outside(settings: Settings) -> list[Path]:
 
 
 class LiveStore:
-    """Made by ``open_for_writing``. ``rules`` are those of ``version``, the release that is written like."""
+    """Made by ``open_for_writing``. ``rules`` are those of ``version``, the release that is written like.
+
+    ``store`` is the store as it was listed when it was opened: files that were made since are not in it.
+    """
 
     def __init__(self, store: Store, writer: Writer, options: WriteOptions) -> None:
         self.store = store

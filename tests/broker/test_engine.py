@@ -15,6 +15,7 @@ from store_core.engine.progress import commit_offset
 from store_core.engine.put import put
 from store_core.engine.record import Stored
 from store_core.engine.transactions import commit
+from store_core.errors import StoreInUseError
 from store_core.read.progress import read_progress
 from tests import stores
 from tests.broker import oracle
@@ -158,6 +159,8 @@ def test_a_broker_delivers_it_to_a_real_consumer(
         assert commit(live, half.phy_offset).status == PutStatus.PUT_OK
         commit_offset(live, "late_readers", topic, 0, ends[0])
     broker = running_broker(version, written.root, stores.properties_text(name))
+    with pytest.raises(StoreInUseError):
+        written.put(topic, b"beside a broker")
     deadline = time.monotonic() + 30
     while (pulled := broker.pull(topic))[f"{topic}-1"]["max"] <= ends[1] and time.monotonic() < deadline:
         time.sleep(0.5)

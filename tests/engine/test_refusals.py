@@ -20,6 +20,7 @@ from store_core.storage.settings import load_settings
 from tests import stores
 from tests.conftest import DamagedStore, StoreCopy
 from tests.engine.writing import Writable, Written
+from tests.recording import Killed, Primitive, RecordingOps
 
 Harm = Callable[[Path], object]
 END = 975542  # of load-533's log, in its last segment
@@ -117,6 +118,31 @@ def test_after_recover_it_can_be_written_to(damaged: DamagedStore, case: str) ->
     assert written.put("Calm_orders", b"again").stored is not None
     assert written.bodies("Calm_orders", 0, end) == [b"again"]
     assert written.problems() == []
+
+
+def test_an_interrupted_recover_is_finished_first(damaged: DamagedStore) -> None:
+    from store_core.mend.apply import apply
+    from store_core.mend.recover import recover
+
+    written = Written.of("load-533", damaged("load-533", "torn-tail"))
+    with written.store() as store:
+        plan = recover(store).plan
+    with pytest.raises(Killed):
+        apply(plan, written.root, ops=RecordingOps(written.root, fault=_killed_at_first_change()))
+    assert (written.root / "abort").exists()
+    assert written.put("Calm_orders").stored is not None
+    assert written.problems() == []
+
+
+def _killed_at_first_change() -> Callable[[Primitive], None]:
+    dead: list[Primitive] = []
+
+    def fault(primitive: Primitive) -> None:
+        if dead or (primitive.name == "write" and primitive.paths[0].startswith("commitlog")):
+            dead.append(primitive)
+            raise Killed
+
+    return fault
 
 
 def test_old_entries_behind_the_queues_end(store_copy: StoreCopy) -> None:
