@@ -20,6 +20,7 @@ from store_core.derive.index import IndexBuilder, IndexFileResult
 from store_core.derive.index_style import index_names, index_style
 from store_core.derive.queues import GapEntry, QueueBuilder
 from store_core.derive.spool import QueueSpooler
+from store_core.errors import FailedError
 from store_core.findings import Finding, finding
 from store_core.layout import paths, queue
 from store_core.mend.expired import expired_queue_files, last_number, queue_end, standing_index
@@ -75,7 +76,7 @@ class Derivation:
     """Queues and index built from a log. A context: its scratch files vanish with it.
 
     ``log_store`` is the store with the log as it will be; ``store`` the store as it is. ``include_bad_crc``: records
-    with a wrong body checksum count too, as dispatch takes them.
+    with a wrong body checksum count too, as dispatch takes them. Raises FailedError for queues in RocksDB.
     """
 
     def __init__(
@@ -87,6 +88,12 @@ class Derivation:
         batch_topics: Iterable[str] = (),
         include_bad_crc: bool = False,
     ) -> None:
+        if store.queues_in_rocksdb:
+            raise FailedError(
+                "the queues are kept in a RocksDB database",
+                path=str(store.root / paths.CONSUMEQUEUE),
+                to_do="commands that mend need queue files; those that only read the log work",
+            )
         self._store = store
         self._stack = ExitStack()
         self.sizes = index_sizes(store)

@@ -24,7 +24,6 @@ from tests.mend.recovering import Opener, apply_to, harm, is_queued, places
 SettingsOf = Callable[[str], Path]
 _START_MS: Final = 5000
 # What the real decoder says of a record, in the truth and in an outcome.
-_PULLED: Final = ("phyOffset", "bodySha256", "msgId")
 _SAME: Final = ("phyOffset", "storeSize", "topic", "queueId", "queueOffset", "bodySha256", "msgId", "properties")
 
 
@@ -145,11 +144,18 @@ def test_a_consumer_gets_every_other_message_once_and_new_ones_go_on(
     pulled = broker.pull(*topics)
     for name, queue in pulled.items():
         topic, _, queue_id = name.rpartition("-")
-        got = {m["queueOffset"]: m for m in queue["messages"]}
-        assert (list(got), queue["odd"]) == (list(range(queue["min"], queue["max"])), [])  # tombstones in their places
-        mine = [m for m in found.intact if is_queued(m) and (m["topic"], m["queueId"]) == (topic, int(queue_id))]
+        end = recovery.after.queues[topic][int(queue_id)].max_offset
+        # Behind it stands what the delay service has delivered since, for its time has come.
+        got = {m["queueOffset"]: m for m in queue["messages"] if m["queueOffset"] < end}
+        assert (list(got), queue["odd"]) == (list(range(queue["min"], end)), [])  # tombstones in their places
+        readable = [m for m in stores.truth(base)["messages"] if m in found.intact or m in found.changed]
+        mine = [m for m in readable if is_queued(m) and (m["topic"], m["queueId"]) == (topic, int(queue_id))]
         assert [n for n in got if (topic, int(queue_id), n) not in lost] == [m["queueOffset"] for m in mine]
-        for message in mine:
-            assert {n: got[message["queueOffset"]][n] for n in _PULLED} == {n: message[n] for n in _PULLED}
+        for message in mine:  # a client unpacks what was compressed
+            pulled_one = got[message["queueOffset"]]
+            assert pulled_one["phyOffset"] == message["phyOffset"]
+            assert pulled_one["bodySha256"] == message.get("plainSha256", message["bodySha256"])
     sent = broker.send(*topics)
-    assert {name: answer["queueOffset"] for name, answer in sent.items()} == {n: q["max"] for n, q in pulled.items()}
+    assert sent.keys() == pulled.keys()
+    assert all(answer["status"] == "SEND_OK" for answer in sent.values())
+    assert all(answer["queueOffset"] >= pulled[name]["max"] for name, answer in sent.items())
