@@ -1,0 +1,63 @@
+"""Writes docs/performance.md from the results of the contests.
+
+python -m benchmarks.report
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks import contest
+
+PAGE: Final = Path(__file__).parents[1] / "docs" / "performance.md"
+_INTRODUCTION: Final = """\
+# Speed and memory
+
+Written by `python -m benchmarks.report` from `benchmarks/results.json`. Every figure is a comparison with something in the same
+run: the disk, or the real broker's own store code in a JVM that has warmed up. Contestants take turns, round by round; a ratio is the
+median over the rounds, its least and greatest in brackets. The machine is a shared one, and its neighbours move seconds by a factor of
+two: compare ratios, not seconds. "Load" is the number of processes that wanted to run, ours among them, in the last minute and in the last five.
+
+Run one contest with the command under its heading (`--help` tells more; `--work FOLDER` keeps the stores for the next contest), and this
+page's writer after it. A contest makes its store with the real store code where there are a JDK and Maven, else with rmqctl's own encoder,
+and says which.
+"""
+
+
+def page(results: list[dict[str, Any]]) -> str:
+    return "\n".join([_INTRODUCTION, *(line for result in results for line in _section(result))])
+
+
+def _section(result: dict[str, Any]) -> Iterator[str]:
+    one, five = result["load"]
+    yield f"## {result['contest'].capitalize()}\n"
+    yield f"`{result['command']}`\n"
+    yield f"{result['store']}. {result['rounds']} rounds on {result['date']}, load {one:.1f}, {five:.1f}; {result['machine']}.\n"
+    yield "| Compared | Ratio | Goal | |\n|---|---|---|---|"
+    for row in result["rows"]:
+        verdict = {True: "met", False: "**missed**", None: ""}[row["met"]]
+        low, high = row["spread"]
+        if row["of"] and low == high == row["ratio"] and row["against"] in ("MB resident", "ratio"):
+            said, value = row["of"], f"{row['ratio']:.3g} {row['against'].replace('ratio', '')}".strip()
+        else:
+            said, value = f"{row['of']} / {row['against']}", f"{row['ratio']:.2f} [{low:.2f} … {high:.2f}]"
+        if "processor time" in row["contest"]:
+            said += ", processor time"
+        yield f"| {said} | {value} | {row['goal'].replace('>=', '≥').replace('<=', '≤')} | {verdict} |"
+    yield f"\n| | median {result['unit']} |\n|---|---|"
+    yield from (f"| {name} | {value:.4g} |" for name, value in result["medians"].items())
+    yield ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=__doc__)
+    parser.add_argument("--results", type=Path, default=contest.RESULTS)
+    told = parser.parse_args()
+    PAGE.write_text(page(contest.load_results(told.results)))
+
+
+if __name__ == "__main__":
+    main()
