@@ -43,18 +43,6 @@ def settle_first(ctx: Context, root: Path, *, wanted: bool) -> None:
         ctx.note(f"an interrupted {settled.kind or 'change'} ({settled.id}) was {settled.outcome}")
 
 
-def outside_roots(settings: Settings) -> list[Path]:
-    """Log folders outside the root that may be written to. Raises UsageError for those that were not named."""
-    unnamed = [path for path in settings.commitlog_paths if path not in settings.writable_commitlog_paths]
-    if unnamed:
-        raise UsageError(
-            "the log lies outside the store and is not written to",
-            path=", ".join(map(str, unnamed)),
-            to_do="add " + " ".join(f"--commitlog {path}" for path in unnamed),
-        )
-    return [path for path in settings.writable_commitlog_paths if not path.is_relative_to(settings.root)]
-
-
 def carry_out(
     ctx: Context,
     settings: Settings,
@@ -90,7 +78,7 @@ def apply_plan(ctx: Context, settings: Settings, plan: Plan) -> str:
     from store_core.mend.expect import work_size_bytes
 
     with ctx.progress("apply", work_size_bytes(plan)) as bar:
-        applied = apply(plan, settings.root, writable_roots=outside_roots(settings), on_progress=bar)
+        applied = apply(plan, settings.root, writable_roots=settings.writable_outside_paths(), on_progress=bar)
     ctx.note(f"done; `rmqctl undo {applied.undo_id} --apply` takes it back, `--forget` drops the kept bytes")
     return applied.undo_id
 

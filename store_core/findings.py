@@ -105,7 +105,7 @@ KINDS: Final = _table(
         "error",
         "missing segment",
         "A segment of the sequence is not there. Brokers jump over the hole and never say so; queue entries into it cannot be read.",
-        "Put the file back from a copy if there is one; else run `rmqctl recover`, which closes the hole.",
+        "Is a log folder missing (name the broker's properties file with `-c`)? Put the file back if there is a copy; else run `rmqctl recover`, which closes the hole.",
     ),
     Kind(
         "L007",

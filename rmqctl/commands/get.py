@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,7 @@ from rmqctl.messages import NoBody, RawBody, told, view_of
 from store_core.errors import FailedError
 
 if TYPE_CHECKING:
+    from store_core.codec.record import Message
     from store_core.findings import Finding
 
 
@@ -38,5 +39,21 @@ def get(
             to_do = "check id and topic" if topic else "no record starts there; name the topic if this is a unique key"
             raise FailedError(f"no message {identifier!r}", path=str(store.root), to_do=to_do)
         document = view.as_json(message, findings)
+        document["unique_key_parts"] = _parts(message)
     ctx.emit(document)
     return told(ctx, findings)
+
+
+def _parts(message: Message) -> dict[str, Any] | None:
+    """What a client's unique key tells: who made the message, and when. None for keys of another form."""
+    from store_core.codec.message_id import parse_unique_key
+
+    parts = parse_unique_key(message.unique_key or "", message.born_timestamp_ms)
+    if parts is None:
+        return None
+    return {
+        "address": parts.address,
+        "process_id": parts.process_id,
+        "made_timestamp_ms": parts.timestamp_ms,
+        "counter": parts.counter,
+    }

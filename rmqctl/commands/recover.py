@@ -15,7 +15,6 @@ from rmqctl.mending import (
     ApplyOption,
     SaveOption,
     carry_out,
-    outside_roots,
     plan_blocks,
     refuse_unconfirmed,
     settle_first,
@@ -59,7 +58,7 @@ def recover(
     settle_first(ctx, settings.root, wanted=apply and not predict)
     version = Version.parse(settings.broker_version) if settings.broker_version else None
     if apply:
-        outside_roots(settings)
+        settings.writable_outside_paths()
     with ctx.open_store() as store:
         if predict:
             return _predict(ctx, store, version)
@@ -72,6 +71,12 @@ def recover(
     if policy == "strict" and apply and lost_something:
         raise FailedError(
             "something is lost, and policy strict allows no loss", to_do="look at the dry run; use --policy keep"
+        )
+    if apply and recovery.plan.steps and not recovery.after.starts and not yes:
+        raise FailedError(
+            f"a broker would not start on what the plan leaves: {recovery.after.reason}",
+            path=str(settings.root),
+            to_do="mend that first, or add --yes to go on all the same",
         )
     refuse_unconfirmed(ctx, recovery.given_up, apply=apply, yes=yes)
     found = bool(recovery.plan.steps) or lost_something or any(f.severity != "info" for f in recovery.findings)

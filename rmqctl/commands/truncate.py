@@ -8,7 +8,7 @@ import typer
 
 from rmqctl.blocks import Facts, Table
 from rmqctl.context import Context
-from rmqctl.mending import LOST_COLUMNS, ApplyOption, SaveOption, carry_out, outside_roots, plan_blocks, settle_first
+from rmqctl.mending import LOST_COLUMNS, ApplyOption, SaveOption, carry_out, plan_blocks, settle_first
 
 
 def truncate(
@@ -30,7 +30,7 @@ def truncate(
     settings = ctx.settings()
     settle_first(ctx, settings.root, wanted=apply)
     if apply:
-        outside_roots(settings)
+        settings.writable_outside_paths()
     with ctx.open_store() as store, ctx.progress("scan", store.log.size_bytes) as bar:
         result = plan_truncation(store, phy_offset, on_progress=bar)
     document = {

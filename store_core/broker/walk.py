@@ -137,7 +137,7 @@ def _one(checked: Checked, rules: WalkRules) -> FrameTable:
         memoryview(window),
         row.phy_offset,
         [checked.topic],
-        **frame_columns([row]),
+        **frame_columns([row]),  # type: ignore[arg-type]  # the columns of FrameTable by name
         key_row=np.zeros(len(keys), np.uint32),
         key_hash=np.array(keys, np.int32),
     )

@@ -11,7 +11,7 @@ import numpy as np
 
 from store_core.check.log import LogFindings
 from store_core.check.pieces import whole_log, without_rest
-from store_core.findings import Finding
+from store_core.findings import Finding, finding
 from store_core.kernel.codes import FrameCode
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import Piece, ScanOptions, map_pieces, nominal_end
@@ -95,6 +95,8 @@ def verify_log(
             report.bad += seen.bad
     log_goes_on = bool(left) or not pieces or pieces[-1].to_phy_offset < _end(store.log)
     listed = findings.end(live=live, log_goes_on=log_goes_on)
+    if not store.log.segments:
+        listed.append(finding("S007", "there is no log file"))
     segments = list(reports.values())
     return VerifyReport(
         sum(report.size_bytes for report in segments),

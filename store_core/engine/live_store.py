@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Final, Literal
 
 from store_core.broker.versions import Version, behaviour_of
@@ -71,7 +70,7 @@ def open_for_writing(settings: Settings, options: WriteOptions | None = None) ->
     """
     Store.open(settings.root, settings).close()
     options = options or WriteOptions()
-    with changing(settings.root, _outside(settings), None, options.ops) as (writer, lock):
+    with changing(settings.root, settings.writable_outside_paths(), None, options.ops) as (writer, lock):
         settle(writer, lock)
         with Store.open(settings.root, settings) as store:
             if store.aborted:
@@ -83,15 +82,6 @@ def open_for_writing(settings: Settings, options: WriteOptions | None = None) ->
                 yield live
             finally:
                 live.close()
-
-
-def _outside(settings: Settings) -> list[Path]:
-    for path in settings.commitlog_paths:
-        if path not in settings.writable_commitlog_paths:
-            raise UsageError(
-                "the log lies outside the store and is not written to", path=str(path), to_do=f"add --commitlog {path}"
-            )
-    return [path for path in settings.writable_commitlog_paths if not path.is_relative_to(settings.root)]
 
 
 class LiveStore:

@@ -51,8 +51,7 @@ def broker_result(store: Store, behaviour: Behaviour, *, on_progress: Progress |
     kept = {segment.name for segment in start.log.segments}
     mended.removed += [s for s in mended.segments if s.name not in kept]
     mended.segments = [s for s in mended.segments if s.name in kept]
-    with TemporaryDirectory(prefix="rmqctl-") as scratch, Store(store.settings) as view:
-        view.__dict__["log"] = mended.log
+    with TemporaryDirectory(prefix="rmqctl-") as scratch, store.with_log(mended.log) as view:
         survey = survey_log(view)
         with Derivation(store, view, Path(scratch), batch_topics=batch_topics_of(store)) as derivation:
             result = BrokerResult(start, mended, survey, derivation)

@@ -23,6 +23,7 @@ from store_core.mend.aftermath import shadow_of
 from store_core.mend.content import Building, Built, Chunk, register_builder
 from store_core.mend.derived import Derivation, DerivedChanges, Progress
 from store_core.mend.draft import Draft
+from store_core.mend.guards import refuse_foreign_store
 from store_core.mend.outcome import Outcome
 from store_core.mend.plan import Plan
 from store_core.mend.predict import predict
@@ -53,6 +54,7 @@ def rebuild(store: Store, what: str, *, on_progress: Progress | None = None) -> 
     cannot be read the entry that stands is kept. Raises UsageError for an unknown part, FailedError where the
     log holds nothing to build from.
     """
+    refuse_foreign_store(store)
     parts = PARTS if what == "all" else (what,)
     if not set(parts) <= set(PARTS):
         raise UsageError(f"cannot rebuild {what!r}", to_do=f"one of {', '.join(PARTS)}, all")

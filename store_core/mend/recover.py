@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from store_core.broker.versions import Version, behaviour_of
+from store_core.check.store import check_store
 from store_core.errors import UsageError
 from store_core.findings import Finding
 from store_core.layout import paths
@@ -14,6 +15,7 @@ from store_core.mend.aftermath import outcome_after
 from store_core.mend.as_broker import broker_result
 from store_core.mend.content import Building, Built, Chunk, register_builder
 from store_core.mend.derived import Progress
+from store_core.mend.guards import refuse_foreign_store
 from store_core.mend.lost import LostRun, lost_runs
 from store_core.mend.outcome import Outcome
 from store_core.mend.plan import Plan
@@ -72,6 +74,7 @@ def recover(
     """
     if policy not in POLICIES:
         raise UsageError(f"unknown policy {policy!r}", to_do=f"one of {', '.join(POLICIES)}")
+    refuse_foreign_store(store)
     last_exit: Literal["clean", "crash"] = "crash" if store.aborted else "clean"
     prediction = predict(store, version, on_progress=on_progress)
     if policy == "broker":
@@ -87,7 +90,7 @@ def recover(
             plan,
             after,
             tuple(lost_runs(found.lost, found.unknown)),
-            (*found.survey.findings, *found.findings, *found.derivation.findings),
+            _findings(store, (*found.findings, *found.derivation.findings)),
             tuple(lost_runs(found.given_up)),
         )
 
@@ -100,7 +103,14 @@ def _as_broker(store: Store, prediction: Prediction, last_exit: Literal["clean",
         plan = replace(salvage_plan(store, found, Built(_BROKER_BUILDER, arguments)), policy="broker")
         after = _after(store, prediction.assumed, found)
         lost = prediction.outcome.lost
-        return Recovery(last_exit, prediction, plan, after, lost, tuple(result.derivation.findings))
+        findings = _findings(store, result.derivation.findings)
+        return Recovery(last_exit, prediction, plan, after, lost, findings)
+
+
+def _findings(store: Store, assumed: Iterable[Finding]) -> tuple[Finding, ...]:
+    """What is wrong with the store as it is, which the plan's steps answer, and what had to be assumed."""
+    checked = check_store(store).findings
+    return (*checked, *(found for found in assumed if found.code not in {known.code for known in checked}))
 
 
 def _after(store: Store, version: Version, found: Salvage) -> Outcome:

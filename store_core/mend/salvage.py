@@ -85,28 +85,28 @@ def salvage(store: Store, rules: WalkRules | None = None, *, on_progress: Progre
     rules = rules or WalkRules()
     survey, known = _survey(store, rules, on_progress)
     fences = _closed(survey.regions, known, property_crc=rules.property_crc)
-    with TemporaryDirectory(prefix="rmqctl-") as scratch, Store(store.settings) as view:
-        mended = mended_log(store, fences, survey.end_phy_offset)
-        view.__dict__["log"] = mended.log
-        with Derivation(store, view, Path(scratch), batch_topics=batch_topics_of(store)) as derivation:
-            found = Salvage(survey, fences, mended, derivation, property_crc=rules.property_crc)
-            if not survey.last_phy_offset and not survey.messages:
-                # Nothing at all can be read: a disk that is not mounted looks so, and queues may be all that is left.
-                found.findings.append(
-                    finding(
-                        "S007", f"the log holds no record, while {len(store.queues)} queues stand: nothing is changed"
-                    )
-                )
-                found.mended = MendedLog(store.log)
-                yield found
-                return
-            entries = _fill_gaps(store, found)
-            found.mended = mended_log(store, found.fences, survey.end_phy_offset)
-            _correct_own_offsets(store, found)
-            found.queue_changes = derivation.queue_changes(lambda key, number: entries.get((key, number)))
-            found.index_changes = derivation.index_changes()
-            _tell_lost(store, found)
+    mended = mended_log(store, fences, survey.end_phy_offset)
+    with (
+        TemporaryDirectory(prefix="rmqctl-") as scratch,
+        store.with_log(mended.log) as view,
+        Derivation(store, view, Path(scratch), batch_topics=batch_topics_of(store)) as derivation,
+    ):
+        found = Salvage(survey, fences, mended, derivation, property_crc=rules.property_crc)
+        if not survey.last_phy_offset and not survey.messages:
+            # Nothing at all can be read: a disk that is not mounted looks so, and queues may be all that is left.
+            found.findings.append(
+                finding("S007", f"the log holds no record, while {len(store.queues)} queues stand: nothing is changed")
+            )
+            found.mended = MendedLog(store.log)
             yield found
+            return
+        entries = _fill_gaps(store, found)
+        found.mended = mended_log(store, found.fences, survey.end_phy_offset)
+        _correct_own_offsets(store, found)
+        found.queue_changes = derivation.queue_changes(lambda key, number: entries.get((key, number)))
+        found.index_changes = derivation.index_changes()
+        _tell_lost(store, found)
+        yield found
 
 
 def _survey(
@@ -129,8 +129,7 @@ def _survey(
         assert segment is not None  # the blank was read from it
         at = blank.phy_offset - segment.phy_offset
         patches.setdefault(segment.path, []).append(Patch(at, at + PREFIX.size_bytes))
-    with Store(store.settings) as view:
-        view.__dict__["log"] = overlaid(store.log, patches, store.log.segments)
+    with store.with_log(overlaid(store.log, patches, store.log.segments)) as view:
         survey = survey_log(view, rules=rules)
     return survey, lost_by_queue_entries(store, survey.regions)
 

@@ -93,8 +93,8 @@ def _checkpoint_bytes(store: Store, found: Salvage) -> bytes | None:
 
 
 def outside_roots(store: Store) -> list[Path]:
-    """Log folders outside the root. A plan may name them all; whoever applies it says which may be written to."""
-    return [p for p in store.settings.commitlog_paths if not p.is_relative_to(store.root)]
+    """Log folders outside the root: a plan may name their files; applying it wants them to be named for writing."""
+    return list(store.settings.outside_paths)
 
 
 def settings_arguments(settings: Settings) -> dict[str, Any]:

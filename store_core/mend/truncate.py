@@ -22,6 +22,7 @@ from store_core.mend.aftermath import shadow_of
 from store_core.mend.content import Building, Built, Chunk, register_builder
 from store_core.mend.derived import Derivation, DerivedChanges, Progress
 from store_core.mend.draft import Draft
+from store_core.mend.guards import refuse_foreign_store
 from store_core.mend.lost import LostRun
 from store_core.mend.mended import MendedLog, mended_log
 from store_core.mend.outcome import Outcome
@@ -70,6 +71,7 @@ def truncate(store: Store, phy_offset: int, *, on_progress: Progress | None = No
     Raises UsageError for an offset that is no record boundary (the nearest one below is named), FailedError where the
     log is damaged before it.
     """
+    refuse_foreign_store(store)
     assert_boundary(store, phy_offset)
     with _cut(store, phy_offset, on_progress=on_progress) as cut:
         draft = Draft(store.root, writable_roots=outside_roots(store))
@@ -115,8 +117,7 @@ def assert_boundary(store: Store, phy_offset: int) -> None:
 @contextmanager
 def _cut(store: Store, phy_offset: int, *, on_progress: Progress | None = None) -> Iterator[_Cut]:
     mended = mended_log(store, [], phy_offset, cut=True)
-    with TemporaryDirectory(prefix="rmqctl-") as scratch, Store(store.settings) as view:
-        view.__dict__["log"] = mended.log
+    with TemporaryDirectory(prefix="rmqctl-") as scratch, store.with_log(mended.log) as view:
         survey = survey_log(view, on_progress=on_progress)
         if survey.regions:
             first = survey.regions[0]

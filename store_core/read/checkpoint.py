@@ -11,6 +11,7 @@ from store_core.errors import FailedError
 from store_core.findings import Finding, finding
 from store_core.layout import paths
 from store_core.layout.checkpoint import CHECKPOINT, SAFETY_MARGIN_MS
+from store_core.storage.files import open_read_only
 
 # The file is one page of which each generation of brokers uses more; a copy may hold no more than is used.
 _WHOLE_SIZES_BYTES: Final = frozenset(
@@ -41,7 +42,7 @@ def read_checkpoint(root: Path) -> Checkpoint:
     Raises FailedError if the file cannot be read.
     """
     try:
-        with open(root / paths.CHECKPOINT, "rb") as file:
+        with open(open_read_only(root / paths.CHECKPOINT), "rb") as file:
             data = file.read(CHECKPOINT.size_bytes)
     except FileNotFoundError:
         return Checkpoint(findings=(finding("C001", "the store has no checkpoint", file=paths.CHECKPOINT),))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from struct import Struct
 from typing import Final
 
+from store_core.codec.batch import BatchItem, split_inner_batch
 from store_core.codec.compression import BodyError, decompress
 from store_core.codec.record import Message, RecordError, body_crc, body_crc_ok, decode_record
 from store_core.layout import record
@@ -67,8 +67,6 @@ def read_store_timestamp_ms(log: SegmentSequence, phy_offset: int) -> int | None
 _SYS_FLAG: Final = record.HEAD.field_struct("sys_flag")
 _SYS_FLAG_AT: Final = record.HEAD.offset_of("sys_flag")
 _STORE_TIME: Final = record.STORE_TIME.struct
-_ITEM_HEAD: Final = record.BATCH_ITEM_HEAD.struct
-_ITEM_PROPERTIES_LENGTH: Final[Struct] = record.BATCH_ITEM_PROPERTIES_LENGTH.struct
 
 
 def is_rollback(data: bytes) -> bool:
@@ -121,46 +119,28 @@ def unwrapped(message: Message) -> Iterator[Message]:
 
     Place, times, hosts and ids are the record's. A record that is no batch, or whose body cannot be split, comes whole.
     """
-    items = _items(message) if needs_unwrap(message) else None
+    items = _items(message) if needs_unwrap(message) else []
     if not items:
         yield message
         return
     # An item has no checksum of its own: it is as good as the record's.
     crc_holds = body_crc_ok(message)
     plain_flags = message.sys_flag & ~(record.FLAG_COMPRESSED | record.FLAG_INNER_BATCH | record.FLAG_NEED_UNWRAP)
-    for number, (flag, body, properties) in enumerate(items):
+    for number, item in enumerate(items):
         yield replace(
             message,
-            flag=flag,
-            body=body,
-            body_crc=body_crc(body) if crc_holds else message.body_crc,
-            raw_properties=properties,
+            flag=item.flag,
+            body=item.body,
+            body_crc=body_crc(item.body) if crc_holds else message.body_crc,
+            raw_properties=item.raw_properties,
             sys_flag=plain_flags,
             queue_offset=message.queue_offset + number,
         )
 
 
-def _items(message: Message) -> list[tuple[int, bytes, bytes]] | None:
-    """(flag, body, property string) of every item; None where the body cannot be decompressed or split."""
+def _items(message: Message) -> list[BatchItem]:
+    """The items of a batch; none where the body cannot be decompressed or split."""
     try:
-        body = decompress(message.body, message.sys_flag)
+        return split_inner_batch(decompress(message.body, message.sys_flag))
     except BodyError:
-        return None
-    items = []
-    at = 0
-    while at < len(body):
-        if at + _ITEM_HEAD.size > len(body):
-            return None
-        size_bytes, _, _, flag, body_length = _ITEM_HEAD.unpack_from(body, at)
-        body_at = at + _ITEM_HEAD.size
-        length_at = body_at + body_length
-        end = at + size_bytes
-        if body_length < 0 or end > len(body) or length_at + _ITEM_PROPERTIES_LENGTH.size > end:
-            return None
-        properties_at = length_at + _ITEM_PROPERTIES_LENGTH.size
-        (properties_length,) = _ITEM_PROPERTIES_LENGTH.unpack_from(body, length_at)
-        if properties_length < 0 or properties_at + properties_length != end:
-            return None
-        items.append((flag, body[body_at:length_at], body[properties_at:end]))
-        at = end
-    return items
+        return []

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from store_core.layout import checkpoint, paths
+from store_core.storage.files import open_read_only
 from store_core.storage.store import Store
 
 
@@ -76,7 +77,7 @@ _OF_5: Final = checkpoint.CHECKPOINT.offset_of("master_flushed_offset")
 
 def _read(path: Path, size_bytes: int) -> bytes:
     try:
-        with open(path, "rb") as file:
+        with open(open_read_only(path), "rb") as file:
             return file.read(size_bytes)
     except OSError:
         return b""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections import OrderedDict
 from pathlib import Path
 
@@ -13,12 +14,19 @@ _NOATIME = getattr(os, "O_NOATIME", 0)
 
 
 def open_read_only(path: Path) -> int:
-    """A descriptor for reading; access times stay untouched where the system allows it."""
-    flags = os.O_RDONLY | os.O_CLOEXEC
+    """A descriptor for reading a regular file; access times stay untouched where the system allows it.
+
+    Raises OSError, also for a folder, a pipe or a device: none of them may keep a reader waiting.
+    """
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
     try:
-        return os.open(path, flags | _NOATIME)
+        fd = os.open(path, flags | _NOATIME)
     except PermissionError:
-        return os.open(path, flags)
+        fd = os.open(path, flags)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return fd
 
 
 class FileCache:

@@ -86,8 +86,8 @@ def list_folder(folder: Path) -> tuple[list[Segment], list[Stray]]:
 def derive_file_size_bytes(groups: Iterable[list[Segment]]) -> int | None:
     """The file size that names and lengths of one or several sequences tell, None if they do not.
 
-    A size is believed when it fits the most file names (which are multiples of it) and then the most lengths.
-    A gap between neighbouring names is a candidate too, so that one cut file does not decide.
+    A size is believed when most files have that length or stand that far apart, so that one cut or foreign file does not
+    decide; then when most names are multiples of it.
     """
     lengths: Counter[int] = Counter()
     steps: Counter[int] = Counter()
@@ -101,9 +101,8 @@ def derive_file_size_bytes(groups: Iterable[list[Segment]]) -> int | None:
         return None
 
     def fit(size: int) -> tuple[int, int, int]:
-        return sum(offset % size == 0 for offset in offsets), lengths[size] + steps[size], size
+        return lengths[size] + steps[size], sum(offset % size == 0 for offset in offsets), size
 
-    # A divisor of the real size fits all names as well; the lengths then decide.
     return max(candidates, key=fit)
 
 
@@ -123,6 +122,7 @@ class SegmentSequence:
         self.segments: tuple[Segment, ...] = tuple(self._without_duplicates(segments))
         self.configured_file_size_bytes = file_size_bytes
         self.derived_file_size_bytes = derive_file_size_bytes([list(self.segments)])
+        self.segments = tuple(self._on_the_grid(self.segments))
 
     def _list(self) -> tuple[list[Segment], list[Stray]]:
         segments: list[Segment] = []
@@ -133,6 +133,15 @@ class SegmentSequence:
             strays += others
         segments.sort(key=lambda s: s.phy_offset)
         return segments, strays
+
+    def _on_the_grid(self, segments: Iterable[Segment]) -> Iterator[Segment]:
+        """Without files that have neither a segment's name nor its length, although digits stand there."""
+        size = self.file_size_bytes
+        for segment in segments:
+            if size and segment.phy_offset % size and segment.size_bytes != size:
+                self.strays.append(Stray(segment.path, False, segment.size_bytes))
+            else:
+                yield segment
 
     def _without_duplicates(self, segments: list[Segment]) -> Iterator[Segment]:
         last: Segment | None = None

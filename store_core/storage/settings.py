@@ -32,6 +32,23 @@ class Settings:
     broker_version: str | None = None
     values: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def outside_paths(self) -> tuple[Path, ...]:
+        """Log folders that lie outside the root, links followed."""
+        root = os.path.realpath(self.root)
+        return tuple(p for p in self.commitlog_paths if not Path(os.path.realpath(p)).is_relative_to(root))
+
+    def writable_outside_paths(self) -> list[Path]:
+        """Log folders outside the root that were named for writing. Raises UsageError where one was not."""
+        unnamed = [path for path in self.outside_paths if path not in self.writable_commitlog_paths]
+        if unnamed:
+            raise UsageError(
+                "the log lies outside the store and is not written to",
+                path=", ".join(map(str, unnamed)),
+                to_do="add " + " ".join(f"--commitlog {os.path.realpath(path)}" for path in unnamed),
+            )
+        return list(self.outside_paths)
+
     def value(self, name: str, default: str = "") -> str:
         """A property of the broker's file as it stands there."""
         return self.values.get(name, default)
@@ -70,10 +87,16 @@ def load_settings(
 
     named = [rebased(p) for p in values.get("storePathCommitLog", "").split(_PATH_SEPARATOR) if p.strip()]
     read_only = [rebased(p) for p in values.get("readOnlyCommitLogStorePaths", "").split(_PATH_SEPARATOR) if p.strip()]
-    given = [_absolute(path) for path in commitlog]
-    named += [path for path in given if path not in named]
+    given = {Path(os.path.realpath(path)) for path in commitlog}
+    known = {Path(os.path.realpath(path)) for path in (*named, used / paths.COMMITLOG)}
+    named += [_absolute(path) for path in commitlog if Path(os.path.realpath(path)) not in known]
     logs = tuple(dict.fromkeys([*(named or [used / paths.COMMITLOG]), *(read_only if len(named) > 1 else [])]))
-    writable = tuple(p for p in logs if p not in read_only and (p.is_relative_to(used) or p in given))
+    inside = os.path.realpath(used)
+    writable = tuple(
+        path
+        for path in logs
+        if (real := Path(os.path.realpath(path))) in given or (path not in read_only and real.is_relative_to(inside))
+    )
     queue_file = _size(values, "mappedFileSizeConsumeQueue", "mapedFileSizeConsumeQueue")
     return Settings(
         root=used,

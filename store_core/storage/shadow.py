@@ -24,10 +24,18 @@ def lay_out_shadow(
     """
     shadow = folder / "store"
     skipped = {OURS, *left_out}
-    for path, folders, names in os.walk(root):
+    touched = {*new, *removed}
+    for path, folders, names in os.walk(root, followlinks=True):
         here = os.path.relpath(path, root)
         relative = "" if here == os.curdir else here + "/"
-        folders[:] = [name for name in folders if relative + name not in skipped]
+        # A linked folder in which nothing changes stays a link; so does one that leads back up.
+        kept = {
+            name
+            for name in folders
+            if os.path.islink(os.path.join(path, name)) and not any(t.startswith(f"{relative}{name}/") for t in touched)
+        }
+        names += sorted(kept.difference(name for name in folders if relative + name in skipped))
+        folders[:] = [name for name in folders if relative + name not in skipped and name not in kept]
         os.makedirs(shadow / here, exist_ok=True)
         for name in names:
             if relative + name not in new and relative + name not in removed:

@@ -70,6 +70,12 @@ class Store:
     def close(self) -> None:
         self.cache.close()
 
+    def with_log(self, log: SegmentSequence) -> Store:
+        """A store of its own that reads this log instead of its own one. Close it as any other."""
+        view = Store(self.settings)
+        view.__dict__["log"] = log
+        return view
+
     def relative(self, path: Path) -> str:
         """A path as findings and plans name it: from the root where it lies under it, else in full."""
         return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
