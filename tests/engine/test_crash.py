@@ -31,6 +31,7 @@ TOPICS = {
     "bcq-533": "Bcq_inner",
     "cqext-497": "Ext_orders",
     "propcrc-533": "Crc_orders",
+    "lmq-533": "Lmq_plain",
 }
 Act = Callable[[LiveStore, str], object]
 
@@ -118,11 +119,11 @@ def fill(written: Written, topic: str) -> None:
         while live.next_queue_offset(topic, 0) % 200:
             assert put(live, NewMessage(topic, b"", 0)).stored is not None
         while not _index_is_full(live):
-            assert put(live, NewMessage(topic.replace("_orders", "_audit"), b"", 0)).stored is not None
-        last = put(live, NewMessage(topic.replace("_orders", "_audit"), b"", 0)).stored
+            assert put(live, NewMessage(topic.replace("_plain", "_parent"), b"", 0)).stored is not None
+        last = put(live, NewMessage(topic.replace("_plain", "_parent"), b"", 0)).stored
         assert last is not None
         left = live.segment_size_bytes - (last.phy_offset + last.size_bytes) % live.segment_size_bytes
-        rest = NewMessage(topic.replace("_orders", "_audit"), b"x" * (left - 8 - last.size_bytes), 0)
+        rest = NewMessage(topic.replace("_plain", "_parent"), b"x" * (left - 8 - last.size_bytes), 0)
         assert put(live, rest).stored is not None
 
 
@@ -137,8 +138,8 @@ ACTS = [
     ("cqext-497", one),
     ("bcq-533", one),
     ("clean-540", delayed),
-    ("propcrc-533", to_a_new_topic),
-    ("propcrc-533", transaction),
+    ("lmq-533", to_a_new_topic),
+    ("lmq-533", transaction),
 ]
 
 
@@ -179,8 +180,8 @@ def test_a_power_cut_at_every_primitive(case_of: Callable[[str, Act], Case], nam
 def test_killed_while_segment_queue_and_index_go_on_to_new_files(
     case_of: Callable[[str, Act], Case], power: bool
 ) -> None:
-    case = case_of("propcrc-533", one)
-    fill(Written.of("propcrc-533", case.folder / "start" / "store"), "Crc_orders")
+    case = case_of("lmq-533", one)
+    fill(Written.of("lmq-533", case.folder / "start" / "store"), "Lmq_plain")
     case.record()
     made = [p.paths[0] for p in case.primitives if p.name == "create"]
     assert [path.split("/")[1] for path in made] == ["abort", "commitlog", "consumequeue", "index"]
@@ -226,9 +227,9 @@ def test_async_waits_for_no_disk_and_keeps_the_order(case_of: Callable[[str, Act
 
 def test_killed_inside_the_process_too(case_of: Callable[[str, Act], Case]) -> None:
     """As replayed above, with the process's own end in between: nothing is written behind the kill."""
-    case = case_of("propcrc-533", one)
+    case = case_of("lmq-533", one)
     case.record()
-    for n in range(0, len(case.primitives), 3):
+    for n in range(0, len(case.primitives), 4):
         written = case.fresh()
         ops = RecordingOps(case.folder / "base", kill_after=n, torn=True)
         with pytest.raises(Killed), open_for_writing(written.settings, WriteOptions(ops=ops)) as live:
