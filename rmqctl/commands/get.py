@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rmqctl.blocks import Facts
 from rmqctl.context import Context
 from rmqctl.messages import NoBody, RawBody, told, view_of
 from store_core.errors import FailedError
@@ -39,8 +40,8 @@ def get(
             to_do = "check id and topic" if topic else "no record starts there; name the topic if this is a unique key"
             raise FailedError(f"no message {identifier!r}", path=str(store.root), to_do=to_do)
         document = view.as_json(message, findings)
-        document["unique_key_parts"] = _parts(message)
-    ctx.emit(document)
+    parts = _parts(message)
+    ctx.emit(document, blocks=[Facts(document), *([Facts(parts, "What the unique key tells")] if parts else [])])
     return told(ctx, findings)
 
 

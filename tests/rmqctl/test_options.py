@@ -16,7 +16,7 @@ HOME = Path("~").expanduser()
 DEFAULTS: dict[str, Any] = {
     "stores": [],
     "config": None,
-    "commitlog": None,
+    "commitlog": [],
     "format": "json",
     "quiet": False,
     "verbose": False,
@@ -40,7 +40,7 @@ DEFAULTS: dict[str, Any] = {
         (["-s", "~/x"], {"stores": [[None, f"{HOME}/x"]]}),
         (["-c", "/b.conf"], {"config": "/b.conf"}),
         (["--config", "~/b.conf"], {"config": f"{HOME}/b.conf"}),
-        (["--commitlog", "/log"], {"commitlog": "/log"}),
+        (["--commitlog", "/log"], {"commitlog": ["/log"]}),
         (["-q"], {"quiet": True}),
         (["--quiet"], {"quiet": True}),
         (["-v"], {"verbose": True}),
