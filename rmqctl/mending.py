@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +18,7 @@ from store_core.findings import Finding
 if TYPE_CHECKING:
     from rmqctl.blocks import Block
     from store_core.mend.plan import Plan
+    from store_core.storage.lock import StoreLock
     from store_core.storage.settings import Settings
 
 ApplyOption = Annotated[bool, typer.Option("--apply", help="Carry the plan out. Without it nothing is changed.")]
@@ -26,21 +29,41 @@ LOST_COLUMNS = ("topic", "queue_id", "first_queue_offset", "last_queue_offset", 
 _MOST_STEPS_SHOWN = 20
 
 
-def settle_first(ctx: Context, root: Path, *, wanted: bool) -> None:
-    """Before a plan is made for applying: finish or take back what an interrupted rmqctl left, and say so."""
-    from store_core.mend.settle import finish_or_roll_back, unfinished
+@contextmanager
+def at_work(ctx: Context, settings: Settings, *, apply: bool) -> Iterator[StoreLock | None]:
+    """What stands around planning. With ``apply`` the store's lock is held from before the first look, so that the plan is
+    made from what it will be carried out on, and what an interrupted rmqctl left is finished or taken back.
+
+    Raises StoreInUseError where a broker or another rmqctl is at work.
+    """
+    root = settings.root
+    if not root.is_dir():
+        yield None
+    elif apply:
+        from store_core.mend.settle import changing, settle
+        from store_core.storage.journal import list_ids
+
+        ctx.open_store().close()
+        outside = settings.writable_outside_paths()
+        with changing(root, outside, None, None) as (writer, lock):
+            for settled in settle(writer, lock):
+                ctx.note(f"an interrupted {settled.kind or 'change'} ({settled.id}) was {settled.outcome}")
+            yield lock
+            if lock.created and not list_ids(root):  # nothing had to be changed, so nothing stays
+                lock.remove_file()
+    else:
+        _warn_of_others(ctx, root)
+        yield None
+
+
+def _warn_of_others(ctx: Context, root: Path) -> None:
+    from store_core.mend.settle import unfinished
     from store_core.storage.live import is_live
 
-    if not root.is_dir():
-        return
-    if not wanted:
-        if is_live(root).live:
-            ctx.warn("another process is at work on this store: what is read may change, and --apply is refused")
-        if (journal := unfinished(root)) is not None:
-            ctx.warn(f"an interrupted change ({journal.id}) waits here; the next command with --apply settles it")
-        return
-    for settled in finish_or_roll_back(root):
-        ctx.note(f"an interrupted {settled.kind or 'change'} ({settled.id}) was {settled.outcome}")
+    if is_live(root).live:
+        ctx.warn("another process is at work on this store: what is read may change, and --apply is refused")
+    if (journal := unfinished(root)) is not None:
+        ctx.warn(f"an interrupted change ({journal.id}) waits here; the next command with --apply settles it")
 
 
 def carry_out(
@@ -49,6 +72,7 @@ def carry_out(
     plan: Plan,
     document: dict[str, Any],
     *,
+    lock: StoreLock | None,
     apply: bool,
     save: Path | None,
     found_something: bool,
@@ -58,27 +82,46 @@ def carry_out(
     After applying, ``findings`` are those of the closing check.
     """
     if save is not None:
-        from store_core.mend.plan_json import save_plan
-
-        save_plan(plan, save)
+        save_carefully(plan, save, settings.root)
         ctx.note(f"plan {plan.id} saved as {save}")
     document |= {"applied": False, "undo_id": None}
     if not apply:
         return exit_codes.FINDINGS if found_something else exit_codes.OK
     if plan.steps:
-        document["undo_id"] = apply_plan(ctx, settings, plan)
+        document["undo_id"] = apply_plan(ctx, settings, plan, lock)
     document["applied"] = True
     document["findings"] = closing_check(ctx, settings)
     return exit_for_findings(document["findings"])
 
 
-def apply_plan(ctx: Context, settings: Settings, plan: Plan) -> str:
-    """Carry a plan out; gives the undo id."""
+def save_carefully(plan: Plan, path: Path, root: Path) -> None:
+    """Write a plan file, over an older plan or nothing. Raises UsageError for any other place."""
+    from store_core.mend.plan_json import load_plan, save_plan
+
+    real = path.resolve()
+    if real.is_relative_to(root.resolve()):
+        raise UsageError("a plan is not saved inside the store", path=str(path), to_do="name a file elsewhere")
+    if str(path) == "-" or not real.parent.is_dir():
+        raise UsageError("no place for a plan", path=str(path), to_do="name a file in a folder that is there")
+    if os.path.lexists(real):
+        if not real.is_file():
+            raise UsageError("not a plain file", path=str(path), to_do="name another file for the plan")
+        try:
+            load_plan(real)
+        except (UsageError, OSError):
+            to_do = "name another file, or remove this one first"
+            raise UsageError("there is a file that is no plan", path=str(path), to_do=to_do) from None
+    save_plan(plan, path)
+
+
+def apply_plan(ctx: Context, settings: Settings, plan: Plan, lock: StoreLock | None = None) -> str:
+    """Carry a plan out; gives the undo id. ``lock`` is the store's lock where it is held already."""
     from store_core.mend.apply import apply
     from store_core.mend.expect import work_size_bytes
 
     with ctx.progress("apply", work_size_bytes(plan)) as bar:
-        applied = apply(plan, settings.root, writable_roots=settings.writable_outside_paths(), on_progress=bar)
+        outside = settings.writable_outside_paths()
+        applied = apply(plan, settings.root, writable_roots=outside, lock=lock, on_progress=bar)
     ctx.note(f"done; `rmqctl undo {applied.undo_id} --apply` takes it back, `--forget` drops the kept bytes")
     return applied.undo_id
 

@@ -107,13 +107,17 @@ class Output:
         import csv
 
         writer = csv.writer(self.file, delimiter=delimiter, lineterminator="\n")
+        # Readers end a row at a lone carriage return too, which the writer above does not quote.
+        quoting = csv.writer(self.file, delimiter=delimiter, lineterminator="\n", quoting=csv.QUOTE_ALL)
         remaining: Iterator[Mapping[str, Any]] = map(as_row, rows)
         if not fields and (first := next(remaining, None)) is not None:
             fields, remaining = tuple(first), chain((first,), remaining)
         if fields:
             writer.writerow(fields)
         for row in remaining:
-            writer.writerow([self._csv_value(row.get(field)) for field in fields])
+            values = [self._csv_value(row.get(field)) for field in fields]
+            risky = any(isinstance(value, str) and "\r" in value for value in values)
+            (quoting if risky else writer).writerow(values)
             if live:
                 self.file.flush()
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rmqctl.context import Context, exit_for_findings
-from rmqctl.mending import apply_plan, closing_check, plan_blocks, settle_first
+from rmqctl.mending import apply_plan, at_work, closing_check, plan_blocks
 
 
 def apply(
@@ -22,17 +22,17 @@ def apply(
     from store_core.mend.plan_json import load_plan
 
     settings = ctx.settings()
-    settle_first(ctx, settings.root, wanted=True)
-    plan = load_plan(plan_file)
-    ctx.open_store().close()
-    undo_id = apply_plan(ctx, settings, plan) if plan.steps else None
-    findings = closing_check(ctx, settings)
-    document = {
-        "store": str(settings.root),
-        "plan": plan.summary(),
-        "findings": findings,
-        "applied": True,
-        "undo_id": undo_id,
-    }
-    ctx.emit(document, rows=plan.summary()["steps"], blocks=lambda: plan_blocks(document))
-    return exit_for_findings(findings)
+    with at_work(ctx, settings, apply=True) as lock:
+        plan = load_plan(plan_file)
+        ctx.open_store().close()
+        undo_id = apply_plan(ctx, settings, plan, lock) if plan.steps else None
+        findings = closing_check(ctx, settings)
+        document = {
+            "store": str(settings.root),
+            "plan": plan.summary(),
+            "findings": findings,
+            "applied": True,
+            "undo_id": undo_id,
+        }
+        ctx.emit(document, rows=plan.summary()["steps"], blocks=lambda: plan_blocks(document))
+        return exit_for_findings(findings)

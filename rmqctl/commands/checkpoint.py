@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from rmqctl.context import Context, exit_for_findings
-from rmqctl.mending import ApplyOption, SaveOption, carry_out, plan_blocks, settle_first
+from rmqctl.mending import ApplyOption, SaveOption, at_work, carry_out, plan_blocks
 from store_core.errors import UsageError
 from store_core.read.checkpoint import Checkpoint, read_checkpoint
 
@@ -45,27 +45,27 @@ def checkpoint(
 def _change(ctx: Context, words: list[str], *, apply: bool, save: Any) -> int:
     values = dict(_parsed(ctx, word) for word in words)
     settings = ctx.settings()
-    settle_first(ctx, settings.root, wanted=apply)
-    with ctx.open_store() as store, ctx.progress("scan", store.log.size_bytes) as bar:
-        if values:
-            from store_core.mend.checkpoint_plan import set_checkpoint
+    with at_work(ctx, settings, apply=apply) as lock:
+        with ctx.open_store() as store, ctx.progress("scan", store.log.size_bytes) as bar:
+            if values:
+                from store_core.mend.checkpoint_plan import set_checkpoint
 
-            plan, after, findings = _parts(set_checkpoint(store, values))
-        else:
-            from store_core.mend.rebuild import rebuild
+                plan, after, findings = _parts(set_checkpoint(store, values))
+            else:
+                from store_core.mend.rebuild import rebuild
 
-            plan, after, findings = _parts(rebuild(store, "checkpoint", on_progress=bar))
-    document: dict[str, Any] = {
-        "store": str(settings.root),
-        "plan": plan.summary(),
-        "after": after.as_json(),
-        "lost": [],
-        "findings": list(findings),
-    }
-    found = bool(plan.steps) or any(f.severity != "info" for f in findings)
-    code = carry_out(ctx, settings, plan, document, apply=apply, save=save, found_something=found)
-    ctx.emit(document, rows=document["plan"]["steps"], blocks=lambda: plan_blocks(document))
-    return code
+                plan, after, findings = _parts(rebuild(store, "checkpoint", on_progress=bar))
+        document: dict[str, Any] = {
+            "store": str(settings.root),
+            "plan": plan.summary(),
+            "after": after.as_json(),
+            "lost": [],
+            "findings": list(findings),
+        }
+        found = bool(plan.steps) or any(f.severity != "info" for f in findings)
+        code = carry_out(ctx, settings, plan, document, lock=lock, apply=apply, save=save, found_something=found)
+        ctx.emit(document, rows=document["plan"]["steps"], blocks=lambda: plan_blocks(document))
+        return code
 
 
 def _parts(result: Any) -> tuple[Any, Any, Any]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from rmqctl.context import Context
-from rmqctl.mending import ApplyOption, SaveOption, carry_out, plan_blocks, settle_first
+from rmqctl.mending import ApplyOption, SaveOption, at_work, carry_out, plan_blocks
 
 
 def rebuild(
@@ -25,17 +25,17 @@ def rebuild(
     from store_core.mend.rebuild import rebuild as plan_rebuilding
 
     settings = ctx.settings()
-    settle_first(ctx, settings.root, wanted=apply)
-    with ctx.open_store() as store, ctx.progress("scan", store.log.size_bytes) as bar:
-        result = plan_rebuilding(store, what, on_progress=bar)
-    document: dict[str, Any] = {
-        "store": str(settings.root),
-        "plan": result.plan.summary(),
-        "after": result.after.as_json(),
-        "lost": [],
-        "findings": list(result.findings),
-    }
-    found = bool(result.plan.steps) or any(f.severity != "info" for f in result.findings)
-    code = carry_out(ctx, settings, result.plan, document, apply=apply, save=save, found_something=found)
-    ctx.emit(document, rows=document["plan"]["steps"], blocks=lambda: plan_blocks(document))
-    return code
+    with at_work(ctx, settings, apply=apply) as lock:
+        with ctx.open_store() as store, ctx.progress("scan", store.log.size_bytes) as bar:
+            result = plan_rebuilding(store, what, on_progress=bar)
+        document: dict[str, Any] = {
+            "store": str(settings.root),
+            "plan": result.plan.summary(),
+            "after": result.after.as_json(),
+            "lost": [],
+            "findings": list(result.findings),
+        }
+        found = bool(result.plan.steps) or any(f.severity != "info" for f in result.findings)
+        code = carry_out(ctx, settings, result.plan, document, lock=lock, apply=apply, save=save, found_something=found)
+        ctx.emit(document, rows=document["plan"]["steps"], blocks=lambda: plan_blocks(document))
+        return code

@@ -14,10 +14,10 @@ from rmqctl.mending import (
     LOST_COLUMNS,
     ApplyOption,
     SaveOption,
+    at_work,
     carry_out,
     plan_blocks,
     refuse_unconfirmed,
-    settle_first,
 )
 from rmqctl.options import YesOption
 from store_core.errors import FailedError
@@ -55,34 +55,36 @@ def recover(
     from store_core.broker.versions import Version
 
     settings = ctx.settings()
-    settle_first(ctx, settings.root, wanted=apply and not predict)
-    version = Version.parse(settings.broker_version) if settings.broker_version else None
-    if apply:
-        settings.writable_outside_paths()
-    with ctx.open_store() as store:
-        if predict:
-            return _predict(ctx, store, version)
-        from store_core.mend.recover import recover as plan_recovery
+    with at_work(ctx, settings, apply=apply and not predict) as lock:
+        version = Version.parse(settings.broker_version) if settings.broker_version else None
+        if apply:
+            settings.writable_outside_paths()
+        with ctx.open_store() as store:
+            if predict:
+                return _predict(ctx, store, version)
+            from store_core.mend.recover import recover as plan_recovery
 
-        with ctx.progress("scan", store.log.size_bytes) as bar:
-            recovery = plan_recovery(store, policy, version, on_progress=bar)  # type: ignore[arg-type]  # checked there
-    document = {"store": str(settings.root), **recovery.as_json()}
-    lost_something = bool(recovery.lost)
-    if policy == "strict" and apply and lost_something:
-        raise FailedError(
-            "something is lost, and policy strict allows no loss", to_do="look at the dry run; use --policy keep"
+            with ctx.progress("scan", store.log.size_bytes) as bar:
+                recovery = plan_recovery(store, policy, version, on_progress=bar)  # type: ignore[arg-type]  # checked there
+        document = {"store": str(settings.root), **recovery.as_json()}
+        lost_something = bool(recovery.lost)
+        if policy == "strict" and apply and lost_something:
+            raise FailedError(
+                "something is lost, and policy strict allows no loss", to_do="look at the dry run; use --policy keep"
+            )
+        if apply and recovery.plan.steps and not recovery.after.starts and not yes:
+            raise FailedError(
+                f"a broker would not start on what the plan leaves: {recovery.after.reason}",
+                path=str(settings.root),
+                to_do="mend that first, or add --yes to go on all the same",
+            )
+        refuse_unconfirmed(ctx, recovery.given_up, apply=apply, yes=yes)
+        found = bool(recovery.plan.steps) or lost_something or any(f.severity != "info" for f in recovery.findings)
+        code = carry_out(
+            ctx, settings, recovery.plan, document, lock=lock, apply=apply, save=save, found_something=found
         )
-    if apply and recovery.plan.steps and not recovery.after.starts and not yes:
-        raise FailedError(
-            f"a broker would not start on what the plan leaves: {recovery.after.reason}",
-            path=str(settings.root),
-            to_do="mend that first, or add --yes to go on all the same",
-        )
-    refuse_unconfirmed(ctx, recovery.given_up, apply=apply, yes=yes)
-    found = bool(recovery.plan.steps) or lost_something or any(f.severity != "info" for f in recovery.findings)
-    code = carry_out(ctx, settings, recovery.plan, document, apply=apply, save=save, found_something=found)
-    ctx.emit(document, rows="lost", blocks=lambda: _blocks(document))
-    return code
+        ctx.emit(document, rows="lost", blocks=lambda: _blocks(document))
+        return code
 
 
 def _predict(ctx: Context, store: Store, version: Version | None) -> int:
@@ -126,7 +128,8 @@ def _blocks(document: dict[str, Any]) -> Iterator[Block]:
         known = sum(run["messages"] or 0 for run in lost)
         unknown = sum(run["messages"] is None for run in lost)
         title = (
-            f"Lost either way: {known} message"
+            ("Lost with this policy" if document["plan"]["policy"] == "broker" else "Lost either way")
+            + f": {known} message"
             + ("" if known == 1 else "s")
             + (f", and {unknown} ranges nobody can name" if unknown else "")
         )

@@ -8,7 +8,7 @@ import typer
 
 from rmqctl.blocks import Facts, Table
 from rmqctl.context import Context
-from rmqctl.mending import LOST_COLUMNS, ApplyOption, SaveOption, carry_out, plan_blocks, settle_first
+from rmqctl.mending import LOST_COLUMNS, ApplyOption, SaveOption, at_work, carry_out, plan_blocks
 
 
 def truncate(
@@ -28,22 +28,29 @@ def truncate(
     from store_core.mend.truncate import truncate as plan_truncation
 
     settings = ctx.settings()
-    settle_first(ctx, settings.root, wanted=apply)
-    if apply:
-        settings.writable_outside_paths()
-    with ctx.open_store() as store, ctx.progress("scan", store.log.size_bytes) as bar:
-        result = plan_truncation(store, phy_offset, on_progress=bar)
-    document = {
-        "store": str(settings.root),
-        "plan": result.plan.summary(),
-        "after": result.after.as_json(),
-        "lost": [run.as_json() for run in result.lost],
-        "findings": list(result.findings),
-    }
-    code = carry_out(
-        ctx, settings, result.plan, document, apply=apply, save=save, found_something=bool(result.plan.steps)
-    )
-    lost = Table(document["lost"], LOST_COLUMNS, "What goes", empty="no message goes")
-    end = Facts({"end of the log afterwards": result.after.max_phy_offset})
-    ctx.emit(document, rows="lost", blocks=lambda: (lost, end, *plan_blocks(document)))
-    return code
+    with at_work(ctx, settings, apply=apply) as lock:
+        if apply:
+            settings.writable_outside_paths()
+        with ctx.open_store() as store, ctx.progress("scan", store.log.size_bytes) as bar:
+            result = plan_truncation(store, phy_offset, on_progress=bar)
+        document = {
+            "store": str(settings.root),
+            "plan": result.plan.summary(),
+            "after": result.after.as_json(),
+            "lost": [run.as_json() for run in result.lost],
+            "findings": list(result.findings),
+        }
+        code = carry_out(
+            ctx,
+            settings,
+            result.plan,
+            document,
+            lock=lock,
+            apply=apply,
+            save=save,
+            found_something=bool(result.plan.steps),
+        )
+        lost = Table(document["lost"], LOST_COLUMNS, "What goes", empty="no message goes")
+        end = Facts({"end of the log afterwards": result.after.max_phy_offset})
+        ctx.emit(document, rows="lost", blocks=lambda: (lost, end, *plan_blocks(document)))
+        return code

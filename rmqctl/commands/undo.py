@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -39,7 +41,10 @@ def undo(
         return _forget(ctx, id, yes=yes)
     from store_core.mend.undo import undo as take_back
 
-    report = take_back(root, id, apply=apply)
+    report = take_back(root, id)
+    if apply:
+        _refuse_outside(ctx, [item.path for item in report.items])
+        report = take_back(root, id, apply=True)
     document: dict[str, Any] = {
         "store": str(root),
         "undo_id": report.id,
@@ -51,6 +56,18 @@ def undo(
     table = Table(document["items"], ("path", "what", "size_bytes"), f"Change {report.id}")
     ctx.emit(document, rows="items", blocks=[table, Text(said, "bold")])
     return exit_codes.OK
+
+
+def _refuse_outside(ctx: Context, changed: list[str]) -> None:
+    """Raise UsageError where files outside the root would be written to whose log folder was not named."""
+    named = ctx.settings().writable_commitlog_paths
+    for path in map(Path, changed):
+        if path.is_absolute() and not any(path.is_relative_to(os.path.realpath(folder)) for folder in named):
+            raise UsageError(
+                "the log lies outside the store and is not written to",
+                path=str(path),
+                to_do=f"add --commitlog {path.parent}",
+            )
 
 
 def _list(ctx: Context) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from store_core.layout.paths import LOCK, OURS
 from store_core.mend.content import Built, Content, Piece
 from store_core.mend.plan import Op, Plan, Step, Witness
 from store_core.storage.digest import Digest, digest_file, digest_range
@@ -105,6 +106,19 @@ class Draft:
         with _reading():
             info = os.stat(self.places.root / name)
         self._witnesses.append(Witness(name, info.st_size, info.st_mtime_ns))
+
+    def depend_on_the_rest(self, *folders: Path) -> None:
+        """The plan holds only for this state of the store: every file and folder that no step changes, and of ``folders``."""
+        changed = {step.path for step in self._steps}
+        known = {witness.path for witness in self._witnesses}
+        for top in (self.places.root, *folders):
+            for path, inner, names in os.walk(top):
+                inner[:] = [name for name in inner if name != OURS]
+                for found in (path, *(os.path.join(path, name) for name in names if name != LOCK)):
+                    name = self.places.name(found)
+                    if name and name not in changed and name not in known and os.path.exists(found):
+                        known.add(name)
+                        self.depend_on(found)
 
     def plan(self, kind: str, policy: str | None = None) -> Plan:
         """The steps so far as a plan."""

@@ -70,6 +70,8 @@ def rebuild(store: Store, what: str, *, on_progress: Progress | None = None) -> 
             files |= _topics(store, derivation)
         for name, data in files.items():
             draft.write_file(name, data, why="what the log says")
+        if len(draft):
+            draft.depend_on_the_rest(*store.settings.outside_paths)
         with shadow_of(store, None, changes, files) as shadow:
             after = predict(shadow).outcome
         return Rebuilding(draft.plan("rebuild"), after, (*survey.findings, *derivation.findings))

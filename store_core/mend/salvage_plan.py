@@ -44,10 +44,7 @@ def salvage_plan(store: Store, found: Salvage, built: Built) -> Plan:
     if store.aborted:
         draft.remove_file(store.root / paths.ABORT, why="nothing is left to recover")
     if len(draft):
-        touched = {*found.mended.patches, *found.mended.lengths, *(s.path for s in found.mended.removed)}
-        for segment in store.log.segments:
-            if segment.path not in touched:
-                draft.depend_on(segment.path)
+        draft.depend_on_the_rest(*store.settings.outside_paths)
     return draft.plan("recover", "keep")
 
 

@@ -83,6 +83,7 @@ def truncate(store: Store, phy_offset: int, *, on_progress: Progress | None = No
         files = {**_checkpoint(store, cut), **lowered_progress(store, cut.derivation.queue_ends())}
         for name, data in files.items():
             draft.write_file(name, data, why="nothing behind the cut is promised")
+        draft.depend_on_the_rest(*store.settings.outside_paths)
         with shadow_of(store, cut.mended, changes, files) as shadow:
             after = predict(shadow).outcome
         lost = tuple(_lost(store, phy_offset))

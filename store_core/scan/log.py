@@ -180,6 +180,34 @@ class _Walk(NamedTuple):
 def _walk(
     store: Store, segment: Segment, options: ScanOptions, windows: Windows, walk: _Walk, to_phy_offset: int | None
 ) -> Generator[FrameTable, None, int]:
+    """The tables of a segment, with stale ranges whole; returns where the walk ended."""
+    tables = _windowed(store, segment, options, windows, walk, to_phy_offset)
+    held: _Open | None = None
+    while True:
+        try:
+            table = next(tables)
+        except StopIteration as stop:
+            if held is not None:
+                yield range_table(held)
+            ended: int = stop.value
+            return ended
+        if held is not None:
+            if table.kind[0] == FrameKind.STALE and held.phy_offset + held.size_bytes == table.phy_offset[0]:
+                table.phy_offset[0] = held.phy_offset
+                table.size_bytes[0] += held.size_bytes
+            else:
+                yield range_table(held)
+            held = None
+        if table.kind[-1] == FrameKind.STALE:
+            held = _Open(FrameKind.STALE, FrameCode.OK, int(table.phy_offset[-1]), int(table.size_bytes[-1]))
+            table = select(table, np.arange(len(table)) < len(table) - 1)
+        if len(table):
+            yield table
+
+
+def _windowed(
+    store: Store, segment: Segment, options: ScanOptions, windows: Windows, walk: _Walk, to_phy_offset: int | None
+) -> Generator[FrameTable, None, int]:
     """The tables of a segment, window by window; returns where the walk ended."""
     at, state, stop, end, wanted = walk
     open_range: _Open | None = None
@@ -323,8 +351,11 @@ def _without_stale(store: Store, table: FrameTable) -> FrameTable:
     if not stale.any():
         return table
     table = replace(table, message_count=table.message_count - int(np.count_nonzero(stale)))
-    table.kind[stale] = FrameKind.STALE
-    table.code[stale] = FrameCode.OK
+    for name in ROW_COLUMNS:
+        if name not in ("phy_offset", "size_bytes"):
+            getattr(table, name)[stale] = {"kind": FrameKind.STALE, "topic_id": -1}.get(name, 0)
+    keep = ~stale[table.key_row]
+    table = replace(table, key_row=table.key_row[keep], key_hash=table.key_hash[keep])
     runs = stale & np.r_[False, stale[:-1]]  # every stale row that follows a stale row
     first = np.maximum.accumulate(np.where(runs, 0, np.arange(len(runs))))
     np.add.at(table.size_bytes, first[runs], table.size_bytes[runs].copy())
