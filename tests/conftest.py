@@ -20,6 +20,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-skips", action="store_true", help="a skipped test fails: for machines that have everything")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "leaves_damage(reason): the store the test writes to is not checked afterwards, for this reason"
+    )
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
@@ -67,18 +73,28 @@ def differences(before: dict[str, stores.Entry], after: dict[str, stores.Entry])
 
 
 @pytest.fixture
-def store_copy(golden: GoldenStore, tmp_path: Path) -> StoreCopy:
-    """``store_copy(name, exit=None)``: a fresh writable copy, times kept; exit ``clean`` or ``crash`` sets ``abort``."""
-    made: list[Path] = []
+def store_copy(golden: GoldenStore, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[StoreCopy]:
+    """``store_copy(name, exit=None)``: a fresh writable copy, times kept; exit ``clean`` or ``crash`` sets ``abort``.
+
+    A copy to which a plan was applied, and not undone, is checked as a whole when the test is over: nothing of severity warning or error
+    may be found. ``@pytest.mark.leaves_damage(reason)`` is for tests that leave such on purpose.
+    """
+    made: dict[Path, str] = {}
 
     def copied(name: str, exit: Exit | None = None) -> Path:
         root = stores.copy_store(golden(name), tmp_path / f"{name}-{len(made)}")
-        made.append(root)
+        made[root] = name
         if exit:
             set_exit(root, exit)
         return root
 
-    return copied
+    yield copied
+    if request.node.get_closest_marker("leaves_damage") is None:
+        for root, name in made.items():
+            if stores.has_been_changed(root):
+                config = tmp_path / f"{name}.check.conf"
+                config.write_text(stores.properties_text(name))
+                assert stores.faults(root, config) == []
 
 
 @pytest.fixture

@@ -108,9 +108,30 @@ def snapshot(root: Path) -> dict[str, Entry]:
         found[here.relative_to(root).as_posix()] = Entry(0, here.stat().st_mtime_ns, "")
         for file in files:
             path = here / file
-            stat = path.stat()
+            stat = path.lstat()
+            if path.is_symlink():
+                found[path.relative_to(root).as_posix()] = Entry(0, stat.st_mtime_ns, f"-> {os.readlink(path)}")
+                continue
             found[path.relative_to(root).as_posix()] = Entry(stat.st_size, stat.st_mtime_ns, sha256(path))
     return found
+
+
+def has_been_changed(root: Path) -> bool:
+    """Whether a plan was applied to the store and has not been undone."""
+    from store_core.mend.undo import list_undo
+
+    return (root / ".rmqctl").is_dir() and any(change.state == "done" for change in list_undo(root))
+
+
+def faults(root: Path, config: Path) -> list[str]:
+    """Findings of severity warning or error that a check of the whole store gives."""
+    from store_core.check.store import check_store
+    from store_core.storage.settings import load_settings
+    from store_core.storage.store import Store
+
+    with Store.open(root, load_settings(config, root)) as store:
+        found = check_store(store).findings
+    return [f"{f.code} {f.message} {f.topic} {f.queue_id}" for f in found if f.severity != "info"]
 
 
 def sha256(path: Path) -> str:
