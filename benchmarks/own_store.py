@@ -40,10 +40,11 @@ def make(root: Path, recipe: Recipe) -> int:
                 file.write(record)
                 at, number = at + len(record), number + 1
                 numbers[queue] += 1
-            file.write(encode_blank(end - at))
+            if end == start + _SEGMENT_BYTES:
+                file.write(encode_blank(end - at))
             file.truncate(_SEGMENT_BYTES)
         start = end
-    run(rmqctl("rebuild", "all", "-s", root, "--apply", "--yes", "-o", "json"), accept=(0, 3))
+    run(rmqctl("rebuild", "all", "-s", root, "--apply", "-o", "json"), accept=(0, 3))
     return number
 
 

@@ -28,14 +28,15 @@ and says which.
 _NOTES: Final = """\
 ## What is missed, and why
 
-* **verify-crc against the broker.** The goals were set where the broker's code scanned 0.4 GB/s. Here, warmed up, it scans 1.2 to 1.5 GB/s
+* **verify-crc against the broker.** The goals were set where the broker's code scanned 0.4 GB/s. Here, warmed up, it scans 1.1 to 1.5 GB/s
   (1.9 GB for each second of processor time), and a sixth of that time is less than what one thread needs to read the pages at all. The
   walk takes about as much time for checking a byte as for reading it from the page cache; mapping the file instead saved a fifth
   and was not taken, since a disk that fails under a map ends the process.
 * **verify-crc against plain reads.** A thread reads the next window while this one is walked, which pays where a second core is free. On a
   busy machine the two share one core, and the sum counts. 0.2 s of each command are Python's own start and numpy's.
-* **verify-crc cold.** In rounds without disturbance the walk takes as long as `cat`; read requests further ahead
-  (POSIX_FADV_WILLNEED, POSIX_FADV_SEQUENTIAL) made it slower.
+* **verify-crc cold.** In the quietest rounds seen the walk alone took 1.97 s for 4 GiB and `cat` 1.9 s; on a busy machine handing
+  windows from one thread to the other costs more than it saves. Asking the system to read further ahead (POSIX_FADV_WILLNEED,
+  POSIX_FADV_SEQUENTIAL) made it slower.
 * **Queries and pulls.** The broker's code, compiled for these very loops, answers a query in 4 us and decodes a message in 0.7 us; an
   interpreted point read takes 15 us.
 """
