@@ -23,8 +23,11 @@ def open_read_only(path: Path) -> int:
         fd = os.open(path, flags | _NOATIME)
     except PermissionError:
         fd = os.open(path, flags)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
+    mode = os.fstat(fd).st_mode
+    if not stat.S_ISREG(mode):
         os.close(fd)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return fd
 
