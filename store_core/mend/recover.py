@@ -109,6 +109,9 @@ def _as_broker(store: Store, prediction: Prediction, last_exit: Literal["clean",
 
 def _findings(store: Store, assumed: Iterable[Finding]) -> tuple[Finding, ...]:
     """What is wrong with the store as it is, which the plan's steps answer, and what had to be assumed."""
+    assumed = tuple(assumed)
+    if any(found.code == "S007" for found in assumed):
+        return assumed  # without a log everything else is wrong as well, and its advice would mislead
     checked = check_store(store).findings
     return (*checked, *(found for found in assumed if found.code not in {known.code for known in checked}))
 
