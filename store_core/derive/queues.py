@@ -138,7 +138,7 @@ class QueueBuilder:
                 paths.segment_name(number * plan.file_size_bytes),
                 plan.file_size_bytes,
                 int(row["store_timestamp_ms"]),
-                lambda n=number: plan.content(n, self._ordered(key, numbering, plan.units_before(n))),  # type: ignore[misc]
+                lambda n=number: plan.content(n, self._ordered(key, numbering, plan.units_before(n))),  # type: ignore[misc]  # bound now
             )
 
     def _number(self, key: QueueKey) -> Numbering:

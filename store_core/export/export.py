@@ -189,6 +189,8 @@ class _StoreExport:
             elif found.kind == FrameKind.DAMAGE and not live:
                 self._edges.append((found, "L004"))
         self.report.findings = [*self._findings.end(live=live), *self._bodies]
+        if not self._store.log.segments:
+            self.report.findings.append(finding("S007", "there is no log file"))
         if self._bodies_beyond:
             self.report.findings.append(
                 finding("L012", f"and {self._bodies_beyond} more: bodies that cannot be decompressed")
