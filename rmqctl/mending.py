@@ -17,7 +17,7 @@ from store_core.findings import Finding
 
 if TYPE_CHECKING:
     from rmqctl.blocks import Block
-    from store_core.mend.plan import Plan
+    from store_core.mend.plans.plan import Plan
     from store_core.storage.lock import StoreLock
     from store_core.storage.settings import Settings
 
@@ -40,7 +40,7 @@ def at_work(ctx: Context, settings: Settings, *, apply: bool) -> Iterator[StoreL
     if not root.is_dir():
         yield None
     elif apply:
-        from store_core.mend.settle import changing, settle
+        from store_core.mend.applying.settle import changing, settle
         from store_core.storage.journal import list_ids
 
         ctx.open_store().close()
@@ -57,7 +57,7 @@ def at_work(ctx: Context, settings: Settings, *, apply: bool) -> Iterator[StoreL
 
 
 def _warn_of_others(ctx: Context, root: Path) -> None:
-    from store_core.mend.settle import unfinished
+    from store_core.mend.applying.settle import unfinished
     from store_core.storage.live import is_live
 
     if is_live(root).live:
@@ -96,7 +96,7 @@ def carry_out(
 
 def save_carefully(plan: Plan, path: Path, root: Path) -> None:
     """Write a plan file, over an older plan or nothing. Raises UsageError for any other place."""
-    from store_core.mend.plan_json import load_plan, save_plan
+    from store_core.mend.plans.plan_json import load_plan, save_plan
 
     real = path.resolve()
     if real.is_relative_to(root.resolve()):
@@ -116,8 +116,8 @@ def save_carefully(plan: Plan, path: Path, root: Path) -> None:
 
 def apply_plan(ctx: Context, settings: Settings, plan: Plan, lock: StoreLock | None = None) -> str:
     """Carry a plan out; gives the undo id. ``lock`` is the store's lock where it is held already."""
-    from store_core.mend.apply import apply
-    from store_core.mend.expect import work_size_bytes
+    from store_core.mend.applying.apply import apply
+    from store_core.mend.plans.expect import work_size_bytes
 
     with ctx.progress("apply", work_size_bytes(plan)) as bar:
         outside = settings.writable_outside_paths()

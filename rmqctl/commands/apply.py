@@ -19,7 +19,7 @@ def apply(
     Example: rmqctl apply plan.json -s /data/rocketmq/store
     """
     import store_core.mend.builders  # noqa: F401  # plans call the builders by name
-    from store_core.mend.plan_json import load_plan
+    from store_core.mend.plans.plan_json import load_plan
 
     settings = ctx.settings()
     with at_work(ctx, settings, apply=True) as lock:

@@ -88,7 +88,7 @@ def recover(
 
 
 def _predict(ctx: Context, store: Store, version: Version | None) -> int:
-    from store_core.mend.predict import predict as play
+    from store_core.mend.prediction.predict import predict as play
 
     with ctx.progress("scan", store.log.size_bytes) as bar:
         prediction = play(store, version, on_progress=bar)

@@ -39,7 +39,7 @@ def undo(
         return _list(ctx)
     if forget:
         return _forget(ctx, id, yes=yes)
-    from store_core.mend.undo import undo as take_back
+    from store_core.mend.applying.undo import undo as take_back
 
     report = take_back(root, id)
     if apply:
@@ -71,7 +71,7 @@ def _refuse_outside(ctx: Context, changed: list[str]) -> None:
 
 
 def _list(ctx: Context) -> int:
-    from store_core.mend.undo import list_undo
+    from store_core.mend.applying.undo import list_undo
 
     changes = []
     for change in list_undo(ctx.store_root()):
@@ -84,7 +84,7 @@ def _list(ctx: Context) -> int:
 
 
 def _forget(ctx: Context, id: str | None, *, yes: bool) -> int:
-    from store_core.mend.undo import forget, list_undo
+    from store_core.mend.applying.undo import forget, list_undo
 
     root = ctx.store_root()
     known = [change.id for change in list_undo(root)]

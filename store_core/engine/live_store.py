@@ -32,7 +32,7 @@ from store_core.engine.signals import uninterrupted
 from store_core.engine.tail import RECOVER_FIRST, find_tail
 from store_core.errors import FailedError, UsageError
 from store_core.layout import paths, record
-from store_core.mend.settle import changing, settle
+from store_core.mend.applying.settle import changing, settle
 from store_core.storage.config_files import ConfigFiles, read_config
 from store_core.storage.failure import failed
 from store_core.storage.ops import FileOps

@@ -10,10 +10,10 @@ from tempfile import TemporaryDirectory
 
 from store_core.broker.versions import Version, behaviour_of
 from store_core.layout import paths
-from store_core.mend.derived import DerivedChanges
-from store_core.mend.mended import MendedLog
-from store_core.mend.outcome import Outcome
-from store_core.mend.predict import outcome_of
+from store_core.mend.prediction.outcome import Outcome
+from store_core.mend.prediction.predict import outcome_of
+from store_core.mend.salvage.derived import DerivedChanges
+from store_core.mend.salvage.mended import MendedLog
 from store_core.storage.shadow import lay_out_shadow
 from store_core.storage.store import Store
 

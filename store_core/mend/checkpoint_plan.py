@@ -10,10 +10,10 @@ from store_core.findings import Finding
 from store_core.layout import paths
 from store_core.layout.checkpoint import CHECKPOINT, FILE_SIZE_BYTES
 from store_core.mend.aftermath import shadow_of
-from store_core.mend.draft import Draft
-from store_core.mend.outcome import Outcome
-from store_core.mend.plan import Plan
-from store_core.mend.predict import predict
+from store_core.mend.plans.draft import Draft
+from store_core.mend.plans.plan import Plan
+from store_core.mend.prediction.outcome import Outcome
+from store_core.mend.prediction.predict import predict
 from store_core.read.checkpoint import read_checkpoint
 from store_core.storage.store import Store
 

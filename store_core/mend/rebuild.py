@@ -20,15 +20,15 @@ from store_core.layout import paths
 from store_core.layout.checkpoint import FILE_SIZE_BYTES
 from store_core.layout.queue import ENTRY
 from store_core.mend.aftermath import shadow_of
-from store_core.mend.content import Building, Built, Chunk, register_builder
-from store_core.mend.derived import Derivation, DerivedChanges, Progress
-from store_core.mend.draft import Draft
 from store_core.mend.guards import refuse_foreign_store
-from store_core.mend.outcome import Outcome
-from store_core.mend.plan import Plan
-from store_core.mend.predict import predict
-from store_core.mend.salvage_plan import add_derived, chunks_of, settings_arguments, store_of
-from store_core.mend.survey import LogSurvey, survey_log
+from store_core.mend.plans.content import Building, Built, Chunk, register_builder
+from store_core.mend.plans.draft import Draft
+from store_core.mend.plans.plan import Plan
+from store_core.mend.prediction.outcome import Outcome
+from store_core.mend.prediction.predict import predict
+from store_core.mend.salvage.derived import Derivation, DerivedChanges, Progress
+from store_core.mend.salvage.salvage_plan import add_derived, chunks_of, settings_arguments, store_of
+from store_core.mend.salvage.survey import LogSurvey, survey_log
 from store_core.read.checkpoint import read_checkpoint
 from store_core.storage.config_files import read_config
 from store_core.storage.config_text import release_layout

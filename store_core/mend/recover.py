@@ -13,15 +13,15 @@ from store_core.findings import Finding
 from store_core.layout import paths
 from store_core.mend.aftermath import outcome_after
 from store_core.mend.as_broker import broker_result
-from store_core.mend.content import Building, Built, Chunk, register_builder
-from store_core.mend.derived import Progress
 from store_core.mend.guards import refuse_foreign_store
-from store_core.mend.lost import LostRun, lost_runs
-from store_core.mend.outcome import Outcome
-from store_core.mend.plan import Plan
-from store_core.mend.predict import Prediction, predict
-from store_core.mend.salvage import Salvage, salvage, walk_rules
-from store_core.mend.salvage_plan import (
+from store_core.mend.plans.content import Building, Built, Chunk, register_builder
+from store_core.mend.plans.plan import Plan
+from store_core.mend.prediction.outcome import Outcome
+from store_core.mend.prediction.predict import Prediction, predict
+from store_core.mend.salvage.derived import Progress
+from store_core.mend.salvage.keep import Salvage, salvage, walk_rules
+from store_core.mend.salvage.lost import LostRun, lost_runs
+from store_core.mend.salvage.salvage_plan import (
     BUILDER,
     chunks_of,
     salvage_plan,

@@ -19,24 +19,24 @@ from store_core.kernel.codes import FrameKind
 from store_core.layout import paths
 from store_core.layout.checkpoint import FILE_SIZE_BYTES
 from store_core.mend.aftermath import shadow_of
-from store_core.mend.content import Building, Built, Chunk, register_builder
-from store_core.mend.derived import Derivation, DerivedChanges, Progress
-from store_core.mend.draft import Draft
 from store_core.mend.guards import refuse_foreign_store
-from store_core.mend.lost import LostRun
-from store_core.mend.mended import MendedLog, mended_log
-from store_core.mend.outcome import Outcome
-from store_core.mend.plan import Plan
-from store_core.mend.predict import predict
-from store_core.mend.progress import lowered_progress
-from store_core.mend.salvage_plan import (
+from store_core.mend.plans.content import Building, Built, Chunk, register_builder
+from store_core.mend.plans.draft import Draft
+from store_core.mend.plans.plan import Plan
+from store_core.mend.prediction.outcome import Outcome
+from store_core.mend.prediction.predict import predict
+from store_core.mend.salvage.derived import Derivation, DerivedChanges, Progress
+from store_core.mend.salvage.lost import LostRun
+from store_core.mend.salvage.mended import MendedLog, mended_log
+from store_core.mend.salvage.progress import lowered_progress
+from store_core.mend.salvage.salvage_plan import (
     add_derived,
     chunks_of,
     outside_roots,
     settings_arguments,
     store_of,
 )
-from store_core.mend.survey import LogSurvey, survey_log
+from store_core.mend.salvage.survey import LogSurvey, survey_log
 from store_core.read.checkpoint import read_checkpoint
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, scan_log

@@ -105,7 +105,7 @@ def test_an_end_in_doubt(store_copy: StoreCopy, harm: Harm) -> None:
 
 @pytest.mark.parametrize("case", ["torn-tail", "flip-body-mid"])
 def test_after_recover_it_can_be_written_to(damaged: DamagedStore, case: str) -> None:
-    from store_core.mend.apply import apply
+    from store_core.mend.applying.apply import apply
     from store_core.mend.recover import recover
 
     written = Written.of("load-533", damaged("load-533", case))
@@ -121,7 +121,7 @@ def test_after_recover_it_can_be_written_to(damaged: DamagedStore, case: str) ->
 
 
 def test_an_interrupted_recover_is_finished_first(damaged: DamagedStore) -> None:
-    from store_core.mend.apply import apply
+    from store_core.mend.applying.apply import apply
     from store_core.mend.recover import recover
 
     written = Written.of("load-533", damaged("load-533", "torn-tail"))

@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from store_core.mend.content import Building, Built, Chunk, Zeros, register_builder
-from store_core.mend.draft import Draft
-from store_core.mend.plan import Plan
+from store_core.mend.plans.content import Building, Built, Chunk, Zeros, register_builder
+from store_core.mend.plans.draft import Draft
+from store_core.mend.plans.plan import Plan
 
 LONG_AGO_NS = 1_600_000_000_123_456_789
 SEGMENT_SIZE_BYTES = 4096

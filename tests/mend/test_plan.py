@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from store_core.errors import FailedError, UsageError
-from store_core.mend.content import Content, Zeros
-from store_core.mend.draft import Draft
-from store_core.mend.plan import Op, Plan, Step
-from store_core.mend.plan_json import load_plan, plan_from_bytes, plan_to_json, save_plan
+from store_core.mend.plans.content import Content, Zeros
+from store_core.mend.plans.draft import Draft
+from store_core.mend.plans.plan import Op, Plan, Step
+from store_core.mend.plans.plan_json import load_plan, plan_from_bytes, plan_to_json, save_plan
 from store_core.storage.digest import digest_of
 from tests.mend.sample import make_plan, make_tree
 

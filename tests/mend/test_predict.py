@@ -10,7 +10,7 @@ import pytest
 
 from store_core.broker.start import Start, start_broker
 from store_core.broker.versions import Version, behaviour_of
-from store_core.mend.predict import outcome_of, predict
+from store_core.mend.prediction.predict import outcome_of, predict
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 from tests import stores

@@ -12,8 +12,8 @@ import pytest
 
 from store_core.errors import UsageError
 from store_core.layout import paths, queue
+from store_core.mend.applying.undo import undo
 from store_core.mend.rebuild import Rebuilding, rebuild
-from store_core.mend.undo import undo
 from store_core.read.checkpoint import read_checkpoint
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store

@@ -11,7 +11,7 @@ import pytest
 from store_core.codec.hosts import host_bytes
 from store_core.codec.record import encode_record
 from store_core.errors import FailedError
-from store_core.mend.undo import undo
+from store_core.mend.applying.undo import undo
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore, StoreCopy, differences
 from tests.damage import Damageable

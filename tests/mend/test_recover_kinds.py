@@ -11,7 +11,7 @@ import pytest
 
 from store_core.layout import index, paths, queue
 from store_core.layout.schema import Layout
-from store_core.mend.undo import undo
+from store_core.mend.applying.undo import undo
 from tests import stores
 from tests.conftest import GoldenStore, differences
 from tests.damage import Damageable

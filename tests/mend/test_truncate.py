@@ -11,8 +11,8 @@ import pytest
 
 from store_core.errors import FailedError, UsageError
 from store_core.layout import paths, timer
+from store_core.mend.applying.undo import undo
 from store_core.mend.truncate import Truncation, assert_boundary, truncate
-from store_core.mend.undo import undo
 from store_core.read.checkpoint import read_checkpoint
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store

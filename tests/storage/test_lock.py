@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from store_core.errors import FailedError, StoreInUseError
-from store_core.mend.apply import apply
-from store_core.mend.draft import Draft
+from store_core.mend.applying.apply import apply
+from store_core.mend.plans.draft import Draft
 from store_core.storage.live import assert_not_live, is_live, who_has_files_open
 from store_core.storage.lock import StoreLock
 from tests.mend.sample import make_tree

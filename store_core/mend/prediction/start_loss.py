@@ -18,7 +18,7 @@ from store_core.codec.properties import KEYS, parse_properties, split_keys
 from store_core.codec.text import decode_text
 from store_core.kernel.codes import PropertyFlag
 from store_core.layout import paths, record
-from store_core.mend.lost import MOST_KEYS_PER_RUN, LostRun
+from store_core.mend.salvage.lost import MOST_KEYS_PER_RUN, LostRun
 from store_core.scan.log import ScanOptions, scan_segment
 from store_core.storage.store import QueueKey
 

@@ -12,7 +12,7 @@ from store_core.codec.record import RecordError, decode_record
 from store_core.codec.text import decode_text
 from store_core.layout import paths, record
 from store_core.layout.queue import ENTRY
-from store_core.mend.outcome import Ghost
+from store_core.mend.prediction.outcome import Ghost
 
 if TYPE_CHECKING:
     from store_core.broker.start import Start

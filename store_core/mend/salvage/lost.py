@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from store_core.mend.survey import LostRecord, Region
+from store_core.mend.salvage.survey import LostRecord, Region
 
 MOST_KEYS_PER_RUN: Final = 10
 

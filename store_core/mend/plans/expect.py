@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from store_core.errors import FailedError, PlanOutOfDateError
-from store_core.mend.content import Built, Content
-from store_core.mend.plan import IN_PLACE, NEW_FILES, RANGES, Op, Plan, Step
-from store_core.mend.plan_json import plan_to_bytes
+from store_core.mend.plans.content import Built, Content
+from store_core.mend.plans.plan import IN_PLACE, NEW_FILES, RANGES, Op, Plan, Step
+from store_core.mend.plans.plan_json import plan_to_bytes
 from store_core.storage.digest import digest_range
 from store_core.storage.writer import Writer
 

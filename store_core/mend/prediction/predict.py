@@ -11,9 +11,9 @@ from store_core.broker.evidence import Evidence, evidence_of
 from store_core.broker.load import DELAY_PROGRESS, read_config
 from store_core.broker.start import Start, start_broker
 from store_core.broker.versions import Behaviour, Version, groups_of
-from store_core.mend.ghosts import GhostHunt
-from store_core.mend.outcome import Outcome, QueueSpan
-from store_core.mend.start_loss import losses
+from store_core.mend.prediction.ghosts import GhostHunt
+from store_core.mend.prediction.outcome import Outcome, QueueSpan
+from store_core.mend.prediction.start_loss import losses
 
 if TYPE_CHECKING:
     from store_core.storage.store import Store

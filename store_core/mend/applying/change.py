@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from store_core.mend.content import Content
-from store_core.mend.expect import is_in_place
-from store_core.mend.originals import Original, OriginalFolder, Records, records_of
-from store_core.mend.plan import RANGES, Op, Plan, Step
-from store_core.mend.plan_json import plan_from_bytes
-from store_core.mend.prepare import PLAN_FILE, RESERVE_FILE
+from store_core.mend.applying.originals import Original, OriginalFolder, Records, records_of
+from store_core.mend.applying.prepare import PLAN_FILE, RESERVE_FILE
+from store_core.mend.plans.content import Content
+from store_core.mend.plans.expect import is_in_place
+from store_core.mend.plans.plan import RANGES, Op, Plan, Step
+from store_core.mend.plans.plan_json import plan_from_bytes
 from store_core.storage.digest import WINDOW_SIZE_BYTES, digest_file, windows
 from store_core.storage.journal import OUR_FILE_MODE, Journal, State
 from store_core.storage.writer import Ownership, Writer

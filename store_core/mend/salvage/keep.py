@@ -20,11 +20,11 @@ from store_core.derive.queues import Entry
 from store_core.findings import Finding, finding
 from store_core.layout.queue import DEAD_ENTRY_SIZE_BYTES, ENTRY
 from store_core.layout.record import HEAD, PREFIX
-from store_core.mend.derived import Derivation, DerivedChanges
-from store_core.mend.evidence import lost_by_queue_entries
-from store_core.mend.fence import Fence, Piece, close_region
-from store_core.mend.mended import MendedLog, mended_log
-from store_core.mend.survey import LogSurvey, LostRecord, Region, WalkRules, survey_log
+from store_core.mend.salvage.derived import Derivation, DerivedChanges
+from store_core.mend.salvage.evidence import lost_by_queue_entries
+from store_core.mend.salvage.fence import Fence, Piece, close_region
+from store_core.mend.salvage.mended import MendedLog, mended_log
+from store_core.mend.salvage.survey import LogSurvey, LostRecord, Region, WalkRules, survey_log
 from store_core.read.records import read_message
 from store_core.storage.overlay import Patch, overlaid
 from store_core.storage.settings import Settings

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from store_core.layout.paths import LOCK, OURS
-from store_core.mend.content import Built, Content, Piece
-from store_core.mend.plan import Op, Plan, Step, Witness
+from store_core.mend.plans.content import Built, Content, Piece
+from store_core.mend.plans.plan import Op, Plan, Step, Witness
 from store_core.storage.digest import Digest, digest_file, digest_range
 from store_core.storage.failure import failed
 from store_core.storage.places import Places

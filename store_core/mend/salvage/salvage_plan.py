@@ -11,12 +11,12 @@ from store_core.broker.versions import Version
 from store_core.derive.checkpoint import rebuilt_checkpoint
 from store_core.layout import paths
 from store_core.layout.checkpoint import FILE_SIZE_BYTES
-from store_core.mend.content import Building, Built, Chunk, register_builder
-from store_core.mend.derived import DerivedChanges, NewFile
-from store_core.mend.draft import Draft
-from store_core.mend.plan import Plan
-from store_core.mend.progress import lowered_progress
-from store_core.mend.salvage import Salvage, salvage, walk_rules
+from store_core.mend.plans.content import Building, Built, Chunk, register_builder
+from store_core.mend.plans.draft import Draft
+from store_core.mend.plans.plan import Plan
+from store_core.mend.salvage.derived import DerivedChanges, NewFile
+from store_core.mend.salvage.keep import Salvage, salvage, walk_rules
+from store_core.mend.salvage.progress import lowered_progress
 from store_core.read.checkpoint import read_checkpoint
 from store_core.storage.settings import Settings, load_settings
 from store_core.storage.store import Store

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Final
 
 from store_core.errors import FailedError, PlanOutOfDateError
-from store_core.mend.change import Change
-from store_core.mend.content import Content
-from store_core.mend.expect import is_in_place
-from store_core.mend.originals import KeptRange, Original, Staged
-from store_core.mend.plan import RANGES, Op, Step
+from store_core.mend.applying.change import Change
+from store_core.mend.applying.originals import KeptRange, Original, Staged
+from store_core.mend.plans.content import Content
+from store_core.mend.plans.expect import is_in_place
+from store_core.mend.plans.plan import RANGES, Op, Step
 from store_core.storage.digest import Digest, digest_file, digest_range, windows
 from store_core.storage.files import FileCache
 

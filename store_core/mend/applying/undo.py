@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from store_core.errors import PlanOutOfDateError, UsageError
-from store_core.mend.between import assert_can_go_back
-from store_core.mend.change import Change
-from store_core.mend.expect import is_in_place
-from store_core.mend.plan import Op
-from store_core.mend.settle import changing, go_back, leave_no_trace, remove_change, settle
+from store_core.mend.applying.between import assert_can_go_back
+from store_core.mend.applying.change import Change
+from store_core.mend.applying.settle import changing, go_back, leave_no_trace, remove_change, settle
+from store_core.mend.plans.expect import is_in_place
+from store_core.mend.plans.plan import Op
 from store_core.storage.digest import digest_file
 from store_core.storage.failure import failed
 from store_core.storage.journal import Journal, State, list_ids, read_journal

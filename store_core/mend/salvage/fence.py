@@ -17,7 +17,7 @@ from store_core.codec.properties import DELAY, REAL_QID, REAL_TOPIC
 from store_core.codec.record import encode_blank, encode_record
 from store_core.derive.dispatch import INNER_BASE, INNER_NUM, MULTI_DISPATCH, MULTI_QUEUE_OFFSET
 from store_core.layout import marks, paths, record, timer
-from store_core.mend.survey import LostRecord, Neighbour, Region
+from store_core.mend.salvage.survey import LostRecord, Neighbour, Region
 
 _NO_HOST: Final = host_bytes("0.0.0.0:0")
 _TIMER_OUT: Final = "TIMER_OUT_MS"

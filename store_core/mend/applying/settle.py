@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from store_core.errors import NotAStoreError
-from store_core.mend.between import assert_can_go_back, assert_ours, can_go_forward
-from store_core.mend.change import Change
+from store_core.mend.applying.between import assert_can_go_back, assert_ours, can_go_forward
+from store_core.mend.applying.change import Change
 from store_core.storage.failure import failed
 from store_core.storage.journal import Journal, State, list_ids, read_journal, remove_our_folder
 from store_core.storage.live import assert_not_live

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from store_core.errors import UsageError
-from store_core.mend.content import Built, Content, Piece, Zeros
-from store_core.mend.plan import Op, Plan, Step, Witness
+from store_core.mend.plans.content import Built, Content, Piece, Zeros
+from store_core.mend.plans.plan import Op, Plan, Step, Witness
 from store_core.storage.failure import failed
 from store_core.storage.writer import save_file
 

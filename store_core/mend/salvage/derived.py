@@ -23,7 +23,7 @@ from store_core.derive.spool import QueueSpooler
 from store_core.errors import FailedError
 from store_core.findings import Finding, finding
 from store_core.layout import paths, queue
-from store_core.mend.expired import expired_queue_files, last_number, queue_end, standing_index
+from store_core.mend.salvage.expired import expired_queue_files, last_number, queue_end, standing_index
 from store_core.read.index import index_sizes
 from store_core.scan.log import ScanOptions, scan_log
 from store_core.storage.sequence import Segment, SegmentSequence

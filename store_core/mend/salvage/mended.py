@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from store_core.layout import paths, record
-from store_core.mend.content import Piece as ContentPiece
-from store_core.mend.content import Zeros
-from store_core.mend.draft import Draft
-from store_core.mend.fence import Fence, Piece
+from store_core.mend.plans.content import Piece as ContentPiece
+from store_core.mend.plans.content import Zeros
+from store_core.mend.plans.draft import Draft
+from store_core.mend.salvage.fence import Fence, Piece
 from store_core.scan.log import nominal_end
 from store_core.storage.overlay import Patch, overlaid
 from store_core.storage.sequence import Segment, SegmentSequence, Stray

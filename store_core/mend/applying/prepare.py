@@ -13,11 +13,11 @@ from typing import Final
 from crc32c import crc32c
 
 from store_core.errors import FailedError, PlanOutOfDateError
-from store_core.mend.content import Building, Built, Chunk, builder_named
-from store_core.mend.expect import expected_range, is_in_place
-from store_core.mend.originals import KeptRange, Original, OriginalFolder, Staged, to_entry
-from store_core.mend.plan import NEW_FILES, RANGES, Op, Plan, Step
-from store_core.mend.plan_json import plan_to_bytes
+from store_core.mend.applying.originals import KeptRange, Original, OriginalFolder, Staged, to_entry
+from store_core.mend.plans.content import Building, Built, Chunk, builder_named
+from store_core.mend.plans.expect import expected_range, is_in_place
+from store_core.mend.plans.plan import NEW_FILES, RANGES, Op, Plan, Step
+from store_core.mend.plans.plan_json import plan_to_bytes
 from store_core.storage.digest import digest_file, windows
 from store_core.storage.journal import OUR_FILE_MODE, UNDO_FOLDER, Journal, State, make_our_folders
 from store_core.storage.writer import Ownership, Writer

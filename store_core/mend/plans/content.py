@@ -12,7 +12,7 @@ from store_core.errors import FailedError
 from store_core.storage.digest import WINDOW_SIZE_BYTES, Digest, digest_of
 
 if TYPE_CHECKING:
-    from store_core.mend.plan import Plan
+    from store_core.mend.plans.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from store_core.layout.paths import LOCK, OURS
-from store_core.mend.content import Built, Content
+from store_core.mend.plans.content import Built, Content
 
 _PLAN_ID_DIGITS: Final = 16
 
@@ -119,7 +119,7 @@ class Plan:
     @cached_property
     def id(self) -> str:
         """16 hex digits that are the same for the same steps on the same state of the same store."""
-        from store_core.mend.plan_json import identity
+        from store_core.mend.plans.plan_json import identity
 
         return hashlib.sha256(json.dumps(identity(self), sort_keys=True).encode()).hexdigest()[:_PLAN_ID_DIGITS]
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from store_core.errors import FailedError, PlanOutOfDateError
-from store_core.mend.change import Change
-from store_core.mend.expect import assert_expected, assert_room
-from store_core.mend.plan import Plan
-from store_core.mend.prepare import RESERVE_FILE, Preparation
-from store_core.mend.settle import Outcome, changing, remove_change, settle, take_back
+from store_core.mend.applying.change import Change
+from store_core.mend.applying.prepare import RESERVE_FILE, Preparation
+from store_core.mend.applying.settle import Outcome, changing, remove_change, settle, take_back
+from store_core.mend.plans.expect import assert_expected, assert_room
+from store_core.mend.plans.plan import Plan
 from store_core.storage.failure import failed
 from store_core.storage.journal import Journal, State, list_ids, read_journal, start_journal
 from store_core.storage.live import assert_not_live

@@ -9,7 +9,7 @@ import numpy as np
 
 from store_core.layout import paths, queue, record
 from store_core.layout.schema import Layout
-from store_core.mend.survey import LostRecord, Region
+from store_core.mend.salvage.survey import LostRecord, Region
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import Store
 

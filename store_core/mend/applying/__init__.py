@@ -1,0 +1,1 @@
+"""Carrying plans out, finishing interrupted ones, taking them back."""

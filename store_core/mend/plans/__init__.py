@@ -1,0 +1,1 @@
+"""Plans as data: steps, the bytes they bring, what they expect to find."""
