@@ -28,11 +28,17 @@ _JSON_CONTROLS: Final = {c: f"\\u{c:04x}" for c in _CONTROLS if c >= 0x7F}
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table: the row's key, what kind of value it is, and its heading if that is not the key."""
+    """A column of a table: the row's key, what kind of value it is, and its heading if that is not the key.
+
+    Where a terminal is too narrow, columns with the highest ``drop`` are left out first, those with 0 never; a ``cut``
+    column shows the begin of its text, others fold it.
+    """
 
     key: str
     kind: Kind = "text"
     heading: str = ""
+    drop: int = 0
+    cut: bool = False
 
     @classmethod
     def of(cls, column: str | Column) -> Column:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rmqctl import exit_codes
+from rmqctl.cells import Column
 from rmqctl.context import Context, confirm, exit_for_findings
 from store_core.errors import UsageError
 from store_core.findings import Finding
@@ -25,7 +26,15 @@ ApplyOption = Annotated[bool, typer.Option("--apply", help="Carry the plan out. 
 SaveOption = Annotated[
     Path | None, typer.Option("--save", metavar="PLAN.json", help="Save the plan, for `rmqctl apply`.")
 ]
-LOST_COLUMNS = ("topic", "queue_id", "first_queue_offset", "last_queue_offset", "messages", "bytes", "keys")
+LOST_COLUMNS = (
+    "topic",
+    "queue_id",
+    "first_queue_offset",
+    "last_queue_offset",
+    "messages",
+    "bytes",
+    Column("keys", drop=1),
+)
 _MOST_STEPS_SHOWN = 20
 
 

@@ -33,11 +33,11 @@ MESSAGE_COLUMNS: Final = (
     Column("queue_id"),
     Column("queue_offset"),
     Column("phy_offset"),
-    Column("tags"),
-    Column("keys"),
+    Column("tags", drop=1),
+    Column("keys", drop=2),
     Column("crc"),
-    Column("size_bytes", "size"),
-    Column("body"),
+    Column("size_bytes", "size", drop=1),
+    Column("body", drop=3, cut=True),
 )
 _PREVIEW_CHARACTERS: Final = 60
 

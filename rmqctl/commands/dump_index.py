@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from rmqctl.cells import Column
 from rmqctl.context import Context
 from rmqctl.messages import shown_or_told
 from store_core.errors import FailedError
 
 if TYPE_CHECKING:
     from store_core.read.index import Index
+
+_COLUMNS: Final = (
+    Column("file", drop=2),
+    "slot",
+    "entry",
+    "key_hash",
+    "phy_offset",
+    Column("store_timestamp_ms", "time", drop=1),
+    Column("previous", drop=3),
+)
 
 
 def dump_index(
@@ -35,7 +46,7 @@ def dump_index(
             raise FailedError(f"no index file {file!r}", path=str(store.root), to_do="see `rmqctl info` for the files")
         rows = islice(_rows(index, file, slot), max_)
         findings = list(index.sizes.findings)
-        ctx.emit({"entries": rows, "findings": findings}, rows="entries")
+        ctx.emit({"entries": rows, "findings": findings}, rows="entries", columns=_COLUMNS)
     return shown_or_told(ctx, findings)
 
 

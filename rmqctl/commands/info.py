@@ -6,14 +6,30 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from rmqctl.blocks import Block, Facts, Findings, Table
+from rmqctl.cells import Column
 from rmqctl.context import Context, exit_for_findings
 
 if TYPE_CHECKING:
     from store_core.storage.store import Store
 
 _FACTS: Final = ("path", "last_exit")
-_QUEUE_COLUMNS: Final = ("topic", "queue_id", "type", "files", "size_bytes", "min_offset", "max_offset")
-_INDEX_COLUMNS: Final = ("file", "used_entries", "entries", "begin_timestamp_ms", "end_timestamp_ms", "end_phy_offset")
+_QUEUE_COLUMNS: Final = (
+    "topic",
+    "queue_id",
+    Column("type", drop=3),
+    Column("files", "number", drop=2),
+    Column("size_bytes", "size", drop=1),
+    "min_offset",
+    "max_offset",
+)
+_INDEX_COLUMNS: Final = (
+    "file",
+    "used_entries",
+    Column("entries", "number", drop=1),
+    Column("begin_timestamp_ms", "time", drop=2),
+    "end_timestamp_ms",
+    "end_phy_offset",
+)
 
 
 def info(ctx: Context) -> int:
