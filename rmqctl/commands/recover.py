@@ -29,6 +29,13 @@ if TYPE_CHECKING:
 
 _MOST_LOST_SHOWN = 15
 _MOST_KEYS_SHOWN = 3
+_ALSO_TOLD = {
+    "first_file_scanned": "scans from {}",
+    "deleted_commitlog_files": "deletes {} log files",
+    "deleted_index_files": "deletes {} index files",
+    "delivered_early": "delivers {} early",
+    "ghosts": "takes back {} ghosts",
+}
 
 
 def recover(
@@ -41,6 +48,19 @@ def recover(
             "strict: as keep, but only if nothing at all is lost.",
         ),
     ] = "keep",
+    gaps: Annotated[
+        str,
+        typer.Option(
+            "--gaps",
+            metavar="tombstone|skip",
+            help="What stands for a lost message. tombstone: a record that consumers see, and that lasts. "
+            "skip: an entry that consumers pass over; brokers 5.x may hide its neighbours once older log files expire.",
+        ),
+    ] = "tombstone",
+    no_fill: Annotated[
+        bool,
+        typer.Option("--no-fill", help="Leave holes in the log as they are, and tell what a broker will do there."),
+    ] = False,
     predict: Annotated[bool, typer.Option("--predict", help="Only tell what a broker would do.")] = False,
     apply: ApplyOption = False,
     save: SaveOption = None,
@@ -112,6 +132,8 @@ def _nothing_to_read(store: Store) -> list[Finding]:
 
 
 def _blocks(document: dict[str, Any]) -> Iterator[Block]:
+    if document["applied"]:
+        yield Text(_done(document), "bold green")
     yield from _prediction_blocks(document)
     after = document["after"]
     yield Facts(
@@ -139,6 +161,15 @@ def _blocks(document: dict[str, Any]) -> Iterator[Block]:
     yield from plan_blocks(document)
 
 
+def _done(document: dict[str, Any]) -> str:
+    """The whole answer in a line."""
+    lost = document["lost"]
+    known, unknown = sum(run["messages"] or 0 for run in lost), sum(run["messages"] is None for run in lost)
+    more = f", and {unknown} ranges nobody can name" if unknown else ""
+    text = f"Done. Kept {document['kept_messages']}, lost {known}{more}."
+    return text if document["undo_id"] else text.replace("Done", "Nothing had to be changed", 1)
+
+
 def _prediction_blocks(document: dict[str, Any]) -> Iterator[Block]:
     prediction, version = document["prediction"], document["broker_version"]
     possible = version["possible"]
@@ -164,19 +195,24 @@ def _prediction_blocks(document: dict[str, Any]) -> Iterator[Block]:
         more = f", the first {_MOST_LOST_SHOWN} of {len(lost)} runs" if len(lost) > _MOST_LOST_SHOWN else ""
         yield Table(_shown(lost), LOST_COLUMNS, f"What the broker would throw away{more}")
     for other in document["other_predictions"]:
-        outcome = other["outcome"]
-        if _told(outcome) != _told(prediction):
-            yield Text(f"{', '.join(other['versions'])}: {_told(outcome)}.")
+        yield Text(f"{', '.join(other['versions'])}: {_told(other['outcome'], prediction)}.")
     for note in document["notes"]:
         yield Text(f"Note: {note}")
     if "plan" not in document and document["findings"]:
         yield Findings(document["findings"])
 
 
-def _told(outcome: dict[str, Any]) -> str:
+def _told(outcome: dict[str, Any], prediction: dict[str, Any]) -> str:
+    """What other releases would do: the loss always, the rest where it differs from what is predicted."""
     if not outcome["starts"]:
-        return "does not start"
-    return f"loses {outcome['lost_messages']} messages, ends at {outcome['max_phy_offset']}"
+        return f"does not start ({outcome['reason']})"
+    told = [f"loses {outcome['lost_messages']}", f"ends at {outcome['max_phy_offset']}"]
+    if prediction["starts"]:
+        for name, text in _ALSO_TOLD.items():
+            if outcome[name] != prediction[name]:
+                value = outcome[name]
+                told.append(text.format(len(value) if isinstance(value, list) else value or "nowhere"))
+    return ", ".join(told)
 
 
 def _shown(lost: list[dict[str, Any]]) -> list[dict[str, Any]]:

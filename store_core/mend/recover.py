@@ -21,6 +21,8 @@ from store_core.mend.prediction.predict import Prediction, predict
 from store_core.mend.salvage.derived import Progress
 from store_core.mend.salvage.keep import Salvage, salvage, walk_rules
 from store_core.mend.salvage.lost import LostRun, lost_runs
+from store_core.mend.salvage.notes import in_recover, notes_of
+from store_core.mend.salvage.options import KeepOptions
 from store_core.mend.salvage.salvage_plan import (
     BUILDER,
     chunks_of,
@@ -40,7 +42,8 @@ _BROKER_BUILDER: Final = "as-broker"
 class Recovery:
     """The whole answer. ``after`` is what a broker ends up with on the mended store; ``lost`` what is gone either way.
 
-    ``needs_yes``: readable messages that must be given up, so that the plan is not carried out without a word.
+    ``given_up``: readable messages that must go, so that the plan is not carried out without a word. ``notes`` say what the
+    options come to. ``kept_messages``: good ones that belong into queues.
     """
 
     last_exit: Literal["clean", "crash"]
@@ -50,38 +53,52 @@ class Recovery:
     lost: tuple[LostRun, ...]
     findings: tuple[Finding, ...]
     given_up: tuple[LostRun, ...] = ()
+    notes: tuple[str, ...] = ()
+    kept_messages: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """The members of the command's document, without ``store``, ``applied`` and ``undo_id``."""
+        told = self.prediction.as_json()
         return {
             "last_exit": self.last_exit,
-            **self.prediction.as_json(),
+            **told,
+            "notes": [*told["notes"], *self.notes],
             "plan": self.plan.summary(),
             "after": self.after.as_json(),
             "lost": [run.as_json() for run in self.lost],
+            "kept_messages": self.kept_messages,
             "given_up": [run.as_json() for run in self.given_up],
             "findings": list(self.findings),
         }
 
 
 def recover(
-    store: Store, policy: Policy = "keep", version: Version | None = None, *, on_progress: Progress | None = None
+    store: Store,
+    policy: Policy = "keep",
+    version: Version | None = None,
+    options: KeepOptions | None = None,
+    *,
+    on_progress: Progress | None = None,
 ) -> Recovery:
     """Work out prediction and plan. Reads only; scratch files go to the system's folder for them.
 
-    Raises UsageError for an unknown policy, FailedError where the store cannot be read, or where policy ``broker`` is
+    Raises UsageError for an unknown policy or options that are not its own, FailedError where the store cannot be read, or where policy ``broker`` is
     asked for and the broker would not start.
     """
     if policy not in POLICIES:
         raise UsageError(f"unknown policy {policy!r}", to_do=f"one of {', '.join(POLICIES)}")
+    options = options or KeepOptions()
+    if policy == "broker" and options != KeepOptions():
+        raise UsageError("policy broker closes no holes", to_do="use --policy keep with these options")
     refuse_foreign_store(store)
     last_exit: Literal["clean", "crash"] = "crash" if store.aborted else "clean"
     prediction = predict(store, version, on_progress=on_progress)
     if policy == "broker":
         return _as_broker(store, prediction, last_exit)
     rules = walk_rules(store.settings, prediction.assumed)
-    with salvage(store, rules, on_progress=on_progress) as found:
-        built = Built(BUILDER, {**settings_arguments(store.settings), "version": str(prediction.assumed)})
+    with salvage(store, rules, options, on_progress=on_progress) as found:
+        arguments = {**settings_arguments(store.settings), "version": str(prediction.assumed)}
+        built = Built(BUILDER, {**arguments, **({"keep": kept} if (kept := options.as_arguments()) else {})})
         plan = replace(salvage_plan(store, found, built), policy=policy)
         after = _after(store, prediction.assumed, found)
         return Recovery(
@@ -90,8 +107,10 @@ def recover(
             plan,
             after,
             tuple(lost_runs(found.lost, found.unknown)),
-            _findings(store, (*found.findings, *found.derivation.findings)),
+            in_recover(_findings(store, (*found.findings, *found.derivation.findings)), plan, options),
             tuple(lost_runs(found.given_up)),
+            notes_of(found, after, prediction.assumed),
+            found.survey.kept_messages,
         )
 
 
@@ -103,8 +122,9 @@ def _as_broker(store: Store, prediction: Prediction, last_exit: Literal["clean",
         plan = replace(salvage_plan(store, found, Built(_BROKER_BUILDER, arguments)), policy="broker")
         after = _after(store, prediction.assumed, found)
         lost = prediction.outcome.lost
-        findings = _findings(store, result.derivation.findings)
-        return Recovery(last_exit, prediction, plan, after, lost, findings)
+        findings = in_recover(_findings(store, result.derivation.findings), plan)
+        kept = result.survey.kept_messages
+        return Recovery(last_exit, prediction, plan, after, lost, findings, kept_messages=kept)
 
 
 def _findings(store: Store, assumed: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -15,6 +15,7 @@ from store_core.mend.plans.plan import Plan
 from store_core.mend.prediction.predict import predict
 from store_core.mend.recover import Policy, Recovery, recover
 from store_core.mend.salvage.lost import LostRun
+from store_core.mend.salvage.options import KeepOptions
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 from tests import stores
@@ -35,9 +36,9 @@ class Opener:
     config: Path | None
     version: str
 
-    def recover(self, root: Path, policy: Policy = "keep") -> Recovery:
+    def recover(self, root: Path, policy: Policy = "keep", options: KeepOptions | None = None) -> Recovery:
         with Store.open(root, load_settings(self.config, root)) as store:
-            return recover(store, policy, Version.parse(self.version))
+            return recover(store, policy, Version.parse(self.version), options)
 
     def predict(self, root: Path) -> dict[str, Any]:
         with Store.open(root, load_settings(self.config, root)) as store:

@@ -37,11 +37,16 @@ class Piece:
 
 @dataclass(slots=True)
 class Fence:
-    """How a region is closed. ``given_up``: a readable neighbour that had to go because nothing as small fits."""
+    """How a region is closed. ``given_up``: a readable neighbour that had to go because nothing as small fits.
+
+    ``skipped``: lost records that get no tombstone, for dead entries will stand in their queues. Without ``pieces`` the region
+    is left as it is.
+    """
 
     region: Region
     pieces: list[Piece] = field(default_factory=list)
     unplaced: list[LostRecord] = field(default_factory=list)
+    skipped: list[LostRecord] = field(default_factory=list)
     given_up: LostRecord | None = None
     property_crc: bool = False  # records carry a property CRC
 

@@ -16,6 +16,7 @@ from store_core.mend.plans.draft import Draft
 from store_core.mend.plans.plan import Plan
 from store_core.mend.salvage.derived import DerivedChanges, NewFile
 from store_core.mend.salvage.keep import Salvage, salvage, walk_rules
+from store_core.mend.salvage.options import KeepOptions
 from store_core.mend.salvage.progress import lowered_progress
 from store_core.read.checkpoint import read_checkpoint
 from store_core.storage.settings import Settings, load_settings
@@ -125,7 +126,8 @@ def chunks_of(files: Iterator[NewFile] | list[NewFile], wanted: set[str]) -> Ite
 
 def _build(building: Building) -> Iterator[Chunk]:
     version = Version.parse(building.arguments["version"])
-    with store_of(building) as store, salvage(store, walk_rules(store.settings, version)) as found:
+    options = KeepOptions.of(building.arguments.get("keep", {}))
+    with store_of(building) as store, salvage(store, walk_rules(store.settings, version), options) as found:
         yield from chunks_of([*found.queue_changes.new, *found.index_changes.new], set(building.paths))
 
 

@@ -107,13 +107,14 @@ class LogSurvey:
 
     ``blanks`` are those with room for a record. ``regions`` have good records behind them. ``tail`` are the regions behind the last good record: torn, wiped or stale
     bytes, zeros included. ``end_phy_offset`` is the end of the last good record, where the next one belongs; the log's
-    minimum if there is none. ``wrong_own_offsets`` are good records that say they lie elsewhere.
+    minimum if there is none. ``messages`` are all whole records, ``kept_messages`` the good ones that belong into queues. ``wrong_own_offsets`` are good records that say they lie elsewhere.
     """
 
     regions: list[Region] = field(default_factory=list)
     tail: list[Region] = field(default_factory=list)
     blanks: list[Region] = field(default_factory=list)
     messages: int = 0
+    kept_messages: int = 0
     end_phy_offset: int = 0
     last_store_timestamp_ms: int = 0
     last_phy_offset: int = 0
@@ -175,6 +176,9 @@ class _Surveyor:
         good = self._good_rows(table)
         walkable = good | (table.kind == FrameKind.BLANK)
         self._survey.messages += int(np.count_nonzero(table.messages))
+        type_ = table.sys_flag & TRANSACTION_MASK
+        queued = good & ((type_ == TRANSACTION_NONE) | (type_ == TRANSACTION_COMMIT))
+        self._survey.kept_messages += int(np.count_nonzero(queued))
         self._survey.wrong_own_offsets += table.phy_offset[good & (table.code == FrameCode.OWN_OFFSET)].tolist()
         for row in np.flatnonzero((table.kind == FrameKind.BLANK) & (table.size_bytes > MIN_RECORD_SIZE_BYTES)):
             self._survey.blanks.append(self._blank(int(table.phy_offset[row]), int(table.size_bytes[row])))

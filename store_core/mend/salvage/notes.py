@@ -1,0 +1,94 @@
+"""What a recovery says beside its plan: what the options come to, and advice that fits where it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from store_core.broker.versions import Version
+from store_core.findings import Finding
+from store_core.mend.plans.plan import Op, Plan
+from store_core.mend.prediction.outcome import Outcome
+from store_core.mend.salvage.gaps import Kept
+from store_core.mend.salvage.keep import Salvage
+from store_core.mend.salvage.options import KeepOptions
+
+_MOST_NAMED: Final = 10
+_MENDED: Final = "The plan mends it."
+_MENDING: Final = (
+    "`rmqctl recover`",
+    "`rmqctl rebuild queues`",
+    "`rmqctl rebuild index`",
+    "`rmqctl checkpoint --rebuild`",
+)
+_HOLES: Final = ("L001", "L002", "L003", "L006", "L008", "L013")
+_ADVICE: Final = {
+    "L006": "Is a log folder missing (name the broker's properties file with `-c`)? Is there a copy (name it with `--sibling`)? "
+    "Else the plan closes the hole.",
+    "L009": "The plan sets the length; if another size is configured, name the broker's properties file with `-c`.",
+}
+
+
+def notes_of(found: Salvage, after: Outcome, version: Version) -> tuple[str, ...]:
+    """What a person should know about the plan's way to deal with what is lost."""
+    return tuple(
+        note for note in (_dead_note(found), _kept_note(found.kept), _open_note(found, after, version)) if note
+    )
+
+
+def in_recover(findings: Iterable[Finding], plan: Plan, options: KeepOptions | None = None) -> tuple[Finding, ...]:
+    """Findings whose advice is to run what runs already say what the plan does instead."""
+    if not plan.steps:
+        return tuple(findings)
+    gone = {step.path for step in plan.steps if step.op in (Op.REMOVE_FILE, Op.REMOVE_FOLDER)}
+    fills = options is None or options.fill
+    return tuple(replace(found, advice=_advice(found, gone, fills=fills)) for found in findings)
+
+
+def _advice(found: Finding, gone: set[str], *, fills: bool) -> str:
+    if found.file in gone and found.code[0] in "LQI":
+        return "The plan removes it."
+    if found.code in _HOLES and not fills:
+        return "It is left as it is (--no-fill)."
+    if found.code in _ADVICE:
+        return _ADVICE[found.code]
+    return _MENDED if any(words in found.advice for words in _MENDING) else found.advice
+
+
+def _dead_note(found: Salvage) -> str:
+    count = len(found.dead)
+    if not count:
+        return ""
+    return (
+        f"{_count(count, 'number')} of queues {'gets a dead entry' if count == 1 else 'get dead entries'}, which consumers pass "
+        "over. Under brokers 5.x such an entry can hide good messages beside it once the log files before its own have "
+        "expired; tombstones last"
+    )
+
+
+def _kept_note(kept: list[Kept]) -> str:
+    if not kept:
+        return ""
+    named = [f"{k.lost.topic}/{k.lost.queue_id} {k.lost.queue_offset} ({k.why})" for k in kept[:_MOST_NAMED]]
+    more = [f"and {len(kept) - _MOST_NAMED} more"] if len(kept) > _MOST_NAMED else []
+    return f"{_count(len(kept), 'lost message')} cannot be skipped: a tombstone stands for {', '.join([*named, *more])}"
+
+
+def _open_note(found: Salvage, after: Outcome, version: Version) -> str:
+    if found.options.fill or not found.fences:
+        return ""
+    size = sum(fence.region.size_bytes for fence in found.fences)
+    told = f"{_count(len(found.fences), 'hole')} of {size} bytes stays open: "
+    if not after.starts:
+        return told + f"a broker ({version}) would not start ({after.reason})"
+    if after.lost_messages:
+        return (
+            told
+            + f"a broker ({version}) would cut the log at {after.max_phy_offset} and lose {after.lost_messages} messages"
+        )
+    return told + f"a broker ({version}) would not meet it at its next start; one that scans it cuts the log there"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -1,0 +1,214 @@
+"""recover --gaps skip and --no-fill: what stands for a lost message, and what a broker does where a hole stays open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from store_core.errors import UsageError
+from store_core.layout import marks, paths, queue
+from store_core.mend.applying.undo import undo
+from store_core.mend.salvage.gaps import QueueBounds, skippable
+from store_core.mend.salvage.options import KeepOptions
+from store_core.mend.salvage.survey import LostRecord
+from store_core.storage.store import QueueKey, Store
+from tests import stores
+from tests.conftest import DamagedStore, GoldenStore, differences
+from tests.damage import Damageable
+from tests.mend.recovering import Opener, Place, apply_to, assert_kept, batch_size, harm, is_queued, places
+
+SettingsOf = Callable[[str], Path]
+OpenerOf = Callable[[str], Opener]
+DamageableOf = Callable[..., Damageable]
+SKIP: Final = KeepOptions("skip")
+OPEN: Final = KeepOptions(fill=False)
+HOLES: Final = {"L001", "L002", "L003", "L006", "L008", "L013"}
+CASES: Final = (
+    "cq-removed-flip-mid",
+    "flip-body-mid",
+    "log-missing-mid",
+    "log-mid-short",
+    "magic-first-mid",
+    "zero-page-mid",
+    "torn-tail",
+)
+
+
+@pytest.fixture
+def opener_of(settings_of: SettingsOf) -> OpenerOf:
+    return lambda base: Opener(settings_of(base), stores.truth(base)["written_by"])
+
+
+def entry_of(root: Path, truth: dict[str, Any], place: Place) -> dict[str, int]:
+    store = Damageable(root, truth)
+    path, at = store.queue_file(*place)
+    found: dict[str, int] = queue.ENTRY.read(path.read_bytes()[at : at + queue.ENTRY.size_bytes])
+    return found
+
+
+def expected_dead(name: str, lost: set[Place]) -> set[Place]:
+    """Numbers of ordinary queues between two messages that are kept, not in the first segment: by the truth alone."""
+    truth = stores.truth(name)
+    size, first = int(truth["properties"]["mappedFileSizeCommitLog"]), int(truth["log"]["files"][0]["file"])
+    dead = set()
+    for topic, queue_id in {place[:2] for place in lost}:
+        mine = [m for m in truth["messages"] if is_queued(m) and (m["topic"], m["queueId"]) == (topic, queue_id)]
+        segment = {m["queueOffset"]: m["phyOffset"] // size for m in mine}
+        odd = {m["queueOffset"] for m in mine if batch_size(m) > 1 or "INNER_MULTI_DISPATCH" in m["properties"]}
+        gone = sorted(
+            n for t, q, n in lost if (t, q) == (topic, queue_id) and n not in odd and segment[n] > first // size
+        )
+        if topic == paths.SCHEDULE_TOPIC or topic.startswith("RMQ_SYS_"):
+            continue
+        kept = {m["queueOffset"] for m in mine} - set(gone)
+        if gone and not any(n < gone[0] for n in kept):
+            gone = gone[1:]
+        if gone and not any(n > gone[-1] for n in kept):
+            gone = gone[:-1]
+        dead |= {(topic, queue_id, n) for n in gone}
+    return dead
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("base", stores.BASES)
+def test_lost_messages_are_skipped(
+    base: str, case: str, golden: GoldenStore, damaged: DamagedStore, opener_of: OpenerOf
+) -> None:
+    if case not in stores.cases(base):
+        pytest.skip("no such case of this store")
+    opener, root, truth = opener_of(base), damaged(base, case, "crash"), stores.truth(base)
+    before = stores.snapshot(root)
+    found = harm(golden(base), root, base)
+    recovery = opener.recover(root, options=SKIP)
+    assert places(recovery.lost) == found.lost_places
+    applied = apply_to(recovery, root)
+    assert applied is not None
+    assert opener.recover(root, options=SKIP).plan.steps == ()
+    assert opener.recover(root).plan.steps == ()  # nothing undoes it, either
+    assert {f.code for f in opener.check(root) if f.severity != "info"} == set()
+    after = opener.predict(root)
+    assert after == recovery.after.as_json()
+    assert (after["starts"], after["lost_messages"]) == (True, 0)
+    assert_kept(golden(base), root, base, found.intact)
+
+    size = int(truth["properties"]["mappedFileSizeCommitLog"])
+    dead = {place for place in found.lost_places if _is_dead(entry_of(root, truth, place), size)}
+    assert dead == expected_dead(base, found.lost_places)
+    assert bool(dead) == any("dead entr" in note for note in recovery.notes)
+    assert bool(found.lost_places - dead and case != "torn-tail") == any(
+        "cannot be skipped" in note for note in recovery.notes
+    )
+
+    undo(root, applied.undo_id, apply=True)
+    now = {path: entry for path, entry in stores.snapshot(root).items() if not path.startswith(".rmqctl")}
+    assert differences(before, now) == []
+
+
+def _is_dead(entry: dict[str, int], segment_size_bytes: int) -> bool:
+    return (entry["size_bytes"], entry["tags_code"], (entry["phy_offset"] + 1) % segment_size_bytes) == (100, 0, 0)
+
+
+def test_the_end_of_a_queue_is_never_dead(damageable: DamageableOf, opener_of: OpenerOf) -> None:
+    store = damageable("load-533", "crash")
+    messages = [m for m in store.truth["messages"] if is_queued(m) and m["bodyLength"] and "TOPIC" not in m["topic"]]
+    ends = {(m["topic"], m["queueId"]): m for m in messages}
+    message = next(iter(ends.values()))
+    store.flip(store.truth["messages"].index(message), "body")
+    recovery = opener_of("load-533").recover(store.root, options=SKIP)
+    assert ["it is the last of its queue" in note for note in recovery.notes] == [True]
+    apply_to(recovery, store.root)
+    codes = {f.code for f in opener_of("load-533").check(store.root) if f.phy_offset == message["phyOffset"]}
+    assert codes == {"L016"}
+
+
+def test_which_of_several_may_be_skipped(golden: GoldenStore) -> None:
+    """Of a run at an end only the outermost one gets a tombstone; order must hold in the log and in the numbering."""
+    at = 300_000  # in the third segment
+
+    def lost(number: int, topic: str = "T", **more: Any) -> LostRecord:
+        return LostRecord(topic, 0, number, at + number, 200, **more)
+
+    def split(first: tuple[int, int] | None, last: tuple[int, int] | None, *records: LostRecord) -> dict[int, str]:
+        key = QueueKey(records[0].topic, 0)
+        bounds = QueueBounds({key: first} if first else {}, {key: last} if last else {})
+        with Store.open(golden("load-533")) as store:
+            dead, kept = skippable(store, records, bounds)
+        assert dead | {k.lost for k in kept} == set(records)
+        return {k.lost.queue_offset: k.why for k in kept}
+
+    run = (lost(5), lost(6), lost(7))
+    assert split((100, 0), (at + 900, 20), *run) == {}
+    assert split(None, None, *run) == {5: "it is the first of its queue", 7: "it is the last of its queue"}
+    assert split((at + 900, 20), (at + 900, 20), *run) == {5: "it is the first of its queue"}
+    assert split((100, 0), (at + 900, 6), *run) == {7: "it is the last of its queue"}  # numbering began anew
+    assert split((100, 0), (at + 900, 20), lost(5, paths.HALF_TOPIC)) == {5: "the broker itself reads its queue"}
+    assert split((100, 0), (at + 900, 20), lost(5, batch_size=3)) == {5: "several queue entries belong to it"}
+    assert split((100, 0), (at + 900, 20), replace(lost(5), phy_offset=500)) == {
+        5: "its segment is the log's first one"
+    }
+
+
+def test_nothing_is_skipped_in_the_first_segment(damageable: DamageableOf, opener_of: OpenerOf) -> None:
+    store = damageable("load-533", "crash")
+    number = next(n for n, m in enumerate(store.truth["messages"]) if n > 30 and m["bodyLength"] and is_queued(m))
+    store.flip(number, "body")
+    skipping, usual = (opener_of("load-533").recover(store.root, options=o) for o in (SKIP, None))
+    assert [step.row() for step in skipping.plan.steps] == [step.row() for step in usual.plan.steps]
+    assert any("its segment is the log's first one" in note for note in skipping.notes)
+
+
+@pytest.mark.leaves_damage("holes are left open on purpose")
+@pytest.mark.parametrize("exit", ["crash", "clean"])
+@pytest.mark.parametrize("case", CASES)
+def test_an_open_hole_stays_and_the_rest_is_mended(
+    case: str, exit: str, golden: GoldenStore, damaged: DamagedStore, opener_of: OpenerOf
+) -> None:
+    base = "load-533" if case in stores.cases("load-533") else "crash-533"
+    opener, root = opener_of(base), damaged(base, case, exit)
+    before = stores.snapshot(root)
+    found = harm(golden(base), root, base)
+    recovery = opener.recover(root, options=OPEN)
+    assert places(recovery.lost) == found.lost_places
+    applied = apply_to(recovery, root)
+    again = opener.recover(root, options=OPEN)
+    assert again.plan.steps == ()
+    if case == "flip-body-mid":  # its entry stays, as a broker leaves it
+        assert places(again.lost) == found.lost_places
+    after = opener.predict(root)
+    assert after == recovery.after.as_json()
+    assert after["ghosts"] == []
+    left = {f.code for f in opener.check(root) if f.severity != "info"}
+    assert left <= HOLES
+    is_hole = case != "torn-tail"
+    assert bool(left) == is_hole
+    assert any("stays open" in note for note in recovery.notes) == is_hole
+    if after["lost_messages"]:
+        assert any(f"lose {after['lost_messages']} messages" in note for note in recovery.notes)
+    now = stores.snapshot(root)
+    if applied is None:
+        return
+    undo(root, applied.undo_id, apply=True)
+    now = {path: entry for path, entry in stores.snapshot(root).items() if not path.startswith(".rmqctl")}
+    assert differences(before, now) == []
+
+
+def test_a_tombstone_is_no_hole(damageable: DamageableOf, opener_of: OpenerOf) -> None:
+    """What was closed before stays closed, whatever is asked for later."""
+    store = damageable("load-533", "crash")
+    store.zero(store.message(900)["phyOffset"], 400)
+    apply_to(opener_of("load-533").recover(store.root), store.root)
+    for options in (SKIP, OPEN):
+        assert opener_of("load-533").recover(store.root, options=options).plan.steps == ()
+    assert marks.TOMBSTONE_PROPERTY.encode() in store.read(store.message(900)["phyOffset"], 400)
+
+
+@pytest.mark.parametrize("options", [SKIP, OPEN])
+def test_policy_broker_has_no_such_choice(options: KeepOptions, damaged: DamagedStore, opener_of: OpenerOf) -> None:
+    with pytest.raises(UsageError, match="closes no holes"):
+        opener_of("load-533").recover(damaged("load-533", "flip-body-mid", "crash"), "broker", options)
+    with pytest.raises(UsageError, match="unknown gaps"):
+        KeepOptions("hope")  # type: ignore[arg-type]  # what a shell may give
