@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_core.findings import Finding
-from store_core.layout import paths
+from store_core.layout import paths, record
 from store_core.mend.prediction.predict import Prediction
 from store_core.mend.recover import Recovery
 from store_core.mend.report.affected import Offsets, affected_groups, delayed_losses, early_deliveries
@@ -88,7 +88,8 @@ class _Walk:
         self.halves.add(table)
         self.cut_halves.add(table)
         good = np.flatnonzero(table.messages & ~is_bad(table))
-        self.messages += len(good)
+        kind = table.sys_flag[good] & record.TRANSACTION_MASK
+        self.messages += int(np.count_nonzero((kind == record.TRANSACTION_NONE) | (kind == record.TRANSACTION_COMMIT)))
         if len(good):
             if self.first_timestamp_ms is None:
                 self.first_timestamp_ms = int(table.store_timestamp_ms[good[0]])
@@ -143,7 +144,7 @@ class _Report:
             kept,
             tuple(strips),
             _counted(self.recovery.findings if self.recovery else ()),
-            self.prediction.notes[:_MOST_NOTES],
+            (*self.prediction.notes, *(self.recovery.notes if self.recovery else ()))[:_MOST_NOTES],
         )
 
     def _broker(self, config: ConfigFiles) -> BrokerStart:
@@ -197,7 +198,7 @@ class _Report:
             recovery.plan.id,
             len(recovery.plan.steps),
             recovery.after.max_phy_offset,
-            self.walk.messages - (lost_messages if is_cut else loss.given_up_messages),
+            recovery.kept_messages,
             recovery.after.starts,
             recovery.after.lost_messages,
             loss,

@@ -240,7 +240,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class LossReport:
-    """The whole report. ``kept`` is None where only the broker was asked about. ``readable_messages`` are in the log now."""
+    """The whole report. ``kept`` is None where only the broker was asked about. ``readable_messages`` are those in the log now that belong into queues."""
 
     made_timestamp_ms: int
     store: StoreIdentity

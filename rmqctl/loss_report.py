@@ -1,0 +1,161 @@
+"""`recover --report FILE`, and what recover says of affected groups and open transactions."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from rmqctl.blocks import Block, Table, Text
+from rmqctl.context import Context
+from store_core.errors import UsageError
+
+if TYPE_CHECKING:
+    from store_core.mend.prediction.predict import Prediction
+    from store_core.mend.recover import Recovery
+    from store_core.mend.report.model import GroupLoss, Loss, LossReport
+    from store_core.storage.settings import Settings
+    from store_core.storage.store import Store
+
+ReportOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--report",
+        metavar="FILE.html",
+        help="Save a loss report: a page that needs nothing but itself, or everything as data where FILE ends in .json.",
+    ),
+]
+GROUP_COLUMNS: Final = ("group", "queues", "had_consumed", "will_miss", "behind_new_end")
+_MOST_GROUPS: Final = 10
+_PAGE: Final = (".html", ".htm")
+_DATA: Final = ".json"
+
+
+def told_losses(
+    ctx: Context, store: Store, found: Recovery | Prediction, path: Path | None = None
+) -> LossReport | None:
+    """Save the report where one is asked for, and give it for ``loss_blocks``; None where nobody would read it.
+
+    For the store as it is: call it before a plan is carried out. Raises UsageError for a place that is no place for a
+    report, FailedError where it cannot be written.
+    """
+    shown = ctx.output.format in ("table", "plain", "github") and _loses(found)
+    if path is None and not shown:
+        return None
+    from store_core.mend.report.build import loss_report
+
+    if path is not None:
+        refuse_place(path, store.settings)
+    with ctx.progress("report", store.log.size_bytes) as bar:
+        report = loss_report(store, found, made_timestamp_ms=time.time_ns() // 1_000_000, on_progress=bar)
+    if path is not None:
+        _save(path, _encoded(ctx, report, path, store.settings))
+        ctx.note(f"loss report saved as {path}")
+    return report
+
+
+def refuse_place(path: Path, settings: Settings) -> None:
+    """Raises UsageError for a report inside the store, over anything that is there, or of an unknown form."""
+    if path.suffix.lower() not in (*_PAGE, _DATA):
+        raise UsageError("a report is a page or data", path=str(path), to_do="name a file that ends in .html or .json")
+    real = path.resolve()
+    for root in (settings.root, *settings.outside_paths):
+        if real.is_relative_to(root.resolve()):
+            raise UsageError("a report is not saved inside the store", path=str(path), to_do="name a file elsewhere")
+    if not real.parent.is_dir():
+        raise UsageError("no place for a report", path=str(path), to_do="name a file in a folder that is there")
+    if os.path.lexists(path):
+        raise UsageError("there is a file already", path=str(path), to_do="name another file, or remove this one first")
+
+
+def _loses(found: Any) -> bool:
+    from store_core.mend.recover import Recovery
+
+    prediction = found.prediction if isinstance(found, Recovery) else found
+    return bool(prediction.outcome.lost) or (isinstance(found, Recovery) and bool(found.lost))
+
+
+def _encoded(ctx: Context, report: LossReport, path: Path, settings: Settings) -> bytes:
+    if path.suffix.lower() == _DATA:
+        return json.dumps(report.as_json(), ensure_ascii=False, indent=1).encode("utf-8", "replace") + b"\n"
+    from rmqctl.report.page import Reader, page
+
+    zone = ctx.options.zone
+    reader = Reader(zone, str(zone.tzname(None) or zone), _arguments(ctx, settings))
+    return page(report, reader).encode("utf-8", "replace")
+
+
+def _arguments(ctx: Context, settings: Settings) -> tuple[str, ...]:
+    """What names this store, with its settings, on another command line."""
+    options = ctx.options
+    config = ("-c", os.path.abspath(options.config)) if options.config else ()
+    version = ("--broker-version", options.broker_version) if options.broker_version else ()
+    logs = tuple(part for log in options.commitlog for part in ("--commitlog", os.path.abspath(log)))
+    return ("-s", str(settings.root), *config, *logs, *version)
+
+
+def _save(path: Path, data: bytes) -> None:
+    from store_core.storage.publish import PartFile
+
+    file = PartFile(path)  # never over another file, even one that has just been made
+    try:
+        file.write(data)
+        file.close()
+    except BaseException:
+        file.discard()
+        raise
+
+
+def loss_blocks(report: LossReport | None) -> Iterator[Block]:
+    """Affected groups and open transactions, briefly. Of the plan's losses where there is a plan, else of the broker's."""
+    if report is None:
+        return
+    if report.kept is not None:
+        yield from _groups(report.kept.loss, "Consumer groups that lose messages either way")
+    elif report.broker.loss is not None:
+        yield from _groups(report.broker.loss, "Consumer groups that would lose messages")
+    if report.broker.loss is not None:
+        yield from _halves(report.broker.loss, "A broker started now would leave")
+    if report.kept is not None:
+        yield from _halves(report.kept.loss, "Left either way:")
+
+
+def _groups(loss: Loss, title: str) -> Iterator[Block]:
+    by_group: dict[str, list[GroupLoss]] = {}
+    for group in loss.groups:
+        by_group.setdefault(group.group, []).append(group)
+    if not by_group:
+        return
+
+    def weight(name: str) -> tuple[int, int, str]:
+        found = by_group[name]
+        return -sum(g.missed_messages for g in found), -sum(g.consumed_messages for g in found), name
+
+    rows = [
+        {
+            "group": name,
+            "queues": len(by_group[name]),
+            "had_consumed": sum(g.consumed_messages for g in by_group[name]),
+            "will_miss": sum(g.missed_messages for g in by_group[name]),
+            "behind_new_end": sum(g.beyond_end for g in by_group[name]),
+        }
+        for name in sorted(by_group, key=weight)
+    ]
+    more = f", the first {_MOST_GROUPS} of {len(rows)}" if len(rows) > _MOST_GROUPS else ""
+    yield Table(rows[:_MOST_GROUPS], GROUP_COLUMNS, f"{title}{more}")
+
+
+def _halves(loss: Loss, lead: str) -> Iterator[Block]:
+    halves = loss.half_messages
+    if halves.open_messages:
+        because = f", {halves.decision_lost} of them because the decision is lost" if halves.decision_lost else ""
+        yield Text(f"{lead} {halves.open_messages} half message{_s(halves.open_messages)} open{because}.")
+
+
+def _s(number: int) -> str:
+    return "" if number == 1 else "s"

@@ -1,0 +1,1 @@
+"""The loss report as one HTML page that needs nothing but itself."""
