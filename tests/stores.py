@@ -112,6 +112,9 @@ def snapshot(root: Path) -> dict[str, Entry]:
             if path.is_symlink():
                 found[path.relative_to(root).as_posix()] = Entry(0, stat.st_mtime_ns, f"-> {os.readlink(path)}")
                 continue
+            if not path.is_file():  # a pipe or a device: opening it could wait for ever
+                found[path.relative_to(root).as_posix()] = Entry(0, stat.st_mtime_ns, "no plain file")
+                continue
             found[path.relative_to(root).as_posix()] = Entry(stat.st_size, stat.st_mtime_ns, sha256(path))
     return found
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from store_core.errors import FailedError
 from store_core.scan.log import Piece, nominal_end
+from store_core.storage.files import read_whole
 from store_core.storage.state import forget_state, save_state, state_folder
 from store_core.storage.store import Store
 
@@ -47,7 +48,7 @@ def load_left(path: Path, store: Store) -> list[Piece] | None:
     Segments that have expired since are left out. Raises FailedError for a file that cannot be read or tells of another store.
     """
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(read_whole(path))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

@@ -32,6 +32,12 @@ def open_read_only(path: Path) -> int:
     return fd
 
 
+def read_whole(path: Path) -> bytes:
+    """All bytes of a regular file. Raises OSError, as ``open_read_only``."""
+    with open(open_read_only(path), "rb") as file:
+        return file.read()
+
+
 class FileCache:
     """Open descriptors, least recently used ones closed first. Not for use by several threads at once."""
 

@@ -25,6 +25,7 @@ from crc32c import crc32c
 from store_core.errors import FailedError
 from store_core.layout.paths import OURS
 from store_core.storage.failure import failed
+from store_core.storage.files import read_whole
 from store_core.storage.writer import Writer
 
 UNDO_FOLDER: Final = f"{OURS}/undo"
@@ -184,7 +185,7 @@ def read_journal(root: Path, id: str) -> Journal:
     Raises FailedError where a line is damaged that was durable once.
     """
     try:
-        data = (root / UNDO_FOLDER / id / JOURNAL_FILE).read_bytes()
+        data = read_whole(root / UNDO_FOLDER / id / JOURNAL_FILE)
     except FileNotFoundError:
         return Journal(id, [], 0)
     except OSError as error:

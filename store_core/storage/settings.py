@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +14,7 @@ from store_core.layout import paths
 from store_core.layout.queue import rounded_file_size_bytes
 
 _PATH_SEPARATOR = ","
+_LONGEST_CONFIG_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +126,7 @@ def _read_properties(config_file: Path) -> dict[str, str]:
     from store_core.codec.java_properties import parse_java_properties
 
     try:
-        with open(config_file, "rb") as file:
-            data = file.read(1 << 20)
+        data = _read_file_or_pipe(config_file)
     except OSError as error:
         raise FailedError(
             f"cannot read the configuration: {error.strerror}",
@@ -132,6 +134,18 @@ def _read_properties(config_file: Path) -> dict[str, str]:
             to_do="name the broker's properties file",
         ) from error
     return parse_java_properties(data)
+
+
+def _read_file_or_pipe(path: Path) -> bytes:
+    """At most the first 1 MiB of a file, or of a pipe (``-c <(...)``) that somebody writes to. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    mode = os.fstat(fd).st_mode
+    os.set_blocking(fd, True)
+    with os.fdopen(fd, "rb") as file:
+        data = file.read(_LONGEST_CONFIG_BYTES)
+    if not (stat.S_ISREG(mode) or (stat.S_ISFIFO(mode) and data)):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return data
 
 
 def _size(values: Mapping[str, str], *names: str) -> int | None:

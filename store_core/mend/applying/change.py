@@ -15,6 +15,7 @@ from store_core.mend.plans.expect import is_in_place
 from store_core.mend.plans.plan import RANGES, Op, Plan, Step
 from store_core.mend.plans.plan_json import plan_from_bytes
 from store_core.storage.digest import WINDOW_SIZE_BYTES, digest_file, windows
+from store_core.storage.files import read_whole
 from store_core.storage.journal import OUR_FILE_MODE, Journal, State
 from store_core.storage.writer import Ownership, Writer
 
@@ -28,7 +29,7 @@ class Change:
         self.writer = writer
         self.journal = journal
         self.records: Records = records_of(journal)
-        self.plan: Plan = plan_from_bytes(writer.path(f"{journal.folder}/{PLAN_FILE}").read_bytes(), journal.folder)
+        self.plan: Plan = plan_from_bytes(read_whole(writer.path(f"{journal.folder}/{PLAN_FILE}")), journal.folder)
         self._advance = advance
 
     @property

@@ -13,6 +13,7 @@ from store_core.errors import UsageError
 from store_core.mend.plans.content import Built, Content, Piece, Zeros
 from store_core.mend.plans.plan import Op, Plan, Step, Witness
 from store_core.storage.failure import failed
+from store_core.storage.files import read_whole
 from store_core.storage.writer import save_file
 
 _FORMAT: Final = "rmqctl plan"
@@ -52,7 +53,7 @@ def save_plan(plan: Plan, path: Path | str) -> None:
 def load_plan(path: Path | str) -> Plan:
     """Read a plan file. Raises UsageError where it is none, was changed by hand or cannot be read."""
     try:
-        data = Path(path).read_bytes()
+        data = read_whole(Path(path))
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise UsageError(

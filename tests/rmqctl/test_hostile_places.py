@@ -1,0 +1,216 @@
+"""Pipes, devices, links and files that cannot be read, wherever a store has its files: every command ends well and writes nothing."""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import io
+import json
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from rmqctl.app import main
+from store_core.layout import paths
+from store_core.storage.journal import JOURNAL_FILE, UNDO_FOLDER
+from tests import stores
+from tests.conftest import GoldenStore, differences
+from tests.damage import Damageable
+from tests.rmqctl.calls import ROOT, command, environment
+from tests.rmqctl.test_bad_input import COMMANDS, TOPIC, DamageableOf, deadline, index_file, queue_file
+
+CheckAll = Callable[..., str]
+_DEADLINE_SECONDS: Final = 10
+_NAME: Final = "load-533"
+_ENDS: Final = (0, 1, 2, 3, 10)
+
+# Every file a command may open, by what it is to the store.
+PLACES: Final[dict[str, Callable[[Damageable], Path]]] = {
+    "a segment": lambda s: s.segments[3],
+    "the last segment": lambda s: s.segments[-1],
+    "a queue file": queue_file,
+    "an index file": index_file,
+    "the checkpoint": lambda s: s.root / paths.CHECKPOINT,
+    "topics.json": lambda s: s.root / paths.TOPICS_JSON,
+    "consumerOffset.json": lambda s: s.root / paths.CONSUMER_OFFSET_JSON,
+    "lock": lambda s: s.root / paths.LOCK,
+    "abort": lambda s: s.root / paths.ABORT,
+    "an undo journal": lambda s: s.root / UNDO_FOLDER / "0001-recover-12345678" / JOURNAL_FILE,
+    "the RocksDB mark": lambda s: s.root / paths.CONSUMEQUEUE / paths.ROCKSDB_MARK,
+}
+
+
+def link_to_device(path: Path) -> None:
+    """A link to a device that never ends; a node of its own only root could make."""
+    path.symlink_to("/dev/zero")
+
+
+def put_link_out(path: Path, target: Path) -> None:
+    """Move what is there out of the store and link to it."""
+    path.rename(target)
+    path.symlink_to(target)
+
+
+def link_to_itself(path: Path, target: str = "") -> None:
+    shutil.rmtree(path)
+    path.symlink_to(target or path.name)
+
+
+def odd_names(folder: Path, file_size_bytes: int) -> None:
+    """Names of 20 digits that no file of this size can have: one file as long as the others, one short, one empty."""
+    for offset, length in ((777, file_size_bytes), (file_size_bytes + 1, 100), (5 * file_size_bytes - 1, 0)):
+        (folder / paths.segment_name(offset)).write_bytes(b"\x7f" * length)
+
+
+FOLDERS: Final[dict[str, Callable[[Damageable], object]]] = {
+    "consumequeue lies elsewhere": lambda s: put_link_out(s.root / paths.CONSUMEQUEUE, s.root.parent / "cq"),
+    "commitlog lies elsewhere": lambda s: put_link_out(s.root / paths.COMMITLOG, s.root.parent / "log"),
+    "a topic lies elsewhere": lambda s: put_link_out(s.root / paths.CONSUMEQUEUE / TOPIC, s.root.parent / "topic"),
+    "the index lies elsewhere": lambda s: put_link_out(s.root / paths.INDEX, s.root.parent / "index"),
+    "consumequeue leads to itself": lambda s: link_to_itself(s.root / paths.CONSUMEQUEUE),
+    "commitlog leads to itself": lambda s: link_to_itself(s.root / paths.COMMITLOG),
+    "a queue leads back to its topic": lambda s: (s.root / paths.CONSUMEQUEUE / TOPIC / "77").symlink_to(".."),
+    "a topic leads back to the root": lambda s: (s.root / paths.CONSUMEQUEUE / "Round").symlink_to("../.."),
+    "config leads to the root": lambda s: link_to_itself(s.root / paths.CONFIG, "."),
+    "names off the grid in the log": lambda s: odd_names(s.root / paths.COMMITLOG, s.segment_size_bytes),
+    "names off the grid in a queue": lambda s: odd_names(queue_file(s).parent, s.queue_file_size_bytes),
+    "an empty queue file": lambda s: os.truncate(queue_file(s), 0),
+    "a queue file of odd length": lambda s: os.truncate(queue_file(s), 2 * 20 + 7),
+    "an index file of odd length": lambda s: os.truncate(index_file(s), 1001),
+    "an empty checkpoint": lambda s: os.truncate(s.root / paths.CHECKPOINT, 0),
+}  # fmt: skip
+
+
+@pytest.fixture
+def check_all(
+    tmp_path_factory: pytest.TempPathFactory, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> CheckAll:
+    """``check_all(root)``: each command ends in time with an answer or an error of its own, and changes nothing; gives all words."""
+    monkeypatch.delenv("RMQCTL_STORE", raising=False)
+    results = tmp_path_factory.mktemp("results")
+    more = (f"recover --save {results}/plan.json", f"export {results}/export --overwrite --jobs 1", "tail")
+
+    def run(root: Path, meanwhile: Callable[[], AbstractContextManager[None]] = nullcontext) -> str:
+        before = stores.snapshot(root.parent)
+        wrong, said = [], ""
+        for words in (*COMMANDS, *more):
+            with deadline(_DEADLINE_SECONDS), meanwhile():
+                code = main([*words.split(), "-s", str(root), "-o", "json"])
+            out, err = capfd.readouterr()
+            said += out + err
+            found = _error_in(out)
+            if (
+                code not in _ENDS
+                or found == "internal"
+                or "Traceback" in err
+                or (found is None) == err.startswith("error: ")
+            ):
+                wrong.append((words, code, found, err[-300:]))
+        assert wrong == []
+        assert differences(before, stores.snapshot(root.parent)) == []
+        return said
+
+    return run
+
+
+def _error_in(out: str) -> Any:
+    try:
+        return json.loads(out).get("error", {}).get("code")
+    except ValueError:
+        return f"no document: {out[-200:]}"
+
+
+CASES: Final = [
+    *((place, os.mkfifo) for place in PLACES),
+    *((place, link_to_device) for place in ("the last segment", "the checkpoint", "topics.json", "an undo journal")),
+]
+
+
+@pytest.mark.leaves_damage("an undo journal that is a pipe cannot be read afterwards either")
+@pytest.mark.parametrize(("place", "put"), CASES, ids=[f"{place}-{put.__name__}" for place, put in CASES])
+def test_no_pipe_and_no_device_is_waited_for(
+    place: str, put: Callable[[Path], None], damageable: DamageableOf, check_all: CheckAll
+) -> None:
+    store = damageable(_NAME)
+    path = PLACES[place](store)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    put(path)
+    check_all(store.root)
+
+
+@pytest.mark.parametrize("bad", FOLDERS)
+def test_links_and_odd_files(bad: str, damageable: DamageableOf, check_all: CheckAll) -> None:
+    store = damageable(_NAME)
+    FOLDERS[bad](store)
+    check_all(store.root)
+
+
+@contextmanager
+def refusing(target: Path, number: int) -> Iterator[None]:
+    """The system will not open this file or list this folder."""
+    names = (target, str(target), os.fsencode(target))
+
+    def instead_of(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(path: Any, *args: Any, **kwargs: Any) -> Any:
+            if path in names:
+                raise OSError(number, os.strerror(number), str(target))
+            return real(path, *args, **kwargs)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in ((os, "open"), (os, "scandir"), (os, "listdir"), (builtins, "open"), (io, "open")):
+            patch.setattr(module, name, instead_of(getattr(module, name)))
+        yield
+
+
+UNREADABLE: Final[dict[str, Callable[[Damageable], Path]]] = {
+    **{p: PLACES[p] for p in ("a segment", "a queue file", "an index file", "the checkpoint", "topics.json")},
+    "commitlog": lambda s: s.root / paths.COMMITLOG,
+    "consumequeue": lambda s: s.root / paths.CONSUMEQUEUE,
+    "index": lambda s: s.root / paths.INDEX,
+}
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO], ids=errno.errorcode.get)
+@pytest.mark.parametrize("place", UNREADABLE)
+def test_what_cannot_be_read_is_told(
+    place: str,
+    number: int,
+    damageable: DamageableOf,
+    check_all: CheckAll,
+) -> None:
+    """Modes say nothing to a root user, so the system calls are replaced."""
+    store = damageable(_NAME)
+    path = UNREADABLE[place](store)
+    said = check_all(store.root, lambda: refusing(path, number))
+    assert os.strerror(number) in said
+    assert path.name in said
+
+
+@pytest.mark.parametrize("put", [os.mkfifo, link_to_device, os.mkdir], ids=["pipe", "device", "folder"])
+@pytest.mark.parametrize("words", ["checkpoint -c", "apply", "verify-crc --resume --state", "put Calm_orders -c"])
+def test_files_that_are_named_are_files(
+    words: str, put: Callable[[Path], None], tmp_path: Path, golden: GoldenStore, capfd: pytest.CaptureFixture[str]
+) -> None:
+    named = tmp_path / "named"
+    put(named)
+    with deadline(_DEADLINE_SECONDS):
+        code = main([*words.split(), str(named), "-s", str(golden(_NAME)), *(["x"] if words.startswith("put") else [])])
+    err = capfd.readouterr().err
+    assert (code in (1, 2), err.startswith("error: cannot read"), str(named) in err) == (True, True, True), err
+
+
+def test_a_configuration_may_come_through_a_pipe(golden: GoldenStore) -> None:
+    words = shlex.join(command("checkpoint", "-s", golden(_NAME)))
+    piped = ["bash", "-c", f"{words} -c <(echo mappedFileSizeCommitLog=odd)"]
+    done = subprocess.run(piped, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
+    assert (done.returncode, "mappedFileSizeCommitLog=odd is no positive number" in done.stderr) == (2, True)
