@@ -2,43 +2,68 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
 
-from rmqctl import __version__, exit_codes
+from rmqctl import signals  # first, for a signal may come at any time
 
+TYPE_CHECKING = False  # typing itself is loaded later
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Final
+
     from rmqctl.session import Session
 
 PROGRAM: Final = "rmqctl"
 COMPLETION_VARIABLE: Final = "_RMQCTL_COMPLETE"
-_BUFFER_BYTES: Final = 1 << 16
-_UNENCODABLE: Final = "backslashreplace"  # in JSON a lone surrogate's escape is right as it stands
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code. Never raises, except SystemExit out of shell completion."""
-    args = list(sys.argv[1:] if argv is None else argv)
-    _prepare_streams()
+    """Run the command line and return the exit code. Never raises, except SystemExit out of shell completion.
+
+    Without ``argv`` this is the program itself, and the process ends behind it.
+    """
+    if argv is None:
+        signals.end_at_once()
+    try:
+        with signals.signals_raise() as asked:
+            session: list[Session] = []
+            try:
+                return _told(list(sys.argv[1:] if argv is None else argv), session)
+            except BaseException as error:
+                from rmqctl.failures import report
+
+                return report(asked.cause or error, session[0] if session else None)
+    except KeyboardInterrupt:
+        from rmqctl import exit_codes
+
+        return exit_codes.INTERRUPTED  # it came between two lines of the above
+    except signals.Terminated as late:
+        return 128 + late.signal_number
+
+
+def _told(args: list[str], started: list[Session]) -> int:
+    """Run the words; ``started`` gets the session as soon as there is one."""
+    from rmqctl.streams import prepare_streams
+
+    prepare_streams()
     if args == ["--version"]:  # answered without loading anything, for scripts that ask often
-        sys.stdout.write(f"{PROGRAM} {__version__}\n")
-        return _flushed(exit_codes.OK)
+        return _flushed(_version())
     from rmqctl.session import Session
-    from rmqctl.signals import signals_raise
 
-    session = Session.from_arguments(args)
-    with signals_raise():
-        try:
-            return _flushed(_run(session))
-        except BaseException as error:
-            from rmqctl.failures import report
+    started.append(Session.from_arguments(args))
+    return _flushed(_run(started[0]))
 
-            return report(error, session)
+
+def _version() -> int:
+    from rmqctl import __version__, exit_codes
+
+    sys.stdout.write(f"{PROGRAM} {__version__}\n")
+    return exit_codes.OK
 
 
 def _run(session: Session) -> int:
+    import os
+
     from rmqctl.shell import build_group
 
     group = build_group(PROGRAM, rich_help=session.rich_help)
@@ -47,21 +72,6 @@ def _run(session: Session) -> int:
 
         return complete(group, PROGRAM, COMPLETION_VARIABLE)
     return group.run(session)
-
-
-def _prepare_streams() -> None:
-    """Something to write to in any case, UTF-8 on pipes whatever the locale says, and never an encoding error."""
-    for number, name in ((1, "stdout"), (2, "stderr")):
-        stream = getattr(sys, name)
-        if stream is None:  # closed by the caller: what is written is lost, and no file opened later gets its number
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # lives as long as the process
-        elif stream is getattr(sys, f"__{name}__"):
-            if number == 1 and not stream.isatty():  # buffered also where Python was told not to (PYTHONUNBUFFERED)
-                sys.stdout = open(  # noqa: SIM115  # lives as long as the process
-                    number, "w", _BUFFER_BYTES, encoding="utf-8", errors=_UNENCODABLE, newline="\n", closefd=False
-                )
-            else:
-                stream.reconfigure(errors=_UNENCODABLE)
 
 
 def _flushed(code: int) -> int:

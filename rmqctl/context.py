@@ -15,6 +15,7 @@ from rmqctl.cells import Column, escape_controls
 from rmqctl.options import DEFAULT_STORE, Format, GlobalOptions, StoreName
 from rmqctl.output import Blocks, Document, Output
 from rmqctl.progress import OnProgress, progress
+from rmqctl.streams import say
 from store_core.errors import UsageError
 from store_core.findings import Finding
 
@@ -143,11 +144,6 @@ class Context:
             verbose=options.verbose,
             color=not options.no_color,
         )
-
-
-def say(text: str) -> None:
-    """One line to stderr, with nothing in it that drives a terminal."""
-    print(escape_controls(text), file=sys.stderr, flush=True)
 
 
 def confirm(ctx: Context, text: str, yes: bool) -> bool:

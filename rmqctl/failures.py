@@ -8,13 +8,13 @@ import select
 import sys
 import traceback
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from rmqctl import exit_codes
 from rmqctl.app import PROGRAM
 from rmqctl.signals import Terminated
+from rmqctl.streams import abandon, say
 from store_core.errors import StoreError
 
 if TYPE_CHECKING:
@@ -68,22 +68,22 @@ def describe(error: BaseException) -> Mapping[str, Any] | None:
     return None if _nobody_reads(error) else failure_of(error).document
 
 
-def report(error: BaseException, session: Session) -> int:
+def report(error: BaseException, session: Session | None) -> int:
     """Tell what happened and return the exit code. Never raises."""
     if isinstance(error, SystemExit):
         return _system_exit_code(error)
     if _nobody_reads(error):
-        _abandon_stdout()
+        abandon(sys.stdout)
         return exit_codes.OK
     failure = failure_of(error)
     if os.environ.get(DEBUG_VARIABLE) == "1":
         traceback.print_exception(error)
     try:
-        if (output := session.output_for_errors()) is not None:
+        if session is not None and (output := session.output_for_errors()) is not None:
             output.error(failure.document)
         sys.stdout.flush()
     except (OSError, ValueError, KeyboardInterrupt, Terminated):
-        _abandon_stdout()
+        abandon(sys.stdout)
     _say(f"error: {failure.line}")
     return failure.exit_code
 
@@ -157,20 +157,8 @@ def _nobody_reads(error: BaseException) -> bool:
         return False
 
 
-def _abandon_stdout() -> None:
-    """Let what is still buffered go nowhere, so that the interpreter's last flush is quiet."""
-    with suppress(OSError, ValueError):
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
-        os.close(null)
-
-
 def _say(line: str) -> None:
-    from rmqctl.cells import escape_controls
-
-    line = " ".join(line.splitlines())
-    with suppress(OSError, ValueError):  # nobody to tell; the exit code still does
-        print(escape_controls(line[:_LONGEST_LINE]), file=sys.stderr, flush=True)
+    say(" ".join(line.splitlines())[:_LONGEST_LINE])
 
 
 def _system_exit_code(error: SystemExit) -> int:

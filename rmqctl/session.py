@@ -45,7 +45,7 @@ class Session:
 
     def _named_format(self) -> str | None:
         named = None
-        for word, following in zip(self.args, [*self.args[1:], ""], strict=True):
+        for word, following in zip(self.args, [*self.args, ""][1:], strict=True):
             if word == "--":
                 break
             if word in ("-o", "--output"):

@@ -1,20 +1,27 @@
-"""Requests to end, as an exception that lets ``finally`` blocks run."""
+"""Requests to end: at once while nothing has begun, then as an exception that lets ``finally`` blocks run.
+
+Loaded before anything else, and therefore light.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
-from typing import Final
+import sys
 
-_HANDLED: Final = {
+TYPE_CHECKING = False  # typing itself is loaded later
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Any, Final
+
+_DEFAULTS: Final = {
     signal.SIGINT: signal.default_int_handler,
     signal.SIGTERM: signal.SIG_DFL,
     signal.SIGHUP: signal.SIG_DFL,
 }
+_IMPORTING: Final = "<frozen importlib._bootstrap>"
+_AGAIN_SECONDS: Final = 0.005
+_PATIENCE_SECONDS: Final = 2.0  # a terminal and `timeout` send twice; who insists after this does not want to wait
 
 
 class Terminated(BaseException):
@@ -25,29 +32,105 @@ class Terminated(BaseException):
         self.signal_number = signal_number
 
 
-@contextmanager
-def signals_raise() -> Iterator[None]:
+def end_at_once() -> None:
+    """From now on a request to end ends the process: before the work begins and behind it, nothing needs tidying up.
+
+    What the caller ignores (nohup) stays ignored. For processes that are the program, not for who calls it as a library.
+    """
+    for number, default in _DEFAULTS.items():
+        if signal.getsignal(number) is default:
+            signal.signal(number, _end)
+
+
+def _end(signal_number: int, frame: FrameType | None) -> None:
+    word = b"interrupted" if signal_number == signal.SIGINT else b"terminated"
+    try:
+        os.write(2, b"error: " + word + b"\n")
+    finally:  # even where there is nobody to tell
+        os._exit(128 + signal_number)
+
+
+class signals_raise:
     """While this is on, SIGINT raises KeyboardInterrupt, and SIGTERM and SIGHUP raise Terminated.
 
-    What the caller ignores (nohup) stays ignored. Forked workers end at once and quietly: their parent tells the story.
+    Forked workers end at once and quietly: their parent tells the story. Where Python would print an exception and go on
+    (in a finaliser or a callback), and while a module is loaded, whose code may take it for a fault of its own, the
+    exception is raised a little later.
     """
-    parent = os.getpid()
 
-    def stop(signal_number: int, frame: FrameType | None) -> None:
-        if os.getpid() != parent:
+    def __init__(self) -> None:
+        self._process_id = os.getpid()
+        self._asked_at: float | None = None
+        self._raised = False
+        self._cause: BaseException | None = None
+        self._waiting: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> signals_raise:
+        import threading
+
+        if threading.current_thread() is not threading.main_thread():
+            return self
+        for number, default in _DEFAULTS.items():
+            if signal.getsignal(number) in (default, _end):
+                self._before[number] = signal.signal(number, self._stop)
+        self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._again)
+        self._hook_before, sys.unraisablehook = sys.unraisablehook, self._unraisable
+        return self
+
+    @property
+    def cause(self) -> BaseException | None:
+        """The exception that was raised for a signal: what ends the work is a consequence of it."""
+        return self._cause
+
+    def __exit__(self, *_: object) -> None:
+        self._raised = True  # what comes now changes nothing any more
+        if self._before:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            sys.unraisablehook = self._hook_before
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _stop(self, signal_number: int, frame: FrameType | None) -> None:
+        from time import monotonic
+
+        if os.getpid() != self._process_id:
             signal.signal(signal_number, signal.SIG_DFL)
             os.kill(os.getpid(), signal_number)
-        if signal_number == signal.SIGINT:
-            raise KeyboardInterrupt
-        raise Terminated(signal_number)
+        now = monotonic()
+        self._asked_at = now if self._asked_at is None else self._asked_at
+        insists = now - self._asked_at > _PATIENCE_SECONDS
+        if self._raised:
+            if insists:
+                _end(signal_number, frame)
+        elif _is_importing(frame) and not insists:
+            self._later(signal_number)
+        else:
+            self._raised = True
+            self._cause = KeyboardInterrupt() if signal_number == signal.SIGINT else Terminated(signal_number)
+            raise self._cause
 
-    before = {}
-    try:
-        if threading.current_thread() is threading.main_thread():
-            for number, default in _HANDLED.items():
-                if signal.getsignal(number) is default:
-                    before[number] = signal.signal(number, stop)
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    def _later(self, signal_number: int) -> None:
+        self._waiting = signal_number
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
+
+    def _again(self, _: int, frame: FrameType | None) -> None:
+        signal_number, self._waiting = self._waiting, None
+        if signal_number is not None:
+            signal.raise_signal(signal_number)  # to whoever handles it now
+
+    def _unraisable(self, unraisable: Any) -> None:
+        error = unraisable.exc_value
+        if isinstance(error, KeyboardInterrupt | Terminated) and self._raised:
+            self._raised = False
+            self._later(error.signal_number if isinstance(error, Terminated) else signal.SIGINT)
+        else:
+            self._hook_before(unraisable)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename == _IMPORTING:
+            return True
+        frame = frame.f_back
+    return False

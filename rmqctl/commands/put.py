@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from rmqctl import exit_codes
-from rmqctl.context import Context, say
+from rmqctl.context import Context
 from rmqctl.options import TopicArgument
+from rmqctl.streams import say
 from store_core.errors import FailedError, UsageError
 
 if TYPE_CHECKING:

@@ -67,6 +67,8 @@ def test_the_version_loads_not_even_the_parser() -> None:
         "rmqctl",
         "rmqctl.app",
         "rmqctl.exit_codes",
+        "rmqctl.signals",
+        "rmqctl.streams",
     }
 
 
