@@ -51,11 +51,11 @@ class LogFindings:
 
     def add(self, table: FrameTable, file: str) -> None:
         """Look at a table; ``file`` is the segment, relative to the store root."""
-        good = table.messages & (table.code == FrameCode.OK)
-        if good.all():
+        if not table.kind.any() and not table.code.any():  # nothing but good messages
             if len(table):
                 self._good()
             return
+        good = table.messages & (table.code == FrameCode.OK)
         last_good = -1
         goods = np.flatnonzero(good)
         for row in np.flatnonzero(~good & (table.kind != FrameKind.BLANK)):

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
+from typing import Final
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from store_core.scan.log import Piece, ScanOptions, map_pieces, nominal_end
 from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.store import Store
 
+_WINDOW_SIZE_BYTES: Final = 8 << 20  # runs leave nothing beside the window in the processor's cache
 _BAD_CODES = (FrameCode.BAD_CRC, FrameCode.BAD_PROPERTY_CRC)
 
 
@@ -78,7 +80,7 @@ def verify_log(
     """
     pieces = whole_log(store) if pieces is None else pieces
     verifier = _Verifier(store, pieces, max_seconds, on_progress)
-    options = ScanOptions(properties=False, check_property_crc=True, runs=True)
+    options = ScanOptions(properties=False, check_property_crc=True, runs=True, window_size_bytes=_WINDOW_SIZE_BYTES)
     reports: dict[int, SegmentReport] = {}
     findings = LogFindings()
     left: list[Piece] = []
@@ -150,7 +152,8 @@ class _Verifier:
             if number == 0:
                 at = first = int(table.phy_offset[0])
             seen.records += table.message_count
-            seen.bad += int(np.count_nonzero(table.messages & np.isin(table.code, _BAD_CODES)))
+            if table.code.any():
+                seen.bad += int(np.count_nonzero(table.messages & np.isin(table.code, _BAD_CODES)))
             seen.found.add(table, file)
             self._tell_progress(table.end_phy_offset - at)
             at = table.end_phy_offset

@@ -171,7 +171,7 @@ class _Walk(NamedTuple):
     """Where a walk starts, in which state, where it stops, where the segment ends, and how long windows are."""
 
     at: int
-    state: ScanState
+    state: int  # ScanState
     stop: int
     segment_end: int
     window_size_bytes: int
@@ -212,6 +212,7 @@ def _windowed(
     at, state, stop, end, wanted = walk
     open_range: _Open | None = None
     first = True
+    all_flags = options.flags
     while at < stop:
         if state == ScanState.IN_ZEROS or (first and state == ScanState.CHAINED):
             skipped = _skip_hole(store.log, segment, at)
@@ -228,8 +229,8 @@ def _windowed(
             break
         # A run must not hide where the range ends.
         in_runs = to_phy_offset is None or at + size <= to_phy_offset
-        flags = options.flags if in_runs else options.flags & ~ScanFlag.RUNS
-        result = scan_window(window, at, 0, end, int(state), flags)
+        flags = all_flags if in_runs else all_flags & ~ScanFlag.RUNS
+        result = scan_window(window, at, 0, end, state, flags)
         if result.next_at == 0 and len(result.kind) == 0:
             if size < wanted or wanted >= min(MAX_RECORD_SIZE_BYTES, end - at):
                 break  # the file ends here: nothing more can be decided
@@ -237,7 +238,7 @@ def _windowed(
             continue
         table, open_range = _joined(result, window, at, open_range, last=at + result.next_at >= end)
         table = _cut(_without_stale(store, table), to_phy_offset)
-        at, state, wanted = at + result.next_at, ScanState(result.next_state), walk.window_size_bytes
+        at, state, wanted = at + result.next_at, result.next_state, walk.window_size_bytes
         if len(table):
             yield table
     if open_range is not None:
@@ -341,6 +342,8 @@ def _cut(table: FrameTable, to_phy_offset: int | None) -> FrameTable:
 
 def _without_stale(store: Store, table: FrameTable) -> FrameTable:
     """Rows of left-over records behind the tail become one STALE row; rare, so the tail is only looked at when needed."""
+    if not table.code.any():
+        return table
     suspicious = (table.code == FrameCode.OWN_OFFSET) & (table.own_phy_offset < table.phy_offset) & table.messages
     if not suspicious.any():
         return table

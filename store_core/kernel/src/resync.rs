@@ -81,7 +81,7 @@ impl Checksums {
     pub fn of(&mut self, data: &[u8], from: usize, to: usize) -> Option<u32> {
         let range = data.get(from..to)?;
         if range.len() < LONG {
-            return Some(crc32fast::hash(range));
+            return Some(crate::record::checksum(range));
         }
         let in_front = self.of_first(data, from)?;
         let whole = self.of_first(data, to)?;
