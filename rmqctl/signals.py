@@ -43,9 +43,9 @@ def end_at_once() -> None:
 
 
 def _end(signal_number: int, frame: FrameType | None) -> None:
-    word = b"interrupted" if signal_number == signal.SIGINT else b"terminated"
+    word = "interrupted" if signal_number == signal.SIGINT else "terminated"
     try:
-        os.write(2, b"error: " + word + b"\n")
+        sys.stderr.write(f"error: {word}\n")
     finally:  # even where there is nobody to tell
         os._exit(128 + signal_number)
 
