@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -41,16 +42,14 @@ def told_losses(
 ) -> LossReport | None:
     """Save the report where one is asked for, and give it for ``loss_blocks``; None where nobody would read it.
 
-    For the store as it is: call it before a plan is carried out. Raises UsageError for a place that is no place for a
-    report, FailedError where it cannot be written.
+    For the store as it is: call it before a plan is carried out. ``path`` has passed ``refuse_place``. Raises FailedError
+    where it cannot be written.
     """
     shown = ctx.output.format in ("table", "plain", "github") and _loses(found)
     if path is None and not shown:
         return None
     from store_core.mend.report.build import loss_report
 
-    if path is not None:
-        refuse_place(path, store.settings)
     with ctx.progress("report", store.log.size_bytes) as bar:
         report = loss_report(store, found, made_timestamp_ms=time.time_ns() // 1_000_000, on_progress=bar)
     if path is not None:
@@ -59,8 +58,10 @@ def told_losses(
     return report
 
 
-def refuse_place(path: Path, settings: Settings) -> None:
+def refuse_place(path: Path | None, settings: Settings) -> None:
     """Raises UsageError for a report inside the store, over anything that is there, or of an unknown form."""
+    if path is None:
+        return
     if path.suffix.lower() not in (*_PAGE, _DATA):
         raise UsageError("a report is a page or data", path=str(path), to_do="name a file that ends in .html or .json")
     real = path.resolve()
@@ -115,14 +116,28 @@ def loss_blocks(report: LossReport | None) -> Iterator[Block]:
     """Affected groups and open transactions, briefly. Of the plan's losses where there is a plan, else of the broker's."""
     if report is None:
         return
-    if report.kept is not None:
-        yield from _groups(report.kept.loss, "Consumer groups that lose messages either way")
-    elif report.broker.loss is not None:
-        yield from _groups(report.broker.loss, "Consumer groups that would lose messages")
-    if report.broker.loss is not None:
-        yield from _halves(report.broker.loss, "A broker started now would leave")
-    if report.kept is not None:
-        yield from _halves(report.kept.loss, "Left either way:")
+    broker, kept = report.broker.loss, report.kept
+    if kept is None:
+        if broker is not None:
+            yield from _groups(broker, "Consumer groups that would lose messages")
+            yield from _halves(broker, "would be left")
+        return
+    if broker is not None and kept.policy != "broker":
+        yield from _missing(broker)
+        yield from _halves(broker, "would be left if a broker started now")
+    yield from _groups(kept.loss, "Consumer groups that lose messages")
+    yield from _halves(kept.loss, "are left")
+
+
+def _missing(loss: Loss) -> Iterator[Block]:
+    """One line: who would miss messages that can be read today."""
+    missed: Counter[str] = Counter()
+    for group in loss.groups:
+        missed[group.group] += group.missed_messages
+    told = [f"{name} {number:,}" for name, number in missed.most_common(_MOST_GROUPS) if number]
+    if told:
+        more = f", and {len(+missed) - len(told)} more" if len(+missed) > len(told) else ""
+        yield Text(f"If a broker started now, consumer groups would miss messages: {', '.join(told)}{more}.")
 
 
 def _groups(loss: Loss, title: str) -> Iterator[Block]:
@@ -150,12 +165,8 @@ def _groups(loss: Loss, title: str) -> Iterator[Block]:
     yield Table(rows[:_MOST_GROUPS], GROUP_COLUMNS, f"{title}{more}")
 
 
-def _halves(loss: Loss, lead: str) -> Iterator[Block]:
+def _halves(loss: Loss, words: str) -> Iterator[Block]:
     halves = loss.half_messages
     if halves.open_messages:
-        because = f", {halves.decision_lost} of them because the decision is lost" if halves.decision_lost else ""
-        yield Text(f"{lead} {halves.open_messages} half message{_s(halves.open_messages)} open{because}.")
-
-
-def _s(number: int) -> str:
-    return "" if number == 1 else "s"
+        because = f", {halves.decision_lost:,} of them because their decision is lost" if halves.decision_lost else ""
+        yield Text(f"Half messages that {words} open: {halves.open_messages:,}{because}.")

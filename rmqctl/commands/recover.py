@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,6 +12,7 @@ import typer
 from rmqctl import exit_codes
 from rmqctl.blocks import Block, Facts, Findings, Table, Text
 from rmqctl.context import Context
+from rmqctl.loss_report import ReportOption, loss_blocks, refuse_place, told_losses
 from rmqctl.mending import (
     LOST_COLUMNS,
     ApplyOption,
@@ -64,6 +67,7 @@ def recover(
     predict: Annotated[bool, typer.Option("--predict", help="Only tell what a broker would do.")] = False,
     apply: ApplyOption = False,
     save: SaveOption = None,
+    report: ReportOption = None,
     yes: YesOption = False,
 ) -> int:
     """Predict what a broker would do to this store at its next start, and plan how to keep everything readable.
@@ -75,17 +79,19 @@ def recover(
     from store_core.broker.versions import Version
 
     settings = ctx.settings()
+    refuse_place(report, settings)
     with at_work(ctx, settings, apply=apply and not predict) as lock:
         version = Version.parse(settings.broker_version) if settings.broker_version else None
         if apply:
             settings.writable_outside_paths()
         with ctx.open_store() as store:
             if predict:
-                return _predict(ctx, store, version)
+                return _predict(ctx, store, version, report)
             from store_core.mend.recover import recover as plan_recovery
 
             with ctx.progress("scan", store.log.size_bytes) as bar:
                 recovery = plan_recovery(store, policy, version, on_progress=bar)  # type: ignore[arg-type]  # checked there
+            losses = told_losses(ctx, store, recovery, report)
         document = {"store": str(settings.root), **recovery.as_json()}
         lost_something = bool(recovery.lost)
         if policy == "strict" and apply and lost_something:
@@ -103,11 +109,11 @@ def recover(
         code = carry_out(
             ctx, settings, recovery.plan, document, lock=lock, apply=apply, save=save, found_something=found
         )
-        ctx.emit(document, rows="lost", blocks=lambda: _blocks(document))
+        ctx.emit(document, rows="lost", blocks=lambda: _blocks(document, loss_blocks(losses)))
         return code
 
 
-def _predict(ctx: Context, store: Store, version: Version | None) -> int:
+def _predict(ctx: Context, store: Store, version: Version | None, report: Path | None) -> int:
     from store_core.mend.prediction.predict import predict as play
 
     with ctx.progress("scan", store.log.size_bytes) as bar:
@@ -118,7 +124,12 @@ def _predict(ctx: Context, store: Store, version: Version | None) -> int:
         **prediction.as_json(),
         "findings": _nothing_to_read(store),
     }
-    ctx.emit(document, rows=[document["prediction"]], blocks=lambda: _prediction_blocks(document))
+    losses = told_losses(ctx, store, prediction, report)
+    ctx.emit(
+        document,
+        rows=[document["prediction"]],
+        blocks=lambda: chain(_prediction_blocks(document), loss_blocks(losses)),
+    )
     outcome = prediction.outcome
     fine = outcome.starts and not outcome.lost_messages and not document["findings"]
     return exit_codes.OK if fine else exit_codes.FINDINGS
@@ -131,7 +142,7 @@ def _nothing_to_read(store: Store) -> list[Finding]:
     return [finding("S007", f"there is no log file: a broker deletes all {len(store.queues)} queues at its start")]
 
 
-def _blocks(document: dict[str, Any]) -> Iterator[Block]:
+def _blocks(document: dict[str, Any], losses: Iterator[Block]) -> Iterator[Block]:
     if document["applied"]:
         yield Text(_done(document), "bold green")
     yield from _prediction_blocks(document)
@@ -158,6 +169,7 @@ def _blocks(document: dict[str, Any]) -> Iterator[Block]:
         yield Table(_shown(lost), LOST_COLUMNS, title)
     elif document["after"]["commitlog_files"]:
         yield Text("Nothing is lost.", "green")
+    yield from losses
     yield from plan_blocks(document)
 
 
