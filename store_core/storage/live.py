@@ -67,10 +67,11 @@ def is_live(root: Path | str, writable_roots: Sequence[Path | str] = ()) -> Live
 def assert_not_live(root: Path | str, writable_roots: Sequence[Path | str] = ()) -> None:
     """Raise StoreInUseError where another process could be writing to files of the store.
 
-    A broker takes the lock only after its recovery; while that runs, its open files are all that shows it.
+    A broker takes the lock only after its recovery; while that runs, its open files are all that shows it. Who has
+    the lock file open does not count: whoever tries in vain to lock it must not stop the one that has it.
     """
     for file in who_has_files_open(root, writable_roots):
-        if file.writable:
+        if file.writable and os.path.basename(file.path) != LOCK:
             raise StoreInUseError(
                 f"files of the store are open for writing in {Process(file.pid, file.command)}",
                 path=file.path,
