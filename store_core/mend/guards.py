@@ -24,16 +24,23 @@ def refuse_foreign_store(store: Store) -> None:
             path=where,
             to_do="let its own broker recover it; verify-crc, log, get and export work",
         )
+    refuse_dledger(store)
+    _refuse_sizes(
+        store, "mappedFileSizeCommitLog", store.log.configured_file_size_bytes, store.log.derived_file_size_bytes
+    )
+
+
+def refuse_dledger(store: Store) -> None:
+    """Raise FailedError where DLedger keeps the log: its own files are what its brokers read."""
     is_dledger = store.settings.flag("enableDLegerCommitLog") or any(
         name.startswith(_DLEDGER_FOLDER) for name in os.listdir(store.root)
     )
     if is_dledger:
         raise FailedError(
-            "the log is kept by DLedger, in part or wholly", path=where, to_do="let its own broker recover it"
+            "the log is kept by DLedger, in part or wholly",
+            path=str(store.root),
+            to_do="only its own brokers may write to it; verify-crc, log, get and export work",
         )
-    _refuse_sizes(
-        store, "mappedFileSizeCommitLog", store.log.configured_file_size_bytes, store.log.derived_file_size_bytes
-    )
 
 
 def _refuse_sizes(store: Store, name: str, configured: int | None, told: int | None) -> None:
