@@ -13,7 +13,7 @@ from collections.abc import Callable
 from benchmarks import broker, contest
 from benchmarks.commands import stopwatch
 from benchmarks.make_store import GIB, Made, Recipe, made_store
-from store_core.read.bulk import LogMaps, read_queue
+from store_core.read.bulk import read_queue
 from store_core.read.pull import open_queue, pull
 from store_core.read.queue import Queue
 from store_core.storage.store import Store
@@ -21,7 +21,6 @@ from store_core.storage.store import Store
 TOPIC = "bench_0"
 LOOP = "rmqctl, loop of 32, messages"
 BULK = "rmqctl, whole queue, columns"
-MAPPED = "rmqctl, whole queue, columns, log mapped"
 BROKER = "broker, loop of 32, decoded"
 
 
@@ -40,13 +39,12 @@ def in_a_loop(made: Made) -> float:
     return stopwatch() - started
 
 
-def in_bulk(made: Made, *, mapped: bool) -> float:
+def in_bulk(made: Made) -> float:
     """Seconds; raises RuntimeError if a row is no message."""
     started = stopwatch()
-    maps = LogMaps() if mapped else None
     with Store.open(made.root) as store:
         for queue in queues_of(store, made):
-            for table in read_queue(queue, maps=maps):
+            for table in read_queue(queue):
                 if not table.good.all():
                     raise RuntimeError("an entry points to no record")
     return stopwatch() - started
@@ -64,15 +62,13 @@ def main() -> None:
         contestants: dict[str, Callable[[], float]] = {
             BROKER: by_broker,
             LOOP: lambda: in_a_loop(made),
-            BULK: lambda: in_bulk(made, mapped=False),
-            MAPPED: lambda: in_bulk(made, mapped=True),
+            BULK: lambda: in_bulk(made),
         }
         times = contest.interleave(contestants, told.rounds)
     name = "pull"
     rows = [
         contest.ratio(name, times, BROKER, LOOP, (">=", 1)),
         contest.ratio(name, times, BROKER, BULK, (">=", 4)),
-        contest.ratio(name, times, BROKER, MAPPED),
     ]
     store = f"{made.messages} messages of {made.recipe.record_bytes} B in 64 queues, made by {made.maker}"
     command = f"python -m benchmarks.pull_queue --size {told.size / GIB:g}GiB"

@@ -8,35 +8,33 @@ from __future__ import annotations
 
 import os
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 from store_core.kernel.columns import WindowColumns
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-__all__ = ["WindowColumns", "is_native", "scan_window"]
+__all__ = ["WindowColumns", "cut_records", "is_native", "scan_window"]
 
 KERNEL_VARIABLE = "RMQCTL_KERNEL"
 
 
 @cache
-def _kernel() -> tuple[Callable[..., WindowColumns], bool]:
+def _kernel() -> ModuleType:
     if os.environ.get(KERNEL_VARIABLE) != "python":
         try:
             from store_core.kernel import native
         except ImportError:
             pass  # no compiler when this was installed
         else:
-            return native.scan_window, True
+            return native
     from store_core.kernel import twin
 
-    return twin.scan_window, False
+    return twin
 
 
 def is_native() -> bool:
     """Whether the compiled kernel does the work."""
-    return _kernel()[1]
+    return _kernel().__name__.endswith(".native")
 
 
 def scan_window(
@@ -49,5 +47,16 @@ def scan_window(
     start, then the previous call's ``next_state``. ``flags``: ScanFlag. The next window has to begin at ``next_at``,
     with ``need_bytes`` bytes or more if that is not 0. Raises ValueError when the numbers do not fit each other.
     """
-    scan, _ = _kernel()
-    return scan(window, window_phy_offset, at, segment_end_phy_offset, state, flags)
+    found: WindowColumns = _kernel().scan_window(window, window_phy_offset, at, segment_end_phy_offset, state, flags)
+    return found
+
+
+def cut_records(window: Any, at: Any, phy_offset: Any, size_bytes: Any, flags: int) -> WindowColumns:
+    """The records at known places, a row each, in their order; arrays of int64 of one length.
+
+    ``at``: indices into ``window``; ``phy_offset``: where in the log that is; ``size_bytes``: how long the record should
+    be. Where no well-formed record of that length stands the row is DAMAGE, and its code says why. ``flags``: those of
+    ScanFlag that say what to look at in a record. Raises ValueError when the arrays differ in length.
+    """
+    found: WindowColumns = _kernel().cut_records(window, at, phy_offset, size_bytes, flags)
+    return found

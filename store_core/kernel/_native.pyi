@@ -14,3 +14,11 @@ def scan_window(
     flags: int,
     /,
 ) -> dict[str, Any]: ...
+def cut_records(
+    window: npt.NDArray[np.uint8],
+    at: npt.NDArray[np.int64],
+    phy_offset: npt.NDArray[np.int64],
+    size_bytes: npt.NDArray[np.int64],
+    flags: int,
+    /,
+) -> dict[str, Any]: ...

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from store_core.kernel import _native
 from store_core.kernel.columns import WindowColumns
 
+Ints = NDArray[Any]
 _LARGER_THAN_ANY_COLUMN_BYTES: Final = 16 << 20
 
 
@@ -32,3 +34,10 @@ def scan_window(
     """As ``twin.scan_window``. The window is not copied, and other threads run meanwhile."""
     data = np.frombuffer(window, dtype=np.uint8) if len(window) else np.empty(0, dtype=np.uint8)
     return WindowColumns(**_native.scan_window(data, window_phy_offset, at, segment_end_phy_offset, state, flags))
+
+
+def cut_records(window: Any, at: Ints, phy_offset: Ints, size_bytes: Ints, flags: int) -> WindowColumns:
+    """As ``twin.cut_records``."""
+    data = np.frombuffer(window, dtype=np.uint8) if len(window) else np.empty(0, dtype=np.uint8)
+    at, phy_offset, size_bytes = (np.ascontiguousarray(column, np.int64) for column in (at, phy_offset, size_bytes))
+    return WindowColumns(**_native.cut_records(data, at, phy_offset, size_bytes, flags))

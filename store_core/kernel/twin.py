@@ -76,6 +76,20 @@ def scan_window(
     return walk.run(at, ScanState(state))
 
 
+def cut_records(window: Any, at: Any, phy_offset: Any, size_bytes: Any, flags: int) -> WindowColumns:
+    """The records at known places, a row each and in their order, as ``scan_window`` gives them.
+
+    ``at``: indices into ``window``; ``phy_offset``: where in the log that is; ``size_bytes``: how long the record should be.
+    Where no well-formed record of that length stands the row is DAMAGE, and its code says why. ``flags``: those of
+    ScanFlag that say what to look at in a record. Raises ValueError when the columns differ in length.
+    """
+    data = bytes(window)
+    walk = _Walk(data, 0, len(data), ScanFlag(flags))
+    for index, offset, size in zip(at, phy_offset, size_bytes, strict=True):
+        walk.record_at(int(index), int(offset), int(size))
+    return walk.columns(_Stop(0, ScanState.CHAINED), continues=False)
+
+
 class _Stop(NamedTuple):
     """Where the walk has come to. With ``need_bytes`` it can not go on in this window."""
 
@@ -118,13 +132,17 @@ class _Walk:
             first and first.kind == _CONTINUED.get(state) and first.phy_offset == self.phy_offset + entered_at
         )
         at_segment_end = self.phy_offset + stop.at == self.segment_end
+        return self.columns(stop._replace(state=ScanState.CHAINED) if at_segment_end else stop, continues=continues)
+
+    def columns(self, stop: _Stop, *, continues: bool) -> WindowColumns:
+        """What a call returns."""
         return WindowColumns(
             **frame_columns(self.rows),
             **key_columns(self.keys),
             topics=list(self.topic_ids),
             message_count=self.message_count,
             next_at=stop.at,
-            next_state=int(ScanState.CHAINED if at_segment_end else stop.state),
+            next_state=int(stop.state),
             need_bytes=stop.need_bytes,
             continues=continues,
         )
@@ -171,11 +189,28 @@ class _Walk:
         code = self._message_code(at, head)
         if self.in_runs and code == _OK:
             return self._in_run(at, at + head.size_bytes)
+        self._add_record(head, self.phy_offset + at, code)
+        return _Stop(at + head.size_bytes, ScanState.CHAINED)
+
+    def record_at(self, at: int, phy_offset: int, size_bytes: int) -> None:
+        """The row of the record of a known place and size."""
+        end = at + size_bytes
+        is_inside = 0 <= at <= end <= len(self.data)
+        found = check_record(self.data[at:end], 0, size_bytes) if is_inside else FrameCode.SIZE
+        if isinstance(found, RecordHead) and found.size_bytes == size_bytes:
+            self.message_count += 1
+            head = found.moved_by(at)
+            is_bad = self.check_crc and not body_crc_holds(self.data, head)
+            self._add_record(head, phy_offset, FrameCode.BAD_CRC.value if is_bad else _OK)
+            return
+        code = found if isinstance(found, FrameCode) else FrameCode.SIZE
+        self.rows.append(Row(FrameKind.DAMAGE, code, phy_offset, size_bytes))
+
+    def _add_record(self, head: RecordHead, phy_offset: int, code: int) -> None:
         topic = self.data[head.topic_at : head.topic_at + head.topic_length]
         topic_id = self.topic_ids.setdefault(topic, len(self.topic_ids))
         derived = self._derived(topic, head) if self.parse_properties and head.properties_length else (0, 0, 0)
-        self.rows.append((_MESSAGE, code, self.phy_offset + at, *head, topic_id, *derived))
-        return _Stop(at + head.size_bytes, ScanState.CHAINED)
+        self.rows.append((_MESSAGE, code, phy_offset, *head, topic_id, *derived))
 
     def _in_run(self, at: int, end: int) -> _Stop:
         """A good message that is told of in one row with its good neighbours."""

@@ -167,7 +167,10 @@ const TYPICAL_RECORD: usize = 400;
 
 impl Columns {
     pub fn for_window(bytes: usize, in_runs: bool) -> Self {
-        let rows = if in_runs { 1 } else { bytes / TYPICAL_RECORD + 1 };
+        Self::for_rows(if in_runs { 1 } else { bytes / TYPICAL_RECORD + 1 })
+    }
+
+    pub fn for_rows(rows: usize) -> Self {
         Self {
             frames: Frames::with_capacity(rows),
             topics: Topics::new(),
@@ -231,6 +234,11 @@ impl Columns {
         if self.first.is_none() {
             self.first = Some(self.last);
         }
+    }
+
+    /// A row for a place where a record should be and is none; such rows are never joined.
+    pub fn add_no_record(&mut self, code: u8, phy_offset: i64, size_bytes: i64) {
+        self.frames.push(&Row { kind: DAMAGE, code, phy_offset, size_bytes, topic_id: -1, ..Row::default() });
     }
 
     #[inline]

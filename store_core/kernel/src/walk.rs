@@ -126,49 +126,7 @@ impl<'a> Walk<'a> {
             self.columns.add_to_run(phy_offset, as_i64(head.size));
             return Stop::at(end, CHAINED);
         }
-        let topic = part(bytes, head.topic_at, head.topic_length);
-        let (topic_id, topic) = self.columns.topics.get_or_add(topic);
-        let mut row = Row {
-            kind: MESSAGE,
-            code,
-            phy_offset,
-            size_bytes: as_i64(head.size),
-            magic: head.magic,
-            body_crc: head.body_crc,
-            queue_id: head.queue_id,
-            flag: head.flag,
-            queue_offset: head.queue_offset,
-            own_phy_offset: head.own_phy_offset,
-            sys_flag: head.sys_flag,
-            born_timestamp_ms: head.born_timestamp_ms,
-            store_timestamp_ms: head.store_timestamp_ms,
-            reconsume_times: head.reconsume_times,
-            prepared_transaction_offset: head.prepared_transaction_offset,
-            // The lengths come out of 32 bits or fewer, and the caller has checked that the window's indices fit.
-            body_at: (at + head.body_at) as u32,
-            body_length: head.body_length as i32,
-            topic_at: (at + head.topic_at) as u32,
-            topic_length: head.topic_length as i32,
-            properties_at: (at + head.properties_at) as u32,
-            properties_length: head.properties_length as i32,
-            topic_id: topic_id as i32,
-            ..Row::default()
-        };
-        if self.flags & NO_PROPERTIES == 0 && head.properties_length > 0 {
-            let known = properties::known(part(bytes, head.properties_at, head.properties_length));
-            row.property_flags = known.flags;
-            row.tags_code = properties::tags_code(known.tags);
-            if let Some(topic) = topic {
-                if topic.is_schedule {
-                    row.delay_level = properties::delay_level(known.delay);
-                }
-                let prefixes = (topic.key_prefix, topic.tag_prefix);
-                if head.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK {
-                    self.add_keys(&known, prefixes);
-                }
-            }
-        }
-        self.columns.add_message(&row);
+        add_record(&mut self.columns, self.flags, bytes, head, at, phy_offset, code);
         Stop::at(end, CHAINED)
     }
 
@@ -182,22 +140,6 @@ impl<'a> Walk<'a> {
             BAD_PROPERTY_CRC
         } else {
             OK
-        }
-    }
-
-    #[inline]
-    fn add_keys(&mut self, known: &Known<'_>, (key_prefix, tag_prefix): (u32, u32)) {
-        let row = self.columns.len() as u32;
-        if self.flags & INDEX_KEYS != 0 {
-            if !known.uniq_key.is_empty() {
-                self.columns.add_key(row, properties::hash(key_prefix, known.uniq_key));
-            }
-            for key in known.keys.split(|byte| *byte == KEY_SEPARATOR).filter(|key| !key.is_empty()) {
-                self.columns.add_key(row, properties::hash(key_prefix, key));
-            }
-        }
-        if self.flags & INDEX_TAGS != 0 && !known.tags.is_empty() {
-            self.columns.add_key(row, properties::hash(tag_prefix, known.tags));
         }
     }
 
@@ -362,6 +304,92 @@ impl<'a> Walk<'a> {
     fn add(&mut self, kind: u8, code: u8, at: usize, end: usize) {
         self.columns.add_other(kind, code, self.phy_offset_of(at), as_i64(end) - as_i64(at));
     }
+}
+
+/// The row of the record `bytes`, which begins at `at` of the window, and its keys.
+#[inline]
+fn add_record(columns: &mut Columns, flags: u32, bytes: &[u8], head: &Head, at: usize, phy_offset: i64, code: u8) {
+    let topic = part(bytes, head.topic_at, head.topic_length);
+    let (topic_id, topic) = columns.topics.get_or_add(topic);
+    let mut row = Row {
+        kind: MESSAGE,
+        code,
+        phy_offset,
+        size_bytes: as_i64(head.size),
+        magic: head.magic,
+        body_crc: head.body_crc,
+        queue_id: head.queue_id,
+        flag: head.flag,
+        queue_offset: head.queue_offset,
+        own_phy_offset: head.own_phy_offset,
+        sys_flag: head.sys_flag,
+        born_timestamp_ms: head.born_timestamp_ms,
+        store_timestamp_ms: head.store_timestamp_ms,
+        reconsume_times: head.reconsume_times,
+        prepared_transaction_offset: head.prepared_transaction_offset,
+        // The lengths come out of 32 bits or fewer, and the caller has checked that the window's indices fit.
+        body_at: (at + head.body_at) as u32,
+        body_length: head.body_length as i32,
+        topic_at: (at + head.topic_at) as u32,
+        topic_length: head.topic_length as i32,
+        properties_at: (at + head.properties_at) as u32,
+        properties_length: head.properties_length as i32,
+        topic_id: topic_id as i32,
+        ..Row::default()
+    };
+    if flags & NO_PROPERTIES == 0 && head.properties_length > 0 {
+        let known = properties::known(part(bytes, head.properties_at, head.properties_length));
+        row.property_flags = known.flags;
+        row.tags_code = properties::tags_code(known.tags);
+        if let Some(topic) = topic {
+            if topic.is_schedule {
+                row.delay_level = properties::delay_level(known.delay);
+            }
+            let prefixes = (topic.key_prefix, topic.tag_prefix);
+            if head.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK {
+                add_keys(columns, flags, &known, prefixes);
+            }
+        }
+    }
+    columns.add_message(&row);
+}
+
+#[inline]
+fn add_keys(columns: &mut Columns, flags: u32, known: &Known<'_>, (key_prefix, tag_prefix): (u32, u32)) {
+    let row = columns.len() as u32;
+    if flags & INDEX_KEYS != 0 {
+        if !known.uniq_key.is_empty() {
+            columns.add_key(row, properties::hash(key_prefix, known.uniq_key));
+        }
+        for key in known.keys.split(|byte| *byte == KEY_SEPARATOR).filter(|key| !key.is_empty()) {
+            columns.add_key(row, properties::hash(key_prefix, key));
+        }
+    }
+    if flags & INDEX_TAGS != 0 && !known.tags.is_empty() {
+        columns.add_key(row, properties::hash(tag_prefix, known.tags));
+    }
+}
+
+/// Where a record should lie: its index in the window, its offset in the log, its size.
+pub type Place = (i64, i64, i64);
+
+/// The records at these places, a row each: a message, or DAMAGE with the code that says why none of that size is there.
+pub fn cut(data: &[u8], places: impl ExactSizeIterator<Item = Place>, flags: u32) -> Columns {
+    let mut columns = Columns::for_rows(places.len());
+    for (at, phy_offset, size) in places {
+        let at = usize::try_from(at).unwrap_or(usize::MAX);
+        let end = usize::try_from(size).ok().and_then(|size| at.checked_add(size));
+        let bytes = end.and_then(|end| data.get(at..end)).unwrap_or(&[]);
+        match record::check_record(bytes, as_i64(bytes.len())) {
+            Check::Record(head) if head.size == bytes.len() => {
+                let code = if flags & CHECK_CRC != 0 && !record::body_crc_holds(bytes, &head) { BAD_CRC } else { OK };
+                add_record(&mut columns, flags, bytes, &head, at, phy_offset, code);
+            }
+            Check::Not(code) => columns.add_no_record(code, phy_offset, size),
+            _ => columns.add_no_record(SIZE, phy_offset, size),
+        }
+    }
+    columns
 }
 
 #[inline(always)]
