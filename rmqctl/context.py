@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,16 +134,23 @@ class Context:
         if not self.options.quiet:
             say(f"warning: {text}")
 
-    def progress(self, label: str, total_bytes: int) -> AbstractContextManager[OnProgress]:
+    def complain(self, text: str) -> None:
+        """What is wrong with the store, on stderr, with -q too."""
+        say(f"error: {text}")
+
+    @contextmanager
+    def progress(self, label: str, total_bytes: int) -> Iterator[OnProgress]:
         """``with ctx.progress("verify", size) as bar``: ``bar(done_bytes)`` with the bytes done so far."""
         options = self.options
-        return progress(
-            label,
-            total_bytes,
-            wanted=not (options.quiet or options.no_progress),
-            verbose=options.verbose,
-            color=not options.no_color,
-        )
+        wanted = not (options.quiet or options.no_progress)
+        with (
+            progress(label, total_bytes, wanted=wanted, verbose=options.verbose, color=not options.no_color) as (
+                on_progress,
+                step_aside,
+            ),
+            self.output.behind(step_aside),
+        ):
+            yield on_progress
 
 
 def confirm(ctx: Context, text: str, yes: bool) -> bool:

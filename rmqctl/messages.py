@@ -74,8 +74,5 @@ def told(ctx: Context, findings: Iterable[Finding]) -> int:
     for finding in findings:
         place = [f"{k} {v}" for k in ("file", "phy_offset", "queue_offset") if (v := getattr(finding, k)) is not None]
         text = f"{finding.code} {finding.message}" + (f" ({', '.join(place)})" if place else "")
-        if finding.severity == "info":
-            ctx.note(text)
-        else:
-            ctx.warn(text)
+        {"info": ctx.note, "warning": ctx.warn, "error": ctx.complain}[finding.severity](text)
     return exit_for_findings(findings)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, tzinfo
 from itertools import chain
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 from rmqctl.cells import Column, cell, escape_controls, escape_json_controls
 from rmqctl.jsonstream import JsonStream, as_row, encode_line
@@ -35,8 +36,9 @@ class Output:
         color: bool = True,
         describe: Callable[[BaseException], Document | None] = lambda error: None,
     ) -> None:
-        self.file = file
         self.terminal = file.isatty()
+        self._in_turn = _InTurn(file)
+        self.file = cast("IO[str]", self._in_turn) if self.terminal else file
         self.format: Format = output or ("table" if self.terminal else piped)
         self._zone = zone
         self._color = color
@@ -76,6 +78,15 @@ class Output:
             if blocks is None:
                 blocks = _default_blocks(document, rows, columns, facts, title)
             self._human(chosen, blocks() if callable(blocks) else blocks)
+
+    @contextmanager
+    def behind(self, step_aside: Callable[[], None]) -> Iterator[None]:
+        """Within this, ``step_aside`` is called before anything is written to a terminal."""
+        self._in_turn.step_aside = step_aside
+        try:
+            yield
+        finally:
+            self._in_turn.step_aside = None
 
     def error(self, error: Document) -> None:
         """``{"error": …}`` where the format has a place for it and it has not been written yet."""
@@ -145,6 +156,22 @@ class Output:
     def cell(self, value: Any, key: str) -> str:
         """A value as a table would show it, for a sentence."""
         return cell(value, Column.of(key).kind, self._zone, humanised=self.format == "table")
+
+
+class _InTurn:
+    """A terminal's stream, on which a progress bar steps aside before a result is written."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+        self.step_aside: Callable[[], None] | None = None
+
+    def write(self, text: str) -> int:
+        if self.step_aside is not None:
+            self.step_aside()
+        return self._file.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
 
 
 def _main_rows(document: Document, rows: str | Iterable[Any] | None) -> Iterable[Any]:

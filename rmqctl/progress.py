@@ -14,49 +14,64 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 OnProgress = Callable[[int], None]
+StepAside = Callable[[], None]
 
 _BAR_AFTER_SECONDS: Final = 0.4  # shorter work shows no bar and never loads Rich
 _LINE_EVERY_SECONDS: Final = 3.0
 
 
 @contextmanager
-def progress(label: str, total_bytes: int, *, wanted: bool, verbose: bool, color: bool = True) -> Iterator[OnProgress]:
-    """Gives ``on_progress(done_bytes)``, which takes the bytes done so far. All output goes to stderr."""
+def progress(
+    label: str, total_bytes: int, *, wanted: bool, verbose: bool, color: bool = True
+) -> Iterator[tuple[OnProgress, StepAside]]:
+    """Gives ``on_progress(done_bytes)``, which takes the bytes done so far, and what to call before a result is written
+    to the same terminal. All output goes to stderr."""
     if wanted and sys.stderr.isatty():
         bar = _Bar(label, total_bytes, color)
         try:
-            yield bar
+            yield bar, bar.step_aside
         finally:
-            bar.stop()
+            bar.step_aside()
     elif wanted and verbose:
-        yield _Lines(label, total_bytes)
+        yield _Lines(label, total_bytes), _nothing
     else:
-        yield _nothing
+        yield _nothing, _nothing
 
 
-def _nothing(done_bytes: int) -> None:
+def _nothing(*_: int) -> None:
     pass
 
 
 class _Bar:
-    """A Rich bar that appears once the work has taken a while, and goes when it is done."""
+    """A Rich bar that appears once the work has been silent for a while, and goes for results and when it is done."""
 
     def __init__(self, label: str, total_bytes: int, color: bool) -> None:
         self._label = label
         self._total_bytes = total_bytes
         self._color = color
         self._show_at = time.monotonic() + _BAR_AFTER_SECONDS
-        self._shown: tuple[Progress, TaskID] | None = None
+        self._bar: tuple[Progress, TaskID] | None = None
+        self._is_shown = False
 
     def __call__(self, done_bytes: int) -> None:
-        if self._shown is None:
+        if not self._is_shown:
             if time.monotonic() < self._show_at:
                 return
-            self._shown = self._start(done_bytes)
-        bar, task = self._shown
-        bar.update(task, completed=done_bytes)
+            self._bar = self._bar or self._made(done_bytes)
+            self._bar[0].start()
+            self._is_shown = True
+        if self._bar is not None:
+            bar, task = self._bar
+            bar.update(task, completed=done_bytes)
 
-    def _start(self, done_bytes: int) -> tuple[Progress, TaskID]:
+    def step_aside(self) -> None:
+        """Let results have the terminal; the bar comes back once it is silent again."""
+        if self._is_shown and self._bar is not None:
+            self._bar[0].stop()
+            self._is_shown = False
+        self._show_at = time.monotonic() + _BAR_AFTER_SECONDS
+
+    def _made(self, done_bytes: int) -> tuple[Progress, TaskID]:
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, Task, TimeRemainingColumn
         from rich.text import Text
@@ -77,14 +92,9 @@ class _Bar:
             TimeRemainingColumn(),
             console=Console(stderr=True, no_color=not self._color or None),
             transient=True,
+            redirect_stdout=False,
         )
-        task = bar.add_task(self._label, total=self._total_bytes, completed=done_bytes)
-        bar.start()
-        return bar, task
-
-    def stop(self) -> None:
-        if self._shown is not None:
-            self._shown[0].stop()
+        return bar, bar.add_task(self._label, total=self._total_bytes, completed=done_bytes)
 
 
 class _Lines:

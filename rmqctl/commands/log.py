@@ -47,7 +47,7 @@ def log(
     """
     from store_core.check.log import LogFindings
     from store_core.codec.record import Message
-    from store_core.read.log import LogFilter, read_log
+    from store_core.read.log import LogFilter, has_message_behind, read_log, size_of_walk
     from store_core.storage.live import is_live
 
     view = view_of(raw_body, no_body)
@@ -61,16 +61,16 @@ def log(
             seen.add(table, store.relative(segment.path) if segment else "")
 
         def rows() -> Iterator[dict[str, Any]]:
-            for row in read_log(store, wanted, on_table=on_table):
-                yield view.as_json(row, bodies) if isinstance(row, Message) else row.as_json()
+            with ctx.progress("log", size_of_walk(store, wanted)) as bar:
+                for row in read_log(store, wanted, on_table=on_table, on_progress=bar):
+                    yield view.as_json(row, bodies) if isinstance(row, Message) else row.as_json()
 
         @cache
         def findings() -> list[Finding]:
-            # Where the walk stopped early, what came last is not the log's tail.
-            is_part = max_ is not None or to is not None
-            found = seen.end(live=is_part or is_live(store.root).live)
-            inside = [f for f in found if f.phy_offset is None or wanted.covers(f.phy_offset, f.size_bytes or 0)]
-            return [*inside, *(finding for finding in bodies if finding.code != "L001")]
+            if to is not None and has_message_behind(store, to):
+                seen.good_behind()
+            found = seen.end(live=is_live(store.root).live)
+            return [*found, *(finding for finding in bodies if finding.code != "L001")]
 
         shown = map(preview, rows()) if is_for_people(ctx) else rows()
         ctx.emit({"messages": shown, "findings": findings}, rows="messages", columns=MESSAGE_COLUMNS)

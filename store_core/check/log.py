@@ -116,6 +116,10 @@ class LogFindings:
                 self._say(finding_code, text, file, at, size)
         self._held.clear()
 
+    def good_behind(self) -> None:
+        """The log goes on behind what was looked at: damage at its end is no tail."""
+        self._good()
+
     def put_back(self) -> int | None:
         """Forget what is held back, for whoever goes on later; where that begins, None if nothing is."""
         start = self._held[0][2] if self._held else None

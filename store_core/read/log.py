@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -13,7 +13,7 @@ from store_core.codec.text import decode_text
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.read.index import END_OF_TIME_MS
 from store_core.read.records import read_message, read_store_timestamp_ms
-from store_core.scan.frames import FrameTable
+from store_core.scan.frames import FrameTable, Ints
 from store_core.scan.log import Progress, scan_log
 from store_core.storage.store import Store
 
@@ -56,7 +56,7 @@ class LogFilter:
     with_ranges: bool = False
 
     def rows(self, table: FrameTable) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Mask of the table's rows that pass."""
+        """Mask of the table's messages that pass."""
         mask = table.messages
         if self.begin_ms is not None or self.end_ms is not None:
             times = table.store_timestamp_ms
@@ -70,14 +70,19 @@ class LogFilter:
         if self.topics:
             wanted = [i for i, topic in enumerate(table.topics) if decode_text(bytes(topic)) in self.topics]
             mask &= np.isin(table.topic_id, wanted)
-        if self.with_ranges:
-            mask |= ~table.messages & (table.phy_offset + table.size_bytes > (self.from_phy_offset or 0))
         return mask
 
-    def covers(self, phy_offset: int, size_bytes: int) -> bool:
-        """Whether a stretch of the log lies in the offsets asked for, at least in part."""
-        start, end = self.from_phy_offset or 0, self.to_phy_offset
-        return phy_offset + max(size_bytes, 1) > start and (end is None or phy_offset < end)
+    def ranges(self, table: FrameTable, before_ms: Ints, behind_ms: Ints) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Mask of the rows that lie, at least in part, in the offsets and times asked for.
+
+        ``before_ms`` and ``behind_ms`` are the store times of the messages around each row.
+        """
+        mask = table.phy_offset + table.size_bytes > (self.from_phy_offset or 0)
+        if self.begin_ms is not None:
+            mask &= behind_ms >= self.begin_ms
+        if self.end_ms is not None:
+            mask &= before_ms <= self.end_ms
+        return np.asarray(mask)
 
 
 def read_log(
@@ -87,28 +92,75 @@ def read_log(
     on_table: Callable[[FrameTable], None] | None = None,
     on_progress: Progress | None = None,
 ) -> Iterator[Message | LogRange]:
-    """Rows in log order, streamed. ``on_table`` sees every table that is walked, for findings.
+    """Rows in log order, streamed. ``on_table`` sees every table that is walked, for findings: what was not asked for
+    looks blameless there.
 
     With a begin time, segments at the front whose messages are an hour or more older are not read. Raises FailedError
     where a segment cannot be read.
     """
     if wanted.limit is not None and wanted.limit <= 0:
         return
-    start = max(_walk_from(store, wanted.from_phy_offset or 0), start_for_time(store, wanted.begin_ms))
     left = wanted.limit
+    start = _start_of_walk(store, wanted)
     tables = scan_log(store, from_phy_offset=start or None, to_phy_offset=wanted.to_phy_offset, on_progress=on_progress)
+    around = _Around()
     for table in tables:
-        if on_table is not None and table.end_phy_offset > (wanted.from_phy_offset or 0):
-            on_table(table)
-        for row in np.flatnonzero(wanted.rows(table)):
-            if table.kind[row] != FrameKind.MESSAGE:
-                yield _range(table, int(row))
-                continue
-            yield table.message(int(row))
-            if left is not None:
-                left -= 1
-                if left == 0:
-                    return
+        if not len(table):
+            continue
+        asked = wanted.rows(table)
+        asked = np.where(table.messages, asked, wanted.ranges(table, *around.times(table)))
+        if left is not None:
+            left -= len(found := np.flatnonzero(asked & table.messages)[:left])
+            if left == 0:
+                asked[found[-1] + 1 :] = False
+        if on_table is not None:
+            on_table(_blameless(table, ~asked))
+        for row in np.flatnonzero(asked if wanted.with_ranges else asked & table.messages):
+            is_message = table.kind[row] == FrameKind.MESSAGE
+            yield table.message(int(row)) if is_message else _range(table, int(row))
+        if left == 0:
+            return
+
+
+def size_of_walk(store: Store, wanted: LogFilter) -> int:
+    """How many bytes of the log are walked for these rows, where no limit ends it earlier."""
+    start = _start_of_walk(store, wanted)
+    ends = (min(s.end_phy_offset, wanted.to_phy_offset or s.end_phy_offset) for s in store.log.segments)
+    return sum(max(end - max(s.phy_offset, start), 0) for s, end in zip(store.log.segments, ends, strict=True))
+
+
+def _start_of_walk(store: Store, wanted: LogFilter) -> int:
+    return max(_walk_from(store, wanted.from_phy_offset or 0), start_for_time(store, wanted.begin_ms))
+
+
+def has_message_behind(store: Store, phy_offset: int) -> bool:
+    """Whether the log goes on at an offset: what is damaged in front of it is then no torn tail."""
+    return any(table.messages.any() for table in scan_log(store, from_phy_offset=phy_offset))
+
+
+class _Around:
+    """The store times of the messages around what is no message, from table to table."""
+
+    def __init__(self) -> None:
+        self._last_ms = 0
+
+    def times(self, table: FrameTable) -> tuple[Ints, Ints]:
+        """For each row the store time of the last message up to it and of the next; 0 and the end of time if not known."""
+        number = np.arange(len(table))
+        before = np.maximum.accumulate(np.where(table.messages, number, -1))
+        behind = np.minimum.accumulate(np.where(table.messages, number, len(table))[::-1])[::-1]
+        times = np.concatenate([table.store_timestamp_ms, [END_OF_TIME_MS, self._last_ms]])  # -1 is the last element
+        found = times[before], times[behind]
+        self._last_ms = int(found[0][-1])
+        return found
+
+
+def _blameless(table: FrameTable, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> FrameTable:
+    """A table whose rows in a mask are good messages and blanks."""
+    if not mask.any():
+        return table
+    kind = np.where(mask & ~table.messages, FrameKind.BLANK, table.kind)
+    return replace(table, kind=kind, code=np.where(mask, FrameCode.OK, table.code))
 
 
 def _range(table: FrameTable, row: int) -> LogRange:

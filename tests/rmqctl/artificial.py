@@ -217,6 +217,26 @@ def work(ctx: Context, seconds: float = 0.0) -> None:
     ctx.emit({"done": True})
 
 
+def search(ctx: Context, seconds: float = 0.0) -> None:
+    """Find a row in the middle of the work.
+
+    Example: rmqctl search --seconds 1
+    """
+
+    def found() -> Iterator[dict[str, Any]]:
+        start = time.monotonic()
+        with ctx.progress("search", 1 << 30) as bar:
+            while (share := (time.monotonic() - start) / seconds) < 1:
+                bar(int(share * (1 << 30)))
+                time.sleep(0.02)
+                if share > 0.5 and not seen:
+                    seen.append(1)
+                    yield {"row": 0}
+
+    seen: list[int] = []
+    ctx.emit({"rows": found()}, rows="rows")
+
+
 def gallery(ctx: Context) -> int:
     """Show one of each block.
 
@@ -248,7 +268,7 @@ def gallery(ctx: Context) -> int:
 SEVERAL = {"options", "opens"}
 PIPED_NDJSON = {"flood"}
 FUNCTIONS: tuple[Callable[..., int | None], ...] = (
-    rows, hostile, midway, crash, slow, workers, flood, ask, options, one_store, opens, work, gallery,
+    rows, hostile, midway, crash, slow, workers, flood, ask, options, one_store, opens, work, search, gallery,
 )  # fmt: skip
 
 

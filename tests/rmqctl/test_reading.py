@@ -130,6 +130,38 @@ def test_log_goes_on_behind_damage(damaged: DamagedStore) -> None:
     assert [found["code"] for found in result.json["findings"]] == ["L003", "L002"]
 
 
+def test_log_tells_only_of_what_was_asked_for(damageable: Callable[..., Damageable]) -> None:
+    store = damageable("load-533")
+    bad, last = 300, len(store.truth["messages"]) - 1
+    store.flip(record=bad, field="body")
+    torn = store.message(600)
+    store.zero(torn["phyOffset"], torn["storeSize"])
+    about, next_one = store.message(bad), store.message(bad + 1)
+    at, end = about["phyOffset"], next_one["phyOffset"]
+
+    def codes(*words: object) -> list[str]:
+        return [f["code"] for f in call("log", "-s", store.root, "-o", "json", "--no-body", *words).json["findings"]]
+
+    assert codes() == ["L001", "L003"]
+    assert codes("--from", at, "--to", end) == ["L001"]
+    assert codes("--from", at + 1, "--to", at + 2) == []
+    assert codes("--to", at) == codes("--from", store.message(601)["phyOffset"]) == []
+    assert codes("--max", bad) == []
+    assert codes("--max", bad + 1) == ["L001"]
+    assert codes("--topic", about["topic"], "--to", end) == ["L001"]
+    assert codes("--queue-id", about["queueId"] + 1, "--to", end) == []
+    assert codes("--topic", "none") == ["L003"]  # nobody knows what stood there
+    assert codes("--to", torn["phyOffset"] + torn["storeSize"]) == ["L001", "L003"]
+    assert codes("--begin", about["storeTimestamp"], "--end", about["storeTimestamp"]) == ["L001"]
+    assert codes("--begin", store.message(last)["storeTimestamp"]) == []
+    assert codes("--end", store.message(0)["storeTimestamp"]) == []
+
+
+def test_findings_of_rows_are_called_what_they_are() -> None:
+    told = call("log", "-s", ROOT / "sample_store", "-o", "ndjson", "--from", 567104, "--max", 1, "-q").err
+    assert told.startswith("error: L001 ")
+
+
 def test_pull_is_one_document(golden: GoldenStore) -> None:
     result = call("pull", "Calm_audit", 0, "-s", golden(NAME), "-o", "json", "--max", 5, "--offset", 10)
     assert result.code == exit_codes.OK
