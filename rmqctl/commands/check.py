@@ -22,7 +22,7 @@ def check(
     from store_core.check.store import check_store
     from store_core.storage.live import is_live
 
-    with ctx.open_store() as store, ctx.progress("check", store.log.size_bytes) as bar:
+    with ctx.open_store() as store, ctx.progress("check", store.log.size_bytes * (2 if jobs > 1 else 1)) as bar:
         report = check_store(store, jobs=jobs, live=is_live(store.root).live, on_progress=bar)
         name = os.fspath(store.root)
     ctx.emit(

@@ -46,14 +46,14 @@ def _change(ctx: Context, words: list[str], *, apply: bool, save: Any) -> int:
     values = dict(_parsed(ctx, word) for word in words)
     settings = ctx.settings()
     with at_work(ctx, settings, apply=apply) as lock:
-        with ctx.open_store() as store, ctx.progress("scan", store.log.size_bytes) as bar:
+        from store_core.mend.rebuild import WALKS, rebuild
+
+        with ctx.open_store() as store, ctx.progress("rebuild", WALKS * store.log.size_bytes) as bar:
             if values:
                 from store_core.mend.checkpoint_plan import set_checkpoint
 
                 plan, after, findings = _parts(set_checkpoint(store, values))
             else:
-                from store_core.mend.rebuild import rebuild
-
                 plan, after, findings = _parts(rebuild(store, "checkpoint", on_progress=bar))
         document: dict[str, Any] = {
             "store": str(settings.root),

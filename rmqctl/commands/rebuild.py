@@ -22,11 +22,12 @@ def rebuild(
 
     Example: rmqctl rebuild queues -s /data/rocketmq/store --apply
     """
+    from store_core.mend.rebuild import WALKS
     from store_core.mend.rebuild import rebuild as plan_rebuilding
 
     settings = ctx.settings()
     with at_work(ctx, settings, apply=apply) as lock:
-        with ctx.open_store() as store, ctx.progress("scan", store.log.size_bytes) as bar:
+        with ctx.open_store() as store, ctx.progress("rebuild", WALKS * store.log.size_bytes) as bar:
             result = plan_rebuilding(store, what, on_progress=bar)
         document: dict[str, Any] = {
             "store": str(settings.root),

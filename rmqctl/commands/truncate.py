@@ -25,14 +25,17 @@ def truncate(
 
     Example: rmqctl truncate 567104 -s /data/rocketmq/store
     """
+    from store_core.mend.truncate import WALKS
     from store_core.mend.truncate import truncate as plan_truncation
 
     settings = ctx.settings()
     with at_work(ctx, settings, apply=apply) as lock:
         if apply:
             settings.writable_outside_paths()
-        with ctx.open_store() as store, ctx.progress("scan", store.log.size_bytes) as bar:
-            result = plan_truncation(store, phy_offset, on_progress=bar)
+        with ctx.open_store() as store:
+            kept_bytes = max(phy_offset - store.log.min_phy_offset, 0)
+            with ctx.progress("truncate", WALKS * kept_bytes) as bar:
+                result = plan_truncation(store, phy_offset, on_progress=bar)
         document = {
             "store": str(settings.root),
             "plan": result.plan.summary(),

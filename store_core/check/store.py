@@ -27,6 +27,7 @@ from store_core.layout import paths
 from store_core.read.index import index_sizes
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, scan_log
+from store_core.scan.walks import Walks
 from store_core.storage.config_files import ConfigFiles, read_config
 from store_core.storage.store import Store
 
@@ -47,7 +48,8 @@ def check_store(
 ) -> CheckReport:
     """Compare everything in a store with everything else; nothing is written to it.
 
-    ``jobs`` segments are verified side by side, which is a walk of its own where it is more than one. ``live``: a broker
+    ``jobs`` segments are verified side by side, which is a walk of its own where it is more than one: ``on_progress`` is
+    told the bytes of all walks. ``live``: a broker
     may be writing, so torn and not yet dispatched tails are not faults. Entries of the log (38 bytes a message) go
     through a scratch file in the system's temporary folder. Raises FailedError where a file cannot be read.
     """
@@ -56,10 +58,11 @@ def check_store(
     if live:
         findings.say("S002", "another process is at work on this store", file=paths.LOCK)
     config = read_config(store.root)
-    verified = verify_log(store, jobs=jobs, live=live) if jobs > 1 else None
+    walks = Walks(on_progress, store.log.size_bytes)
+    verified = verify_log(store, jobs=jobs, live=live, on_progress=walks.next()) if jobs > 1 else None
     with tempfile.TemporaryDirectory(prefix="rmqctl-check-") as folder:
         walk = _Walk(store, config, findings, Path(folder), live, is_verified=verified is not None)
-        walk.run(on_progress)
+        walk.run(walks.next())
     log_listed = verified.findings if verified is not None else walk.log_findings.end(live=live)
     log_counts = verified.counts if verified is not None else walk.log_findings.counts
     listed = sorted([*findings.all(), *log_listed], key=lambda f: _ORDER.index(f.code[0]))

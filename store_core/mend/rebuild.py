@@ -26,15 +26,18 @@ from store_core.mend.plans.draft import Draft
 from store_core.mend.plans.plan import Plan
 from store_core.mend.prediction.outcome import Outcome
 from store_core.mend.prediction.predict import predict
-from store_core.mend.salvage.derived import Derivation, DerivedChanges, Progress
+from store_core.mend.salvage.derived import Derivation, DerivedChanges
 from store_core.mend.salvage.salvage_plan import add_derived, chunks_of, settings_arguments, store_of
 from store_core.mend.salvage.survey import LogSurvey, survey_log
 from store_core.read.checkpoint import read_checkpoint
+from store_core.scan.log import Progress
+from store_core.scan.walks import Walks
 from store_core.storage.config_files import read_config
 from store_core.storage.config_text import release_layout
 from store_core.storage.store import QueueKey, Store
 
 PARTS: Final = ("queues", "index", "checkpoint", "topics")
+WALKS: Final = 3  # that planning takes over the log: what it holds, what follows from it, what a broker makes of it
 _BUILDER: Final = "rebuild"
 
 
@@ -50,7 +53,7 @@ class Rebuilding:
 def rebuild(store: Store, what: str, *, on_progress: Progress | None = None) -> Rebuilding:
     """Work out what to write so that a derived part (one of PARTS, or ``all``) is what the log says.
 
-    Records with a wrong body checksum keep their entries, as a broker's dispatch never looks at it, and where a record
+    ``on_progress`` is told the bytes walked in all WALKS. Records with a wrong body checksum keep their entries, as a broker's dispatch never looks at it, and where a record
     cannot be read the entry that stands is kept. Raises UsageError for an unknown part, FailedError where the
     log holds nothing to build from.
     """
@@ -58,7 +61,8 @@ def rebuild(store: Store, what: str, *, on_progress: Progress | None = None) -> 
     parts = PARTS if what == "all" else (what,)
     if not set(parts) <= set(PARTS):
         raise UsageError(f"cannot rebuild {what!r}", to_do=f"one of {', '.join(PARTS)}, all")
-    with _derived(store, parts, on_progress=on_progress) as (derivation, survey, changes):
+    walks = Walks(on_progress, store.log.size_bytes)
+    with _derived(store, parts, walks) as (derivation, survey, changes):
         draft = Draft(store.root)
         built = Built(_BUILDER, {**settings_arguments(store.settings), "parts": list(parts)})
         for change in changes:
@@ -73,15 +77,15 @@ def rebuild(store: Store, what: str, *, on_progress: Progress | None = None) -> 
         if len(draft):
             draft.depend_on_the_rest(*store.settings.outside_paths)
         with shadow_of(store, None, changes, files) as shadow:
-            after = predict(shadow).outcome
+            after = predict(shadow, on_progress=walks.next()).outcome
         return Rebuilding(draft.plan("rebuild"), after, (*survey.findings, *derivation.findings))
 
 
 @contextmanager
 def _derived(
-    store: Store, parts: tuple[str, ...], *, on_progress: Progress | None = None
+    store: Store, parts: tuple[str, ...], walks: Walks
 ) -> Iterator[tuple[Derivation, LogSurvey, list[DerivedChanges]]]:
-    survey = survey_log(store, on_progress=on_progress)
+    survey = survey_log(store, on_progress=walks.next())
     if not survey.messages and (store.queues or store.index_files):
         raise FailedError(
             "the log holds no record, while queues or index files stand",
@@ -90,7 +94,9 @@ def _derived(
         )
     with TemporaryDirectory(prefix="rmqctl-") as scratch:
         topics = batch_topics_of(store)
-        with Derivation(store, store, Path(scratch), batch_topics=topics, include_bad_crc=True) as derivation:
+        with Derivation(
+            store, store, Path(scratch), batch_topics=topics, include_bad_crc=True, on_progress=walks.next()
+        ) as derivation:
             changes = []
             if "queues" in parts:
                 changes.append(derivation.queue_changes(lambda key, number: _standing(store, key, number)))
@@ -136,7 +142,8 @@ def _topics(store: Store, derivation: Derivation) -> dict[str, bytes]:
 
 
 def _build(building: Building) -> Iterator[Chunk]:
-    with store_of(building) as store, _derived(store, tuple(building.arguments["parts"])) as (_, _, changes):
+    parts = tuple(building.arguments["parts"])
+    with store_of(building) as store, _derived(store, parts, Walks(None, 0)) as (_, _, changes):
         yield from chunks_of([file for change in changes for file in change.new], set(building.paths))
 
 

@@ -25,7 +25,7 @@ from store_core.mend.plans.draft import Draft
 from store_core.mend.plans.plan import Plan
 from store_core.mend.prediction.outcome import Outcome
 from store_core.mend.prediction.predict import predict
-from store_core.mend.salvage.derived import Derivation, DerivedChanges, Progress
+from store_core.mend.salvage.derived import Derivation, DerivedChanges
 from store_core.mend.salvage.lost import LostRun
 from store_core.mend.salvage.mended import MendedLog, mended_log
 from store_core.mend.salvage.progress import lowered_progress
@@ -39,9 +39,13 @@ from store_core.mend.salvage.salvage_plan import (
 from store_core.mend.salvage.survey import LogSurvey, survey_log
 from store_core.read.checkpoint import read_checkpoint
 from store_core.scan.frames import FrameTable
-from store_core.scan.log import ScanOptions, scan_log
+from store_core.scan.log import Progress, ScanOptions, scan_log
+from store_core.scan.walks import Walks
 from store_core.storage.store import Store
 
+WALKS: Final = (
+    3  # that planning takes over what is kept: what it holds, what follows from it, what a broker makes of it
+)
 _BUILDER: Final = "truncate"
 _NS_PER_MS: Final = 1_000_000
 
@@ -68,12 +72,13 @@ class _Cut:
 def truncate(store: Store, phy_offset: int, *, on_progress: Progress | None = None) -> Truncation:
     """Work out the cut at ``phy_offset``, which must be where a record starts, or the log's end.
 
-    Raises UsageError for an offset that is no record boundary (the nearest one below is named), FailedError where the
+    ``on_progress`` is told the bytes walked in all WALKS. Raises UsageError for an offset that is no record boundary (the nearest one below is named), FailedError where the
     log is damaged before it.
     """
     refuse_foreign_store(store)
     assert_boundary(store, phy_offset)
-    with _cut(store, phy_offset, on_progress=on_progress) as cut:
+    walks = Walks(on_progress, phy_offset - store.log.min_phy_offset)
+    with _cut(store, phy_offset, walks) as cut:
         draft = Draft(store.root, writable_roots=outside_roots(store))
         cut.mended.add_to(draft)
         built = Built(_BUILDER, {**settings_arguments(store.settings), "phy_offset": phy_offset})
@@ -85,7 +90,7 @@ def truncate(store: Store, phy_offset: int, *, on_progress: Progress | None = No
             draft.write_file(name, data, why="nothing behind the cut is promised")
         draft.depend_on_the_rest(*store.settings.outside_paths)
         with shadow_of(store, cut.mended, changes, files) as shadow:
-            after = predict(shadow).outcome
+            after = predict(shadow, on_progress=walks.next()).outcome
         lost = tuple(_lost(store, phy_offset))
         return Truncation(draft.plan("truncate"), after, lost, tuple(cut.derivation.findings))
 
@@ -116,10 +121,10 @@ def assert_boundary(store: Store, phy_offset: int) -> None:
 
 
 @contextmanager
-def _cut(store: Store, phy_offset: int, *, on_progress: Progress | None = None) -> Iterator[_Cut]:
+def _cut(store: Store, phy_offset: int, walks: Walks) -> Iterator[_Cut]:
     mended = mended_log(store, [], phy_offset, cut=True)
     with TemporaryDirectory(prefix="rmqctl-") as scratch, store.with_log(mended.log) as view:
-        survey = survey_log(view, on_progress=on_progress)
+        survey = survey_log(view, on_progress=walks.next())
         if survey.regions:
             first = survey.regions[0]
             raise FailedError(
@@ -128,7 +133,8 @@ def _cut(store: Store, phy_offset: int, *, on_progress: Progress | None = None) 
                 phy_offset=first.phy_offset,
                 to_do=f"run `rmqctl recover` first, or cut at {first.phy_offset}",
             )
-        with Derivation(store, view, Path(scratch), batch_topics=batch_topics_of(store)) as derivation:
+        topics = batch_topics_of(store)
+        with Derivation(store, view, Path(scratch), batch_topics=topics, on_progress=walks.next()) as derivation:
             yield _Cut(mended, survey, derivation, derivation.queue_changes(), derivation.index_changes())
 
 
@@ -176,7 +182,7 @@ def _add_runs(table: FrameTable, runs: dict[tuple[bytes, int], list[int]]) -> No
 
 def _build(building: Building) -> Iterator[Chunk]:
     arguments: Mapping[str, Any] = building.arguments
-    with store_of(building) as store, _cut(store, arguments["phy_offset"]) as cut:
+    with store_of(building) as store, _cut(store, arguments["phy_offset"], Walks(None, 0)) as cut:
         yield from chunks_of([*cut.queue_changes.new, *cut.index_changes.new], set(building.paths))
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from rmqctl import progress as module
+from rmqctl.app import main
 from rmqctl.progress import progress
-from tests.rmqctl.calls import ARTIFICIAL, artificial, on_terminal
+from tests.rmqctl.calls import ARTIFICIAL, ROOT, artificial, on_terminal
 
 
 def test_a_bar_with_rate_and_time_left_on_a_terminal() -> None:
@@ -29,7 +32,10 @@ def test_pipes_get_no_lines_unless_asked_for(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(module, "_LINE_EVERY_SECONDS", 0.0)
-    with progress("p", 10, wanted="-q" not in words and "--no-progress" not in words, verbose="-v" in words) as bar:
+    with progress("p", 10, wanted="-q" not in words and "--no-progress" not in words, verbose="-v" in words) as (
+        bar,
+        _,
+    ):
         bar(5)
     assert capsys.readouterr() == ("", "")
 
@@ -39,7 +45,7 @@ def test_a_line_every_few_seconds_with_verbose(
 ) -> None:
     clock = iter([100.0, 101.0, 104.0, 105.0, 108.0, 112.0])
     monkeypatch.setattr("rmqctl.progress.time.monotonic", lambda: next(clock))
-    with progress("verify", 16 << 20, wanted=True, verbose=True) as bar:
+    with progress("verify", 16 << 20, wanted=True, verbose=True) as (bar, _):
         for done in (1, 4, 5, 8, 16):
             bar(done << 20)
     assert capsys.readouterr().err.splitlines() == [
@@ -51,7 +57,7 @@ def test_a_line_every_few_seconds_with_verbose(
 
 def test_unknown_totals(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(module, "_LINE_EVERY_SECONDS", 0.0)
-    with progress("copy", 0, wanted=True, verbose=True) as bar:
+    with progress("copy", 0, wanted=True, verbose=True) as (bar, _):
         bar(2048)
     assert capsys.readouterr().err.startswith("copy: 2.0 KiB, ")
 
@@ -59,3 +65,34 @@ def test_unknown_totals(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 def test_talk_does_not_touch_results() -> None:
     result = artificial("work", "--seconds", "0.1", "-v", "-o", "json")
     assert result.json == {"done": True}
+
+
+def test_the_bar_steps_aside_for_results_and_comes_back() -> None:
+    shown = on_terminal("search", "--seconds", "2.4", "-o", "ndjson", program=ARTIFICIAL).out
+    first, row, behind = shown.partition('{"row": 0}')
+    assert "%" in first
+    assert row
+    assert "%" in behind
+    # The bar's line is erased and its cursor brought back before the row, which stands on a line of its own.
+    assert first.rindex("\x1b[?25h") > first.rindex("%")
+    assert re.search(r"\x1b\[2K(\r|\n)*$", first[first.rindex("%") :])
+
+
+def test_log_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(module, "_LINE_EVERY_SECONDS", 0.0)
+    assert main(["log", "-s", str(ROOT / "sample_store"), "-v", "--from", "786432", "--topic", "none"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert all(re.fullmatch(r"log: .* of 256\.0 KiB \(\d+%\), .*/s, \d+ s left", line) for line in lines)
+    assert "(100%)" in lines[-1]
+
+
+@pytest.mark.parametrize("words", [["rebuild", "all"], ["truncate", "567104"], ["check", "--jobs", "2"], ["check"]])
+def test_several_walks_are_one_progress(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "_LINE_EVERY_SECONDS", 0.0)
+    main([*words, "-s", str(ROOT / "sample_store"), "-v", "-o", "json"])
+    shares = [int(share) for share in re.findall(r"\((\d+)%\)", capsys.readouterr().err)]
+    assert shares == sorted(shares)
+    assert shares[-1] > 66
+    assert max(shares) <= 100

@@ -87,6 +87,7 @@ class Derivation:
         *,
         batch_topics: Iterable[str] = (),
         include_bad_crc: bool = False,
+        on_progress: Progress | None = None,
     ) -> None:
         if store.queues_in_rocksdb:
             raise FailedError(
@@ -114,7 +115,7 @@ class Derivation:
         options = ScanOptions(
             check_crc=not include_bad_crc and log_store is store, index_keys=True, index_tags=style.tags
         )
-        for table in scan_log(log_store, options=options):
+        for table in scan_log(log_store, options=options, on_progress=on_progress):
             spooler.add(table)
             self._index.add(table, include_bad_crc)
         self.rows = self._stack.enter_context(spooler.finish())
