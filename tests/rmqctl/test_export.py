@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from tests import stores
 from tests.conftest import DamagedStore, GoldenStore, StoreCopy
 from tests.export.exports import parts_on_disk, ranges_of, table_of
 from tests.rmqctl.calls import call, command, environment
+from tests.rmqctl.stopping import stopped
 
 TRUTH = stores.truth("clean-533")["messages"]
 
@@ -136,38 +136,34 @@ def test_a_killed_export_is_taken_up_from_the_start(golden: GoldenStore, tmp_pat
     assert parts_on_disk(out) == {"manifest.json", *(file["path"] for file in manifest["files"])}
 
 
+PUBLISHING = "store_core.storage.publish:ResultFolder.publish"
+FIRST_TASK_DONE = "concurrent.futures:Future.result"  # with more to do for the workers
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.parametrize(("jobs", "moment"), [(1, PUBLISHING), (2, FIRST_TASK_DONE)])
 def test_a_stopped_export_leaves_nothing(
-    golden: GoldenStore, tmp_path: Path, number: signal.Signals, code: int, jobs: str
+    golden: GoldenStore, tmp_path: Path, number: signal.Signals, code: int, jobs: int, moment: str
 ) -> None:
     out = tmp_path / "deep" / "out"
-    args = command("export", out, "-s", golden("crash-533"), "--split-size", "256", "--jobs", jobs)
-    process = subprocess.Popen(
-        args, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-    )
-    deadline = time.monotonic() + 60
-    while not list(out.glob(f"{UNFINISHED}/*.parquet")):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    os.killpg(process.pid, number)
-    _, err = process.communicate(timeout=60)
-    assert (process.returncode, b"Traceback" in err) == (code, False), err.decode()
+    words = ("export", out, "-s", golden("crash-533"), "--split-size", "100k", "--jobs", jobs)
+    with stopped(moment, *words) as process:
+        assert list(out.glob(f"{UNFINISHED}/*.parquet"))
+        for each in (number, signal.SIGCONT):
+            os.killpg(process.pid, each)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, "Traceback" in err) == (code, False), err
     assert list(tmp_path.iterdir()) == []
 
 
 def test_two_exports_into_one_folder(golden: GoldenStore, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    args = command("export", out, "-s", golden("crash-533"), "--split-size", "256", "--jobs", "1")
-    with subprocess.Popen(args, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as first:
-        while not list(out.glob(f"{UNFINISHED}/*.parquet")):
-            assert first.poll() is None
-            time.sleep(0.01)
+    with stopped(PUBLISHING, "export", out, "-s", golden("crash-533"), "--jobs", "1") as first:
         second = call("export", out, "-s", golden("bcq-533"))
         assert (second.code, "another export" in second.err) == (11, True)
-        first.terminate()
-    assert not out.exists()
+        first.send_signal(signal.SIGCONT)
+        assert first.wait(60) == 0
+    assert len(table_of(out)) == len(stores.truth("crash-533")["messages"])
 
 
 def test_a_disk_that_is_full_is_told(golden: GoldenStore, tmp_path: Path) -> None:

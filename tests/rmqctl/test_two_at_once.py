@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,43 +15,13 @@ from store_core.layout import paths
 from tests import stores
 from tests.conftest import DamagedStore, StoreCopy, differences
 from tests.rmqctl.calls import ROOT, call, command, environment
+from tests.rmqctl.stopping import stopped
 
-# rmqctl that stops itself (as by Ctrl-Z) whenever it comes to the function named first: MODULE:FUNCTION.
-STOPPING: Final = """
-import os, signal, sys
-from importlib import import_module
-from operator import attrgetter
-module, _, name = sys.argv[1].partition(":")
-owner, _, last = name.rpartition(".")
-owner = attrgetter(owner)(import_module(module)) if owner else import_module(module)
-real = getattr(owner, last)
-def stopping(*args, **kwargs):
-    os.kill(os.getpid(), signal.SIGSTOP)
-    return real(*args, **kwargs)
-setattr(owner, last, stopping)
-from rmqctl.app import main
-sys.exit(main(sys.argv[2:]))
-"""
 RECOVER: Final = ("recover", "--apply", "--yes")
 PUT: Final = ("put", "Calm_orders", "hello", "--queue-id", "0")
 PLANNING: Final = "store_core.mend.recover:recover"
 CHANGING: Final = "store_core.mend.applying.change:Change.forward"
 PUTTING: Final = "store_core.engine.put:put"
-
-
-@contextmanager
-def stopped(moment: str, *words: object) -> Iterator[subprocess.Popen[str]]:
-    """A real rmqctl, stopped at a moment of its work; going on is up to the caller."""
-    args = [sys.executable, "-c", STOPPING, moment, *map(str, words)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(args, cwd=ROOT, env=environment(), stdout=pipe, stderr=pipe, text=True) as process:
-        try:
-            found = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-            assert found is not None
-            assert found.si_code == os.CLD_STOPPED, "it ended before it came there"
-            yield process
-        finally:
-            process.kill()
 
 
 def go_on(process: subprocess.Popen[str]) -> Any:

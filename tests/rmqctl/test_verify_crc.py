@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from rmqctl import exit_codes
+from store_core.layout import paths
 from tests import stores
 from tests.conftest import GoldenStore, StoreCopy
 from tests.rmqctl.calls import call
@@ -106,3 +108,13 @@ def test_contradictions_are_usage_errors(golden: GoldenStore, options: tuple[str
     assert result.code == exit_codes.USAGE
     assert result.err.startswith("error: ") or "Usage" in result.err
     assert "Traceback" not in result.err
+
+
+def test_a_store_without_a_log_file(store_copy: StoreCopy, read_only: Callable[[Path], Path]) -> None:
+    root = store_copy(NAME)
+    shutil.rmtree(root / paths.COMMITLOG)
+    result = call("verify-crc", "-s", read_only(root), "-o", "json")
+    assert result.code == exit_codes.FINDINGS
+    (store,) = result.json["stores"]
+    assert (store["bytes"], store["records"], store["segments"]) == (0, 0, [])
+    assert [(found["code"], found["message"]) for found in store["findings"]] == [("S007", "there is no log file")]
