@@ -64,6 +64,14 @@ def recover(
         bool,
         typer.Option("--no-fill", help="Leave holes in the log as they are, and tell what a broker will do there."),
     ] = False,
+    sibling: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--sibling",
+            metavar="STORE",
+            help="Another copy of this store, a master's or a slave's: good records are taken from it. It is only read. Repeatable.",
+        ),
+    ] = None,
     predict: Annotated[bool, typer.Option("--predict", help="Only tell what a broker would do.")] = False,
     apply: ApplyOption = False,
     save: SaveOption = None,
@@ -88,9 +96,12 @@ def recover(
             if predict:
                 return _predict(ctx, store, version, report)
             from store_core.mend.recover import recover as plan_recovery
+            from store_core.mend.salvage.options import KeepOptions
 
+            siblings = tuple(path.expanduser().absolute() for path in sibling or ())
+            options = KeepOptions(gaps, not no_fill, siblings)  # type: ignore[arg-type]  # checked there
             with ctx.progress("scan", store.log.size_bytes) as bar:
-                recovery = plan_recovery(store, policy, version, on_progress=bar)  # type: ignore[arg-type]  # checked there
+                recovery = plan_recovery(store, policy, version, options, on_progress=bar)  # type: ignore[arg-type]  # checked there
             losses = told_losses(ctx, store, recovery, report)
         document = {"store": str(settings.root), **recovery.as_json()}
         lost_something = bool(recovery.lost)
@@ -156,6 +167,13 @@ def _blocks(document: dict[str, Any], losses: Iterator[Block]) -> Iterator[Block
         },
         "What can be kept",
     )
+    for note in document["plan_notes"]:
+        yield Text(f"Note: {note}.")
+    taken = [{"sibling": one["sibling"], **range_} for one in document["siblings"] for range_ in one["ranges"]]
+    if taken:
+        more = f", the first {_MOST_LOST_SHOWN} of {len(taken)} ranges" if len(taken) > _MOST_LOST_SHOWN else ""
+        columns = ("sibling", "phy_offset", "size_bytes", "records")
+        yield Table(taken[:_MOST_LOST_SHOWN], columns, f"Taken from siblings{more}")
     lost = document["lost"]
     if lost:
         known = sum(run["messages"] or 0 for run in lost)

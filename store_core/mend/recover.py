@@ -21,7 +21,7 @@ from store_core.mend.prediction.predict import Prediction, predict
 from store_core.mend.salvage.derived import Progress
 from store_core.mend.salvage.keep import Salvage, salvage, walk_rules
 from store_core.mend.salvage.lost import LostRun, lost_runs
-from store_core.mend.salvage.notes import in_recover, notes_of
+from store_core.mend.salvage.notes import in_recover, loans_of, notes_of
 from store_core.mend.salvage.options import KeepOptions
 from store_core.mend.salvage.salvage_plan import (
     BUILDER,
@@ -43,7 +43,7 @@ class Recovery:
     """The whole answer. ``after`` is what a broker ends up with on the mended store; ``lost`` what is gone either way.
 
     ``given_up``: readable messages that must go, so that the plan is not carried out without a word. ``notes`` say what the
-    options come to. ``kept_messages``: good ones that belong into queues.
+    options come to. ``kept_messages``: good ones that belong into queues. ``siblings``: what comes from each.
     """
 
     last_exit: Literal["clean", "crash"]
@@ -55,18 +55,19 @@ class Recovery:
     given_up: tuple[LostRun, ...] = ()
     notes: tuple[str, ...] = ()
     kept_messages: int = 0
+    siblings: tuple[dict[str, Any], ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """The members of the command's document, without ``store``, ``applied`` and ``undo_id``."""
-        told = self.prediction.as_json()
         return {
             "last_exit": self.last_exit,
-            **told,
-            "notes": [*told["notes"], *self.notes],
+            **self.prediction.as_json(),
             "plan": self.plan.summary(),
+            "plan_notes": list(self.notes),
             "after": self.after.as_json(),
             "lost": [run.as_json() for run in self.lost],
             "kept_messages": self.kept_messages,
+            "siblings": list(self.siblings),
             "given_up": [run.as_json() for run in self.given_up],
             "findings": list(self.findings),
         }
@@ -98,7 +99,7 @@ def recover(
     rules = walk_rules(store.settings, prediction.assumed)
     with salvage(store, rules, options, on_progress=on_progress) as found:
         arguments = {**settings_arguments(store.settings), "version": str(prediction.assumed)}
-        built = Built(BUILDER, {**arguments, **({"keep": kept} if (kept := options.as_arguments()) else {})})
+        built = Built(BUILDER, {**arguments, **({"keep": kept} if (kept := found.options.as_arguments()) else {})})
         plan = replace(salvage_plan(store, found, built), policy=policy)
         after = _after(store, prediction.assumed, found)
         return Recovery(
@@ -111,6 +112,7 @@ def recover(
             tuple(lost_runs(found.given_up)),
             notes_of(found, after, prediction.assumed),
             found.survey.kept_messages,
+            tuple(loans_of(found.options)),
         )
 
 

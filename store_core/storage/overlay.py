@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from store_core.errors import FailedError
 from store_core.storage.files import FileCache
 from store_core.storage.sequence import Segment, SegmentSequence
 
@@ -27,6 +28,33 @@ class Patch:
             if from_ < to:
                 data[from_ - start : to - start] = part[from_ - self.start - at : to - self.start - at]
         return bytes(data)
+
+
+@dataclass(frozen=True, slots=True)
+class Borrowed(Patch):
+    """New bytes of a file that another log holds, from ``phy_offset`` on; they are read there each time, never held.
+
+    ``origin`` is the root of the store whose log it is.
+    """
+
+    log: SegmentSequence | None = None
+    phy_offset: int = 0
+    origin: str = ""
+
+    def read(self, start: int, end: int) -> bytes:
+        """Raises FailedError where the other log does not hold them any more."""
+        assert self.log is not None  # None only because the fields before have defaults
+        at, data = self.phy_offset + start - self.start, b""
+        while len(data) < end - start:
+            part = self.log.read(at + len(data), end - start - len(data))
+            if not part:
+                raise FailedError(
+                    f"nothing can be read at offset {at + len(data)} any more",
+                    path=str(self.log.folders[0]),
+                    to_do="make the plan anew",
+                )
+            data += part
+        return data
 
 
 class OverlayCache(FileCache):

@@ -20,8 +20,10 @@ from store_core.layout.queue import DEAD_ENTRY_SIZE_BYTES, ENTRY
 from store_core.layout.record import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 from store_core.mend.salvage.derived import Derivation
 from store_core.mend.salvage.fence import Fence, Piece, close_region
+from store_core.mend.salvage.mended import MendedLog
 from store_core.mend.salvage.survey import LostRecord
 from store_core.scan.frames import FrameTable
+from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
 
 MOST_GAP_NUMBERS: Final = 1 << 20  # more missing numbers than this are not filled one by one
@@ -33,6 +35,8 @@ Place = tuple[int, int]  # phy_offset, queue_offset
 class _Salvage(Protocol):
     @property
     def fences(self) -> list[Fence]: ...
+    @property
+    def mended(self) -> MendedLog: ...
     @property
     def derivation(self) -> Derivation: ...
     @property
@@ -131,7 +135,7 @@ def fill_gaps(store: Store, found: _Salvage) -> dict[tuple[QueueKey, int], Entry
     A tombstone where there is room between the two messages: elsewhere a later rebuild would take it for a new begin of
     the numbering. Else, or where numbers are to be skipped, a dead entry.
     """
-    builder = found.derivation.queues()
+    builder, log = found.derivation.queues(), found.mended.log
     entries: dict[tuple[QueueKey, int], Entry] = {}
     for key in found.derivation.queue_keys:
         for first, count in builder.summary(key).gaps:
@@ -140,7 +144,7 @@ def fill_gaps(store: Store, found: _Salvage) -> dict[tuple[QueueKey, int], Entry
                 found.unfilled.append((key, first, count))
                 continue
             for queue_offset in range(first, first + count):
-                dead = _dead_entry(store, after)
+                dead = _dead_entry(log, after)
                 piece = _pointed_to(store, found, key, queue_offset)
                 if piece is None and not (found.skips and dead is not None and dead[0] >= store.log.min_phy_offset):
                     piece = _placed(found, LostRecord(key.topic, key.queue_id, queue_offset), before, after)
@@ -151,14 +155,13 @@ def fill_gaps(store: Store, found: _Salvage) -> dict[tuple[QueueKey, int], Entry
                 if dead is not None:
                     entries[key, queue_offset] = dead
                     found.dead.append((key, queue_offset))
-                if dead is None or _standing_entry(store, key, queue_offset) != dead:
-                    found.unfilled.append((key, queue_offset, 1))
+                found.unfilled.append((key, queue_offset, 1))
     return entries
 
 
-def _dead_entry(store: Store, following_phy_offset: int) -> Entry | None:
+def _dead_entry(log: SegmentSequence, following_phy_offset: int) -> Entry | None:
     """An entry that crosses the end of the segment before: unreadable, and only itself is skipped (15.1)."""
-    segment = store.log.find(following_phy_offset)
+    segment = log.find(following_phy_offset)
     if segment is None or segment.phy_offset == 0:
         return None
     return segment.phy_offset - 1, DEAD_ENTRY_SIZE_BYTES, 0

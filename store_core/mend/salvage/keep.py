@@ -7,7 +7,7 @@ same bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,18 +15,17 @@ from typing import Final
 
 from store_core.broker.load import batch_topics_of
 from store_core.broker.versions import Version, behaviour_of
-from store_core.codec.record import body_crc_ok
 from store_core.findings import Finding, finding
-from store_core.layout.record import HEAD, PREFIX
+from store_core.layout.record import HEAD
 from store_core.mend.salvage.derived import Derivation, DerivedChanges
 from store_core.mend.salvage.evidence import lost_by_queue_entries
 from store_core.mend.salvage.fence import Fence, close_region
 from store_core.mend.salvage.gaps import MOST_GAP_NUMBERS, Kept, QueueBounds, fill_gaps, skippable
+from store_core.mend.salvage.ground import read_ground
 from store_core.mend.salvage.mended import MendedLog, mended_log
 from store_core.mend.salvage.options import KeepOptions
-from store_core.mend.salvage.survey import LogSurvey, LostRecord, Region, TableSink, WalkRules, survey_log
-from store_core.read.records import read_message
-from store_core.storage.overlay import Patch, overlaid
+from store_core.mend.salvage.sibling import Siblings
+from store_core.mend.salvage.survey import LogSurvey, LostRecord, Region, WalkRules
 from store_core.storage.settings import Settings
 from store_core.storage.store import QueueKey, Store
 
@@ -41,6 +40,7 @@ class Salvage:
     ``lost`` are the records that cannot be kept, as far as they are known; ``unknown`` are regions that held records
     nobody can name; ``given_up`` readable ones that had to go; ``unfilled`` numbers of queues that no message has any more;
     ``dead`` those of them that get a dead entry; ``kept`` got a tombstone although numbers are to be skipped.
+    ``own_end_phy_offset``: where the log's last record ended before anything came from siblings.
     ``lowers_progress``: consumers' progress behind the queues' ends is set to these. ``property_crc``: new records carry one.
     """
 
@@ -58,6 +58,7 @@ class Salvage:
     lowers_progress: bool = True
     property_crc: bool = False
     options: KeepOptions = field(default_factory=KeepOptions)
+    own_end_phy_offset: int = 0
     dead: list[tuple[QueueKey, int]] = field(default_factory=list)
     kept: list[Kept] = field(default_factory=list)
 
@@ -97,17 +98,26 @@ def salvage(
     """
     rules, options = rules or WalkRules(), options or KeepOptions()
     bounds = QueueBounds()
-    survey, known = _survey(store, rules, (bounds.add,) if options.skips else (), on_progress)
-    closing = _Closing(store, options, bounds, known, rules.property_crc)
-    fences = closing.fences(survey.regions) if options.fill else closing.left_open(survey.regions)
-    mended = mended_log(store, fences, survey.end_phy_offset)
-    with (
-        TemporaryDirectory(prefix="rmqctl-") as scratch,
-        store.with_log(mended.log) as view,
-        Derivation(store, view, Path(scratch), batch_topics=batch_topics_of(store)) as derivation,
-    ):
+    sinks = (bounds.add,) if options.skips else ()
+    with ExitStack() as stack:
+        siblings = stack.enter_context(Siblings(store, options.siblings))
+        ground = read_ground(store, rules, siblings, options.loans, sinks, on_progress)
+        survey = ground.survey
+        closing = _Closing(store, options, bounds, ground.known, rules.property_crc)
+        fences = closing.fences(survey.regions) if options.fill else closing.left_open(survey.regions)
+        mended = mended_log(store, fences, survey.end_phy_offset, restored=ground.restored)
+        scratch = stack.enter_context(TemporaryDirectory(prefix="rmqctl-"))
+        view = stack.enter_context(store.with_log(mended.log))
+        derivation = stack.enter_context(Derivation(store, view, Path(scratch), batch_topics=batch_topics_of(store)))
         found = Salvage(
-            survey, fences, mended, derivation, property_crc=rules.property_crc, options=options, kept=closing.kept
+            survey,
+            fences,
+            mended,
+            derivation,
+            property_crc=rules.property_crc,
+            options=replace(options, loans=tuple(ground.loans)),
+            own_end_phy_offset=ground.own_end_phy_offset,
+            kept=closing.kept,
         )
         if not survey.last_phy_offset and not survey.messages:
             # Nothing at all can be read: a disk that is not mounted looks so, and queues may be all that is left.
@@ -118,49 +128,12 @@ def salvage(
             yield found
             return
         entries = fill_gaps(store, found)
-        found.mended = mended_log(store, found.fences, survey.end_phy_offset)
+        found.mended = mended_log(store, found.fences, survey.end_phy_offset, restored=ground.restored)
         _correct_own_offsets(store, found)
         found.queue_changes = derivation.queue_changes(lambda key, number: entries.get((key, number)))
         found.index_changes = derivation.index_changes()
         _tell_lost(store, found)
         yield found
-
-
-def _survey(
-    store: Store, rules: WalkRules, sinks: tuple[TableSink, ...], on_progress: Progress | None
-) -> tuple[LogSurvey, dict[int, list[LostRecord]]]:
-    """The walk over the log, and the records that queue entries place in its regions, by the region's number.
-
-    A blank in which whole records lie that queue entries point to was never written by a broker: it is damage.
-    """
-    survey = survey_log(store, sinks, rules=rules, on_progress=on_progress)
-    both = sorted([*survey.regions, *survey.blanks], key=lambda r: r.phy_offset)
-    placed = lost_by_queue_entries(store, both)
-    known = {id(region): placed[number] for number, region in enumerate(both) if number in placed}
-    wrong = [blank for blank in survey.blanks if any(_stands(store, k) for k in known.get(id(blank), ()))]
-    if not wrong:
-        return survey, {n: known[id(region)] for n, region in enumerate(survey.regions) if id(region) in known}
-    patches: dict[Path, list[Patch]] = {}
-    for blank in wrong:
-        segment = store.log.find(blank.phy_offset)
-        assert segment is not None  # the blank was read from it
-        at = blank.phy_offset - segment.phy_offset
-        patches.setdefault(segment.path, []).append(Patch(at, at + PREFIX.size_bytes))
-    with store.with_log(overlaid(store.log, patches, store.log.segments)) as view:
-        survey = survey_log(view, sinks, rules=rules)
-    return survey, lost_by_queue_entries(store, survey.regions)
-
-
-def _stands(store: Store, lost: LostRecord) -> bool:
-    """Whether the record that a queue entry tells of is there, whole."""
-    assert lost.phy_offset is not None  # entries tell it
-    message = read_message(store.log, lost.phy_offset)
-    return (
-        message is not None
-        and (message.topic, message.queue_id, message.queue_offset) == (lost.topic, lost.queue_id, lost.queue_offset)
-        and message.own_phy_offset == lost.phy_offset
-        and body_crc_ok(message)
-    )
 
 
 @dataclass(slots=True)
@@ -236,7 +209,7 @@ def _tell_lost(store: Store, found: Salvage) -> None:
     if found.options.fill:
         found.given_up = [fence.given_up for fence in found.fences if fence.given_up is not None]
         found.given_up += [lost for fence in found.fences for lost in fence.region.lost if lost.is_readable]
-    end = store.log.max_phy_offset
+    end = max(store.log.max_phy_offset, found.survey.end_phy_offset)
     # A last segment that is gone leaves no region, but entries that point behind the log.
     missing_end = Region(end, end + _MOST_MISSING_SEGMENTS * store.log.file_size_bytes, end, end)
     tail = lost_by_queue_entries(store, [*found.survey.tail, missing_end])

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from store_core.layout import paths, record
+from store_core.mend.plans.content import Built, Zeros
 from store_core.mend.plans.content import Piece as ContentPiece
-from store_core.mend.plans.content import Zeros
 from store_core.mend.plans.draft import Draft
 from store_core.mend.salvage.fence import Fence, Piece
+from store_core.mend.salvage.sibling import BUILDER as SIBLING_BUILDER
 from store_core.scan.log import nominal_end
-from store_core.storage.overlay import Patch, overlaid
+from store_core.storage.digest import digest_of
+from store_core.storage.overlay import Borrowed, Patch, overlaid
 from store_core.storage.sequence import Segment, SegmentSequence, Stray
 from store_core.storage.settings import Settings
 from store_core.storage.store import Store
@@ -60,20 +62,42 @@ class MendedLog:
             else:
                 draft.remove_file(stray.path, why="a broker refuses to start with it")
         for path, size_bytes in self.created.items():
-            draft.create_file(path, *_whole(self.patches.get(path, []), size_bytes), why="a missing segment")
+            patches = self.patches.get(path, [])
+            if any(isinstance(patch, Borrowed) for patch in patches):
+                for_file = _borrowed(patches, size_bytes, lambda p=path: self._chunks(p))  # type: ignore[misc]  # bound now
+                draft.create_file(path, built=for_file, why="a missing segment, from a sibling")
+            else:
+                draft.create_file(path, *_whole(patches, size_bytes), why="a missing segment")
         for path, size_bytes in self.lengths.items():
             draft.set_length(path, size_bytes, why="the segment size")
         for path, patches in self.patches.items():
             for patch in () if path in self.created else patches:
-                if patch.parts:
+                if isinstance(patch, Borrowed):
+                    moved = replace(patch, start=0, end=patch.end - patch.start)
+                    size = patch.end - patch.start
+                    for_range = _borrowed([moved], size, lambda p=moved, n=size: _windows(p.read, 0, n))  # type: ignore[misc]  # bound now
+                    draft.write_range(path, patch.start, built=for_range, why="taken from a sibling")
+                elif patch.parts:
                     draft.write_range(path, patch.start, *_pieces(patch), why="a hole is closed")
                 else:
                     draft.zero_range(path, patch.start, patch.end - patch.start, why="left-overs behind the end")
 
+    def _chunks(self, path: Path) -> Iterator[bytes]:
+        """What a file will hold."""
+        log = self.log
+        segment = next(segment for segment in self.segments if segment.path == path)
+        yield from _windows(lambda a, b: log.read(segment.phy_offset + a, b - a), 0, segment.size_bytes)
 
-def mended_log(store: Store, fences: Iterable[Fence], end_phy_offset: int, *, cut: bool = False) -> MendedLog:
+
+Restored = Mapping[int, Patch]  # by offset in the log; a patch's own positions begin with 0 there
+
+
+def mended_log(
+    store: Store, fences: Iterable[Fence], end_phy_offset: int, *, restored: Restored | None = None, cut: bool = False
+) -> MendedLog:
     """The log closed by ``fences``, clean behind ``end_phy_offset``, the end of its last record.
 
+    ``restored``: bytes that could be had again, by their offset in the log.
     ``cut``: readable records behind the end go too, and a segment that starts right there stays, emptied. Raises FailedError where a file cannot be read.
     """
     log = store.log
@@ -81,14 +105,15 @@ def mended_log(store: Store, fences: Iterable[Fence], end_phy_offset: int, *, cu
     mended = MendedLog(log)
     kept = _kept_segments(log, end_phy_offset + cut, mended)
     segments = {segment.phy_offset: segment for segment in kept}
-    for piece in (piece for fence in fences for piece in fence.pieces):
-        start = piece.phy_offset - piece.phy_offset % size if size else piece.phy_offset
-        holder = log.find(piece.phy_offset) or segments.get(start)
-        if holder is None or holder.phy_offset not in segments:
-            holder = Segment(new_segment_path(store.settings, start, size), start, size)
+    for phy_offset, patch in [
+        *(restored or {}).items(),
+        *((piece.phy_offset, _patch(piece)) for fence in fences for piece in fence.pieces),
+    ]:
+        holder = _holder(store, phy_offset, segments)
+        if holder.phy_offset not in segments:
             mended.created[holder.path] = size
         segments[holder.phy_offset] = holder
-        mended.patches.setdefault(holder.path, []).append(_patch(piece, holder))
+        mended.patches.setdefault(holder.path, []).append(_moved(patch, phy_offset - holder.phy_offset))
     for segment in list(segments.values()):
         nominal = nominal_end(log, segment) - segment.phy_offset if segment.path not in mended.created else size
         if segment.size_bytes != nominal:
@@ -117,9 +142,50 @@ def _kept_segments(log: SegmentSequence, end_phy_offset: int, mended: MendedLog)
     return kept
 
 
-def _patch(piece: Piece, segment: Segment) -> Patch:
-    start = piece.phy_offset - segment.phy_offset
-    return Patch(start, start + piece.size_bytes, piece.parts)
+def _holder(store: Store, phy_offset: int, segments: Mapping[int, Segment]) -> Segment:
+    """The segment that holds an offset: one of ``segments`` (by their starts), or one that is to be made."""
+    size = store.log.file_size_bytes
+    start = phy_offset - phy_offset % size if size else phy_offset
+    standing = store.log.find(phy_offset)
+    holder = segments.get(standing.phy_offset if standing is not None else start)
+    return holder or Segment(new_segment_path(store.settings, start, size), start, size)
+
+
+def restored_log(store: Store, restored: Restored) -> SegmentSequence:
+    """The log with what could be had again, and nothing else changed; missing segments that something is put into are whole."""
+    segments = {segment.phy_offset: segment for segment in store.log.segments}
+    patches: dict[Path, list[Patch]] = {}
+    for phy_offset, patch in restored.items():
+        holder = _holder(store, phy_offset, segments)
+        moved = _moved(patch, phy_offset - holder.phy_offset)
+        segments[holder.phy_offset] = replace(holder, size_bytes=max(holder.size_bytes, moved.end))
+        patches.setdefault(holder.path, []).append(moved)
+    return overlaid(store.log, patches, segments.values())
+
+
+def _patch(piece: Piece) -> Patch:
+    return Patch(0, piece.size_bytes, piece.parts)
+
+
+def _moved(patch: Patch, by: int) -> Patch:
+    return replace(patch, start=patch.start + by, end=patch.end + by)
+
+
+def _borrowed(patches: Iterable[Patch], size_bytes: int, chunks: Callable[[], Iterator[bytes]]) -> Built:
+    """Bytes that come from a sibling when the plan is applied, for a file or a range with these patches, from its begin on."""
+    parts: list[Any] = []
+    told: list[Any] = []
+    for patch in patches:
+        if isinstance(patch, Borrowed):
+            parts.append([patch.start, patch.origin, patch.phy_offset, patch.end - patch.start])
+        else:
+            told += [[patch.start + at, part.hex()] for at, part in patch.parts]
+    return Built(SIBLING_BUILDER, {"parts": parts, "bytes": told}, size_bytes, digest_of(chunks()).crc32c)
+
+
+def _windows(read: Callable[[int, int], bytes], start: int, end: int) -> Iterator[bytes]:
+    for at in range(start, end, _WINDOW_SIZE_BYTES):
+        yield read(at, min(at + _WINDOW_SIZE_BYTES, end))
 
 
 def _clean_tail(

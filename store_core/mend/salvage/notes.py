@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from store_core.broker.versions import Version
 from store_core.findings import Finding
@@ -32,9 +32,8 @@ _ADVICE: Final = {
 
 def notes_of(found: Salvage, after: Outcome, version: Version) -> tuple[str, ...]:
     """What a person should know about the plan's way to deal with what is lost."""
-    return tuple(
-        note for note in (_dead_note(found), _kept_note(found.kept), _open_note(found, after, version)) if note
-    )
+    notes = (*_sibling_notes(found), _dead_note(found), _kept_note(found.kept), _open_note(found, after, version))
+    return tuple(note for note in notes if note)
 
 
 def in_recover(findings: Iterable[Finding], plan: Plan, options: KeepOptions | None = None) -> tuple[Finding, ...]:
@@ -56,14 +55,42 @@ def _advice(found: Finding, gone: set[str], *, fills: bool) -> str:
     return _MENDED if any(words in found.advice for words in _MENDING) else found.advice
 
 
+def loans_of(options: KeepOptions) -> list[dict[str, Any]]:
+    """What is taken from each sibling, for the command's document."""
+    return [
+        {
+            "sibling": str(root),
+            "records": sum(loan.records for loan in mine),
+            "bytes": sum(loan.size_bytes for loan in mine),
+            "ranges": [{"phy_offset": n.phy_offset, "size_bytes": n.size_bytes, "records": n.records} for n in mine],
+        }
+        for number, root in enumerate(options.siblings)
+        for mine in [[loan for loan in options.loans or () if loan.sibling == number]]
+    ]
+
+
+def _sibling_notes(found: Salvage) -> list[str]:
+    notes = []
+    for taken in loans_of(found.options):
+        if not taken["records"]:
+            notes.append(
+                f"nothing was taken from {taken['sibling']}: it has no good record in a damaged range, nor behind the end"
+            )
+            continue
+        text = f"{_count(taken['records'], 'record')}, {taken['bytes']} bytes, taken from {taken['sibling']}"
+        behind = sum(r["records"] for r in taken["ranges"] if r["phy_offset"] >= found.own_end_phy_offset)
+        notes.append(text + (f"; {behind} of them stand behind the last record of this store" if behind else ""))
+    return notes
+
+
 def _dead_note(found: Salvage) -> str:
     count = len(found.dead)
     if not count:
         return ""
     return (
-        f"{_count(count, 'number')} of queues {'gets a dead entry' if count == 1 else 'get dead entries'}, which consumers pass "
-        "over. Under brokers 5.x such an entry can hide good messages beside it once the log files before its own have "
-        "expired; tombstones last"
+        f"{_count(count, 'lost message')} {'gets a dead entry' if count == 1 else 'get dead entries'}, which consumers pass over; "
+        "under brokers 5.x such an entry can hide good messages beside it once the log files before its own have expired "
+        "(tombstones last: --gaps tombstone)"
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
 
 from store_core.errors import UsageError
 
@@ -12,12 +13,27 @@ Gaps = Literal["tombstone", "skip"]
 GAPS: Final[tuple[Gaps, ...]] = ("tombstone", "skip")
 
 
+class LoanRange(NamedTuple):
+    """Whole records [phy_offset, phy_offset + size_bytes) of the log that sibling number ``sibling`` has."""
+
+    sibling: int
+    phy_offset: int
+    size_bytes: int
+    records: int
+
+
 @dataclass(frozen=True, slots=True)
 class KeepOptions:
-    """``gaps``: what stands in a queue for a lost message, a tombstone or a dead entry. ``fill``: whether holes are closed."""
+    """``gaps``: what stands in a queue for a lost message, a tombstone or a dead entry. ``fill``: whether holes are closed.
+
+    ``siblings``: roots of copies that damaged and missing ranges are taken from, in this order. ``loans``: the ranges that
+    were found there, so that a builder takes the same; None: they are to be looked for.
+    """
 
     gaps: Gaps = "tombstone"
     fill: bool = True
+    siblings: tuple[Path, ...] = ()
+    loans: tuple[LoanRange, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.gaps not in GAPS:
@@ -30,9 +46,19 @@ class KeepOptions:
     def as_arguments(self) -> dict[str, Any]:
         """For a builder: only what is not as by default, so that ordinary plans stay the same."""
         arguments: dict[str, Any] = {} if self.gaps == "tombstone" else {"gaps": self.gaps}
-        return arguments if self.fill else {**arguments, "fill": False}
+        if not self.fill:
+            arguments["fill"] = False
+        if self.loans:
+            arguments["siblings"] = [str(path) for path in self.siblings]
+            arguments["loans"] = [list(loan) for loan in self.loans]
+        return arguments
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> KeepOptions:
         """What ``as_arguments`` gave."""
-        return cls(gaps=arguments.get("gaps", "tombstone"), fill=arguments.get("fill", True))
+        return cls(
+            gaps=arguments.get("gaps", "tombstone"),
+            fill=arguments.get("fill", True),
+            siblings=tuple(Path(path) for path in arguments.get("siblings", ())),
+            loans=tuple(LoanRange(*loan) for loan in arguments.get("loans", ())),
+        )

@@ -1,0 +1,101 @@
+"""The log as far as it can be read, before any hole is closed: what one walk shows, and what could be had again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from store_core.codec.record import body_crc_ok
+from store_core.layout.record import PREFIX
+from store_core.mend.salvage.evidence import lost_by_queue_entries
+from store_core.mend.salvage.mended import restored_log
+from store_core.mend.salvage.options import LoanRange
+from store_core.mend.salvage.sibling import Siblings
+from store_core.mend.salvage.survey import LogSurvey, LostRecord, TableSink, WalkRules, survey_log
+from store_core.read.records import read_message
+from store_core.storage.overlay import Patch
+from store_core.storage.store import Store
+
+Progress = Callable[[int], None]
+
+
+@dataclass(slots=True)
+class Ground:
+    """``known`` are the records that queue entries place in a region, by the region's number in the survey.
+
+    ``restored`` are bytes that take the place of damaged ones, by their offset in the log; the survey has walked over them.
+    """
+
+    survey: LogSurvey
+    known: dict[int, list[LostRecord]]
+    restored: dict[int, Patch] = field(default_factory=dict)
+    loans: list[LoanRange] = field(default_factory=list)
+    own_end_phy_offset: int = 0  # where the last good record ends that this store has itself
+
+
+def read_ground(
+    store: Store,
+    rules: WalkRules,
+    siblings: Siblings,
+    loans: tuple[LoanRange, ...] | None,
+    sinks: tuple[TableSink, ...] = (),
+    on_progress: Progress | None = None,
+) -> Ground:
+    """Walk the log, and again where something changes what it shows: a blank that is none, records had back."""
+    survey = survey_log(store, sinks, rules=rules, on_progress=on_progress)
+    both = sorted([*survey.regions, *survey.blanks], key=lambda r: r.phy_offset)
+    placed = lost_by_queue_entries(store, both)
+    known = {id(region): placed[number] for number, region in enumerate(both) if number in placed}
+    wrong = _wrong_blanks(store, survey, known)
+    ground = Ground(survey, {n: known[id(r)] for n, r in enumerate(survey.regions) if id(r) in known})
+    if wrong:
+        ground = _again(store, rules, sinks, wrong, {})
+    if siblings.roots:
+        with store.with_log(restored_log(store, wrong)) as view:
+            ground.loans = siblings.find(view, ground.survey) if loans is None else list(loans)
+    ground.own_end_phy_offset = own_end = ground.survey.end_phy_offset
+    if ground.loans:
+        found = siblings.patches(ground.loans)
+        ground = _again(store, rules, sinks, _apart(wrong, found), found, ground.loans)
+        ground.own_end_phy_offset = own_end
+    return ground
+
+
+def _again(
+    store: Store,
+    rules: WalkRules,
+    sinks: tuple[TableSink, ...],
+    wrong: dict[int, Patch],
+    restored: dict[int, Patch],
+    loans: Iterable[LoanRange] = (),
+) -> Ground:
+    with store.with_log(restored_log(store, {**wrong, **restored})) as view:
+        survey = survey_log(view, sinks, rules=rules)
+    return Ground(survey, lost_by_queue_entries(store, survey.regions), restored, list(loans))
+
+
+def _wrong_blanks(store: Store, survey: LogSurvey, known: dict[int, list[LostRecord]]) -> dict[int, Patch]:
+    """Zeros over blanks in which whole records lie that queue entries point to: no broker wrote them, they are damage."""
+    return {
+        blank.phy_offset: Patch(0, PREFIX.size_bytes)
+        for blank in survey.blanks
+        if any(_stands(store, lost) for lost in known.get(id(blank), ()))
+    }
+
+
+def _apart(wrong: dict[int, Patch], restored: dict[int, Patch]) -> dict[int, Patch]:
+    """The former without those that the latter reach into."""
+    taken = [(at, at + patch.end) for at, patch in restored.items()]
+    return {at: p for at, p in wrong.items() if not any(low < at + p.end and at < high for low, high in taken)}
+
+
+def _stands(store: Store, lost: LostRecord) -> bool:
+    """Whether the record that a queue entry tells of is there, whole."""
+    assert lost.phy_offset is not None  # entries tell it
+    message = read_message(store.log, lost.phy_offset)
+    return (
+        message is not None
+        and (message.topic, message.queue_id, message.queue_offset) == (lost.topic, lost.queue_id, lost.queue_offset)
+        and message.own_phy_offset == lost.phy_offset
+        and body_crc_ok(message)
+    )

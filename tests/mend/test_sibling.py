@@ -1,0 +1,259 @@
+"""recover --sibling: what another copy of the log gives back, what it does not, and which copy is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from store_core.errors import PlanOutOfDateError, UsageError
+from store_core.layout import paths
+from store_core.mend.applying.undo import undo
+from store_core.mend.plans.plan_json import load_plan, save_plan
+from store_core.mend.recover import Recovery
+from store_core.mend.salvage.options import KeepOptions
+from tests import stores
+from tests.conftest import DamagedStore, GoldenStore, StoreCopy, differences
+from tests.damage import Damageable
+from tests.mend.recovering import VERSIONS, Opener, apply_to, assert_kept, harm, log_bytes, places
+
+SettingsOf = Callable[[str], Path]
+OpenerOf = Callable[[str], Opener]
+DamageableOf = Callable[..., Damageable]
+CASES: Final = (
+    "blank-mid-broken",
+    "cq-removed-flip-mid",
+    "flip-body-mid",
+    "log-last-empty",
+    "log-mid-short",
+    "log-missing-mid",
+    "magic-first-mid",
+    "torn-tail",
+    "zero-page-mid",
+)
+
+
+@pytest.fixture
+def opener_of(settings_of: SettingsOf) -> OpenerOf:
+    return lambda base: Opener(settings_of(base), stores.truth(base)["written_by"])
+
+
+def with_siblings(*roots: Path, **more: Any) -> KeepOptions:
+    return KeepOptions(siblings=roots, **more)
+
+
+def assert_as_it_was(opener: Opener, root: Path, golden: Path, base: str, options: KeepOptions) -> Recovery:
+    """Recovered, with nothing lost: every record of the truth at its place, nothing left to do; and undone again."""
+    before = stores.snapshot(root)
+    recovery = opener.recover(root, options=options)
+    assert differences(before, stores.snapshot(root)) == []
+    assert (recovery.lost, recovery.given_up) == ((), ())
+    applied = apply_to(recovery, root)
+    assert applied is not None
+    assert opener.recover(root, options=options).plan.steps == ()
+    assert opener.recover(root).plan.steps == ()
+    assert [f.code for f in opener.check(root) if f.severity != "info"] == []
+    after = opener.predict(root)
+    assert after == recovery.after.as_json()
+    assert (after["starts"], after["lost_messages"], after["ghosts"]) == (True, 0, [])
+    assert_kept(golden, root, base, stores.truth(base)["messages"])
+    undo(root, applied.undo_id, apply=True)
+    now = {path: entry for path, entry in stores.snapshot(root).items() if not path.startswith(".rmqctl")}
+    assert differences(before, now) == []
+    return recovery
+
+
+def taken_records(recovery: Recovery) -> int:
+    return sum(int(one["records"]) for one in recovery.siblings)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("base", VERSIONS)
+def test_a_copy_gives_everything_back(
+    base: str,
+    case: str,
+    golden: GoldenStore,
+    damaged: DamagedStore,
+    opener_of: OpenerOf,
+    read_only: Callable[[Path], Path],
+) -> None:
+    if case not in stores.cases(base):
+        pytest.skip("no such case of this store")
+    root, sibling = damaged(base, case, "crash"), read_only(golden(base))
+    found = harm(golden(base), root, base)
+    recovery = assert_as_it_was(opener_of(base), root, golden(base), base, with_siblings(sibling))
+    assert taken_records(recovery) == len(found.harmed)
+    assert [one["sibling"] for one in recovery.siblings] == [str(sibling)]
+    assert any(str(sibling) in note for note in recovery.notes)
+
+
+@pytest.mark.parametrize("name", ["lmq-533", "bcq-533", "propcrc-533", "ipv6-533", "clean-430", "cqext-533"])
+def test_records_of_every_kind_come_back(
+    name: str, golden: GoldenStore, damageable: DamageableOf, opener_of: OpenerOf
+) -> None:
+    store = damageable(name, "crash")
+    store.zero(store.end_phy_offset // 2 // 4096 * 4096, 4096)
+    recovery = opener_of(name).recover(store.root, options=with_siblings(golden(name)))
+    assert recovery.lost == ()
+    apply_to(recovery, store.root)
+    assert log_bytes(store.root) == log_bytes(golden(name))
+
+
+def test_several_copies_help_each_other(golden: GoldenStore, damageable: DamageableOf, opener_of: OpenerOf) -> None:
+    """Two records lost here; each copy has lost one of them."""
+    store, one, other = (damageable("load-533", "crash") for _ in range(3))
+    first, second = 900, 901
+    for number in (first, second):
+        store.zero(store.message(number)["phyOffset"], store.message(number)["storeSize"])
+    one.zero(one.message(first)["phyOffset"], 50)
+    other.flip(second, "body")
+    for roots in ((one.root, other.root), (other.root, one.root)):
+        recovery = assert_as_it_was(
+            opener_of("load-533"), store.root, golden("load-533"), "load-533", with_siblings(*roots)
+        )
+        assert [len(taken["ranges"]) for taken in recovery.siblings] == [1, 1]
+
+
+@pytest.mark.parametrize("field", ["body", "own_phy_offset", "properties"])
+def test_a_record_that_does_not_check_out_is_not_taken(
+    field: str, damageable: DamageableOf, opener_of: OpenerOf
+) -> None:
+    name = "propcrc-533"
+    store, sibling = damageable(name, "crash"), damageable(name)
+    number = next(
+        n for n, m in enumerate(store.truth["messages"]) if n > 5 and m["bodyLength"] and m["storeSize"] > 120
+    )
+    store.zero(store.message(number)["phyOffset"], store.message(number)["storeSize"])
+    sibling.flip(number, field)
+    message = store.message(number)
+    recovery = opener_of(name).recover(store.root, options=with_siblings(sibling.root))
+    assert (taken_records(recovery), places(recovery.lost)) == (
+        0, {(message["topic"], message["queueId"], message["queueOffset"])},
+    )  # fmt: skip
+    assert any("nothing was taken" in note for note in recovery.notes)
+
+
+@pytest.mark.parametrize("beside", [-1, 1])
+def test_neighbours_must_be_the_same(beside: int, damageable: DamageableOf, opener_of: OpenerOf) -> None:
+    store, sibling = damageable("load-533", "crash"), damageable("load-533")
+    store.flip(900, "body")
+    sibling.set_field(900 + beside, "reconsume_times", 7)
+    recovery = opener_of("load-533").recover(store.root, options=with_siblings(sibling.root))
+    assert taken_records(recovery) == 0
+
+
+def test_the_end_goes_on_as_long_as_records_join(
+    golden: GoldenStore, damageable: DamageableOf, opener_of: OpenerOf
+) -> None:
+    """Our copy is older by more than a segment; the sibling has a damaged record, behind which nothing is taken."""
+    store, sibling = damageable("load-533", "crash"), damageable("load-533")
+    messages = store.truth["messages"]
+    size = store.segment_size_bytes
+    cut = next(n for n, m in enumerate(messages) if m["phyOffset"] > 3 * size + 1000)
+    start = messages[cut]["phyOffset"]
+    store.zero(start, 4 * size - start)
+    for path in store.segments[4:]:
+        path.unlink()
+    whole = opener_of("load-533").recover(store.root, options=with_siblings(golden("load-533")))
+    assert taken_records(whole) == len(messages[cut:])
+    assert (whole.lost, whole.after.lost_messages) == ((), 0)
+    bad = next(n for n, m in enumerate(messages) if m["phyOffset"] > 5 * size and m["bodyLength"])
+    sibling.flip(bad, "body")
+    recovery = opener_of("load-533").recover(store.root, options=with_siblings(sibling.root))
+    assert taken_records(recovery) == bad - cut
+    assert recovery.after.max_phy_offset == messages[bad]["phyOffset"]
+    assert any("behind the last record of this store" in note for note in recovery.notes)
+    apply_to(recovery, store.root)
+    assert opener_of("load-533").recover(store.root).plan.steps == ()
+    assert_kept(golden("load-533"), store.root, "load-533", messages[:bad])
+    assert [f.code for f in opener_of("load-533").check(store.root) if f.severity != "info"] == []
+
+
+def test_nothing_is_asked_for_where_ends_differ(damageable: DamageableOf, opener_of: OpenerOf) -> None:
+    """A copy that was written to on its own: what it has behind our end is another log."""
+    store, sibling = damageable("load-533", "crash"), damageable("load-533")
+    store.tear(200)
+    sibling.set_field(-2, "reconsume_times", 9)
+    assert taken_records(opener_of("load-533").recover(store.root, options=with_siblings(sibling.root))) == 0
+
+
+def test_a_store_of_another_kind_is_refused(
+    damageable: DamageableOf, golden: GoldenStore, opener_of: OpenerOf, tmp_path: Path
+) -> None:
+    store = damageable("load-533", "crash")
+    store.flip(900, "body")
+    with pytest.raises(UsageError, match="not a copy of this store"):
+        opener_of("load-533").recover(store.root, options=with_siblings(golden("clean-533")))
+    with pytest.raises(UsageError, match="no sibling of itself"):
+        opener_of("load-533").recover(store.root, options=with_siblings(store.root / "."))
+    empty = tmp_path / "empty"
+    (empty / paths.COMMITLOG).mkdir(parents=True)
+    with pytest.raises(UsageError, match="no offset in common"):
+        opener_of("load-533").recover(store.root, options=with_siblings(empty))
+
+
+def test_a_sane_store_takes_nothing(store_copy: StoreCopy, golden: GoldenStore, opener_of: OpenerOf) -> None:
+    recovery = opener_of("load-533").recover(store_copy("load-533"), options=with_siblings(golden("load-533")))
+    assert (recovery.plan.steps, taken_records(recovery)) == ((), 0)
+
+
+@pytest.mark.leaves_damage("the plan is refused")
+@pytest.mark.parametrize("change", ["zero", "lose"])
+def test_a_saved_plan_wants_the_same_copy(
+    change: str, damageable: DamageableOf, opener_of: OpenerOf, tmp_path: Path
+) -> None:
+    store, sibling = damageable("load-533", "crash"), damageable("load-533")
+    store.lose(4)
+    before = stores.snapshot(store.root)
+    recovery = opener_of("load-533").recover(store.root, options=with_siblings(sibling.root))
+    save_plan(recovery.plan, tmp_path / "plan.json")
+    if change == "zero":
+        size = sibling.segment_size_bytes
+        sibling.zero(next(m["phyOffset"] for m in sibling.truth["messages"] if m["phyOffset"] > 4 * size + 9000), 10)
+    else:
+        sibling.lose(4)
+    from store_core.mend.applying.apply import apply
+
+    with pytest.raises(PlanOutOfDateError, match="differs from what was planned"):
+        apply(load_plan(tmp_path / "plan.json"), store.root)
+    now = {path: entry for path, entry in stores.snapshot(store.root).items() if not path.startswith(".rmqctl")}
+    assert differences(before, now) == []
+
+
+def test_a_copy_that_grows_meanwhile_gives_what_was_planned(
+    golden: GoldenStore, damageable: DamageableOf, opener_of: OpenerOf
+) -> None:
+    store, sibling = damageable("load-533", "crash"), damageable("load-533")
+    messages = store.truth["messages"]
+    end, late = messages[-5], messages[-3]
+    rest = store.end_phy_offset - end["phyOffset"]
+    store.zero(end["phyOffset"], rest)
+    later = sibling.read(late["phyOffset"], sibling.end_phy_offset - late["phyOffset"])
+    sibling.zero(late["phyOffset"], len(later))
+    recovery = opener_of("load-533").recover(store.root, options=with_siblings(sibling.root))
+    assert taken_records(recovery) == 2
+    sibling.write(late["phyOffset"], later)
+    apply_to(recovery, store.root)
+    assert [f.code for f in opener_of("load-533").check(store.root) if f.severity != "info"] == []
+    assert opener_of("load-533").predict(store.root)["max_phy_offset"] == late["phyOffset"]
+
+
+def test_what_no_copy_has_is_closed_as_usual(
+    golden: GoldenStore, damageable: DamageableOf, opener_of: OpenerOf
+) -> None:
+    """A missing segment of which the copy has lost a page; the lost ones are skipped."""
+    store, sibling = damageable("load-533", "crash"), damageable("load-533")
+    at = 4 * store.segment_size_bytes + 40_960
+    lost = store.lose(4)
+    sibling.zero(at, 4096)
+    found = harm(golden("load-533"), sibling.root, "load-533")
+    recovery = opener_of("load-533").recover(store.root, options=with_siblings(sibling.root, gaps="skip"))
+    assert places(recovery.lost) == found.lost_places
+    applied = apply_to(recovery, store.root)
+    assert applied is not None
+    assert lost.exists()
+    assert opener_of("load-533").recover(store.root).plan.steps == ()
+    assert_kept(golden("load-533"), store.root, "load-533", found.intact)
+    assert opener_of("load-533").predict(store.root) == recovery.after.as_json()
