@@ -12,7 +12,7 @@ from rmqctl.cells import escape_controls
 from rmqctl.times import format_time
 from store_core.mend.report.model import TimeSpan
 
-_LONGEST_TEXT: Final = 300
+_LONGEST_TEXT: Final = 600
 _LONGEST_WORD: Final = 22  # a longer name may be broken, so that it does not widen a table
 
 

@@ -16,11 +16,11 @@ from rmqctl.report.words import broker_card, how_to_go_on, kept_card, lost_card,
 from store_core.findings import KINDS
 from store_core.mend.report.model import GroupLoss, HalfMessages, Loss, LossReport, LostRange, OpenHalf, QueueLoss
 
-_MOST_QUEUES: Final = 200
+_MOST_QUEUES: Final = 80
 _MOST_RANGES: Final = 6  # of a queue
 _MOST_KEYS: Final = 6  # of a queue
-_MOST_GROUPS: Final = 200
-_MOST_HALVES: Final = 50
+_MOST_GROUPS: Final = 60
+_MOST_HALVES: Final = 30
 
 _QUEUE_COLUMNS: Final = (
     Column("Topic"),

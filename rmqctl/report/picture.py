@@ -115,17 +115,25 @@ def _weight(strip: SegmentStrip) -> tuple[bool, int, int]:
     return strip.fate == "cut", strip.totals.get("lost", 0), strip.bad_bytes
 
 
-def _strip(spans: Iterable[Span], start: int, end: int, cut: int | None, label: str, *, tall: bool = False) -> Markup:
+def _strip(spans: Sequence[Span], start: int, end: int, cut: int | None, label: str, *, tall: bool = False) -> Markup:
     lane = _LANE * 2 if tall else _LANE
     height = lane + (_GAP + _FATE if cut is not None else 0)
     rects = [_rect(part, 0, lane) for part in _parts(spans, start, end)]
     if cut is not None:
-        at = min(max(100 * (cut - start) / (end - start), 0), 100)
-        rects += [_rect(part, lane + _GAP, _FATE) for part in ((0, at, "keep"), (at, 100, "cut")) if part[1] > part[0]]
+        rects += [_rect(part, lane + _GAP, _FATE) for part in _fates(spans, start, end, cut)]
     return Markup(
         f'<svg class="bar" width="100%" height="{height}" role="img" aria-label="{attribute(label)}">'
         f"<title>{attribute(label)}</title>{''.join(rects)}</svg>"
     )
+
+
+def _fates(spans: Sequence[Span], start: int, end: int, cut: int) -> Iterator[Lane]:
+    """What a broker keeps, and what it throws away of what has been written."""
+    used = max((span.end_phy_offset for span in spans if span.kind != "unused"), default=start)
+    middle = min(max(cut, start), used)
+    for begin, stop, css in ((start, middle, "keep"), (middle, used, "cut")):
+        if begin < stop:
+            yield 100 * (begin - start) / (end - start), 100 * (stop - start) / (end - start), css
 
 
 def _parts(spans: Iterable[Span], start: int, end: int) -> list[Lane]:
@@ -133,6 +141,9 @@ def _parts(spans: Iterable[Span], start: int, end: int) -> list[Lane]:
     size = max(end - start, 1)
     parts: list[tuple[int, int, SpanKind]] = []
     for span in spans:
+        if span.kind == "blank" and parts and span.size_bytes * _CELLS < size:  # too thin to be seen: only flickers
+            parts[-1] = (parts[-1][0], span.end_phy_offset, parts[-1][2])
+            continue
         first = (span.phy_offset - start) * _CELLS // size
         last = max((span.end_phy_offset - start) * _CELLS // size, first)
         if parts and parts[-1][2] == span.kind:

@@ -42,7 +42,7 @@ section {{ background: var(--card); border: 1px solid var(--line); border-radius
 .card.good {{ border-top-color: var(--keep); }}
 .card h2 {{ font-size: 13px; font-weight: 600; color: var(--dim); }}
 .card .figure {{ font-size: 32px; font-weight: 650; line-height: 1.2; letter-spacing: -.02em; font-variant-numeric: tabular-nums; }}
-.card .figure small {{ font-size: 15px; font-weight: 500; letter-spacing: 0; color: var(--dim); }}
+.card .figure small {{ display: inline-block; font-size: 15px; font-weight: 500; letter-spacing: 0; color: var(--dim); }}
 .card ul {{ margin: 8px 0 0; padding: 0; list-style: none; font-size: 14px; }}
 .card li {{ padding: 2px 0; overflow-wrap: anywhere; }}
 table {{ border-collapse: collapse; width: 100%; font-size: 14px; margin-top: 8px; }}

@@ -32,7 +32,7 @@ def verdict(report: LossReport) -> str:
         return f"{first}; nothing need be lost." if lost or not broker.starts else "Nothing is lost."
     gone = count(kept.loss.lost_messages, "message") if kept.loss.lost_messages else ""
     unknown = count(kept.loss.unknown_ranges, "stretch", "stretches") if kept.loss.unknown_ranges else ""
-    named = " and ".join(part for part in (gone, unknown and f"{unknown} of the log that nobody can name") if part)
+    named = " and ".join(part for part in (gone, unknown and f"what was in {unknown} of the log") if part)
     is_one = kept.loss.lost_messages + kept.loss.unknown_ranges == 1
     if not lost and broker.starts:
         return f"{first}, but {named} {'is' if is_one else 'are'} lost already."
