@@ -20,7 +20,7 @@ def find_message(store: Store, identifier: str, topic: str | None = None) -> Mes
     index where that can tell, else from the log). 32 or 56 hex digits are an offset message id; as in a broker its host is
     not compared.
     """
-    if identifier.isascii() and identifier.isdigit() and len(identifier) <= _OFFSET_DIGITS:
+    if _is_offset(identifier):
         return read_message(store.log, int(identifier))
     if topic is not None:
         answer = query_key(store, KeyQuery(topic, identifier, "unique", limit=1))
@@ -28,3 +28,12 @@ def find_message(store: Store, identifier: str, topic: str | None = None) -> Mes
             return answer.messages[-1]
     offset_id = parse_offset_message_id(identifier)
     return None if offset_id is None else read_message(store.log, offset_id.phy_offset)
+
+
+def is_id(identifier: str) -> bool:
+    """Whether a text can name a message without a topic: an offset in the log, or an offset message id."""
+    return _is_offset(identifier) or parse_offset_message_id(identifier) is not None
+
+
+def _is_offset(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _OFFSET_DIGITS

@@ -7,19 +7,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from store_core.codec.properties import UNIQ_KEY
 from store_core.codec.record import Message, RecordError, decode_record
-from store_core.codec.tags import index_key_hash
 from store_core.findings import Finding
+from store_core.kernel.point import has_unique_key, index_key_hash
 from store_core.layout import record
 from store_core.read.index import END_OF_TIME_MS, BrokenChainError, Index, IndexFile
-from store_core.read.records import is_rollback, read_message, read_record_bytes, variable_parts
+from store_core.read.records import read_message, read_record_bytes
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import Store
 
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
-_UNIQ_KEY: Final = UNIQ_KEY.encode() + bytes([record.NAME_VALUE_SEPARATOR])
-_PROPERTY_END: Final = bytes([record.PROPERTY_SEPARATOR])
 Source = Literal["auto", "index", "scan"]
 Answered = Literal["index", "scan", "index+scan"]
 KeyType = Literal["any", "key", "unique"]
@@ -100,21 +97,12 @@ def records_by_index(index: Index, log: SegmentSequence, query: KeyQuery) -> Ite
 
 def _is_carried(query: KeyQuery, data: bytes) -> bool:
     """As ``KeyQuery.carried_by``, on a record's bytes: a unique key is told without decoding the record."""
-    parts = variable_parts(data)
-    if parts is None:
+    if query.type != "key" and has_unique_key(data, query.topic, query.key):
+        return True
+    # Malformed bytes decode to replacement characters.
+    is_plain = query.key.isascii() or _REPLACEMENT not in query.key
+    if is_plain and query.key.encode(errors="surrogatepass") not in data:
         return False
-    topic, properties = parts
-    key = query.key.encode(errors="surrogatepass")
-    if key not in properties and _REPLACEMENT not in query.key:  # malformed bytes decode to this
-        return False
-    place = properties.rfind(_UNIQ_KEY)  # of two of a name the last counts
-    if place >= 0 and query.type != "key" and topic == query.topic.encode(errors="surrogatepass"):
-        value_at = place + len(_UNIQ_KEY)
-        end = value_at + len(key)
-        begins = not place or properties[place - 1] == record.PROPERTY_SEPARATOR
-        ends = end == len(properties) or properties[end : end + 1] == _PROPERTY_END
-        if begins and ends and properties[value_at:end] == key and not is_rollback(data):
-            return True
     return _decodes_to_carrier(query, data)
 
 

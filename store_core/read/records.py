@@ -69,45 +69,6 @@ _SYS_FLAG_AT: Final = record.HEAD.offset_of("sys_flag")
 _STORE_TIME: Final = record.STORE_TIME.struct
 
 
-def is_rollback(data: bytes) -> bool:
-    """Whether a record's bytes are of transaction type ROLLBACK, which brokers do not index."""
-    return bool(_SYS_FLAG.unpack_from(data, _SYS_FLAG_AT)[0] & record.TRANSACTION_MASK == record.TRANSACTION_ROLLBACK)
-
-
-def variable_parts(data: bytes) -> tuple[bytes, bytes] | None:
-    """(topic, property string) of a record's bytes; None where its parts do not fit into it.
-
-    For point queries, which look at these two alone: decoding a whole record takes several times as long.
-    """
-    (sys_flag,) = _SYS_FLAG.unpack_from(data, _SYS_FLAG_AT)
-    body_at = _BODY_AT[sys_flag & _HOST_MASK]
-    if body_at > len(data):
-        return None
-    (body_length,) = _BODY_LENGTH.unpack_from(data, body_at - _BODY_LENGTH.size)
-    topic_length = _TOPIC_LENGTHS[_unpack_prefix(data)[1]]
-    at = body_at + max(body_length, 0)
-    topic_at = at + topic_length.size
-    if topic_at > len(data):
-        return None
-    properties_length_at = topic_at + topic_length.unpack_from(data, at)[0]
-    at = properties_length_at + _PROPERTIES_LENGTH.size
-    if not topic_at <= properties_length_at <= at <= len(data):
-        return None
-    end = at + max(_PROPERTIES_LENGTH.unpack_from(data, properties_length_at)[0], 0)
-    return (data[topic_at:properties_length_at], data[at:end]) if end == len(data) else None
-
-
-_HOST_MASK: Final = record.FLAG_BORN_HOST_V6 | record.FLAG_STORE_HOST_V6
-_BODY_AT: Final = {
-    flags: record.body_at(flags) for flags in (0, record.FLAG_BORN_HOST_V6, record.FLAG_STORE_HOST_V6, _HOST_MASK)
-}
-_BODY_LENGTH: Final = record.MIDDLE.field_struct("body_length")
-_PROPERTIES_LENGTH: Final = record.PROPERTIES_LENGTH.struct
-_TOPIC_LENGTHS: Final = {
-    magic: record.topic_length_layout(magic).struct for magic in (record.MAGIC_V1, record.MAGIC_V2)
-}
-
-
 def needs_unwrap(message: Message) -> bool:
     """Whether a consumer has to split this record's body into messages (store format 5.3)."""
     both = record.FLAG_INNER_BATCH | record.FLAG_NEED_UNWRAP

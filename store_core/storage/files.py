@@ -44,6 +44,7 @@ class FileCache:
     def __init__(self, capacity: int = 64) -> None:
         self._capacity = capacity
         self._open: OrderedDict[Path, int] = OrderedDict()
+        self._last: tuple[Path | None, int] = None, -1  # the newest of them: most reads are of one file
 
     def descriptor(self, path: Path) -> int:
         fd = self._open.get(path)
@@ -53,6 +54,7 @@ class FileCache:
             fd = self._open[path] = open_read_only(path)
         else:
             self._open.move_to_end(path)
+        self._last = path, fd
         return fd
 
     def read(self, path: Path, at: int, size_bytes: int) -> bytes:
@@ -61,7 +63,8 @@ class FileCache:
         Raises FailedError where the file is there and cannot be read.
         """
         try:
-            return os.pread(self.descriptor(path), size_bytes, at)
+            fd = self._last[1] if self._last[0] is path else self.descriptor(path)
+            return os.pread(fd, size_bytes, at)
         except FileNotFoundError:
             return b""
         except OSError as error:
@@ -91,6 +94,7 @@ class FileCache:
             return None if error.errno == errno.ENXIO else at
 
     def close(self) -> None:
+        self._last = None, -1
         while self._open:
             os.close(self._open.popitem()[1])
 

@@ -7,6 +7,7 @@
 
 mod columns;
 mod layout;
+mod point;
 mod properties;
 mod record;
 mod resync;
@@ -77,5 +78,7 @@ fn cut_records<'py>(
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("LAYOUT", layout::dict(module.py())?)?;
     module.add_function(wrap_pyfunction!(cut_records, module)?)?;
+    module.add_function(wrap_pyfunction!(point::has_unique_key, module)?)?;
+    module.add_function(wrap_pyfunction!(point::index_key_hash, module)?)?;
     module.add_function(wrap_pyfunction!(scan_window, module)?)
 }
