@@ -14,6 +14,7 @@ import pytest
 from rmqctl.commands import COMMANDS, built_commands
 from store_core.findings import KINDS
 from store_core.layout import record
+from tests.changing_calls import changing_nodes
 
 ROOT = Path(__file__).parent.parent
 ROOMS = (
@@ -72,41 +73,12 @@ def test_imports_go_downwards(path: Path) -> None:
             assert parts[1] == "layout", f"layout imports {module}"
 
 
-def _writes(node: ast.Call) -> bool:
-    function = node.func
-    if isinstance(function, ast.Name) and function.id == "open":
-        return any(
-            isinstance(a, ast.Constant) and isinstance(a.value, str) and set(a.value) & set("wax+")
-            for a in node.args[1:2]
-        )
-    if isinstance(function, ast.Attribute):
-        value = function.value
-        if isinstance(value, ast.Name) and value.id == "os":
-            return function.attr in (
-                "unlink",
-                "rename",
-                "replace",
-                "remove",
-                "rmdir",
-                "mkdir",
-                "truncate",
-                "pwrite",
-                "write",
-            )
-        if ast.unparse(value).endswith("writer"):  # storage's own
-            return False
-        return function.attr in ("write_bytes", "write_text", "unlink", "rmdir", "touch", "symlink_to")
-    return False
-
-
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_only_storage_writes_files(path: Path) -> None:
     if _room(path) in ("storage", "export"):  # an export writes its own destination, never a store
         return
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call) and _writes(node):
-            opens_nothing = "devnull" in ast.unparse(node) or "closefd=False" in ast.unparse(node)
-            assert opens_nothing, f"{path.relative_to(ROOT)}:{node.lineno} {ast.unparse(node)[:80]}"
+    for node in changing_nodes(ast.parse(path.read_text())):
+        raise AssertionError(f"{path.relative_to(ROOT)}:{node.lineno} {ast.unparse(node)[:80]}")
 
 
 def test_store_core_prints_nothing() -> None:
