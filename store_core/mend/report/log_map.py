@@ -150,10 +150,11 @@ class LogMapper:
 
         ``max_phy_offset``: where a broker would cut the log; ``deleted`` names the files it would delete.
         """
+        for strip in self._strips:
+            _mark_lost(strip, lost)
         self._tell_unused()
         gone = frozenset(deleted)
         for strip in self._strips:
-            _mark_lost(strip, lost)
             if len(strip.spans) > self._most:
                 self._coarsen(strip)
             is_cut = max_phy_offset is not None and strip.end > max_phy_offset and _is_used(strip, max_phy_offset)
