@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import select
 import sys
 import traceback
@@ -20,6 +21,8 @@ from store_core.errors import StoreError
 if TYPE_CHECKING:
     from rmqctl.session import Session
 
+_VALUE: Final = re.compile(r"(.+?) is not (?:a valid|in the range|one of)", re.DOTALL)
+_OPTION: Final = re.compile(r"^(no such option): ?(\S+)$", re.IGNORECASE)
 DEBUG_VARIABLE: Final = "RMQCTL_DEBUG"
 _LONGEST_LINE: Final = 2000
 
@@ -127,14 +130,43 @@ def _usage_failure(error: BaseException) -> Failure | None:
         return None
     ctx = getattr(error, "ctx", None)
     to_do = f"see `{ctx.command_path if ctx is not None else PROGRAM} --help`"
+    if (told := _bad_value(error)) is not None:
+        return Failure("usage", told, exit_codes.USAGE, told)
     what, _, meant = " ".join(error.format_message().split()).rstrip(".").partition(". Did you mean ")
     if possible := getattr(error, "possibilities", None):
         what, meant = error.message, f"{', '.join(sorted(possible))}?"
+    what = _OPTION.sub(r"\1 '\2'", what)
     if meant:
         to_do = f"did you mean {meant} Or {to_do}"
-    to_do = getattr(error, "to_do", None) or to_do
     line = f"{what[:1].lower()}{what[1:]}: {to_do}"
     return Failure("usage", line, exit_codes.USAGE, line)
+
+
+def _bad_value(error: BaseException) -> str | None:
+    """What is wrong with a value, where, and what fits there; None where that is not the complaint."""
+    from typer import BadParameter
+    from typer._click.types import FloatRange, IntRange
+
+    parameter = getattr(error, "param", None)
+    if not isinstance(error, BadParameter) or parameter is None:
+        return None
+    what, to_do = error.message.rstrip("."), getattr(error, "to_do", None)
+    value = _VALUE.match(what)
+    kind = parameter.type
+    if to_do is None and value is not None:
+        quoted = repr(value[1].strip("'"))
+        if hasattr(kind, "choices"):
+            what, to_do = f"{quoted} is no choice", "give " + ", ".join(map(str, kind.choices))
+        elif isinstance(kind, IntRange | FloatRange):
+            what = f"{quoted} does not fit"
+            to_do = "give a whole number" if isinstance(kind, IntRange) else "give a number"
+            to_do += f" from {kind.min} on" if kind.min is not None else ""
+        elif kind.name in ("integer", "float"):
+            what, to_do = f"{quoted} does not fit", "give a whole number" if kind.name == "integer" else "give a number"
+    if to_do is None:
+        return None
+    name = parameter.opts[-1] if parameter.param_type_name == "option" else parameter.make_metavar(error.ctx)
+    return f"{what} ({name}): {to_do}"
 
 
 def _internal_failure(error: BaseException) -> Failure:

@@ -9,7 +9,7 @@ import typer
 from rmqctl.blocks import Facts
 from rmqctl.context import Context
 from rmqctl.messages import NoBody, RawBody, told, view_of
-from store_core.errors import FailedError
+from store_core.errors import FailedError, UsageError
 
 if TYPE_CHECKING:
     from store_core.codec.record import Message
@@ -30,13 +30,16 @@ def get(
 
     Example: rmqctl get 7F0000010000740E0000000000000000 -o json
     """
-    from store_core.read.by_id import find_message
+    from store_core.read.by_id import find_message, is_id
 
     view = view_of(raw_body, no_body)
     findings: list[Finding] = []
     with ctx.open_store() as store:
         message = find_message(store, identifier, topic)
         if message is None:
+            if topic is None and not is_id(identifier):
+                to_do = "give an offset in the log, 32 or 56 hex digits, or a unique key with --topic"
+                raise UsageError(f"{identifier!r} is no message id", to_do=to_do)
             to_do = "check id and topic" if topic else "no record starts there; name the topic if this is a unique key"
             raise FailedError(f"no message {identifier!r}", path=str(store.root), to_do=to_do)
         document = view.as_json(message, findings)

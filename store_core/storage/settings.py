@@ -13,6 +13,7 @@ from store_core.errors import FailedError, UsageError
 from store_core.layout import paths
 from store_core.layout.queue import rounded_file_size_bytes
 
+_WRONGLY_NAMED = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP)
 _PATH_SEPARATOR = ","
 _LONGEST_CONFIG_BYTES = 1 << 20
 
@@ -128,10 +129,11 @@ def _read_properties(config_file: Path) -> dict[str, str]:
     try:
         data = _read_file_or_pipe(config_file)
     except OSError as error:
-        raise FailedError(
+        kind = UsageError if error.errno in _WRONGLY_NAMED else FailedError
+        raise kind(
             f"cannot read the configuration: {error.strerror}",
             path=str(config_file),
-            to_do="name the broker's properties file",
+            to_do="name the broker's properties file with -c",
         ) from error
     return parse_java_properties(data)
 

@@ -86,5 +86,5 @@ def test_the_configured_root(golden: Callable[[str], Path], tmp_path: Path) -> N
     conf = tmp_path / "broker.conf"
     conf.write_text(f"storePathRootDir={golden('clean-533')}\n")
     assert call("checkpoint", "-c", conf, "-o", "json").json == expected("clean-533")
-    assert call("checkpoint", "-c", tmp_path / "none.conf").code == 1
+    assert call("checkpoint", "-c", tmp_path / "none.conf").code == 2
     assert artificial("one-store", "-c", conf, "-o", "json").json == {"root": str(golden("clean-533"))}

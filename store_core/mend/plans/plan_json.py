@@ -63,12 +63,15 @@ def load_plan(path: Path | str) -> Plan:
 
 
 def plan_from_bytes(data: bytes, path: str) -> Plan:
+    found: Any = None
     try:
         found = json.loads(data)
         plan = _plan_from_json(found)
         intact = plan.id == found["id"]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:
-        raise UsageError(f"not a plan: {error}", path=path, to_do="make it anew with --save") from error
+        if not (isinstance(found, dict) and found.get("format") == _FORMAT):
+            raise UsageError("not a plan", path=path, to_do="name a file made with --save") from error
+        raise UsageError(f"the plan cannot be used: {error}", path=path, to_do="make it anew with --save") from error
     if not intact:
         raise UsageError("the plan was changed after it was made", path=path, to_do="make it anew with --save")
     return plan
