@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 from store_core.layout.paths import OURS
+from store_core.storage.writer import Writer
 
 
 def lay_out_shadow(
@@ -40,10 +41,8 @@ def lay_out_shadow(
         for name in names:
             if relative + name not in new and relative + name not in removed:
                 os.symlink(os.path.join(os.path.abspath(path), name), shadow / here / name)
-    for name, read in new.items():
-        target = shadow / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with open(target, "wb") as file:
-            for data in read():
-                file.write(data)
+    with Writer(shadow) as writer:
+        for name, read in new.items():
+            (shadow / name).parent.mkdir(parents=True, exist_ok=True)
+            writer.create(name, read())
     return shadow
