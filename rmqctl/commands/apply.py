@@ -22,8 +22,8 @@ def apply(
     from store_core.mend.plans.plan_json import load_plan
 
     settings = ctx.settings()
+    plan = load_plan(plan_file)
     with at_work(ctx, settings, apply=True) as lock:
-        plan = load_plan(plan_file)
         ctx.open_store().close()
         undo_id = apply_plan(ctx, settings, plan, lock) if plan.steps else None
         findings = closing_check(ctx, settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,8 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from rmqctl import exit_codes
-from rmqctl.blocks import Table, Text
-from rmqctl.context import Context
+from rmqctl.blocks import Block, Table, Text
+from rmqctl.cells import Column
+from rmqctl.context import Context, confirm
 from rmqctl.mending import ApplyOption
 from rmqctl.options import YesOption
 from store_core.errors import UsageError
@@ -22,7 +24,7 @@ _CHANGE_COLUMNS = ("id", "state", "kind", "policy", "steps", "made_at_timestamp_
 def undo(
     ctx: Context,
     id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Which change; the newest if none is named.")] = None,
-    list_: Annotated[bool, typer.Option("--list", help="List the changes that can be undone, newest first.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the changes that are kept, newest first.")] = False,
     forget: Annotated[
         bool, typer.Option("--forget", help="Drop the kept bytes: the change can never be undone.")
     ] = False,
@@ -45,17 +47,44 @@ def undo(
     if apply:
         _refuse_outside(ctx, [item.path for item in report.items])
         report = take_back(root, id, apply=True)
+    items = [asdict(item) for item in report.items]
     document: dict[str, Any] = {
         "store": str(root),
         "undo_id": report.id,
-        "items": [asdict(item) for item in report.items],
+        "state": report.state,
+        "items": [{**item, "ranges": [_range(*kept) for kept in item["ranges"]]} for item in items],
         "later_folders": list(report.later_folders),
         "applied": report.applied,
     }
-    said = "Undone." if report.applied else "Nothing has been changed. Add --apply to bring this back."
-    table = Table(document["items"], ("path", "what", "size_bytes"), f"Change {report.id}")
-    ctx.emit(document, rows="items", blocks=[table, Text(said, "bold")])
+    ctx.emit(document, rows="items", blocks=lambda: _blocks(document))
     return exit_codes.OK
+
+
+def _range(offset: int, size_bytes: int) -> dict[str, int]:
+    return {"offset": offset, "size_bytes": size_bytes}
+
+
+def _blocks(document: dict[str, Any]) -> Iterator[Block]:
+    """What comes back, a row for each range of bytes."""
+    title = f"Change {document['undo_id']}"
+    if document["state"] != "done":
+        said = "was interrupted, and has been taken back" if document["applied"] else "was interrupted"
+        yield Text(f"{title} {said} ({document['state']}).")
+    else:
+        rows = ({**item, **kept} for item in document["items"] for kept in item["ranges"] or [_range(0, 0)])
+        yield Table(map(_shown, rows), ("path", "what", Column("offset", "number"), "size_bytes"), title)
+    if document["applied"]:
+        yield Text("Undone.", "bold")
+    elif document["state"] == "done":
+        yield Text("Nothing has been changed. Add --apply to bring this back.", "bold")
+    else:
+        yield Text(
+            "Nothing has been changed. With --apply it is finished or taken back, and what it did is undone.", "bold"
+        )
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    return row if row["ranges"] else {**row, "offset": None, "size_bytes": None}
 
 
 def _refuse_outside(ctx: Context, changed: list[str]) -> None:
@@ -79,7 +108,7 @@ def _list(ctx: Context) -> int:
         row["made_at_timestamp_ms"] = row.pop("made_at_ms")
         changes.append(row)
     document = {"store": str(ctx.store_root()), "changes": changes}
-    ctx.emit(document, rows="changes", columns=_CHANGE_COLUMNS, title="Changes that can be undone")
+    ctx.emit(document, rows="changes", columns=_CHANGE_COLUMNS, title="Changes that are kept")
     return exit_codes.OK
 
 
@@ -87,10 +116,15 @@ def _forget(ctx: Context, id: str | None, *, yes: bool) -> int:
     from store_core.mend.applying.undo import forget, list_undo
 
     root = ctx.store_root()
-    known = [change.id for change in list_undo(root)]
+    known = {change.id: change for change in list_undo(root)}
     if not known:
         raise UsageError("there is nothing to forget", to_do="no change is kept here")
-    chosen = id or known[0]
-    forget(root, chosen, abandon=yes)
-    ctx.emit({"store": str(root), "forgotten": chosen}, facts=("store", "forgotten"))
+    if id is not None and id not in known:
+        raise UsageError(f"there is no change {id!r} to forget", to_do="see `rmqctl undo --list`")
+    chosen = known[id or next(iter(known))]
+    what = "can never be undone then" if chosen.state == "done" else "is unfinished, and stays as it stands"
+    if not confirm(ctx, f"Forget {chosen.id}? It {what}.", yes):
+        raise UsageError("not confirmed", to_do="nothing was changed")
+    forget(root, chosen.id, abandon=True)
+    ctx.emit({"store": str(root), "forgotten": chosen.id}, facts=("store", "forgotten"))
     return exit_codes.OK

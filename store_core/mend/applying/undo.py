@@ -38,22 +38,30 @@ class Undoable:
 
 @dataclass(frozen=True, slots=True)
 class UndoItem:
-    """One path that undo brings back: ``what`` happens to it, and its length and time afterwards (null: it is gone)."""
+    """One path that undo brings back: ``what`` happens to it, and its length and time afterwards (null: it is gone).
+
+    ``ranges`` are the bytes that are put back, (offset, size): the whole file, or only what the change overwrote or cut.
+    """
 
     path: str
     what: str
     size_bytes: int | None
     mtime_ns: int | None
+    ranges: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class UndoReport:
-    """What undo would do or has done. ``later_folders`` keep their times, for something else has used them since."""
+    """What undo would do or has done. ``later_folders`` keep their times, for something else has used them since.
+
+    ``state`` is how far the change had come. One that was interrupted has no ``items``: it is finished or taken back first.
+    """
 
     id: str
     items: tuple[UndoItem, ...]
     later_folders: tuple[str, ...]
     applied: bool
+    state: str = str(State.DONE)
 
 
 def list_undo(root: Path | str) -> list[Undoable]:
@@ -78,17 +86,22 @@ def undo(
 ) -> UndoReport:
     """Take back the change ``id``, or the newest. Without ``apply`` only looks, and changes nothing.
 
-    An interrupted change is finished or taken back first. Raises UsageError (no such change), PlanOutOfDateError
+    An interrupted change is finished or taken back first; where that took it back, nothing is left to do. Raises UsageError (no such change), PlanOutOfDateError
     (something else has changed those files since), StoreInUseError, FailedError (kept bytes damaged, I/O; then going
     on is a matter of running it again).
     """
     if not apply:
-        journal = _find(Path(root), id)
+        journal = _undoable(Path(root), id)
+        if not journal.state.finished:
+            return UndoReport(journal.id, (), (), False, str(journal.state))
         with _writer_of(Path(root), journal, ops) as writer:
             return _looked_at(Change(writer, journal), False)
     with changing(root, (), lock, ops) as (outer, held):
+        named = _undoable(outer.root, id)
         settle(outer, held)
-        journal = _find(outer.root, id)
+        if not named.state.finished and named.id not in list_ids(outer.root):
+            return UndoReport(named.id, (), (), True, str(named.state))
+        journal = _find(outer.root, named.id)
         change = Change(_writer_of(outer.root, journal, outer.ops), journal, _adding(on_progress))
         report = _looked_at(change, True)
         folders = [path for path in change.records.folders if path not in report.later_folders]
@@ -113,9 +126,9 @@ def forget(
 
     Raises UsageError (no such change, or unfinished), StoreInUseError, FailedError.
     """
-    _find(Path(root), id, any_state=True)
+    _find(Path(root), id)
     with changing(root, (), lock, ops) as (outer, _):
-        journal = _find(outer.root, id, any_state=True)
+        journal = _find(outer.root, id)
         if journal.state is not State.DONE and not abandon:
             raise UsageError(
                 f"the change {id} is unfinished",
@@ -130,14 +143,20 @@ def forget(
             raise failed(error, f"cannot forget {id}", state=_RESUME) from error
 
 
-def _find(root: Path, id: str | None, *, any_state: bool = False) -> Journal:
-    journals = (read_journal(root, one) for one in reversed(list_ids(root)) if id in (None, one))
-    for journal in journals:
-        if any_state or journal.state is State.DONE:
-            return journal
+def _find(root: Path, id: str | None) -> Journal:
+    for one in reversed(list_ids(root)):
+        if id in (None, one):
+            return read_journal(root, one)
     raise UsageError(
-        f"there is no change {id} to undo" if id else "there is nothing to undo", to_do="see: rmqctl undo --list"
+        f"there is no change {id!r} to undo" if id else "there is nothing to undo", to_do="see `rmqctl undo --list`"
     )
+
+
+def _undoable(root: Path, id: str | None) -> Journal:
+    journal = _find(root, id)
+    if journal.state is State.FORGOTTEN:
+        raise UsageError(f"the change {journal.id} is being forgotten", to_do="run `rmqctl undo --forget` to the end")
+    return journal
 
 
 def _writer_of(root: Path, journal: Journal, ops: FileOps | None) -> Writer:
@@ -207,6 +226,9 @@ def _items(change: Change) -> Iterator[UndoItem]:
         elif not original.existed:
             yield UndoItem(path, "remove", None, None)
         elif is_in_place(steps):
-            yield UndoItem(path, "restore bytes", original.size_bytes, original.mtime_ns)
+            ranges = tuple((kept.offset, kept.size_bytes) for kept in original.ranges)
+            what = "restore bytes" if ranges else "restore time"
+            yield UndoItem(path, what, original.size_bytes, original.mtime_ns, ranges)
         else:
-            yield UndoItem(path, "bring back", original.size_bytes, original.mtime_ns)
+            whole = (0, original.size_bytes)
+            yield UndoItem(path, "bring back", original.size_bytes, original.mtime_ns, (whole,))
