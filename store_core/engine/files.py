@@ -21,6 +21,10 @@ class LiveFiles:
         self._files: dict[str, None] = {}
         self._folders: dict[str, None] = {}
 
+    def assert_place(self, folder: str) -> None:
+        """Raise UsageError where a link leads a folder's files to where nothing may be written."""
+        self.writer.path(f"{folder}/file")
+
     def write(self, path: str, offset: int, data: Buffer) -> None:
         self.writer.write_range(path, offset, data)
         self._files[path] = None

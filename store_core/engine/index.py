@@ -24,6 +24,7 @@ class IndexWriter:
     """The growing end of the index. ``full_timestamp_ms``: end time of the newest full file that has a successor by us."""
 
     def __init__(self, store: Store, files: LiveFiles, log_end_phy_offset: int, *, tags_by_default: bool) -> None:
+        files.assert_place(paths.INDEX)
         self._store = store
         self._files = files
         sizes = index_sizes(store)

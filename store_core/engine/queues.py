@@ -42,6 +42,7 @@ class _FileEnd:
     """The files of one queue, appended to at a byte position; a file is made when its first byte is written."""
 
     def __init__(self, files: LiveFiles, folder: str, standing: SegmentSequence | None, size_bytes: int) -> None:
+        files.assert_place(folder)
         self._files = files
         self._folder = folder
         self._standing = {s.phy_offset for s in standing.segments} if standing is not None else set()
