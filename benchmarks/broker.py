@@ -49,6 +49,23 @@ def make(root: Path, *, log_bytes: int, body_bytes: int, topics: int, queues: in
         return int(made[0][1])
 
 
+def recover(root: Path) -> float:
+    """Seconds that a broker takes to load a store and to build what follows from its log, in a JVM that has just started."""
+    with tempfile.TemporaryDirectory(prefix="rmqctl-recovery-") as home:
+        done = subprocess.run(
+            [*_java(Path(home)), "Recovery", str(root), str(_properties(Path(home)))],
+            env=oracle.java_environment(Path(home)),
+            capture_output=True,
+            text=True,
+            timeout=_LONGEST_MAKING_SECONDS,
+            check=False,
+        )
+    told = [line.split() for line in done.stdout.splitlines() if line.startswith("recovered ")]
+    if not told:
+        raise RuntimeError(f"the broker's store code recovered nothing: {(done.stdout + done.stderr)[-2000:]}")
+    return float(told[0][1])
+
+
 class Contestant:
     """A loaded store of the real code that answers questions (java/Contestant.java), and what its start took."""
 
