@@ -33,6 +33,7 @@ from store_core.storage.store import Store
 
 _BATCH_QUEUE: Final = ("queue.type", "BatchCQ")
 _ORDER: Final = "SLCQIP"  # layout and log first: what follows often comes of them
+_NO_LOG: Final = "S007"  # and this before all
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def check_store(
         walk.run(walks.next())
     log_listed = verified.findings if verified is not None else walk.log_findings.end(live=live)
     log_counts = verified.counts if verified is not None else walk.log_findings.counts
-    listed = sorted([*findings.all(), *log_listed], key=lambda f: _ORDER.index(f.code[0]))
+    listed = sorted([*findings.all(), *log_listed], key=lambda f: (f.code != _NO_LOG, _ORDER.index(f.code[0])))
     summary = Counter(findings.counts) + Counter(log_counts)
     return CheckReport(listed, dict(sorted(summary.items())))
 

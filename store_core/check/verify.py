@@ -98,7 +98,7 @@ def verify_log(
     log_goes_on = bool(left) or not pieces or pieces[-1].to_phy_offset < _end(store.log)
     listed = findings.end(live=live, log_goes_on=log_goes_on)
     if not store.log.segments:
-        listed.append(finding("S007", "there is no log file"))
+        listed.insert(0, finding("S007", "there is no log file"))
     segments = list(reports.values())
     return VerifyReport(
         sum(report.size_bytes for report in segments),
