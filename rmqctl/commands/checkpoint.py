@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +12,10 @@ from rmqctl.context import Context, exit_for_findings
 from rmqctl.mending import ApplyOption, SaveOption, at_work, carry_out, plan_blocks
 from store_core.errors import UsageError
 from store_core.read.checkpoint import Checkpoint, read_checkpoint
+
+if TYPE_CHECKING:
+    from rmqctl.blocks import Block
+    from store_core.findings import Finding
 
 _TIME_FIELDS = "_timestamp_ms"
 
@@ -38,8 +43,17 @@ def checkpoint(
     with ctx.open_store() as store:
         found = read_checkpoint(store.root)
     document = {field.name: getattr(found, field.name) for field in fields(Checkpoint) if field.name != "findings"}
-    ctx.emit({**document, "min_timestamp_ms": found.min_timestamp_ms, "findings": found.findings})
+    document["min_timestamp_ms"] = found.min_timestamp_ms
+    ctx.emit({**document, "findings": found.findings}, blocks=lambda: _blocks(document, found.findings))
     return exit_for_findings(found.findings)
+
+
+def _blocks(document: dict[str, int], findings: Iterable[Finding]) -> Iterator[Block]:
+    from rmqctl.blocks import Facts, Findings
+
+    is_time = {name: name.endswith(_TIME_FIELDS) for name in document}
+    yield Facts({name: "not set" if is_time[name] and not value else value for name, value in document.items()})
+    yield Findings(findings)
 
 
 def _change(ctx: Context, words: list[str], *, apply: bool, save: Any) -> int:

@@ -58,7 +58,7 @@ def _document(name: str, store: Store) -> dict[str, Any]:
     if is_live(store.root).live:
         from store_core.findings import finding
 
-        findings.insert(0, finding("S002", "its lock is held or its files are open for writing"))
+        findings.append(finding("S002", "its lock is held or its files are open for writing"))
     return {
         "store": name,
         "path": str(store.root),
@@ -96,5 +96,7 @@ def _blocks(document: dict[str, Any]) -> Iterator[Block]:
     yield Table(document["queues"], _QUEUE_COLUMNS, "Queues", "no queues")
     yield Table(document["index"], _INDEX_COLUMNS, "Index", "no index files")
     yield Table(document["groups"], ("group", "topic", "queues", "lag"), "Groups", "no groups")
-    yield Facts(document["checkpoint"], "Checkpoint")
+    yield Facts(
+        {name: "not set" if value is None else value for name, value in document["checkpoint"].items()}, "Checkpoint"
+    )
     yield Findings(document["findings"])

@@ -40,7 +40,7 @@ def describe_store(store: Store, rules: ReadRules) -> dict[str, Any]:
     progress = read_progress(store.root)
     checkpoint = read_checkpoint(store.root)
     ends = [row.pop("last_record_phy_offset") for row in queues]
-    findings += [*_layout_findings(store), *progress.findings, *checkpoint.findings]
+    findings = [*_layout_findings(store), *findings, *progress.findings, *checkpoint.findings]
     return {
         "commitlog": _commitlog(store, [end for end in ends if end is not None]),
         "queues": queues,
@@ -148,15 +148,17 @@ def _groups(rows: Iterator[Lag]) -> list[dict[str, Any]]:
 
 
 def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The fields; times that were never set are None."""
     values = {f.name: getattr(checkpoint, f.name) for f in fields(Checkpoint) if f.name != "findings"}
-    return {**values, "min_timestamp_ms": checkpoint.min_timestamp_ms}
+    values["min_timestamp_ms"] = checkpoint.min_timestamp_ms
+    return {name: (value or None) if name.endswith("_timestamp_ms") else value for name, value in values.items()}
 
 
 def _layout_findings(store: Store) -> Iterator[Finding]:
-    if store.aborted:
-        yield finding("S001", "abort is there", file=paths.ABORT)
     if not store.log.segments:
         yield finding("S007", "no segment in any log folder", file=paths.COMMITLOG)
+    if store.aborted:
+        yield finding("S001", "abort is there", file=paths.ABORT)
     if store.queues_in_rocksdb:
         yield finding("Q015", KINDS["Q015"].title, file=paths.CONSUMEQUEUE)
     yield from _sequence_findings(store, store.log, ("L009", "L010", "L006"), None)
