@@ -480,6 +480,13 @@ KINDS: Final = _table(
         "An entry of the store has the wrong type.",
         "Move it away.",
     ),
+    Kind(
+        "S009",
+        "warning",
+        "queue file size assumed",
+        "There is no queue file whose length tells the size, and no configuration names it; the default was assumed. A broker that is configured otherwise refuses queue files of another length.",
+        "Name the broker's properties file with `-c`, or mappedFileSizeConsumeQueue in it if it is not the default.",
+    ),
 )
 
 

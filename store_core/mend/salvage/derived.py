@@ -97,6 +97,7 @@ class Derivation:
             )
         self._store = store
         self._stack = ExitStack()
+        self._assumed_sizes: dict[str, int] = {}  # of queue files that had to be built, by their folder
         self.sizes = index_sizes(store)
         style = index_style(store, self.sizes.slots, self.sizes.entries)
         self._dispatcher = Dispatcher(dispatch_rules(store, batch_topics=batch_topics, include_bad_crc=include_bad_crc))
@@ -137,6 +138,10 @@ class Derivation:
         if self.index_files and not self._store.index_files and not (settings.index_slots and settings.index_entries):
             text = f"no index file tells the sizes: {self.sizes.slots} slots and {self.sizes.entries} entries"
             found.append(finding("S005", text, file=paths.INDEX))
+        found += [
+            finding("S009", f"no queue file tells the size: {size} bytes", file=folder)
+            for folder, size in self._assumed_sizes.items()
+        ]
         return found
 
     def index_timestamp_ms(self, existing_ms: int) -> int:
@@ -157,7 +162,7 @@ class Derivation:
     def queues(self, gap_entry: GapEntry | None = None) -> QueueBuilder:
         """The builder of the ordinary queues."""
         existing = dict(self._store.queues)
-        size = _file_size(existing.values()) or self._store.settings.queue_file_size_bytes
+        size = self._known_queue_size()
         ext = _file_size(self._store.ext_queues.values())
         return QueueBuilder(
             self.rows,
@@ -168,10 +173,16 @@ class Derivation:
             ext_file_size_bytes=ext or None,
         )
 
+    def _known_queue_size(self) -> int | None:
+        return _file_size(self._store.queues.values()) or self._store.settings.queue_file_size_bytes
+
+    def _known_batch_queue_size(self) -> int | None:
+        return _file_size(self._store.batch_queues.values()) or self._store.settings.batch_queue_file_size_bytes
+
     def batch_queues(self) -> BatchQueueBuilder:
         """The builder of the batch queues."""
         existing = self._store.batch_queues
-        size = _file_size(existing.values()) or self._store.settings.batch_queue_file_size_bytes
+        size = self._known_batch_queue_size()
         return BatchQueueBuilder(
             self.rows, size or queue.DEFAULT_BATCH_FILE_SIZE_BYTES, existing=existing, log_min_phy_offset=self._log_min
         )
@@ -181,6 +192,10 @@ class Derivation:
         changes = DerivedChanges()
         builder, batch = self.queues(gap_entry), self.batch_queues()
         ordinary, batches = set(builder.keys()), set(batch.keys())
+        if ordinary and not self._known_queue_size():
+            self._assumed_sizes[paths.CONSUMEQUEUE] = queue.DEFAULT_FILE_SIZE_BYTES
+        if batches and not self._known_batch_queue_size():
+            self._assumed_sizes[paths.BATCHCONSUMEQUEUE] = queue.DEFAULT_BATCH_FILE_SIZE_BYTES
         for key in sorted(ordinary | set(self._store.queues)):
             files: list[Made] = list(builder.files(key)) if key in ordinary else self._expired_files(key)
             self._compare(paths.CONSUMEQUEUE, key, self._store.queues.get(key), files, changes)
