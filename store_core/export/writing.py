@@ -79,13 +79,17 @@ class PartWriter:
         self._staged = f"{uuid.uuid4().hex}.parquet"  # attempts of one task never meet
         self._file = PartFile(staging / self._staged)
         self._schema = schema.MESSAGES if table == "messages" else schema.QUARANTINE
-        self._writer = pq.ParquetWriter(
-            self._file,
-            self._schema,
-            compression="zstd",
-            compression_level=1,
-            use_dictionary=schema.DICTIONARY_PATHS if table == "messages" else True,
-        )
+        try:
+            self._writer = pq.ParquetWriter(
+                self._file,
+                self._schema,
+                compression="zstd",
+                compression_level=1,
+                use_dictionary=schema.DICTIONARY_PATHS if table == "messages" else True,
+            )
+        except BaseException:
+            self._file.discard()
+            raise
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
         self._offsets: list[int] = []
@@ -110,15 +114,20 @@ class PartWriter:
 
     def close(self) -> Part:
         """Finish the file; tells what it is. Raises FailedError."""
-        self._flush()
-        self._writer.close()
-        self._file.close()
+        try:
+            self._flush()
+            self._writer.close()
+            self._file.close()
+        except BaseException:
+            self.abort()
+            raise
         return replace(self._part, size_bytes=self._file.size_bytes, crc32c=self._file.crc32c)
 
     def abort(self) -> None:
         self._file.drop()
         with suppress(Exception):  # an unfinished writer would finish, and complain, whenever it is collected
             self._writer.close()
+        self._writer.is_open = False  # one whose end cannot be written would try again when it is collected
         self._file.discard()
 
     def _flush(self) -> None:
