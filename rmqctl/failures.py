@@ -40,7 +40,7 @@ _OS_ADVICE: Final = {
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.ENFILE: "too many open files on this machine; end something",
     errno.ENOMEM: "free some memory, then run it again",
-    errno.EIO: "the disk fails; copy the store off it before anything else",
+    errno.EIO: "the disk fails: copy the store with ddrescue to a good one first, and work on the copy",
 }
 
 

@@ -95,7 +95,7 @@ class WindowsAhead(Windows):
                     break
                 done += count
         except OSError as error:
-            raise unreadable(self._segment.path, error) from error
+            raise unreadable(self._segment.path, error, at + done, len(view) - done) from error
         return done
 
 

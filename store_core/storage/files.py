@@ -10,6 +10,7 @@ from pathlib import Path
 
 from store_core.errors import FailedError
 
+DISK_FAILS = "the disk fails: copy the store with ddrescue to a good one first, and work on the copy"
 _NOATIME = getattr(os, "O_NOATIME", 0)
 
 
@@ -68,7 +69,7 @@ class FileCache:
         except FileNotFoundError:
             return b""
         except OSError as error:
-            raise unreadable(path, error) from error
+            raise unreadable(path, error, at, size_bytes) from error
 
     def read_into(self, path: Path, at: int, buffer: memoryview) -> int:
         """Fill a buffer from a position; gives the number of bytes read, fewer only at the end of the file."""
@@ -83,7 +84,7 @@ class FileCache:
         except FileNotFoundError:
             return done
         except OSError as error:
-            raise unreadable(path, error) from error
+            raise unreadable(path, error, at + done, len(buffer) - done) from error
         return done
 
     def next_data(self, path: Path, at: int) -> int | None:
@@ -99,7 +100,9 @@ class FileCache:
             os.close(self._open.popitem()[1])
 
 
-def unreadable(path: Path, error: OSError) -> FailedError:
-    """The error for a file that is there and cannot be read."""
+def unreadable(path: Path, error: OSError, at: int | None = None, size_bytes: int | None = None) -> FailedError:
+    """The error for a file that is there and cannot be read, there where the range is known."""
     reason = error.strerror or type(error).__name__
-    return FailedError(f"cannot read: {reason}", path=str(path), to_do="check permissions and the disk")
+    what = "cannot read" + (f" {size_bytes} bytes at {at} of the file" if size_bytes and at is not None else "")
+    to_do = DISK_FAILS if error.errno == errno.EIO else "check permissions and the disk"
+    return FailedError(f"{what}: {reason}", path=str(path), to_do=to_do)
