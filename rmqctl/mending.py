@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -36,6 +36,7 @@ LOST_COLUMNS = (
     Column("keys", drop=1),
 )
 _MOST_STEPS_SHOWN = 20
+_MOST_KEYS_SHOWN = 3
 
 
 @contextmanager
@@ -150,6 +151,14 @@ def refuse_unconfirmed(ctx: Context, given_up: Sequence[Any], *, apply: bool, ye
         names = ", ".join(f"{run.topic}/{run.queue_id} {run.first_queue_offset}" for run in given_up)
         if not confirm(ctx, f"readable messages must be given up: {names}. Go on?", yes):
             raise UsageError("not confirmed", to_do="nothing was changed")
+
+
+def with_few_keys(lost: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Lost runs for people, with the first few of their keys."""
+    return [
+        {**run, "keys": ", ".join([*run["keys"][:_MOST_KEYS_SHOWN], *["…"][: len(run["keys"]) > _MOST_KEYS_SHOWN]])}
+        for run in lost
+    ]
 
 
 def plan_blocks(document: dict[str, Any]) -> Iterator[Block]:

@@ -8,7 +8,7 @@ import typer
 
 from rmqctl.blocks import Facts, Table
 from rmqctl.context import Context
-from rmqctl.mending import LOST_COLUMNS, ApplyOption, SaveOption, at_work, carry_out, plan_blocks
+from rmqctl.mending import LOST_COLUMNS, ApplyOption, SaveOption, at_work, carry_out, plan_blocks, with_few_keys
 
 
 def truncate(
@@ -53,7 +53,7 @@ def truncate(
             save=save,
             found_something=bool(result.plan.steps),
         )
-        lost = Table(document["lost"], LOST_COLUMNS, "What goes", empty="no message goes")
+        lost = Table(with_few_keys(document["lost"]), LOST_COLUMNS, "What goes", empty="no message goes")
         end = Facts({"end of the log afterwards": result.after.max_phy_offset})
         ctx.emit(document, rows="lost", blocks=lambda: (lost, end, *plan_blocks(document)))
         return code

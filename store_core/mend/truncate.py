@@ -12,10 +12,11 @@ from typing import Any, Final
 import numpy as np
 
 from store_core.broker.load import batch_topics_of
+from store_core.codec.properties import KEYS, parse_properties, split_keys
 from store_core.derive.checkpoint import rebuilt_checkpoint
 from store_core.errors import FailedError, UsageError
 from store_core.findings import Finding
-from store_core.kernel.codes import FrameKind
+from store_core.kernel.codes import FrameKind, PropertyFlag
 from store_core.layout import paths
 from store_core.layout.checkpoint import FILE_SIZE_BYTES
 from store_core.mend.aftermath import shadow_of
@@ -26,7 +27,7 @@ from store_core.mend.plans.plan import Plan
 from store_core.mend.prediction.outcome import Outcome
 from store_core.mend.prediction.predict import predict
 from store_core.mend.salvage.derived import Derivation, DerivedChanges
-from store_core.mend.salvage.lost import LostRun
+from store_core.mend.salvage.lost import MOST_KEYS_PER_RUN, LostRun
 from store_core.mend.salvage.mended import MendedLog, mended_log
 from store_core.mend.salvage.progress import lowered_progress
 from store_core.mend.salvage.salvage_plan import (
@@ -158,16 +159,20 @@ def _checkpoint(store: Store, cut: _Cut) -> dict[str, bytes]:
 def _lost(store: Store, phy_offset: int) -> list[LostRun]:
     """What lies behind the cut, by queue. Queues are continuous there, so a run a queue says it."""
     runs: dict[tuple[bytes, int], list[int]] = {}
-    options = ScanOptions(check_crc=False, properties=False)
-    for table in scan_log(store, from_phy_offset=phy_offset, options=options):
-        _add_runs(table, runs)
+    keys: dict[tuple[bytes, int], list[str]] = {}
+    for table in scan_log(store, from_phy_offset=phy_offset, options=ScanOptions(check_crc=False)):
+        _add_runs(table, runs, keys)
     return [
-        LostRun(topic.decode("utf-8", "replace"), queue_id, first, last, messages, size_bytes)
+        LostRun(
+            topic.decode("utf-8", "replace"), queue_id, first, last, messages, size_bytes, tuple(keys[topic, queue_id])
+        )
         for (topic, queue_id), (first, last, messages, size_bytes) in sorted(runs.items())
     ]
 
 
-def _add_runs(table: FrameTable, runs: dict[tuple[bytes, int], list[int]]) -> None:
+def _add_runs(
+    table: FrameTable, runs: dict[tuple[bytes, int], list[int]], keys: dict[tuple[bytes, int], list[str]]
+) -> None:
     rows = np.flatnonzero(table.kind == FrameKind.MESSAGE)
     both = table.topic_id[rows].astype(np.int64) << 32 | (table.queue_id[rows].astype(np.int64) & 0xFFFFFFFF)
     for value in np.unique(both):
@@ -178,6 +183,12 @@ def _add_runs(table: FrameTable, runs: dict[tuple[bytes, int], list[int]]) -> No
         run[0], run[1] = min(run[0], first), max(run[1], last)
         run[2] += len(mine)
         run[3] += int(table.size_bytes[mine].sum())
+        known = keys.setdefault(key, [])
+        with_keys = mine[(table.property_flags[mine] & PropertyFlag.KEYS) != 0]
+        for row in with_keys[: MOST_KEYS_PER_RUN - len(known)]:
+            found = split_keys(parse_properties(table.properties(int(row))).get(KEYS))
+            known += [one for one in dict.fromkeys(found) if one not in known]
+        del known[MOST_KEYS_PER_RUN:]
 
 
 def _build(building: Building) -> Iterator[Chunk]:

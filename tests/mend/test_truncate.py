@@ -156,3 +156,16 @@ def test_damage_behind_the_cut_goes_with_it(damageable: Callable[..., Damageable
     cut = store.message(900)["phyOffset"]
     apply_to(truncated(store.root, settings_of("load-533"), cut), store.root)
     assert [f.code for f in Opener(settings_of("load-533"), "5.3.3").check(store.root) if f.severity != "info"] == []
+
+
+def test_what_goes_is_named_by_its_first_keys(golden: GoldenStore, settings_of: SettingsOf) -> None:
+    messages = stores.truth("load-533")["messages"]
+    cut = messages[len(messages) // 2]["phyOffset"]
+    wanted: dict[tuple[str, int], list[str]] = {}
+    for message in messages:
+        if message["phyOffset"] >= cut:
+            known = wanted.setdefault((message["topic"], message["queueId"]), [])
+            known += [k for k in message["properties"].get("KEYS", "").split(" ") if k and k not in known]
+    lost = truncated(golden("load-533"), settings_of("load-533"), cut).lost
+    assert {(run.topic, run.queue_id): list(run.keys) for run in lost} == {q: k[:10] for q, k in wanted.items()}
+    assert any(wanted.values())
