@@ -218,9 +218,8 @@ def _halves(halves: HalfMessages, reader: Reader) -> Iterable[Markup]:
     if halves.lost_messages:
         words.append(f"{count(halves.lost_messages, 'half message')} lost")
     if halves.lost_operations:
-        words.append(
-            f"{count(halves.lost_operations, 'record')} that told of decisions lost, so some of the open ones may be decided"
-        )
+        so = ", so some of the open ones may be decided" if halves.open_messages else ""
+        words.append(f"{count(halves.lost_operations, 'record')} of decisions lost{so}")
     yield element("p", "; ".join(words) + ".")
     if halves.listed:
         more = halves.open_messages - len(halves.listed[:_MOST_HALVES])
