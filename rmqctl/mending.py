@@ -153,7 +153,7 @@ def refuse_unconfirmed(ctx: Context, given_up: Sequence[Any], *, apply: bool, ye
             raise UsageError("not confirmed", to_do="nothing was changed")
 
 
-def with_few_keys(lost: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def with_few_keys(lost: Iterable[Any]) -> list[dict[str, Any]]:
     """Lost runs for people, with the first few of their keys."""
     return [
         {**run, "keys": ", ".join([*run["keys"][:_MOST_KEYS_SHOWN], *["…"][: len(run["keys"]) > _MOST_KEYS_SHOWN]])}

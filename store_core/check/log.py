@@ -7,7 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from store_core.findings import KINDS, Finding, finding
+from store_core.check.report import MOST_FINDINGS_PER_CODE, Findings
+from store_core.findings import Finding
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.scan.frames import FrameTable
 
@@ -20,7 +21,6 @@ _DAMAGE_BY_CODE: Final = {
     FrameCode.BLANK_SIZE: ("L008", "the blank's length does not reach the segment's end"),
     FrameCode.LENGTH_MISMATCH: ("L013", "the record's length is not the sum of its parts"),
 }
-MOST_FINDINGS_PER_CODE: Final = 1000  # the rest is counted, not listed
 
 
 def finding_code_inside(kind: int, code: int) -> str:
@@ -39,15 +39,14 @@ class LogFindings:
     """
 
     def __init__(self) -> None:
-        self.findings: list[Finding] = []
+        self._found = Findings()
         self._saw_good = False
-        self._counts: Counter[str] = Counter()
         self._held: list[tuple[int, int, int, int, str]] = []  # kind, code, offset, size, file: may be the tail
 
     @property
     def counts(self) -> Counter[str]:
         """How many findings there were of each code, those beyond the bound too."""
-        return self._counts
+        return self._found.counts
 
     def add(self, table: FrameTable, file: str) -> None:
         """Look at a table; ``file`` is the segment, relative to the store root."""
@@ -71,9 +70,9 @@ class LogFindings:
         """Take over the findings of the segment behind."""
         if following._saw_good:
             self._good()
-        for found in following.findings:
-            self._list(found)
-        self._counts.update({code: n - min(n, MOST_FINDINGS_PER_CODE) for code, n in following._counts.items()})
+        for found in following._found.listed:
+            self._found.add(found)
+        self.counts.update({code: n - min(n, MOST_FINDINGS_PER_CODE) for code, n in following.counts.items()})
         self._held += following._held
 
     def hole(self, phy_offset: int, size_bytes: int) -> None:
@@ -140,11 +139,7 @@ class LogFindings:
             elif kind == FrameKind.DAMAGE and not live:
                 self._say("L004", f"{size} bytes behind the last whole record", file, at, size)
         self._held.clear()
-        for name, count in self._counts.items():
-            if count > MOST_FINDINGS_PER_CODE:
-                more = count - MOST_FINDINGS_PER_CODE
-                self.findings.append(finding(name, f"and {more} more: {KINDS[name].title}"))
-        return self.findings
+        return self._found.all()
 
     def _say(
         self,
@@ -158,20 +153,13 @@ class LogFindings:
         queue_id: int | None = None,
         queue_offset: int | None = None,
     ) -> None:
-        self._list(
-            finding(
-                code,
-                message,
-                file=file,
-                phy_offset=at,
-                size_bytes=size,
-                topic=topic,
-                queue_id=queue_id,
-                queue_offset=queue_offset,
-            )
+        self._found.say(
+            code,
+            message,
+            file=file,
+            phy_offset=at,
+            size_bytes=size,
+            topic=topic,
+            queue_id=queue_id,
+            queue_offset=queue_offset,
         )
-
-    def _list(self, found: Finding) -> None:
-        self._counts[found.code] += 1
-        if self._counts[found.code] <= MOST_FINDINGS_PER_CODE:
-            self.findings.append(found)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
-from store_core.check.log import MOST_FINDINGS_PER_CODE, LogFindings
+from store_core.check.log import LogFindings
+from store_core.check.report import MOST_FINDINGS_PER_CODE
 from store_core.errors import UsageError
 from store_core.export.join import join_pieces
 from store_core.export.manifest import manifest_bytes

@@ -9,7 +9,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from store_core.check.log import MOST_FINDINGS_PER_CODE, LogFindings
+from store_core.check.log import LogFindings
+from store_core.check.report import MOST_FINDINGS_PER_CODE
 from store_core.export.rows import message_batches
 from store_core.export.splits import Split, Task, segments_of
 from store_core.export.writing import Part, PartWriter, Range, inside, quarantine_rows
