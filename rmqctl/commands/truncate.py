@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rmqctl.blocks import Facts, Table
-from rmqctl.context import Context
+from rmqctl.context import Context, confirm
 from rmqctl.mending import LOST_COLUMNS, ApplyOption, SaveOption, at_work, carry_out, plan_blocks, with_few_keys
+from rmqctl.options import YesOption
+from store_core.errors import UsageError
+
+if TYPE_CHECKING:
+    from store_core.mend.salvage.lost import LostRun
+    from store_core.storage.store import Store
 
 
 def truncate(
@@ -16,18 +23,32 @@ def truncate(
     phy_offset: Annotated[
         int, typer.Argument(metavar="OFFSET", min=0, help="Where a record starts; it and all behind go.")
     ],
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            "--policy",
+            metavar="keep|broker|strict",
+            help="Ask before cutting more than `recover` with this policy would give up.",
+        ),
+    ] = None,
+    yes: YesOption = False,
     apply: ApplyOption = False,
     save: SaveOption = None,
 ) -> int:
     """Cut the log at a record boundary, and with it queues, index, checkpoint and consumer progress.
 
-    Nothing is changed without --apply; every removed byte is kept, and `rmqctl undo` brings it back.
+    Nothing is changed without --apply; every removed byte is kept, and `rmqctl undo` brings it back. What goes is what was
+    asked for; with --policy, a cut that goes further needs --yes: keep and strict give up nothing readable, broker only what
+    a broker would throw away at its next start.
 
     Example: rmqctl truncate 567104 -s /data/rocketmq/store
     """
+    from store_core.mend.recover import POLICIES
     from store_core.mend.truncate import WALKS
     from store_core.mend.truncate import truncate as plan_truncation
 
+    if policy is not None and policy not in POLICIES:
+        raise UsageError(f"unknown policy {policy!r}", to_do=f"one of {', '.join(POLICIES)}")
     settings = ctx.settings()
     with at_work(ctx, settings, apply=apply) as lock:
         if apply:
@@ -36,11 +57,14 @@ def truncate(
             kept_bytes = max(phy_offset - store.log.min_phy_offset, 0)
             with ctx.progress("truncate", WALKS * kept_bytes) as bar:
                 result = plan_truncation(store, phy_offset, on_progress=bar)
-        document = {
+            if apply and policy is not None and result.lost:
+                _ask(ctx, store, policy, phy_offset, result.lost, yes=yes)
+        lost = [run.as_json() for run in result.lost]
+        document: dict[str, Any] = {
             "store": str(settings.root),
             "plan": result.plan.summary(),
             "after": result.after.as_json(),
-            "lost": [run.as_json() for run in result.lost],
+            "lost": lost,
             "findings": list(result.findings),
         }
         code = carry_out(
@@ -53,7 +77,21 @@ def truncate(
             save=save,
             found_something=bool(result.plan.steps),
         )
-        lost = Table(with_few_keys(document["lost"]), LOST_COLUMNS, "What goes", empty="no message goes")
+        gone = Table(with_few_keys(lost), LOST_COLUMNS, "What goes", empty="no message goes")
         end = Facts({"end of the log afterwards": result.after.max_phy_offset})
-        ctx.emit(document, rows="lost", blocks=lambda: (lost, end, *plan_blocks(document)))
+        ctx.emit(document, rows="lost", blocks=lambda: (gone, end, *plan_blocks(document)))
         return code
+
+
+def _ask(ctx: Context, store: Store, policy: str, phy_offset: int, lost: Sequence[LostRun], *, yes: bool) -> None:
+    """Have somebody say yes to a cut below what the policy allows. Raises UsageError where nobody does."""
+    what = f"{sum(run.messages or 0 for run in lost)} readable messages go"
+    if policy == "broker":
+        from store_core.mend.prediction.predict import predict
+
+        end = predict(store).outcome.max_phy_offset
+        if end is not None and phy_offset >= end:
+            return
+        what += f", and a broker would keep all up to {end}"
+    if not confirm(ctx, f"{what}. Go on?", yes):
+        raise UsageError("not confirmed", to_do="nothing was changed")

@@ -58,6 +58,11 @@ class RunningBroker:
     ) -> None:
         self.kill()
 
+    @property
+    def pid(self) -> int | None:
+        """The broker's process, as soon as there is one."""
+        return self._processes[1].pid if len(self._processes) > 1 else None
+
     def stop(self) -> None:
         """Stop the broker as an operator does, so that it leaves a clean store."""
         broker = self._processes[-1]

@@ -28,7 +28,7 @@ OUTCOME: Final = [
 PLANNED: Final = {"store", "plan", "after", "lost", "findings", "applied", "undo_id"}
 PREDICTED: Final = {"last_exit", "broker_version", "prediction"}
 BEYOND_THE_CONTRACT: Final = {  # added, never to be taken away
-    "other_predictions", "notes", "plan_notes", "given_up", "kept_messages", "siblings", "lost_records",
+    "other_predictions", "notes", "plan_notes", "given_up", "kept_messages", "siblings", "repaired", "lost_records",
 }  # fmt: skip
 
 
@@ -162,6 +162,20 @@ def test_truncate(store_copy: StoreCopy) -> None:
     assert (done.code, done.json["after"]["max_phy_offset"]) == (0, cut)
     assert call("undo", "--apply", "-s", root).code == 0
     assert differences(before, kept(root)) == []
+
+
+def test_truncate_asks_where_its_policy_gives_up_less(damaged: DamagedStore) -> None:
+    root = damaged("load-533", "flip-body-mid", "crash")
+    before = stores.snapshot(root)
+    end = call("recover", "--predict", "-s", root, "-o", "json").json["prediction"]["max_phy_offset"]
+    inside = next(m["phyOffset"] for m in stores.truth("load-533")["messages"] if m["phyOffset"] > end // 2)
+    for policy, cut, code in (("keep", inside, 2), ("strict", end, 2), ("broker", inside, 2), ("none", inside, 2)):
+        done = call("truncate", cut, "--policy", policy, "--apply", "-s", root)
+        assert (done.code, done.err.count("\n")) == (code, 1), done.err
+        assert differences(before, kept(root)) == []
+    assert call("truncate", end, "--policy", "broker", "--apply", "-s", root).code == 0
+    assert call("undo", "--apply", "-s", root).code == 0
+    assert call("truncate", inside, "--policy", "keep", "--apply", "--yes", "-s", root).code == 0
 
 
 def test_rebuild(store_copy: StoreCopy, settings_of: Callable[[str], Path]) -> None:
