@@ -167,7 +167,10 @@ def _entries(sequence: SegmentSequence) -> list[_Entry]:
     entries = [_Entry(s.name, s.path, s.size_bytes, s) for s in sequence.segments]
     for stray in sequence.strays:
         if stray.duplicate_of is None and stray.path not in sequence.folders:
-            entries.append(_Entry(stray.path.name, stray.path, stray.size_bytes, None, stray.is_folder))
+            # A broker takes any number for an offset, wherever a file of that name would lie.
+            offset = None if stray.is_folder else paths.parse_segment_name(stray.path.name)
+            segment = None if offset is None else Segment(stray.path, offset, stray.size_bytes)
+            entries.append(_Entry(stray.path.name, stray.path, stray.size_bytes, segment, stray.is_folder))
     return sorted(entries, key=lambda e: e.name)
 
 

@@ -7,7 +7,7 @@ import os
 import stat
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -134,11 +134,18 @@ class SegmentSequence:
         segments.sort(key=lambda s: s.phy_offset)
         return segments, strays
 
-    def _on_the_grid(self, segments: Iterable[Segment]) -> Iterator[Segment]:
-        """Without files that have neither a segment's name nor its length, although digits stand there."""
+    def _on_the_grid(self, segments: Sequence[Segment]) -> Iterator[Segment]:
+        """Without files whose names are digits and yet no segment's: no multiple of the size, and of another length or
+        laid over a segment."""
         size = self.file_size_bytes
+        if not size:
+            yield from segments
+            return
+        starts = {s.phy_offset for s in segments if s.phy_offset % size == 0}
         for segment in segments:
-            if size and segment.phy_offset % size and segment.size_bytes != size:
+            below = segment.phy_offset - segment.phy_offset % size
+            is_over_one = below in starts or below + size in starts
+            if below != segment.phy_offset and (segment.size_bytes != size or is_over_one):
                 self.strays.append(Stray(segment.path, False, segment.size_bytes))
             else:
                 yield segment
