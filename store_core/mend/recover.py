@@ -21,7 +21,7 @@ from store_core.mend.prediction.predict import Prediction, predict
 from store_core.mend.salvage.derived import Progress
 from store_core.mend.salvage.keep import Salvage, salvage, walk_rules
 from store_core.mend.salvage.lost import LostRun, lost_runs
-from store_core.mend.salvage.notes import in_recover, loans_of, notes_of
+from store_core.mend.salvage.notes import in_recover, loans_of, lost_records_of, notes_of
 from store_core.mend.salvage.options import KeepOptions
 from store_core.mend.salvage.salvage_plan import (
     BUILDER,
@@ -44,6 +44,7 @@ class Recovery:
 
     ``given_up``: readable messages that must go, so that the plan is not carried out without a word. ``notes`` say what the
     options come to. ``kept_messages``: good ones that belong into queues. ``siblings``: what comes from each.
+    ``repaired``: records whose head is made good. ``lost_records``: what is known of each lost one.
     """
 
     last_exit: Literal["clean", "crash"]
@@ -56,6 +57,8 @@ class Recovery:
     notes: tuple[str, ...] = ()
     kept_messages: int = 0
     siblings: tuple[dict[str, Any], ...] = ()
+    repaired: tuple[dict[str, Any], ...] = ()
+    lost_records: tuple[dict[str, Any], ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """The members of the command's document, without ``store``, ``applied`` and ``undo_id``."""
@@ -66,8 +69,10 @@ class Recovery:
             "plan_notes": list(self.notes),
             "after": self.after.as_json(),
             "lost": [run.as_json() for run in self.lost],
+            "lost_records": list(self.lost_records),
             "kept_messages": self.kept_messages,
             "siblings": list(self.siblings),
+            "repaired": list(self.repaired),
             "given_up": [run.as_json() for run in self.given_up],
             "findings": list(self.findings),
         }
@@ -113,6 +118,8 @@ def recover(
             notes_of(found, after, prediction.assumed),
             found.survey.kept_messages,
             tuple(loans_of(found.options)),
+            tuple(repair.as_json() for repair in found.repairs),
+            tuple(lost_records_of(store, found)),
         )
 
 

@@ -15,7 +15,8 @@ from tests.broker import oracle
 from tests.broker.conftest import OpenStore
 from tests.broker.test_mended import assert_served, opened
 from tests.conftest import DamagedStore, GoldenStore
-from tests.mend.recovering import Harm, Opener, apply_to, harm, is_queued, places
+from tests.damage import Damageable
+from tests.mend.recovering import Harm, Opener, after_repairs, apply_to, harm, is_queued, places
 
 SettingsOf = Callable[[str], Path]
 RELEASES: Final = (("4.9.7", "load-497"), ("5.3.3", "load-533"))
@@ -78,7 +79,39 @@ def test_skipped_messages_are_passed_over(
     root, config = damaged(base, case, "crash"), settings_of(base)
     found = harm(golden(base), root, base)
     recovery = Opener(config, version).recover(root, options=KeepOptions("skip"))
+    found = after_repairs(found, recovery)
     apply_to(recovery, root)
     told = opened(open_store, version, base, root, config, recovery.after.as_json())
     assert_served(told, found.intact)
     assert_consumed(open_store, version, base, root, recovery, found, skipped=True)
+
+
+@pytest.mark.parametrize(("version", "base"), RELEASES)
+def test_a_siblings_records_and_repaired_heads_are_served(
+    version: str,
+    base: str,
+    golden: GoldenStore,
+    damaged: DamagedStore,
+    settings_of: SettingsOf,
+    open_store: OpenStore,
+) -> None:
+    """A missing segment comes from a copy, wiped sizes and magics from what is left: every message is as it was."""
+    root, config = damaged(base, "log-missing-mid", "crash"), settings_of(base)
+    store, messages = Damageable(root, stores.truth(base)), stores.truth(base)["messages"]
+    wiped = [n for n, m in enumerate(messages) if m["bodyLength"] and 100 < n < 110]
+    for number in wiped:
+        store.zero(store.message(number)["phyOffset"], 8)
+    found = harm(golden(base), root, base)
+    sibling = damaged(base, "log-missing-mid", "crash")  # has all but the same heads, once the segment is back
+    lost = next(
+        path for path in (golden(base) / "commitlog").iterdir() if not (sibling / "commitlog" / path.name).exists()
+    )
+    (sibling / "commitlog" / lost.name).write_bytes(lost.read_bytes())
+    for number in wiped:
+        Damageable(sibling, stores.truth(base)).zero(store.message(number)["phyOffset"], 8)
+    recovery = Opener(config, version).recover(root, options=KeepOptions(siblings=(sibling,)))
+    assert (recovery.lost, len(recovery.repaired)) == ((), len(wiped))
+    apply_to(recovery, root)
+    told = opened(open_store, version, base, root, config, recovery.after.as_json())
+    assert_served(told, messages)
+    assert_consumed(open_store, version, base, root, recovery, found, skipped=False)

@@ -19,7 +19,7 @@ from tests.broker.conftest import OpenStore
 from tests.broker.outcomes import compare_with_recorded
 from tests.broker.running import RunningBroker
 from tests.conftest import DamagedStore, GoldenStore, StoreCopy
-from tests.mend.recovering import Opener, apply_to, harm, is_queued, places
+from tests.mend.recovering import Opener, after_repairs, apply_to, harm, is_queued, places
 
 SettingsOf = Callable[[str], Path]
 _START_MS: Final = 5000
@@ -88,6 +88,7 @@ def test_what_recover_leaves_opens_whole(
     root, config = damaged(base, case, "crash"), settings_of(base)
     found = harm(golden(base), root, base)
     recovery = Opener(config, version).recover(root)
+    found = after_repairs(found, recovery)
     apply_to(recovery, root)
     told = opened(open_store, version, base, root, config, recovery.after.as_json())
     assert_served(told, found.intact)
@@ -137,6 +138,7 @@ def test_a_consumer_gets_every_other_message_once_and_new_ones_go_on(
     root = damaged(base, case, "crash")
     found = harm(golden(base), root, base)
     recovery = Opener(settings_of(base), version).recover(root)
+    found = after_repairs(found, recovery)
     apply_to(recovery, root)
     lost = places(recovery.lost)
     topics = sorted({m["topic"] for m in stores.truth(base)["messages"] if "TOPIC" not in m["topic"]})

@@ -88,6 +88,15 @@ def harm(golden: Path, damaged: Path, name: str) -> Harm:
     return found
 
 
+def after_repairs(found: Harm, recovery: Recovery) -> Harm:
+    """The harm that is left where damaged heads were repaired: those records are as they were."""
+    repaired = {repair["phy_offset"] for repair in recovery.repaired}
+    assert repaired <= {m["phyOffset"] for m in found.harmed}
+    again = [m for m in found.harmed if m["phyOffset"] in repaired]
+    intact = sorted([*found.intact, *again], key=lambda m: m["phyOffset"])
+    return Harm(intact, [m for m in found.harmed if m not in again], [m for m in found.changed if m not in again])
+
+
 def _without_unchecked(data: bytes, message: dict[str, Any]) -> bytes | None:
     """A record without what recovery does not look at: own offset, store time, the properties' text."""
     if len(data) < message["storeSize"]:

@@ -122,3 +122,21 @@ def test_a_readable_neighbour_is_named_and_given_up_with_yes_only(damageable: Ca
     assert (refused.code, "needs a confirmation" in refused.err) == (2, True)
     done = call("recover", "-s", store.root, "--apply", "--yes", "-o", "json")
     assert (done.code, done.json["given_up"]) == (0, [run])
+
+
+def test_what_is_known_of_a_lost_record(sample: Path, golden: GoldenStore) -> None:
+    """Its head tells keys and times, its queue entry the tags code, the index its keys' hashes."""
+    (known,) = call("recover", "-s", sample, "-o", "json").json["lost_records"]
+    message = next(m for m in stores.truth("load-533")["messages"] if m["phyOffset"] == known["phy_offset"])
+    assert (known["topic"], known["queue_id"], known["queue_offset"], known["size_bytes"]) == (
+        message["topic"], message["queueId"], message["queueOffset"], message["storeSize"],
+    )  # fmt: skip
+    properties = message["properties"]
+    assert (known["unique_key"], known["keys"]) == (properties["UNIQ_KEY"], properties["KEYS"].split())
+    assert (known["store_timestamp_ms"], known["tags_code"]) == (message["storeTimestamp"], message["tagsCode"])
+    assert len(known["index"]) == 1 + len(known["keys"])
+    assert {abs(entry["store_timestamp_ms"] - message["storeTimestamp"]) < 2000 for entry in known["index"]} == {True}
+    store = Damageable(sample, stores.truth("load-533"))
+    store.zero(message["phyOffset"], message["storeSize"])
+    (wiped,) = call("recover", "-s", sample, "-o", "json").json["lost_records"]
+    assert (wiped["unique_key"], wiped["tags_code"], wiped["index"]) == (None, known["tags_code"], known["index"])

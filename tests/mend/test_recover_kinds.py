@@ -15,7 +15,7 @@ from store_core.mend.applying.undo import undo
 from tests import stores
 from tests.conftest import GoldenStore, differences
 from tests.damage import Damageable
-from tests.mend.recovering import Opener, apply_to, assert_kept, harm, places
+from tests.mend.recovering import Opener, after_repairs, apply_to, assert_kept, harm, places
 
 SettingsOf = Callable[[str], Path]
 DamageableOf = Callable[..., Damageable]
@@ -46,6 +46,7 @@ def recovered(opener: Opener, root: Path, golden: Path, name: str, *, forced: bo
     before = stores.snapshot(root)
     found = harm(golden, root, name)
     recovery = opener.recover(root)
+    found = after_repairs(found, recovery)
     if forced:  # what only a property CRC covers is lost, too
         found.changed.clear()
     assert places(recovery.lost) == found.lost_places

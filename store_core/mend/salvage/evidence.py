@@ -31,7 +31,7 @@ def lost_by_queue_entries(store: Store, regions: Sequence[Region]) -> dict[int, 
     ends = np.array([r.end_phy_offset for r in regions], np.int64)
     trees = ((store.queues, queue.ENTRY), (store.batch_queues, queue.BATCH_ENTRY))
     for key, files, layout in ((k, f, layout) for queues, layout in trees for k, f in queues.items()):
-        for queue_offset, phy_offset, size, batch_size in _entries_in(files, layout, starts, ends):
+        for queue_offset, phy_offset, size, batch_size, tags_code in _entries_in(files, layout, starts, ends):
             number = int(np.searchsorted(starts, phy_offset, "right")) - 1
             if phy_offset + size > regions[number].end_phy_offset:
                 continue
@@ -40,7 +40,13 @@ def lost_by_queue_entries(store: Store, regions: Sequence[Region]) -> dict[int, 
             known = found.setdefault(number, {})
             if phy_offset not in known or _is_light(known[phy_offset].topic):
                 known[phy_offset] = LostRecord(
-                    key.topic, key.queue_id, queue_offset, phy_offset, size, batch_size=batch_size
+                    key.topic,
+                    key.queue_id,
+                    queue_offset,
+                    phy_offset,
+                    size,
+                    batch_size=batch_size,
+                    tags_code=tags_code,
                 )
     return {
         number: [_with_light(known[at], light.get(at, [])) for at in sorted(known)] for number, known in found.items()
@@ -61,8 +67,8 @@ def _entries_in(
     layout: Layout,
     starts: np.ndarray[tuple[int], np.dtype[np.int64]],
     ends: np.ndarray[tuple[int], np.dtype[np.int64]],
-) -> Iterator[tuple[int, int, int, int]]:
-    """(queue offset, phys offset, size, messages) of the entries that begin inside one of the regions."""
+) -> Iterator[tuple[int, int, int, int, int]]:
+    """(queue offset, phys offset, size, messages, tags code) of the entries that begin inside one of the regions."""
     width = layout.size_bytes
     is_batch = "batch_size" in layout.names
     for segment in files.segments:
@@ -82,5 +88,5 @@ def _entries_in(
             for place in np.flatnonzero(inside).tolist():
                 first = int(entries["queue_offset"][place]) if is_batch else at // width + place
                 count = int(entries["batch_size"][place]) if is_batch else 1
-                yield first, int(phy_offset[place]), int(size[place]), count
+                yield first, int(phy_offset[place]), int(size[place]), count, int(entries["tags_code"][place])
             at += len(entries) * width

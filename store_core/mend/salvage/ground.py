@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from store_core.codec.record import body_crc_ok
@@ -10,6 +10,7 @@ from store_core.layout.record import PREFIX
 from store_core.mend.salvage.evidence import lost_by_queue_entries
 from store_core.mend.salvage.mended import restored_log
 from store_core.mend.salvage.options import LoanRange
+from store_core.mend.salvage.repair import Repair, repairs_in
 from store_core.mend.salvage.sibling import Siblings
 from store_core.mend.salvage.survey import LogSurvey, LostRecord, TableSink, WalkRules, survey_log
 from store_core.read.records import read_message
@@ -30,6 +31,7 @@ class Ground:
     known: dict[int, list[LostRecord]]
     restored: dict[int, Patch] = field(default_factory=dict)
     loans: list[LoanRange] = field(default_factory=list)
+    repairs: list[Repair] = field(default_factory=list)
     own_end_phy_offset: int = 0  # where the last good record ends that this store has itself
 
 
@@ -50,28 +52,49 @@ def read_ground(
     ground = Ground(survey, {n: known[id(r)] for n, r in enumerate(survey.regions) if id(r) in known})
     if wrong:
         ground = _again(store, rules, sinks, wrong, {})
+    own_end = ground.survey.end_phy_offset
     if siblings.roots:
         with store.with_log(restored_log(store, wrong)) as view:
-            ground.loans = siblings.find(view, ground.survey) if loans is None else list(loans)
-    ground.own_end_phy_offset = own_end = ground.survey.end_phy_offset
-    if ground.loans:
-        found = siblings.patches(ground.loans)
-        ground = _again(store, rules, sinks, _apart(wrong, found), found, ground.loans)
-        ground.own_end_phy_offset = own_end
+            loans = tuple(siblings.find(view, ground.survey)) if loans is None else loans
+        if loans:
+            found = siblings.patches(loans)
+            ground = _again(store, rules, sinks, _apart(wrong, found), found)
+            ground.loans = [loan for loan in loans if loan.phy_offset in ground.restored]
+    if repairs := _repairs(store, {**_apart(wrong, ground.restored), **ground.restored}, ground.survey):
+        loaned, loans = ground.restored, tuple(ground.loans)
+        patches = {at: Patch(0, len(data), ((0, data),)) for repair in repairs for at, data in repair.changes}
+        ground = _again(store, rules, sinks, _apart(wrong, {**loaned, **patches}), {**loaned, **patches})
+        ground.loans = list(loans)
+        ground.repairs = [r for r in repairs if all(at in ground.restored for at, _ in r.changes)]
+    ground.own_end_phy_offset = own_end
     return ground
 
 
 def _again(
-    store: Store,
-    rules: WalkRules,
-    sinks: tuple[TableSink, ...],
-    wrong: dict[int, Patch],
-    restored: dict[int, Patch],
-    loans: Iterable[LoanRange] = (),
+    store: Store, rules: WalkRules, sinks: tuple[TableSink, ...], wrong: dict[int, Patch], restored: dict[int, Patch]
 ) -> Ground:
+    """Walk over what could be had again. What still lies where a broker cannot walk is not kept."""
     with store.with_log(restored_log(store, {**wrong, **restored})) as view:
         survey = survey_log(view, sinks, rules=rules)
-    return Ground(survey, lost_by_queue_entries(store, survey.regions), restored, list(loans))
+    closed = [(r.phy_offset, r.end_phy_offset) for r in (*survey.regions, *survey.tail)]
+    kept = {at: patch for at, patch in restored.items() if not any(low <= at < high for low, high in closed)}
+    return Ground(survey, lost_by_queue_entries(store, survey.regions), kept)
+
+
+def _repairs(store: Store, restored: dict[int, Patch], survey: LogSurvey) -> list[Repair]:
+    """Records whose head can be made good, in the regions and behind the log's end."""
+    regions = sorted([*survey.regions, *survey.tail], key=lambda region: region.phy_offset)
+    if not any(region.used_bytes for region in regions):
+        return []
+    known = lost_by_queue_entries(store, regions)
+    with store.with_log(restored_log(store, restored)) as view:
+        return [
+            repair
+            for number, region in enumerate(regions)
+            for repair in repairs_in(
+                view.log, region, known.get(number, []), is_tail=region.phy_offset >= survey.end_phy_offset
+            )
+        ]
 
 
 def _wrong_blanks(store: Store, survey: LogSurvey, known: dict[int, list[LostRecord]]) -> dict[int, Patch]:

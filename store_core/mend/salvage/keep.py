@@ -24,6 +24,7 @@ from store_core.mend.salvage.gaps import MOST_GAP_NUMBERS, Kept, QueueBounds, fi
 from store_core.mend.salvage.ground import read_ground
 from store_core.mend.salvage.mended import MendedLog, mended_log
 from store_core.mend.salvage.options import KeepOptions
+from store_core.mend.salvage.repair import Repair
 from store_core.mend.salvage.sibling import Siblings
 from store_core.mend.salvage.survey import LogSurvey, LostRecord, Region, WalkRules
 from store_core.storage.settings import Settings
@@ -41,6 +42,7 @@ class Salvage:
     nobody can name; ``given_up`` readable ones that had to go; ``unfilled`` numbers of queues that no message has any more;
     ``dead`` those of them that get a dead entry; ``kept`` got a tombstone although numbers are to be skipped.
     ``own_end_phy_offset``: where the log's last record ended before anything came from siblings.
+    ``repairs``: records whose head was damaged, and is made good.
     ``lowers_progress``: consumers' progress behind the queues' ends is set to these. ``property_crc``: new records carry one.
     """
 
@@ -59,6 +61,7 @@ class Salvage:
     property_crc: bool = False
     options: KeepOptions = field(default_factory=KeepOptions)
     own_end_phy_offset: int = 0
+    repairs: list[Repair] = field(default_factory=list)
     dead: list[tuple[QueueKey, int]] = field(default_factory=list)
     kept: list[Kept] = field(default_factory=list)
 
@@ -117,6 +120,7 @@ def salvage(
             property_crc=rules.property_crc,
             options=replace(options, loans=tuple(ground.loans)),
             own_end_phy_offset=ground.own_end_phy_offset,
+            repairs=ground.repairs,
             kept=closing.kept,
         )
         if not survey.last_phy_offset and not survey.messages:
@@ -188,9 +192,13 @@ class _Closing:
 
 
 def _merged(region: Region, by_entries: list[LostRecord]) -> list[LostRecord]:
-    """What a region lost, told by headers and by queue entries; a header knows more."""
-    headers = {lost.phy_offset: lost for lost in region.lost}
-    return [*region.lost, *(lost for lost in by_entries if lost.phy_offset not in headers)]
+    """What a region lost, told by headers and by queue entries; a header knows more, but for the tags code."""
+    entries = {lost.phy_offset: lost for lost in by_entries}
+    headers = {lost.phy_offset for lost in region.lost}
+    told = [
+        replace(h, tags_code=entries[h.phy_offset].tags_code) if h.phy_offset in entries else h for h in region.lost
+    ]
+    return [*told, *(lost for lost in by_entries if lost.phy_offset not in headers)]
 
 
 def _correct_own_offsets(store: Store, found: Salvage) -> None:

@@ -13,6 +13,9 @@ from store_core.mend.prediction.outcome import Outcome
 from store_core.mend.salvage.gaps import Kept
 from store_core.mend.salvage.keep import Salvage
 from store_core.mend.salvage.options import KeepOptions
+from store_core.mend.salvage.repair import Repair
+from store_core.mend.salvage.traces import index_traces, traced
+from store_core.storage.store import Store
 
 _MOST_NAMED: Final = 10
 _MENDED: Final = "The plan mends it."
@@ -32,7 +35,13 @@ _ADVICE: Final = {
 
 def notes_of(found: Salvage, after: Outcome, version: Version) -> tuple[str, ...]:
     """What a person should know about the plan's way to deal with what is lost."""
-    notes = (*_sibling_notes(found), _dead_note(found), _kept_note(found.kept), _open_note(found, after, version))
+    notes = (
+        *_sibling_notes(found),
+        _repair_note(found.repairs),
+        _dead_note(found),
+        _kept_note(found.kept),
+        _open_note(found, after, version),
+    )
     return tuple(note for note in notes if note)
 
 
@@ -69,6 +78,14 @@ def loans_of(options: KeepOptions) -> list[dict[str, Any]]:
     ]
 
 
+def lost_records_of(store: Store, found: Salvage) -> list[dict[str, Any]]:
+    """What is known of each lost record, for the command's document."""
+    if not found.lost and not found.unknown:
+        return []
+    regions = [*(fence.region for fence in found.fences), *found.survey.tail]
+    return traced(found.lost, index_traces(store, found.derivation.sizes, regions))
+
+
 def _sibling_notes(found: Salvage) -> list[str]:
     notes = []
     for taken in loans_of(found.options):
@@ -81,6 +98,14 @@ def _sibling_notes(found: Salvage) -> list[str]:
         behind = sum(r["records"] for r in taken["ranges"] if r["phy_offset"] >= found.own_end_phy_offset)
         notes.append(text + (f"; {behind} of them stand behind the last record of this store" if behind else ""))
     return notes
+
+
+def _repair_note(repairs: list[Repair]) -> str:
+    if not repairs:
+        return ""
+    named = [f"{r.topic}/{r.queue_id} {r.queue_offset} ({', '.join(r.fields)})" for r in repairs[:_MOST_NAMED]]
+    more = [f"and {len(repairs) - _MOST_NAMED} more"] if len(repairs) > _MOST_NAMED else []
+    return f"{_count(len(repairs), 'damaged head')} repaired, for all else of the record proves it: {', '.join([*named, *more])}"
 
 
 def _dead_note(found: Salvage) -> str:

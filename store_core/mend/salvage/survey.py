@@ -32,7 +32,7 @@ class LostRecord:
     """A record that was there and cannot be read any more, as far as it is known. ``keys`` are its user keys.
 
     ``batch_size`` messages from ``queue_offset`` on were in it. ``light_queues`` are the queues that its own list named,
-    with its number in each. ``is_readable``: it can be read, but the broker that is to open the store cannot walk over it.
+    with its number in each. ``tags_code`` is its queue entry's; ``unique_key`` and times are its head's. ``is_readable``: it can be read, but the broker that is to open the store cannot walk over it.
     """
 
     topic: str
@@ -44,6 +44,10 @@ class LostRecord:
     batch_size: int = 1
     light_queues: tuple[tuple[str, int], ...] = ()
     is_readable: bool = False
+    tags_code: int | None = None
+    unique_key: str | None = None
+    born_timestamp_ms: int | None = None
+    store_timestamp_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +309,7 @@ def _in_queue(table: FrameTable, row: int) -> bool:
 
 
 def _lost_record(table: FrameTable, row: int, *, is_readable: bool) -> LostRecord:
-    from store_core.codec.properties import KEYS, parse_properties, split_keys
+    from store_core.codec.properties import KEYS, UNIQ_KEY, parse_properties, split_keys
     from store_core.derive.dispatch import inner_batch_size, light_queues
 
     properties = parse_properties(table.properties(row))
@@ -319,4 +323,7 @@ def _lost_record(table: FrameTable, row: int, *, is_readable: bool) -> LostRecor
         batch_size=inner_batch_size(properties),
         light_queues=light_queues(properties),
         is_readable=is_readable,
+        unique_key=properties.get(UNIQ_KEY),
+        born_timestamp_ms=int(table.born_timestamp_ms[row]),
+        store_timestamp_ms=int(table.store_timestamp_ms[row]),
     )

@@ -1,0 +1,244 @@
+"""Damaged heads: repaired where everything is implied by something else, else a tombstone as ever."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from store_core.layout import paths, record
+from store_core.mend.applying.undo import undo
+from store_core.mend.recover import Recovery
+from tests import stores
+from tests.conftest import GoldenStore, differences
+from tests.damage import Damageable
+from tests.mend.recovering import Opener, apply_to, is_queued, log_bytes, places
+
+SettingsOf = Callable[[str], Path]
+DamageableOf = Callable[..., Damageable]
+NAMES: Final = (
+    "load-533",
+    "load-497",
+    "clean-430",
+    "clean-540",
+    "ipv6-533",
+    "propcrc-533",
+    "cqext-533",
+    "lmq-533",
+    "bcq-533",
+)
+# Fields of which every byte may be damaged alone; the lengths are found by their own names.
+FIELDS: Final = ("size_bytes", "magic", "body_length", "topic_length", "properties_length")
+
+
+def number_of(store: Damageable, *, part: int = 2) -> int:
+    messages = store.truth["messages"]
+    return next(
+        n
+        for n, m in enumerate(messages)
+        if n >= len(messages) // part
+        and m["bodyLength"] > 0
+        and m["queueId"] > 0
+        and m["queueOffset"] > 0
+        and m["sysFlag"] & 0xC == 0
+        and m["topic"] != "SCHEDULE_TOPIC_XXXX"
+        and "INNER_NUM" not in m["properties"]
+    )
+
+
+def field_at(store: Damageable, number: int, field: str) -> tuple[int, int]:
+    """Where a field of a record lies, and how long it is."""
+    message = store.message(number)
+    if field == "topic_length":
+        width = record.topic_length_layout(message["magic"]).size_bytes
+        return store.field_at(number, "topic") - width, width
+    if field == "properties_length":
+        width = record.PROPERTIES_LENGTH.size_bytes
+        return store.field_at(number, "properties") - width, width
+    layout = record.MIDDLE if field == "body_length" else record.HEAD
+    return store.field_at(number, field), layout.field(field).size_bytes
+
+
+def recovered(opener: Opener, store: Damageable, golden: Path) -> Recovery:
+    """Recovered to what stood before the damage, byte for byte, and undone again."""
+    before = stores.snapshot(store.root)
+    recovery = opener.recover(store.root)
+    assert recovery.lost == ()
+    applied = apply_to(recovery, store.root)
+    assert applied is not None
+    assert log_bytes(store.root) == log_bytes(golden)
+    assert opener.recover(store.root).plan.steps == ()
+    assert [f.code for f in opener.check(store.root) if f.severity != "info"] == []
+    assert opener.predict(store.root) == recovery.after.as_json()
+    undo(store.root, applied.undo_id, apply=True)
+    now = {path: entry for path, entry in stores.snapshot(store.root).items() if not path.startswith(".rmqctl")}
+    assert differences(before, now) == []
+    return recovery
+
+
+@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_single_field_is_implied_by_the_rest(
+    name: str, field: str, golden: GoldenStore, damageable: DamageableOf, settings_of: SettingsOf
+) -> None:
+    store = damageable(name)
+    number = number_of(store)
+    at, width = field_at(store, number, field)
+    was = store.read(at, width)
+    store.write(at, bytes(byte ^ 0x55 for byte in was))
+    recovery = recovered(Opener(settings_of(name), stores.truth(name)["written_by"]), store, golden(name))
+    (repair,) = recovery.repaired
+    message = store.message(number)
+    assert (repair["topic"], repair["queue_id"], repair["queue_offset"], repair["phy_offset"], repair["fields"]) == (
+        message["topic"], message["queueId"], message["queueOffset"], message["phyOffset"], [field],
+    )  # fmt: skip
+    assert any("repaired" in note for note in recovery.notes)
+
+
+WIPED: Final = {
+    "size and magic": (0, 8),
+    "magic and queue": (4, 8),
+    "the number and the place": (20, 36),
+}
+
+
+@pytest.mark.parametrize("wiped", WIPED)
+def test_several_implied_fields_side_by_side(
+    wiped: str, golden: GoldenStore, damageable: DamageableOf, settings_of: SettingsOf
+) -> None:
+    store = damageable("load-533")
+    number = number_of(store)
+    low, high = WIPED[wiped]
+    at = store.message(number)["phyOffset"]
+    store.zero(at + low, high - low)
+    if low > 8:  # so far the record is well-formed
+        store.zero(at, 4)
+        # Between both lies the user's flag, which nothing vouches for.
+        recovery = Opener(settings_of("load-533"), "5.3.3").recover(store.root)
+        assert (recovery.repaired, len(places(recovery.lost))) == ((), 1)
+        return
+    recovered(Opener(settings_of("load-533"), "5.3.3"), store, golden("load-533"))
+
+
+def test_a_property_crc_vouches_for_all_between(
+    golden: GoldenStore, damageable: DamageableOf, settings_of: SettingsOf
+) -> None:
+    store = damageable("propcrc-533")
+    number = number_of(store)
+    at = store.message(number)["phyOffset"]
+    store.zero(at, 4)
+    store.zero(at + 20, 16)
+    recovered(Opener(settings_of("propcrc-533"), "5.3.3"), store, golden("propcrc-533"))
+
+
+def test_a_checksum_is_repaired_only_by_a_property_crc(
+    golden: GoldenStore, damageable: DamageableOf, settings_of: SettingsOf
+) -> None:
+    store = damageable("propcrc-533")
+    store.flip(number_of(store), "body_crc", mask=0x40)
+    recovery = recovered(Opener(settings_of("propcrc-533"), "5.3.3"), store, golden("propcrc-533"))
+    assert [repair["fields"] for repair in recovery.repaired] == [["body_crc"]]
+    plain = damageable("load-533")
+    plain.flip(number_of(plain), "body_crc", mask=0x40)
+    assert Opener(settings_of("load-533"), "5.3.3").recover(plain.root).repaired == ()
+
+
+def test_records_without_a_queue_entry_prove_themselves(
+    golden: GoldenStore, damageable: DamageableOf, settings_of: SettingsOf
+) -> None:
+    """The queues are gone: place, lengths and the body's checksum are enough for size and magic, not for a length."""
+    store = damageable("load-533")
+    shutil.rmtree(store.root / paths.CONSUMEQUEUE)
+    number = number_of(store)
+    store.zero(store.message(number)["phyOffset"], 8)
+    recovery = recovered(Opener(settings_of("load-533"), "5.3.3"), store, golden("load-533"))
+    assert [repair["fields"] for repair in recovery.repaired] == [["size_bytes", "magic"]]
+    at, _ = field_at(store, number, "topic_length")
+    store.flip_at(at)
+    assert Opener(settings_of("load-533"), "5.3.3").recover(store.root).repaired == ()
+
+
+def test_several_records_one_behind_the_other(
+    golden: GoldenStore, damageable: DamageableOf, settings_of: SettingsOf
+) -> None:
+    store = damageable("load-533")
+    number = number_of(store)
+    for n in range(number, number + 5):
+        store.flip(n, "magic", mask=0xFF)
+    recovery = recovered(Opener(settings_of("load-533"), "5.3.3"), store, golden("load-533"))
+    assert len(recovery.repaired) == 5
+
+
+def test_the_last_record_of_the_log(golden: GoldenStore, damageable: DamageableOf, settings_of: SettingsOf) -> None:
+    store = damageable("load-533")
+    last = len(store.truth["messages"]) - 1
+    assert is_queued(store.message(last))
+    store.flip(last, "size_bytes", byte=3)
+    recovery = recovered(Opener(settings_of("load-533"), "5.3.3"), store, golden("load-533"))
+    assert len(recovery.repaired) == 1
+
+
+def _body(store: Damageable, number: int) -> None:
+    store.flip(number, "body")
+
+
+def _entry(store: Damageable, number: int) -> None:
+    message = store.message(number)
+    path, at = store.queue_file(message["topic"], message["queueId"], message["queueOffset"])
+    data = bytearray(path.read_bytes())
+    data[at + 19] ^= 1  # the tags code's last byte
+    path.write_bytes(bytes(data))
+
+
+def _time(store: Damageable, number: int) -> None:
+    store.set_field(number, "store_timestamp_ms", 1)
+
+
+@pytest.mark.parametrize("also", [_body, _entry, _time])
+def test_what_does_not_fit_is_not_repaired(
+    also: Callable[[Damageable, int], None], damageable: DamageableOf, settings_of: SettingsOf
+) -> None:
+    store = damageable("load-533")
+    number = number_of(store)
+    message: dict[str, Any] = store.message(number)
+    store.flip(number, "size_bytes", byte=2)
+    also(store, number)
+    opener = Opener(settings_of("load-533"), "5.3.3")
+    recovery = opener.recover(store.root)
+    assert recovery.repaired == ()
+    assert places(recovery.lost) == {(message["topic"], message["queueId"], message["queueOffset"])}
+    apply_to(recovery, store.root)
+    assert opener.recover(store.root).plan.steps == ()
+
+
+@pytest.mark.parametrize("byte", range(91))
+def test_every_byte_of_a_head_in_turn(
+    byte: int, golden: GoldenStore, damageable: DamageableOf, settings_of: SettingsOf
+) -> None:
+    """Whatever byte is damaged: the record comes back as it was, or is lost, or is readable with that byte, as brokers read it."""
+    store = damageable("clean-533")
+    number = number_of(store)
+    message = store.message(number)
+    at = store.flip_at(message["phyOffset"] + byte, 0x81)
+    damaged = store.read(message["phyOffset"], message["storeSize"])
+    opener = Opener(settings_of("clean-533"), "5.3.3")
+    recovery = opener.recover(store.root)
+    apply_to(recovery, store.root)
+    now = store.read(message["phyOffset"], message["storeSize"])
+    was = bytes([damaged[byte] ^ 0x81])
+    place = (message["topic"], message["queueId"], message["queueOffset"])
+    original = damaged[:byte] + was + damaged[byte + 1 :]
+    assert at == message["phyOffset"] + byte
+    start, width = field_at(store, number, "queue_id")
+    if start <= at < start + width:  # well-formed, and the only thing that is told wrong: nobody sees it as damage
+        assert now == damaged
+    elif place in places(recovery.lost):
+        assert now not in (original, damaged)
+        assert recovery.repaired == ()
+    else:
+        assert now in (original, damaged)
+        assert bool(recovery.repaired) <= (now == original)
+    assert opener.recover(store.root).plan.steps == ()
