@@ -95,9 +95,13 @@ class FileCache:
             return None if error.errno == errno.ENXIO else at
 
     def close(self) -> None:
+        """Close all; a later read opens anew."""
         self._last = None, -1
         while self._open:
             os.close(self._open.popitem()[1])
+
+    def __del__(self) -> None:
+        self.close()  # views of a log (overlays, logs of several folders) have caches that nobody else knows
 
 
 def unreadable(path: Path, error: OSError, at: int | None = None, size_bytes: int | None = None) -> FailedError:
