@@ -18,7 +18,7 @@ _SOURCES: Final = Path(__file__).parent / "java"
 # The tests' JVM is made to start quickly; a broker is made to run quickly.
 _AS_A_BROKER: Final = ("-XX:TieredStopAtLevel=4", "-XX:-UseSerialGC", "-XX:+UseG1GC", "-XX:MaxDirectMemorySize=2g")
 _HEAP: Final = "2g"
-_LONGEST_MAKING_SECONDS: Final = 3600
+_LONGEST_RUN_SECONDS: Final = 3600
 
 
 def is_available() -> bool:
@@ -32,38 +32,30 @@ def is_available() -> bool:
 
 def make(root: Path, *, log_bytes: int, body_bytes: int, topics: int, queues: int, keys: int) -> int:
     """Let the real store code fill a new store; gives the number of messages. Raises RuntimeError where it fails."""
-    with tempfile.TemporaryDirectory(prefix="rmqctl-maker-") as home:
-        numbers = (log_bytes, body_bytes, topics, queues, keys)
-        command = [*_java(Path(home)), "Maker", str(root), str(_properties(Path(home))), *map(str, numbers)]
-        done = subprocess.run(
-            command,
-            env=oracle.java_environment(Path(home)),
-            capture_output=True,
-            text=True,
-            timeout=_LONGEST_MAKING_SECONDS,
-            check=False,
-        )
-        made = [line.split() for line in done.stdout.splitlines() if line.startswith("made ")]
-        if not made:
-            raise RuntimeError(f"the broker's store code made no store: {(done.stdout + done.stderr)[-2000:]}")
-        return int(made[0][1])
+    return int(_told("made ", "Maker", root, log_bytes, body_bytes, topics, queues, keys))
 
 
 def recover(root: Path) -> float:
     """Seconds that a broker takes to load a store and to build what follows from its log, in a JVM that has just started."""
-    with tempfile.TemporaryDirectory(prefix="rmqctl-recovery-") as home:
+    return float(_told("recovered ", "Recovery", root))
+
+
+def _told(start: str, main: str, root: Path, *numbers: int) -> str:
+    """The word behind ``start`` of the line in which one of our Java programs tells its result."""
+    with tempfile.TemporaryDirectory(prefix="rmqctl-benchmark-") as folder:
+        home = Path(folder)
         done = subprocess.run(
-            [*_java(Path(home)), "Recovery", str(root), str(_properties(Path(home)))],
-            env=oracle.java_environment(Path(home)),
+            [*_java(home), main, str(root), str(_properties(home)), *map(str, numbers)],
+            env=oracle.java_environment(home),
             capture_output=True,
             text=True,
-            timeout=_LONGEST_MAKING_SECONDS,
+            timeout=_LONGEST_RUN_SECONDS,
             check=False,
         )
-    told = [line.split() for line in done.stdout.splitlines() if line.startswith("recovered ")]
+    told = [line.removeprefix(start).split() for line in done.stdout.splitlines() if line.startswith(start)]
     if not told:
-        raise RuntimeError(f"the broker's store code recovered nothing: {(done.stdout + done.stderr)[-2000:]}")
-    return float(told[0][1])
+        raise RuntimeError(f"the broker's store code told nothing: {(done.stdout + done.stderr)[-2000:]}")
+    return told[0][0]
 
 
 class Contestant:
