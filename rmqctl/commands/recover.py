@@ -95,12 +95,13 @@ def recover(
         with ctx.open_store() as store:
             if predict:
                 return _predict(ctx, store, version, report)
+            from store_core.mend.recover import WALKS
             from store_core.mend.recover import recover as plan_recovery
             from store_core.mend.salvage.options import KeepOptions
 
             siblings = tuple(path.expanduser().absolute() for path in sibling or ())
             options = KeepOptions(gaps, not no_fill, siblings)  # type: ignore[arg-type]  # checked there
-            with ctx.progress("scan", store.log.size_bytes) as bar:
+            with ctx.progress("scan", WALKS * store.log.size_bytes) as bar:
                 recovery = plan_recovery(store, policy, version, options, on_progress=bar)  # type: ignore[arg-type]  # checked there
             losses = told_losses(ctx, store, recovery, report)
         document = {"store": str(settings.root), **recovery.as_json()}

@@ -31,10 +31,12 @@ from store_core.mend.salvage.salvage_plan import (
     small_files,
     store_of,
 )
+from store_core.scan.walks import Walks
 from store_core.storage.store import Store
 
 Policy = Literal["keep", "broker", "strict"]
 POLICIES: Final[tuple[Policy, ...]] = ("keep", "broker", "strict")
+WALKS: Final = 4  # over the log: what a broker would do, what it holds, what follows from it, what is wrong with it
 _BROKER_BUILDER: Final = "as-broker"
 
 
@@ -88,8 +90,8 @@ def recover(
 ) -> Recovery:
     """Work out prediction and plan. Reads only; scratch files go to the system's folder for them.
 
-    Raises UsageError for an unknown policy or options that are not its own, FailedError where the store cannot be read, or where policy ``broker`` is
-    asked for and the broker would not start.
+    ``on_progress`` is told the bytes walked in all WALKS. Raises UsageError for an unknown policy or options that are not its
+    own, FailedError where the store cannot be read, or where policy ``broker`` is asked for and the broker would not start.
     """
     if policy not in POLICIES:
         raise UsageError(f"unknown policy {policy!r}", to_do=f"one of {', '.join(POLICIES)}")
@@ -98,11 +100,12 @@ def recover(
         raise UsageError("policy broker closes no holes", to_do="use --policy keep with these options")
     refuse_foreign_store(store)
     last_exit: Literal["clean", "crash"] = "crash" if store.aborted else "clean"
-    prediction = predict(store, version, on_progress=on_progress)
+    walks = Walks(on_progress, store.log.size_bytes)
+    prediction = predict(store, version, on_progress=walks.next())
     if policy == "broker":
-        return _as_broker(store, prediction, last_exit)
+        return _as_broker(store, prediction, last_exit, walks)
     rules = walk_rules(store.settings, prediction.assumed)
-    with salvage(store, rules, options, on_progress=on_progress) as found:
+    with salvage(store, rules, options, on_progress=walks.next(), on_derived=walks.next()) as found:
         arguments = {**settings_arguments(store.settings), "version": str(prediction.assumed)}
         built = Built(BUILDER, {**arguments, **({"keep": kept} if (kept := found.options.as_arguments()) else {})})
         plan = replace(salvage_plan(store, found, built), policy=policy)
@@ -113,7 +116,7 @@ def recover(
             plan,
             after,
             tuple(lost_runs(found.lost, found.unknown)),
-            in_recover(_findings(store, (*found.findings, *found.derivation.findings)), plan, options),
+            in_recover(_findings(store, (*found.findings, *found.derivation.findings), walks), plan, options),
             tuple(lost_runs(found.given_up)),
             notes_of(found, after, prediction.assumed),
             found.survey.kept_messages,
@@ -123,7 +126,7 @@ def recover(
         )
 
 
-def _as_broker(store: Store, prediction: Prediction, last_exit: Literal["clean", "crash"]) -> Recovery:
+def _as_broker(store: Store, prediction: Prediction, last_exit: Literal["clean", "crash"], walks: Walks) -> Recovery:
     with broker_result(store, behaviour_of(prediction.assumed)) as result:
         found = Salvage(result.survey, [], result.mended, result.derivation, lowers_progress=False)
         found.queue_changes, found.index_changes = result.queue_changes, result.index_changes
@@ -131,17 +134,17 @@ def _as_broker(store: Store, prediction: Prediction, last_exit: Literal["clean",
         plan = replace(salvage_plan(store, found, Built(_BROKER_BUILDER, arguments)), policy="broker")
         after = _after(store, prediction.assumed, found)
         lost = prediction.outcome.lost
-        findings = in_recover(_findings(store, result.derivation.findings), plan)
+        findings = in_recover(_findings(store, result.derivation.findings, walks), plan)
         kept = result.survey.kept_messages
         return Recovery(last_exit, prediction, plan, after, lost, findings, kept_messages=kept)
 
 
-def _findings(store: Store, assumed: Iterable[Finding]) -> tuple[Finding, ...]:
+def _findings(store: Store, assumed: Iterable[Finding], walks: Walks) -> tuple[Finding, ...]:
     """What is wrong with the store as it is, which the plan's steps answer, and what had to be assumed."""
     assumed = tuple(assumed)
     if any(found.code == "S007" for found in assumed):
         return assumed  # without a log everything else is wrong as well, and its advice would mislead
-    checked = check_store(store).findings
+    checked = check_store(store, on_progress=walks.next()).findings
     return (*checked, *(found for found in assumed if found.code not in {known.code for known in checked}))
 
 

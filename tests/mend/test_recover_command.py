@@ -9,6 +9,8 @@ import pytest
 
 from store_core.codec.hosts import host_bytes
 from store_core.codec.record import encode_record
+from store_core.mend.recover import WALKS, recover
+from store_core.storage.store import Store
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore
 from tests.damage import Damageable
@@ -140,3 +142,12 @@ def test_what_is_known_of_a_lost_record(sample: Path, golden: GoldenStore) -> No
     store.zero(message["phyOffset"], message["storeSize"])
     (wiped,) = call("recover", "-s", sample, "-o", "json").json["lost_records"]
     assert (wiped["unique_key"], wiped["tags_code"], wiped["index"]) == (None, known["tags_code"], known["index"])
+
+
+def test_progress_counts_every_walk(sample: Path) -> None:
+    told: list[int] = []
+    with Store.open(sample) as store:
+        recover(store, on_progress=told.append)
+        whole = store.log.size_bytes
+    assert told == sorted(told)
+    assert (WALKS - 1) * whole < told[-1] <= WALKS * whole

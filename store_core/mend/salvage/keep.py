@@ -94,10 +94,11 @@ def salvage(
     options: KeepOptions | None = None,
     *,
     on_progress: Progress | None = None,
+    on_derived: Progress | None = None,
 ) -> Iterator[Salvage]:
     """Work out how everything readable is kept; nothing is written but scratch files, which vanish at the end.
 
-    Raises FailedError where the store cannot be read or there is no room for scratch files.
+    ``on_progress`` is told of the walk over the log as it is, ``on_derived`` of that over the log as it will be. Raises FailedError where the store cannot be read or there is no room for scratch files.
     """
     rules, options = rules or WalkRules(), options or KeepOptions()
     bounds = QueueBounds()
@@ -111,7 +112,9 @@ def salvage(
         mended = mended_log(store, fences, survey.end_phy_offset, restored=ground.restored)
         scratch = stack.enter_context(TemporaryDirectory(prefix="rmqctl-"))
         view = stack.enter_context(store.with_log(mended.log))
-        derivation = stack.enter_context(Derivation(store, view, Path(scratch), batch_topics=batch_topics_of(store)))
+        derivation = stack.enter_context(
+            Derivation(store, view, Path(scratch), batch_topics=batch_topics_of(store), on_progress=on_derived)
+        )
         found = Salvage(
             survey,
             fences,
