@@ -280,19 +280,26 @@ def _holding(segments: list[Segment], phy_offset: int) -> Segment | None:
 def _dispatch_segment(
     store: Store, segment: Segment, at: int, readable: int, rules: LogRules, dispatcher: Dispatcher, result: LogRecovery
 ) -> int:
-    """One segment from ``at`` on; gives where dispatch goes on. One bad record hides the rest of the segment."""
+    """One segment from ``at`` on; gives where dispatch goes on. One bad record hides the rest of the segment.
+
+    A record whose parts do not add up counts with the size it claims, while the broker reads on where the parts end and
+    still skips all that it has not counted as read: it may go on in the next segment, between two records.
+    """
+    place, claimed, consumed = at, 0, 0
     while True:
-        walk = SegmentWalk(store.log, segment, rules.walk(check_crc=False), at, readable)
+        walk = SegmentWalk(store.log, segment, rules.walk(check_crc=False), place, readable)
         for table in walk:
             dispatcher.dispatch(table, knows_delays=True)
-        verdict = walk.stopped.verdict
-        if verdict is Verdict.BLANK:
-            return segment.end_phy_offset
-        if verdict is Verdict.MISMATCH and walk.stopped.consumed_bytes:
-            at = walk.end + walk.stopped.consumed_bytes  # the broker reads on where the parts end
-            continue
-        if verdict is Verdict.OUT_OF_MEMORY:
-            result.refusal = f"dispatch dies of OutOfMemoryError at {walk.end}, and start waits for it for ever"
-        elif walk.end < readable and not rules.is_master:
-            result.refusal = f"dispatch waits at {walk.end} for a record that it can read, and start for dispatch"
-        return readable
+        stopped = walk.stopped
+        if stopped.verdict is not Verdict.MISMATCH or not stopped.consumed_bytes:
+            break
+        place = walk.end + stopped.consumed_bytes
+        claimed, consumed = claimed + stopped.size_bytes, consumed + stopped.consumed_bytes
+    if stopped.verdict is Verdict.BLANK:
+        counted = walk.end - consumed + claimed
+        return counted - counted % segment.size_bytes + segment.size_bytes
+    if stopped.verdict is Verdict.OUT_OF_MEMORY:
+        result.refusal = f"dispatch dies of OutOfMemoryError at {walk.end}, and start waits for it for ever"
+    elif walk.end < readable and not rules.is_master:
+        result.refusal = f"dispatch waits at {walk.end} for a record that it can read, and start for dispatch"
+    return readable + claimed

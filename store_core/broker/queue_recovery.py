@@ -227,6 +227,7 @@ class QueueState:
             )
         if not len(phy_offset):
             return
+        self._open_next_file()
         rising = len(queue_offset) == 1 or bool((np.diff(queue_offset) > 0).all())
         if not rising or (queue_offset[0] == 0 and self.max_offset):
             self._put_singly(phy_offset, size_bytes, tags_code, queue_offset)
@@ -245,11 +246,18 @@ class QueueState:
             if end <= self.end_phy_offset:
                 continue
             number = int(queue_offset[row])
+            self._open_next_file()
             self._make_first_file(number)
             if number and number < self.max_offset:
                 continue
             one = slice(row, row + 1)
             self._append(phy_offset[one], size_bytes[one], tags_code[one], queue_offset[one])
+
+    def _open_next_file(self) -> None:
+        """A broker makes the next file before it looks whether the message is to be dropped; then the file stays empty."""
+        if self.starts and self._in_last_file >= self.file_size_bytes:
+            self.starts.append(self.starts[-1] + self.file_size_bytes)
+            self._in_last_file = 0
 
     def _make_first_file(self, queue_offset: int) -> None:
         """A queue without files begins with the file that holds its first message, filled up to it (7.3)."""
@@ -288,14 +296,20 @@ class QueueState:
 
     # -- min offset (11.3) ---------------------------------------------------------------------------------------
 
-    def correct_min(self, log_min_phy_offset: int) -> None:
-        """Move the min to the first entry that the log still has, the way the release looks for it."""
+    def correct_min(self, log_min_phy_offset: int) -> str:
+        """Move the min to the first entry that the log still has, the way the release looks for it; why that fails, or ""."""
         if not self.starts:
-            return
+            return ""
         if self._behaviour.min_offset_search is MinOffsetSearch.LINEAR:
             self._correct_min_linear(log_min_phy_offset)
-        else:
+        elif self.min_position < self.end:
+            if not self._in_last_file:
+                return (
+                    f"the newest file of queue {self.key.topic}-{self.key.queue_id} is left without an entry, and the broker"
+                    " looks for the one in front of it in that file (IllegalArgumentException: newPosition < 0)"
+                )
             self._correct_min_binary(log_min_phy_offset)
+        return ""
 
     def _first_file_end(self) -> int:
         return self.end if len(self.starts) == 1 else self.starts[0] + self.file_size_bytes
@@ -308,9 +322,7 @@ class QueueState:
 
     def _correct_min_binary(self, log_min: int) -> None:
         size = self.entry_size_bytes
-        if self.min_position >= self.end:
-            return
-        if self._in_last_file and self.entries(self.end - size, self.end)["phy_offset"][0] < log_min:
+        if self.entries(self.end - size, self.end)["phy_offset"][0] < log_min:
             self.min_position = self.end  # nothing is left, but the numbering goes on
             return
         start = self.starts[0]
@@ -387,11 +399,12 @@ class BatchQueueState(QueueState):
             self.end_phy_offset = int(entry["phy_offset"][0])
         self._recovered()
 
-    def correct_min(self, log_min_phy_offset: int) -> None:
+    def correct_min(self, log_min_phy_offset: int) -> str:
         self._recovered()
         if not self.starts:
-            return
+            return ""
         for entry in self.entries(self.starts[0], self._first_file_end()):
             if entry["phy_offset"] >= log_min_phy_offset:
                 break
             self._min_offset = int(entry["queue_offset"]) + int(entry["batch_size"])
+        return ""

@@ -66,16 +66,19 @@ def start_broker(
     rules = LogRules.of(store, behaviour)
     log = recover_log(store, loaded, rules, dispatcher, on_table=on_table, on_progress=on_progress)
     if not log.refusal:
-        _correct_min(dispatcher, log)
-        if rules.catches_up:
-            catch_up(store, log, rules, dispatcher)
-            _correct_min(dispatcher, log)
+        log.refusal = _correct_min(dispatcher, log)
+    if not log.refusal and rules.catches_up:
+        catch_up(store, log, rules, dispatcher)
+        log.refusal = log.refusal or _correct_min(dispatcher, log)
     return Start(behaviour, log.refusal, loaded, log, dispatcher)
 
 
-def _correct_min(dispatcher: Dispatcher, log: LogRecovery) -> None:
+def _correct_min(dispatcher: Dispatcher, log: LogRecovery) -> str:
+    """Find every queue's min; why a queue ends it, or ""."""
     for state in (*dispatcher.queues.values(), *dispatcher.batch_queues.values()):
-        state.correct_min(log.min_phy_offset)
+        if refusal := state.correct_min(log.min_phy_offset):
+            return refusal
+    return ""
 
 
 def _dispatcher(store: Store, behaviour: Behaviour, loaded: Loaded) -> Dispatcher:

@@ -85,31 +85,32 @@ def outcome_of(store: Store, behaviour: Behaviour, *, on_progress: Progress | No
     """The outcome for releases that behave so, and notes about what it depends on besides."""
     hunt = GhostHunt(store)
     start = start_broker(store, behaviour, on_table=hunt.look_at, on_progress=on_progress)
+    return outcome_of_start(store, start, hunt), start.log.notes
+
+
+def outcome_of_start(store: Store, start: Start, hunt: GhostHunt) -> Outcome:
+    """The outcome of a start that was played through while ``hunt`` looked on."""
     recovery = "abnormal" if store.aborted else "normal"
     if start.refusal:
-        first = start.log.first_file_scanned
-        return Outcome(False, start.refusal, recovery, first), start.log.notes
+        return Outcome(False, start.refusal, recovery, start.log.first_file_scanned)
     book = losses(store, start)
     index = start.loaded.index
-    return (
-        Outcome(
-            starts=True,
-            recovery=recovery,
-            first_file_scanned=start.log.first_file_scanned,
-            max_phy_offset=start.log.max_phy_offset,
-            min_phy_offset=start.log.min_phy_offset,
-            commitlog_files=tuple(segment.name for segment in start.log.segments),
-            deleted_commitlog_files=(*start.log.deleted, *start.loaded.deleted_segments),
-            index_files=tuple(file.name for file in index.files if file.name is not None),
-            deleted_index_files=tuple(index.deleted),
-            index_rebuilt=index.entries_added > 0,
-            queues=_spans(start),
-            lost_messages=book.messages,
-            lost=book.runs(),
-            delivered_early=_delivered_early(store, start),
-            ghosts=hunt.found(start),
-        ),
-        start.log.notes,
+    return Outcome(
+        starts=True,
+        recovery=recovery,
+        first_file_scanned=start.log.first_file_scanned,
+        max_phy_offset=start.log.max_phy_offset,
+        min_phy_offset=start.log.min_phy_offset,
+        commitlog_files=tuple(segment.name for segment in start.log.segments),
+        deleted_commitlog_files=(*start.log.deleted, *start.loaded.deleted_segments),
+        index_files=tuple(file.name for file in index.files if file.name is not None),
+        deleted_index_files=tuple(index.deleted),
+        index_rebuilt=index.entries_added > 0,
+        queues=_spans(start),
+        lost_messages=book.messages,
+        lost=book.runs(),
+        delivered_early=_delivered_early(store, start),
+        ghosts=hunt.found(start),
     )
 
 
