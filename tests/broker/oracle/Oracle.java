@@ -14,10 +14,11 @@ import org.apache.rocketmq.store.DefaultMessageStore;
 
 /**
  * Opens a store with the real code of the release on the class path and tells what became of it:
- * Oracle ROOT PROPERTIES REQUESTS ANSWER. ROOT is changed, as a broker would change it.
+ * Oracle ROOT PROPERTIES REQUESTS ANSWER. ROOT is changed, as a broker would change it. For many stores in one JVM: Oracles.
  *
  * System properties: ha.port, start.millis (how long start() may take; 0: do not start), entries and messages (true: list them),
- * stop (false: no shutdown).
+ * walk (false: do not check every record), served (true: read every queue as a consumer does), deliver (false: no delayed message is
+ * delivered), stop (false: no shutdown).
  */
 public final class Oracle {
     private static final long DISPATCH_MILLIS = 10_000;
@@ -26,28 +27,56 @@ public final class Oracle {
     private final String root;
     private final boolean entries = Boolean.getBoolean("entries");
     private final boolean messages = Boolean.getBoolean("messages");
+    private final boolean walks = isOn("walk");
+    private final boolean serves = Boolean.getBoolean("served");
+    private final boolean delivers = isOn("deliver");
+    private final boolean stops = isOn("stop");
     private final Map<String, Object> answer = new LinkedHashMap<>();
     private DefaultMessageStore store;
 
-    private Oracle(String root) {
+    Oracle(String root) {
         this.root = root;
     }
 
     public static void main(String[] arguments) throws Exception {
+        List<String> requests = Files.readAllLines(Paths.get(arguments[2]), StandardCharsets.UTF_8);
+        new Oracle(arguments[0]).tell(properties(arguments[1]), requests, arguments[3]);
+        Runtime.getRuntime().halt(0); // a real store leaves threads behind
+    }
+
+    static Properties properties(String path) throws Exception {
         Properties properties = new Properties();
-        try (InputStream in = new FileInputStream(arguments[1])) {
+        try (InputStream in = new FileInputStream(path)) {
             properties.load(in);
         }
-        List<String> requests = Files.readAllLines(Paths.get(arguments[2]), StandardCharsets.UTF_8);
-        Oracle oracle = new Oracle(arguments[0]);
+        return properties;
+    }
+
+    private static boolean isOn(String option) {
+        return Boolean.parseBoolean(System.getProperty(option, "true"));
+    }
+
+    /** Opens the store, asks it, and writes the answer to a file. */
+    void tell(Properties properties, List<String> requests, String path) throws Exception {
         try {
-            oracle.run(properties, requests);
+            run(properties, requests);
         } catch (Throwable e) {
-            oracle.answer.put("fatal", Reflect.chain(e));
+            answer.put("fatal", Reflect.chain(e));
             e.printStackTrace();
         }
-        Files.write(Paths.get(arguments[3]), Json.write(oracle.answer).getBytes(StandardCharsets.UTF_8));
-        Runtime.getRuntime().halt(0); // a real store leaves threads behind
+        Files.write(Paths.get(path), Json.write(answer).getBytes(StandardCharsets.UTF_8));
+    }
+
+    /** Ends the store's threads, as far as they will; what is left of its files does not matter any more. */
+    void drop() {
+        try {
+            if (store != null) {
+                store.shutdown();
+            }
+        } catch (Throwable e) {
+            System.err.println("shutdown: " + Reflect.chain(e));
+        }
+        store = null;
     }
 
     private void run(Properties properties, List<String> requests) throws Exception {
@@ -60,16 +89,9 @@ public final class Oracle {
             return;
         }
         Map<String, Object> afterLoad = State.of(store, entries);
-        LogWalk walk = new LogWalk(store, messages);
-        afterLoad.put("log", walk.walk(root, store.getMaxPhyOffset()));
-        StringBuilder lines = new StringBuilder();
-        for (long phyOffset : walk.phyOffsets) {
-            lines.append(phyOffset).append('\n');
-        }
-        afterLoad.put("phyOffsetsSha256", Messages.sha256(lines.toString().getBytes()));
         answer.put("afterLoad", afterLoad);
-        if (messages) {
-            answer.put("messages", walk.messages);
+        if (walks) {
+            walk(afterLoad);
         }
         long startMillis = Long.getLong("start.millis", 12_000L);
         if (startMillis > 0) {
@@ -77,10 +99,25 @@ public final class Oracle {
         }
     }
 
+    private void walk(Map<String, Object> afterLoad) throws Exception {
+        LogWalk walk = new LogWalk(store, messages);
+        afterLoad.put("log", walk.walk(root, store.getMaxPhyOffset()));
+        StringBuilder lines = new StringBuilder();
+        for (long phyOffset : walk.phyOffsets) {
+            lines.append(phyOffset).append('\n');
+        }
+        afterLoad.put("phyOffsetsSha256", Messages.sha256(lines.toString().getBytes()));
+        if (messages) {
+            answer.put("messages", walk.messages);
+        }
+    }
+
     private boolean load(Properties properties) {
         try {
             store = RealStore.open(root, properties, Integer.getInteger("ha.port"));
-            answer.put("asFound", new LogWalk(store, false).walk(root, -1));
+            if (walks) {
+                answer.put("asFound", new LogWalk(store, false).walk(root, -1));
+            }
             boolean ok = store.load();
             answer.put("load", Json.object("ok", ok));
             return ok;
@@ -93,6 +130,9 @@ public final class Oracle {
     private void start(long startMillis, List<String> requests) throws Exception {
         Map<String, Object> result = new LinkedHashMap<>();
         answer.put("afterStart", result);
+        if (!delivers) {
+            RealStore.holdDelayed(store);
+        }
         Throwable[] thrown = new Throwable[1];
         boolean returned = within(startMillis, () -> {
             try {
@@ -113,12 +153,16 @@ public final class Oracle {
         if (!started) {
             return;
         }
+        if (serves) {
+            result.put("filesAfterStart", State.names(root));
+            Queues.serve(store, (List<?>) result.get("queues"));
+        }
         List<Object> answers = new ArrayList<>();
         for (String request : requests) {
             answers.add(Requests.answer(store, request));
         }
         answer.put("answers", answers);
-        if (!Boolean.parseBoolean(System.getProperty("stop", "true"))) {
+        if (!stops) {
             return;
         }
         result.put("shutdownReturned", within(SHUTDOWN_MILLIS, store::shutdown));

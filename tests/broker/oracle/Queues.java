@@ -8,12 +8,14 @@ import java.util.Map;
 import java.util.TreeMap;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.store.DefaultMessageStore;
+import org.apache.rocketmq.store.GetMessageResult;
 import org.apache.rocketmq.store.SelectMappedBufferResult;
 
 /** Every queue of an open store: its bounds, its entries, and whether each leads to the right message. */
 final class Queues {
     private static final int MAX_MESSAGE = 8 << 20;
     private static final int ENTRY = 20;
+    private static final int PULLED = 32;
 
     private Queues() {
     }
@@ -28,6 +30,38 @@ final class Queues {
             }
         }
         return result;
+    }
+
+    /** Adds to each queue's state what a consumer gets that goes from its min to its max: log offset and size of all that is served. */
+    @SuppressWarnings("unchecked")
+    static void serve(DefaultMessageStore store, List<?> queues) throws Exception {
+        for (Object each : queues) {
+            Map<String, Object> queue = (Map<String, Object>) each;
+            List<long[]> served = new ArrayList<>();
+            String topic = (String) queue.get("topic");
+            int queueId = (Integer) queue.get("queueId");
+            long max = (Long) queue.get("max");
+            for (long at = Math.max(0, (Long) queue.get("min")); at < max;) {
+                at = Math.max(at + 1, pull(store, topic, queueId, at, served));
+            }
+            queue.put("served", served);
+        }
+    }
+
+    /** One pull; gives where the consumer goes on, or -1 where the pull fails. */
+    private static long pull(DefaultMessageStore store, String topic, int queueId, long at, List<long[]> served) throws Exception {
+        GetMessageResult found;
+        try {
+            found = store.getMessage("oracle", topic, queueId, at, PULLED, null);
+        } catch (RuntimeException e) {
+            return -1;
+        }
+        for (SelectMappedBufferResult part : found.getMessageMapedList()) {
+            served.add(new long[] {part.getStartOffset(), part.getSize()});
+        }
+        long next = found.getNextBeginOffset();
+        found.release();
+        return next;
     }
 
     private static Map<String, Object> one(DefaultMessageStore store, String topic, int queueId, Object queue, boolean withEntries) throws Exception {

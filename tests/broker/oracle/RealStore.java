@@ -9,6 +9,7 @@ import java.util.Map;
 import java.util.Properties;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentMap;
+import java.util.concurrent.atomic.AtomicBoolean;
 import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.common.TopicConfig;
@@ -25,6 +26,8 @@ final class RealStore {
 
     private RealStore() {
     }
+
+    private static Object sharedStatistics; // it has threads of its own, and knows nothing of a store
 
     static DefaultMessageStore open(String root, Properties properties, int haPort) throws Exception {
         MessageStoreConfig config = new MessageStoreConfig();
@@ -51,7 +54,29 @@ final class RealStore {
         return (DefaultMessageStore) made;
     }
 
-    private static BrokerStatsManager statistics(BrokerConfig broker) throws Exception {
+    /** Keeps the store's delay service, where it has one (4.x), from delivering: what it puts into the log is not part of a start. */
+    static void holdDelayed(DefaultMessageStore store) throws Exception {
+        Object service;
+        try {
+            service = Reflect.field(store, "scheduleMessageService");
+        } catch (NoSuchFieldException newer) {
+            return;
+        }
+        try {
+            ((AtomicBoolean) Reflect.field(service, "started")).set(true);
+        } catch (NoSuchFieldException oldest) {
+            ((Map<?, ?>) Reflect.field(service, "delayLevelTable")).clear(); // which nothing else reads behind the load there
+        }
+    }
+
+    private static synchronized Object statistics(BrokerConfig broker) throws Exception {
+        if (sharedStatistics == null) {
+            sharedStatistics = newStatistics(broker);
+        }
+        return sharedStatistics;
+    }
+
+    private static BrokerStatsManager newStatistics(BrokerConfig broker) throws Exception {
         try {
             return BrokerStatsManager.class.getConstructor(BrokerConfig.class).newInstance(broker);
         } catch (NoSuchMethodException older) {

@@ -97,19 +97,23 @@ final class State {
         return result;
     }
 
+    /** All files below a folder, sorted. */
+    static List<String> names(String root) throws Exception {
+        Path top = Paths.get(root);
+        List<String> names = new ArrayList<>();
+        try (Stream<Path> walk = Files.walk(top)) {
+            walk.filter(Files::isRegularFile).forEach(path -> names.add(top.relativize(path).toString()));
+        }
+        Collections.sort(names);
+        return names;
+    }
+
     /** path -> [size, SHA-256] of all files but the lock, which nobody else may open while it is held. */
     static Map<String, Object> files(String root) throws Exception {
-        Path top = Paths.get(root);
-        List<Path> paths = new ArrayList<>();
-        try (Stream<Path> walk = Files.walk(top)) {
-            walk.filter(Files::isRegularFile).forEach(paths::add);
-        }
-        Collections.sort(paths);
         Map<String, Object> result = new LinkedHashMap<>();
-        for (Path path : paths) {
-            String name = top.relativize(path).toString();
+        for (String name : names(root)) {
             if (!name.equals("lock")) {
-                byte[] bytes = Files.readAllBytes(path);
+                byte[] bytes = Files.readAllBytes(Paths.get(root, name));
                 List<Object> entry = new ArrayList<>();
                 entry.add((long) bytes.length);
                 entry.add(Messages.sha256(bytes));

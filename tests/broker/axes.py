@@ -1,0 +1,315 @@
+"""The product of damages: what a cell is, and the damaged copy it stands for.
+
+A value of an axis says what kind of harm is done; where exactly (which segment, record, queue, how much) is drawn by the cell's
+name and a seed, so that one cell is always the same store, and another seed another product.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from store_core.layout import checkpoint, paths, queue
+from tests import stores
+from tests.damage import Damageable
+from tests.surgery import Exit, apply_op, set_exit
+
+Entry = tuple[int, int, int]  # log offset, size, tags code
+
+_DAY_MS: Final = 86_400_000
+_PAGE_BYTES: Final = 4096
+_FILLER: Final = (queue.FILLER_PHY_OFFSET, queue.FILLER_SIZE_BYTES, queue.FILLER_TAGS_CODE)
+
+
+@dataclass(slots=True)
+class Planted:
+    """Old things that were put where a start may take them for new: records (place, what it is a copy of), and queue entries."""
+
+    records: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+    entries: list[tuple[str, int, int, int, int]] = field(
+        default_factory=list
+    )  # topic, queue id, place, log offset, size
+
+
+@dataclass(slots=True)
+class Harm:
+    """What a harm works on: the copy, the draw, and what it notes."""
+
+    store: Damageable
+    random: Random
+    planted: Planted
+
+    @property
+    def full_segments(self) -> int:
+        """How many segments hold records."""
+        return -(-self.store.end_phy_offset // self.store.segment_size_bytes)
+
+    def record(self) -> int:
+        """Number of a record: the first of a segment, the last of all, or any of a segment drawn first."""
+        size = self.store.segment_size_bytes
+        messages = self.store.truth["messages"]
+        segment = self.random.randrange(self.full_segments)
+        within = [n for n, m in enumerate(messages) if m["phyOffset"] // size == segment and m["bodyLength"]]
+        return self.random.choice([within[0], within[-1], *self.random.sample(within, 3)])
+
+    def queues(self) -> list[QueueFiles]:
+        return sorted(
+            (
+                QueueFiles(folder)
+                for folder in (self.store.root / paths.CONSUMEQUEUE).glob("*/*")
+                if any(folder.iterdir())
+            ),
+            key=lambda q: (q.topic, q.queue_id),
+        )
+
+
+class QueueFiles:
+    """A queue's files as one row of entries, to be changed and written back."""
+
+    def __init__(self, folder: Path) -> None:
+        self.topic, self.queue_id = folder.parent.name, int(folder.name)
+        self._files = sorted(folder.iterdir())
+        data = b"".join(file.read_bytes() for file in self._files)
+        self._first = int(self._files[0].name) // queue.ENTRY.size_bytes
+        self.entries: list[Entry] = [*queue.ENTRY.struct.iter_unpack(data)]
+
+    @property
+    def end(self) -> int:
+        """Place behind the last entry."""
+        return max((n + 1 for n, entry in enumerate(self.entries) if entry[1] > 0), default=0)
+
+    def number(self, place: int) -> int:
+        return self._first + place
+
+    def write(self) -> None:
+        data = b"".join(queue.ENTRY.struct.pack(*entry) for entry in self.entries)
+        size = len(data) // len(self._files)
+        for n, file in enumerate(self._files):
+            file.write_bytes(data[n * size : (n + 1) * size])
+
+    def unlink_empty(self) -> None:
+        """Remove the files that hold nothing, but the first."""
+        for file in self._files[1:]:
+            if not any(file.read_bytes()):
+                file.unlink()
+
+
+# -- checkpoint -----------------------------------------------------------------------------------------------------
+
+
+def _no_checkpoint(harm: Harm) -> None:
+    (harm.store.root / paths.CHECKPOINT).unlink()
+
+
+def _checkpoint_ahead(harm: Harm) -> None:
+    last = harm.store.message(-1)["storeTimestamp"] + _DAY_MS
+    names = ("physic_msg_timestamp_ms", "logics_msg_timestamp_ms", "index_msg_timestamp_ms")
+    layout = checkpoint.CHECKPOINT
+    path = harm.store.root / paths.CHECKPOINT
+    values = layout.read(path.read_bytes()) | dict.fromkeys(names, last)
+    path.write_bytes(layout.struct.pack(*values.values()).ljust(path.stat().st_size, b"\0"))
+
+
+def _checkpoint_zero(harm: Harm) -> None:
+    path = harm.store.root / paths.CHECKPOINT
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+# -- queues ---------------------------------------------------------------------------------------------------------
+
+
+def _queues_missing(harm: Harm) -> None:
+    shutil.rmtree(harm.store.root / paths.CONSUMEQUEUE)
+
+
+def _queue_missing(harm: Harm) -> None:
+    lost = harm.random.choice(harm.queues())
+    shutil.rmtree(harm.store.root / paths.CONSUMEQUEUE / lost.topic / str(lost.queue_id))
+
+
+def _queue_tails_lost(harm: Harm) -> None:
+    """One queue's, or everything in the queues from a place of the log on."""
+    messages = harm.store.truth["messages"]
+    share = harm.random.choice((0.01, 0.1, 0.4))
+    begin = messages[-max(int(share * len(messages)), 1)]["phyOffset"]
+    found = harm.queues()
+    is_unlinked = harm.random.random() < 0.5
+    for each in [harm.random.choice(found)] if harm.random.random() < 0.4 else found:
+        each.entries = [entry if entry[0] < begin else (0, 0, 0) for entry in each.entries]
+        each.write()
+        if is_unlinked:
+            each.unlink_empty()
+
+
+def _queue_hole(harm: Harm) -> None:
+    """A few entries zeroed in the middle of a queue, in any of its files."""
+    each = harm.random.choice([q for q in harm.queues() if q.end > 10])
+    first = harm.random.randrange(1, each.end - 4)
+    each.entries[first : first + 3] = [(0, 0, 0)] * 3
+    each.write()
+
+
+def _with_room(harm: Harm, count: int) -> list[QueueFiles]:
+    """One queue or all of them that have room behind their last entry."""
+    found = [q for q in harm.queues() if 10 < q.end <= len(q.entries) - count]
+    return [harm.random.choice(found)] if harm.random.random() < 0.5 else found
+
+
+def _queue_ghosts(harm: Harm) -> None:
+    """Behind the end: old entries of that queue, or entries that lead into a record, or behind the log's end."""
+    kind = harm.random.choice(("old", "old", "into a record", "behind the log"))
+    for each in _with_room(harm, 3):
+        first = harm.random.randrange(each.end - 4)
+        at = each.end
+        for place, entry in enumerate(each.entries[first : first + 3], at):
+            if kind == "old":
+                each.entries[place] = entry
+                harm.planted.entries.append((each.topic, each.queue_id, each.number(place), *entry[:2]))
+            elif kind == "into a record":
+                each.entries[place] = (entry[0] + 40, entry[1], entry[2])
+            else:
+                each.entries[place] = (harm.store.end_phy_offset + 400 * (place - at), 400, entry[2])
+        each.write()
+
+
+def _queue_filler(harm: Harm) -> None:
+    """Entries as a broker pre-fills a file with, as the last of a queue: they reach to 2 GiB."""
+    for each in _with_room(harm, 2):
+        for place in range(each.end, each.end + harm.random.choice((1, 2))):
+            each.entries[place] = _FILLER
+        each.write()
+
+
+# -- log ------------------------------------------------------------------------------------------------------------
+
+
+def _torn_tail(harm: Harm) -> None:
+    harm.store.tear(tail=harm.random.randrange(1, harm.store.message(-1)["storeSize"]))
+
+
+def _flipped_body(harm: Harm) -> None:
+    record = harm.record()
+    byte = harm.random.randrange(harm.store.message(record)["bodyLength"])
+    harm.store.flip(record, "body", byte, 1 << harm.random.randrange(8))
+
+
+def _flipped_length(harm: Harm) -> None:
+    """One too many or too few, far too large, negative, or the largest number there is."""
+    record = harm.record()
+    size = harm.store.message(record)["storeSize"]
+    harm.store.set_field(
+        record, "size_bytes", harm.random.choice((size ^ 1, size ^ 1, size ^ 1 << 16, size - (1 << 31), (1 << 31) - 1))
+    )
+
+
+def _zeroed_page(harm: Harm) -> None:
+    size = harm.store.segment_size_bytes
+    start = harm.random.randrange(harm.full_segments) * size
+    filled = min(harm.store.end_phy_offset - start, size)
+    harm.store.zero(start + harm.random.randrange(-(-filled // _PAGE_BYTES)) * _PAGE_BYTES, _PAGE_BYTES)
+
+
+def _missing_middle_file(harm: Harm) -> None:
+    harm.store.lose(segment=harm.random.randrange(1, harm.full_segments - 1))
+
+
+def _empty_last_file(harm: Harm) -> None:
+    """The last one, or one more behind it."""
+    if harm.random.random() < 0.5:
+        harm.store.cut(-1, 0)
+    else:
+        start = int(harm.store.segments[-1].name) + harm.store.segment_size_bytes
+        (harm.store.root / paths.COMMITLOG / paths.segment_name(start)).touch()
+
+
+def _short_last_file(harm: Harm) -> None:
+    pages = harm.store.segment_size_bytes // _PAGE_BYTES
+    harm.store.cut(-1, harm.random.randrange(1, pages) * _PAGE_BYTES - harm.random.choice((0, 0, 1, 77)))
+
+
+def _stale_tail(harm: Harm) -> None:
+    """Records of an older use of the file right behind the last one, as many as a few pages hold."""
+    messages = harm.store.truth["messages"]
+    at = harm.store.end_phy_offset
+    first = harm.random.randrange(len(messages) // 2)
+    for number in range(first, first + harm.random.randrange(1, 6)):
+        if at % harm.store.segment_size_bytes + messages[number]["storeSize"] > harm.store.segment_size_bytes:
+            break
+        harm.planted.records.append((harm.store.copy_record(number, to=at), messages[number]))
+        at += messages[number]["storeSize"]
+
+
+def _nothing(_: Harm) -> None:
+    """Left as it is."""
+
+
+def _exit(kind: str) -> Callable[[Harm], None]:
+    return lambda harm: set_exit(harm.store.root, "crash" if kind == "crash" else "clean")
+
+
+AXES: Final[dict[str, dict[str, Callable[[Harm], None]]]] = {
+    "exit": {"clean": _exit("clean"), "crash": _exit("crash")},
+    "checkpoint": {"sane": _nothing, "missing": _no_checkpoint, "ahead": _checkpoint_ahead, "zero": _checkpoint_zero},
+    "queues": {
+        "whole": _nothing,
+        "missing": _queues_missing,
+        "one missing": _queue_missing,
+        "tail lost": _queue_tails_lost,
+        "hole": _queue_hole,
+        "ghosts": _queue_ghosts,
+        "filler at the end": _queue_filler,
+    },
+    "log": {
+        "whole": _nothing,
+        "torn tail": _torn_tail,
+        "flipped body": _flipped_body,
+        "flipped length": _flipped_length,
+        "zeroed page": _zeroed_page,
+        "missing middle file": _missing_middle_file,
+        "empty last file": _empty_last_file,
+        "short last file": _short_last_file,
+        "stale tail": _stale_tail,
+    },
+}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Cell:
+    """One combination: a value of each axis, in the order of AXES."""
+
+    values: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{axis} {value}" for axis, value in zip(AXES, self.values, strict=True))
+
+    def apply(self, root: Path, truth: dict[str, Any], seed: int) -> Planted:
+        """Do the harm to a copy of a golden store; gives what was planted in it."""
+        harm = Harm(Damageable(root, truth), Random(f"{seed}/{self}"), Planted())
+        for axis, value in zip(AXES, self.values, strict=True):
+            AXES[axis][value](harm)
+        return harm.planted
+
+
+@dataclass(frozen=True, slots=True)
+class Surgery:
+    """Recorded surgery cases combined, for what the axes do not reach."""
+
+    base: str
+    names: tuple[str, ...]
+    exit: Exit
+
+    def apply(self, root: Path, truth: dict[str, Any], seed: int) -> None:
+        for name in self.names:
+            for op in stores.cases(self.base)[name]["ops"]:
+                apply_op(root, op)
+        set_exit(root, self.exit)
+
+
+def product() -> Iterator[Cell]:
+    """Every cell."""
+    return (Cell(values) for values in itertools.product(*AXES.values()))

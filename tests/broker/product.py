@@ -1,0 +1,137 @@
+"""Every combination of exit, checkpoint, queues and log, predicted and then started by real store code of several releases.
+
+    python -m tests.broker.product                            the whole product; several minutes on two cores
+    python -m tests.broker.product --releases 5.3.3 --sample 50 --seed 7
+    python -m tests.broker.product --out docs/prediction.md   ... and write the page that tells its result
+
+Exits with 1 where prediction and real code disagree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from tests import stores
+from tests.broker.axes import Cell, Planted, Surgery, product
+from tests.broker.hosting import ManyStores
+from tests.broker.outcomes import Differences
+from tests.broker.verdict import differences
+
+# Which store a release is given; the last one has more segments than 5.4.0 ever scans.
+RUNS: Final = (
+    ("4.3.0", "load-497"),
+    ("4.9.7", "load-497"),
+    ("5.1.4", "load-533"),
+    ("5.3.3", "load-533"),
+    ("5.4.0", "load-533"),
+    ("5.4.0", "crash-533"),
+)
+SEED: Final = 1
+_AT_ONCE: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A cell of the product as one release decided it; ``lost_messages`` of those the store once held, damaged or not."""
+
+    version: str
+    base: str
+    cell: Cell | Surgery
+    starts: bool
+    lost_messages: int
+    differences: Differences
+
+
+class GoldenCopies:
+    """Unpacks each golden store once, below ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __call__(self, name: str) -> Path:
+        root = self._folder / "golden" / name
+        return root if root.exists() else stores.unpack(name, root)
+
+
+def judge(version: str, base: str, cells: Iterable[Cell | Surgery], *, seed: int, folder: Path) -> Iterator[Verdict]:
+    """Make each cell's store, let the release open a copy of it, and compare; in the order in which the answers come."""
+    golden = GoldenCopies(folder)(base)
+    work = folder / f"{version}-{base}"
+    made: dict[str, tuple[Cell | Surgery, Planted | None]] = {}
+    with ManyStores(version, stores.properties_text(base), work, threads=_AT_ONCE) as release:
+
+        def verdict() -> Verdict:
+            name, told = release.answer()
+            cell, planted = made.pop(name)
+            root = work / "cells" / name
+            found = differences(root, golden, base, planted, told, version)
+            shutil.rmtree(root)
+            return _verdict(version, base, cell, told, found)
+
+        for number, cell in enumerate(cells):
+            name = f"cell-{number}"
+            root = stores.copy_store(golden, work / "cells" / name)
+            made[name] = (cell, cell.apply(root, stores.truth(base), seed))
+            release.submit(name, root)
+            while release.waiting >= 2 * _AT_ONCE:
+                yield verdict()
+        while release.waiting:
+            yield verdict()
+    shutil.rmtree(work)
+
+
+def _verdict(version: str, base: str, cell: Cell | Surgery, told: dict[str, Any], found: Differences) -> Verdict:
+    state = told["afterStart"]
+    known = {(message["phyOffset"], message["storeSize"]) for message in stores.truth(base)["messages"]}
+    served = {(at, size) for queue in state.get("queues", []) for at, size in queue.get("served", [])}
+    starts = bool(told["load"]["ok"] and state["returned"])
+    return Verdict(version, base, cell, starts, len(known - served) if starts else 0, found)
+
+
+def sample(count: int, seed: int) -> list[Cell]:
+    """So many cells of the product, drawn with a seed."""
+    return sorted(Random(seed).sample([*product()], count))
+
+
+def main() -> int:
+    options = _options()
+    cells = sample(options.sample, options.seed) if options.sample else [*product()]
+    verdicts: list[Verdict] = []
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="product-") as folder:
+        for version, base in RUNS:
+            if version not in options.releases:
+                continue
+            for verdict in judge(version, base, cells, seed=options.seed, folder=Path(folder)):
+                verdicts.append(verdict)
+                for what, (real, predicted) in verdict.differences.items():
+                    print(f"{version} on {base}: {verdict.cell}: {what}\n  real      {real}\n  predicted {predicted}")
+            wrong = sum(bool(v.differences) for v in verdicts if (v.version, v.base) == (version, base))
+            print(f"{version} on {base}: {len(cells) - wrong} of {len(cells)} agree", flush=True)
+    seconds = time.monotonic() - began
+    disagreeing = sum(bool(verdict.differences) for verdict in verdicts)
+    print(f"{len(verdicts) - disagreeing} of {len(verdicts)} agree, seed {options.seed}, {seconds:.0f} s")
+    return 1 if disagreeing else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.broker.product", description=(__doc__ or "").split("\n")[0])
+    releases = sorted({version for version, _ in RUNS})
+    parser.add_argument("--releases", nargs="+", choices=releases, default=releases, metavar="X.Y.Z")
+    parser.add_argument("--sample", type=int, metavar="N", help="only so many cells, drawn with the seed")
+    parser.add_argument("--seed", type=int, default=SEED, help="draws where a harm is done, and the sample")
+    parser.add_argument("--out", type=Path, metavar="PAGE", help="write the result's page there")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

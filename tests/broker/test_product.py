@@ -1,0 +1,78 @@
+"""A part of the product (tests/broker/product.py) in every run: cells that once told something new, and cells drawn anew each time."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests import stores
+from tests.broker.axes import AXES, Cell, Surgery, product
+from tests.broker.product import RUNS, SEED, judge, sample
+
+DRAWN: Final = 5
+# A seed of one's own repeats a run: RMQCTL_PRODUCT_SEED=…
+DRAW_SEED: Final = int(os.environ.get("RMQCTL_PRODUCT_SEED") or random.SystemRandom().randrange(10**9))
+
+FIXED: Final = tuple(
+    Cell(tuple(text.split("/")))
+    for text in (
+        "clean/sane/missing/zeroed page",  # 4.x dispatches on between two records of the next segment
+        "clean/zero/tail lost/stale tail",
+        "clean/sane/ghosts/stale tail",  # 5.x is left with an empty queue file and does not load
+        "crash/missing/ghosts/missing middle file",
+        "crash/ahead/filler at the end/flipped body",
+        "clean/sane/missing/missing middle file",
+        "crash/zero/one missing/flipped length",
+        "crash/sane/hole/torn tail",
+        "clean/ahead/whole/empty last file",
+        "crash/missing/whole/short last file",
+    )
+)
+SURGERY: Final = (
+    Surgery("load-497", ("size-plus-one-last",), "crash"),
+    Surgery("load-497", ("cq-removed", "log-missing-mid"), "clean"),
+    Surgery("load-497", ("zero-page-mid", "cq-removed", "checkpoint-removed"), "crash"),
+    Surgery("load-533", ("log-missing-first", "cq-removed"), "clean"),
+    Surgery("load-533", ("magic-first-mid", "cq-all-tail-lost", "checkpoint-removed"), "crash"),
+    Surgery("load-533", ("log-full-then-old-file", "cq-removed"), "clean"),
+)
+
+
+@pytest.mark.parametrize(("version", "base"), RUNS)
+def test_predictions_agree_with_real_store_code(
+    version: str, base: str, jars: Callable[[str], Path], tmp_path: Path
+) -> None:
+    jars(version)
+    fixed: list[Cell | Surgery] = [*FIXED, *(surgery for surgery in SURGERY if surgery.base == base)]
+    verdicts = [*judge(version, base, fixed, seed=SEED, folder=tmp_path / "fixed")]
+    print(f"RMQCTL_PRODUCT_SEED={DRAW_SEED} draws these cells again")
+    verdicts += judge(version, base, sample(DRAWN, DRAW_SEED), seed=DRAW_SEED, folder=tmp_path / "drawn")
+    assert {str(v.cell): v.differences for v in verdicts if v.differences} == {}, f"seed {DRAW_SEED}"
+    assert len(verdicts) == len(fixed) + DRAWN
+
+
+def test_the_product_has_every_combination_once() -> None:
+    cells = [*product()]
+    assert len(cells) == len(set(cells)) == 2 * 4 * 7 * 9
+
+
+@pytest.mark.parametrize(
+    ("axis", "value"), [(axis, value) for axis, values in AXES.items() for value in values if axis != "exit"]
+)
+def test_each_harm_changes_the_store_and_is_the_same_each_time(
+    axis: str, value: str, golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    cell = Cell(tuple(value if name == axis else next(iter(values)) for name, values in AXES.items()))
+    before = stores.contents(golden("load-533"))
+    after = []
+    for number in range(2):
+        root = stores.copy_store(golden("load-533"), tmp_path / str(number))
+        cell.apply(root, stores.truth("load-533"), SEED)
+        after.append(stores.contents(root))
+    assert after[0] == after[1]
+    assert (after[0] != before) is (value not in ("sane", "whole"))

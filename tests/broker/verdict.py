@@ -1,0 +1,172 @@
+"""One cell's verdict: everything a prediction says, against what the real store code of the release did on a copy of the same store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from store_core.broker.load import DELAY_PROGRESS, read_config
+from store_core.broker.start import start_broker
+from store_core.broker.versions import Version, behaviour_of
+from store_core.layout import index, paths
+from store_core.mend.prediction.ghosts import GhostHunt
+from store_core.mend.prediction.outcome import Outcome
+from store_core.mend.prediction.predict import outcome_of_start
+from store_core.storage.settings import load_settings
+from store_core.storage.store import Store
+from tests import stores
+from tests.broker.axes import Planted
+from tests.broker.outcomes import Differences, compare_state, deleted_files
+
+Place = tuple[str, int, int]  # topic, queue id, queue offset
+
+# Delivery times are milliseconds since 1970; what is smaller is a hash of the tags.
+_LEAST_TIME_MS: Final = 1_000_000_000_000
+
+
+def differences(
+    root: Path, golden: Path, name: str, planted: Planted | None, told: dict[str, Any], version: str
+) -> Differences:
+    """What -> (what the real code did, what the prediction says), where they differ.
+
+    ``root``: the damaged store, untouched since; ``golden``: the store ``name`` it was made from; ``told``: as ManyStores answers.
+    Without ``planted`` nobody knows which ghosts to expect, and they are not compared.
+    """
+    config = root.parent / f"{root.name}.conf"
+    config.write_text(stores.properties_text(name))
+    with Store.open(root, load_settings(config, root)) as store:
+        hunt = GhostHunt(store)
+        start = start_broker(store, behaviour_of(Version.parse(version)), on_table=hunt.look_at)
+        outcome = outcome_of_start(store, start, hunt)
+        pairs = dict(_told_of_recovery(outcome, told))
+        if outcome.starts and pairs["starts"][0] == "yes":
+            real = _Real(root, golden, name, planted, told["afterStart"])
+            pairs |= dict(_outcomes(store, outcome, real, told))
+            found = compare_state(start, told["afterStart"])
+            pairs |= {what: pair for what, pair in found.items() if what.startswith("queue ") or what == "index"}
+            pairs["deleted"] = (_deleted(told), deleted_files(start))
+    return {what: pair for what, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _told_of_recovery(outcome: Outcome, told: dict[str, Any]) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """Whether it starts, and how it recovers as far as its log tells."""
+    stage = "no, it never returns" if told["load"]["ok"] else "no, it does not load"
+    is_started = told["load"]["ok"] and told["afterStart"]["returned"] and "exception" not in told["afterStart"]
+    waits = "start waits" in outcome.reason or "start for dispatch" in outcome.reason
+    predicted = "no, it never returns" if waits else "no, it does not load"
+    pair = ("yes" if is_started else stage, "yes" if outcome.starts else predicted)
+    why = f": {told['load'].get('exception')}, {told['afterStart'].get('exception')}, {told['scan']['exception']}"
+    yield "starts", pair if pair[0] == pair[1] else (pair[0] + why, f"{pair[1]}: {outcome.reason}")
+    scan = told["scan"]
+    if scan["recovery"] is not None:
+        yield "recovery", (scan["recovery"], outcome.recovery)
+    if scan["first_file"] is not None:
+        yield "first file scanned", (scan["first_file"], outcome.first_file_scanned)
+
+
+def _deleted(told: dict[str, Any]) -> list[str]:
+    # What RocksDB does inside its own folder is its own business.
+    return [path for path in told["deleted"] if not path.startswith(paths.ROCKSDBSTORE)]
+
+
+def _outcomes(
+    store: Store, outcome: Outcome, real: _Real, told: dict[str, Any]
+) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """Every member of OUTCOME that is left."""
+    state, deleted = real.state, _deleted(told)
+    yield "max phy offset", (state["maxPhyOffset"], outcome.max_phy_offset)
+    yield "min phy offset", (state["minPhyOffset"], outcome.min_phy_offset)
+    yield "log files", ([file["file"] for file in state["mappedFiles"]], [*outcome.commitlog_files])
+    yield "deleted log files", (_below(deleted, paths.COMMITLOG), sorted(outcome.deleted_commitlog_files))
+    yield "deleted index files", (_below(deleted, paths.INDEX), sorted(outcome.deleted_index_files))
+    before = {path.name: path for path in store.index_files}
+    kept = [file for file in state["indexFiles"] if file["file"] in before]
+    yield "index files", ([file["file"] for file in kept], [*outcome.index_files])
+    grown = [f for f in state["indexFiles"] if f["indexCount"] > _entries_before(store, before.get(f["file"]))]
+    yield "index rebuilt", (bool(grown), outcome.index_rebuilt)
+    spans = {(t, q): (s.min_offset, s.max_offset) for t, queues in outcome.queues.items() for q, s in queues.items()}
+    yield "queue spans", (real.spans(), spans)
+    lost = {place for place in _places(outcome) if place not in real.harmed}
+    yield "lost messages", (sorted(real.lost()), sorted(lost))
+    yield "number lost", (sum(run.messages or 0 for run in outcome.lost), outcome.lost_messages)
+    found = [(g.kind, g.topic, g.queue_id, g.queue_offset, g.phy_offset, g.size_bytes) for g in outcome.ghosts]
+    if real.planted is not None:
+        yield "ghosts", (sorted(real.ghosts(real.planted)), sorted(found))
+    early = [(e.queue_id, e.queue_offset, e.phy_offset) for e in outcome.delivered_early]
+    yield "delivered early", (real.delivered_early(store), early)
+
+
+def _below(deleted: list[str], folder: str) -> list[str]:
+    return [path.removeprefix(f"{folder}/") for path in deleted if path.startswith(f"{folder}/")]
+
+
+def _entries_before(store: Store, path: Path | None) -> int:
+    """An index file's count as it was found; a new file begins with 1."""
+    if path is None:
+        return 1
+    return int(index.HEADER.read(store.cache.read(path, 0, index.HEADER.size_bytes))["index_count"])
+
+
+def _places(outcome: Outcome) -> Iterator[Place]:
+    for run in outcome.lost:
+        for number in range(run.first_queue_offset or 0, (run.last_queue_offset or 0) + 1):
+            yield run.topic or "", run.queue_id or 0, number
+
+
+def _segments(root: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in (root / paths.COMMITLOG).iterdir()}
+
+
+class _Real:
+    """What the real code's state means in terms of the messages that were put into the store."""
+
+    def __init__(self, root: Path, golden: Path, name: str, planted: Planted | None, state: dict[str, Any]) -> None:
+        self.state = state
+        self.planted = planted
+        truth = stores.truth(name)
+        segment_size = int(truth["properties"]["mappedFileSizeCommitLog"])
+        found, was = _segments(root), _segments(golden)
+        self._whole: dict[tuple[int, int], Place] = {}  # log offset and size
+        self.harmed: set[Place] = set()  # whether these count as messages hangs on which of their bytes are left
+        for message in truth["messages"]:
+            segment, at = divmod(message["phyOffset"], segment_size)
+            file = paths.segment_name(segment * segment_size)
+            part = slice(at, at + message["storeSize"])
+            place = (message["topic"], message["queueId"], message["queueOffset"])
+            if found.get(file, b"")[part] == was[file][part]:
+                self._whole[message["phyOffset"], message["storeSize"]] = place
+            else:
+                self.harmed.add(place)
+
+    def spans(self) -> dict[tuple[str, int], tuple[int, int]]:
+        return {(q["topic"], q["queueId"]): (q["min"], q["max"]) for q in self.state["queues"] if q["max"] > 0}
+
+    def lost(self) -> set[Place]:
+        """Messages whole in the log as found that no consumer was served."""
+        served = {(at, size) for queue in self.state["queues"] for at, size in queue["served"]}
+        return {place for record, place in self._whole.items() if record not in served}
+
+    def ghosts(self, planted: Planted) -> Iterator[tuple[str, str, int, int, int, int]]:
+        end = self.state["maxPhyOffset"]
+        for at, message in planted.records:
+            if at < end:
+                place = (message["topic"], message["queueId"], message["queueOffset"])
+                yield ("record", *place, at, message["storeSize"])
+        entries = {(q["topic"], q["queueId"], *e[:3]) for q in self.state["queues"] for e in q["entries"]}
+        served = {(q["topic"], q["queueId"], *s) for q in self.state["queues"] for s in q["served"]}
+        for entry in planted.entries:
+            if entry in entries and (*entry[:2], *entry[3:]) in served:
+                yield ("entry", *entry)
+
+    def delivered_early(self, store: Store) -> list[tuple[int, int, int]]:
+        """Entries of delayed messages without a delivery time, from where the delay service goes on."""
+        progress = read_config(store, DELAY_PROGRESS).value or {}
+        done = progress.get("offsetTable", {})
+        return [
+            (queue["queueId"], number, at)
+            for queue in self.state["queues"]
+            if queue["topic"] == paths.SCHEDULE_TOPIC
+            for number, at, _, tags in queue["entries"]
+            if tags < _LEAST_TIME_MS and at > 0 and number >= done.get(queue["queueId"] + 1, 0)
+        ]
