@@ -97,7 +97,11 @@ class _Walk:
         self.log = LogMap(min_phy_offset=store.log.min_phy_offset, end_phy_offset=store.log.min_phy_offset)
         self.log_findings = LogFindings()
         self.options = ScanOptions(
-            check_crc=not is_verified, check_property_crc=not is_verified, index_keys=True, index_tags=style.tags
+            check_crc=not is_verified,
+            check_property_crc=not is_verified,
+            index_keys=True,
+            index_tags=style.tags,
+            index_tags_from_phy_offset=style.tags_from_phy_offset,
         )
 
     def run(self, on_progress: Callable[[int], None] | None) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-from store_core.codec.record import RecordError, decode_record
+from store_core.codec.record import Message, RecordError, decode_record
 from store_core.codec.tags import index_text_hash, index_texts
 from store_core.layout import index, record
 from store_core.storage.store import Store
@@ -16,9 +19,11 @@ _SAMPLES: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class IndexStyle:
-    """``tags``: tags are indexed too (5.4.0). ``counts_every_put``: the header's used slots count entries (4.3.0)."""
+    """``tags``: tags are indexed too (5.4.0), those of records from ``tags_from_phy_offset`` on: where a broker was brought to
+    that release. ``counts_every_put``: the header's used slots count entries (4.3.0)."""
 
     tags: bool = False
+    tags_from_phy_offset: int = 0
     counts_every_put: bool = False
 
 
@@ -49,7 +54,8 @@ def index_style(store: Store, slots: int, entries: int) -> IndexStyle:
         seen += last
         if counts_every_put is not None and (tags or seen >= _SAMPLES):
             break
-    return IndexStyle(tags, bool(counts_every_put))
+    start = _tags_from(store, slots, entries) if tags else 0
+    return IndexStyle(tags, start, bool(counts_every_put))
 
 
 def _counts_every_put(store: Store, path: Path, slots: int, last: int) -> bool | None:
@@ -68,22 +74,60 @@ def _counts_every_put(store: Store, path: Path, slots: int, last: int) -> bool |
 
 def _has_tags(store: Store, path: Path, slots: int, last: int) -> bool:
     """Whether one of the newest entries is a tag of its record and none of its keys."""
-    size = index.ENTRY.size_bytes
     first = max(last - _SAMPLES, 1)
-    data = store.cache.read(path, index.entry_at(slots, first), (last + 1 - first) * size)
-    for key_hash, phy_offset, _, _ in index.ENTRY.struct.iter_unpack(data[: len(data) // size * size]):
-        head = store.log.read(phy_offset, record.PREFIX.size_bytes)
-        if len(head) < record.PREFIX.size_bytes:
-            continue
-        record_size, magic = record.PREFIX.struct.unpack(head)
-        if magic not in (record.MAGIC_V1, record.MAGIC_V2) or not 0 < record_size <= record.MAX_RECORD_SIZE_BYTES:
-            continue
-        try:
-            message = decode_record(store.log.read(phy_offset, record_size), 0, phy_offset, record_size)
-        except RecordError:  # damaged: another entry will tell
+    return any(has for _, has in _tagged_records(store, path, slots, first, last + 1 - first))
+
+
+def _tagged_records(store: Store, path: Path, slots: int, first: int, count: int) -> Iterator[tuple[int, bool]]:
+    """(offset, whether the tag is indexed) of each record with a tag that these entries speak of, in their order."""
+    size = index.ENTRY.size_bytes
+    data = store.cache.read(path, index.entry_at(slots, first), count * size)
+    entries = index.ENTRY.struct.iter_unpack(data[: len(data) // size * size])
+    for phy_offset, group in groupby(entries, key=lambda entry: entry[1]):
+        message = _message(store, phy_offset)
+        if message is None or not message.tags:  # damaged or expired: another record will tell
             continue
         keys = {index_text_hash(t) for t in index_texts(message.topic, message.properties)}
         with_tags = {index_text_hash(t) for t in index_texts(message.topic, message.properties, with_tags=True)}
-        if key_hash in with_tags - keys:
-            return True
-    return False
+        if not with_tags <= keys:
+            yield phy_offset, any(key_hash in with_tags - keys for key_hash, *_ in group)
+
+
+def _message(store: Store, phy_offset: int) -> Message | None:
+    head = store.log.read(phy_offset, record.PREFIX.size_bytes)
+    if len(head) < record.PREFIX.size_bytes:
+        return None
+    record_size, magic = record.PREFIX.struct.unpack(head)
+    if magic not in (record.MAGIC_V1, record.MAGIC_V2) or not 0 < record_size <= record.MAX_RECORD_SIZE_BYTES:
+        return None
+    try:
+        return decode_record(store.log.read(phy_offset, record_size), 0, phy_offset, record_size)
+    except RecordError:
+        return None
+
+
+def _tags_from(store: Store, slots: int, entries: int) -> int:
+    """Start of the first record whose tag is indexed; 0 if the tags of all are, as far as the log goes back."""
+    files = [(path, last) for path in store.index_files if (last := _last_entry(store, path, entries)) > 0]
+    number = bisect_left(files, 1, key=lambda file: _seen_at(store, slots, file[0], file[1], file[1]))
+    if number == len(files):
+        return 0
+    path, last = files[number]
+    place = bisect_left(range(1, last + 1), 1, key=lambda entry: _seen_at(store, slots, path, last, entry)) + 1
+    first = max(place - _SAMPLES, 1)
+    found = list(_tagged_records(store, path, slots, first, min(2 * _SAMPLES, last + 1 - first)))
+    without = [phy_offset for phy_offset, has in found[:-1] if not has]  # the last one's entries may go on
+    start = next((at for at, has in found if has and at > max(without, default=-1)), 0)
+    return start if without or number or first > 1 else 0
+
+
+def _seen_at(store: Store, slots: int, path: Path, last: int, entry: int) -> int:
+    """1 if tags are indexed around an entry, else 0."""
+    first = max(entry - _SAMPLES // 2, 1)
+    seen = [has for _, has in _tagged_records(store, path, slots, first, min(_SAMPLES, last + 1 - first))]
+    return int(any(seen))
+
+
+def _last_entry(store: Store, path: Path, entries: int) -> int:
+    data = store.cache.read(path, 0, index.HEADER.size_bytes)
+    return min(index.HEADER.read(data)["index_count"], entries) - 1 if len(data) == index.HEADER.size_bytes else 0

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 
 from store_core.kernel import scan_window
-from store_core.kernel.codes import FrameCode, FrameKind, ScanFlag, ScanState
+from store_core.kernel.codes import FrameCode, FrameKind, PropertyFlag, ScanFlag, ScanState
 from store_core.layout.record import MAX_RECORD_SIZE_BYTES, MIN_BLANK_SIZE_BYTES
 from store_core.scan.frames import ROW_COLUMNS, FrameTable
 from store_core.scan.tail import stale_from
@@ -45,6 +45,7 @@ class ScanOptions:
     check_property_crc: bool = False
     index_keys: bool = False
     index_tags: bool = False
+    index_tags_from_phy_offset: int = 0  # of records in front of it tags are not indexed
     properties: bool = True
     read_ahead: bool = True  # a thread reads the next window while this one is walked
     runs: bool = False  # good messages that follow each other come as one row, told of by place and length alone
@@ -238,6 +239,8 @@ def _windowed(
             continue
         table, open_range = _joined(result, window, at, open_range, last=at + result.next_at >= end)
         table = _cut(_without_stale(store, table), to_phy_offset)
+        if options.index_tags and at < options.index_tags_from_phy_offset:
+            table = _without_tag_keys(table, options.index_tags_from_phy_offset)
         at, state, wanted = at + result.next_at, result.next_state, walk.window_size_bytes
         if len(table):
             yield table
@@ -338,6 +341,15 @@ def _cut(table: FrameTable, to_phy_offset: int | None) -> FrameTable:
     if to_phy_offset is None or not len(table) or table.phy_offset[-1] < to_phy_offset:
         return table
     return select(table, table.phy_offset < to_phy_offset)
+
+
+def _without_tag_keys(table: FrameTable, to_phy_offset: int) -> FrameTable:
+    """Without the keys that stand for tags of the records in front of an offset: the last key of each that has tags."""
+    tagged = (table.phy_offset < to_phy_offset) & (table.property_flags & PropertyFlag.TAGS != 0)
+    is_last = np.ones(len(table.key_row), bool)
+    is_last[:-1] = table.key_row[1:] != table.key_row[:-1]
+    keep = ~(is_last & tagged[table.key_row])
+    return replace(table, key_row=table.key_row[keep], key_hash=table.key_hash[keep])
 
 
 def _without_stale(store: Store, table: FrameTable) -> FrameTable:

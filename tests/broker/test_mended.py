@@ -123,8 +123,37 @@ def test_what_rebuild_leaves_opens_whole(
     assert_served(told, stores.truth(base)["messages"])
 
 
+@pytest.mark.parametrize(("version", "base"), [("4.9.7", "load-497"), ("5.3.3", "load-533"), ("5.4.0", "load-533")])
+def test_it_stays_so_when_older_files_have_expired(
+    version: str,
+    base: str,
+    golden: GoldenStore,
+    damaged: DamagedStore,
+    settings_of: SettingsOf,
+    open_store: OpenStore,
+) -> None:
+    root, config = damaged(base, "zero-page-mid", "crash"), settings_of(base)
+    found = harm(golden(base), root, base)
+    recovery = Opener(config, version).recover(root)
+    found = after_repairs(found, recovery)
+    apply_to(recovery, root)
+    size = int(stores.truth(base)["properties"]["mappedFileSizeCommitLog"])
+    mended = min(m["phyOffset"] for m in found.harmed) // size * size
+    for path in (root / paths.COMMITLOG).iterdir():
+        if int(path.name) < mended:
+            path.unlink()
+    told = opened(open_store, version, base, root, config, Opener(config, version).predict(root))
+    assert told["afterStart"]["minPhyOffset"] == mended
+    assert_served(told, [m for m in found.intact if m["phyOffset"] >= mended])
+
+
 @pytest.mark.parametrize(
-    ("version", "base", "case"), [("5.3.3", "load-533", "zero-page-mid"), ("4.9.7", "load-497", "magic-first-mid")]
+    ("version", "base", "case"),
+    [
+        ("4.9.7", "load-497", "magic-first-mid"),
+        ("5.3.3", "load-533", "zero-page-mid"),
+        ("5.4.0", "load-533", "zero-page-mid"),
+    ],
 )
 def test_a_consumer_gets_every_other_message_once_and_new_ones_go_on(
     version: str,
@@ -161,3 +190,6 @@ def test_a_consumer_gets_every_other_message_once_and_new_ones_go_on(
     assert sent.keys() == pulled.keys()
     assert all(answer["status"] == "SEND_OK" for answer in sent.values())
     assert all(answer["queueOffset"] >= pulled[name]["max"] for name, answer in sent.items())
+    broker.stop()
+    again = Opener(settings_of(base), version).recover(root)  # a broker of another release has gone on with the index
+    assert (again.lost, [step.path for step in again.plan.steps]) == ((), [])

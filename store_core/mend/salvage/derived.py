@@ -114,7 +114,10 @@ class Derivation:
         )
         self._stack.callback(self._index.close)
         options = ScanOptions(
-            check_crc=not include_bad_crc and log_store is store, index_keys=True, index_tags=style.tags
+            check_crc=not include_bad_crc and log_store is store,
+            index_keys=True,
+            index_tags=style.tags,
+            index_tags_from_phy_offset=style.tags_from_phy_offset,
         )
         for table in scan_log(log_store, options=options, on_progress=on_progress):
             spooler.add(table)
