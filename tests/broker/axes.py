@@ -103,10 +103,12 @@ class QueueFiles:
 
 
 def _no_checkpoint(harm: Harm) -> None:
+    """No checkpoint file."""
     (harm.store.root / paths.CHECKPOINT).unlink()
 
 
 def _checkpoint_ahead(harm: Harm) -> None:
+    """All times a day ahead of the last message, as after a clock jump or from another machine."""
     last = harm.store.message(-1)["storeTimestamp"] + _DAY_MS
     names = ("physic_msg_timestamp_ms", "logics_msg_timestamp_ms", "index_msg_timestamp_ms")
     layout = checkpoint.CHECKPOINT
@@ -116,6 +118,7 @@ def _checkpoint_ahead(harm: Harm) -> None:
 
 
 def _checkpoint_zero(harm: Harm) -> None:
+    """A file of zeros."""
     path = harm.store.root / paths.CHECKPOINT
     path.write_bytes(bytes(path.stat().st_size))
 
@@ -124,16 +127,18 @@ def _checkpoint_zero(harm: Harm) -> None:
 
 
 def _queues_missing(harm: Harm) -> None:
+    """No `consumequeue` folder."""
     shutil.rmtree(harm.store.root / paths.CONSUMEQUEUE)
 
 
 def _queue_missing(harm: Harm) -> None:
+    """One queue has no folder."""
     lost = harm.random.choice(harm.queues())
     shutil.rmtree(harm.store.root / paths.CONSUMEQUEUE / lost.topic / str(lost.queue_id))
 
 
 def _queue_tails_lost(harm: Harm) -> None:
-    """One queue's, or everything in the queues from a place of the log on."""
+    """One queue's last entries are zeros, or those of all queues from a place of the log on; emptied files stay or are gone."""
     messages = harm.store.truth["messages"]
     share = harm.random.choice((0.01, 0.1, 0.4))
     begin = messages[-max(int(share * len(messages)), 1)]["phyOffset"]
@@ -147,7 +152,7 @@ def _queue_tails_lost(harm: Harm) -> None:
 
 
 def _queue_hole(harm: Harm) -> None:
-    """A few entries zeroed in the middle of a queue, in any of its files."""
+    """Three entries of zeros in the middle of a queue, in any of its files."""
     each = harm.random.choice([q for q in harm.queues() if q.end > 10])
     first = harm.random.randrange(1, each.end - 4)
     each.entries[first : first + 3] = [(0, 0, 0)] * 3
@@ -161,7 +166,7 @@ def _with_room(harm: Harm, count: int) -> list[QueueFiles]:
 
 
 def _queue_ghosts(harm: Harm) -> None:
-    """Behind the end: old entries of that queue, or entries that lead into a record, or behind the log's end."""
+    """Behind the end of one queue or all: old entries of that queue, or entries that lead into a record, or behind the log's end."""
     kind = harm.random.choice(("old", "old", "into a record", "behind the log"))
     for each in _with_room(harm, 3):
         first = harm.random.randrange(each.end - 4)
@@ -178,7 +183,7 @@ def _queue_ghosts(harm: Harm) -> None:
 
 
 def _queue_filler(harm: Harm) -> None:
-    """Entries as a broker pre-fills a file with, as the last of a queue: they reach to 2 GiB."""
+    """The last entries of one queue or all are such as brokers pre-fill a file with; they reach to 2 GiB."""
     for each in _with_room(harm, 2):
         for place in range(each.end, each.end + harm.random.choice((1, 2))):
             each.entries[place] = _FILLER
@@ -189,17 +194,19 @@ def _queue_filler(harm: Harm) -> None:
 
 
 def _torn_tail(harm: Harm) -> None:
+    """The end of the last record is zeros."""
     harm.store.tear(tail=harm.random.randrange(1, harm.store.message(-1)["storeSize"]))
 
 
 def _flipped_body(harm: Harm) -> None:
+    """One bit of a body."""
     record = harm.record()
     byte = harm.random.randrange(harm.store.message(record)["bodyLength"])
     harm.store.flip(record, "body", byte, 1 << harm.random.randrange(8))
 
 
 def _flipped_length(harm: Harm) -> None:
-    """One too many or too few, far too large, negative, or the largest number there is."""
+    """The length of a record is one too many or too few, far too large, negative, or the largest number there is."""
     record = harm.record()
     size = harm.store.message(record)["storeSize"]
     harm.store.set_field(
@@ -208,6 +215,7 @@ def _flipped_length(harm: Harm) -> None:
 
 
 def _zeroed_page(harm: Harm) -> None:
+    """4 KiB of zeros, on a page boundary."""
     size = harm.store.segment_size_bytes
     start = harm.random.randrange(harm.full_segments) * size
     filled = min(harm.store.end_phy_offset - start, size)
@@ -215,11 +223,12 @@ def _zeroed_page(harm: Harm) -> None:
 
 
 def _missing_middle_file(harm: Harm) -> None:
+    """A segment between the first and the last is not there."""
     harm.store.lose(segment=harm.random.randrange(1, harm.full_segments - 1))
 
 
 def _empty_last_file(harm: Harm) -> None:
-    """The last one, or one more behind it."""
+    """The last segment has a length of 0, or there is one more such behind it."""
     if harm.random.random() < 0.5:
         harm.store.cut(-1, 0)
     else:
@@ -228,12 +237,13 @@ def _empty_last_file(harm: Harm) -> None:
 
 
 def _short_last_file(harm: Harm) -> None:
+    """The last segment is cut, at a page or beside one."""
     pages = harm.store.segment_size_bytes // _PAGE_BYTES
     harm.store.cut(-1, harm.random.randrange(1, pages) * _PAGE_BYTES - harm.random.choice((0, 0, 1, 77)))
 
 
 def _stale_tail(harm: Harm) -> None:
-    """Records of an older use of the file right behind the last one, as many as a few pages hold."""
+    """One to five old records right behind the last one, as an older use of the file leaves them."""
     messages = harm.store.truth["messages"]
     at = harm.store.end_phy_offset
     first = harm.random.randrange(len(messages) // 2)
@@ -248,12 +258,18 @@ def _nothing(_: Harm) -> None:
     """Left as it is."""
 
 
-def _exit(kind: str) -> Callable[[Harm], None]:
-    return lambda harm: set_exit(harm.store.root, "crash" if kind == "crash" else "clean")
+def _clean(harm: Harm) -> None:
+    """No `abort` file."""
+    set_exit(harm.store.root, "clean")
+
+
+def _crash(harm: Harm) -> None:
+    """`abort` is there."""
+    set_exit(harm.store.root, "crash")
 
 
 AXES: Final[dict[str, dict[str, Callable[[Harm], None]]]] = {
-    "exit": {"clean": _exit("clean"), "crash": _exit("crash")},
+    "exit": {"clean": _clean, "crash": _crash},
     "checkpoint": {"sane": _nothing, "missing": _no_checkpoint, "ahead": _checkpoint_ahead, "zero": _checkpoint_zero},
     "queues": {
         "whole": _nothing,

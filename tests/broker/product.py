@@ -10,7 +10,10 @@ Exits with 1 where prediction and real code disagree.
 from __future__ import annotations
 
 import argparse
+import os
+import platform
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -24,7 +27,8 @@ from tests import stores
 from tests.broker.axes import Cell, Planted, Surgery, product
 from tests.broker.hosting import ManyStores
 from tests.broker.outcomes import Differences
-from tests.broker.verdict import differences
+from tests.broker.product_page import page
+from tests.broker.verdict import STARTS, differences, ending_of
 
 # Which store a release is given; the last one has more segments than 5.4.0 ever scans.
 RUNS: Final = (
@@ -46,7 +50,7 @@ class Verdict:
     version: str
     base: str
     cell: Cell | Surgery
-    starts: bool
+    ending: str
     lost_messages: int
     differences: Differences
 
@@ -93,8 +97,8 @@ def _verdict(version: str, base: str, cell: Cell | Surgery, told: dict[str, Any]
     state = told["afterStart"]
     known = {(message["phyOffset"], message["storeSize"]) for message in stores.truth(base)["messages"]}
     served = {(at, size) for queue in state.get("queues", []) for at, size in queue.get("served", [])}
-    starts = bool(told["load"]["ok"] and state["returned"])
-    return Verdict(version, base, cell, starts, len(known - served) if starts else 0, found)
+    ending = ending_of(told)
+    return Verdict(version, base, cell, ending, len(known - served) if ending == STARTS else 0, found)
 
 
 def sample(count: int, seed: int) -> list[Cell]:
@@ -119,8 +123,15 @@ def main() -> int:
             print(f"{version} on {base}: {len(cells) - wrong} of {len(cells)} agree", flush=True)
     seconds = time.monotonic() - began
     disagreeing = sum(bool(verdict.differences) for verdict in verdicts)
+    if options.out:
+        options.out.write_text(page(verdicts, seed=options.seed, seconds=seconds, about=_about()))
     print(f"{len(verdicts) - disagreeing} of {len(verdicts)} agree, seed {options.seed}, {seconds:.0f} s")
     return 1 if disagreeing else 0
+
+
+def _about() -> str:
+    java = subprocess.run(["java", "-version"], capture_output=True, text=True).stderr.split('"')
+    return f"{os.cpu_count()} CPUs, Java {java[1] if len(java) > 1 else '?'}, Python {platform.python_version()}"
 
 
 def _options() -> argparse.Namespace:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -129,3 +130,38 @@ def _flip(root: Path, message: dict[str, Any], kind: str, segment_size: int) -> 
         byte = file.read(1)[0]
         file.seek(start % segment_size + at)
         file.write(bytes([byte ^ 1]))
+
+
+@pytest.mark.parametrize(("version", "starts"), [("4.9.8", True), ("5.0.0", False), ("5.4.0", True)])
+def test_a_queue_left_with_an_empty_file_stops_5x_alone(
+    version: str, starts: bool, store_copy: StoreCopy, settings_of: SettingsOf
+) -> None:
+    """Real code did so; 5.4.0 fills the file while it scans."""
+    root = store_copy("load-533")
+    queues = [*(root / paths.CONSUMEQUEUE).glob("*/*")]
+    for queue in queues:
+        if queue.parent.name != "Calm_audit":  # so that the queues end before the log does, and are not cut
+            shutil.rmtree(queue)
+    for emptied in sorted((root / paths.CONSUMEQUEUE / "Calm_audit/0").iterdir())[1:]:
+        emptied.write_bytes(bytes(emptied.stat().st_size))
+    with Store.open(root, load_settings(settings_of("load-533"), root)) as store:
+        start = start_broker(store, behaviour_of(Version.parse(version)))
+    assert (not start.refusal) is starts
+    assert starts or "Calm_audit-0 is left without an entry" in start.refusal
+
+
+def test_dispatch_goes_on_where_it_counts_not_where_it_reads(store_copy: StoreCopy, settings_of: SettingsOf) -> None:
+    """A record whose parts do not add up, then one that is none: 4.x skips its size more than the segment, as real code did."""
+    root = store_copy("load-497", "clean")
+    shutil.rmtree(root / paths.CONSUMEQUEUE)
+    page = 151_552  # inside the body of the record at 151319, of 456 bytes
+    with (root / paths.COMMITLOG / paths.segment_name(131_072)).open("r+b") as segment:
+        segment.seek(page - 131_072)
+        segment.write(bytes(4096))
+    with Store.open(root, load_settings(settings_of("load-497"), root)) as store:
+        start = start_broker(store, behaviour_of(Version.parse("4.9.7")))
+        found = [q.entries(q.min_position, q.end)["phy_offset"] for q in start.queues]
+    offsets = {int(offset) for queue in found for offset in queue}
+    skipped = [m["phyOffset"] for m in stores.truth("load-497")["messages"] if m["phyOffset"] not in offsets]
+    assert (min(skipped), max(skipped)) == (151_319, 391_620)
+    assert not offsets & {*range(262_144, 393_216)}

@@ -21,6 +21,8 @@ from tests.broker.outcomes import Differences, compare_state, deleted_files
 
 Place = tuple[str, int, int]  # topic, queue id, queue offset
 
+STARTS, DOES_NOT_LOAD, NEVER_RETURNS = "starts", "does not load", "never ends its start"
+
 # Delivery times are milliseconds since 1970; what is smaller is a hash of the tags.
 _LEAST_TIME_MS: Final = 1_000_000_000_000
 
@@ -40,7 +42,7 @@ def differences(
         start = start_broker(store, behaviour_of(Version.parse(version)), on_table=hunt.look_at)
         outcome = outcome_of_start(store, start, hunt)
         pairs = dict(_told_of_recovery(outcome, told))
-        if outcome.starts and pairs["starts"][0] == "yes":
+        if outcome.starts and ending_of(told) == STARTS:
             real = _Real(root, golden, name, planted, told["afterStart"])
             pairs |= dict(_outcomes(store, outcome, real, told))
             found = compare_state(start, told["afterStart"])
@@ -49,13 +51,18 @@ def differences(
     return {what: pair for what, pair in pairs.items() if pair[0] != pair[1]}
 
 
+def ending_of(told: dict[str, Any]) -> str:
+    """How the real start ended."""
+    if not told["load"]["ok"]:
+        return DOES_NOT_LOAD
+    state = told["afterStart"]
+    return STARTS if state["returned"] and "exception" not in state else NEVER_RETURNS
+
+
 def _told_of_recovery(outcome: Outcome, told: dict[str, Any]) -> Iterator[tuple[str, tuple[Any, Any]]]:
     """Whether it starts, and how it recovers as far as its log tells."""
-    stage = "no, it never returns" if told["load"]["ok"] else "no, it does not load"
-    is_started = told["load"]["ok"] and told["afterStart"]["returned"] and "exception" not in told["afterStart"]
     waits = "start waits" in outcome.reason or "start for dispatch" in outcome.reason
-    predicted = "no, it never returns" if waits else "no, it does not load"
-    pair = ("yes" if is_started else stage, "yes" if outcome.starts else predicted)
+    pair = (ending_of(told), STARTS if outcome.starts else NEVER_RETURNS if waits else DOES_NOT_LOAD)
     why = f": {told['load'].get('exception')}, {told['afterStart'].get('exception')}, {told['scan']['exception']}"
     yield "starts", pair if pair[0] == pair[1] else (pair[0] + why, f"{pair[1]}: {outcome.reason}")
     scan = told["scan"]

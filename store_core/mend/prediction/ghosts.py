@@ -67,7 +67,7 @@ class GhostHunt:
                 at = number * queue.entry_size_bytes
                 entry = queue.entries(at, at + queue.entry_size_bytes)[0]
                 ghost = Ghost("entry", *queue.key, number, int(entry["phy_offset"]), int(entry["size_bytes"]))
-                if self._points_back(ghost):
+                if ghost.phy_offset < start.log.max_phy_offset and self._points_back(ghost):
                     ghosts.append(ghost)
         return ghosts
 

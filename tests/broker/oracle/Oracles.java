@@ -5,6 +5,7 @@ import java.util.Collections;
 import java.util.Properties;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 
 /**
@@ -24,9 +25,15 @@ public final class Oracles {
         Oracles oracles = new Oracles(Oracle.properties(arguments[0]));
         ExecutorService workers = Executors.newFixedThreadPool(Integer.getInteger("threads", 8));
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        boolean isFirst = true;
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             String[] job = line.split("\t", -1);
-            workers.execute(() -> oracles.tell(job[0], job[1], job[2]));
+            Runnable work = () -> oracles.tell(job[0], job[1], job[2]);
+            Future<?> done = workers.submit(work);
+            if (isFirst) {
+                done.get(); // what a release sets up once is set up by one store alone
+                isFirst = false;
+            }
         }
         workers.shutdown();
         workers.awaitTermination(10, TimeUnit.MINUTES);
