@@ -13,7 +13,7 @@ from collections.abc import Callable
 from benchmarks import broker, contest
 from benchmarks.commands import stopwatch
 from benchmarks.make_store import GIB, Made, Recipe, made_store
-from store_core.read.bulk import read_queue
+from store_core.read.bulk import LogMaps, read_queue
 from store_core.read.pull import open_queue, pull
 from store_core.read.queue import Queue
 from store_core.storage.store import Store
@@ -21,6 +21,7 @@ from store_core.storage.store import Store
 TOPIC = "bench_0"
 LOOP = "rmqctl, loop of 32, messages"
 BULK = "rmqctl, whole queue, columns"
+MAPPED = "rmqctl, whole queue, columns, log mapped"
 BROKER = "broker, loop of 32, decoded"
 
 
@@ -39,12 +40,12 @@ def in_a_loop(made: Made) -> float:
     return stopwatch() - started
 
 
-def in_bulk(made: Made) -> float:
+def in_bulk(made: Made, maps: LogMaps | None = None) -> float:
     """Seconds; raises RuntimeError if a row is no message."""
     started = stopwatch()
     with Store.open(made.root) as store:
         for queue in queues_of(store, made):
-            for table in read_queue(queue):
+            for table in read_queue(queue, maps=maps):
                 if not table.good.all():
                     raise RuntimeError("an entry points to no record")
     return stopwatch() - started
@@ -59,16 +60,19 @@ def main() -> None:
         def by_broker() -> float:
             return sum(float(real.ask("pull", TOPIC, number)[0]) for number in range(made.recipe.queues))
 
+        kept = LogMaps()  # as the broker keeps its maps
         contestants: dict[str, Callable[[], float]] = {
             BROKER: by_broker,
             LOOP: lambda: in_a_loop(made),
             BULK: lambda: in_bulk(made),
+            MAPPED: lambda: in_bulk(made, kept),
         }
         times = contest.interleave(contestants, told.rounds)
     name = "pull"
     rows = [
         contest.ratio(name, times, BROKER, LOOP, (">=", 1)),
         contest.ratio(name, times, BROKER, BULK, (">=", 4)),
+        contest.ratio(name, times, BROKER, MAPPED, (">=", 4)),
     ]
     store = f"{made.messages} messages of {made.recipe.record_bytes} B in 64 queues, made by {made.maker}"
     command = f"python -m benchmarks.pull_queue --size {told.size / GIB:g}GiB"

@@ -1,11 +1,13 @@
 """A whole queue as columns: what pull gives one by one, by tens of thousands (store format 2.2 and 6.1).
 
-Records are read where queue entries say, neighbours together, and cut all at once by the kernel.
+Records are read where queue entries say, neighbours together, and cut all at once by the kernel. Who reads many queues of one
+log may keep its segments mapped (``LogMaps``): then nothing is copied.
 """
 
 from __future__ import annotations
 
 import itertools
+import mmap
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -68,7 +70,46 @@ class QueueTable:
         return bytes(self.window[int(at) : int(at) + int(length)])
 
 
-def read_queue(queue: Queue, first: int | None = None, end: int | None = None) -> Iterator[QueueTable]:
+class LogMaps:
+    """Whole segments of a log, mapped until closed: for reading many queues.
+
+    Mapped pages count as resident, up to the log's size, and a disk that fails under a map ends the process.
+    """
+
+    def __init__(self) -> None:
+        self._maps: dict[Segment, memoryview] = {}
+
+    def of(self, segment: Segment) -> memoryview:
+        """A segment's bytes; none where its file has vanished or become shorter."""
+        if segment not in self._maps:
+            self._maps[segment] = _mapped(segment)
+        return self._maps[segment]
+
+    def close(self) -> None:
+        """Let go of the maps; what tables still use stays until they go."""
+        self._maps.clear()
+
+
+def _mapped(segment: Segment) -> memoryview:
+    try:
+        descriptor = open_read_only(segment.path)
+    except FileNotFoundError:
+        return memoryview(b"")
+    except OSError as error:
+        raise unreadable(segment.path, error) from error
+    try:
+        if not 0 < segment.size_bytes <= os.fstat(descriptor).st_size:
+            return memoryview(b"")
+        return memoryview(mmap.mmap(descriptor, segment.size_bytes, access=mmap.ACCESS_READ))
+    except (OSError, ValueError) as error:
+        raise unreadable(segment.path, error if isinstance(error, OSError) else OSError(str(error))) from error
+    finally:
+        os.close(descriptor)
+
+
+def read_queue(
+    queue: Queue, first: int | None = None, end: int | None = None, *, maps: LogMaps | None = None
+) -> Iterator[QueueTable]:
     """Entries of [first, end) (the queue's ends where nothing is said) with their records, table by table.
 
     Bodies' checksums are not looked at. Raises FailedError where a file cannot be read.
@@ -78,7 +119,7 @@ def read_queue(queue: Queue, first: int | None = None, end: int | None = None) -
     segments = queue.log.segments
     starts = np.array([s.phy_offset for s in segments], np.int64)
     ends = np.array([s.end_phy_offset for s in segments], np.int64)
-    buffer = bytearray(2 * GATHERED_SIZE_BYTES)
+    buffer = bytearray(2 * GATHERED_SIZE_BYTES if maps is None else 0)
     for start, entries in queue.columns(first, end):
         rows = _Rows(
             np.arange(start, start + len(entries), dtype=np.int64),
@@ -87,10 +128,13 @@ def read_queue(queue: Queue, first: int | None = None, end: int | None = None) -
             entries["tags_code"].astype(np.int64),
         )
         number, share = _places(rows, starts, ends)
-        cuts = np.flatnonzero(np.r_[True, (number[1:] != number[:-1]) | (share[1:] != share[:-1]), True]).tolist()
+        differs = number[1:] != number[:-1]
+        if maps is None:
+            differs |= share[1:] != share[:-1]
+        cuts = np.flatnonzero(np.r_[True, differs, True]).tolist()
         for low, high in itertools.pairwise(cuts):
             segment = segments[int(number[low])] if number[low] >= 0 else None
-            yield _table(buffer, segment, rows.part(slice(low, high)))
+            yield _table(maps or buffer, segment, rows.part(slice(low, high)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,10 +169,13 @@ def _places(rows: _Rows, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
     return np.where(inside, number, -1), share
 
 
-def _table(buffer: bytearray, segment: Segment | None, rows: _Rows) -> QueueTable:
+def _table(place: LogMaps | bytearray, segment: Segment | None, rows: _Rows) -> QueueTable:
     window, at = memoryview(b""), np.full(len(rows), -1, np.int64)
     if segment is not None:
-        window, at = _gathered(buffer, segment, rows.phy_offset - segment.phy_offset, rows.size_bytes)
+        at = rows.phy_offset - segment.phy_offset
+        window, at = (
+            (place.of(segment), at) if isinstance(place, LogMaps) else _gathered(place, segment, at, rows.size_bytes)
+        )
     records = cut_records(window, at, rows.phy_offset, rows.size_bytes, ScanFlag.NO_PROPERTIES)
     good = records.kind == FrameKind.MESSAGE
     return QueueTable(window, at, good, rows.queue_offset, rows.phy_offset, rows.size_bytes, rows.tags_code, records)

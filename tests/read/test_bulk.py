@@ -8,7 +8,7 @@ import pytest
 
 from store_core.layout.queue import FILLER_SIZE_BYTES
 from store_core.read import bulk
-from store_core.read.bulk import QueueTable, read_queue
+from store_core.read.bulk import LogMaps, QueueTable, read_queue
 from store_core.read.pull import open_queue
 from store_core.read.queue import Queue
 from store_core.read.records import read_message
@@ -73,6 +73,16 @@ def test_columns_are_the_records(
             queue = open_queue(store, *key)
             assert isinstance(queue, Queue)
             assert check(queue, read_queue(queue)) == queue.max_offset
+
+
+def test_maps_may_be_kept(golden: GoldenStore) -> None:
+    with Store.open(golden("load-533")) as store:
+        maps = LogMaps()
+        for key in store.queues:
+            queue = open_queue(store, *key)
+            assert isinstance(queue, Queue)
+            assert check(queue, read_queue(queue, maps=maps)) == queue.max_offset
+        maps.close()
 
 
 def test_part_of_a_queue(golden: GoldenStore) -> None:
