@@ -85,7 +85,10 @@ class MinOffsetSearch(Enum):
     """How a queue's min offset is found (11.3)."""
 
     LINEAR = "first entry of the first file at or behind the log's start"
-    BINARY = "binary search in the first file; past the end if the last entry lies before the log's start"
+    BINARY = (
+        "binary search in the first file; past the end if the last entry lies before the log's start;"
+        " a newest file without an entry fails the load"
+    )
 
 
 @dataclass(frozen=True, slots=True)

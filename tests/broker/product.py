@@ -66,8 +66,13 @@ class GoldenCopies:
         return root if root.exists() else stores.unpack(name, root)
 
 
-def judge(version: str, base: str, cells: Iterable[Cell | Surgery], *, seed: int, folder: Path) -> Iterator[Verdict]:
-    """Make each cell's store, let the release open a copy of it, and compare; in the order in which the answers come."""
+def judge(
+    version: str, base: str, draws: Iterable[tuple[Cell | Surgery, int]], *, folder: Path, column: str | None = None
+) -> Iterator[Verdict]:
+    """Make each cell's store with its seed, let the release open a copy of it, and compare; in the order in which answers come.
+
+    ``column``: another release to predict for, to see that it makes a difference.
+    """
     golden = GoldenCopies(folder)(base)
     work = folder / f"{version}-{base}"
     made: dict[str, tuple[Cell | Surgery, Planted | None]] = {}
@@ -77,11 +82,11 @@ def judge(version: str, base: str, cells: Iterable[Cell | Surgery], *, seed: int
             name, told = release.answer()
             cell, planted = made.pop(name)
             root = work / "cells" / name
-            found = differences(root, golden, base, planted, told, version)
+            found = differences(root, golden, base, planted, told, column or version)
             shutil.rmtree(root)
             return _verdict(version, base, cell, told, found)
 
-        for number, cell in enumerate(cells):
+        for number, (cell, seed) in enumerate(draws):
             name = f"cell-{number}"
             root = stores.copy_store(golden, work / "cells" / name)
             made[name] = (cell, cell.apply(root, stores.truth(base), seed))
@@ -109,13 +114,14 @@ def sample(count: int, seed: int) -> list[Cell]:
 def main() -> int:
     options = _options()
     cells = sample(options.sample, options.seed) if options.sample else [*product()]
+    draws: list[tuple[Cell | Surgery, int]] = [(cell, options.seed) for cell in cells]
     verdicts: list[Verdict] = []
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="product-") as folder:
         for version, base in RUNS:
             if version not in options.releases:
                 continue
-            for verdict in judge(version, base, cells, seed=options.seed, folder=Path(folder)):
+            for verdict in judge(version, base, draws, folder=Path(folder)):
                 verdicts.append(verdict)
                 for what, (real, predicted) in verdict.differences.items():
                     print(f"{version} on {base}: {verdict.cell}: {what}\n  real      {real}\n  predicted {predicted}")

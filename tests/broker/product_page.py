@@ -253,8 +253,20 @@ _LIMITS: Final = """
   the prediction carries a note. Beyond 2 GiB - 3 it is refused on every heap, and predicted.
 * Start means `load()` and `start()` of the store. What the broker does around it (config files, timer wheel) is predicted from recorded
   outcomes; its delay service, which puts due messages into the log a second after the start, was held back so that it could not blur what is compared.
-* Outside of what is predicted: queues in RocksDB, DLedger and controller mode (recover says so), and whatever happens after the start, such as expiry.
+* Outside of what is predicted: queues in RocksDB (recover ends with an error), DLedger and controller mode, and whatever happens after the start, such as
+  expiry.
 * Only 4.5.0 to 4.9.8, and 5.x with `recheckReputOffsetFromCq`, can *never end* a start. It was given 8 s, and such a broker waits in steps of 1 s.
+
+## What the proof has found
+
+The first runs disagreed in 59 combinations, by three things that no recorded case had shown. All are predicted now.
+
+* 5.x makes a queue's next file before it sees that a message is a repeat, and cannot find the min offset of a queue whose newest file has no entry:
+  it does not load (`newPosition < 0`). Old entries behind the end of a queue that fill its file exactly are enough, and so is a newest file of
+  zeros, where the queues together end before the log does.
+* 4.x, dispatching at its start, counts a record whose parts do not add up by the length it claims but reads on where the parts end. At the next bad
+  record it therefore goes on inside the *next* segment, between two records, and loses that one as well.
+* 4.3 does not cut queues after a clean stop; old entries that it keeps may point behind the end of the log, where they bring nothing back.
 
 ## What no prediction can settle
 

@@ -49,11 +49,20 @@ def test_predictions_agree_with_real_store_code(
 ) -> None:
     jars(version)
     fixed: list[Cell | Surgery] = [*FIXED, *(surgery for surgery in SURGERY if surgery.base == base)]
-    verdicts = [*judge(version, base, fixed, seed=SEED, folder=tmp_path / "fixed")]
-    print(f"RMQCTL_PRODUCT_SEED={DRAW_SEED} draws these cells again")
-    verdicts += judge(version, base, sample(DRAWN, DRAW_SEED), seed=DRAW_SEED, folder=tmp_path / "drawn")
+    draws = [(cell, SEED) for cell in fixed] + [(cell, DRAW_SEED) for cell in sample(DRAWN, DRAW_SEED)]
+    print(f"RMQCTL_PRODUCT_SEED={DRAW_SEED} draws the same cells again")
+    verdicts = [*judge(version, base, draws, folder=tmp_path)]
     assert {str(v.cell): v.differences for v in verdicts if v.differences} == {}, f"seed {DRAW_SEED}"
-    assert len(verdicts) == len(fixed) + DRAWN
+    assert len(verdicts) == len(draws)
+
+
+def test_a_prediction_for_another_release_is_found_to_differ(jars: Callable[[str], Path], tmp_path: Path) -> None:
+    jars("5.3.3")
+    cells = ("clean/sane/missing/whole", "crash/sane/whole/whole")  # 5.1.4 rebuilds no queues after a clean stop
+    draws: list[tuple[Cell | Surgery, int]] = [(Cell(tuple(cell.split("/"))), SEED) for cell in cells]
+    verdicts = {v.cell: v.differences for v in judge("5.3.3", "load-533", draws, folder=tmp_path, column="5.1.4")}
+    found = [sorted(what for what in verdicts[cell] if not what.startswith("queue (")) for cell, _ in draws]
+    assert found == [["first file scanned", "index", "index rebuilt", "lost messages", "queue spans"], []]
 
 
 def test_the_product_has_every_combination_once() -> None:
