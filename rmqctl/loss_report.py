@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -38,11 +38,12 @@ _DATA: Final = ".json"
 
 
 def told_losses(
-    ctx: Context, store: Store, found: Recovery | Prediction, path: Path | None = None
+    ctx: Context, store: Store, found: Recovery | Prediction, path: Path | None = None, options: Sequence[str] = ()
 ) -> LossReport | None:
     """Save the report where one is asked for, and give it for ``loss_blocks``; None where nobody would read it.
 
-    For the store as it is: call it before a plan is carried out. ``path`` has passed ``refuse_place``. Raises FailedError
+    For the store as it is: call it before a plan is carried out. ``path`` has passed ``refuse_place``; ``options`` are the
+    words the plan was asked for with. Raises FailedError
     where it cannot be written.
     """
     shown = ctx.output.format in ("table", "plain", "github") and _loses(found)
@@ -53,7 +54,7 @@ def told_losses(
     with ctx.progress("report", store.log.size_bytes) as bar:
         report = loss_report(store, found, made_timestamp_ms=time.time_ns() // 1_000_000, on_progress=bar)
     if path is not None:
-        _save(path, _encoded(ctx, report, path, store.settings))
+        _save(path, _encoded(ctx, report, path, store.settings, options))
         ctx.note(f"loss report saved as {path}")
     return report
 
@@ -81,13 +82,13 @@ def _loses(found: Any) -> bool:
     return bool(prediction.outcome.lost) or (isinstance(found, Recovery) and bool(found.lost))
 
 
-def _encoded(ctx: Context, report: LossReport, path: Path, settings: Settings) -> bytes:
+def _encoded(ctx: Context, report: LossReport, path: Path, settings: Settings, options: Sequence[str]) -> bytes:
     if path.suffix.lower() == _DATA:
         return json.dumps(report.as_json(), ensure_ascii=False, indent=1).encode("utf-8", "replace") + b"\n"
     from rmqctl.report.page import Reader, page
 
     zone = ctx.options.zone
-    reader = Reader(zone, str(zone.tzname(None) or zone), _arguments(ctx, settings))
+    reader = Reader(zone, str(zone.tzname(None) or zone), _arguments(ctx, settings), tuple(options))
     return page(report, reader).encode("utf-8", "replace")
 
 

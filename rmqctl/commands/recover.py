@@ -103,7 +103,9 @@ def recover(
             options = KeepOptions(gaps, not no_fill, siblings)  # type: ignore[arg-type]  # checked there
             with ctx.progress("scan", WALKS * store.log.size_bytes) as bar:
                 recovery = plan_recovery(store, policy, version, options, on_progress=bar)  # type: ignore[arg-type]  # checked there
-            losses = told_losses(ctx, store, recovery, report)
+            words = [*(["--gaps", gaps] if options.skips else []), *(["--no-fill"] if no_fill else [])]
+            words += [word for path in siblings for word in ("--sibling", str(path))]
+            losses = told_losses(ctx, store, recovery, report, words)
         document = {"store": str(settings.root), **recovery.as_json()}
         lost_something = bool(recovery.lost)
         if policy == "strict" and apply and lost_something:

@@ -53,11 +53,13 @@ _DELAYED_COLUMNS: Final = (Column("Delay"), Column("Lost", "number"), Column("No
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """For whom the page is: times in ``zone``, which is called ``zone_name``; ``arguments`` name the store on a command line."""
+    """For whom the page is: times in ``zone``, which is called ``zone_name``; ``arguments`` name the store on a command
+    line, ``options`` are what its plan was asked for with."""
 
     zone: tzinfo = UTC
     zone_name: str = "UTC"
     arguments: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
 
 
 def page(report: LossReport, reader: Reader) -> str:
@@ -68,7 +70,10 @@ def page(report: LossReport, reader: Reader) -> str:
         _cards(report),
         _log(report),
         *_losses(report, reader),
-        _section("How to go on", element("ol", join(element("li", s) for s in how_to_go_on(report, reader.arguments)))),
+        _section(
+            "How to go on",
+            element("ol", join(element("li", s) for s in how_to_go_on(report, reader.arguments, reader.options))),
+        ),
         _identity(report, reader),
     ]
     body = "\n".join(part for part in parts if part)

@@ -136,8 +136,9 @@ def _groups_told(loss: Loss) -> str:
     )
 
 
-def how_to_go_on(report: LossReport, arguments: Sequence[str]) -> Iterator[Markup]:
-    """The steps from here, with commands as they are typed. ``arguments`` name the store and its settings."""
+def how_to_go_on(report: LossReport, arguments: Sequence[str], options: Sequence[str]) -> Iterator[Markup]:
+    """The steps from here, with commands as they are typed. ``arguments`` name the store and its settings,
+    ``options`` are those of the plan."""
     store = shlex.join(arguments)
     broker, kept = report.broker, report.kept
     has_work = kept is None or kept.steps
@@ -154,13 +155,14 @@ def how_to_go_on(report: LossReport, arguments: Sequence[str]) -> Iterator[Marku
         )
     if kept is None:
         yield join(("See what can be kept; nothing is changed:", _command(f"rmqctl recover {store}")))
-    policy = f" --policy {kept.policy}" if kept is not None and kept.policy != "keep" else ""
+    policy = ("--policy", kept.policy) if kept is not None and kept.policy != "keep" else ()
+    planned = shlex.join((*arguments, *policy, *options))
     if has_work:
         yes = " --yes" if kept is not None and kept.loss.given_up_messages else ""
         yield join(
             (
                 "Carry the plan out. Every changed byte is kept until it is dropped on purpose:",
-                _command(f"rmqctl recover {store}{policy} --apply{yes}"),
+                _command(f"rmqctl recover {planned} --apply{yes}"),
             )
         )
         yield join(
