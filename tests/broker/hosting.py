@@ -17,6 +17,8 @@ from tests import stores
 from tests.broker import oracle
 
 _TOLD: Final = "told\t"
+# Some ten stores at a time, and as many on their way out: each holds room for its largest message.
+_HEAP: Final = "1500m"
 # What the store code logs while it scans the log: lines with the name of a segment, and marks of the kind of recovery.
 _FROM, _NEXT, _LAST = "recover from this mapped file", "recover next physics file", "physics file"
 _ABNORMAL: Final = re.compile(
@@ -54,7 +56,9 @@ class ManyStores:
             "stop": "false",
         }
         options["rmq.logback.configurationFile"] = folder / "logback.xml"  # where 5.x looks
-        command = oracle.java_command(version, folder, *(f"-D{name}={value}" for name, value in options.items()))
+        command = oracle.java_command(
+            version, folder, *(f"-D{name}={value}" for name, value in options.items()), heap=_HEAP
+        )
         self._log = folder / "store.log"
         (folder / "logback.xml").write_text(_LOGBACK.format(log=self._log))
         self._out = (folder / "out").open("wb")

@@ -45,13 +45,18 @@ _AT_ONCE: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A cell of the product as one release decided it; ``lost_messages`` of those the store once held, damaged or not."""
+    """A cell of the product as one release decided it.
+
+    ``lost_messages``: of those the store once held, damaged or not. ``skipped``: of those that a pull at their own offset brings, how many a
+    consumer misses that goes from min to max.
+    """
 
     version: str
     base: str
     cell: Cell | Surgery
     ending: str
     lost_messages: int
+    skipped: int
     differences: Differences
 
 
@@ -99,11 +104,15 @@ def judge(
 
 
 def _verdict(version: str, base: str, cell: Cell | Surgery, told: dict[str, Any], found: Differences) -> Verdict:
-    state = told["afterStart"]
     known = {(message["phyOffset"], message["storeSize"]) for message in stores.truth(base)["messages"]}
-    served = {(at, size) for queue in state.get("queues", []) for at, size in queue.get("served", [])}
+    queues = told["afterStart"].get("queues", [])
+    in_turn, singly = (
+        known & {(at, size) for queue in queues for at, size in queue.get(how, [])}
+        for how in ("served", "servedSingly")
+    )
     ending = ending_of(told)
-    return Verdict(version, base, cell, ending, len(known - served) if ending == STARTS else 0, found)
+    lost = len(known - singly) if ending == STARTS else 0
+    return Verdict(version, base, cell, ending, lost, len(singly - in_turn), found)
 
 
 def sample(count: int, seed: int) -> list[Cell]:

@@ -58,8 +58,8 @@ _COMPARED: Final = (
     ("each queue: min and max offset, end in the log, every entry with its tags code", "its queues, entry by entry (digest)"),
     (
         "messages lost",
-        "reading every queue from min to max as a consumer does, 32 messages a pull: every record that is whole in the damaged"
-        " log and never comes back",
+        "pulling one message at every offset from min to max of every queue: each record that is whole in the damaged log and"
+        " that no pull brings",
     ),
     ("ghosts", "old records and old entries that were put there, and are below its max offset or are served"),
     ("delayed messages delivered at once", "entries of the delay queues without a delivery time"),
@@ -80,6 +80,7 @@ def page(verdicts: Sequence[Verdict], *, seed: int, seconds: float, about: str) 
         _consequences(by_run),
         _table(sorted({Version.parse(version) for version, _ in runs})),
         _LIMITS,
+        _consumers(verdicts),
         _recorded(),
         _again(seed),
     ]
@@ -273,6 +274,22 @@ The first runs disagreed in 59 combinations, by three things that no recorded ca
 The table leaves nothing to chance but the memory of the machine (above) and time: index files made during the start are named by the clock, and
 background threads flush the checkpoint and make files when they come by, so names of new index files and the checkpoint's bytes are not
 predicted.
+"""
+
+
+def _consumers(verdicts: Sequence[Verdict]) -> str:
+    skipping = [verdict.skipped for verdict in verdicts if verdict.skipped]
+    seen = (
+        f"It happened in {len(skipping)} of the {_count(len(verdicts))} starts, to {min(skipping)} to {max(skipping)} messages."
+        if skipping
+        else "It did not happen in this run."
+    )
+    return f"""
+## What consumers make of it
+
+*Lost* is what no pull brings. A consumer that goes through a queue in pulls of 32 can miss more: where the broker cannot read what an entry points
+to (fillers at the beginning of a queue point to offset 0), it skips, in that pull, all further entries into the same segment, and
+the consumer goes on behind them. {seen}
 """
 
 

@@ -150,8 +150,8 @@ class _Real:
         return {(q["topic"], q["queueId"]): (q["min"], q["max"]) for q in self.state["queues"] if q["max"] > 0}
 
     def lost(self) -> set[Place]:
-        """Messages whole in the log as found that no consumer was served."""
-        served = {(at, size) for queue in self.state["queues"] for at, size in queue["served"]}
+        """Messages whole in the log as found that no pull at any offset brings."""
+        served = {(at, size) for queue in self.state["queues"] for at, size in queue["servedSingly"]}
         return {place for record, place in self._whole.items() if record not in served}
 
     def ghosts(self, planted: Planted) -> Iterator[tuple[str, str, int, int, int, int]]:
@@ -161,7 +161,7 @@ class _Real:
                 place = (message["topic"], message["queueId"], message["queueOffset"])
                 yield ("record", *place, at, message["storeSize"])
         entries = {(q["topic"], q["queueId"], *e[:3]) for q in self.state["queues"] for e in q["entries"]}
-        served = {(q["topic"], q["queueId"], *s) for q in self.state["queues"] for s in q["served"]}
+        served = {(q["topic"], q["queueId"], *s) for q in self.state["queues"] for s in q["servedSingly"]}
         for entry in planted.entries:
             if entry in entries and (*entry[:2], *entry[3:]) in served:
                 yield ("entry", *entry)

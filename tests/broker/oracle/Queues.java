@@ -32,27 +32,36 @@ final class Queues {
         return result;
     }
 
-    /** Adds to each queue's state what a consumer gets that goes from its min to its max: log offset and size of all that is served. */
+    /**
+     * Adds to each queue's state what a consumer gets that goes from its min to its max, and what it gets that asks at every offset for
+     * one message: log offset and size of all that is served.
+     */
     @SuppressWarnings("unchecked")
     static void serve(DefaultMessageStore store, List<?> queues) throws Exception {
         for (Object each : queues) {
             Map<String, Object> queue = (Map<String, Object>) each;
             List<long[]> served = new ArrayList<>();
+            List<long[]> singly = new ArrayList<>();
             String topic = (String) queue.get("topic");
             int queueId = (Integer) queue.get("queueId");
             long max = (Long) queue.get("max");
-            for (long at = Math.max(0, (Long) queue.get("min")); at < max;) {
-                at = Math.max(at + 1, pull(store, topic, queueId, at, served));
+            long min = Math.max(0, (Long) queue.get("min"));
+            for (long at = min; at < max;) {
+                at = Math.max(at + 1, pull(store, topic, queueId, at, PULLED, served));
+            }
+            for (long at = min; at < max; at++) {
+                pull(store, topic, queueId, at, 1, singly);
             }
             queue.put("served", served);
+            queue.put("servedSingly", singly);
         }
     }
 
     /** One pull; gives where the consumer goes on, or -1 where the pull fails. */
-    private static long pull(DefaultMessageStore store, String topic, int queueId, long at, List<long[]> served) throws Exception {
+    private static long pull(DefaultMessageStore store, String topic, int queueId, long at, int count, List<long[]> served) throws Exception {
         GetMessageResult found;
         try {
-            found = store.getMessage("oracle", topic, queueId, at, PULLED, null);
+            found = store.getMessage("oracle", topic, queueId, at, count, null);
         } catch (RuntimeException e) {
             return -1;
         }
