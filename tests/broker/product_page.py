@@ -78,7 +78,7 @@ def page(verdicts: Sequence[Verdict], *, seed: int, seconds: float, about: str) 
         _axes(),
         _agreement(by_run),
         _consequences(by_run),
-        _table(sorted({Version.parse(version) for version, _ in runs})),
+        decision_table(sorted({Version.parse(version) for version, _ in runs})),
         _LIMITS,
         _consumers(verdicts),
         _recorded(),
@@ -210,7 +210,8 @@ shows what harms most, and that releases differ; your store is another one, so a
 """
 
 
-def _table(proven: Sequence[Version]) -> str:
+def decision_table(proven: Sequence[Version]) -> str:
+    """The section about what differs between releases, with the proven ones as columns."""
     columns = [behaviour_of(version) for version in proven]
 
     def text(value: Any) -> str:
@@ -280,7 +281,7 @@ predicted.
 def _consumers(verdicts: Sequence[Verdict]) -> str:
     skipping = [verdict.skipped for verdict in verdicts if verdict.skipped]
     seen = (
-        f"It happened in {len(skipping)} of the {_count(len(verdicts))} starts, to {min(skipping)} to {max(skipping)} messages."
+        f"Of the {_count(len(verdicts))} starts, {len(skipping)} ended so; the most messages missed in one were {max(skipping)}."
         if skipping
         else "It did not happen in this run."
     )

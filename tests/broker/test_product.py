@@ -10,9 +10,11 @@ from typing import Final
 
 import pytest
 
+from store_core.broker.versions import Version
 from tests import stores
 from tests.broker.axes import AXES, Cell, Surgery, product
 from tests.broker.product import RUNS, SEED, judge, sample
+from tests.broker.product_page import decision_table
 
 DRAWN: Final = 5
 # A seed of one's own repeats a run: RMQCTL_PRODUCT_SEED=…
@@ -68,6 +70,14 @@ def test_a_prediction_for_another_release_is_found_to_differ(jars: Callable[[str
 def test_the_product_has_every_combination_once() -> None:
     cells = [*product()]
     assert len(cells) == len(set(cells)) == 2 * 4 * 7 * 9
+
+
+def test_the_page_shows_the_decision_table_as_it_is() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "prediction.md").read_text()
+    releases = sorted({Version.parse(version) for version, _ in RUNS})
+    assert decision_table(releases) in page, (
+        "write the page anew: python -m tests.broker.product --out docs/prediction.md"
+    )
 
 
 @pytest.mark.parametrize(
