@@ -46,7 +46,8 @@ class LogRecovery:
 
     @property
     def max_phy_offset(self) -> int:
-        return self.end_phy_offset if self.segments else 0
+        """Where the next record goes: the end that the scan counted to, but not behind the last file."""
+        return min(self.end_phy_offset, self.segments[-1].end_phy_offset) if self.segments else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -250,7 +250,7 @@ _LIMITS: Final = """
 * One harm of each kind at a time, drawn once a combination; small segments (128 KiB) and queue files (4,000 bytes). Sizes enter the code only
   as numbers, but a store of yours can hold what these do not: V2 records, batch queues, light queues, ConsumeQueueExt and property checksums are
   covered by recorded outcomes alone.
-* Whether a record counts as *lost* that is itself half destroyed is not compared.
+* Whether a record counts as *lost* that is itself half destroyed is not compared, and neither is whether an old entry to such a record is a ghost.
 * A length that claims 256 MiB or more makes releases before 5.3.2 ask for that much memory. Whether they get it depends on the heap; then
   the prediction carries a note. Beyond 2 GiB - 3 it is refused on every heap, and predicted.
 * Start means `load()` and `start()` of the store. What the broker does around it (config files, timer wheel) is predicted from recorded

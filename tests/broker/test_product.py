@@ -35,8 +35,10 @@ FIXED: Final = tuple(
         "crash/missing/whole/short last file",
     )
 )
+# 4.3.0 counts the log's end behind its last file, and goes on at the end of that.
+OTHER_SEED: Final = ((Cell(("crash", "sane", "ghosts", "flipped length")), 3),)
 SURGERY: Final = (
-    Surgery("load-497", ("size-plus-one-last",), "crash"),
+    Surgery("load-497", ("size-plus-one-last",), "crash"),  # 4.3.0 walks over it
     Surgery("load-497", ("cq-removed", "log-missing-mid"), "clean"),
     Surgery("load-497", ("zero-page-mid", "cq-removed", "checkpoint-removed"), "crash"),
     Surgery("load-533", ("log-missing-first", "cq-removed"), "clean"),
@@ -51,7 +53,7 @@ def test_predictions_agree_with_real_store_code(
 ) -> None:
     jars(version)
     fixed: list[Cell | Surgery] = [*FIXED, *(surgery for surgery in SURGERY if surgery.base == base)]
-    draws = [(cell, SEED) for cell in fixed] + [(cell, DRAW_SEED) for cell in sample(DRAWN, DRAW_SEED)]
+    draws = [*OTHER_SEED, *((cell, SEED) for cell in fixed)] + [(cell, DRAW_SEED) for cell in sample(DRAWN, DRAW_SEED)]
     print(f"RMQCTL_PRODUCT_SEED={DRAW_SEED} draws the same cells again")
     verdicts = [*judge(version, base, draws, folder=tmp_path)]
     assert {str(v.cell): v.differences for v in verdicts if v.differences} == {}, f"seed {DRAW_SEED}"

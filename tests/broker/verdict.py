@@ -99,7 +99,7 @@ def _outcomes(
     yield "number lost", (sum(run.messages or 0 for run in outcome.lost), outcome.lost_messages)
     found = [(g.kind, g.topic, g.queue_id, g.queue_offset, g.phy_offset, g.size_bytes) for g in outcome.ghosts]
     if real.planted is not None:
-        yield "ghosts", (sorted(real.ghosts(real.planted)), sorted(found))
+        yield "ghosts", (sorted(real.ghosts(real.planted)), sorted(g for g in found if real.tells_of(g[0], *g[4:])))
     early = [(e.queue_id, e.queue_offset, e.phy_offset) for e in outcome.delivered_early]
     yield "delivered early", (real.delivered_early(store), early)
 
@@ -154,6 +154,10 @@ class _Real:
         served = {(at, size) for queue in self.state["queues"] for at, size in queue["servedSingly"]}
         return {place for record, place in self._whole.items() if record not in served}
 
+    def tells_of(self, kind: str, phy_offset: int, size_bytes: int) -> bool:
+        """Whether what a ghost leads to is whole; what comes of an old entry to a harmed record hangs on the bytes that are left."""
+        return kind == "record" or (phy_offset, size_bytes) in self._whole
+
     def ghosts(self, planted: Planted) -> Iterator[tuple[str, str, int, int, int, int]]:
         end = self.state["maxPhyOffset"]
         for at, message in planted.records:
@@ -163,7 +167,7 @@ class _Real:
         entries = {(q["topic"], q["queueId"], *e[:3]) for q in self.state["queues"] for e in q["entries"]}
         served = {(q["topic"], q["queueId"], *s) for q in self.state["queues"] for s in q["servedSingly"]}
         for entry in planted.entries:
-            if entry in entries and (*entry[:2], *entry[3:]) in served:
+            if entry in entries and (*entry[:2], *entry[3:]) in served and self.tells_of("entry", *entry[3:]):
                 yield ("entry", *entry)
 
     def delivered_early(self, store: Store) -> list[tuple[int, int, int]]:
