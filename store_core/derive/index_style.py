@@ -15,6 +15,7 @@ from store_core.layout import index, record
 from store_core.storage.store import Store
 
 _SAMPLES: Final = 256
+_PROOF_RECORDS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +116,15 @@ def _tags_from(store: Store, slots: int, entries: int) -> int:
     path, last = files[number]
     place = bisect_left(range(1, last + 1), 1, key=lambda entry: _seen_at(store, slots, path, last, entry)) + 1
     first = max(place - _SAMPLES, 1)
-    found = list(_tagged_records(store, path, slots, first, min(2 * _SAMPLES, last + 1 - first)))
-    without = [phy_offset for phy_offset, has in found[:-1] if not has]  # the last one's entries may go on
-    start = next((at for at, has in found if has and at > max(without, default=-1)), 0)
-    return start if without or number or first > 1 else 0
+    around = [(path, first, min(2 * _SAMPLES, last + 1 - first))]
+    if number and first == 1:
+        before, its_last = files[number - 1]
+        around.insert(0, (before, max(its_last - _SAMPLES, 1), min(_SAMPLES, its_last)))
+    found = [record for file, at, count in around for record in _tagged_records(store, file, slots, at, count)]
+    start = next((at for at, has in found if has), 0)
+    # A gap in the midst is damage, and so may be a record or two at the beginning.
+    without = [at for at, has in found if not has and at < start]
+    return start if len(without) >= _PROOF_RECORDS else 0
 
 
 def _seen_at(store: Store, slots: int, path: Path, last: int, entry: int) -> int:

@@ -82,4 +82,5 @@ def test_bash_really_completes(tmp_path: Path) -> None:
 def test_other_shells_have_none() -> None:
     result = call("completion", "tcsh")
     assert result.code == 2
-    assert "'tcsh' is not one of 'bash', 'zsh', 'fish'" in result.err
+    assert "'tcsh' is no choice" in result.err
+    assert "give bash, zsh, fish" in result.err
