@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from typing import Any, Final
 
 Write = Callable[[str], object]
@@ -106,7 +106,7 @@ class JsonStream:
 
     def _list(self, values: Iterable[Any], depth: int) -> None:
         margin = "\n" + _INDENT * (depth + 1)
-        compact = isinstance(values, Iterator) or len(values) > _LONG_LIST  # type: ignore[arg-type]  # else a sequence
+        compact = not isinstance(values, Sized) or len(values) > _LONG_LIST
         self._write("[")
         self._closers.append("]")
         separator = ""

@@ -193,7 +193,7 @@ class TimeType(ParamType):
         try:
             return parse_time(str(value), time.time_ns() // 1_000_000, parse_zone(_given(ctx, "tz") or "UTC"))
         except UsageError as error:
-            raise _bad_value(error, param, ctx) from error
+            raise _BadValue(error, param, ctx) from error
 
     def get_metavar(self, param: Parameter, ctx: ClickContext) -> str:
         return "TIME"
@@ -208,17 +208,18 @@ class SizeType(ParamType):
         try:
             return value if isinstance(value, int) else parse_size(str(value))
         except UsageError as error:
-            raise _bad_value(error, param, ctx) from error
+            raise _BadValue(error, param, ctx) from error
 
     def get_metavar(self, param: Parameter, ctx: ClickContext) -> str:
         return "SIZE"
 
 
-def _bad_value(error: UsageError, param: Parameter | None, ctx: ClickContext | None) -> typer.BadParameter:
-    """The parser's exception, which tells the option's name, with the advice of ours."""
-    bad = typer.BadParameter(error.what, ctx, param)
-    bad.to_do = error.to_do  # type: ignore[attr-defined]  # rmqctl.failures looks for it
-    return bad
+class _BadValue(typer.BadParameter):
+    """The parser's exception, which tells the option's name, with the advice of ours, which rmqctl.failures looks for."""
+
+    def __init__(self, error: UsageError, param: Parameter | None, ctx: ClickContext | None) -> None:
+        super().__init__(error.what, ctx, param)
+        self.to_do = error.to_do
 
 
 def parse_size(text: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -44,7 +44,7 @@ _ALSO_TOLD = {
 def recover(
     ctx: Context,
     policy: Annotated[
-        str,
+        Literal["keep", "broker", "strict"],
         typer.Option(
             "--policy",
             help="keep: nothing readable is given up. broker: what the broker would do, without its ghosts. "
@@ -52,10 +52,9 @@ def recover(
         ),
     ] = "keep",
     gaps: Annotated[
-        str,
+        Literal["tombstone", "skip"],
         typer.Option(
             "--gaps",
-            metavar="tombstone|skip",
             help="What stands for a lost message. tombstone: a record that consumers see, and that lasts. "
             "skip: an entry that consumers pass over; brokers 5.x may hide its neighbours once older log files expire.",
         ),
@@ -100,9 +99,9 @@ def recover(
             from store_core.mend.salvage.options import KeepOptions
 
             siblings = tuple(path.expanduser().absolute() for path in sibling or ())
-            options = KeepOptions(gaps, not no_fill, siblings)  # type: ignore[arg-type]  # checked there
+            options = KeepOptions(gaps, not no_fill, siblings)
             with ctx.progress("scan", WALKS * store.log.size_bytes) as bar:
-                recovery = plan_recovery(store, policy, version, options, on_progress=bar)  # type: ignore[arg-type]  # checked there
+                recovery = plan_recovery(store, policy, version, options, on_progress=bar)
             words = [*(["--gaps", gaps] if options.skips else []), *(["--no-fill"] if no_fill else [])]
             words += [word for path in siblings for word in ("--sibling", str(path))]
             losses = told_losses(ctx, store, recovery, report, words)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -24,10 +24,9 @@ def truncate(
         int, typer.Argument(metavar="OFFSET", min=0, help="Where a record starts; it and all behind go.")
     ],
     policy: Annotated[
-        str | None,
+        Literal["keep", "broker", "strict"] | None,
         typer.Option(
             "--policy",
-            metavar="keep|broker|strict",
             help="Ask before cutting more than `recover` with this policy would give up.",
         ),
     ] = None,
@@ -43,12 +42,9 @@ def truncate(
 
     Example: rmqctl truncate 567104 -s /data/rocketmq/store
     """
-    from store_core.mend.recover import POLICIES
     from store_core.mend.truncate import WALKS
     from store_core.mend.truncate import truncate as plan_truncation
 
-    if policy is not None and policy not in POLICIES:
-        raise UsageError(f"unknown policy {policy!r}", to_do=f"one of {', '.join(POLICIES)}")
     settings = ctx.settings()
     with at_work(ctx, settings, apply=apply) as lock:
         if apply:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -58,7 +59,7 @@ class BatchQueueBuilder:
                 paths.segment_name(number * self.file_size_bytes),
                 self.file_size_bytes,
                 int(row["store_timestamp_ms"]),
-                lambda s=start, e=end: self._content(key, s, e, first_slot, carried, skipped),  # type: ignore[misc]  # bound now
+                partial(self._content, key, start, end, first_slot, carried, skipped),
             )
 
     def _expired(self, key: QueueKey) -> tuple[int, NDArray[Any]]:

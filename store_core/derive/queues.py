@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -122,7 +122,7 @@ class QueueBuilder:
                 paths.segment_name(number * size),
                 size,
                 mtime,
-                lambda s=start, e=end: self._content(key, s, e),  # type: ignore[misc]  # bound now, not when called
+                partial(self._content, key, start, end),
             )
 
     def ext_files(self, key: QueueKey) -> Iterator[QueueFile]:

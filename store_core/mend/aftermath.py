@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -29,7 +30,7 @@ def shadow_of(
     """The store as it will be. ``files`` are small new files; ``mended`` None: the log stays as it is."""
     new = {file.path: file.read for change in changes for file in change.new}
     for name, data in (files or {}).items():
-        new[name] = lambda data=data: iter((data,))  # type: ignore[misc]  # bound now, not when called
+        new[name] = partial(iter, (data,))
     gone = {*removed, *(path for change in changes for path in change.removed)}
     left_out = (paths.COMMITLOG,) if mended is not None else ()
     with TemporaryDirectory(prefix="rmqctl-") as scratch:

@@ -17,7 +17,7 @@ class Spool:
     def __init__(self, folder: Path) -> None:
         """Raises FailedError where the folder cannot take a file."""
         try:
-            self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115  closed by close()
+            self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115  # closed by close()
         except OSError as error:
             raise _failed(folder, error) from error
         self._folder = folder

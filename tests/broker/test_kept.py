@@ -16,7 +16,7 @@ from tests.broker.conftest import OpenStore
 from tests.broker.test_mended import assert_served, opened
 from tests.conftest import DamagedStore, GoldenStore
 from tests.damage import Damageable
-from tests.mend.recovering import Harm, Opener, after_repairs, apply_to, harm, is_queued, places
+from tests.mend.recovering import Harm, Opener, apply_to, harm, is_queued, mended, places
 
 SettingsOf = Callable[[str], Path]
 RELEASES: Final = (("4.9.7", "load-497"), ("5.3.3", "load-533"))
@@ -77,10 +77,7 @@ def test_skipped_messages_are_passed_over(
     open_store: OpenStore,
 ) -> None:
     root, config = damaged(base, case, "crash"), settings_of(base)
-    found = harm(golden(base), root, base)
-    recovery = Opener(config, version).recover(root, options=KeepOptions("skip"))
-    found = after_repairs(found, recovery)
-    apply_to(recovery, root)
+    recovery, found = mended(golden(base), root, base, Opener(config, version), KeepOptions("skip"))
     told = opened(open_store, version, base, root, config, recovery.after.as_json())
     assert_served(told, found.intact)
     assert_consumed(open_store, version, base, root, recovery, found, skipped=True)

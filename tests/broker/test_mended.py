@@ -19,7 +19,7 @@ from tests.broker.conftest import OpenStore
 from tests.broker.outcomes import compare_with_recorded
 from tests.broker.running import RunningBroker
 from tests.conftest import DamagedStore, GoldenStore, StoreCopy
-from tests.mend.recovering import Opener, after_repairs, apply_to, harm, is_queued, places
+from tests.mend.recovering import Opener, apply_to, is_queued, mended, places
 
 SettingsOf = Callable[[str], Path]
 _START_MS: Final = 5000
@@ -86,10 +86,7 @@ def test_what_recover_leaves_opens_whole(
     open_store: OpenStore,
 ) -> None:
     root, config = damaged(base, case, "crash"), settings_of(base)
-    found = harm(golden(base), root, base)
-    recovery = Opener(config, version).recover(root)
-    found = after_repairs(found, recovery)
-    apply_to(recovery, root)
+    recovery, found = mended(golden(base), root, base, Opener(config, version))
     told = opened(open_store, version, base, root, config, recovery.after.as_json())
     assert_served(told, found.intact)
 
@@ -133,18 +130,15 @@ def test_it_stays_so_when_older_files_have_expired(
     open_store: OpenStore,
 ) -> None:
     root, config = damaged(base, "zero-page-mid", "crash"), settings_of(base)
-    found = harm(golden(base), root, base)
-    recovery = Opener(config, version).recover(root)
-    found = after_repairs(found, recovery)
-    apply_to(recovery, root)
+    _, found = mended(golden(base), root, base, Opener(config, version))
     size = int(stores.truth(base)["properties"]["mappedFileSizeCommitLog"])
-    mended = min(m["phyOffset"] for m in found.harmed) // size * size
+    oldest = min(m["phyOffset"] for m in found.harmed) // size * size
     for path in (root / paths.COMMITLOG).iterdir():
-        if int(path.name) < mended:
+        if int(path.name) < oldest:
             path.unlink()
     told = opened(open_store, version, base, root, config, Opener(config, version).predict(root))
-    assert told["afterStart"]["minPhyOffset"] == mended
-    assert_served(told, [m for m in found.intact if m["phyOffset"] >= mended])
+    assert told["afterStart"]["minPhyOffset"] == oldest
+    assert_served(told, [m for m in found.intact if m["phyOffset"] >= oldest])
 
 
 @pytest.mark.parametrize(
@@ -165,10 +159,7 @@ def test_a_consumer_gets_every_other_message_once_and_new_ones_go_on(
     running_broker: Callable[..., RunningBroker],
 ) -> None:
     root = damaged(base, case, "crash")
-    found = harm(golden(base), root, base)
-    recovery = Opener(settings_of(base), version).recover(root)
-    found = after_repairs(found, recovery)
-    apply_to(recovery, root)
+    recovery, found = mended(golden(base), root, base, Opener(settings_of(base), version))
     lost = places(recovery.lost)
     topics = sorted({m["topic"] for m in stores.truth(base)["messages"] if "TOPIC" not in m["topic"]})
     broker = running_broker(version, root, stores.properties_text(base))

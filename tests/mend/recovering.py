@@ -97,6 +97,16 @@ def after_repairs(found: Harm, recovery: Recovery) -> Harm:
     return Harm(intact, [m for m in found.harmed if m not in again], [m for m in found.changed if m not in again])
 
 
+def mended(
+    golden: Path, root: Path, base: str, opener: Opener, options: KeepOptions | None = None
+) -> tuple[Recovery, Harm]:
+    """Carry out what recover plans for a damaged copy; gives its answer and the harm that is left."""
+    found = harm(golden, root, base)
+    recovery = opener.recover(root, options=options)
+    apply_to(recovery, root)
+    return recovery, after_repairs(found, recovery)
+
+
 def _without_unchecked(data: bytes, message: dict[str, Any]) -> bytes | None:
     """A record without what recovery does not look at: own offset, store time, the properties' text."""
     if len(data) < message["storeSize"]:

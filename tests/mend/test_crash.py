@@ -120,6 +120,10 @@ def in_gap(primitives: list[Primitive], n: int) -> bool:
     return bool(n) and primitives[n - 1].name in ("mkdir", "rmdir") and primitives[n - 1].paths[0] == "store/.rmqctl"
 
 
+def forgotten(root: Path, id: str, ops: RecordingOps) -> None:
+    forget(root, id, ops=ops)
+
+
 def test_the_recording_sees_every_kind_of_primitive(whole: list[Primitive]) -> None:
     kinds = {primitive.name for primitive in whole}
     assert kinds >= {"create", "write", "truncate", "rename", "link", "unlink", "mkdir", "rmdir", "set_times"}
@@ -227,7 +231,7 @@ def test_forgetting_killed_at_every_primitive(case: Case, whole: list[Primitive]
         case.recorded(case.apply)
         changed = tree(case.root)
         id = list_undo(case.root)[0].id
-        ops = case.record(lambda ops, id=id: forget(case.root, id, ops=ops), kill_after=n)  # type: ignore[misc]
+        ops = case.record(partial(forgotten, case.root, id), kill_after=n)
         if len(ops.primitives) < n:
             return
         case.settled()

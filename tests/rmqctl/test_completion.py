@@ -57,7 +57,7 @@ def test_topics_of_the_store_named_so_far(golden: Any) -> None:
     root = golden("load-533")
     topics = sorted(p.name for p in (root / "consumequeue").iterdir())
     assert complete_topics(Parsed(store=[f"x={root}"]), [], "") == topics  # type: ignore[arg-type]  # a context's two fields
-    assert complete_topics(Parsed(store=["/nowhere"]), [], "") == []  # type: ignore[arg-type]
+    assert complete_topics(Parsed(store=["/nowhere"]), [], "") == []  # type: ignore[arg-type]  # likewise
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -103,7 +104,7 @@ def expired_queue_files(
                 segment.name,
                 size,
                 segment.mtime_ns // _NS_PER_MS,
-                lambda s=segment: _content(files, s, min(end, s.phy_offset + size), size),  # type: ignore[misc]  # bound now
+                partial(_content, files, segment, min(end, segment.phy_offset + size), size),
             )
 
 

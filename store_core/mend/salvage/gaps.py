@@ -179,8 +179,10 @@ def _standing_entry(store: Store, key: QueueKey, queue_offset: int) -> Entry | N
 def _pointed_to(store: Store, found: _Salvage, key: QueueKey, queue_offset: int) -> Piece | None:
     """The tombstone that the queue's own entry points to: a light queue's entry for a record of another topic."""
     entry = _standing_entry(store, key, queue_offset)
-    pieces = (p for fence in found.fences for p in fence.pieces) if entry is not None else ()
-    return next((p for p in pieces if p.tombstone_of is not None and (p.phy_offset, p.size_bytes) == entry[:2]), None)  # type: ignore[index]  # no pieces without one
+    if entry is None:
+        return None
+    pieces = (p for fence in found.fences for p in fence.pieces)
+    return next((p for p in pieces if p.tombstone_of is not None and (p.phy_offset, p.size_bytes) == entry[:2]), None)
 
 
 def _placed(found: _Salvage, lost: LostRecord, before: int, after: int) -> Piece | None:

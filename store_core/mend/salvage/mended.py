@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -64,7 +65,7 @@ class MendedLog:
         for path, size_bytes in self.created.items():
             patches = self.patches.get(path, [])
             if any(isinstance(patch, Borrowed) for patch in patches):
-                for_file = _borrowed(patches, size_bytes, lambda p=path: self._chunks(p))  # type: ignore[misc]  # bound now
+                for_file = _borrowed(patches, size_bytes, partial(self._chunks, path))
                 draft.create_file(path, built=for_file, why="a missing segment, from a sibling")
             else:
                 draft.create_file(path, *_whole(patches, size_bytes), why="a missing segment")
@@ -75,7 +76,7 @@ class MendedLog:
                 if isinstance(patch, Borrowed):
                     moved = replace(patch, start=0, end=patch.end - patch.start)
                     size = patch.end - patch.start
-                    for_range = _borrowed([moved], size, lambda p=moved, n=size: _windows(p.read, 0, n))  # type: ignore[misc]  # bound now
+                    for_range = _borrowed([moved], size, partial(_windows, moved.read, 0, size))
                     draft.write_range(path, patch.start, built=for_range, why="taken from a sibling")
                 elif patch.parts:
                     draft.write_range(path, patch.start, *_pieces(patch), why="a hole is closed")

@@ -1,0 +1,38 @@
+"""C: checkpoint."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from store_core.kinds.kind import Kind
+
+KINDS: Final = (
+    Kind(
+        "C001",
+        "warning",
+        "no checkpoint",
+        "The file is missing; after a crash a broker scans the whole log and deletes every index file.",
+        "Run `rmqctl checkpoint --rebuild`.",
+    ),
+    Kind(
+        "C002",
+        "warning",
+        "short checkpoint",
+        "The file is shorter than its fields; missing ones count as 0.",
+        "Run `rmqctl checkpoint --rebuild`.",
+    ),
+    Kind(
+        "C003",
+        "error",
+        "checkpoint ahead of the log",
+        "A time lies behind the newest record: after a crash a broker would scan too little.",
+        "Run `rmqctl checkpoint --rebuild`.",
+    ),
+    Kind(
+        "C004",
+        "warning",
+        "checkpoint not plausible",
+        "A field is negative, or lies far from anything in the log.",
+        "Run `rmqctl checkpoint --rebuild`.",
+    ),
+)

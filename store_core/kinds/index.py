@@ -1,0 +1,60 @@
+"""I: index."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from store_core.kinds.kind import REBUILD_INDEX, Kind
+
+KINDS: Final = (
+    Kind(
+        "I001",
+        "error",
+        "index entry without a record",
+        "The entry points to a place in the log where no good record starts.",
+        REBUILD_INDEX,
+    ),
+    Kind(
+        "I002",
+        "error",
+        "index entry of another key",
+        "The entry's hash is no key of the record it points to.",
+        REBUILD_INDEX,
+    ),
+    Kind(
+        "I003",
+        "error",
+        "broken index chain",
+        "A slot or an entry points to an entry that cannot be: a chain that runs in a circle, forwards, or outside the file.",
+        REBUILD_INDEX,
+    ),
+    Kind(
+        "I004",
+        "warning",
+        "key missing from the index",
+        "A key of a record is not indexed although its file covers the record; queries by that key do not find it.",
+        REBUILD_INDEX,
+    ),
+    Kind(
+        "I005",
+        "error",
+        "index file of the wrong length",
+        "The length fits no number of slots and entries that is known. A broker extends or cuts it silently.",
+        "Name the numbers with `-c` (maxHashSlotNum, maxIndexNum), or run `rmqctl rebuild index`.",
+    ),
+    Kind(
+        "I006",
+        "warning",
+        "foreign entry in the index folder",
+        "Something in index/ is no index file; brokers log and ignore a file, and refuse a folder.",
+        "Move it out of the folder.",
+    ),
+    Kind(
+        "I007",
+        "warning",
+        "index header does not fit",
+        "The header's counts, times or offsets contradict the file's own entries.",
+        REBUILD_INDEX,
+    ),
+    Kind("I008", "info", "records behind the index", "The newest records are not indexed.", REBUILD_INDEX),
+)

@@ -1,0 +1,23 @@
+"""What a finding code means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Severity = Literal["info", "warning", "error"]
+
+RECOVER: Final = "Run `rmqctl recover` before a broker starts on this store; it shows what a broker would throw away and what can be kept."
+REBUILD_QUEUES: Final = "Run `rmqctl rebuild queues` to build the queues anew from the log."
+REBUILD_INDEX: Final = "Run `rmqctl rebuild index` to build the index anew from the log."
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a code means (``title``, one line), how bad it is, what it says in full, and what to do."""
+
+    code: str
+    severity: Severity
+    title: str
+    explanation: str
+    advice: str

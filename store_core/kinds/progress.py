@@ -1,0 +1,66 @@
+"""P: progress and config files."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from store_core.kinds.kind import Kind
+
+KINDS: Final = (
+    Kind(
+        "P001",
+        "warning",
+        "progress beyond the end of the queue",
+        "A consumer group has consumed more than there is; at the next pull it is set back.",
+        "Find out whether the queue lost its tail before consumers connect.",
+    ),
+    Kind(
+        "P002",
+        "warning",
+        "topic without configuration",
+        "The log or the queues know a topic that topics.json does not.",
+        "Run `rmqctl rebuild topics`.",
+    ),
+    Kind(
+        "P003",
+        "warning",
+        "config file read from its .bak",
+        "The main file is missing, empty or broken; a broker reads the copy, which is older.",
+        "Compare both; progress since the copy is lost.",
+    ),
+    Kind(
+        "P004",
+        "error",
+        "config file cannot be read",
+        "Neither the file nor its .bak can be parsed; a broker refuses to start or starts with nothing.",
+        "Mend the JSON by hand, or remove both files to start empty on purpose.",
+    ),
+    Kind(
+        "P005",
+        "info",
+        "progress before the queue's begin",
+        "A consumer group has not consumed messages that have already expired.",
+        "Nothing to do; the group will start at the queue's min.",
+    ),
+    Kind(
+        "P006",
+        "warning",
+        "progress for an unknown topic",
+        "A consumer group has progress in a topic that has no queue here.",
+        "Nothing to do unless the topic was lost.",
+    ),
+    Kind(
+        "P007",
+        "warning",
+        "delay progress out of range",
+        "The delay level's progress lies outside its queue; a broker sets it to the nearest end.",
+        "Nothing to do unless the queue lost its tail.",
+    ),
+    Kind(
+        "P008",
+        "info",
+        "configuration is kept in RocksDB",
+        "Topics, groups and progress of this store are in RocksDB databases, which this version does not read.",
+        "What topics and groups there are is told by the log and the queues alone; use mqadmin on a running broker for the rest.",
+    ),
+)

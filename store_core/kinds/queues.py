@@ -1,0 +1,110 @@
+"""Q: queues."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from store_core.kinds.kind import REBUILD_QUEUES, Kind
+
+KINDS: Final = (
+    Kind(
+        "Q001",
+        "error",
+        "queue entry without a record",
+        "The entry points to a place in the log where no good record starts.",
+        REBUILD_QUEUES,
+    ),
+    Kind(
+        "Q002",
+        "error",
+        "queue entry of another queue's record",
+        "The entry points to a record of another topic or queue; consumers get foreign messages.",
+        REBUILD_QUEUES,
+    ),
+    Kind(
+        "Q003",
+        "error",
+        "queue entry with a wrong size",
+        "The entry's size is not the record's. Consumers lose the rest of a pulled batch, or die.",
+        REBUILD_QUEUES,
+    ),
+    Kind(
+        "Q004",
+        "error",
+        "queue entry at the wrong place",
+        "The record's queue offset is not the entry's number: queue and record have drifted apart.",
+        REBUILD_QUEUES,
+    ),
+    Kind(
+        "Q005",
+        "warning",
+        "queue entry with a wrong tags code",
+        "The entry's tags code is not the record's; consumers that filter by tag miss the message, or it is delivered at the wrong time.",
+        REBUILD_QUEUES,
+    ),
+    Kind(
+        "Q006",
+        "error",
+        "record without a queue entry",
+        "A message of the log is missing from its queue; consumers never see it.",
+        REBUILD_QUEUES,
+    ),
+    Kind(
+        "Q007",
+        "error",
+        "queue file of the wrong length",
+        "The file's length is not the queue file size. A broker refuses to start.",
+        REBUILD_QUEUES,
+    ),
+    Kind(
+        "Q008",
+        "error",
+        "hole in a queue",
+        "Entries of size 0 with good ones behind them. A broker stops reading there and may delete the files behind.",
+        REBUILD_QUEUES,
+    ),
+    Kind(
+        "Q009",
+        "warning",
+        "entries behind the end of a queue",
+        "Bytes behind the queue's end that a later start may take for entries.",
+        REBUILD_QUEUES,
+    ),
+    Kind(
+        "Q010",
+        "error",
+        "queue ends with fillers",
+        "The last entry is a filler: a broker takes 2 GiB for this queue's end and drops every message below it.",
+        REBUILD_QUEUES,
+    ),
+    Kind("Q011", "error", "queue entry beyond the log", "The entry points behind the end of the log.", REBUILD_QUEUES),
+    Kind("Q012", "error", "missing queue file", "A file of the queue's sequence is not there.", REBUILD_QUEUES),
+    Kind(
+        "Q013",
+        "error",
+        "foreign entry in a queue folder",
+        "Something in the queue's folder is no queue file. A broker may refuse to start.",
+        "Move it out of the folder.",
+    ),
+    Kind(
+        "Q014",
+        "info",
+        "dead entry left by rmqctl",
+        "An entry that skips a lost message; the broker passes over it.",
+        "Nothing to do.",
+    ),
+    Kind(
+        "Q015",
+        "error",
+        "queues are kept in RocksDB",
+        "This store keeps its queues in RocksDB, which this version does not read.",
+        "Commands on the log (log, get, verify-crc, export) work; queue commands do not.",
+    ),
+    Kind(
+        "Q016",
+        "error",
+        "damaged ConsumeQueueExt unit",
+        "A tags code is an address into ConsumeQueueExt, and there is no good unit.",
+        REBUILD_QUEUES,
+    ),
+)

@@ -1,0 +1,67 @@
+"""S: store layout."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from store_core.kinds.kind import RECOVER, Kind
+
+KINDS: Final = (
+    Kind("S001", "info", "abort file present", "The last broker did not stop cleanly, or one is running.", RECOVER),
+    Kind(
+        "S002",
+        "info",
+        "a broker is running on this store",
+        "The lock is held or files are open; what is read may change.",
+        "Stop the broker before any command that writes.",
+    ),
+    Kind(
+        "S003",
+        "error",
+        "segment size cannot be told",
+        "The files have different lengths and no configuration names the size.",
+        "Name the broker's properties file with `-c`.",
+    ),
+    Kind(
+        "S004",
+        "warning",
+        "unfinished rmqctl journal",
+        "An earlier rmqctl was interrupted while it changed this store.",
+        "Run the same command again: it finishes or rolls back.",
+    ),
+    Kind(
+        "S005",
+        "warning",
+        "index sizes assumed",
+        "The number of slots and entries is not stored; the default proportion was assumed and could not be proven.",
+        "Name maxHashSlotNum and maxIndexNum with `-c`.",
+    ),
+    Kind(
+        "S006",
+        "warning",
+        "delay levels assumed",
+        "The delay levels are not stored and could not be read off the delay queues; the defaults were assumed.",
+        "Name messageDelayLevel with `-c`.",
+    ),
+    Kind(
+        "S007",
+        "error",
+        "no log files",
+        "There is no log. A broker that starts on this deletes all queues.",
+        "Check that the disk is mounted before a broker starts.",
+    ),
+    Kind(
+        "S008",
+        "error",
+        "folder where a file should be, or the other way round",
+        "An entry of the store has the wrong type.",
+        "Move it away.",
+    ),
+    Kind(
+        "S009",
+        "warning",
+        "queue file size assumed",
+        "There is no queue file whose length tells the size, and no configuration names it; the default was assumed. A broker that is configured otherwise refuses queue files of another length.",
+        "Name the broker's properties file with `-c`, or mappedFileSizeConsumeQueue in it if it is not the default.",
+    ),
+)
