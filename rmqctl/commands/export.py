@@ -17,7 +17,8 @@ from rmqctl.options import Begin, End, SizeType
 from store_core.errors import UsageError
 
 if TYPE_CHECKING:
-    from store_core.export.export import ExportReport, Runner
+    from store_core.export.export import ExportReport
+    from store_core.export.runners.runner import Runner
 
 
 def export(
@@ -53,7 +54,7 @@ def export(
     Example: rmqctl export /data/orders --topic orders -s /data/rocketmq/store
     """
     from store_core.export.export import export_stores
-    from store_core.export.splits import SPLIT_SIZE_BYTES
+    from store_core.export.splits.plan import SPLIT_SIZE_BYTES
     from store_core.read.log import LogFilter
 
     wanted = LogFilter(from_, to, begin, end, frozenset(topic or ()))
@@ -79,11 +80,11 @@ def _runner(ctx: Context, jobs: int, spark: bool, master: str | None, conf: list
     if not spark:
         if master is not None or conf:
             raise UsageError("--master and --conf are for --spark", to_do="give --spark too, or leave them out")
-        from store_core.export.local import LocalRunner
+        from store_core.export.runners.local import LocalRunner
 
         yield LocalRunner(jobs)
         return
-    from store_core.export.submit import LOCAL_MASTER, SparkRunner
+    from store_core.export.runners.spark import LOCAL_MASTER, SparkRunner
 
     settings = [_setting(text) for text in conf or ()]
     with SparkRunner(master or LOCAL_MASTER, settings, note=ctx.note, log=ctx.detail) as runner:

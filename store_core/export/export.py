@@ -6,16 +6,17 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from store_core.check.log import LogFindings
 from store_core.check.report import MOST_FINDINGS_PER_CODE
 from store_core.errors import UsageError
-from store_core.export.join import join_pieces
-from store_core.export.manifest import manifest_bytes
-from store_core.export.piece import Piece, range_as_table
-from store_core.export.splits import SPLIT_SIZE_BYTES, SegmentPlan, Split, Task, plan_splits
-from store_core.export.writing import Part, PartWriter, Range, file_stem, inside, quarantine_rows
+from store_core.export.dest.manifest import manifest_bytes
+from store_core.export.dest.parts import Part, PartWriter, Range, file_stem, inside, quarantine_rows
+from store_core.export.runners.runner import Runner
+from store_core.export.splits.join import join_pieces
+from store_core.export.splits.piece import Piece, range_as_table
+from store_core.export.splits.plan import SPLIT_SIZE_BYTES, SegmentPlan, Split, Task, plan_splits
 from store_core.findings import Finding, finding
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.read.log import LogFilter, start_for_time
@@ -24,18 +25,6 @@ from store_core.storage.publish import ResultFolder
 from store_core.storage.store import Store
 
 MIN_SPLIT_SIZE_BYTES: Final = 256
-Walked = Callable[[int], None]
-
-
-class Runner(Protocol):
-    """Does tasks side by side."""
-
-    def run(self, tasks: Sequence[Task], on_walked: Walked) -> list[Piece]:
-        """The pieces in the order of the tasks; ``on_walked`` is told how many bytes of logs more have been walked.
-
-        Raises StoreError.
-        """
-        ...
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from store_core.export.export import ExportReport, export_stores
-from store_core.export.local import LocalRunner
+from store_core.export.runners.local import LocalRunner
 from store_core.read.log import LogFilter
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from store_core.export import schema
+from store_core.export.rows import schema
 
 PAGE = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
 

@@ -14,10 +14,10 @@ from store_core.codec.compression import BodyError, compress, decompress
 from store_core.codec.hosts import host_bytes
 from store_core.codec.properties import parse_properties, split_keys
 from store_core.codec.record import Message, encode_record
-from store_core.export import rows as rows_module
-from store_core.export import schema
-from store_core.export.properties import property_columns, split_keys_column
-from store_core.export.rows import message_batches, topic_kind
+from store_core.export.rows import batches as rows_module
+from store_core.export.rows import schema
+from store_core.export.rows.batches import message_batches, topic_kind
+from store_core.export.rows.properties import property_columns, split_keys_column
 from store_core.kernel import scan_window
 from store_core.layout import record
 from store_core.scan.frames import ROW_COLUMNS, FrameTable

@@ -18,12 +18,12 @@ import pyarrow as pa
 import pytest
 
 from store_core.errors import FailedError, NotAStoreError
-from store_core.export.export import Walked
-from store_core.export.java import brought_java_home, java_home
-from store_core.export.piece import Piece
-from store_core.export.schema import MESSAGE_COLUMNS, TIME
-from store_core.export.splits import Task
-from store_core.export.submit import DEFAULTS, LOCAL_DEFAULTS, SparkRunner
+from store_core.export.rows.schema import MESSAGE_COLUMNS, TIME
+from store_core.export.runners.java import brought_java_home, java_home
+from store_core.export.runners.runner import Walked
+from store_core.export.runners.spark import DEFAULTS, LOCAL_DEFAULTS, SparkRunner
+from store_core.export.splits.piece import Piece
+from store_core.export.splits.plan import Task
 from store_core.read.log import LogFilter
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore
@@ -39,7 +39,7 @@ _SMALL = [("spark.driver.memory", "512m")]
 def local_spark() -> Iterator[SparkRunner]:
     """One Spark session for all tests of the module that run on this machine's cores, on the Java of the extra."""
     with pytest.MonkeyPatch.context() as patch, SparkRunner("local[2]", _SMALL) as runner:
-        patch.setattr("store_core.export.submit.java_home", brought_java_home)
+        patch.setattr("store_core.export.runners.spark.java_home", brought_java_home)
         yield runner
 
 

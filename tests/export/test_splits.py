@@ -14,10 +14,10 @@ import pytest
 
 from store_core.check.verify import verify_log
 from store_core.export import export as export_module
-from store_core.export import piece as piece_module
+from store_core.export.dest.parts import Part
 from store_core.export.export import ExportReport
-from store_core.export.splits import plan_splits
-from store_core.export.writing import Part
+from store_core.export.splits import piece as piece_module
+from store_core.export.splits.plan import plan_splits
 from store_core.findings import Finding
 from store_core.layout import record
 from store_core.read.log import LogFilter

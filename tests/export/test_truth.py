@@ -9,8 +9,8 @@ import duckdb
 import pytest
 from crc32c import crc32c
 
-from store_core.export import schema
-from store_core.export.properties import MAP
+from store_core.export.rows import schema
+from store_core.export.rows.properties import MAP
 from tests import stores
 from tests.conftest import GoldenStore
 from tests.export.exports import export_one, found_rows, parts_on_disk, ranges_of, table_of, told_rows

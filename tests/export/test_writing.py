@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from store_core.errors import FailedError
-from store_core.export.writing import PartWriter, Range, quarantine_rows
+from store_core.export.dest.parts import PartWriter, Range, quarantine_rows
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.storage import publish
 

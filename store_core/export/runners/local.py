@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from multiprocessing.connection import wait
 
 from store_core.errors import FailedError
-from store_core.export.export import Walked
-from store_core.export.piece import Piece, run_task
-from store_core.export.splits import Task
+from store_core.export.runners.runner import Walked
+from store_core.export.splits.piece import Piece, run_task
+from store_core.export.splits.plan import Task
 
 
 class LocalRunner:

@@ -1,4 +1,4 @@
-"""The program that talks to Spark: ``python -m store_core.export.spark_job DESCRIPTOR``, started by ``submit``.
+"""The program that talks to Spark: ``python -m store_core.export.runners.spark_job DESCRIPTOR``, started by ``submit``.
 
 DESCRIPTOR is an inherited socket. A ``Start`` comes in and makes the Spark context; then every tuple of pickled tasks
 that comes in is run and answered by ``Progress``es and one ``Outcome``; the end of the stream ends the program.
@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
-from store_core.export.spark_messages import Outcome, Progress, Start
+from store_core.export.runners.spark_messages import Outcome, Progress, Start
 
 _LOOK_EVERY_SECONDS: Final = 0.5
 
@@ -71,7 +71,7 @@ class Job:
         """See that executors have the package, or send it. Raises FailedError where they cannot run it."""
         found = self._ask(_what_is_here)
         if "" in found:
-            from store_core.export.submit import packed_sources
+            from store_core.export.runners.spark import packed_sources
 
             self._context.addPyFile(str(packed_sources(self._scratch)))
             found = self._ask(_what_is_here)
@@ -100,7 +100,7 @@ _SEE: Final = "run it with -v to see what Spark says"
 def _do(task: bytes, walked: Any) -> tuple[str, bytes]:
     """On an executor: one task. An error of ours comes back as a value, not as Java's stack trace."""
     from store_core.errors import StoreError
-    from store_core.export.piece import run_task
+    from store_core.export.splits.piece import run_task
 
     try:
         piece = run_task(pickle.loads(task))
@@ -113,7 +113,7 @@ def _do(task: bytes, walked: Any) -> tuple[str, bytes]:
 def _what_is_here(_: Any) -> Iterator[str]:
     """On an executor: which kernel it has, "" without the package, else what is missing."""
     try:
-        import store_core.export.piece  # noqa: F401  # with all it needs
+        import store_core.export.splits.piece  # noqa: F401  # with all it needs
         from store_core.kernel import is_native
 
         yield "compiled" if is_native() else "twin"

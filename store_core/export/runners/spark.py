@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Final, Self
 
 from store_core.errors import FailedError
-from store_core.export.java import java_home
-from store_core.export.piece import Piece
-from store_core.export.spark_messages import Outcome, Progress, Start
-from store_core.export.splits import Task
+from store_core.export.runners.java import java_home
+from store_core.export.runners.spark_messages import Outcome, Progress, Start
+from store_core.export.splits.piece import Piece
+from store_core.export.splits.plan import Task
 from store_core.storage.writer import save_file
 
 LOCAL_MASTER: Final = "local[*]"
-_PROGRAM: Final = "store_core.export.spark_job"
+_PROGRAM: Final = "store_core.export.runners.spark_job"
 _PACKAGE: Final = "store_core"
 _LINES_KEPT: Final = 200
 _PATIENCE_SECONDS: Final = 15
@@ -164,7 +164,7 @@ class SparkRunner:
 
 def packed_sources(folder: Path) -> Path:
     """A zip of this package's Python sources, for executors that do not have it. Raises FailedError."""
-    root = Path(__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     data = io.BytesIO()
     with zipfile.ZipFile(data, mode="w", compression=zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(root.rglob("*.py")):

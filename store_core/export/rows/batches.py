@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from store_core.codec.compression import BodyError, compression_kind, decompress
 from store_core.codec.record import transaction_kind
 from store_core.codec.text import decode_text
-from store_core.export import schema
-from store_core.export.hosts import host_texts, message_ids
-from store_core.export.properties import Ints, Mask, property_columns, split_keys_column
+from store_core.export.rows import schema
+from store_core.export.rows.hosts import host_texts, message_ids
+from store_core.export.rows.properties import Ints, Mask, property_columns, split_keys_column
 from store_core.findings import Finding, finding
 from store_core.kernel.codes import FrameCode
 from store_core.layout import paths, record

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from store_core.check.log import LogFindings
 from store_core.check.report import MOST_FINDINGS_PER_CODE
-from store_core.export.rows import message_batches
-from store_core.export.splits import Split, Task, segments_of
-from store_core.export.writing import Part, PartWriter, Range, inside, quarantine_rows
+from store_core.export.dest.parts import Part, PartWriter, Range, inside, quarantine_rows
+from store_core.export.rows.batches import message_batches
+from store_core.export.splits.plan import Split, Task, segments_of
 from store_core.findings import Finding
 from store_core.kernel.codes import FrameKind
 from store_core.scan.frames import ROW_COLUMNS, FrameTable

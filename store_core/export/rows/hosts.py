@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from store_core.codec.hosts import host_text
-from store_core.export.properties import Ints, Mask, merge_order
+from store_core.export.rows.properties import Ints, Mask, merge_order
 from store_core.layout import message_id, record
 
 Bytes = NDArray[np.uint8]

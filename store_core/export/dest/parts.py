@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from store_core.check.log import finding_code_inside
-from store_core.export import schema
+from store_core.export.rows import schema
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.storage.publish import PartFile
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from store_core.export import schema
-from store_core.export.writing import Part
+from store_core.export.dest.parts import Part
+from store_core.export.rows import schema
 from store_core.findings import summary
 from store_core.read.log import LogFilter
 

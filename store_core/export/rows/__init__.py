@@ -1,0 +1,1 @@
+"""Messages as columns: the schema, and how a window becomes Arrow record batches."""
