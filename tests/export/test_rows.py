@@ -186,6 +186,32 @@ def test_rows_outlive_the_window() -> None:
     assert batch.rows.to_pylist() == before
 
 
+@pytest.mark.parametrize(
+    "columns",
+    [
+        ("topic",),
+        ("keys", "body_size_bytes", "store"),
+        ("stored_body",),
+        ("body", "phy_offset"),
+        ("properties", "tags"),
+        tuple(reversed(schema.MESSAGES.names)),
+    ],
+)
+def test_only_the_columns_asked_for(columns: tuple[str, ...]) -> None:
+    packed = [compress(b"x" * 1000), (b"plain", 0), (b"no zlib", record.FLAG_COMPRESSED)]
+    table = table_of(written(9, body=lambda i: packed[i % 3][0], sys_flag=lambda i: packed[i % 3][1]))
+    [whole] = message_batches(table, np.arange(9), "s")
+    [part] = message_batches(table, np.arange(9), "s", columns)
+    assert part.rows == whole.rows.select(columns)
+    assert part.rows.schema == pa.schema([schema.MESSAGES.field(name) for name in columns])
+    assert part.findings == (whole.findings if "body" in columns else ())
+
+
+def test_a_column_that_is_none() -> None:
+    with pytest.raises(KeyError, match="no_column"):
+        list(message_batches(table_of(written(2)), np.arange(2), "s", ["no_column"]))
+
+
 def test_no_rows_no_batch() -> None:
     assert list(message_batches(table_of(written(2)), np.arange(0), "s")) == []
 

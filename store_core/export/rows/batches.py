@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +17,7 @@ from store_core.codec.record import transaction_kind
 from store_core.codec.text import decode_text
 from store_core.export.rows import schema
 from store_core.export.rows.hosts import host_texts, message_ids
-from store_core.export.rows.properties import Ints, Mask, property_columns, split_keys_column
+from store_core.export.rows.properties import Ints, Mask, PropertyColumns, property_columns, split_keys_column
 from store_core.findings import Finding, finding
 from store_core.kernel.codes import FrameCode
 from store_core.layout import paths, record
@@ -54,16 +55,19 @@ def topic_kind(topic: str) -> str:
     return _KINDS.get(topic) or next(by_prefix, "user")
 
 
-def message_batches(table: FrameTable, rows: Ints, store: str) -> Iterator[Batch]:
+def message_batches(table: FrameTable, rows: Ints, store: str, columns: Sequence[str] | None = None) -> Iterator[Batch]:
     """The messages with these row numbers (ascending) as batches of ``schema.MESSAGES``, in order.
 
-    The batches own their bytes. There is one unless the bodies inflate to more than ``DECODED_LIMIT_BYTES``.
+    ``columns``: names of those wanted, at least one, in the order wanted; the others are not decoded, and without ``body`` and
+    ``body_decoded`` no body is decompressed, so that no finding tells of one. The batches own their bytes. There is one
+    unless the bodies inflate to more than ``DECODED_LIMIT_BYTES``. Raises KeyError for a name that is no column's.
     """
     if not len(rows):
         return
+    names = schema.MESSAGES.names if columns is None else list(columns)
     compressed = (table.sys_flag[rows] & record.FLAG_COMPRESSED) != 0
-    if not compressed.any():
-        yield Batch(_batch(table, rows, store, None, compressed))
+    if not compressed.any() or not {"body", "body_decoded"}.intersection(names):
+        yield Batch(_batch(table, rows, store, None, compressed, names))
         return
     start, size_bytes = 0, 0
     bodies: list[bytes | None] = []
@@ -75,10 +79,10 @@ def message_batches(table: FrameTable, rows: Ints, store: str) -> Iterator[Batch
         size_bytes += len(body or b"")
         if size_bytes > DECODED_LIMIT_BYTES:
             part = slice(start, int(place) + 1)
-            yield Batch(_batch(table, rows[part], store, bodies, compressed[part]), tuple(findings))
+            yield Batch(_batch(table, rows[part], store, bodies, compressed[part], names), tuple(findings))
             start, size_bytes, bodies, findings = int(place) + 1, 0, [], []
     if start < len(rows):
-        yield Batch(_batch(table, rows[start:], store, bodies, compressed[start:]), tuple(findings))
+        yield Batch(_batch(table, rows[start:], store, bodies, compressed[start:], names), tuple(findings))
 
 
 def _plain_body(table: FrameTable, row: int) -> tuple[bytes | None, list[Finding]]:
@@ -98,9 +102,14 @@ def _plain_body(table: FrameTable, row: int) -> tuple[bytes | None, list[Finding
 
 
 def _batch(
-    table: FrameTable, rows: Ints, store: str, plain: Sequence[bytes | None] | None, compressed: Mask
+    table: FrameTable,
+    rows: Ints,
+    store: str,
+    plain: Sequence[bytes | None] | None,
+    compressed: Mask,
+    names: Sequence[str],
 ) -> pa.RecordBatch:
-    """``plain``: bodies of the compressed rows, None where one cannot be read; None where nothing is compressed."""
+    """``plain``: bodies of the compressed rows, None where one cannot be read; None where none is wanted."""
     window = np.frombuffer(table.window, np.uint8)
     at = table.phy_offset[rows] - table.window_phy_offset
     sys_flag = table.sys_flag[rows]
@@ -108,42 +117,50 @@ def _batch(
     store_v6 = (sys_flag & record.FLAG_STORE_HOST_V6) != 0
     short, long = record.host_size_bytes(False), record.host_size_bytes(True)
     store_host_at = at + record.store_host_at(0) + np.where(born_v6, long - short, 0)
-    properties = property_columns(_cut(table, table.properties_at[rows], table.properties_length[rows]))
+
+    @cache
+    def properties() -> PropertyColumns:
+        return property_columns(_cut(table, table.properties_at[rows], table.properties_length[rows]))
+
     topics = [decode_text(bytes(topic)) for topic in table.topics]
     topic_id = pa.array(table.topic_id[rows])
-    stored = _cut(table, table.body_at[rows], table.body_length[rows])
-    body, decoded, stored_body = _bodies(stored, plain, compressed)
-    columns = {
-        "store": pa.repeat(pa.scalar(store), len(rows)),
-        "phy_offset": pa.array(table.phy_offset[rows]),
-        "size_bytes": pa.array(table.size_bytes[rows].astype(np.int32)),
-        "topic": pa.array(topics, pa.string()).take(topic_id),
-        "kind": pa.array(map(topic_kind, topics), pa.string()).take(topic_id),
-        "queue_id": pa.array(table.queue_id[rows]),
-        "queue_offset": pa.array(table.queue_offset[rows]),
-        "offset_msg_id": message_ids(window, store_host_at, store_v6, table.own_phy_offset[rows]),
-        "unique_key": properties.unique_key,
-        "tags": properties.tags,
-        "keys": split_keys_column(properties.keys),
-        "flag": pa.array(table.flag[rows]),
-        "sys_flag": pa.array(sys_flag),
-        "transaction": _text_by_flags(sys_flag, transaction_kind),
-        "compression": _text_by_flags(sys_flag, compression_kind),
-        "born_time": _times(table.born_timestamp_ms[rows]),
-        "born_host": host_texts(window, at + record.born_host_at(), born_v6),
-        "store_time": _times(table.store_timestamp_ms[rows]),
-        "store_host": host_texts(window, store_host_at, store_v6),
-        "reconsume_times": pa.array(table.reconsume_times[rows]),
-        "prepared_transaction_offset": pa.array(table.prepared_transaction_offset[rows]),
-        "body_crc": pa.array(table.body_crc[rows]),
-        "crc": pa.array(["ok", "bad"]).take(pa.array((table.code[rows] == FrameCode.BAD_CRC).astype(np.int8))),
-        "properties": properties.maps,
-        "body_size_bytes": pa.array(table.body_length[rows]),
-        "body": body,
-        "body_decoded": decoded,
-        "stored_body": stored_body,
+
+    @cache
+    def bodies() -> tuple[pa.BinaryArray, pa.BooleanArray, pa.BinaryArray]:
+        return _bodies(_cut(table, table.body_at[rows], table.body_length[rows]), plain, compressed)
+
+    columns: dict[str, Callable[[], pa.Array]] = {
+        "store": lambda: pa.repeat(pa.scalar(store), len(rows)),
+        "phy_offset": lambda: pa.array(table.phy_offset[rows]),
+        "size_bytes": lambda: pa.array(table.size_bytes[rows].astype(np.int32)),
+        "topic": lambda: pa.array(topics, pa.string()).take(topic_id),
+        "kind": lambda: pa.array(map(topic_kind, topics), pa.string()).take(topic_id),
+        "queue_id": lambda: pa.array(table.queue_id[rows]),
+        "queue_offset": lambda: pa.array(table.queue_offset[rows]),
+        "offset_msg_id": lambda: message_ids(window, store_host_at, store_v6, table.own_phy_offset[rows]),
+        "unique_key": lambda: properties().unique_key,
+        "tags": lambda: properties().tags,
+        "keys": lambda: split_keys_column(properties().keys),
+        "flag": lambda: pa.array(table.flag[rows]),
+        "sys_flag": lambda: pa.array(sys_flag),
+        "transaction": lambda: _text_by_flags(sys_flag, transaction_kind),
+        "compression": lambda: _text_by_flags(sys_flag, compression_kind),
+        "born_time": lambda: _times(table.born_timestamp_ms[rows]),
+        "born_host": lambda: host_texts(window, at + record.born_host_at(), born_v6),
+        "store_time": lambda: _times(table.store_timestamp_ms[rows]),
+        "store_host": lambda: host_texts(window, store_host_at, store_v6),
+        "reconsume_times": lambda: pa.array(table.reconsume_times[rows]),
+        "prepared_transaction_offset": lambda: pa.array(table.prepared_transaction_offset[rows]),
+        "body_crc": lambda: pa.array(table.body_crc[rows]),
+        "crc": lambda: pa.array(["ok", "bad"]).take(pa.array((table.code[rows] == FrameCode.BAD_CRC).astype(np.int8))),
+        "properties": lambda: properties().maps,
+        "body_size_bytes": lambda: pa.array(table.body_length[rows]),
+        "body": lambda: bodies()[0],
+        "body_decoded": lambda: bodies()[1],
+        "stored_body": lambda: bodies()[2],
     }
-    return pa.RecordBatch.from_arrays([columns[name] for name in schema.MESSAGES.names], schema=schema.MESSAGES)
+    fields = [schema.MESSAGES.field(name) for name in names]
+    return pa.RecordBatch.from_arrays([columns[name]() for name in names], schema=pa.schema(fields))
 
 
 def _cut(table: FrameTable, at: Ints, length: Ints) -> pa.BinaryArray:
@@ -161,9 +178,10 @@ def _bodies(
     stored: pa.BinaryArray, plain: Sequence[bytes | None] | None, compressed: Mask
 ) -> tuple[pa.BinaryArray, pa.BooleanArray, pa.BinaryArray]:
     """``body``, ``body_decoded`` and ``stored_body``."""
-    if plain is None:
+    if plain is None and not compressed.any():
         return stored, pa.array(np.ones(len(stored), np.bool_)), pa.nulls(len(stored), pa.binary())
     read = np.ones(len(stored), np.bool_)
+    plain = plain or [None] * int(compressed.sum())
     read[compressed] = [body is not None for body in plain]
     replaced = pa.array(compressed & read)
     found = pa.array([body for body in plain if body is not None], pa.binary())
