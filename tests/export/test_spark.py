@@ -20,7 +20,7 @@ import pytest
 from store_core.errors import FailedError, NotAStoreError
 from store_core.export.rows.schema import MESSAGE_COLUMNS, TIME
 from store_core.export.runners.java import brought_java_home, java_home
-from store_core.export.runners.runner import Walked
+from store_core.export.runners.runner import OnPiece, Walked
 from store_core.export.runners.spark import DEFAULTS, LOCAL_DEFAULTS, SparkRunner
 from store_core.export.splits.piece import Piece
 from store_core.export.splits.plan import Task
@@ -75,6 +75,26 @@ def test_spark_joins_splits_at_damage(damaged: DamagedStore, local_spark: SparkR
     assert ranges_of(tmp_path / "spark")
 
 
+def test_each_piece_is_told_once_while_others_are_at_work(
+    golden: GoldenStore, local_spark: SparkRunner, tmp_path: Path
+) -> None:
+    most: list[int] = []
+
+    class Noting:
+        """Notes what it is told, and sees that the answer is the same."""
+
+        def run(self, tasks: Sequence[Task], on_walked: Walked, on_piece: OnPiece | None = None) -> list[Piece]:
+            told: list[tuple[int, Piece]] = []
+            pieces = local_spark.run(tasks, on_walked, lambda index, piece: told.append((index, piece)))
+            most.append(len(tasks))
+            assert sorted(index for index, _ in told) == list(range(len(tasks)))
+            assert all(pieces[index] is piece for index, piece in told)
+            return pieces
+
+    export_one(golden("clean-533"), tmp_path / "out", split_size_bytes=20_000, runner=Noting())
+    assert max(most) > 20
+
+
 def test_an_error_on_an_executor_is_told_as_it_is(
     golden: GoldenStore, local_spark: SparkRunner, tmp_path: Path
 ) -> None:
@@ -83,7 +103,7 @@ def test_an_error_on_an_executor_is_told_as_it_is(
     class Elsewhere:
         """Loses the store before the tasks see it."""
 
-        def run(self, tasks: Sequence[Task], on_walked: Walked) -> list[Piece]:
+        def run(self, tasks: Sequence[Task], on_walked: Walked, on_piece: OnPiece | None = None) -> list[Piece]:
             settings = replace(tasks[0].settings, root=tmp_path / "gone")
             return local_spark.run([replace(tasks[0], settings=settings)], on_walked)
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import wait
 
 from store_core.errors import FailedError
-from store_core.export.runners.runner import Walked
+from store_core.export.runners.runner import OnPiece, Walked
 from store_core.export.splits.piece import Piece, run_task
 from store_core.export.splits.plan import Task
 
@@ -24,18 +24,27 @@ class LocalRunner:
     def __init__(self, jobs: int = 1) -> None:
         self._jobs = jobs
 
-    def run(self, tasks: Sequence[Task], on_walked: Walked) -> list[Piece]:
+    def run(self, tasks: Sequence[Task], on_walked: Walked, on_piece: OnPiece | None = None) -> list[Piece]:
+        """As ``runner.Runner.run``."""
+
+        def told(index: int, piece: Piece) -> Piece:
+            on_walked(piece.walked_bytes)
+            if on_piece is not None:
+                on_piece(index, piece)
+            return piece
+
         if min(self._jobs, len(tasks)) <= 1:
-            return [_told(run_task(task), on_walked) for task in tasks]
+            return [told(index, run_task(task)) for index, task in enumerate(tasks)]
         # Fresh processes: a copy of one in which Arrow has started threads may hang.
         context = multiprocessing.get_context("spawn")
         pool = ProcessPoolExecutor(min(self._jobs, len(tasks)), context, initializer=_start_worker)
         try:
             with _interrupts_held():
-                futures = [pool.submit(run_task, task) for task in tasks]  # starts the processes
-            for future in as_completed(futures):
-                on_walked(future.result().walked_bytes)
-            return [future.result() for future in futures]
+                futures = {
+                    pool.submit(run_task, task): index for index, task in enumerate(tasks)
+                }  # starts the processes
+            pieces = {futures[future]: told(futures[future], future.result()) for future in as_completed(futures)}
+            return [pieces[index] for index in range(len(tasks))]
         except BrokenProcessPool as error:
             raise FailedError(
                 "a worker process has died",
@@ -57,11 +66,6 @@ def _interrupts_held() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _told(piece: Piece, on_walked: Walked) -> Piece:
-    on_walked(piece.walked_bytes)
-    return piece
 
 
 def _start_worker() -> None:

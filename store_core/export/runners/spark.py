@@ -22,7 +22,8 @@ from typing import Final, Self
 
 from store_core.errors import FailedError
 from store_core.export.runners.java import java_home
-from store_core.export.runners.spark_messages import Outcome, Progress, Start
+from store_core.export.runners.runner import OnPiece
+from store_core.export.runners.spark_messages import Done, Outcome, Progress, Start
 from store_core.export.splits.piece import Piece
 from store_core.export.splits.plan import Task
 from store_core.storage.writer import save_file
@@ -84,23 +85,30 @@ class SparkRunner:
         finally:
             self._opened.close()
 
-    def run(self, tasks: Sequence[Task], on_walked: Callable[[int], None]) -> list[Piece]:
-        """As ``export.Runner.run``. Where it raises, Spark is ended first, so that no task goes on writing."""
+    def run(
+        self, tasks: Sequence[Task], on_walked: Callable[[int], None], on_piece: OnPiece | None = None
+    ) -> list[Piece]:
+        """As ``runner.Runner.run``. Where it raises, Spark is ended first, so that no task goes on writing."""
         try:
-            return self._run(tasks, on_walked) if tasks else []
+            return self._run(tasks, on_walked, on_piece or _unheard) if tasks else []
         except BaseException:
             self._stop(patience_seconds=0)
             raise
 
-    def _run(self, tasks: Sequence[Task], on_walked: Callable[[int], None]) -> list[Piece]:
+    def _run(self, tasks: Sequence[Task], on_walked: Callable[[int], None], on_piece: OnPiece) -> list[Piece]:
         connection = self._connection or self._start()
         walked = 0
+        done: dict[int, Piece] = {}
         try:
             connection.send([pickle.dumps(task) for task in tasks])
             while not isinstance(told := connection.recv(), Outcome):
                 if isinstance(told, Progress):
                     on_walked(told.walked_bytes - walked)
                     walked = told.walked_bytes
+                elif isinstance(told, Done):
+                    for index, data in told.pieces:
+                        done[index] = pickle.loads(data)
+                        on_piece(index, done[index])
         except (EOFError, OSError) as error:
             raise FailedError(
                 f"Spark has ended early: {self._last_words()}", to_do="run it with -v to see why"
@@ -109,7 +117,11 @@ class SparkRunner:
             self._note(note)
         if told.error is not None:
             raise pickle.loads(told.error)
-        pieces = [pickle.loads(piece) for piece in told.pieces]
+        for index, data in enumerate(told.pieces):
+            if index not in done:
+                done[index] = pickle.loads(data)
+                on_piece(index, done[index])
+        pieces = [done[index] for index in range(len(tasks))]
         on_walked(sum(piece.walked_bytes for piece in pieces) - walked)
         return pieces
 
@@ -160,6 +172,10 @@ class SparkRunner:
     def _last_words(self) -> str:
         telling = [line for line in self._lines if "Error" in line or "Exception" in line]
         return (telling or list(self._lines) or ["it said nothing"])[-1]
+
+
+def _unheard(index: int, piece: Piece) -> None:
+    """Nobody notes pieces."""
 
 
 def packed_sources(folder: Path) -> Path:

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
-from store_core.export.runners.spark_messages import Outcome, Progress, Start
+from store_core.export.runners.spark_messages import Done, Outcome, Progress, Start
 
 _LOOK_EVERY_SECONDS: Final = 0.5
 
@@ -49,19 +49,27 @@ class Job:
         return Outcome(tuple(answer for _, answer in answers), notes=notes)
 
     def _collect(self, tasks: Sequence[bytes], connection: Connection) -> list[tuple[str, bytes]]:
+        """What the tasks answer, in their order. While they are at it, tells how far they are and which are done.
+
+        Spark adds up only what the attempts that count have said, so that a piece told early is the one of the answer.
+        """
         walked = self._context.accumulator(0)
+        done = self._context.accumulator([], _several())
         stop = threading.Event()
 
         def tell() -> None:
+            told = 0
             while not stop.wait(_LOOK_EVERY_SECONDS):
                 connection.send(Progress(walked.value))
+                if pieces := tuple(done.value[told:]):
+                    connection.send(Done(pieces))
+                    told += len(pieces)
 
         teller = threading.Thread(target=tell, daemon=True)
         teller.start()
         try:
-            answers: list[tuple[str, bytes]] = (
-                self._context.parallelize(tasks, len(tasks)).map(lambda task: _do(task, walked)).collect()
-            )
+            numbered = self._context.parallelize(list(enumerate(tasks)), len(tasks))
+            answers: list[tuple[str, bytes]] = numbered.map(lambda each: _do(each[0], each[1], walked, done)).collect()
             return answers
         finally:
             stop.set()
@@ -97,7 +105,22 @@ class Job:
 _SEE: Final = "run it with -v to see what Spark says"
 
 
-def _do(task: bytes, walked: Any) -> tuple[str, bytes]:
+def _several() -> Any:
+    """How Spark adds up lists."""
+    from pyspark.accumulators import AccumulatorParam
+
+    class Several(AccumulatorParam[list[Any]]):
+        def zero(self, value: list[Any]) -> list[Any]:
+            return []
+
+        def addInPlace(self, value1: list[Any], value2: list[Any]) -> list[Any]:
+            value1.extend(value2)
+            return value1
+
+    return Several()
+
+
+def _do(number: int, task: bytes, walked: Any, done: Any) -> tuple[str, bytes]:
     """On an executor: one task. An error of ours comes back as a value, not as Java's stack trace."""
     from store_core.errors import StoreError
     from store_core.export.splits.piece import run_task
@@ -107,7 +130,9 @@ def _do(task: bytes, walked: Any) -> tuple[str, bytes]:
     except StoreError as error:
         return "error", pickle.dumps(error)
     walked.add(piece.walked_bytes)
-    return "piece", pickle.dumps(piece)
+    data = pickle.dumps(piece)
+    done.add([(number, data)])
+    return "piece", data
 
 
 def _what_is_here(_: Any) -> Iterator[str]:

@@ -23,6 +23,13 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class Done:
+    """The pickled pieces of tasks that have been done meanwhile, each with its task's number. None is told twice."""
+
+    pieces: tuple[tuple[int, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """The pickled pieces in the order of the tasks, or the pickled StoreError that ended the run. ``notes`` are for people."""
 
