@@ -14,6 +14,9 @@ def scan_window(
     flags: int,
     /,
 ) -> dict[str, Any]: ...
+def arrow_columns(
+    window: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], size_bytes: npt.NDArray[np.int64], wanted: int, /
+) -> dict[str, Any]: ...
 def cut_records(
     window: npt.NDArray[np.uint8],
     at: npt.NDArray[np.int64],

@@ -74,6 +74,16 @@ class PropertyFlag(IntFlag):
     TRAN_MSG = 256
 
 
+class ArrowPart(IntFlag):
+    """Which of a record's variable parts ``arrow_columns`` is to give."""
+
+    IDS = 1  # offset message ids
+    HOSTS = 2  # born and store host as text
+    KEYS = 4  # UNIQ_KEY, TAGS and the keys in KEYS
+    PROPERTIES = 8  # all properties
+    BODIES = 16  # bodies as stored
+
+
 PROPERTY_NAMES: Final = {
     **{flag.name.encode(): flag for flag in PropertyFlag if flag.name is not None and flag is not PropertyFlag.CRC32},
     record.PROPERTY_CRC_NAME: PropertyFlag.CRC32,

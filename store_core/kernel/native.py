@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_core.kernel import _native
+from store_core.kernel.arrow import ArrowColumns, Texts
 from store_core.kernel.columns import WindowColumns
 
 Ints = NDArray[Any]
@@ -41,3 +42,12 @@ def cut_records(window: Any, at: Ints, phy_offset: Ints, size_bytes: Ints, flags
     data = np.frombuffer(window, dtype=np.uint8) if len(window) else np.empty(0, dtype=np.uint8)
     at, phy_offset, size_bytes = (np.ascontiguousarray(column, np.int64) for column in (at, phy_offset, size_bytes))
     return WindowColumns(**_native.cut_records(data, at, phy_offset, size_bytes, flags))
+
+
+def arrow_columns(window: Any, at: Ints, size_bytes: Ints, wanted: int) -> ArrowColumns:
+    """As ``twin_arrow.arrow_columns``."""
+    data = np.frombuffer(window, dtype=np.uint8) if len(window) else np.empty(0, dtype=np.uint8)
+    at, size_bytes = (np.ascontiguousarray(column, np.int64) for column in (at, size_bytes))
+    parts = _native.arrow_columns(data, at, size_bytes, wanted).items()
+    columns: dict[str, Any] = {name: Texts(*part) if isinstance(part, tuple) else part for name, part in parts}
+    return ArrowColumns(**columns)

@@ -7,73 +7,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from store_core.codec.compression import BodyError, compress, decompress
 from store_core.codec.hosts import host_bytes
-from store_core.codec.properties import parse_properties, split_keys
 from store_core.codec.record import Message, encode_record
-from store_core.export.rows import batches as rows_module
-from store_core.export.rows import schema
-from store_core.export.rows.batches import message_batches, topic_kind
-from store_core.export.rows.properties import property_columns, split_keys_column
+from store_core.export.rows import bodies, schema
+from store_core.export.rows.batches import message_batches
+from store_core.export.rows.kinds import topic_kind
 from store_core.kernel import scan_window
 from store_core.layout import record
 from store_core.scan.frames import ROW_COLUMNS, FrameTable
-
-PIECES = [
-    b"a",
-    b"KEYS",
-    b"TAGS",
-    b"UNIQ_KEY",
-    b"\x01",
-    b"\x02",
-    b"\x01",
-    b"\x02",
-    b" ",
-    b"v w",
-    "标签".encode(),
-    b"\xe6",
-    b"\xa0",
-    b"\xed\xa0\x80",
-]
-
-
-def assert_as_parsed(raw: list[bytes]) -> None:
-    found = property_columns(pa.array(raw, pa.binary()))
-    parsed = [parse_properties(text) for text in raw]
-    found.maps.validate(full=True)
-    assert [dict(row) for row in found.maps.to_pylist()] == parsed
-    for column, name in ((found.unique_key, "UNIQ_KEY"), (found.tags, "TAGS"), (found.keys, "KEYS")):
-        assert column.to_pylist() == [row.get(name) for row in parsed]
-    assert split_keys_column(found.keys).to_pylist() == [split_keys(row.get("KEYS")) for row in parsed]
-
-
-@given(st.lists(st.lists(st.sampled_from(PIECES), max_size=12).map(b"".join), min_size=1, max_size=8))
-def test_any_property_string_reads_as_by_the_codec(raw: list[bytes]) -> None:
-    assert_as_parsed(raw)
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        [b"a\x01b\x02c\x01d\x02", b"a\x01b"],
-        [b"a\x01b", b"\x02c\x01d"],  # an empty pair right behind an open end
-        [b"a\x01b\x02a\x01c", b"x\x01y\x02"],
-        [b"a\x01\xe6", b"\xa0\x87\x01b"],  # a character cut in two by the rows
-        [b"", b"", b"a\x01b\x02", b""],
-        [b"KEYS\x01 k1  k2 \x02", b"KEYS\x01 \x02"],
-    ],
-)
-def test_property_strings_that_meet_at_their_ends(raw: list[bytes]) -> None:
-    assert_as_parsed(raw)
-
-
-def test_more_names_than_bits() -> None:
-    rows = [b"".join(b"n%d\x01v\x02" % ((i * 7 + j) % 90) for j in range(9)) for i in range(40)]
-    assert_as_parsed([*rows, b"n1\x01v\x02n2\x01v\x02n1\x01w\x02"])
-
 
 HOSTS = ("10.1.2.3:10911", "[2001:db8::7]:1", "0.0.0.0:0", "[::]:65535")
 
@@ -146,14 +89,14 @@ def test_hosts_of_all_four_combinations_in_one_window() -> None:
 
 def test_bodies_of_every_compression_and_broken_ones() -> None:
     packed = [compress(b"x" * 1000 + bytes([i]), kind) for i, kind in enumerate(("zlib", "lz4", "zstd"))]
-    bodies = [
+    stored = [
         *packed,
         (b"not compressed", 0),
         (b"no zlib", packed[0][1]),
         (b"", packed[1][1]),
         (b"?", record.FLAG_COMPRESSED | record.COMPRESSION_MASK),
     ]
-    table = table_of(written(14, body=lambda i: bodies[i % 7][0], sys_flag=lambda i: bodies[i % 7][1]))
+    table = table_of(written(14, body=lambda i: stored[i % 7][0], sys_flag=lambda i: stored[i % 7][1]))
     found = assert_as_messages(table, np.arange(14))
     assert [row["body_decoded"] for row in found] == [True] * 4 + [False] * 3 + [True] * 4 + [False] * 3
     [batch] = message_batches(table, np.arange(14), "s")
@@ -163,7 +106,7 @@ def test_bodies_of_every_compression_and_broken_ones() -> None:
 
 
 def test_bodies_that_inflate_far_come_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows_module, "DECODED_LIMIT_BYTES", 5000)
+    monkeypatch.setattr(bodies, "DECODED_LIMIT_BYTES", 5000)
     body, flags = compress(bytes(3000))
     table = table_of(written(10, body=lambda i: body if i % 2 else b"plain", sys_flag=lambda i: flags if i % 2 else 0))
     assert [len(batch.rows) for batch in message_batches(table, np.arange(10), "s")] == [4, 4, 2]

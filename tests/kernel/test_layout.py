@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from store_core.kernel import codes
-from store_core.layout import index, record
+from store_core.layout import index, message_id, record
 
 
 def expected() -> dict[str, Any]:
@@ -34,6 +34,8 @@ def expected() -> dict[str, Any]:
         "MIDDLE_SIZE": record.MIDDLE.size_bytes,
         "HOST_V4_SIZE": record.HOST_V4_SIZE_BYTES,
         "HOST_V6_SIZE": record.HOST_V6_SIZE_BYTES,
+        "HOST_PORT_SIZE": record.HOST_PORT_SIZE_BYTES,
+        "ID_OFFSET_SIZE": message_id.OFFSET.size_bytes,
         "TOPIC_LENGTH_V1_SIZE": record.TOPIC_LENGTH_V1.size_bytes,
         "TOPIC_LENGTH_V2_SIZE": record.TOPIC_LENGTH_V2.size_bytes,
         "PROPERTIES_LENGTH_SIZE": record.PROPERTIES_LENGTH.size_bytes,
@@ -64,6 +66,7 @@ def expected() -> dict[str, Any]:
         "SCHEDULE_TOPIC": codes.SCHEDULE_TOPIC,
         "INDEX_KEY_JOINT": index.KEY_SEPARATOR.encode(),
         "INDEX_TAG_JOINT": index.TAG_MARK.encode(),
+        **{f"WANT_{part.name}": part for part in codes.ArrowPart},
     }
 
 

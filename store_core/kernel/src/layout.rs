@@ -53,6 +53,9 @@ numbers! {
     MIDDLE_SIZE: usize = 16;
     HOST_V4_SIZE: usize = 8;
     HOST_V6_SIZE: usize = 20;
+    HOST_PORT_SIZE: usize = 4;
+    // message_id.OFFSET
+    ID_OFFSET_SIZE: usize = 8;
     TOPIC_LENGTH_V1_SIZE: usize = 1;
     TOPIC_LENGTH_V2_SIZE: usize = 2;
     PROPERTIES_LENGTH_SIZE: usize = 2;
@@ -132,6 +135,13 @@ texts! {
     PROPERTY_DELAY = b"DELAY";
     PROPERTY_INNER_MULTI_DISPATCH = b"INNER_MULTI_DISPATCH";
     PROPERTY_INNER_NUM = b"INNER_NUM";
+    // codes.ArrowPart
+    WANT_IDS: u32 = 1;
+    WANT_HOSTS: u32 = 2;
+    WANT_KEYS: u32 = 4;
+    WANT_PROPERTIES: u32 = 8;
+    WANT_BODIES: u32 = 16;
+
     PROPERTY_DUP_INFO = b"DUP_INFO";
     PROPERTY_CRC32 = b"__CRC32#";
     PROPERTY_TRAN_MSG = b"TRAN_MSG";

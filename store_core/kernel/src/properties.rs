@@ -91,7 +91,7 @@ pub fn index_hash(hash: u32) -> i32 {
 pub fn hash(state: u32, text: &[u8]) -> u32 {
     if !text.is_ascii() {
         let mut state = state;
-        decode_java(text, |unit| state = step(state, u32::from(unit)));
+        decode_java(text, |part| part.encode_utf16().for_each(|unit| state = step(state, u32::from(unit))));
         return state;
     }
     // Four letters a step, so that one multiplication need not wait for the other.
@@ -108,17 +108,17 @@ fn step(state: u32, unit: u32) -> u32 {
     state.wrapping_mul(31).wrapping_add(unit)
 }
 
-const REPLACEMENT: u16 = 0xFFFD;
+const REPLACEMENT: &str = "\u{FFFD}";
 
-/// The UTF-16 units of UTF-8 text; malformed parts become U+FFFD.
+/// UTF-8 text in parts; malformed ones become U+FFFD.
 ///
 /// Unlike Rust, Java makes one U+FFFD of an encoded surrogate, whole or cut short.
-fn decode_java(text: &[u8], mut unit: impl FnMut(u16)) {
+pub fn decode_java<'a>(text: &'a [u8], mut add: impl FnMut(&'a str)) {
     // How many bytes of an encoded surrogate stand in front; Rust gives them one by one.
     let mut surrogate_bytes = 0;
     for part in text.utf8_chunks() {
         if !part.valid().is_empty() {
-            part.valid().encode_utf16().for_each(&mut unit);
+            add(part.valid());
             surrogate_bytes = 0;
         }
         surrogate_bytes = match (surrogate_bytes, part.invalid()) {
@@ -126,7 +126,7 @@ fn decode_java(text: &[u8], mut unit: impl FnMut(u16)) {
             (2, [0x80..=0xBF]) => 0,
             (_, invalid) => {
                 if !invalid.is_empty() {
-                    unit(REPLACEMENT);
+                    add(REPLACEMENT);
                 }
                 u8::from(invalid == [0xED])
             }

@@ -1,0 +1,94 @@
+"""Bodies as producers sent them: the compressed ones inflated, one by one, as the libraries take them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from store_core.codec.compression import BodyError, decompress
+from store_core.codec.text import decode_text
+from store_core.findings import Finding, finding
+from store_core.scan.frames import FrameTable, Ints
+
+DECODED_LIMIT_BYTES: Final = 64 << 20  # plain bodies in one batch, however much they inflate
+BODY_COLUMNS: Final = frozenset({"body", "body_decoded"})  # those for which bodies are decompressed
+
+
+@dataclass(frozen=True, slots=True)
+class Bodies:
+    """Some places of a list of rows. ``compressed``: a mask over these places; ``plain``: for each compressed row its body,
+    None where it cannot be decompressed, which ``findings`` tell of. Nothing where no body is wanted.
+    """
+
+    places: slice
+    compressed: NDArray[np.bool_]
+    plain: tuple[bytes | None, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+    def body(self, stored: pa.BinaryArray) -> pa.BinaryArray:
+        """The bodies decompressed where that can be done, else as stored."""
+        if not self.plain:
+            return stored
+        return pc.replace_with_mask(
+            stored, pa.array(self._replaced()), pa.array(filter(_is_read, self.plain), pa.binary())
+        )
+
+    def decoded(self) -> pa.BooleanArray:
+        """False where a body could not be decompressed."""
+        return pa.array(~self.compressed | self._replaced())
+
+    def stored_body(self, stored: pa.BinaryArray) -> pa.BinaryArray:
+        """The bodies as stored where they are compressed, else null."""
+        if not self.compressed.any():
+            return pa.nulls(len(stored), pa.binary())
+        return pc.if_else(pa.array(self.compressed), stored, pa.scalar(None, pa.binary()))
+
+    def _replaced(self) -> NDArray[np.bool_]:
+        replaced = np.zeros(len(self.compressed), np.bool_)
+        replaced[self.compressed] = [_is_read(body) for body in self.plain]
+        return replaced
+
+
+def inflated(table: FrameTable, rows: Ints, compressed: NDArray[np.bool_]) -> Iterator[Bodies]:
+    """The rows in portions that do not inflate to much more than ``DECODED_LIMIT_BYTES``. ``compressed``: a mask over them."""
+    start, size_bytes = 0, 0
+    plain: list[bytes | None] = []
+    findings: list[Finding] = []
+    for place in np.flatnonzero(compressed).tolist():
+        body, found = _plain_body(table, int(rows[place]))
+        plain.append(body)
+        findings += found
+        size_bytes += len(body or b"")
+        if size_bytes > DECODED_LIMIT_BYTES:
+            places = slice(start, place + 1)
+            yield Bodies(places, compressed[places], tuple(plain), tuple(findings))
+            start, size_bytes, plain, findings = place + 1, 0, [], []
+    if start < len(rows):
+        places = slice(start, len(rows))
+        yield Bodies(places, compressed[places], tuple(plain), tuple(findings))
+
+
+def _is_read(body: bytes | None) -> bool:
+    return body is not None
+
+
+def _plain_body(table: FrameTable, row: int) -> tuple[bytes | None, list[Finding]]:
+    try:
+        return decompress(table.body(row), int(table.sys_flag[row])), []
+    except BodyError as error:
+        told = finding(
+            "L012",
+            f"the body is given as stored: {error}",
+            phy_offset=int(table.phy_offset[row]),
+            size_bytes=int(table.size_bytes[row]),
+            topic=decode_text(table.topic(row)),
+            queue_id=int(table.queue_id[row]),
+            queue_offset=int(table.queue_offset[row]),
+        )
+        return None, [told]

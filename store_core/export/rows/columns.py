@@ -1,0 +1,164 @@
+"""How each column of the messages is made, from a table's columns and from what the kernel cut out of its window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from store_core.codec.compression import compression_kind
+from store_core.codec.record import transaction_kind
+from store_core.codec.text import decode_text
+from store_core.export.rows import schema
+from store_core.export.rows.bodies import Bodies
+from store_core.export.rows.kinds import topic_kind
+from store_core.kernel.arrow import ArrowColumns, Texts
+from store_core.kernel.codes import ArrowPart, FrameCode
+from store_core.layout import record
+from store_core.scan.frames import FrameTable, Ints
+
+_MICROSECONDS: Final = 1000
+_LARGEST_MS: Final = np.iinfo(np.int64).max // _MICROSECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Some rows of a table, ``count`` of them, and what was cut out of the window for them."""
+
+    table: FrameTable
+    rows: slice | Ints
+    count: int
+    store: str
+    parts: ArrowColumns
+    bodies: Bodies
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A column of the table, of these rows."""
+        values: NDArray[Any] = getattr(self.table, name)[self.rows]
+        return values
+
+    def topics(self) -> list[str]:
+        return [decode_text(bytes(topic)) for topic in self.table.topics]
+
+
+def array_of(name: str, cut: Cut) -> pa.Array:
+    """One column of ``schema.MESSAGES``; ``cut.parts`` has what ``parts_of`` told."""
+    return _MAKERS[name](cut)
+
+
+def parts_of(names: Iterable[str]) -> int:
+    """The ArrowParts that these columns are made of."""
+    return reduce(or_, (_PARTS.get(name, 0) for name in names), 0)
+
+
+def _numbers(name: str) -> Callable[[Cut], pa.Array]:
+    """A column as the table has it."""
+    kind = schema.MESSAGES.field(name).type.to_pandas_dtype()
+    return lambda cut: pa.array(cut.column(name).astype(kind, copy=False))
+
+
+def _texts(name: str, kind: pa.DataType) -> Callable[[Cut], pa.Array]:
+    """A column as the kernel has it, not copied."""
+    return lambda cut: _array(kind, getattr(cut.parts, name))
+
+
+def _array(kind: pa.DataType, texts: Texts | None) -> pa.Array:
+    assert texts is not None
+    valid = None if texts.valid is None else pa.py_buffer(texts.valid)
+    buffers = [valid, pa.py_buffer(texts.offsets), pa.py_buffer(texts.data)]
+    return pa.Array.from_buffers(kind, len(texts.offsets) - 1, buffers)
+
+
+def _keys(cut: Cut) -> pa.ListArray:
+    return pa.ListArray.from_arrays(pa.array(cut.parts.key_bounds), _array(pa.string(), cut.parts.keys))
+
+
+def _properties(cut: Cut) -> pa.MapArray:
+    names, values = (_array(pa.string(), texts) for texts in (cut.parts.names, cut.parts.values))
+    return pa.MapArray.from_arrays(pa.array(cut.parts.pair_bounds), names, values)
+
+
+def _body(cut: Cut) -> pa.BinaryArray:
+    return cut.bodies.body(_array(pa.binary(), cut.parts.body))
+
+
+def _stored_body(cut: Cut) -> pa.BinaryArray:
+    return cut.bodies.stored_body(_array(pa.binary(), cut.parts.body))
+
+
+def _by_topic(text_of: Callable[[str], str]) -> Callable[[Cut], pa.Array]:
+    return lambda cut: _by_number([text_of(topic) for topic in cut.topics()], cut.column("topic_id"))
+
+
+def _by_flags(text_of: Callable[[int], str], mask: int) -> Callable[[Cut], pa.Array]:
+    """A word for some bits of each row's sysFlag."""
+    words = pa.array([text_of(bits) for bits in range(mask + 1)], pa.string())
+    return lambda cut: words.take(pa.array(cut.column("sys_flag") & mask))
+
+
+def _by_number(texts: Sequence[str], numbers: NDArray[Any]) -> pa.StringArray:
+    return pa.array(texts, pa.string()).take(pa.array(numbers))
+
+
+def _crc(cut: Cut) -> pa.StringArray:
+    return _by_number(["ok", "bad"], (cut.column("code") == FrameCode.BAD_CRC).astype(np.int8))
+
+
+def _times(name: str) -> Callable[[Cut], pa.Array]:
+    return lambda cut: _microseconds(cut.column(name))
+
+
+def _microseconds(timestamp_ms: NDArray[Any]) -> pa.TimestampArray:
+    """Milliseconds to microseconds; null where that does not fit."""
+    beyond = (timestamp_ms > _LARGEST_MS) | (timestamp_ms < -_LARGEST_MS)
+    microseconds = np.where(beyond, 0, timestamp_ms) * _MICROSECONDS
+    return pa.array(microseconds, mask=beyond if beyond.any() else None).cast(schema.TIME)
+
+
+_PARTS: Final[dict[str, ArrowPart]] = {
+    "offset_msg_id": ArrowPart.IDS,
+    "unique_key": ArrowPart.KEYS,
+    "tags": ArrowPart.KEYS,
+    "keys": ArrowPart.KEYS,
+    "born_host": ArrowPart.HOSTS,
+    "store_host": ArrowPart.HOSTS,
+    "properties": ArrowPart.PROPERTIES,
+    "body": ArrowPart.BODIES,
+    "stored_body": ArrowPart.BODIES,
+}
+_MAKERS: Final[dict[str, Callable[[Cut], pa.Array]]] = {
+    "store": lambda cut: pa.repeat(pa.scalar(cut.store, pa.string()), cut.count),
+    "phy_offset": _numbers("phy_offset"),
+    "size_bytes": _numbers("size_bytes"),
+    "topic": _by_topic(str),
+    "kind": _by_topic(topic_kind),
+    "queue_id": _numbers("queue_id"),
+    "queue_offset": _numbers("queue_offset"),
+    "offset_msg_id": _texts("offset_msg_id", pa.string()),
+    "unique_key": _texts("unique_key", pa.string()),
+    "tags": _texts("tags", pa.string()),
+    "keys": _keys,
+    "flag": _numbers("flag"),
+    "sys_flag": _numbers("sys_flag"),
+    "transaction": _by_flags(transaction_kind, record.TRANSACTION_MASK),
+    "compression": _by_flags(compression_kind, record.COMPRESSION_MASK | record.FLAG_COMPRESSED),
+    "born_time": _times("born_timestamp_ms"),
+    "born_host": _texts("born_host", pa.string()),
+    "store_time": _times("store_timestamp_ms"),
+    "store_host": _texts("store_host", pa.string()),
+    "reconsume_times": _numbers("reconsume_times"),
+    "prepared_transaction_offset": _numbers("prepared_transaction_offset"),
+    "body_crc": _numbers("body_crc"),
+    "crc": _crc,
+    "properties": _properties,
+    "body_size_bytes": lambda cut: pa.array(cut.column("body_length")),
+    "body": _body,
+    "body_decoded": lambda cut: cut.bodies.decoded(),
+    "stored_body": _stored_body,
+}

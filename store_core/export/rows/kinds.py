@@ -1,0 +1,27 @@
+"""What a topic makes of its messages."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from store_core.layout import paths
+from store_core.layout.timer import TIMER_TOPIC
+
+_KINDS: Final = {
+    paths.HALF_TOPIC: "half",
+    paths.OP_TOPIC: "op",
+    paths.SCHEDULE_TOPIC: "delayed",
+    TIMER_TOPIC: "delayed",
+    paths.TRANSACTION_CHECK_TOPIC: "system",
+}
+_KIND_PREFIXES: Final = (
+    (paths.RETRY_PREFIX, "retry"),
+    (paths.DLQ_PREFIX, "dlq"),
+    (paths.SYSTEM_TOPIC_PREFIX, "system"),
+)
+
+
+def topic_kind(topic: str) -> str:
+    """user, half, op, delayed, retry, dlq or system."""
+    by_prefix = (kind for prefix, kind in _KIND_PREFIXES if topic.startswith(prefix))
+    return _KINDS.get(topic) or next(by_prefix, "user")

@@ -1,0 +1,64 @@
+"""The variable parts of records as Arrow lays them out, so that Arrow can take them over as they are.
+
+The compiled kernel where one could be built, else the twin, ``twin_arrow``, which is also the definition.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_core.kernel import is_native
+
+Ints = NDArray[Any]
+
+
+class Texts(NamedTuple):
+    """A column of texts (UTF-8) or bytes: row i is ``data[offsets[i]:offsets[i + 1]]``.
+
+    ``valid``: a bit a row, the lowest of a byte first, 0 where the row is null; None where no row can be null.
+    """
+
+    offsets: NDArray[np.int32]
+    data: NDArray[np.uint8]
+    valid: NDArray[np.uint8] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowColumns:
+    """The parts that were asked for; the others are None. The arrays own their bytes.
+
+    ``key_bounds`` and ``pair_bounds``: the keys of row i are those from key_bounds[i] to key_bounds[i + 1], and so its
+    properties in ``names`` and ``values``.
+    """
+
+    offset_msg_id: Texts | None = None
+    born_host: Texts | None = None
+    store_host: Texts | None = None
+    unique_key: Texts | None = None
+    tags: Texts | None = None
+    key_bounds: NDArray[np.int32] | None = None
+    keys: Texts | None = None
+    pair_bounds: NDArray[np.int32] | None = None
+    names: Texts | None = None
+    values: Texts | None = None
+    body: Texts | None = None
+
+
+def arrow_columns(window: Any, at: Ints, size_bytes: Ints, wanted: int) -> ArrowColumns:
+    """Columns of the records that lie at these places of a window, a row each, in their order.
+
+    ``at``: indices into ``window`` (bytes-like and C-contiguous); ``size_bytes``: how long the records are. ``wanted``:
+    ArrowPart. Text that is not UTF-8 has U+FFFD as in Java. Raises ValueError where a place holds no well-formed record
+    of its length, where the arrays differ in length, and where a column would have 2 GiB or more.
+    """
+    if is_native():
+        from store_core.kernel.native import arrow_columns as compiled
+
+        return compiled(window, at, size_bytes, wanted)
+    from store_core.kernel.twin_arrow import arrow_columns as twin
+
+    return twin(window, at, size_bytes, wanted)

@@ -1,0 +1,78 @@
+"""The variable parts of records as Arrow columns, written to be read: the definition of what the compiled kernel does.
+
+What a part of a record means is for ``codec.record`` to say; this only lays it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_core.codec.record import Message, RecordError, decode_record
+from store_core.kernel.arrow import ArrowColumns, Ints, Texts
+from store_core.kernel.codes import ArrowPart
+
+_MOST_BYTES: Final = np.iinfo(np.int32).max
+
+
+def arrow_columns(window: Any, at: Ints, size_bytes: Ints, wanted: int) -> ArrowColumns:
+    """As ``arrow.arrow_columns``."""
+    if len(at) != len(size_bytes):
+        raise ValueError("the columns differ in length")
+    messages = [_record(window, start, size) for start, size in zip(at.tolist(), size_bytes.tolist(), strict=True)]
+    columns: dict[str, Any] = {}
+    if wanted & ArrowPart.IDS:
+        columns["offset_msg_id"] = _texts([message.offset_msg_id for message in messages])
+    if wanted & ArrowPart.HOSTS:
+        columns["born_host"] = _texts([message.born_host for message in messages])
+        columns["store_host"] = _texts([message.store_host for message in messages])
+    if wanted & ArrowPart.KEYS:
+        columns["unique_key"] = _nullable([message.unique_key for message in messages])
+        columns["tags"] = _nullable([message.tags for message in messages])
+        columns["key_bounds"] = _bounds([len(message.keys) for message in messages])
+        columns["keys"] = _texts([key for message in messages for key in message.keys])
+    if wanted & ArrowPart.PROPERTIES:
+        columns["pair_bounds"] = _bounds([len(message.properties) for message in messages])
+        columns["names"] = _texts([name for message in messages for name in message.properties])
+        columns["values"] = _texts([value for message in messages for value in message.properties.values()])
+    if wanted & ArrowPart.BODIES:
+        columns["body"] = _bytes([message.body for message in messages])
+    return ArrowColumns(**columns)
+
+
+def _record(window: Any, at: int, size_bytes: int) -> Message:
+    if at < 0 or size_bytes < 0:
+        raise ValueError(f"{at} and {size_bytes} are no place")
+    try:
+        message = decode_record(window, at, at, size_bytes)
+    except RecordError as error:
+        raise ValueError(f"no record at {at}: {error}") from error
+    if message.size_bytes != size_bytes:
+        raise ValueError(f"the record at {at} has {message.size_bytes} bytes, not {size_bytes}")
+    return message
+
+
+def _texts(texts: Sequence[str]) -> Texts:
+    return _bytes([text.encode() for text in texts])
+
+
+def _nullable(texts: Sequence[str | None]) -> Texts:
+    """A null takes no bytes."""
+    valid = np.packbits(np.array([text is not None for text in texts], bool), bitorder="little")
+    return _texts([text or "" for text in texts])._replace(valid=valid)
+
+
+def _bytes(parts: Sequence[bytes]) -> Texts:
+    return Texts(_bounds([len(part) for part in parts]), np.frombuffer(b"".join(parts), np.uint8), None)
+
+
+def _bounds(lengths: Sequence[int]) -> NDArray[np.int32]:
+    """Where parts of these lengths begin, one behind the other, and where the last one ends."""
+    bounds = list(accumulate(lengths, initial=0))
+    if bounds[-1] > _MOST_BYTES:
+        raise ValueError("a column of 2 GiB or more")
+    return np.array(bounds, np.int32)
