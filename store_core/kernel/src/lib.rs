@@ -6,7 +6,6 @@
 #![forbid(unsafe_code)]
 
 mod arrow;
-mod blocks;
 mod columns;
 mod layout;
 mod point;
@@ -81,7 +80,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("LAYOUT", layout::dict(module.py())?)?;
     module.add_function(wrap_pyfunction!(cut_records, module)?)?;
     module.add_function(wrap_pyfunction!(point::has_unique_key, module)?)?;
-    module.add_class::<file::FileWalk>()?;
     module.add_function(wrap_pyfunction!(arrow::arrow_columns, module)?)?;
     module.add_function(wrap_pyfunction!(point::index_key_hash, module)?)?;
     module.add_function(wrap_pyfunction!(scan_window, module)?)
