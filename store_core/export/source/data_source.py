@@ -1,0 +1,91 @@
+"""``spark.read.format("rocketmq-store")``: the store as Spark's own kind of source.
+
+Spark looks this module up in every session of an environment where it is installed, so importing it takes PySpark and
+nothing else. Filters are never pushed: PySpark 4.3 lets what one query pushes leak into the next one on the same
+DataFrame. Offsets, times and topics are options instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from store_core.export.source.options import SourceOptions
+    from store_core.export.source.reading import Reading
+
+FORMAT: Final = "rocketmq-store"
+
+
+class StoreSource(DataSource):
+    """Stores as a batch table of messages or of quarantined ranges; the options are those of docs/export.md."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> Any:
+        """As Spark's types. Raises UsageError for an option that makes no sense."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        return from_arrow_schema(arrow_schema(_options(self)))
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return BatchReader(_options(self))
+
+
+@dataclass
+class Part(InputPartition):
+    """One task's work; None where there is none: Spark wants at least one partition."""
+
+    reading: Reading | None
+    table: str = "messages"
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        from store_core.export.source.reading import read_messages, read_ranges
+
+        if self.reading is not None:
+            yield from (read_messages if self.table == "messages" else read_ranges)(self.reading)
+
+
+class BatchReader(DataSourceReader):
+    """Plans on the driver from directory listings, reads on executors."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        from store_core.export.source.planning import batch_readings
+
+        options = self._options
+        return [Part(reading, options.table) for reading in batch_readings(options)] or [Part(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Part)
+        return partition.batches()
+
+
+def arrow_schema(options: SourceOptions) -> pa.Schema:
+    """The columns that are asked for. Raises UsageError for one that is not there."""
+    import pyarrow as pa
+
+    from store_core.errors import UsageError
+    from store_core.export.rows import schema
+
+    whole = schema.MESSAGES if options.table == "messages" else schema.QUARANTINE
+    missing = [name for name in options.columns or () if name not in whole.names]
+    if missing:
+        raise UsageError(f"there is no column {missing[0]!r}", to_do=f"there are {', '.join(whole.names)}")
+    return pa.schema([whole.field(name) for name in options.columns or whole.names])
+
+
+def _options(source: DataSource) -> SourceOptions:
+    from store_core.export.source.options import parse_options
+
+    given: Mapping[str, str] = source.options
+    return parse_options(given)

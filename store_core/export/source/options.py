@@ -1,0 +1,156 @@
+"""What a reader of the source may be told with ``option``: parsed, checked, and ready to go to executors."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Literal, TypeVar, get_args
+
+from store_core.errors import UsageError
+from store_core.read.log import LogFilter
+from store_core.storage.settings import Settings, load_settings
+
+Table = Literal["messages", "quarantine"]
+Word = TypeVar("Word", bound=str)
+Mode = Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"]  # Spark's own words for what cannot be read well
+
+SPLIT_SIZE_BYTES: Final = 256 << 20
+QUIET_MS: Final = 1000
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+
+# As documented; Spark takes them in any case.
+BATCH: Final = (
+    "path",
+    "config",
+    "table",
+    "topic",
+    "fromOffset",
+    "toOffset",
+    "beginTime",
+    "endTime",
+    "columns",
+    "splitSize",
+    "mode",
+)
+STREAM: Final = ("maxBytesPerTrigger", "startingOffset", "failOnDataLoss", "quietMs")
+_KNOWN: Final = {name.lower(): name for name in (*BATCH, *STREAM)}
+_NAMED: Final = re.compile(r"([^/=]+)=(.+)", re.DOTALL)
+_SIZE: Final = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_EXAMPLE_OF_TIME: Final = "2026-07-31T12:00:00+08:00 (UTC where no zone is named), or milliseconds since 1970"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOfSource:
+    """A store by its name in the ``store`` column."""
+
+    name: str
+    settings: Settings
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """Sizes in bytes. ``starting``: where a stream without a checkpoint begins: earliest, latest, or an offset."""
+
+    stores: tuple[StoreOfSource, ...]
+    wanted: LogFilter = field(default_factory=LogFilter)
+    table: Table = "messages"
+    mode: Mode = "PERMISSIVE"
+    columns: tuple[str, ...] | None = None
+    split_size_bytes: int = SPLIT_SIZE_BYTES
+    max_bytes_per_trigger: int | None = None
+    starting: str | int = EARLIEST
+    fail_on_data_loss: bool = True
+    quiet_ms: int = QUIET_MS
+
+
+def parse_options(given: Mapping[str, str]) -> SourceOptions:
+    """The options of a reader, whatever case their names are in. Raises UsageError for one that is unknown or makes no sense."""
+    options = {name.lower(): value for name, value in given.items()}
+    for name in options.keys() - _KNOWN.keys():
+        raise UsageError(f"there is no option {name!r}", to_do=f"known are {', '.join(_KNOWN.values())}")
+
+    def number(name: str) -> int | None:
+        text = options.get(name.lower())
+        if text is not None and not text.strip().isdecimal():
+            raise UsageError(f"{name} is no number: {text!r}", to_do="give bytes as digits")
+        return None if text is None else int(text)
+
+    starting = options.get("startingoffset", EARLIEST).strip()
+    columns = _listed(options.get("columns"))
+    quiet_ms = number("quietMs")
+    return SourceOptions(
+        stores=_stores(options),
+        wanted=LogFilter(
+            number("fromOffset"),
+            number("toOffset"),
+            _time_ms("beginTime", options.get("begintime")),
+            _time_ms("endTime", options.get("endtime")),
+            frozenset(_listed(options.get("topic"))),
+        ),
+        table=_one_of("table", options.get("table", "messages").lower(), get_args(Table)),
+        mode=_one_of("mode", options.get("mode", "PERMISSIVE").upper(), get_args(Mode)),
+        columns=columns or None,
+        split_size_bytes=_size("splitSize", options.get("splitsize")) or SPLIT_SIZE_BYTES,
+        max_bytes_per_trigger=_size("maxBytesPerTrigger", options.get("maxbytespertrigger")),
+        starting=starting if starting in (EARLIEST, LATEST) else number("startingOffset") or 0,
+        fail_on_data_loss=_one_of("failOnDataLoss", options.get("failondataloss", "true").lower(), ("true", "false"))
+        == "true",
+        quiet_ms=QUIET_MS if quiet_ms is None else quiet_ms,
+    )
+
+
+def _stores(options: Mapping[str, str]) -> tuple[StoreOfSource, ...]:
+    config = Path(options["config"]) if options.get("config") else None
+    paths = _listed(options.get("path"))
+    if not paths:
+        raise UsageError("no store is named", to_do='give option("path", "[NAME=]PATH"), several with commas between')
+    found = []
+    for text in paths:
+        named = _NAMED.fullmatch(text)
+        settings = load_settings(config, Path(named[2] if named else text).expanduser())
+        name = (named[1] if named else "") or settings.value("brokerName") or settings.root.name
+        found.append(StoreOfSource(name, settings))
+    twice = [name for name, times in Counter(store.name for store in found).items() if times > 1]
+    if twice:
+        raise UsageError(f"two stores are called {twice[0]!r}", to_do="name them with NAME=PATH")
+    return tuple(found)
+
+
+def _listed(text: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+def _one_of(name: str, value: str, known: tuple[Word, ...]) -> Word:
+    for word in known:
+        if word == value:
+            return word
+    raise UsageError(f"{name} is {value!r}", to_do=f"it may be {', '.join(known)}")
+
+
+def _size(name: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    told = _SIZE.fullmatch(text.strip())
+    size = int(told[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[told[2].lower()] if told else 0
+    if size <= 0:
+        raise UsageError(f"{name} is no size: {text!r}", to_do="give bytes, or 64k, 128m, 1g")
+    return size
+
+
+def _time_ms(name: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    text = text.strip()
+    if text.isdecimal() and len(text) > 4:
+        return int(text)
+    try:
+        told = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"{name} is no time: {text!r}", to_do=f"give {_EXAMPLE_OF_TIME}") from None
+    told = told if told.tzinfo is not None else told.replace(tzinfo=UTC)
+    return round(told.timestamp() * 1000)

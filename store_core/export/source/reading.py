@@ -1,0 +1,166 @@
+"""Rows of the source: what an executor gives for a split, as Arrow batches of the export's own tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from store_core.errors import FailedError
+from store_core.export.dest.parts import Range, inside, quarantine_rows
+from store_core.export.rows import schema
+from store_core.export.rows.batches import message_batches
+from store_core.export.source.options import Mode
+from store_core.export.source.walk import HEADS, SourceSplit, tables_of
+from store_core.export.splits.plan import Split, segments_of
+from store_core.kernel.codes import FrameCode, FrameKind
+from store_core.read.log import LogFilter
+from store_core.scan.frames import FrameTable
+from store_core.scan.log import nominal_end, scan_segment
+from store_core.storage.sequence import Segment
+from store_core.storage.settings import Settings
+from store_core.storage.store import Store
+
+_ROWS_AT_ONCE: Final = 10_000
+_NEEDED_TO_JUDGE: Final = ("crc", "body_decoded")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What an executor needs to read one split; goes between machines.
+
+    ``start_phy_offset`` and ``end_phy_offset``: the bounds of all that is read, not of this split alone; None for the log's end.
+    ``tail_told``: damage at that end is the log's torn tail, and nobody is writing it, so that it belongs to the quarantine.
+    """
+
+    store: str
+    settings: Settings
+    split: SourceSplit
+    wanted: LogFilter
+    mode: Mode = "PERMISSIVE"
+    columns: tuple[str, ...] | None = None
+    start_phy_offset: int = 0
+    end_phy_offset: int | None = None
+    tail_told: bool = False
+
+
+def read_messages(reading: Reading) -> Iterator[pa.RecordBatch]:
+    """The messages that begin in the split and are wanted, in log order. Raises StoreError.
+
+    A bad checksum or a body that cannot be decompressed is marked (PERMISSIVE), left out (DROPMALFORMED) or an error (FAILFAST), and
+    with FAILFAST so is what is no record between two of them.
+    """
+    columns = reading.columns or tuple(schema.MESSAGES.names)
+    decoded = columns if reading.mode == "PERMISSIVE" else (*columns, *(set(_NEEDED_TO_JUDGE) - set(columns)))
+    with Store.open(reading.settings.root, reading.settings) as store:
+        damage: int | None = None
+        for table in tables_of(store, reading.split):
+            if reading.mode == "FAILFAST":
+                damage = _refuse_damage(table, damage)
+            for batch in message_batches(table, np.flatnonzero(reading.wanted.rows(table)), reading.store, decoded):
+                rows = batch.rows if reading.mode == "PERMISSIVE" else _judged(batch.rows, reading.mode)
+                if len(rows):
+                    yield rows.select(list(columns))
+
+
+def _refuse_damage(table: FrameTable, damage: int | None) -> int | None:
+    """Raise FailedError where a message follows damage; gives where damage began that nothing followed yet."""
+    for row in np.flatnonzero(table.kind != FrameKind.BLANK):
+        if table.kind[row] != FrameKind.MESSAGE:
+            damage = int(table.phy_offset[row]) if damage is None else damage
+        elif damage is not None:
+            raise FailedError("the log is damaged", phy_offset=damage, where=f"offset {damage}", to_do=_FAILFAST)
+    return damage
+
+
+def _judged(rows: pa.RecordBatch, mode: Mode) -> pa.RecordBatch:
+    good = pc.and_(pc.equal(rows.column("crc"), "ok"), rows.column("body_decoded"))
+    if pc.all(good).as_py():
+        return rows
+    if mode == "FAILFAST":
+        raise FailedError("a message's body does not match its checksum or cannot be decompressed", to_do=_FAILFAST)
+    return rows.filter(good)
+
+
+_FAILFAST: Final = "read with mode PERMISSIVE, which marks what is bad"
+
+
+def read_ranges(reading: Reading) -> Iterator[pa.RecordBatch]:
+    """Rows of the quarantine: what lies in the split, whose segments are whole, and is no record. Raises StoreError."""
+    with Store.open(reading.settings.root, reading.settings) as store:
+        rows: list[tuple[Range, str]] = []
+        held: list[Range] = []
+        for is_message, found in _ranges(store, reading):
+            if is_message:
+                rows += inside(held)
+                held = []
+            elif found is not None:
+                held.append(found)
+            if len(rows) > _ROWS_AT_ONCE:
+                yield quarantine_rows(reading.store, rows)
+                rows = []
+        if held:
+            rows += inside(held) if _goes_on(store, reading) else _tail(held, told=reading.tail_told)
+        if rows:
+            batch = quarantine_rows(reading.store, rows)
+            yield batch if reading.columns is None else batch.select(list(reading.columns))
+
+
+def _tail(held: Sequence[Range], *, told: bool) -> list[tuple[Range, str]]:
+    """What is at the log's end: left-overs and missing files count; zeros do not; damage is the torn tail."""
+    rows = inside(found for found in held if found.kind in (FrameKind.STALE, FrameKind.HOLE))
+    torn = [(found, "L004") for found in held if found.kind == FrameKind.DAMAGE] if told else []
+    return sorted([*rows, *torn], key=lambda row: row[0].phy_offset)
+
+
+def _ranges(store: Store, reading: Reading) -> Iterator[tuple[bool, Range | None]]:
+    """Messages (True, None) and ranges in log order, cut to what was asked for. A hole goes with the segment in front of it,
+    if that is read."""
+    log, split = store.log, reading.split
+    is_first = not any(
+        nominal_end(log, segment) > reading.start_phy_offset and segment.phy_offset < split.start_phy_offset
+        for segment in log.segments
+    )
+    for segment, end in segments_of(log, Split(split.start_phy_offset, split.stop_phy_offset, exact=True)):
+        if is_first:
+            yield from _hole(reading.start_phy_offset, segment.phy_offset, reading)
+            is_first = False
+        yield from _ranges_in(store, segment, min(end, split.stop_phy_offset), reading)
+        following = log.following(segment)
+        if following is not None:
+            yield from _hole(end, following.phy_offset, reading)
+
+
+def _ranges_in(store: Store, segment: Segment, stop: int, reading: Reading) -> Iterator[tuple[bool, Range | None]]:
+    certain = max(segment.phy_offset, reading.split.certain_phy_offset)
+    for table in scan_segment(store, segment, HEADS, certain, stop, chained=True):
+        for kind, code, at, size in zip(
+            table.kind.tolist(), table.code.tolist(), table.phy_offset.tolist(), table.size_bytes.tolist(), strict=True
+        ):
+            start, end = max(at, reading.start_phy_offset), min(at + size, stop)
+            if kind == FrameKind.MESSAGE:
+                yield True, None
+            elif kind != FrameKind.BLANK and start < end:
+                yield False, Range(kind, code, start, end - start, store.relative(segment.path))
+
+
+def _hole(start: int, end: int, reading: Reading) -> Iterator[tuple[bool, Range | None]]:
+    start = max(start, reading.start_phy_offset)
+    end = end if reading.end_phy_offset is None else min(end, reading.end_phy_offset)
+    if start < end:
+        yield False, Range(FrameKind.HOLE, FrameCode.OK, start, end - start, "")
+
+
+def _goes_on(store: Store, reading: Reading) -> bool:
+    """Whether a message follows behind the split in what is read."""
+    for segment in store.log.segments:
+        stop = reading.end_phy_offset
+        if segment.phy_offset < reading.split.stop_phy_offset or (stop is not None and segment.phy_offset >= stop):
+            continue
+        if any(table.messages.any() for table in scan_segment(store, segment, HEADS, None, stop)):
+            return True
+    return False

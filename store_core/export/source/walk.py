@@ -1,0 +1,86 @@
+"""The walk of a reader of the source: the frames of a split, exactly those that a walk over the whole segment finds.
+
+Nobody compares a reader's frames with its neighbours' afterwards, as an export does, and no bytes around a border prove
+where the frames lie: a body may hold records, and a blank far in front may cover everything. So a reader follows the chain from
+a place that is certain, its segment's start or where a stream's last batch ended. It takes no column and no checksum from
+what lies in front of its split, which makes that a small part of the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from store_core.export.splits.plan import Split, segments_of
+from store_core.kernel.codes import FrameKind
+from store_core.scan.frames import FrameTable
+from store_core.scan.log import ScanOptions, nominal_end, scan_segment, select
+from store_core.storage.sequence import Segment, SegmentSequence
+from store_core.storage.store import Store
+
+FULL: Final = ScanOptions(check_crc=True, check_property_crc=True, properties=False)
+HEADS: Final = ScanOptions(check_crc=False, properties=False, runs=True)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSplit:
+    """[start, stop) of a log, in bytes; a frame starts at ``certain``, or would, and it is not behind ``start``."""
+
+    certain_phy_offset: int
+    start_phy_offset: int
+    stop_phy_offset: int
+
+
+def plan(log: SegmentSequence, start: int, stop: int | None, size_bytes: int, certain: int = 0) -> list[SourceSplit]:
+    """Splits of about ``size_bytes`` that cover [start, stop) of the log, in log order, from directory listings alone.
+
+    ``certain``: where frames are known to start, besides at the segments' starts; not behind ``start``.
+    """
+    splits: list[SourceSplit] = []
+    room = 0  # of the last split, for more whole segments
+    for segment in log.segments:
+        first = max(segment.phy_offset, start)
+        last = nominal_end(log, segment) if stop is None else min(nominal_end(log, segment), stop)
+        if first >= last:
+            continue
+        if splits and last - first <= room and splits[-1].stop_phy_offset == first:
+            splits[-1] = SourceSplit(splits[-1].certain_phy_offset, splits[-1].start_phy_offset, last)
+            room -= last - first
+            continue
+        count = -(-(last - first) // size_bytes)
+        borders = [first + (last - first) * i // count for i in range(count + 1)]
+        at = max(segment.phy_offset, certain)
+        splits += [SourceSplit(at, a, b) for a, b in pairwise(borders)]
+        room = size_bytes - (last - first)
+    return splits
+
+
+def tables_of(store: Store, split: SourceSplit) -> Iterator[FrameTable]:
+    """The messages with their first byte in a split, with what lies around them; a table is valid until the next one is
+    asked for. Raises FailedError where a segment cannot be read."""
+    bounds = Split(split.start_phy_offset, split.stop_phy_offset, exact=True)
+    for segment, end in segments_of(store.log, bounds):
+        first = max(segment.phy_offset, split.start_phy_offset)
+        certain = max(segment.phy_offset, split.certain_phy_offset)
+        yield from _tables(store, segment, certain, first, min(end, split.stop_phy_offset))
+
+
+def _tables(store: Store, segment: Segment, certain: int, first: int, stop: int) -> Iterator[FrameTable]:
+    at = chained_end(store, segment, certain, first) if certain < first else first
+    if at is None:  # damage goes over the border: where it ends depends on what it began with
+        for table in scan_segment(store, segment, FULL, certain, stop, chained=True):
+            if len(table) and table.phy_offset[-1] >= first:
+                yield select(table, table.phy_offset >= first)
+    elif at < stop:
+        yield from scan_segment(store, segment, FULL, at, stop, chained=True)
+
+
+def chained_end(store: Store, segment: Segment, certain: int, stop: int) -> int | None:
+    """Where the last frame that starts in [certain, stop) of a segment ends; None where damage follows it."""
+    end: int | None = certain
+    for table in scan_segment(store, segment, HEADS, certain, stop, chained=True):
+        is_frame = table.kind[-1] in (FrameKind.MESSAGE, FrameKind.BLANK)
+        end = int(table.phy_offset[-1] + table.size_bytes[-1]) if is_frame else None
+    return end

@@ -1,0 +1,230 @@
+"""The source's rows are the export's rows, however the log is split and whatever its bodies hold."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from store_core.errors import FailedError, UsageError
+from store_core.export.source import reading as reading_module
+from store_core.export.source.options import parse_options
+from store_core.export.source.walk import SourceSplit, plan
+from store_core.layout import record
+from store_core.layout.record import MAGIC_BLANK, PREFIX
+from store_core.read.log import LogFilter
+from store_core.storage.store import Store
+from tests.conftest import DamagedStore, GoldenStore
+from tests.damage import Damageable
+from tests.export.exports import export_one, ranges_of, table_of
+from tests.export.sources import source_ranges, source_table
+from tests.export.test_splits import HARD_CASES, LOG_CASES, SEGMENT_BYTES, first_harmed_segment, whole_log
+
+
+def assert_same(
+    root: Path, out: Path, *split_sizes: int | str, wanted: LogFilter | None = None, **options: str | int
+) -> None:
+    """The source gives what an export in one piece gives."""
+    export_one(root, out, wanted, split_size_bytes=1 << 30)
+    for size in split_sizes:
+        rows = source_table(root, splitSize=size, **options)
+        assert rows.equals(table_of(out)), size
+        assert source_ranges(root, splitSize=size, **options) == ranges_of(out), size
+
+
+@pytest.mark.parametrize("name", ["clean-533", "clean-430", "ipv6-533", "rocks-533", "bcq-533"])
+def test_a_golden_store_gives_what_an_export_gives(golden: GoldenStore, tmp_path: Path, name: str) -> None:
+    assert_same(golden(name), tmp_path / "out", "7k", "256m")
+
+
+@pytest.mark.parametrize("case", LOG_CASES)
+def test_a_damaged_log_gives_what_an_export_gives(damaged: DamagedStore, tmp_path: Path, case: str) -> None:
+    assert_same(damaged("load-533", case), tmp_path / "out", 9001)
+
+
+@pytest.mark.parametrize("case", HARD_CASES)
+def test_tiny_splits_of_damaged_logs(damaged: DamagedStore, tmp_path: Path, case: str) -> None:
+    root = damaged("load-533", case)
+    harmed = first_harmed_segment(case)
+    for segment in sorted((root / "commitlog").iterdir()):
+        if not harmed - SEGMENT_BYTES <= int(segment.name) <= harmed:
+            segment.unlink()
+    assert_same(root, tmp_path / "out", 611)
+
+
+@pytest.fixture
+def small(damageable: Callable[..., Damageable]) -> Damageable:
+    """A store of one segment with some hundred records."""
+    store = damageable("load-533")
+    for segment in store.segments[1:]:
+        segment.unlink()
+    return store
+
+
+def assert_walk(store: Damageable, *split_sizes: int) -> None:
+    rows, _ = whole_log(store.root)
+    for size in split_sizes:
+        found = source_table(store.root, splitSize=size, columns="phy_offset,crc,body_crc").to_pylist()
+        assert found == rows, size
+
+
+def hidden_record(at: int, size_bytes: int, own_phy_offset: int) -> tuple[bytes, bytes]:
+    """The first and the last bytes of a well-formed record; what lies between them is its body."""
+    hosts = bytes(2 * record.HOST_V4_SIZE_BYTES)
+    head = dict.fromkeys((field.name for field in record.HEAD.fields), 0)
+    head |= {"size_bytes": size_bytes, "magic": record.MAGIC_V1, "own_phy_offset": own_phy_offset}
+    last = record.TOPIC_LENGTH_V1.struct.pack(1) + b"t" + record.PROPERTIES_LENGTH.struct.pack(0)
+    middle = record.MIDDLE.struct.pack(0, 0, size_bytes - record.MIN_RECORD_SIZE_BYTES - 1)
+    first = record.HEAD.struct.pack(*head.values()) + hosts[:8] + record.STORE_TIME.struct.pack(1) + hosts[8:] + middle
+    assert len(first) + len(last) == record.MIN_RECORD_SIZE_BYTES + 1
+    return first, last
+
+
+def hide(store: Damageable, at: int, size_bytes: int, own_phy_offset: int) -> None:
+    first, last = hidden_record(at, size_bytes, own_phy_offset)
+    store.write(at, first)
+    store.write(at + size_bytes - len(last), last)
+
+
+def mend_crc(store: Damageable, row: int) -> None:
+    body = store.read(store.field_at(row, "body"), store.message(row)["bodyLength"])
+    store.set_field(row, "body_crc", zlib.crc32(body) & record.CRC_MASK)
+
+
+@pytest.mark.parametrize("own", ["its own", "another"])
+def test_a_body_full_of_records_is_one_record(small: Damageable, own: str) -> None:
+    """Every split that begins in such a body would find a record whose offset and checksum are right."""
+    rows = [i for i in range(300) if small.message(i)["phyOffset"] < SEGMENT_BYTES - 2000]
+    outer = max(rows, key=lambda i: int(small.message(i)["bodyLength"]))
+    size = record.MIN_RECORD_SIZE_BYTES + 1
+    at = small.field_at(outer, "body")
+    end = at + small.message(outer)["bodyLength"]
+    assert end - at > 3 * size
+    for place in range(at, end - size + 1, size):
+        hide(small, place, size, place if own == "its own" else 7)
+    mend_crc(small, outer)
+    borders = [split.start_phy_offset for size in range(300, 1000, 50) for split in splits_of(small, size)]
+    assert sum(at - size < border < end - size for border in borders) > 3, "no split begins in the body"
+    assert_walk(small, *range(300, 1000, 50))
+
+
+def splits_of(store: Damageable, size_bytes: int) -> list[SourceSplit]:
+    with Store.open(store.root) as opened:
+        return plan(opened.log, 0, None, size_bytes)
+
+
+def test_records_in_bodies_that_reach_into_the_next_body(small: Damageable) -> None:
+    """A chain of records hidden in bodies never meets the true one: only the segment's start tells them apart."""
+    rows = [i for i in range(300) if small.message(i)["phyOffset"] < SEGMENT_BYTES - 2000]
+    rows = [i for i in rows if small.message(i)["bodyLength"] > record.MIN_RECORD_SIZE_BYTES + 10]
+    assert len(rows) > 50
+    places = [small.field_at(row, "body") + 8 for row in rows]
+    for at, following in pairwise(places):
+        hide(small, at, following - at, at)
+    for row in rows:
+        mend_crc(small, row)
+    assert_walk(small, *range(300, 3000, 270))
+
+
+def test_a_blank_in_the_middle_hides_what_follows_it(small: Damageable) -> None:
+    at = small.message(100)["phyOffset"]
+    small.write(at, PREFIX.struct.pack(SEGMENT_BYTES - at, MAGIC_BLANK))
+    assert len(whole_log(small.root)[0]) == 100
+    assert_walk(small, 300, 20_000)
+
+
+def test_ranges_times_and_topics(golden: GoldenStore, damaged: DamagedStore, tmp_path: Path) -> None:
+    root = damaged("load-533", "zero-page-mid")
+    rows = whole_log(root)[0]
+    first, last = rows[len(rows) // 3]["phy_offset"], rows[-50]["phy_offset"] + 1
+    assert_same(root, tmp_path / "offsets", "20k", wanted=LogFilter(first, last), fromOffset=first, toOffset=last)
+    times = [row.as_py() for row in source_table(root, columns="store_time").column("store_time")]
+    begin, end = times[len(times) // 2], times[-100]
+    assert_same(
+        root,
+        tmp_path / "times",
+        "20k",
+        wanted=LogFilter(begin_ms=round(begin.timestamp() * 1000), end_ms=round(end.timestamp() * 1000)),
+        beginTime=begin.isoformat(),
+        endTime=round(end.timestamp() * 1000),
+    )
+    topics = frozenset({"Calm_orders", "Calm_audit"})
+    assert_same(root, tmp_path / "topics", "1m", wanted=LogFilter(topics=topics), topic="Calm_orders, Calm_audit")
+
+
+def test_a_missing_segment_is_quarantined_once(damageable: Callable[..., Damageable], tmp_path: Path) -> None:
+    store = damageable("load-533")
+    for segment in (store.segments[1], store.segments[2], store.segments[4]):
+        segment.unlink()
+    assert_same(store.root, tmp_path / "all", "5k", "256m")
+    middle = 2 * SEGMENT_BYTES + 77
+    assert_same(store.root, tmp_path / "from", "5k", wanted=LogFilter(middle), fromOffset=middle)
+    assert_same(store.root, tmp_path / "to", "5k", wanted=LogFilter(None, middle), toOffset=middle)
+
+
+def test_modes_mark_leave_out_or_refuse(small: Damageable) -> None:
+    small.flip(7, "body")
+    bad = small.message(7)["phyOffset"]
+    marked = source_table(small.root, columns="phy_offset,crc").to_pylist()
+    assert [row["phy_offset"] for row in marked if row["crc"] == "bad"] == [bad]
+    kept = source_table(small.root, mode="dropMalformed", columns="phy_offset").to_pylist()
+    assert kept == [{"phy_offset": row["phy_offset"]} for row in marked if row["crc"] == "ok"]
+    with pytest.raises(FailedError, match="does not match"):
+        source_table(small.root, mode="failfast", columns="topic")
+
+
+def test_fail_fast_refuses_damage_but_no_torn_tail(small: Damageable) -> None:
+    everything = source_table(small.root)
+    last = small.message(everything.num_rows - 1)["phyOffset"]
+    small.zero(last + 40, SEGMENT_BYTES - last - 40)
+    assert source_table(small.root, mode="FAILFAST").num_rows == everything.num_rows - 1
+    at = small.message(50)["phyOffset"]
+    small.zero(at + 3, 200)
+    with pytest.raises(FailedError, match=f"offset {at}"):
+        source_table(small.root, mode="FAILFAST")
+
+
+def test_splits_cover_the_log_and_know_where_frames_start(golden: GoldenStore) -> None:
+    with Store.open(golden("load-533")) as store:
+        log = store.log
+        for size in (300, 5000, 200_000, 1 << 30):
+            splits = plan(log, log.min_phy_offset, None, size)
+            assert splits[0].start_phy_offset == log.min_phy_offset
+            assert splits[-1].stop_phy_offset == log.max_phy_offset
+            assert all(a.stop_phy_offset == b.start_phy_offset for a, b in pairwise(splits))
+            assert all(s.certain_phy_offset == s.start_phy_offset // SEGMENT_BYTES * SEGMENT_BYTES for s in splits)
+            assert all(s.stop_phy_offset - s.start_phy_offset <= max(size, 300) for s in splits)
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({}, "no store is named"),
+        ({"path": "/a", "tpoic": "x"}, "no option 'tpoic'"),
+        ({"path": "/a/x,/b/x"}, "two stores are called 'x'"),
+        ({"path": "/a", "splitSize": "big"}, "splitSize is no size"),
+        ({"path": "/a", "fromOffset": "-1"}, "fromOffset is no number"),
+        ({"path": "/a", "beginTime": "yesterday"}, "beginTime is no time"),
+        ({"path": "/a", "mode": "lenient"}, "mode is 'LENIENT'"),
+        ({"path": "/a", "table": "queues"}, "table is 'queues'"),
+    ],
+)
+def test_options_that_make_no_sense_are_told(options: dict[str, str], what: str) -> None:
+    with pytest.raises(UsageError, match=what):
+        parse_options(options)
+
+
+def test_nobody_decodes_what_is_not_asked_for(small: Damageable, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    real = reading_module.message_batches
+
+    def noted(table: object, rows: object, store: str, columns: object) -> object:
+        asked.append(columns)
+        return real(table, rows, store, columns)  # type: ignore[arg-type]  # handed through
+
+    monkeypatch.setattr(reading_module, "message_batches", noted)
+    assert source_table(small.root, columns="topic,size_bytes").column_names == ["topic", "size_bytes"]
+    assert set(asked) == {("topic", "size_bytes")}

@@ -1,0 +1,82 @@
+"""``spark.read.format("rocketmq-store")`` in a real session: types, rows, tables, and nothing that leaks between queries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import stores
+from tests.conftest import DamagedStore, GoldenStore
+from tests.export.exports import export_one, ranges_of, table_of
+
+pytest.importorskip("pyspark")
+
+import pyspark_rmqctl
+from tests.export.sessions import spark_session
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    """One session for all tests of the module; the source is known to it by the import above alone."""
+    with spark_session() as session:
+        yield session
+
+
+def read(spark: Any, *roots: Path, **options: str | int) -> Any:
+    paths = ",".join(f"{name}={root}" for name, root in zip("abc", roots, strict=False))
+    return spark.read.format("rocketmq-store").option("path", paths).options(**options).load()
+
+
+def test_rows_and_types_are_those_of_an_export(golden: GoldenStore, spark: Any, tmp_path: Path) -> None:
+    export_one(golden("clean-533"), tmp_path / "out")
+    frame = read(spark, golden("clean-533"), splitSize="300k")
+    exported = table_of(tmp_path / "out")
+    assert frame.rdd.getNumPartitions() > 3
+    # Spark's Arrow names the parts of lists and maps otherwise.
+    assert frame.orderBy("phy_offset").toArrow().cast(exported.schema).equals(exported)
+    assert [(f.name, f.nullable) for f in frame.schema] == [(f.name, f.nullable) for f in exported.schema]
+
+
+def test_damage_is_marked_and_quarantined(damaged: DamagedStore, spark: Any, tmp_path: Path) -> None:
+    root = damaged("load-533", "zero-page-mid")
+    export_one(root, tmp_path / "out")
+    found = read(spark, root, table="quarantine").orderBy("phy_offset").collect()
+    assert found
+    assert [tuple(row)[1:] for row in found] == ranges_of(tmp_path / "out")
+    assert read(spark, root).count() == table_of(tmp_path / "out").num_rows
+
+
+def test_sql_over_two_stores_and_twice_the_same_frame(golden: GoldenStore, spark: Any) -> None:
+    """Filters and unions count what they should, in one query and in the next."""
+    counts = {name: len(stores.truth(name)["messages"]) for name in ("clean-533", "ipv6-533")}
+    frame = read(spark, golden("clean-533"), golden("ipv6-533"), columns="store,topic,phy_offset")
+    frame.createOrReplaceTempView("messages")
+    rows = spark.sql("select store, count(*) from messages group by 1 order by 1").collect()
+    assert [tuple(row) for row in rows] == [("a", counts["clean-533"]), ("b", counts["ipv6-533"])]
+    only = frame.where("store = 'b' and phy_offset >= 0")
+    assert [frame.count(), only.count(), frame.count()] == [
+        sum(counts.values()),
+        counts["ipv6-533"],
+        sum(counts.values()),
+    ]
+    assert frame.union(only).count() == sum(counts.values()) + counts["ipv6-533"]
+
+
+def test_nothing_to_read_is_no_rows(golden: GoldenStore, spark: Any) -> None:
+    assert read(spark, golden("clean-533"), fromOffset=1 << 50).count() == 0
+    assert read(spark, golden("clean-533"), table="quarantine").count() == 0
+
+
+def test_errors_say_what_is_wrong(spark: Any, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="there is no column 'topik': there are store, phy_offset"):
+        read(spark, tmp_path, columns="topik")
+    with pytest.raises(Exception, match="not a RocketMQ store"):
+        read(spark, tmp_path).count()
+
+
+def test_registering_again_changes_nothing(golden: GoldenStore, spark: Any) -> None:
+    pyspark_rmqctl.register(spark)
+    assert read(spark, golden("ipv6-533"), columns="topic").count() == len(stores.truth("ipv6-533")["messages"])
