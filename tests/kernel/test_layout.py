@@ -57,6 +57,7 @@ def expected() -> dict[str, Any]:
         **{code.name: code for code in codes.FrameCode},
         **{state.name: state for state in codes.ScanState},
         **{str(flag.name): flag for flag in codes.ScanFlag},
+        **{f"WANT_{part.name}": part for part in codes.ArrowPart},
         **{f"HAS_{flag.name}": flag for flag in codes.PropertyFlag},
         **{f"PROPERTY_{flag.name}": name for name, flag in codes.PROPERTY_NAMES.items()},
         "KEY_SEPARATOR": ord(codes.KEY_SEPARATOR),
@@ -66,7 +67,6 @@ def expected() -> dict[str, Any]:
         "SCHEDULE_TOPIC": codes.SCHEDULE_TOPIC,
         "INDEX_KEY_JOINT": index.KEY_SEPARATOR.encode(),
         "INDEX_TAG_JOINT": index.TAG_MARK.encode(),
-        **{f"WANT_{part.name}": part for part in codes.ArrowPart},
     }
 
 

@@ -122,6 +122,13 @@ numbers! {
     HAS_CRC32: u16 = 128;
     HAS_TRAN_MSG: u16 = 256;
 
+    // codes.ArrowPart
+    WANT_IDS: u32 = 1;
+    WANT_HOSTS: u32 = 2;
+    WANT_KEYS: u32 = 4;
+    WANT_PROPERTIES: u32 = 8;
+    WANT_BODIES: u32 = 16;
+
     KEY_SEPARATOR: u8 = b' ';
     ZERO_RUN: usize = 512;
     ZERO_FRAME: usize = 8;
@@ -135,13 +142,6 @@ texts! {
     PROPERTY_DELAY = b"DELAY";
     PROPERTY_INNER_MULTI_DISPATCH = b"INNER_MULTI_DISPATCH";
     PROPERTY_INNER_NUM = b"INNER_NUM";
-    // codes.ArrowPart
-    WANT_IDS: u32 = 1;
-    WANT_HOSTS: u32 = 2;
-    WANT_KEYS: u32 = 4;
-    WANT_PROPERTIES: u32 = 8;
-    WANT_BODIES: u32 = 16;
-
     PROPERTY_DUP_INFO = b"DUP_INFO";
     PROPERTY_CRC32 = b"__CRC32#";
     PROPERTY_TRAN_MSG = b"TRAN_MSG";

@@ -78,9 +78,9 @@ fn cut_records<'py>(
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("LAYOUT", layout::dict(module.py())?)?;
+    module.add_function(wrap_pyfunction!(arrow::arrow_columns, module)?)?;
     module.add_function(wrap_pyfunction!(cut_records, module)?)?;
     module.add_function(wrap_pyfunction!(point::has_unique_key, module)?)?;
-    module.add_function(wrap_pyfunction!(arrow::arrow_columns, module)?)?;
     module.add_function(wrap_pyfunction!(point::index_key_hash, module)?)?;
     module.add_function(wrap_pyfunction!(scan_window, module)?)
 }
