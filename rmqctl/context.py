@@ -18,6 +18,7 @@ from rmqctl.progress import OnProgress, progress
 from rmqctl.streams import say
 from store_core.errors import UsageError
 from store_core.findings import Finding
+from store_core.storage.remote_path import is_remote, on_disk_only
 
 if TYPE_CHECKING:
     from store_core.storage.settings import Settings
@@ -60,10 +61,17 @@ class Context:
         )
 
     def store_root(self) -> Path:
-        """The one store's root folder, which nobody has looked at yet."""
+        """The one store's root folder, which nobody has looked at yet. Raises UsageError for one in an object store."""
         if (store := self.store) is not None:
+            self.refuse_remote()
             return store.path
         return self.settings().root if self.options.config else Path(DEFAULT_STORE).expanduser()
+
+    def refuse_remote(self) -> None:
+        """Raise UsageError where a store in an object store is named: it cannot be changed, nor followed as it grows."""
+        for store in self.stores:
+            if is_remote(store.path):
+                raise on_disk_only(store.path)
 
     def open_store(self) -> Store:
         """The one store, open for reading; a context manager. Raises NotAStoreError."""

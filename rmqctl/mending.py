@@ -44,9 +44,10 @@ def at_work(ctx: Context, settings: Settings, *, apply: bool) -> Iterator[StoreL
     """What stands around planning. With ``apply`` the store's lock is held from before the first look, so that the plan is
     made from what it will be carried out on, and what an interrupted rmqctl left is finished or taken back.
 
-    Raises StoreInUseError where a broker or another rmqctl is at work.
+    Raises StoreInUseError where a broker or another rmqctl is at work, UsageError for a store in an object store.
     """
     root = settings.root
+    ctx.refuse_remote()
     if not root.is_dir():
         yield None
     elif apply:

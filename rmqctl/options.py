@@ -19,6 +19,7 @@ from typer._click.types import ParamType
 from rmqctl.times import parse_time, parse_zone
 from store_core.errors import UsageError
 from store_core.layout.paths import CONSUMEQUEUE
+from store_core.storage.remote_path import path_of
 
 __all__ = [
     "Begin",
@@ -128,7 +129,7 @@ class StoreName:
         name, path = (named[1], named[2]) if named else (None, text)
         if not path or "\0" in path:
             raise UsageError("the store path is empty", to_do="name the store's root with -s")
-        return cls(name, Path(path).expanduser())
+        return cls(name, path_of(path).expanduser())
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,7 @@ class GlobalOptions:
         return cls(
             stores=tuple(StoreName.parse(text) for text in named),
             config=Path(config).expanduser() if config else None,
-            commitlog=tuple(Path(path).expanduser() for path in logs),
+            commitlog=tuple(path_of(path).expanduser() for path in logs),
             output=last("output"),
             quiet=bool(before.get("quiet") or after.get("quiet")),
             verbose=bool(before.get("verbose") or after.get("verbose")),

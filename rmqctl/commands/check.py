@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Annotated
 
 import typer
@@ -24,7 +23,7 @@ def check(
 
     with ctx.open_store() as store, ctx.progress("check", store.log.size_bytes * (2 if jobs > 1 else 1)) as bar:
         report = check_store(store, jobs=jobs, live=is_live(store.root).live, on_progress=bar)
-        name = os.fspath(store.root)
+        name = str(store.root)
     ctx.emit(
         {"store": name, "findings": report.findings, "summary": report.summary},
         rows="findings",

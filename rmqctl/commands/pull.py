@@ -103,6 +103,7 @@ def pull(
 def _open_for_writing(ctx: Context) -> AbstractContextManager[LiveStore]:
     from store_core.engine.live_store import open_for_writing
 
+    ctx.refuse_remote()
     return open_for_writing(ctx.settings())
 
 

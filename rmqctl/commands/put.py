@@ -79,6 +79,7 @@ def put(
     """
     from store_core.engine.live_store import WriteOptions, open_for_writing
 
+    ctx.refuse_remote()
     settings = ctx.settings()
     ends = transaction in ("commit", "rollback")
     if ends != (of is not None):

@@ -32,6 +32,8 @@ def tail(
     from store_core.read.tail import follow as follow_log
     from store_core.read.tail import last_messages
 
+    if follow:
+        ctx.refuse_remote()
     view = view_of(raw_body, no_body)
     topics = frozenset(topic or ())
     findings: list[Finding] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from store_core.broker.load import read_config
 from store_core.broker.versions import RELEASES, Version
 from store_core.layout import checkpoint, paths, record
+from store_core.storage.remote_path import is_there
 
 if TYPE_CHECKING:
     from store_core.storage.store import Store
@@ -93,7 +93,7 @@ _FILES: Final = (
 
 def _file_marks(store: Store) -> Iterator[Mark]:
     for name, first in _FILES:
-        if os.path.lexists(store.root / name):
+        if is_there(store.root / name):
             yield _since(name, first)
     text = store.cache.read(store.root / paths.ABORT, 0, 32) if (store.root / paths.ABORT).is_file() else b""
     if text.strip().isdigit():
@@ -101,7 +101,7 @@ def _file_marks(store: Store) -> Iterator[Mark]:
     if store.queues_in_rocksdb:
         yield _since("queues in RocksDB", _V(5, 2, 0))
     is_whole = (store.root / paths.CONFIG).is_dir()  # and not a log that was copied alone
-    if is_whole and not os.path.lexists(store.root / paths.ROCKSDBSTORE):
+    if is_whole and not is_there(store.root / paths.ROCKSDBSTORE):
         yield _until(f"no {paths.ROCKSDBSTORE}", _V(5, 3, 3), "not 5.4.0, which makes it at every start")
 
 

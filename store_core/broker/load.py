@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -277,7 +276,7 @@ def _load_timer(store: Store, behaviour: Behaviour) -> str:
     if not behaviour.timer_wheel or not store.settings.flag("timerWheelEnable", True):
         return ""
     try:
-        info = os.stat(store.root / paths.TIMERWHEEL)
+        info = (store.root / paths.TIMERWHEEL).stat()
     except OSError:
         return ""
     if stat.S_ISREG(info.st_mode) and info.st_size not in (0, timer.WHEEL_FILE_SIZE_BYTES):

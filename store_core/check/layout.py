@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -159,6 +158,6 @@ def check_index_layout(store: Store, sizes: IndexSizes, findings: Findings) -> N
 
 def _length(path: Path) -> int:
     try:
-        return os.stat(path).st_size
+        return path.stat().st_size
     except OSError:
         return 0

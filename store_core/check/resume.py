@@ -12,6 +12,7 @@ from typing import Any, Final
 from store_core.errors import FailedError
 from store_core.scan.log import Piece, nominal_end
 from store_core.storage.files import read_whole
+from store_core.storage.remote_path import real_path
 from store_core.storage.state import forget_state, save_state, state_folder
 from store_core.storage.store import Store
 
@@ -20,7 +21,7 @@ _FORMAT: Final = 1
 
 def default_state_file(store: Store) -> Path:
     """``verify-crc-….json`` in rmqctl's state folder, one for each store root."""
-    digest = hashlib.sha256(os.fsencode(os.path.realpath(store.root))).hexdigest()[:16]
+    digest = hashlib.sha256(os.fsencode(str(real_path(store.root)))).hexdigest()[:16]
     return state_folder() / f"verify-crc-{digest}.json"
 
 
@@ -28,7 +29,7 @@ def save_left(path: Path, store: Store, left: Sequence[Piece]) -> None:
     """Keep what is left of a verification; with nothing left the file goes. Raises FailedError."""
     document = {
         "format": _FORMAT,
-        "store": os.path.realpath(store.root),
+        "store": str(real_path(store.root)),
         "left": [[piece.from_phy_offset, piece.to_phy_offset, piece.chained] for piece in left],
     }
     try:
@@ -55,7 +56,7 @@ def load_left(path: Path, store: Store) -> list[Piece] | None:
         raise FailedError(f"cannot read: {error}", path=str(path), to_do="remove it and start again") from error
     if not isinstance(document, dict) or document.get("format") != _FORMAT:
         raise FailedError("not what verify-crc keeps", path=str(path), to_do="remove it and start again")
-    if document.get("store") != os.path.realpath(store.root):
+    if document.get("store") != str(real_path(store.root)):
         to_do = "name the file of this store with --state, or start again"
         raise FailedError(f"the file is about {document.get('store')}", path=str(path), to_do=to_do)
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -19,10 +20,12 @@ from store_core.layout.record import MAX_RECORD_SIZE_BYTES, MIN_BLANK_SIZE_BYTES
 from store_core.scan.frames import ROW_COLUMNS, FrameTable
 from store_core.scan.tail import stale_from
 from store_core.scan.windows import Windows, windows_over
+from store_core.storage.remote_path import is_remote
 from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.store import Store
 
 WINDOW_SIZE_BYTES: Final = 4 << 20  # two of them stay in the processor's cache while one is read and one is walked
+REMOTE_WINDOW_SIZE_BYTES: Final = 16 << 20  # of a log in an object store: each request costs tens of milliseconds
 Progress = Callable[[int], None]
 Result = TypeVar("Result")
 
@@ -50,6 +53,7 @@ class ScanOptions:
     read_ahead: bool = True  # a thread reads the next window while this one is walked
     runs: bool = False  # good messages that follow each other come as one row, told of by place and length alone
     window_size_bytes: int = WINDOW_SIZE_BYTES
+    jobs: int = 1  # threads that walk a whole segment; the rows are the same
 
     @property
     def flags(self) -> int:
@@ -88,7 +92,7 @@ def scan_log(
         end = max(end, nominal_end(log, segment))
         if not _overlaps(segment.phy_offset, end, from_phy_offset, to_phy_offset):
             continue
-        for table in scan_segment(store, segment, options, from_phy_offset, to_phy_offset):
+        for table in _tables(store, segment, options, from_phy_offset, to_phy_offset):
             yield table
             if on_progress is not None:
                 on_progress(done + table.end_phy_offset - max(segment.phy_offset, from_phy_offset or 0))
@@ -97,6 +101,16 @@ def scan_log(
         )
         if on_progress is not None:
             on_progress(done)
+
+
+def _tables(
+    store: Store, segment: Segment, options: ScanOptions, from_phy_offset: int | None, to_phy_offset: int | None
+) -> Iterator[FrameTable]:
+    if options.jobs > 1 and from_phy_offset is None and to_phy_offset is None and not is_remote(segment.path):
+        from store_core.scan.side_by_side import walk_side_by_side
+
+        return walk_side_by_side(store, segment, options)
+    return scan_segment(store, segment, options, from_phy_offset, to_phy_offset)
 
 
 class Piece(NamedTuple):
@@ -152,18 +166,24 @@ def scan_segment(
     to_phy_offset: int | None = None,
     *,
     chained: bool = False,
+    windows: Windows | None = None,
 ) -> Iterator[FrameTable]:
     """As ``scan_log``, for one segment. What a short file lacks comes as a HOLE row; what is too long is not looked at.
 
     ``chained`` says that a frame ends at ``from_phy_offset``, so that the next one is taken as it is, not searched for.
+    ``windows``: the caller's own, to be used again.
     """
     end = nominal_end(store.log, segment)
     at = max(segment.phy_offset, from_phy_offset or 0)
     state = ScanState.CHAINED if chained or at == segment.phy_offset else ScanState.IN_DAMAGE
     stop = end if to_phy_offset is None else min(end, to_phy_offset)
-    usual = max(min(options.window_size_bytes, end - segment.phy_offset), 1)
-    with windows_over(store.log, segment, usual, ahead=options.read_ahead and stop - at > usual) as windows:
-        at = yield from _walk(store, segment, options, windows, _Walk(at, state, stop, end, usual), to_phy_offset)
+    remote = is_remote(segment.path)  # there a request costs more than a thread
+    wanted = max(options.window_size_bytes, REMOTE_WINDOW_SIZE_BYTES) if remote else options.window_size_bytes
+    usual = max(min(wanted, end - segment.phy_offset), 1)
+    ahead = (options.read_ahead or remote) and stop - at > usual
+    opened = windows_over(store.log, segment, usual, ahead=ahead) if windows is None else nullcontext(windows)
+    with opened as over:
+        at = yield from _walk(store, segment, options, over, _Walk(at, state, stop, end, usual), to_phy_offset)
     if at < stop:
         yield from _missing_end(segment, at, stop)
 
@@ -238,7 +258,7 @@ def _windowed(
             wanted = min(max(result.need_bytes, 2 * wanted), MAX_RECORD_SIZE_BYTES, end - at)
             continue
         table, open_range = _joined(result, window, at, open_range, last=at + result.next_at >= end)
-        table = _cut(_without_stale(store, table), to_phy_offset)
+        table = _cut(without_stale(store, table), to_phy_offset)
         if options.index_tags and at < options.index_tags_from_phy_offset:
             table = _without_tag_keys(table, options.index_tags_from_phy_offset)
         at, state, wanted = at + result.next_at, result.next_state, walk.window_size_bytes
@@ -337,10 +357,21 @@ def select(table: FrameTable, mask: Any) -> FrameTable:
     return replace(table, **columns, **keys, message_count=count)
 
 
+def stretch(table: FrameTable, first: int, stop: int) -> FrameTable:
+    """The rows [first, stop), with their keys: views of the same columns."""
+    if first == 0 and stop >= len(table):
+        return table
+    low, high = np.searchsorted(table.key_row, (first, stop))
+    columns = {name: getattr(table, name)[first:stop] for name in ROW_COLUMNS}
+    left_out = np.count_nonzero(table.messages[:first]) + np.count_nonzero(table.messages[stop:])
+    keys = {"key_row": table.key_row[low:high] - table.key_row.dtype.type(first), "key_hash": table.key_hash[low:high]}
+    return replace(table, **columns, **keys, message_count=table.message_count - int(left_out))
+
+
 def _cut(table: FrameTable, to_phy_offset: int | None) -> FrameTable:
     if to_phy_offset is None or not len(table) or table.phy_offset[-1] < to_phy_offset:
         return table
-    return select(table, table.phy_offset < to_phy_offset)
+    return stretch(table, 0, int(np.searchsorted(table.phy_offset, to_phy_offset)))
 
 
 def _without_tag_keys(table: FrameTable, to_phy_offset: int) -> FrameTable:
@@ -352,7 +383,7 @@ def _without_tag_keys(table: FrameTable, to_phy_offset: int) -> FrameTable:
     return replace(table, key_row=table.key_row[keep], key_hash=table.key_hash[keep])
 
 
-def _without_stale(store: Store, table: FrameTable) -> FrameTable:
+def without_stale(store: Store, table: FrameTable) -> FrameTable:
     """Rows of left-over records behind the tail become one STALE row; rare, so the tail is only looked at when needed."""
     if not table.code.any():
         return table

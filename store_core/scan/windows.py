@@ -5,14 +5,16 @@ Reading from the page cache costs about as much as walking, and from a disk more
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from store_core.storage.files import open_read_only, unreadable
+from store_core.storage.files import LocalFile, open_file, unreadable
 from store_core.storage.sequence import Segment, SegmentSequence
+
+if TYPE_CHECKING:
+    from store_core.storage.object_store import RemoteFile
 
 _MOST_CARRIED_BYTES: Final = 1 << 20  # a longer unread rest is read once more
 
@@ -42,10 +44,10 @@ class WindowsAhead(Windows):
     The next window begins where the walk stopped, a little in front of what has been read ahead; that rest is copied.
     """
 
-    def __init__(self, log: SegmentSequence, size_bytes: int, segment: Segment, descriptor: int) -> None:
+    def __init__(self, log: SegmentSequence, size_bytes: int, segment: Segment, file: LocalFile | RemoteFile) -> None:
         super().__init__(log, size_bytes)
         self._segment = segment
-        self._descriptor = descriptor
+        self._file = file
         self._carried_bytes = min(_MOST_CARRIED_BYTES, size_bytes)
         self._room = [bytearray(self._carried_bytes + size_bytes) for _ in range(2)]
         self._turn = 0
@@ -87,16 +89,7 @@ class WindowsAhead(Windows):
         """Runs in the thread: fills a buffer behind the place of the rest."""
         view = memoryview(self._room[turn])[self._carried_bytes :]
         view = view[: self._segment.end_phy_offset - phy_offset]
-        done, at = 0, phy_offset - self._segment.phy_offset
-        try:
-            while done < len(view):
-                count = os.preadv(self._descriptor, [view[done:]], at + done)
-                if count == 0:
-                    break
-                done += count
-        except OSError as error:
-            raise unreadable(self._segment.path, error, at + done, len(view) - done) from error
-        return done
+        return self._file.read_into(phy_offset - self._segment.phy_offset, view)
 
 
 @contextmanager
@@ -109,15 +102,15 @@ def windows_over(log: SegmentSequence, segment: Segment, size_bytes: int, *, ahe
         yield Windows(log, size_bytes)
         return
     try:
-        descriptor = open_read_only(segment.path)  # of its own: the log's cache may close one while the thread reads
+        file = open_file(segment.path)  # of its own: the log's cache may close one while the thread reads
     except FileNotFoundError:
         yield Windows(log, size_bytes)
         return
     except OSError as error:
         raise unreadable(segment.path, error) from error
-    windows = WindowsAhead(log, size_bytes, segment, descriptor)
+    windows = WindowsAhead(log, size_bytes, segment, file)
     try:
         yield windows
     finally:
         windows.close()
-        os.close(descriptor)
+        file.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import stat
 import time
@@ -106,7 +105,7 @@ class ConfigFiles:
 def read_config(root: Path) -> ConfigFiles:
     """Every config file under a store root. Raises nothing for damage: that is told by findings P003, P004 and P008."""
     json_files = {field: read_config_file(root, name, decode) for field, name, decode in _FILES}
-    in_rocksdb = any(os.path.exists(root / name / paths.ROCKSDB_MARK) for name in paths.ROCKSDB_CONFIGS)
+    in_rocksdb = any((root / name / paths.ROCKSDB_MARK).exists() for name in paths.ROCKSDB_CONFIGS)
     check, check_findings = _read_timer_check(root)
     findings = [found for file in json_files.values() for found in file.findings] + check_findings
     if in_rocksdb:
@@ -187,7 +186,7 @@ def _changes(path: Path) -> bool:
     """Whether a file changes within a moment."""
 
     def state() -> tuple[int, int]:
-        found = os.stat(path)
+        found = path.stat()
         return found.st_size, found.st_mtime_ns
 
     try:
@@ -238,7 +237,7 @@ def _layout_of(tree: Any, data: bytes) -> Layout | None:
 def _read(path: Path) -> tuple[_Text | None, str]:
     """A file's bytes, None if there is none, and what was wrong with reading it. Never more than a config file may have."""
     try:
-        found = os.stat(path)
+        found = path.stat()
         if not stat.S_ISREG(found.st_mode):
             return None, "it is no file"
         if found.st_size > MAX_SIZE_BYTES:

@@ -7,8 +7,13 @@ import os
 import stat
 from collections import OrderedDict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from store_core.errors import FailedError
+from store_core.storage.remote_path import RemotePath
+
+if TYPE_CHECKING:
+    from store_core.storage.object_store import RemoteFile
 
 DISK_FAILS = "the disk fails: copy the store with ddrescue to a good one first, and work on the copy"
 _NOATIME = getattr(os, "O_NOATIME", 0)
@@ -17,8 +22,13 @@ _NOATIME = getattr(os, "O_NOATIME", 0)
 def open_read_only(path: Path) -> int:
     """A descriptor for reading a regular file; access times stay untouched where the system allows it.
 
-    Raises OSError, also for a folder, a pipe or a device: none of them may keep a reader waiting.
+    A remote file is fetched into an unnamed one first. Raises OSError, also for a folder, a pipe or a device: none of
+    them may keep a reader waiting.
     """
+    if isinstance(path, RemotePath):
+        from store_core.storage.object_store import fetch
+
+        return fetch(path)
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         fd = os.open(path, flags | _NOATIME)
@@ -37,6 +47,55 @@ def read_whole(path: Path) -> bytes:
     """All bytes of a regular file. Raises OSError, as ``open_read_only``."""
     with open(open_read_only(path), "rb") as file:
         return file.read()
+
+
+class LocalFile:
+    """One open file, read by position. Safe for several threads. Raises OSError where it cannot be opened."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = open_read_only(path)
+
+    def read_into(self, at: int, buffer: memoryview) -> int:
+        """Fill a buffer from a position; gives the number of bytes read, fewer only at the end of the file.
+
+        Raises FailedError where it cannot be read.
+        """
+        return _fill(self._path, self._descriptor, at, buffer)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def open_file(path: Path) -> LocalFile | RemoteFile:
+    """A file by itself, for a thread that reads ahead. Raises OSError, FailedError."""
+    if isinstance(path, RemotePath):
+        from store_core.storage.object_store import RemoteFile
+
+        return RemoteFile(path)
+    return LocalFile(path)
+
+
+def file_cache(root: Path) -> FileCache:
+    """What keeps the files of a store open: a cache for descriptors, or one for a store in an object store."""
+    if isinstance(root, RemotePath):
+        from store_core.storage.object_store import RemoteCache
+
+        return RemoteCache()
+    return FileCache()
+
+
+def _fill(path: Path, descriptor: int, at: int, buffer: memoryview) -> int:
+    done = 0
+    try:
+        while done < len(buffer):
+            count = os.preadv(descriptor, [buffer[done:]], at + done)
+            if count == 0:
+                break
+            done += count
+    except OSError as error:
+        raise unreadable(path, error, at + done, len(buffer) - done) from error
+    return done
 
 
 class FileCache:
@@ -73,19 +132,13 @@ class FileCache:
 
     def read_into(self, path: Path, at: int, buffer: memoryview) -> int:
         """Fill a buffer from a position; gives the number of bytes read, fewer only at the end of the file."""
-        done = 0
         try:
-            fd = self.descriptor(path)
-            while done < len(buffer):
-                count = os.preadv(fd, [buffer[done:]], at + done)
-                if count == 0:
-                    break
-                done += count
+            descriptor = self.descriptor(path)
         except FileNotFoundError:
-            return done
+            return 0
         except OSError as error:
-            raise unreadable(path, error, at + done, len(buffer) - done) from error
-        return done
+            raise unreadable(path, error, at, len(buffer)) from error
+        return _fill(path, descriptor, at, buffer)
 
     def next_data(self, path: Path, at: int) -> int | None:
         """First position >= ``at`` that is not in a hole of a sparse file; None if only holes follow."""
@@ -93,6 +146,10 @@ class FileCache:
             return os.lseek(self.descriptor(path), at, os.SEEK_DATA)
         except OSError as error:
             return None if error.errno == errno.ENXIO else at
+
+    def apart(self) -> FileCache:
+        """One that shows the same bytes and shares no descriptor."""
+        return FileCache(self._capacity)
 
     def close(self) -> None:
         """Close all; a later read opens anew."""

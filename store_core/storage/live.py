@@ -14,6 +14,7 @@ from typing import Final
 from store_core.errors import StoreInUseError
 from store_core.layout.paths import LOCK
 from store_core.storage.files import open_read_only
+from store_core.storage.remote_path import RemotePath
 
 # struct flock of Linux: type, whence, start, length, pid; padded to the size of its longest member.
 _FLOCK: Final = struct.Struct("@hhlli0l")
@@ -60,7 +61,9 @@ class LiveState:
 
 
 def is_live(root: Path | str, writable_roots: Sequence[Path | str] = ()) -> LiveState:
-    """Look for a broker or another writer on a store. Takes, makes and writes nothing."""
+    """Look for a broker or another writer on a store. Takes, makes and writes nothing. None works in an object store."""
+    if isinstance(root, RemotePath):
+        return LiveState(None, ())
     return LiveState(lock_holder(Path(root) / LOCK), tuple(who_has_files_open(root, writable_roots)))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import stat
 from bisect import bisect_right
 from collections import Counter
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from store_core.layout.paths import parse_segment_name
 from store_core.storage.files import FileCache, unreadable
+from store_core.storage.remote_path import scan_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def list_folder(folder: Path) -> tuple[list[Segment], list[Stray]]:
     segments: list[Segment] = []
     strays: list[Stray] = []
     try:
-        with os.scandir(folder) as entries:
+        with scan_folder(folder) as entries:
             for entry in entries:
                 try:
                     info = entry.stat()
@@ -68,10 +68,10 @@ def list_folder(folder: Path) -> tuple[list[Segment], list[Stray]]:
                     info = None
                 offset = parse_segment_name(entry.name)
                 if info is not None and offset is not None and stat.S_ISREG(info.st_mode):
-                    segments.append(Segment(Path(entry.path), offset, info.st_size, info.st_mtime_ns))
+                    segments.append(Segment(folder / entry.name, offset, info.st_size, info.st_mtime_ns))
                 else:
                     is_folder = info is not None and stat.S_ISDIR(info.st_mode)
-                    strays.append(Stray(Path(entry.path), is_folder, info.st_size if info else 0))
+                    strays.append(Stray(folder / entry.name, is_folder, info.st_size if info else 0))
     except FileNotFoundError:
         return [], []
     except NotADirectoryError:
@@ -123,6 +123,11 @@ class SegmentSequence:
         self.configured_file_size_bytes = file_size_bytes
         self.derived_file_size_bytes = derive_file_size_bytes([list(self.segments)])
         self.segments = tuple(self._on_the_grid(self.segments))
+
+    def apart(self) -> SegmentSequence:
+        """The same files behind a cache of its own, for another thread."""
+        listed = (list(self.segments), list[Stray]())
+        return SegmentSequence([], self._cache.apart(), self.file_size_bytes or None, listed=listed)
 
     def _list(self) -> tuple[list[Segment], list[Stray]]:
         segments: list[Segment] = []

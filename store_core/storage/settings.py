@@ -12,6 +12,7 @@ from pathlib import Path
 from store_core.errors import FailedError, UsageError
 from store_core.layout import paths
 from store_core.layout.queue import rounded_file_size_bytes
+from store_core.storage.remote_path import absolute_path, real_path
 
 _WRONGLY_NAMED = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP)
 _PATH_SEPARATOR = ","
@@ -39,8 +40,8 @@ class Settings:
     @property
     def outside_paths(self) -> tuple[Path, ...]:
         """Log folders that lie outside the root, links followed."""
-        root = os.path.realpath(self.root)
-        return tuple(p for p in self.commitlog_paths if not Path(os.path.realpath(p)).is_relative_to(root))
+        root = real_path(self.root)
+        return tuple(p for p in self.commitlog_paths if not real_path(p).is_relative_to(root))
 
     def writable_outside_paths(self) -> list[Path]:
         """Log folders outside the root that were named for writing. Raises UsageError where one was not."""
@@ -49,7 +50,7 @@ class Settings:
             raise UsageError(
                 "the log lies outside the store and is not written to",
                 path=", ".join(map(str, unnamed)),
-                to_do="add " + " ".join(f"--commitlog {os.path.realpath(path)}" for path in unnamed),
+                to_do="add " + " ".join(f"--commitlog {real_path(path)}" for path in unnamed),
             )
         return list(self.outside_paths)
 
@@ -80,26 +81,26 @@ def load_settings(
     if values is None:
         values = _read_properties(config_file) if config_file is not None else {}
     configured_root = values.get("storePathRootDir")
-    used = _absolute(root) if root is not None else _absolute(Path(configured_root or "~/store").expanduser())
+    used = absolute_path(root) if root is not None else absolute_path(Path(configured_root or "~/store").expanduser())
 
     def rebased(text: str) -> Path:
-        path = _absolute(Path(text.strip()).expanduser())
-        old = _absolute(Path(configured_root).expanduser()) if configured_root else None
+        path = absolute_path(Path(text.strip()).expanduser())
+        old = absolute_path(Path(configured_root).expanduser()) if configured_root else None
         if old is not None and path.is_relative_to(old):
             return used / path.relative_to(old)
         return path
 
     named = [rebased(p) for p in values.get("storePathCommitLog", "").split(_PATH_SEPARATOR) if p.strip()]
     read_only = [rebased(p) for p in values.get("readOnlyCommitLogStorePaths", "").split(_PATH_SEPARATOR) if p.strip()]
-    given = {Path(os.path.realpath(path)) for path in commitlog}
-    known = {Path(os.path.realpath(path)) for path in (*named, used / paths.COMMITLOG)}
-    named += [_absolute(path) for path in commitlog if Path(os.path.realpath(path)) not in known]
+    given = {real_path(path) for path in commitlog}
+    known = {real_path(path) for path in (*named, used / paths.COMMITLOG)}
+    named += [absolute_path(path) for path in commitlog if real_path(path) not in known]
     logs = tuple(dict.fromkeys([*(named or [used / paths.COMMITLOG]), *(read_only if len(named) > 1 else [])]))
-    inside = os.path.realpath(used)
+    inside = real_path(used)
     writable = tuple(
         path
         for path in logs
-        if (real := Path(os.path.realpath(path))) in given or (path not in read_only and real.is_relative_to(inside))
+        if (real := real_path(path)) in given or (path not in read_only and real.is_relative_to(inside))
     )
     queue_file = _size(values, "mappedFileSizeConsumeQueue", "mapedFileSizeConsumeQueue")
     return Settings(
@@ -117,10 +118,6 @@ def load_settings(
         broker_version=broker_version,
         values=values,
     )
-
-
-def _absolute(path: Path) -> Path:
-    return Path(os.path.abspath(path))
 
 
 def _read_properties(config_file: Path) -> dict[str, str]:

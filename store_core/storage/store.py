@@ -11,7 +11,8 @@ from typing import NamedTuple, Self
 
 from store_core.errors import NotAStoreError
 from store_core.layout import paths
-from store_core.storage.files import FileCache, unreadable
+from store_core.storage.files import file_cache, unreadable
+from store_core.storage.remote_path import RemotePath, is_there, names_of, path_of, scan_folder
 from store_core.storage.sequence import Segment, SegmentSequence, Stray, derive_file_size_bytes, list_folder
 from store_core.storage.settings import Settings, load_settings
 
@@ -35,20 +36,25 @@ class Store:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.root = settings.root
-        self.cache = FileCache()
+        self.cache = file_cache(settings.root)
         self.strays: list[Stray] = []  # foreign entries in queue trees, filled as these are listed
 
     @classmethod
     def open(cls, path: Path | str, settings: Settings | None = None) -> Self:
         """Open a store root. Raises NotAStoreError if the path is missing, no folder, or holds no store."""
-        root = Path(path)
+        root = path_of(path)
         settings = settings or load_settings(root=root)
-        if not settings.root.exists():
+        if isinstance(settings.root, RemotePath):
+            settings.root.forget()
+            if not settings.root.listed():
+                to_do = "name the store's address with -s, like s3://BUCKET/FOLDER"
+                raise NotAStoreError("no such bucket, or nothing in that folder", path=str(root), to_do=to_do)
+        elif not settings.root.exists():
             raise NotAStoreError("no such folder", path=str(root), to_do="name the store's root with -s")
-        if not settings.root.is_dir():
+        elif not settings.root.is_dir():
             raise NotAStoreError("not a folder", path=str(root), to_do="name the store's root folder with -s")
         try:
-            entries = set(os.listdir(settings.root))
+            entries = set(names_of(settings.root))
         except OSError as error:
             raise unreadable(settings.root, error) from error
         if not entries.intersection(_PROOFS) and not any(p.is_dir() for p in settings.commitlog_paths):
@@ -83,7 +89,7 @@ class Store:
     @property
     def aborted(self) -> bool:
         """Whether ``abort`` is there: a broker runs, or the last one did not stop cleanly."""
-        return os.path.lexists(self.root / paths.ABORT)
+        return is_there(self.root / paths.ABORT)
 
     @cached_property
     def log(self) -> SegmentSequence:
@@ -140,7 +146,7 @@ class Store:
     def _index_entries(self) -> list[Path]:
         folder = self.root / paths.INDEX
         try:
-            return sorted(folder / name for name in os.listdir(folder))
+            return sorted(folder / name for name in names_of(folder))
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
@@ -148,6 +154,8 @@ class Store:
 
     def _queue_folders(self, tree: str) -> Iterator[tuple[QueueKey, Path]]:
         top = self.root / tree
+        if isinstance(top, RemotePath):
+            top.list_below()
         for topic in _folders(top):
             for queue in _folders(topic):
                 if queue.name.isdecimal():
@@ -167,8 +175,8 @@ class Store:
 
 def _folders(top: Path) -> list[Path]:
     try:
-        with os.scandir(top) as entries:
-            return sorted(Path(e.path) for e in entries if e.is_dir())
+        with scan_folder(top) as entries:
+            return sorted(top / e.name for e in entries if e.is_dir())
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:

@@ -1,0 +1,361 @@
+"""What object stores answer: listings, sizes, and bytes by position, through pyarrow.
+
+Only this module knows how. Credentials and endpoints come from the environment and the files that each provider's own
+tools read; the clients try failed requests again by themselves.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+import tempfile
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from store_core.errors import FailedError, NotAStoreError, StoreError, UsageError
+from store_core.storage.files import FileCache
+from store_core.storage.remote_path import RemotePath
+
+_FETCHED_SIZE_BYTES: Final = 16 << 20  # at a time of a file that is copied
+_RANGE_SIZE_BYTES: Final = 4 << 20  # one connection gives some 50 to 100 MB/s, so a window comes over several
+_CONNECTIONS: Final = 8
+_BLOCK_SIZE_BYTES: Final = 256 << 10  # what a small read brings along
+_MOST_BLOCKS: Final = 64
+_MOST_OPEN_FILES: Final = 64
+_GIVE_UP_AFTER: Final = timedelta(seconds=20)
+Key = tuple[str, ...]  # the bucket, then the folders, as the client names them
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """An entry of a folder. ``mtime_ns`` is when it was put there, not when the broker wrote it."""
+
+    is_folder: bool
+    size_bytes: int
+    mtime_ns: int
+
+    def as_stat(self) -> os.stat_result:
+        mode = stat.S_IFDIR | 0o555 if self.is_folder else stat.S_IFREG | 0o444
+        seconds = self.mtime_ns // 1_000_000_000
+        numbers = (mode, 0, 0, 1, 0, 0, self.size_bytes, seconds, seconds, seconds)
+        times = dict.fromkeys(("st_atime_ns", "st_mtime_ns", "st_ctime_ns"), self.mtime_ns)
+        return os.stat_result(numbers, times)
+
+
+_FOLDER: Final = Listed(is_folder=True, size_bytes=0, mtime_ns=0)
+_FILE: Final = Listed(is_folder=False, size_bytes=0, mtime_ns=0)
+
+
+class Bucket:
+    """A bucket or container, and what has been listed in it. Safe for several threads."""
+
+    def __init__(self, files: Any) -> None:
+        self._files = files
+        self._folders: dict[Key, dict[str, Listed]] = {}
+
+    def folder(self, path: RemotePath) -> dict[str, Listed]:
+        """What a folder holds, by name; nothing if it is not there. Asked for once, until ``forget``."""
+        with _told(path):
+            return self._folder(_key(path))
+
+    def list_below(self, path: RemotePath) -> None:
+        """Ask for everything below a folder at once."""
+        top = _key(path)
+        with _told(path):
+            below = self._ask_for(top, recursive=True)
+        folders: dict[Key, dict[str, Listed]] = {top: {}}
+        for key, listed in below:
+            for depth in range(len(top) + 1, len(key)):  # not every client lists the folders in between
+                folders.setdefault(key[: depth - 1], {}).setdefault(key[depth - 1], _FOLDER)
+            folders.setdefault(key[:-1], {})[key[-1]] = listed
+            if listed.is_folder:
+                folders.setdefault(key, {})
+        self._folders |= folders
+
+    def forget(self, path: RemotePath) -> None:
+        """What lies below a folder may have changed."""
+        top = _key(path)
+        for key in [key for key in self._folders if key[: len(top)] == top]:
+            self._folders.pop(key, None)
+
+    def stat(self, path: RemotePath) -> Listed:
+        """An entry: from listings where the folder or one above it has been listed. Raises FileNotFoundError."""
+        key = _key(path)
+        with _told(path):
+            found = self._folder(key[:-1]).get(key[-1]) if self._is_known(key) else self._ask_about(key)
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, "not in the object store", str(path))
+        return found
+
+    def open(self, path: RemotePath) -> Any:
+        """A file of pyarrow's. Raises FileNotFoundError, FailedError."""
+        with _told(path):
+            return self._files.open_input_file("/".join(_key(path)))
+
+    def _is_known(self, key: Key) -> bool:
+        return any(key[:depth] in self._folders for depth in range(1, len(key)))
+
+    def _folder(self, key: Key) -> dict[str, Listed]:
+        if key not in self._folders:
+            known = self._folder(key[:-1]).get(key[-1], _FILE) if self._is_known(key) else _FOLDER
+            below = self._ask_for(key, recursive=False) if known.is_folder else []
+            self._folders[key] = {found[-1]: listed for found, listed in below}
+        return self._folders[key]
+
+    def _ask_for(self, key: Key, *, recursive: bool) -> list[tuple[Key, Listed]]:
+        from pyarrow.fs import FileSelector
+
+        selector = FileSelector("/".join(key), recursive=recursive, allow_not_found=True)
+        found = [(tuple(filter(None, info.path.split("/"))), info) for info in self._files.get_file_info(selector)]
+        return [(name, _listed(info)) for name, info in found if len(name) > len(key)]
+
+    def _ask_about(self, key: Key) -> Listed | None:
+        [info] = self._files.get_file_info(["/".join(key)])
+        return None if info.type.name == "NotFound" else _listed(info)
+
+
+def _listed(info: Any) -> Listed:
+    return Listed(info.type.name == "Directory", max(info.size or 0, 0), max(info.mtime_ns or 0, 0))
+
+
+def _key(path: RemotePath) -> Key:
+    """Without the account that an Azure address names behind its container."""
+    return path.parts[1].partition("@")[0] if path.scheme in _AZURE else path.parts[1], *path.parts[2:]
+
+
+def bucket_of(path: RemotePath) -> Bucket:
+    """The bucket that an address names; one for the whole process. Raises UsageError, FailedError."""
+    return _bucket(path.scheme, path.parts[1])
+
+
+@cache
+def _bucket(scheme: str, name: str) -> Bucket:
+    address = RemotePath(f"{scheme}:", name)
+    with _told(address):
+        return Bucket(_CLIENTS[scheme](name))
+
+
+def _s3(bucket: str) -> Any:
+    """Amazon S3 or what speaks like it. pyarrow's client does not read the endpoint's variables by itself."""
+    from pyarrow.fs import S3FileSystem, resolve_s3_region
+
+    options: dict[str, Any] = {}
+    endpoint = urlsplit(os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or "")
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    if endpoint.netloc:
+        options |= {"scheme": endpoint.scheme, "endpoint_override": endpoint.netloc}
+    elif not region:
+        with suppress(OSError):  # the client's own guess will do, or its first request tells what is wrong
+            region = resolve_s3_region(bucket)
+    if region:
+        options["region"] = region
+    if os.environ.get("AWS_NO_SIGN_REQUEST", "").lower() in ("1", "yes", "true"):
+        options["anonymous"] = True
+    return S3FileSystem(**options)
+
+
+def _gcs(_: str) -> Any:
+    from pyarrow.fs import GcsFileSystem
+
+    options: dict[str, Any] = {"retry_time_limit": _GIVE_UP_AFTER}
+    emulator = urlsplit(os.environ.get("STORAGE_EMULATOR_HOST", ""))
+    if emulator.netloc:
+        options |= {"scheme": emulator.scheme, "endpoint_override": emulator.netloc, "anonymous": True}
+    return GcsFileSystem(**options)
+
+
+def _azure(container: str) -> Any:
+    """Account and container out of ``container@account.dfs.core.windows.net``; keys as Azure's own tools name them."""
+    from pyarrow.fs import AzureFileSystem
+
+    environ = os.environ
+    account = container.partition("@")[2].partition(".")[0] or environ.get("AZURE_STORAGE_ACCOUNT", "")
+    if not account:
+        to_do = "name it as CONTAINER@ACCOUNT.dfs.core.windows.net, or set AZURE_STORAGE_ACCOUNT"
+        raise UsageError("the address names no storage account", path=f"abfss://{container}", to_do=to_do)
+    options = {"account_key": environ.get("AZURE_STORAGE_KEY"), "sas_token": environ.get("AZURE_STORAGE_SAS_TOKEN")}
+    endpoint = urlsplit(environ.get("AZURE_STORAGE_BLOB_ENDPOINT", ""))
+    if endpoint.netloc:
+        places = {"blob_storage_authority": endpoint.netloc, "dfs_storage_authority": endpoint.netloc}
+        options |= places | {"blob_storage_scheme": endpoint.scheme, "dfs_storage_scheme": endpoint.scheme}
+    return AzureFileSystem(account, **{name: value for name, value in options.items() if value})
+
+
+_AZURE: Final = ("abfs", "abfss")
+_CLIENTS: Final[dict[str, Callable[[str], Any]]] = {"s3": _s3, "gs": _gcs, **dict.fromkeys(_AZURE, _azure)}
+
+
+class RemoteFile:
+    """A file of an object store, read by position. Safe for several threads. Raises FileNotFoundError, FailedError."""
+
+    def __init__(self, path: RemotePath) -> None:
+        self._path = path
+        self._file = bucket_of(path).open(path)
+        with _told(path):
+            self.size_bytes: int = self._file.size()
+
+    def read(self, at: int, size_bytes: int) -> bytes:
+        """Bytes at a position; fewer at the end of the file."""
+        size_bytes = min(size_bytes, self.size_bytes - at)
+        if size_bytes <= 0:
+            return b""
+        with _told(self._path):
+            return bytes(self._file.read_at(size_bytes, at))
+
+    def read_into(self, at: int, buffer: memoryview) -> int:
+        """Fill a buffer from a position, over several connections where it is long; gives the number of bytes read."""
+        size = max(min(len(buffer), self.size_bytes - at), 0)
+
+        def fetch(start: int) -> int:
+            data = self.read(at + start, min(_RANGE_SIZE_BYTES, size - start))
+            buffer[start : start + len(data)] = data
+            return len(data)
+
+        starts = range(0, size, _RANGE_SIZE_BYTES)
+        return sum(_connections().map(fetch, starts) if len(starts) > 1 else map(fetch, starts))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@cache
+def _connections() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_CONNECTIONS, "object-store")
+
+
+class RemoteCache(FileCache):
+    """Reads of remote files; small ones by the block, the last ones of which are kept. Local files as ever."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._files: OrderedDict[RemotePath, RemoteFile] = OrderedDict()
+        self._blocks: OrderedDict[tuple[RemotePath, int], bytes] = OrderedDict()
+
+    def apart(self) -> RemoteCache:
+        return RemoteCache()
+
+    def read(self, path: Path, at: int, size_bytes: int) -> bytes:
+        if not isinstance(path, RemotePath):
+            return super().read(path, at, size_bytes)
+        try:
+            first, last = at // _BLOCK_SIZE_BYTES, (at + size_bytes - 1) // _BLOCK_SIZE_BYTES
+            if last > first + 1:
+                return self._file(path).read(at, size_bytes)
+            data = b"".join(self._block(path, number) for number in range(first, last + 1))
+        except FileNotFoundError:
+            return b""
+        start = at - first * _BLOCK_SIZE_BYTES
+        return data[start : start + size_bytes]
+
+    def read_into(self, path: Path, at: int, buffer: memoryview) -> int:
+        if not isinstance(path, RemotePath):
+            return super().read_into(path, at, buffer)
+        try:
+            return self._file(path).read_into(at, buffer)
+        except FileNotFoundError:
+            return 0
+
+    def next_data(self, path: Path, at: int) -> int | None:
+        """An object has no holes."""
+        return at if isinstance(path, RemotePath) else super().next_data(path, at)
+
+    def close(self) -> None:
+        super().close()
+        self._blocks.clear()
+        while self._files:
+            self._files.popitem()[1].close()
+
+    def _file(self, path: RemotePath) -> RemoteFile:
+        if path not in self._files:
+            if len(self._files) >= _MOST_OPEN_FILES:
+                self._files.popitem(last=False)[1].close()
+            self._files[path] = RemoteFile(path)
+        self._files.move_to_end(path)
+        return self._files[path]
+
+    def _block(self, path: RemotePath, number: int) -> bytes:
+        key = path, number
+        if key not in self._blocks:
+            if len(self._blocks) >= _MOST_BLOCKS:
+                self._blocks.popitem(last=False)
+            self._blocks[key] = self._file(path).read(number * _BLOCK_SIZE_BYTES, _BLOCK_SIZE_BYTES)
+        self._blocks.move_to_end(key)
+        return self._blocks[key]
+
+
+def fetch(path: RemotePath) -> int:
+    """A descriptor of an unnamed local copy of a file. Raises FileNotFoundError, FailedError."""
+    source = RemoteFile(path)
+    try:
+        with tempfile.TemporaryFile() as copy:
+            for at in range(0, source.size_bytes, _FETCHED_SIZE_BYTES):
+                buffer = memoryview(bytearray(min(_FETCHED_SIZE_BYTES, source.size_bytes - at)))
+                copy.write(buffer[: source.read_into(at, buffer)])
+            copy.seek(0)
+            return os.dup(copy.fileno())
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise FailedError(
+            f"no local copy can be made: {reason}", path=str(path), to_do="make room in $TMPDIR"
+        ) from error
+    finally:
+        source.close()
+
+
+# What is wrong, by a word of the client's message: what happened, and what to do about it.
+_TROUBLE: Final = (
+    (r"NO_SUCH_BUCKET|ContainerNotFound|bucket does not exist", "no such bucket", "name the store's address with -s"),
+    (
+        r"INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|InvalidAuthenticationInfo|[Cc]redentials|UNAUTHENTICATED"
+        r"|AuthenticationFailed|EXPIRED_TOKEN|ExpiredToken|HTTP status 401|OAuth",
+        "the credentials are missing or wrong",
+        "",
+    ),
+    (r"ACCESS_DENIED|AccessDenied|PERMISSION_DENIED|HTTP status 403|Forbidden", "access is denied", ""),
+    (
+        r"NETWORK_CONNECTION|curlCode|[Tt]imed? ?out|[Cc]ould ?n.t (connect|resolve)|UNAVAILABLE|[Cc]onnection",
+        "the object store does not answer",
+        "check the network and the endpoint, and run the command again",
+    ),
+)
+_SAID: Final = re.compile(r"AWS Error \w+ during \w+ operation: (.{1,120}?)(?: \(Request ID|;|$)")
+_CREDENTIALS: Final = {
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or AWS_NO_SIGN_REQUEST=yes for a public bucket",
+    "gs": "set GOOGLE_APPLICATION_CREDENTIALS, or run gcloud auth application-default login",
+    **dict.fromkeys(_AZURE, "set AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN, or run az login"),
+}
+
+
+@contextmanager
+def _told(path: RemotePath) -> Iterator[None]:
+    """Errors of the client as ours; FileNotFoundError is left as it is."""
+    try:
+        yield
+    except (FileNotFoundError, StoreError):
+        raise
+    except Exception as error:  # pyarrow raises what its clients gave: OSError mostly, ValueError, its own
+        raise _failure(path, str(error)) from error
+
+
+def _failure(path: RemotePath, text: str) -> StoreError:
+    for pattern, what, to_do in _TROUBLE:
+        if re.search(pattern, text):
+            if what == "no such bucket":
+                return NotAStoreError(what, path=str(path), to_do=to_do)
+            said = _SAID.search(text)
+            return FailedError(
+                f"{what}{f' ({said[1]})' if said else ''}", path=str(path), to_do=to_do or _CREDENTIALS[path.scheme]
+            )
+    return FailedError(
+        " ".join(text.split())[:300] or "the object store refuses", path=str(path), to_do="see what it says"
+    )

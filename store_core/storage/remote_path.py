@@ -1,0 +1,177 @@
+"""Paths in object stores: ``s3://bucket/prefix`` as a path whose questions the object store answers.
+
+Nothing here loads what talks to an object store before a path is asked something.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path, PosixPath
+from typing import TYPE_CHECKING, Final, Protocol
+
+from store_core.errors import UsageError
+
+if TYPE_CHECKING:
+    from store_core.storage.object_store import Listed
+
+SCHEMES: Final = ("s3", "gs", "abfs", "abfss")
+_SAME: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}  # as Hadoop and others spell them
+_URL: Final = re.compile(r"([a-z][a-z0-9+.-]*)://(.*)", re.DOTALL)
+
+
+class RemotePath(PosixPath):
+    """A folder or file in an object store. Its parts are ``("s3:", "bucket", "folder", "name")``.
+
+    Handing one to the operating system raises UsageError, where it would else look for a local file of that name.
+    """
+
+    __slots__ = ()
+
+    @property
+    def is_url(self) -> bool:
+        """Whether the path is whole; what ``relative_to`` gives is not."""
+        return bool(self.parts) and self.parts[0].endswith(":")
+
+    def __str__(self) -> str:
+        return f"{self.parts[0]}//{'/'.join(self.parts[1:])}" if self.is_url else super().__str__()
+
+    def __repr__(self) -> str:
+        return f"RemotePath({str(self)!r})"
+
+    def __fspath__(self) -> str:
+        raise on_disk_only(self)
+
+    def is_absolute(self) -> bool:
+        return self.is_url
+
+    def absolute(self) -> RemotePath:
+        return self
+
+    def resolve(self, strict: bool = False) -> RemotePath:
+        return self
+
+    def expanduser(self) -> RemotePath:
+        return self
+
+    @property
+    def scheme(self) -> str:
+        return self.parts[0][:-1]
+
+    def listed(self) -> dict[str, Listed]:
+        """What the folder holds, by name; nothing where there is no such folder. Raises FailedError."""
+        from store_core.storage.object_store import bucket_of
+
+        return bucket_of(self).folder(self)
+
+    def list_below(self) -> None:
+        """Have all that lies below this folder listed at once, in place of one question for each folder."""
+        from store_core.storage.object_store import bucket_of
+
+        bucket_of(self).list_below(self)
+
+    def forget(self) -> None:
+        """Have everything below this folder listed anew when it is next asked for."""
+        from store_core.storage.object_store import bucket_of
+
+        bucket_of(self).forget(self)
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        """Type, size and time of last change. Raises FileNotFoundError, and FailedError where nobody answers."""
+        from store_core.storage.object_store import bucket_of
+
+        return bucket_of(self).stat(self).as_stat()
+
+    def iterdir(self) -> Generator[RemotePath, None, None]:
+        return (self / name for name in self.listed())
+
+
+class Entry(Protocol):
+    """What is asked of an entry of a folder; ``os.DirEntry`` answers it."""
+
+    @property
+    def name(self) -> str: ...
+    def stat(self) -> os.stat_result: ...
+    def is_dir(self) -> bool: ...
+
+
+class RemoteEntry:
+    """An entry of a remote folder."""
+
+    __slots__ = ("_listed", "_name")
+
+    def __init__(self, name: str, listed: Listed) -> None:
+        self._name = name
+        self._listed = listed
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def stat(self) -> os.stat_result:
+        return self._listed.as_stat()
+
+    def is_dir(self) -> bool:
+        return self._listed.is_folder
+
+
+def path_of(text: str | Path) -> Path:
+    """A path as a person names it: an URL of an object store, or a local path. Raises UsageError for other URLs."""
+    if isinstance(text, Path):
+        return text
+    url = _URL.fullmatch(text)
+    if url is None:
+        return Path(text)
+    scheme = _SAME.get(url[1], url[1])
+    if scheme not in SCHEMES:
+        known = ", ".join(f"{name}://" for name in SCHEMES)
+        raise UsageError(
+            f"unknown kind of address {url[1]}://", path=text, to_do=f"name a local path, or one of {known}"
+        )
+    parts = [part for part in url[2].split("/") if part]
+    if not parts or any(part in (".", "..") for part in parts):
+        raise UsageError("not the address of a folder", path=text, to_do=f"name it like {scheme}://BUCKET/FOLDER")
+    return RemotePath(f"{scheme}:", *parts)
+
+
+def real_path(path: Path) -> Path:
+    """A path with its links followed; a remote one as it is."""
+    return path if isinstance(path, RemotePath) else Path(os.path.realpath(path))
+
+
+def absolute_path(path: Path) -> Path:
+    """A path from the root on, links as they are; a remote one as it is."""
+    return path if isinstance(path, RemotePath) else Path(os.path.abspath(path))
+
+
+def is_remote(path: Path) -> bool:
+    """Whether a path lies in an object store."""
+    return isinstance(path, RemotePath)
+
+
+def on_disk_only(path: Path) -> UsageError:
+    """The error for work that only a store on a disk allows."""
+    return UsageError(
+        "this cannot be done with a store in an object store",
+        path=str(path),
+        to_do="copy it to a disk, and name the copy",
+    )
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is anything of that name, be it a link that leads nowhere."""
+    return path.exists() if isinstance(path, RemotePath) else os.path.lexists(path)
+
+
+def names_of(folder: Path) -> Sequence[str]:
+    """The names in a folder, in any order. Raises OSError, and FailedError for a remote one that does not answer."""
+    return list(folder.listed()) if isinstance(folder, RemotePath) else os.listdir(folder)
+
+
+def scan_folder(folder: Path) -> AbstractContextManager[Iterable[Entry]]:
+    """The entries of a folder, as ``os.scandir``. Raises OSError, and FailedError for a remote one that does not answer."""
+    if isinstance(folder, RemotePath):
+        return nullcontext([RemoteEntry(name, listed) for name, listed in folder.listed().items()])
+    return os.scandir(folder)
