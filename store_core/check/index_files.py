@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from store_core.check.report import Findings
 from store_core.check.runs import runs_of
-from store_core.derive.index import chain_entries
+from store_core.kernel.derive import chain_entries
 from store_core.layout import index
 from store_core.read.index import IndexHeader, IndexSizes
 from store_core.storage.store import Store

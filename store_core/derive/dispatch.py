@@ -13,6 +13,7 @@ from store_core.codec.properties import parse_properties
 from store_core.derive.delay import DelayTable, delay_table
 from store_core.findings import Finding, finding
 from store_core.kernel.codes import FrameCode, PropertyFlag
+from store_core.kernel.derive import number_pairs
 from store_core.layout import paths, record
 from store_core.scan.frames import FrameTable
 from store_core.storage.store import QueueKey, Store
@@ -127,11 +128,9 @@ class Dispatcher:
 
     def _key_ids(self, table: FrameTable, picked: NDArray[Any]) -> NDArray[Any]:
         """Key id of each picked row; -1 where the queue can have no folder."""
-        topic_id = table.topic_id[picked].astype(np.int64)
-        combined = topic_id << 32 | (table.queue_id[picked].astype(np.int64) & 0xFFFFFFFF)
-        distinct, inverse = np.unique(combined, return_inverse=True)
-        ids = [self._raw_id(table.topics[int(both) >> 32], _signed(int(both) & 0xFFFFFFFF)) for both in distinct]
-        return np.array(ids, np.int32)[inverse] if ids else np.empty(0, np.int32)
+        numbers, pairs = number_pairs(table.topic_id[picked], table.queue_id[picked])
+        ids = [self._raw_id(table.topics[topic_id], queue_id) for topic_id, queue_id in pairs]
+        return np.array(ids, np.int32)[numbers] if ids else np.empty(0, np.int32)
 
     def _raw_id(self, topic: bytes, queue_id: int) -> int:
         known = self._raw_ids.get((topic, queue_id))
@@ -227,7 +226,3 @@ def _java_split(text: str) -> list[str]:
 
 def _number(text: str | None) -> int | None:
     return int(text) if text is not None and text.isascii() and text.isdecimal() else None
-
-
-def _signed(word: int) -> int:
-    return word - (1 << 32) if word >> 31 else word

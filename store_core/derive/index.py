@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_core.kernel.codes import FrameCode
+from store_core.kernel.derive import chain_entries, index_entries
 from store_core.layout import index, record
 from store_core.layout.paths import INDEX_NAME_DIGITS
 from store_core.scan.frames import FrameTable
@@ -20,7 +21,6 @@ from store_core.storage.spool import Spool
 _CHUNK_SIZE_BYTES: Final = 1 << 20
 _SLOTS_AT_ONCE: Final = 1 << 18
 _ENTRIES_AT_ONCE: Final = 1 << 16
-_LARGEST_SECONDS: Final = (1 << 31) - 1
 Array = NDArray[Any]
 
 
@@ -122,16 +122,17 @@ class IndexBuilder:
         if not len(rows):
             return
         indexed = dispatched & ((table.sys_flag & record.TRANSACTION_MASK) != record.TRANSACTION_ROLLBACK)
-        keep = indexed[table.key_row]
-        key_row, key_hash = table.key_row[keep], table.key_hash[keep].astype(np.int64)
-        phy_offset, stored = table.phy_offset[key_row], table.store_timestamp_ms[key_row]
+        key_row, key_hash = table.key_row, table.key_hash
+        if not indexed[key_row].all():
+            keep = indexed[key_row]
+            key_row, key_hash = key_row[keep], key_hash[keep]
         at = 0
         # Any dispatched record, with keys or without, makes the next file when the open one is full.
         self._roll(int(table.phy_offset[rows[0]]), int(table.store_timestamp_ms[rows[0]]))
         while at < len(key_hash):
             if self._is_full:
-                self._roll(int(phy_offset[at]), int(stored[at]))
-            at += self._put(key_hash[at:], phy_offset[at:], stored[at:])
+                self._roll(int(table.phy_offset[key_row[at]]), int(table.store_timestamp_ms[key_row[at]]))
+            at += self._put(table, key_row[at:], key_hash[at:])
         last = rows[-1]
         if self._is_full and (not len(key_row) or key_row[-1] != last):
             self._roll(int(table.phy_offset[last]), self._store_time_behind(table, rows, key_row))
@@ -201,33 +202,25 @@ class IndexBuilder:
             name = str(int(self._done[-1].name) + 1)
         return name
 
-    def _put(self, key_hash: Array, phy_offset: Array, stored: Array) -> int:
+    def _put(self, table: FrameTable, key_row: Array, key_hash: Array) -> int:
         """Enter as many keys as the file has room for; gives how many."""
         header = self._header
         first = max(header.index_count, 1)
-        count = min(len(key_hash), self._entry_places - first)
-        if count <= 0:  # a file without room for one entry
+        # The first entry is dated against what the file was seeded with; then its own time is the begin.
+        count = 1 if first == 1 else min(len(key_hash), self._entry_places - first)
+        if self._entry_places <= first:  # a file without room for one entry
             raise ValueError("an index file must have room for an entry")
-        key_hash, phy_offset, stored = key_hash[:count], phy_offset[:count], stored[:count]
-        entries = np.zeros(count, index.ENTRY.dtype)
-        entries["key_hash"] = key_hash
-        entries["phy_offset"] = phy_offset
+        key_row, key_hash = key_row[:count], key_hash[:count]
         begin = header.begin_timestamp_ms
-        if first == 1:
-            # The first entry is dated against what the file was seeded with; then its own time is the begin.
-            entries["seconds"][0] = _seconds(stored[:1], begin)[0]
-            begin = int(stored[0])
-            entries["seconds"][1:] = _seconds(stored[1:], begin)
-        else:
-            entries["seconds"] = _seconds(stored, begin)
-        entries["previous"], new_slots = chain_entries(self._slots, key_hash % self._slot_count, first)
-        self._spool.write(self._base + index.entry_at(self._slot_count, first), entries.tobytes())
+        phy_offset, stored = table.phy_offset, table.store_timestamp_ms
+        entries, new_slots = index_entries(self._slots, key_row, key_hash, phy_offset, stored, first, begin)
+        self._spool.write(self._base + index.entry_at(self._slot_count, first), entries.data)
         self._header = replace(
             header,
-            begin_timestamp_ms=begin,
-            end_timestamp_ms=int(stored[-1]),
-            begin_phy_offset=int(phy_offset[0]) if first == 1 else header.begin_phy_offset,
-            end_phy_offset=int(phy_offset[-1]),
+            begin_timestamp_ms=int(stored[key_row[0]]) if first == 1 else begin,
+            end_timestamp_ms=int(stored[key_row[-1]]),
+            begin_phy_offset=int(phy_offset[key_row[0]]) if first == 1 else header.begin_phy_offset,
+            end_phy_offset=int(phy_offset[key_row[-1]]),
             used_slots=header.used_slots + (count if self._counts_every_put else new_slots),
             index_count=first + count,
         )
@@ -257,32 +250,3 @@ class IndexBuilder:
             size = min(_CHUNK_SIZE_BYTES, self.file_size_bytes - at)
             data = self._spool.read(base + at, size)
             yield data + bytes(size - len(data))
-
-
-def chain_entries(slot_table: Array, slot: Array, first: int) -> tuple[Array, int]:
-    """Hang entries ``first``, ``first`` + 1, … on their slots: what each one follows, and how many slots were empty.
-
-    ``slot_table`` i32[slots] holds the newest entry of each slot and is brought up to date; ``slot`` i64[n].
-    """
-    order = np.argsort(slot, kind="stable")
-    by_slot = slot[order]
-    numbers = (order + first).astype(np.int32)
-    starts = np.ones(len(slot), bool)
-    starts[1:] = by_slot[1:] != by_slot[:-1]
-    previous = np.empty(len(slot), np.int32)
-    previous[1:] = numbers[:-1]
-    previous[starts] = slot_table[by_slot[starts]]
-    new_slots = int(np.count_nonzero(previous[starts] == index.NO_ENTRY))
-    ends = np.append(starts[1:], True)
-    slot_table[by_slot[ends]] = numbers[ends]
-    result = np.empty(len(slot), np.int32)
-    result[order] = previous
-    return result, new_slots
-
-
-def _seconds(stored: Array, begin: int) -> Array:
-    """Whole seconds behind a begin time, as an entry stores them."""
-    if begin <= 0:
-        return np.zeros(len(stored), np.int64)
-    seconds: Array = np.clip((stored - begin) // 1000, 0, _LARGEST_SECONDS)
-    return seconds

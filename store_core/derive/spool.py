@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_core.derive.dispatch import ROW, DispatchColumns, Dispatcher, Rows
+from store_core.kernel.derive import group_rows
 from store_core.scan.frames import FrameTable
 from store_core.storage.spool import Spool
 from store_core.storage.store import QueueKey
@@ -52,12 +53,15 @@ class RowSpool:
     def _flush(self) -> None:
         if not self._waiting:
             return
-        key_id = np.concatenate([c.key_id for c in self._waiting])
-        order = np.argsort(key_id, kind="stable")
-        rows = np.concatenate([c.rows for c in self._waiting])[order]
-        start = self._spool.append(rows.view(np.uint8).data) // ROW.itemsize
-        ids, first, count = np.unique(key_id[order], return_index=True, return_counts=True)
-        self._runs.append(_Run(ids.astype(np.int32), first + start, count.astype(np.int32)))
+        keys = max(int(c.key_id.max()) for c in self._waiting) + 1
+        rows, counts = group_rows(
+            [c.rows.view(np.uint8) for c in self._waiting], [c.key_id for c in self._waiting], ROW.itemsize, keys
+        )
+        start = self._spool.append(rows.data) // ROW.itemsize
+        ids = np.flatnonzero(counts)
+        count = counts[ids]
+        first = np.cumsum(count, dtype=np.int64) - count
+        self._runs.append(_Run(ids.astype(np.int32), first + start, count))
         self._waiting.clear()
         self._waiting_rows = 0
 

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from store_core.errors import FailedError
 
+_MOST_WAITING: Final = 8  # writes; each is some hundred kilobytes
+
 
 class Spool:
-    """An unnamed file that vanishes with its last descriptor. Positions are bytes from its start; what was never written is 0."""
+    """An unnamed file that vanishes with its last descriptor. Positions are bytes from its start; what was never written is 0.
+
+    A thread does the writing, so that new pages are taken from the system while the caller goes on. What is given to be
+    written must not be changed afterwards.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Raises FailedError where the folder cannot take a file."""
@@ -22,6 +30,8 @@ class Spool:
             raise _failed(folder, error) from error
         self._folder = folder
         self.size_bytes = 0
+        self._thread = ThreadPoolExecutor(1, "spool")
+        self._waiting: deque[Future[None]] = deque()
 
     def __enter__(self) -> Self:
         return self
@@ -32,6 +42,8 @@ class Spool:
         self.close()
 
     def close(self) -> None:
+        """Wait for the thread; what has not been written is not missed."""
+        self._thread.shutdown(cancel_futures=True)
         self._file.close()
 
     def append(self, data: bytes | memoryview) -> int:
@@ -41,18 +53,26 @@ class Spool:
         return at
 
     def write(self, at: int, data: bytes | memoryview) -> None:
-        """Write at a position. Raises FailedError, for a full disk too."""
+        """Write at a position. Raises FailedError, for a full disk too: of this write or of one before."""
         view = memoryview(data).cast("B")
+        self.size_bytes = max(self.size_bytes, at + len(view))
+        if len(self._waiting) >= _MOST_WAITING:
+            self._waiting.popleft().result()
+        self._waiting.append(self._thread.submit(self._write, at, view))
+
+    def _write(self, at: int, view: memoryview) -> None:
+        """Runs in the thread."""
         done = 0
         try:
             while done < len(view):
                 done += os.pwrite(self._file.fileno(), view[done:], at + done)
         except OSError as error:
             raise _failed(self._folder, error) from error
-        self.size_bytes = max(self.size_bytes, at + len(view))
 
     def read(self, at: int, size_bytes: int) -> bytes:
-        """Bytes of a position; fewer at the end."""
+        """Bytes of a position; fewer at the end. Raises FailedError, of a write before too."""
+        while self._waiting:
+            self._waiting.popleft().result()
         try:
             return os.pread(self._file.fileno(), size_bytes, at)
         except OSError as error:

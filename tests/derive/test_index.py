@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from store_core.derive.index import IndexBuilder, IndexFileResult, chain_entries, index_file_name
+from store_core.derive.index import IndexBuilder, IndexFileResult, index_file_name
 from store_core.derive.index_style import IndexStyle, index_names, index_style
+from store_core.kernel.derive import chain_entries
 from store_core.layout import index
 from store_core.read.index import index_sizes
 from store_core.scan.log import ScanOptions, scan_log

@@ -65,6 +65,8 @@ def expected() -> dict[str, Any]:
         "ZERO_FRAME": codes.ZERO_FRAME_BYTES,
         "RESYNC": codes.RESYNC_BYTES,
         "SCHEDULE_TOPIC": codes.SCHEDULE_TOPIC,
+        "INDEX_ENTRY_SIZE": index.ENTRY.size_bytes,
+        "NO_INDEX_ENTRY": index.NO_ENTRY,
         "INDEX_KEY_JOINT": index.KEY_SEPARATOR.encode(),
         "INDEX_TAG_JOINT": index.TAG_MARK.encode(),
     }

@@ -77,6 +77,10 @@ numbers! {
     PROPERTY_CRC_END_AT: usize = 19;
     PROPERTY_CRC_SIZE: usize = 20;
 
+    // index.ENTRY
+    NO_INDEX_ENTRY: i32 = 0;
+    INDEX_ENTRY_SIZE: usize = 20;
+
     // codes.FrameKind
     MESSAGE: u8 = 0;
     BLANK: u8 = 1;

@@ -7,6 +7,7 @@
 
 mod arrow;
 mod columns;
+mod derive;
 mod layout;
 mod point;
 mod properties;
@@ -80,6 +81,10 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("LAYOUT", layout::dict(module.py())?)?;
     module.add_function(wrap_pyfunction!(arrow::arrow_columns, module)?)?;
     module.add_function(wrap_pyfunction!(cut_records, module)?)?;
+    module.add_function(wrap_pyfunction!(derive::chain_entries, module)?)?;
+    module.add_function(wrap_pyfunction!(derive::group_rows, module)?)?;
+    module.add_function(wrap_pyfunction!(derive::index_entries, module)?)?;
+    module.add_function(wrap_pyfunction!(derive::number_pairs, module)?)?;
     module.add_function(wrap_pyfunction!(point::has_unique_key, module)?)?;
     module.add_function(wrap_pyfunction!(point::index_key_hash, module)?)?;
     module.add_function(wrap_pyfunction!(scan_window, module)?)

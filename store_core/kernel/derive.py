@@ -1,0 +1,79 @@
+"""What follows from a window's columns in bulk: entries by queue, index entries with their chains; compiled where it could be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_core.kernel import is_native
+
+Ints = NDArray[Any]
+
+
+def _kernel() -> ModuleType:
+    if is_native():
+        from store_core.kernel import _native
+
+        return _native
+    from store_core.kernel import twin_derive
+
+    return twin_derive
+
+
+def chain_entries(slots: Ints, slot: Ints, first: int) -> tuple[Ints, int]:
+    """Hang index entries ``first``, ``first`` + 1, … on their slots: what each one follows, and how many slots were empty.
+
+    ``slots`` i32[slots] holds the newest entry of each slot and is brought up to date; ``slot`` i64[n]. Raises ValueError
+    for a slot that is not there.
+    """
+    chained: tuple[Ints, int] = _kernel().chain_entries(slots, np.ascontiguousarray(slot, np.int64), first)
+    return chained
+
+
+def index_entries(
+    slots: Ints,
+    key_row: Ints,
+    key_hash: Ints,
+    phy_offset: Ints,
+    store_timestamp_ms: Ints,
+    first: int,
+    begin_timestamp_ms: int,
+) -> tuple[Ints, int]:
+    """Index entries ``first``, ``first`` + 1, … as a file holds them, u8[n * 20], and how many slots were empty.
+
+    ``slots`` as in ``chain_entries``. ``key_row`` u32[n] are places in the columns ``phy_offset`` and
+    ``store_timestamp_ms`` i64[rows]; ``key_hash`` i32[n]. Times count from ``begin_timestamp_ms``, and are 0 if that is.
+    Raises ValueError where the columns do not fit each other.
+    """
+    made: tuple[Ints, int] = _kernel().index_entries(
+        slots,
+        np.ascontiguousarray(key_row, np.uint32),
+        np.ascontiguousarray(key_hash, np.int32),
+        np.ascontiguousarray(phy_offset, np.int64),
+        np.ascontiguousarray(store_timestamp_ms, np.int64),
+        first,
+        begin_timestamp_ms,
+    )
+    return made
+
+
+def number_pairs(topic_id: Ints, queue_id: Ints) -> tuple[Ints, list[tuple[int, int]]]:
+    """The distinct pairs of two columns of one length, as they first appear, and the number of each row's: i32[n]."""
+    numbered: tuple[Ints, list[tuple[int, int]]] = _kernel().number_pairs(
+        np.ascontiguousarray(topic_id, np.int32), np.ascontiguousarray(queue_id, np.int32)
+    )
+    return numbered
+
+
+def group_rows(parts: Sequence[Ints], key_ids: Sequence[Ints], width: int, keys: int) -> tuple[Ints, Ints]:
+    """Rows of ``width`` bytes sorted by key, those of a key in their order, u8[rows * width]; and the keys' counts, i32[keys].
+
+    ``parts`` u8 and ``key_ids`` i32 are the rows and their keys, in parts. Raises ValueError where they do not fit each other.
+    """
+    ids = [np.ascontiguousarray(part, np.int32) for part in key_ids]
+    grouped: tuple[Ints, Ints] = _kernel().group_rows(list(parts), ids, width, keys)
+    return grouped

@@ -1,0 +1,205 @@
+//! What follows from columns: queue entries by queue, and index entries with their chains (twin: twin_derive.py).
+
+use std::collections::HashMap;
+
+use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1, PyReadwriteArray1};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::layout::{INDEX_ENTRY_SIZE, NO_INDEX_ENTRY};
+
+type Bytes<'py> = Bound<'py, PyArray1<u8>>;
+type Numbers<'py> = Bound<'py, PyArray1<i32>>;
+
+fn nonsense() -> PyErr {
+    PyValueError::new_err("the columns do not fit each other")
+}
+
+/// Hangs an entry on its slot; gives the one it follows.
+#[inline(always)]
+fn hang(slots: &mut [i32], slot: usize, entry: i32) -> Option<i32> {
+    slots.get_mut(slot).map(|newest| std::mem::replace(newest, entry))
+}
+
+/// What entries `first`, `first` + 1, … follow; see `store_core.kernel.derive`.
+#[pyfunction]
+#[pyo3(signature = (slots, slot, first, /))]
+pub fn chain_entries<'py>(
+    py: Python<'py>,
+    mut slots: PyReadwriteArray1<'py, i32>,
+    slot: PyReadonlyArray1<'py, i64>,
+    first: i32,
+) -> PyResult<(Numbers<'py>, usize)> {
+    let (table, slot) = (slots.as_slice_mut()?, slot.as_slice()?);
+    let chained = py.detach(|| {
+        let mut empty = 0;
+        let mut entry = first;
+        let mut previous = Vec::with_capacity(slot.len());
+        for slot in slot {
+            let before = hang(table, usize::try_from(*slot).ok()?, entry)?;
+            empty += usize::from(before == NO_INDEX_ENTRY);
+            previous.push(before);
+            entry = entry.checked_add(1)?;
+        }
+        Some((previous, empty))
+    });
+    let (previous, empty) = chained.ok_or_else(nonsense)?;
+    Ok((previous.into_pyarray(py), empty))
+}
+
+/// Index entries as a file holds them; see `store_core.kernel.derive`.
+#[pyfunction]
+#[pyo3(signature = (slots, key_row, key_hash, phy_offset, store_timestamp_ms, first, begin_timestamp_ms, /))]
+#[allow(clippy::too_many_arguments)] // one for each column
+pub fn index_entries<'py>(
+    py: Python<'py>,
+    mut slots: PyReadwriteArray1<'py, i32>,
+    key_row: PyReadonlyArray1<'py, u32>,
+    key_hash: PyReadonlyArray1<'py, i32>,
+    phy_offset: PyReadonlyArray1<'py, i64>,
+    store_timestamp_ms: PyReadonlyArray1<'py, i64>,
+    first: i32,
+    begin_timestamp_ms: i64,
+) -> PyResult<(Bytes<'py>, usize)> {
+    let (table, rows, hashes) = (slots.as_slice_mut()?, key_row.as_slice()?, key_hash.as_slice()?);
+    let (phy_offset, stored) = (phy_offset.as_slice()?, store_timestamp_ms.as_slice()?);
+    if rows.len() != hashes.len() {
+        return Err(nonsense());
+    }
+    let made = py.detach(|| {
+        let count = u32::try_from(table.len()).ok().filter(|count| *count > 0)?;
+        let mut empty = 0;
+        let mut entry = first;
+        let mut entries = Vec::with_capacity(rows.len().checked_mul(INDEX_ENTRY_SIZE)?);
+        for (row, hash) in rows.iter().zip(hashes) {
+            let (at, time) = (*phy_offset.get(*row as usize)?, *stored.get(*row as usize)?);
+            let slot = u32::try_from(*hash).ok()? % count;
+            let before = hang(table, slot as usize, entry)?;
+            empty += usize::from(before == NO_INDEX_ENTRY);
+            entries.extend_from_slice(&hash.to_be_bytes());
+            entries.extend_from_slice(&at.to_be_bytes());
+            entries.extend_from_slice(&seconds(time, begin_timestamp_ms).to_be_bytes());
+            entries.extend_from_slice(&before.to_be_bytes());
+            entry = entry.checked_add(1)?;
+        }
+        Some((entries, empty))
+    });
+    let (entries, empty) = made.ok_or_else(nonsense)?;
+    Ok((entries.into_pyarray(py), empty))
+}
+
+/// Whole seconds behind a begin time, as an entry stores them.
+#[inline(always)]
+fn seconds(stored: i64, begin: i64) -> i32 {
+    if begin <= 0 {
+        return 0;
+    }
+    i32::try_from((stored.saturating_sub(begin) / 1000).max(0)).unwrap_or(i32::MAX)
+}
+
+/// Which of the distinct pairs each row has, and the pairs; see `store_core.kernel.derive`.
+#[pyfunction]
+#[pyo3(signature = (topic_id, queue_id, /))]
+pub fn number_pairs<'py>(
+    py: Python<'py>,
+    topic_id: PyReadonlyArray1<'py, i32>,
+    queue_id: PyReadonlyArray1<'py, i32>,
+) -> PyResult<(Numbers<'py>, Vec<(i32, i32)>)> {
+    let (topic_id, queue_id) = (topic_id.as_slice()?, queue_id.as_slice()?);
+    if topic_id.len() != queue_id.len() {
+        return Err(nonsense());
+    }
+    let (numbers, pairs) = py.detach(|| {
+        let mut pairs = Pairs::default();
+        let numbers: Vec<i32> =
+            topic_id.iter().zip(queue_id).map(|(topic, queue)| pairs.number(*topic, *queue)).collect();
+        (numbers, pairs.all)
+    });
+    Ok((numbers.into_pyarray(py), pairs))
+}
+
+const RECENT: usize = 1024;
+
+/// Distinct pairs in the order they first appear.
+struct Pairs {
+    all: Vec<(i32, i32)>,
+    ids: HashMap<(i32, i32), i32>,
+    /// Ids by a cheap mark of the pair; looked at first.
+    recent: Vec<i32>,
+}
+
+impl Default for Pairs {
+    fn default() -> Self {
+        Self { all: Vec::new(), ids: HashMap::new(), recent: vec![-1; RECENT] }
+    }
+}
+
+impl Pairs {
+    #[inline(always)]
+    fn number(&mut self, topic: i32, queue: i32) -> i32 {
+        let mark = (topic as u32).wrapping_mul(0x9E37_79B1).wrapping_add(queue as u32) as usize % RECENT;
+        let known = self.recent.get(mark).copied().unwrap_or(-1);
+        match usize::try_from(known).ok().and_then(|id| self.all.get(id)) {
+            Some(pair) if *pair == (topic, queue) => known,
+            _ => self.look_up(topic, queue, mark),
+        }
+    }
+
+    #[cold]
+    fn look_up(&mut self, topic: i32, queue: i32, mark: usize) -> i32 {
+        let next = i32::try_from(self.all.len()).unwrap_or(i32::MAX);
+        let id = *self.ids.entry((topic, queue)).or_insert(next);
+        if id == next {
+            self.all.push((topic, queue));
+        }
+        if let Some(recent) = self.recent.get_mut(mark) {
+            *recent = id;
+        }
+        id
+    }
+}
+
+/// Rows of some bytes sorted by their key, and how many each key has; see `store_core.kernel.derive`.
+#[pyfunction]
+#[pyo3(signature = (parts, key_ids, width, keys, /))]
+pub fn group_rows<'py>(
+    py: Python<'py>,
+    parts: Vec<PyReadonlyArray1<'py, u8>>,
+    key_ids: Vec<PyReadonlyArray1<'py, i32>>,
+    width: usize,
+    keys: usize,
+) -> PyResult<(Bytes<'py>, Numbers<'py>)> {
+    let parts = parts.iter().map(|part| part.as_slice()).collect::<Result<Vec<_>, _>>()?;
+    let key_ids = key_ids.iter().map(|ids| ids.as_slice()).collect::<Result<Vec<_>, _>>()?;
+    let fits = parts.len() == key_ids.len()
+        && width > 0
+        && parts.iter().zip(&key_ids).all(|(part, ids)| ids.len().checked_mul(width) == Some(part.len()));
+    if !fits {
+        return Err(nonsense());
+    }
+    let (sorted, counts) = py.detach(|| grouped(&parts, &key_ids, width, keys)).ok_or_else(nonsense)?;
+    Ok((sorted.into_pyarray(py), counts.into_pyarray(py)))
+}
+
+/// Every row goes where those of its key in front of it, and those of keys before its own, leave it.
+fn grouped(parts: &[&[u8]], key_ids: &[&[i32]], width: usize, keys: usize) -> Option<(Vec<u8>, Vec<i32>)> {
+    let mut counts = vec![0_i32; keys];
+    for id in key_ids.iter().copied().flatten() {
+        *counts.get_mut(usize::try_from(*id).ok()?)? += 1;
+    }
+    let mut next = Vec::with_capacity(keys);
+    let mut end = 0_usize;
+    for count in &counts {
+        next.push(end);
+        end = end.checked_add(usize::try_from(*count).ok()?.checked_mul(width)?)?;
+    }
+    let mut sorted = vec![0; end];
+    for (part, ids) in parts.iter().zip(key_ids) {
+        for (row, id) in part.chunks_exact(width).zip(ids.iter()) {
+            let at = next.get_mut(usize::try_from(*id).ok()?)?;
+            sorted.get_mut(*at..*at + width)?.copy_from_slice(row);
+            *at += width;
+        }
+    }
+    Some((sorted, counts))
+}

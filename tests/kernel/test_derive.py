@@ -1,0 +1,90 @@
+"""The compiled kernel makes of columns what its twin makes of them, and refuses what does not fit."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from store_core.kernel import twin_derive
+from store_core.layout import index
+
+native = pytest.importorskip("store_core.kernel._native", reason="not built: no cargo", exc_type=ImportError)
+SLOTS = 97
+ROWS = 500
+
+
+@pytest.mark.parametrize("begin_ms", [0, 1_700_000_000_000])
+def test_index_entries(begin_ms: int) -> None:
+    draw = random.Random(7)
+    key_row = np.array(sorted(draw.choices(range(ROWS), k=3 * ROWS)), np.uint32)
+    key_hash = np.array(draw.choices([*range(300), (1 << 31) - 1], k=len(key_row)), np.int32)
+    phy_offset = np.arange(ROWS, dtype=np.int64) * 533 + (1 << 40)
+    # Before the begin, some seconds behind it, and further behind than an entry can say.
+    stored = np.array([begin_ms + draw.choice((-5, 0, 999, 1000, 86_400_001, 1 << 45)) for _ in range(ROWS)], np.int64)
+    made = []
+    for kernel in (native, twin_derive):
+        slots = np.zeros(SLOTS, np.int32)
+        first = kernel.index_entries(slots, key_row[:400], key_hash[:400], phy_offset, stored, 1, begin_ms)
+        rest = kernel.index_entries(slots, key_row[400:], key_hash[400:], phy_offset, stored, 401, begin_ms)
+        made.append((bytes(first[0]), first[1], bytes(rest[0]), rest[1], slots.tolist()))
+    assert made[0] == made[1]
+    entries = np.frombuffer(made[0][0] + made[0][2], index.ENTRY.dtype)
+    assert (entries["key_hash"] == key_hash).all()
+    assert (entries["phy_offset"] == phy_offset[key_row]).all()
+    assert (
+        made[0][1] + made[0][3] == np.count_nonzero(entries["previous"] == 0) == len(set((key_hash % SLOTS).tolist()))
+    )
+
+
+def test_chains() -> None:
+    draw = random.Random(8)
+    slot = np.array(draw.choices(range(SLOTS), k=300), np.int64)
+    made = []
+    for kernel in (native, twin_derive):
+        slots = np.zeros(SLOTS, np.int32)
+        previous, empty = kernel.chain_entries(slots, slot, 5)
+        made.append((previous.tolist(), empty, slots.tolist()))
+    assert made[0] == made[1]
+
+
+def test_pairs() -> None:
+    draw = random.Random(9)
+    topic_id = np.array(draw.choices(range(3000), k=9000), np.int32)
+    queue_id = np.array(draw.choices((-1, 0, 7, (1 << 31) - 1), k=9000), np.int32)
+    numbers, pairs = native.number_pairs(topic_id, queue_id)
+    expected, known = twin_derive.number_pairs(topic_id, queue_id)
+    assert (numbers.tolist(), pairs) == (expected.tolist(), known)
+    assert [pairs[number] for number in numbers.tolist()] == list(
+        zip(topic_id.tolist(), queue_id.tolist(), strict=True)
+    )
+
+
+def test_grouped_rows() -> None:
+    draw = random.Random(10)
+    key_ids = [np.array(draw.choices(range(5), k=count), np.int32) for count in (100, 1, 70)]
+    parts = [np.frombuffer(draw.randbytes(38 * len(ids)), np.uint8) for ids in key_ids]
+    rows, counts = native.group_rows(parts, key_ids, 38, 9)
+    expected, known = twin_derive.group_rows(parts, key_ids, 38, 9)
+    assert (bytes(rows), counts.tolist()) == (bytes(expected), known.tolist())
+    assert counts.tolist()[5:] == [0, 0, 0, 0]
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    slots, one, wide = np.zeros(4, np.int32), np.zeros(1, np.int32), np.zeros(1, np.int64)
+    rows = np.zeros(1, np.uint32)
+    wrongs: tuple[Callable[[], object], ...] = (
+        lambda: native.chain_entries(slots, np.array([4]), 1),
+        lambda: native.chain_entries(slots, np.array([-1]), 1),
+        lambda: native.index_entries(slots, rows + 1, one, wide, wide, 1, 0),
+        lambda: native.index_entries(slots, rows, one - 1, wide, wide, 1, 0),
+        lambda: native.index_entries(slots[:0], rows, one, wide, wide, 1, 0),
+        lambda: native.number_pairs(one, one[:0]),
+        lambda: native.group_rows([np.zeros(38, np.uint8)], [one], 37, 1),
+        lambda: native.group_rows([np.zeros(38, np.uint8)], [one + 1], 38, 1),
+    )
+    for wrong in wrongs:
+        with pytest.raises(ValueError, match="do not fit"):
+            wrong()
