@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from store_core.errors import FailedError
@@ -28,6 +28,10 @@ class Patch:
             if from_ < to:
                 data[from_ - start : to - start] = part[from_ - self.start - at : to - self.start - at]
         return bytes(data)
+
+    def apart(self) -> Patch:
+        """The same, for another thread."""
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,9 @@ class Borrowed(Patch):
             data += part
         return data
 
+    def apart(self) -> Patch:
+        return replace(self, log=self.log.apart() if self.log is not None else None)
+
 
 class OverlayCache(FileCache):
     """A file cache whose reads show patches over the real files. A file that is not there reads as zeros."""
@@ -65,6 +72,9 @@ class OverlayCache(FileCache):
         self._patches = {path: sorted(found, key=lambda p: p.start) for path, found in patches.items()}
         self._starts = {path: [p.start for p in found] for path, found in self._patches.items()}
         self._sizes = sizes
+
+    def apart(self) -> OverlayCache:
+        return OverlayCache({path: [p.apart() for p in found] for path, found in self._patches.items()}, self._sizes)
 
     def read(self, path: Path, at: int, size_bytes: int) -> bytes:
         if path not in self._sizes:

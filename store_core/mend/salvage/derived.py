@@ -87,6 +87,7 @@ class Derivation:
         *,
         batch_topics: Iterable[str] = (),
         include_bad_crc: bool = False,
+        jobs: int = 1,
         on_progress: Progress | None = None,
     ) -> None:
         if store.queues_in_rocksdb:
@@ -118,6 +119,7 @@ class Derivation:
             index_keys=True,
             index_tags=style.tags,
             index_tags_from_phy_offset=style.tags_from_phy_offset,
+            jobs=jobs,
         )
         for table in scan_log(log_store, options=options, on_progress=on_progress):
             spooler.add(table)

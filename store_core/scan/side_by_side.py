@@ -1,0 +1,114 @@
+"""One segment walked by several threads, in pieces that must prove to join.
+
+A piece that starts inside the segment finds its first frame by itself. It counts if that is where the frame in front of
+it ends, and if it ends with a frame: then it holds the rows that a walk from the segment's start has there. From the first
+piece that does not, the walk goes on alone, so what it gives never depends on how many threads there were.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from store_core.kernel.codes import FrameKind
+from store_core.scan.frames import FrameTable
+from store_core.scan.windows import Windows
+from store_core.storage.store import Store
+
+if TYPE_CHECKING:
+    from store_core.scan.log import ScanOptions
+    from store_core.storage.sequence import Segment
+
+PIECE_SIZE_BYTES: Final = 4 << 20
+_BEHIND_BYTES: Final = 64 << 10  # read with a piece, for the record that begins in it and ends in the next one
+_FRAMES: Final = (FrameKind.MESSAGE, FrameKind.BLANK)
+
+
+def walk_side_by_side(store: Store, segment: Segment, options: ScanOptions) -> Iterator[FrameTable]:
+    """As ``scan_segment`` over a whole segment, by ``options.jobs`` threads. At most one piece more than that is held."""
+    from store_core.scan.log import nominal_end, scan_segment, without_stale
+
+    piece_size_bytes = PIECE_SIZE_BYTES
+    end = nominal_end(store.log, segment)
+    at = segment.phy_offset
+    alone = replace(options, jobs=1)
+    starts = iter(range(at, min(end, segment.end_phy_offset), piece_size_bytes))
+    with ExitStack() as stack:
+        free = [stack.enter_context(_Walker(store, segment, alone, piece_size_bytes)) for _ in range(options.jobs + 1)]
+        pool = stack.enter_context(ThreadPoolExecutor(options.jobs, "walk"))
+        waiting: deque[tuple[int, _Walker, Future[list[FrameTable]]]] = deque()
+        stack.callback(lambda: [left.cancel() for _, _, left in waiting])
+        joins = True
+        while joins:
+            while free and (start := next(starts, None)) is not None:
+                stop = min(start + piece_size_bytes, end)
+                walker = free.pop()
+                waiting.append((stop, walker, pool.submit(walker.walk, start, stop)))
+            if not waiting:
+                break
+            stop, walker, found = waiting.popleft()
+            tables = found.result()
+            if at < stop:  # else a record in front covers it
+                for table in _joined([without_stale(store, table) for table in tables], at):
+                    at = table.end_phy_offset
+                    yield table
+                joins = at >= stop
+            free.append(walker)
+    if at < end:
+        yield from scan_segment(store, segment, alone, at, chained=True)
+
+
+class _Walker:
+    """What one piece at a time is walked with: descriptors and a buffer of its own."""
+
+    def __init__(self, store: Store, segment: Segment, options: ScanOptions, piece_size_bytes: int) -> None:
+        self._store = Store(store.settings)
+        self._store.__dict__["log"] = store.log.apart()
+        self._store.__dict__["stale_from"] = None  # who joins the pieces looks for stale records
+        self._segment = segment
+        size = piece_size_bytes + _BEHIND_BYTES
+        self._options = replace(options, window_size_bytes=size)
+        self._windows = Windows(self._store.log, size)
+
+    def __enter__(self) -> _Walker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._store.close()
+
+    def walk(self, start: int, stop: int) -> list[FrameTable]:
+        """Runs in a thread: the frames that begin in [start, stop), and what lies in front of the first of them."""
+        tables = list(self._tables(start, stop))
+        if len(tables) > 1:  # a window is valid until the next one is asked for
+            return [replace(table, window=memoryview(bytes(table.window))) for table in self._tables(start, stop)]
+        return tables
+
+    def _tables(self, start: int, stop: int) -> Iterator[FrameTable]:
+        from store_core.scan.log import nominal_end, scan_segment
+
+        to_phy_offset = stop if stop < nominal_end(self._store.log, self._segment) else None
+        return scan_segment(self._store, self._segment, self._options, start, to_phy_offset, windows=self._windows)
+
+
+def _joined(tables: list[FrameTable], at: int) -> Iterator[FrameTable]:
+    """What of a piece counts behind a frame that ends at ``at``: from the frame that begins there to the last one."""
+    from store_core.scan.log import stretch
+
+    frames = [np.isin(table.kind, _FRAMES) for table in tables]
+    last = max((number for number, mask in enumerate(frames) if mask.any()), default=-1)
+    for number, table in enumerate(tables[: last + 1]):
+        first = int(np.searchsorted(table.phy_offset, at))
+        stop = len(table) if number < last else int(np.flatnonzero(frames[number])[-1]) + 1
+        if first >= stop:
+            continue
+        if table.phy_offset[first] != at or not frames[number][first]:
+            return
+        part = stretch(table, first, stop)
+        yield part
+        at = part.end_phy_offset

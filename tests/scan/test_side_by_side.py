@@ -1,0 +1,96 @@
+"""Threads that walk pieces of a segment give the rows that one walk gives, whatever is in the pieces."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+import pytest
+
+from store_core.kernel.codes import FrameKind
+from store_core.layout import record
+from store_core.scan import side_by_side
+from store_core.scan.frames import ROW_COLUMNS, FrameTable
+from store_core.scan.log import ScanOptions, scan_log
+from store_core.storage.store import Store
+from tests.conftest import DamagedStore, GoldenStore
+from tests.damage import Damageable
+
+PIECES = (900, 20_000)
+_IN_WINDOW = ("body_at", "topic_at", "properties_at", "topic_id")  # count from each window's own begin
+
+
+def _rows(root: Path, jobs: int) -> list[tuple[object, ...]]:
+    with Store.open(root) as store:
+        options = ScanOptions(index_keys=True, check_property_crc=True, jobs=jobs)
+        return [row for table in scan_log(store, options=options) for row in _told(table)]
+
+
+def _told(table: FrameTable) -> Iterator[tuple[object, ...]]:
+    names = [name for name in ROW_COLUMNS if name not in _IN_WINDOW]
+    for row in table.rows():
+        keys = table.key_hash[np.flatnonzero(table.key_row == row)].tolist()
+        said = tuple(int(getattr(table, name)[row]) for name in names)
+        if table.kind[row] == FrameKind.MESSAGE:
+            yield (*said, keys, table.topic(row), table.properties(row), table.body(row))
+        else:
+            yield (*said, keys)
+
+
+@pytest.mark.parametrize("piece", PIECES)
+@pytest.mark.parametrize("name", ["load-533", "clean-540", "crash-497"])
+def test_the_same_rows(golden: GoldenStore, name: str, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(side_by_side, "PIECE_SIZE_BYTES", piece)
+    assert _rows(golden(name), 3) == _rows(golden(name), 1)
+
+
+@pytest.mark.parametrize("piece", PIECES)
+def test_the_same_rows_of_a_damaged_log(
+    damageable: Callable[..., Damageable], piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = damageable("load-533")
+    for number in range(20, 2000, 300):
+        store.zero(store.message(number)["phyOffset"] + 3, 700)
+        store.flip(record=number + 100, field="size_bytes", byte=2)
+        store.flip(record=number + 150, field="body")
+    monkeypatch.setattr(side_by_side, "PIECE_SIZE_BYTES", piece)
+    assert _rows(store.root, 2) == _rows(store.root, 1)
+
+
+def test_the_same_stale_records(damaged: DamagedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = damaged("load-533", "ghost-tail")
+    monkeypatch.setattr(side_by_side, "PIECE_SIZE_BYTES", PIECES[0])
+    rows = _rows(root, 2)
+    assert rows == _rows(root, 1)
+    assert any(row[0] == FrameKind.STALE for row in rows)
+
+
+def test_a_body_full_of_records_does_not_mislead(
+    damageable: Callable[..., Damageable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A piece that begins in a body which holds records of just those places does not join, and does not count."""
+    store = damageable("load-533")
+    first, last = store.message(1), store.message(40)
+    start, end = store.field_at(1, "body"), store.field_at(40, "body") + last["bodyLength"]
+    body = store.read(start, end - start)
+    store.set_field(1, "size_bytes", last["phyOffset"] + last["storeSize"] - first["phyOffset"])
+    store.set_field(1, "body_length", len(body))
+    store.set_field(1, "body_crc", crc32(body) & record.CRC_MASK)
+    monkeypatch.setattr(side_by_side, "PIECE_SIZE_BYTES", PIECES[0])
+    rows = _rows(store.root, 2)
+    assert rows == _rows(store.root, 1)
+    assert [row[2] for row in rows[:3]] == [0, first["phyOffset"], store.message(41)["phyOffset"]]
+
+
+def test_it_is_threads_that_walk(golden: GoldenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(side_by_side, "PIECE_SIZE_BYTES", PIECES[1])
+    before = threading.active_count()
+    with Store.open(golden("load-533")) as store:
+        tables = scan_log(store, options=ScanOptions(jobs=2))
+        next(tables)
+        assert threading.active_count() == before + 2
+        tables.close()  # type: ignore[attr-defined]  # a generator
+        assert threading.active_count() == before
