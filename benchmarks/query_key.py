@@ -66,7 +66,7 @@ def main() -> None:
     with (
         made_store(Recipe(told.size), told.work) as made,
         Store.open(made.root) as store,
-        Index(store) as index,
+        Index(store, mapped=True) as index,
         broker.Contestant(made.root) as real,
     ):
         for number in range(-2, told.rounds):  # two rounds warm up

@@ -1,15 +1,16 @@
-"""What a query by key asks of its key and of single records; compiled where it could be, and without numpy."""
+"""What a query by key asks of its key, of an index file and of single records; compiled where it could be, without numpy."""
 
 from __future__ import annotations
 
 import os
+from typing import Any, Final, Protocol
 
 from store_core.codec import tags
 from store_core.kernel import KERNEL_VARIABLE
 from store_core.kernel.codes import PropertyFlag
 from store_core.kernel.twin_properties import known_properties
 from store_core.kernel.twin_record import RecordHead, check_record
-from store_core.layout import record
+from store_core.layout import index, record
 
 try:
     if os.environ.get(KERNEL_VARIABLE) == "python":
@@ -17,6 +18,18 @@ try:
     from store_core.kernel import _native as _compiled
 except ImportError:
     _compiled = None  # type: ignore[assignment]  # no compiler when this was installed, or not wanted
+
+_HEADER_SIZE: Final = index.HEADER.size_bytes
+_SLOT_SIZE: Final = index.SLOT.size_bytes
+_ENTRY_SIZE: Final = index.ENTRY.size_bytes
+
+
+class Sliceable(Protocol):
+    """A file's bytes, in parts."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> Any: ...
 
 
 def index_key_hash(topic: str, key: str) -> int:
@@ -48,3 +61,50 @@ def has_unique_key(data: bytes, topic: str, key: str) -> bool:
         return False
     known = known_properties(data[head.properties_at : head.properties_at + head.properties_length])
     return known.get(PropertyFlag.UNIQ_KEY) == key.encode(errors="surrogatepass")
+
+
+def index_offsets(
+    file: Sliceable, slots: int, key_hash: int, begin_ms: int, end_ms: int, limit: int
+) -> tuple[int, list[int]]:
+    """What a broker takes from an index file of so many slots (store behaviour 9.2): the file's begin time, ms, and offsets
+    of entries with this hash in a time range, newest first.
+
+    Times are the file's begin plus whole seconds. Ends at ``limit`` offsets, at a negative time, at a time before the range
+    (as a broker does, though older entries may be in it), and where the chain is broken.
+    """
+    if len(file) < _HEADER_SIZE:
+        return 0, []
+    begin, end, _, _, _, count = index.HEADER.struct.unpack(file[:_HEADER_SIZE])
+    slot_at = index.slot_at(key_hash % slots)
+    found: list[int] = []
+    if begin_ms > end or end_ms < begin or count <= 1 or slot_at + _SLOT_SIZE > len(file):
+        return begin, found
+    (number,) = index.SLOT.struct.unpack(file[slot_at : slot_at + _SLOT_SIZE])
+    if number > count:
+        return begin, found
+    while number > 0 and len(found) < limit:
+        at = index.entry_at(slots, number)
+        if at + _ENTRY_SIZE > len(file):
+            break
+        found_hash, phy_offset, seconds, previous = index.ENTRY.struct.unpack(file[at : at + _ENTRY_SIZE])
+        if seconds < 0:
+            break
+        time_ms = begin + seconds * 1000
+        if found_hash == key_hash and begin_ms <= time_ms <= end_ms:
+            found.append(phy_offset)
+        if time_ms < begin_ms or previous >= number:
+            break
+        number = previous
+    return begin, found
+
+
+def mapped_index_offsets(
+    file: Any, slots: int, key_hash: int, begin_ms: int, end_ms: int, limit: int
+) -> tuple[int, list[int]]:
+    """As ``index_offsets``, for a numpy array of the file's bytes."""
+    if _compiled is not None:
+        try:
+            return _compiled.index_offsets(file, slots, key_hash, begin_ms, end_ms, limit)
+        except OverflowError:  # a time or a number of slots that no file can have
+            pass
+    return index_offsets(file, slots, key_hash, begin_ms, end_ms, limit)

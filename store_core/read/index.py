@@ -8,12 +8,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from store_core.findings import Finding, finding
+from store_core.kernel.point import Sliceable, index_offsets, mapped_index_offsets
 from store_core.layout import index as layout
-from store_core.storage.files import open_read_only, unreadable
+from store_core.storage.files import FileCache, open_read_only, unreadable
 from store_core.storage.store import Store
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 MAX_ANSWER: Final = 64  # a broker's maxMsgsNumBatch: it never gives more for one query
 END_OF_TIME_MS: Final = (1 << 63) - 1
@@ -21,12 +26,9 @@ _PROOF_ENTRIES: Final = 64
 _RATIOS: Final = (layout.SLOTS_TO_ENTRIES, 1, 2, 3, 5, 8, 10)  # entries a slot that are tried, the default first
 _DUMP_ENTRIES: Final = 1 << 14
 
-_HEADER_SIZE: Final = layout.HEADER.size_bytes
-_SLOT_SIZE: Final = layout.SLOT.size_bytes
-_ENTRY_SIZE: Final = layout.ENTRY.size_bytes
-_unpack_header: Final = layout.HEADER.struct.unpack_from
-_unpack_slot: Final = layout.SLOT.struct.unpack_from
-_unpack_entry: Final = layout.ENTRY.struct.unpack_from
+_unpack_header: Final = layout.HEADER.struct.unpack
+_unpack_slot: Final = layout.SLOT.struct.unpack
+_unpack_entry: Final = layout.ENTRY.struct.unpack
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,25 +68,28 @@ class BrokenChainError(Exception):
 
 
 class IndexFile:
-    """One index file, mapped read-only. What lies behind a short file's end counts as zeros, as a broker maps it."""
+    """One index file. What lies behind a short file's end counts as zeros, as a broker maps it.
 
-    def __init__(self, path: Path, sizes: IndexSizes) -> None:
+    ``mapped``: for who asks much; a disk that fails under a map ends the process, where a read raises FailedError.
+    """
+
+    def __init__(self, path: Path, sizes: IndexSizes, *, mapped: bool = False) -> None:
         self.path = path
         self.sizes = sizes
-        self._data = _mapped(path)
+        self._offsets = mapped_index_offsets if mapped else index_offsets
+        self._data: Sliceable = _mapped(path) if mapped else _OnDisk(path)
         self.size_bytes = len(self._data)
-        self._entries_at = layout.entry_at(sizes.slots, 0)
 
     def close(self) -> None:
-        if isinstance(self._data, mmap.mmap):
-            self._data.close()
+        """Let go of the file."""
+        self._data = b""
 
     @property
     def header(self) -> IndexHeader:
         """The header as it is now: a live broker changes it."""
         if self.size_bytes < layout.HEADER.size_bytes:
             return IndexHeader(0, 0, 0, 0, 0, 1)
-        header = IndexHeader(*_unpack_header(self._data))
+        header = IndexHeader(*_unpack_header(self._data[: layout.HEADER.size_bytes]))
         return header if header.index_count > 0 else header._replace(index_count=1)
 
     @property
@@ -95,14 +100,14 @@ class IndexFile:
     def slot_value(self, slot: int) -> int:
         """Number of the newest entry that hangs on a slot; 0 or less: none."""
         at = layout.slot_at(slot)
-        return _unpack_slot(self._data, at)[0] if at + layout.SLOT.size_bytes <= self.size_bytes else 0
+        end = at + layout.SLOT.size_bytes
+        return int(_unpack_slot(self._data[at:end])[0]) if end <= self.size_bytes else 0
 
     def entry(self, number: int) -> tuple[int, int, int, int]:
         """(key hash, phy_offset, seconds, previous) of an entry place; zeros behind the file's end."""
-        at = self._entries_at + number * layout.ENTRY.size_bytes
-        if number < 0 or at + layout.ENTRY.size_bytes > self.size_bytes:
-            return 0, 0, 0, 0
-        return _unpack_entry(self._data, at)
+        at = layout.entry_at(self.sizes.slots, number)
+        end = at + layout.ENTRY.size_bytes
+        return _unpack_entry(self._data[at:end]) if number >= 0 and end <= self.size_bytes else (0, 0, 0, 0)
 
     def chain(self, key_hash: int) -> Iterator[tuple[int, int]]:
         """(phy_offset, seconds) of every entry with this hash, newest first.
@@ -121,39 +126,9 @@ class IndexFile:
                 yield phy_offset, seconds
             number = previous
 
-    def select(self, key_hash: int, begin_ms: int, end_ms: int, limit: int, found: list[int]) -> int:
-        """Append what a broker takes from this file: offsets of entries with this hash in a time range, newest first.
-
-        Times are the file's begin plus whole seconds. Stops at ``limit`` offsets in ``found``, at a negative time, at a
-        time before the range (as a broker does, though older entries may be in it), and where a chain is broken. Gives the
-        file's begin time, ms. Point queries spend their time here, hence one function without calls.
-        """
-        data, size_bytes = self._data, self.size_bytes
-        if size_bytes < layout.HEADER.size_bytes:
-            return 0
-        begin, end, _, _, _, count = _unpack_header(data)
-        slots = self.sizes.slots
-        slot_at = _HEADER_SIZE + key_hash % slots * _SLOT_SIZE
-        if begin_ms > end or end_ms < begin or count <= 1 or slot_at + _SLOT_SIZE > size_bytes:
-            return int(begin)
-        (number,) = _unpack_slot(data, slot_at)
-        entries_at = self._entries_at
-        if number > count:
-            return int(begin)
-        while number > 0 and len(found) < limit:
-            at = entries_at + number * _ENTRY_SIZE
-            if at + _ENTRY_SIZE > size_bytes:
-                break
-            found_hash, phy_offset, seconds, previous = _unpack_entry(data, at)
-            if seconds < 0:
-                break
-            time_ms = begin + seconds * 1000
-            if found_hash == key_hash and begin_ms <= time_ms <= end_ms:
-                found.append(phy_offset)
-            if time_ms < begin_ms or previous >= number:
-                break
-            number = previous
-        return int(begin)
+    def select(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> tuple[int, list[int]]:
+        """What a broker takes from this file: its begin time, ms, and offsets, newest first (``kernel.point``)."""
+        return self._offsets(self._data, self.sizes.slots, key_hash, begin_ms, end_ms, limit)
 
     def rows(self, first: int = 1) -> Iterator[IndexRow]:
         """Every entry from a number on, in the order they were written."""
@@ -162,7 +137,7 @@ class IndexFile:
         last = self.last_entry
         name = self.path.name
         for start in range(max(first, 1), last + 1, _DUMP_ENTRIES):
-            at = self._entries_at + start * size
+            at = layout.entry_at(self.sizes.slots, start)
             data = self._data[at : at + min(_DUMP_ENTRIES, last + 1 - start) * size]
             whole = data[: len(data) // size * size]
             for number, (key_hash, phy_offset, seconds, previous) in enumerate(
@@ -170,6 +145,18 @@ class IndexFile:
             ):
                 slot = key_hash % self.sizes.slots
                 yield IndexRow(name, slot, number, key_hash, phy_offset, begin + seconds * 1000, previous)
+
+    def columns(self) -> Iterator[tuple[int, NDArray[np.void]]]:
+        """As ``rows``, in bulk: (number of the first entry, structured array of ``layout.index.ENTRY``) by the chunk."""
+        import numpy as np
+
+        size = layout.ENTRY.size_bytes
+        for start in range(1, self.last_entry + 1, _DUMP_ENTRIES):
+            at = layout.entry_at(self.sizes.slots, start)
+            data = self._data[at : at + min(_DUMP_ENTRIES, self.last_entry + 1 - start) * size]
+            if len(data) < size:
+                return
+            yield start, np.frombuffer(data, layout.ENTRY.dtype, len(data) // size)
 
     def slot_rows(self, slot: int) -> Iterator[IndexRow]:
         """Every entry of one slot's chain, newest first; ends where the chain is broken."""
@@ -181,21 +168,44 @@ class IndexFile:
             number = previous if previous < number else 0
 
 
-def _mapped(path: Path) -> mmap.mmap | bytes:
-    """A file's bytes; empty if it has vanished or is empty. Raises FailedError if it cannot be read."""
+class _OnDisk:
+    """A file's bytes, read when asked for; empty if it has vanished. Raises FailedError where it cannot be read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._files = FileCache(capacity=1)
+        try:
+            self._size_bytes = os.fstat(self._files.descriptor(path)).st_size
+        except FileNotFoundError:
+            self._size_bytes = 0
+        except OSError as error:
+            raise unreadable(path, error) from error
+
+    def __len__(self) -> int:
+        return self._size_bytes
+
+    def __getitem__(self, part: slice) -> bytes:
+        start, stop, _ = part.indices(self._size_bytes)
+        return self._files.read(self._path, start, stop - start).ljust(stop - start, b"\0")  # cut short meanwhile
+
+
+def _mapped(path: Path) -> NDArray[np.uint8]:
+    """A file's bytes, in a map that goes with the array; empty if it has vanished. Raises FailedError if it cannot be read."""
+    import numpy as np
+
     try:
         descriptor = open_read_only(path)
     except FileNotFoundError:
-        return b""
+        return np.empty(0, np.uint8)
     except OSError as error:
         raise unreadable(path, error) from error
     try:
         if not os.fstat(descriptor).st_size:
-            return b""
+            return np.empty(0, np.uint8)
         mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
         if hasattr(mmap, "MADV_RANDOM"):
             mapped.madvise(mmap.MADV_RANDOM)
-        return mapped
+        return np.frombuffer(mapped, np.uint8)
     except (OSError, ValueError) as error:
         reason = error if isinstance(error, OSError) else OSError(str(error))
         raise unreadable(path, reason) from error
@@ -204,11 +214,11 @@ def _mapped(path: Path) -> mmap.mmap | bytes:
 
 
 class Index:
-    """All index files of a store, in order of their names; mapped until closed."""
+    """All index files of a store, in order of their names, open until closed. ``mapped`` as in ``IndexFile``."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, mapped: bool = False) -> None:
         self.sizes = index_sizes(store)
-        self.files = tuple(IndexFile(path, self.sizes) for path in store.index_files)
+        self.files = tuple(IndexFile(path, self.sizes, mapped=mapped) for path in store.index_files)
 
     def __enter__(self) -> Self:
         return self
@@ -230,7 +240,8 @@ class Index:
         limit = min(limit, MAX_ANSWER)
         found: list[int] = []
         for file in reversed(self.files):
-            begin = file.select(key_hash, begin_ms, end_ms, limit, found)
+            begin, offsets = file.select(key_hash, begin_ms, end_ms, limit - len(found))
+            found += offsets
             if begin < begin_ms or len(found) >= limit:
                 break
         return found

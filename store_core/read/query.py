@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from store_core.codec.record import Message, RecordError, decode_record
 from store_core.findings import Finding
@@ -23,8 +23,7 @@ KeyType = Literal["any", "key", "unique"]
 DEFAULT_LIMIT: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class KeyQuery:
+class KeyQuery(NamedTuple):
     """What is looked for: a key of a topic, stored in [begin_ms, end_ms], the newest ``limit`` of them."""
 
     topic: str

@@ -12,9 +12,14 @@ from store_core.codec.record import Message, RecordError, body_crc, body_crc_ok,
 from store_core.layout import record
 from store_core.storage.sequence import SegmentSequence
 
-_FIRST_READ_BYTES: Final = 4096  # holds most records whole
+_FIRST_READ_BYTES: Final = 2048  # holds most records whole
 _STORE_TIME_READ_BYTES: Final = record.store_host_at(record.FLAG_BORN_HOST_V6)
+# Point reads spend their time here, hence names that are found at once.
 _unpack_prefix: Final = record.PREFIX.struct.unpack_from
+_PREFIX_SIZE: Final = record.PREFIX.size_bytes
+_MIN_SIZE: Final = record.MIN_RECORD_SIZE_BYTES
+_MAX_SIZE: Final = record.MAX_RECORD_SIZE_BYTES
+_MAGICS: Final = (record.MAGIC_V1, record.MAGIC_V2)
 
 
 def read_record_bytes(log: SegmentSequence, phy_offset: int, expected_size_bytes: int = 0) -> bytes | None:
@@ -22,16 +27,14 @@ def read_record_bytes(log: SegmentSequence, phy_offset: int, expected_size_bytes
 
     ``expected_size_bytes`` (a queue entry's size) saves a second read when it is right, and does no harm when it is not.
     """
-    if phy_offset < 0:
-        return None
-    wanted = min(max(expected_size_bytes, record.PREFIX.size_bytes), record.MAX_RECORD_SIZE_BYTES)
-    data = log.read(phy_offset, wanted if expected_size_bytes > 0 else _FIRST_READ_BYTES)
-    if len(data) < record.PREFIX.size_bytes:
+    wanted = _FIRST_READ_BYTES
+    if expected_size_bytes > 0:
+        wanted = min(max(expected_size_bytes, _PREFIX_SIZE), _MAX_SIZE)
+    data = log.read(phy_offset, wanted)
+    if len(data) < _PREFIX_SIZE:
         return None
     size_bytes, magic = _unpack_prefix(data)
-    if magic not in (record.MAGIC_V1, record.MAGIC_V2):
-        return None
-    if not record.MIN_RECORD_SIZE_BYTES <= size_bytes <= record.MAX_RECORD_SIZE_BYTES:
+    if magic not in _MAGICS or not _MIN_SIZE <= size_bytes <= _MAX_SIZE:
         return None
     if size_bytes > len(data):
         data = log.read(phy_offset, size_bytes)

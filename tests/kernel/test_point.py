@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
+import numpy as np
 import pytest
 
 from store_core.codec import tags
 from store_core.codec.record import RecordError, decode_record
 from store_core.kernel import point
-from store_core.layout import record
+from store_core.layout import index, record
 from store_core.read.records import read_record_bytes
 from store_core.storage.store import Store
 from tests import stores
@@ -77,3 +78,29 @@ def test_damaged_records_never_carry_what_they_do_not_decode_to(golden: GoldenSt
 @pytest.mark.parametrize("key", ["K1", "7F000001", "ключ", "\U0001f600x", "polygenelubricants", "\udcff", ""])
 def test_hashes(topic: str, key: str) -> None:
     assert point.index_key_hash(topic, key) == tags.index_key_hash(topic, key)
+
+
+def test_damaged_index_files_give_what_the_definition_gives(golden: GoldenStore) -> None:
+    """The compiled walk over a chain against its readable twin, whatever the file holds."""
+    random = Random(5)
+    name = sorted((golden("load-533") / "index").iterdir())[0]
+    whole = bytearray(name.read_bytes())
+    slots = 500
+    hashes = {index.ENTRY.struct.unpack_from(whole, index.entry_at(slots, n))[0] for n in range(1, 2000, 7)}
+    begin, end = index.HEADER.struct.unpack_from(whole)[:2]
+    times = (0, begin, begin + 1000, (begin + end) // 2, end, (1 << 63) - 1, 1 << 64, -1)
+    found = 0
+    for turn in range(300):
+        data = bytearray(whole)
+        for _ in range(turn and random.choice((1, 20, 3000))):
+            place = random.randrange(random.choice((index.HEADER.size_bytes, len(data))))
+            data[place] = random.choice((0, 1, 127, 255))
+        if turn % 3:
+            del data[random.choice((len(data), random.randrange(len(data)), random.randrange(60))) :]
+        array = np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8)
+        for key_hash in random.sample(sorted(hashes), 5):
+            asked = (slots, key_hash, random.choice(times[:4]), random.choice(times[2:]), random.choice((0, 1, 64)))
+            expected = point.index_offsets(data, *asked)
+            assert point.mapped_index_offsets(array, *asked) == expected, asked
+            found += len(expected[1])
+    assert found

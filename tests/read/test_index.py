@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import pytest
 
 from store_core.codec.tags import index_key_hash, index_text_hash
+from store_core.errors import FailedError
 from store_core.layout import index as layout
 from store_core.read.index import END_OF_TIME_MS, MAX_ANSWER, Index, IndexFile, IndexSizes
 from store_core.storage.store import Store
@@ -12,10 +16,11 @@ from tests import stores
 from tests.conftest import GoldenStore, StoreCopy
 
 
+@pytest.mark.parametrize("mapped", [False, True], ids=["read", "mapped"])
 @pytest.mark.parametrize("name", stores.GOLDEN)
-def test_every_query_gives_the_offsets_the_broker_gives(golden: GoldenStore, name: str) -> None:
+def test_every_query_gives_the_offsets_the_broker_gives(golden: GoldenStore, name: str, mapped: bool) -> None:
     truth = stores.truth(name)
-    with Store.open(golden(name)) as store, Index(store) as index:
+    with Store.open(golden(name)) as store, Index(store, mapped=mapped) as index:
         for asked in truth["keyQueries"]:
             key_hash = index_key_hash(asked["topic"], asked["key"])
             found = index.query(key_hash, asked["max"], asked["begin"], asked["end"])
@@ -72,7 +77,8 @@ def test_a_file_cut_short_counts_as_zeros_behind_its_end(store_copy: StoreCopy) 
             assert cut_at < 400_000
 
 
-def test_a_chain_that_runs_in_a_circle_ends(store_copy: StoreCopy) -> None:
+@pytest.mark.parametrize("mapped", [False, True], ids=["read", "mapped"])
+def test_a_chain_that_runs_in_a_circle_ends(store_copy: StoreCopy, mapped: bool) -> None:
     root = store_copy("load-533")
     path = sorted((root / "index").iterdir())[0]
     sizes = IndexSizes(500, 2000)
@@ -84,12 +90,30 @@ def test_a_chain_that_runs_in_a_circle_ends(store_copy: StoreCopy) -> None:
         for place in range(1, 2000):
             raw.seek(layout.entry_at(500, place) + layout.ENTRY.offset_of("previous"))
             raw.write(layout.ENTRY.field_struct("previous").pack(1999 if place == number else place))
-    file = IndexFile(path, sizes)
-    found: list[int] = []
-    file.select(key_hash, 0, 1 << 62, 64, found)
-    assert len(found) <= 1
+    file = IndexFile(path, sizes, mapped=mapped)
+    assert len(file.select(key_hash, 0, 1 << 62, 64)[1]) <= 1
     assert len(list(file.slot_rows(key_hash % 500))) == 1
     file.close()
+
+
+def test_a_file_that_is_cut_while_it_is_read_goes_on_in_zeros(store_copy: StoreCopy) -> None:
+    path = sorted((store_copy("load-533") / "index").iterdir())[0]
+    file = IndexFile(path, IndexSizes(500, 2000))
+    assert any(file.entry(1999))
+    with path.open("r+b") as raw:
+        raw.truncate(layout.entry_at(500, 1000))
+    assert file.entry(1999) == (0, 0, 0, 0)
+    assert len(list(file.rows())) == file.last_entry
+
+
+def test_a_disk_that_fails_under_an_index_is_an_error(golden: GoldenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with Store.open(golden("load-533")) as store, Index(store) as index:
+        monkeypatch.setattr(os, "pread", fail)
+        with pytest.raises(FailedError, match="cannot read"):
+            index.query(1, 64)
 
 
 def test_sizes_that_cannot_be_proven_are_a_finding(store_copy: StoreCopy) -> None:

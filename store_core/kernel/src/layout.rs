@@ -77,8 +77,17 @@ numbers! {
     PROPERTY_CRC_END_AT: usize = 19;
     PROPERTY_CRC_SIZE: usize = 20;
 
-    // index.ENTRY
+    // index.HEADER, index.SLOT, index.ENTRY
     NO_INDEX_ENTRY: i32 = 0;
+    INDEX_BEGIN_TIMESTAMP_AT: usize = 0;
+    INDEX_END_TIMESTAMP_AT: usize = 8;
+    INDEX_COUNT_AT: usize = 36;
+    INDEX_HEADER_SIZE: usize = 40;
+    INDEX_SLOT_SIZE: usize = 4;
+    INDEX_KEY_HASH_AT: usize = 0;
+    INDEX_PHY_OFFSET_AT: usize = 4;
+    INDEX_SECONDS_AT: usize = 12;
+    INDEX_PREVIOUS_AT: usize = 16;
     INDEX_ENTRY_SIZE: usize = 20;
 
     // codes.FrameKind

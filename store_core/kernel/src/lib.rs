@@ -86,6 +86,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(derive::index_entries, module)?)?;
     module.add_function(wrap_pyfunction!(derive::number_pairs, module)?)?;
     module.add_function(wrap_pyfunction!(point::has_unique_key, module)?)?;
+    module.add_function(wrap_pyfunction!(point::index_offsets, module)?)?;
     module.add_function(wrap_pyfunction!(point::index_key_hash, module)?)?;
     module.add_function(wrap_pyfunction!(scan_window, module)?)
 }
