@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import stores
+from tests import object_stores, stores
 from tests.damage import Damageable
 from tests.surgery import Exit, apply_case, set_exit
 
@@ -74,6 +74,19 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GoldenStore]:
 def differences(before: dict[str, stores.Entry], after: dict[str, stores.Entry]) -> list[str]:
     """Paths that came, went or changed."""
     return sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
+
+
+@pytest.fixture(scope="session")
+def _object_store() -> Iterator[object_stores.ObjectStore]:
+    with object_stores.running() as store:
+        yield store
+
+
+@pytest.fixture
+def object_store(_object_store: object_stores.ObjectStore) -> Iterator[object_stores.ObjectStore]:
+    """A server that speaks S3, and an environment in which this process and its children find it; ``put(root)`` a store."""
+    with object_stores.in_environment(_object_store.environment):
+        yield _object_store
 
 
 @pytest.fixture

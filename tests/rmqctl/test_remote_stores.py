@@ -1,0 +1,136 @@
+"""Commands over a store in an object store: what they say is what they say of the same store on a disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.damage import Damageable
+from tests.object_stores import ObjectStore
+from tests.rmqctl.calls import call
+
+DamageableStore = Callable[..., Damageable]
+READING = {
+    "verify-crc": ("verify-crc",),
+    "verify-crc, a window at a time": ("verify-crc", "--jobs", "1", "--from", "100000"),
+    "info": ("info",),
+    "log": ("log", "--all", "--from", "100000"),
+    "dump-cq": ("dump-cq", "--all"),
+    "dump-index": ("dump-index",),
+    "checkpoint": ("checkpoint",),
+    "check": ("check",),
+    "lag": ("lag",),
+    "tail": ("tail", "-n", "3"),
+    "get": ("get", "0"),
+    "pull": ("pull", "LoadTopicA", "0"),
+    "query-key": ("query-key", "LoadTopicA", "k1", "--source", "scan"),
+    "query-key, index": ("query-key", "LoadTopicA", "k1", "--source", "index"),
+}
+
+
+@pytest.fixture(scope="session")
+def wounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One damaged store for all commands: a bad body, a lost segment, a torn tail, a short queue file, ``abort``."""
+    from tests import stores
+
+    root = stores.copy_store(
+        stores.unpack("load-533", tmp_path_factory.mktemp("golden") / "a"), tmp_path_factory.mktemp("b") / "s"
+    )
+    store = Damageable(root, stores.truth("load-533"))
+    store.flip(record=100, field="body")
+    store.lose(segment=3)
+    store.tear(tail=13)
+    (root / "abort").touch()
+    return root
+
+
+@pytest.mark.parametrize("name", READING)
+def test_the_answer_is_the_same(name: str, wounded: Path, object_store: ObjectStore) -> None:
+    address = object_store.put(wounded)
+    here = call(*READING[name], "-s", wounded, "-o", "json")
+    there = call(*READING[name], "-s", address, "-o", "json")
+    assert (there.code, there.err) == (here.code, here.err.replace(str(wounded), address))
+    assert _timeless(there.json) == _timeless(_moved(here.json, str(wounded), address))
+
+
+def _timeless(document: Any) -> Any:
+    """Without how long it took, and when files were changed: objects are as old as their copy."""
+    if isinstance(document, dict):
+        return {
+            key: _timeless(value)
+            for key, value in document.items()
+            if key not in ("seconds", "bytes_per_second", "modified_timestamp_ms")
+        }
+    return [_timeless(value) for value in document] if isinstance(document, list) else document
+
+
+def _moved(document: Any, here: str, there: str) -> Any:
+    if isinstance(document, dict):
+        return {key: _moved(value, here, there) for key, value in document.items()}
+    if isinstance(document, list):
+        return [_moved(value, here, there) for value in document]
+    return document.replace(here, there) if isinstance(document, str) else document
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("recover",),
+        ("recover", "--predict"),
+        ("recover", "--apply", "--yes"),
+        ("truncate", "1000"),
+        ("rebuild", "all"),
+        ("checkpoint", "--rebuild"),
+        ("undo",),
+        ("undo", "--list"),
+        ("put", "LoadTopicA", "body"),
+        ("pull", "LoadTopicA", "0", "--group", "g", "--commit"),
+        ("tail", "--follow"),
+    ],
+    ids=" ".join,
+)
+def test_nothing_is_changed_there(words: tuple[str, ...], object_store: ObjectStore, wounded: Path) -> None:
+    address = object_store.put(wounded)
+    refused = call(*words, "-s", address)
+    assert refused.code == 2
+    assert refused.err == (
+        f"error: this cannot be done with a store in an object store ({address}): copy it to a disk, and name the copy\n"
+    )
+
+
+def test_no_store_there(object_store: ObjectStore) -> None:
+    refused = call("verify-crc", "-s", "s3://stores/nothing")
+    assert (refused.code, refused.out) == (10, "")
+    assert refused.err.startswith("error: no such bucket, or nothing in that folder (s3://stores/nothing): name the ")
+
+
+def test_nobody_answers() -> None:
+    refused = call(
+        "info",
+        *("-s", "s3://stores/any"),
+        AWS_ENDPOINT_URL="http://127.0.0.1:9",
+        AWS_ACCESS_KEY_ID="a",
+        AWS_SECRET_ACCESS_KEY="b",
+        AWS_REGION="us-east-1",
+    )
+    assert refused.code == 1
+    assert refused.err.startswith("error: the object store does not answer (")
+    assert "s3://stores/any" in refused.err
+
+
+def test_a_wrong_address_is_a_wrong_word() -> None:
+    refused = call("info", "-s", "a=ftp://host/store")
+    assert refused.code == 2
+    assert refused.err.startswith(
+        "error: unknown kind of address ftp:// (ftp://host/store): name a local path, or one of"
+    )
+
+
+def test_one_here_and_one_there(object_store: ObjectStore, wounded: Path) -> None:
+    address = object_store.put(wounded)
+    both = call("verify-crc", "-s", f"here={wounded}", "-s", f"there={address}", "-o", "json").json["stores"]
+    assert [store["store"] for store in both] == ["here", "there"]
+    assert both[0] | {"store": ""} == both[1] | {"store": ""}

@@ -1,0 +1,209 @@
+"""Listings and bytes out of an object store: a real server on loopback that speaks S3."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store_core.errors import FailedError, NotAStoreError
+from store_core.layout import paths
+from store_core.storage import object_store as module
+from store_core.storage.files import FileCache, open_file, open_read_only, read_whole
+from store_core.storage.object_store import Bucket, RemoteCache, bucket_of
+from store_core.storage.remote_path import RemotePath, path_of, scan_folder
+from store_core.storage.store import Store
+from tests.object_stores import ObjectStore
+
+GoldenStore = Callable[[str], Path]
+
+
+@pytest.fixture
+def segment(golden: GoldenStore, object_store: ObjectStore) -> tuple[RemotePath, bytes]:
+    """A remote segment and what it holds."""
+    root = golden("clean-533")
+    name = Path(paths.COMMITLOG) / "00000000000000000000"
+    path = path_of(object_store.put(root)) / name
+    assert isinstance(path, RemotePath)
+    return path, (root / name).read_bytes()
+
+
+def test_bytes_by_position(segment: tuple[RemotePath, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    path, data = segment
+    monkeypatch.setattr(module, "_BLOCK_SIZE_BYTES", 1000)
+    monkeypatch.setattr(module, "_MOST_BLOCKS", 3)
+    monkeypatch.setattr(module, "_RANGE_SIZE_BYTES", 7000)
+    cache = RemoteCache()
+    drawn = random.Random(5)
+    ranges = [(drawn.randrange(len(data) + 2000), drawn.choice((1, 20, 999, 2500, 9000))) for _ in range(60)]
+    for at, size in [(0, 0), (0, 1000), (len(data) - 1, 10), (len(data), 1), *ranges]:
+        assert cache.read(path, at, size) == data[at : at + size]
+        buffer = bytearray(b"?" * size)
+        count = cache.read_into(path, at, memoryview(buffer))
+        assert bytes(buffer) == data[at : at + size] + b"?" * (size - count)
+    assert cache.next_data(path, 17) == 17
+    cache.close()
+    assert cache.read(path, 5, 5) == data[5:10]
+    cache.close()
+
+
+def test_small_reads_share_requests(segment: tuple[RemotePath, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    path, data = segment
+    asked: list[int] = []
+    real = module.RemoteFile.read
+
+    def counted(self: Any, at: int, size_bytes: int) -> bytes:
+        asked.append(size_bytes)
+        return real(self, at, size_bytes)
+
+    monkeypatch.setattr(module.RemoteFile, "read", counted)
+    cache = RemoteCache()
+    assert b"".join(cache.read(path, at, 20) for at in range(0, 20_000, 20)) == data[:20_000]
+    assert len(asked) == 1
+
+
+def test_a_file_that_is_not_there_is_empty(segment: tuple[RemotePath, bytes]) -> None:
+    path = segment[0].with_name("00000000000099999999")
+    cache = RemoteCache()
+    assert (cache.read(path, 0, 10), cache.read_into(path, 0, memoryview(bytearray(10)))) == (b"", 0)
+    with pytest.raises(FileNotFoundError):
+        open_file(path)
+    with pytest.raises(FileNotFoundError):
+        path.stat()
+    assert (path.exists(), path.is_file(), path.is_dir()) == (False, False, False)
+
+
+def test_a_whole_file_is_fetched(segment: tuple[RemotePath, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    path, data = segment
+    monkeypatch.setattr(module, "_FETCHED_SIZE_BYTES", 100_000)
+    assert read_whole(path) == data
+    cache = FileCache()  # what maps files asks for descriptors
+    assert cache.read(path, 100, 50) == data[100:150]
+    cache.close()
+    with open(open_read_only(path), "rb") as file:
+        assert file.seek(0, 2) == len(data)
+
+
+def test_a_store_is_listed_as_it_lies(golden: GoldenStore, object_store: ObjectStore) -> None:
+    root = golden("cqext-533")
+    with Store.open(root) as local, Store.open(object_store.put(root)) as remote:
+        assert remote.root.is_dir()
+        assert [(s.name, s.size_bytes) for s in remote.log.segments] == [
+            (s.name, s.size_bytes) for s in local.log.segments
+        ]
+        for tree in ("queues", "batch_queues", "ext_queues"):
+            here, there = getattr(local, tree), getattr(remote, tree)
+            assert {key: [(s.name, s.size_bytes) for s in files.segments] for key, files in there.items()} == {
+                key: [(s.name, s.size_bytes) for s in files.segments] for key, files in here.items()
+            }
+        assert [path.name for path in remote.index_files] == [path.name for path in local.index_files]
+        assert remote.queue("no such topic", 0) is None
+        assert remote.relative(remote.log.segments[0].path) == local.relative(local.log.segments[0].path)
+
+
+def test_listing_asks_little(golden: GoldenStore, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    for name in ("_ask_for", "_ask_about"):
+        real = getattr(Bucket, name)
+
+        def counted(self: Bucket, key: Any, *, real: Any = real, **how: Any) -> Any:
+            asked.append("/".join(key[3:]))
+            return real(self, key, **how)
+
+        monkeypatch.setattr(Bucket, name, counted)
+    with Store.open(object_store.put(golden("clean-533"))) as store:
+        assert len(store.queues) == 36
+        assert store.log.segments
+        assert store.queue("TopicTest", 0) is None
+        for name in ("checkpoint", "config/topics.json", "config/no.json", "nothing/at/all", "consumequeue/none"):
+            (store.root / name).exists()
+    assert sorted(asked) == ["", "commitlog", "config", "consumequeue"]
+
+
+def test_what_was_put_since_is_seen_by_who_opens_anew(golden: GoldenStore, object_store: ObjectStore) -> None:
+    address = object_store.put(golden("lmq-533"))
+    with Store.open(address) as store:
+        before = [segment.name for segment in store.log.segments]
+    new = f"{int(before[-1]) + 65536:020d}"
+    key = f"{address.removeprefix('s3://')}/commitlog/{new}"
+    with object_store.files.open_output_stream(key) as out:
+        out.write(bytes(65536))
+    with Store.open(address) as store:
+        assert [segment.name for segment in store.log.segments] == [*before, new]
+    object_store.files.delete_file(key)
+
+
+def test_folders_and_files_are_told_apart(golden: GoldenStore, object_store: ObjectStore) -> None:
+    root = path_of(object_store.put(golden("clean-533")))
+    for path, is_folder in [(root, True), (root / "config", True), (root / "checkpoint", False)]:
+        assert (path.exists(), path.is_dir(), path.is_file()) == (True, is_folder, not is_folder)
+    with scan_folder(root) as entries:
+        found = {entry.name: entry.is_dir() for entry in entries}
+    assert found["commitlog"]
+    assert not found["checkpoint"]
+
+
+@pytest.mark.parametrize("address", ["s3://no-such-bucket/store", "s3://stores/nothing/here"])
+def test_nothing_there_is_no_store(address: str, object_store: ObjectStore) -> None:
+    with pytest.raises(NotAStoreError) as refused:
+        Store.open(address)
+    assert str(refused.value).startswith(f"no such bucket, or nothing in that folder ({address}): ")
+
+
+def test_another_folder_is_no_store(golden: GoldenStore, object_store: ObjectStore) -> None:
+    with pytest.raises(NotAStoreError) as refused:
+        Store.open(object_store.put(golden("clean-533")) + "/config")
+    assert refused.value.what == "not a RocketMQ store: no commitlog, consumequeue or checkpoint in it"
+
+
+# What the clients really said, gathered from servers that refused.
+@pytest.mark.parametrize(
+    ("scheme", "said", "what", "to_do"),
+    [
+        (
+            "s3",
+            "When listing objects under key 'a/' in bucket 'b': AWS Error INVALID_ACCESS_KEY_ID during ListObjectsV2 operation: "
+            "The AWS Access Key Id you provided does not exist in our records. (Request ID: abc)",
+            "the credentials are missing or wrong (The AWS Access Key Id you provided does not exist in our records.)",
+            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, ",
+        ),
+        (
+            "s3",
+            "When listing objects under key 'a/' in bucket 'b': AWS Error NETWORK_CONNECTION during ListObjectsV2 operation: "
+            "curlCode: 7, Could not connect to server; Details: Failed to connect",
+            "the object store does not answer (curlCode: 7, Could not connect to server)",
+            "check the network and the endpoint",
+        ),
+        (
+            "s3",
+            "When reading information for key 'a' in bucket 'b': AWS Error ACCESS_DENIED during HeadObject operation: No response body.",
+            "access is denied (No response body.)",
+            "set AWS_ACCESS_KEY_ID",
+        ),
+        (
+            "gs",
+            "google::cloud::Status(UNAVAILABLE: Retry policy exhausted, with a last message of Could not create a OAuth2 access "
+            "token to authenticate the request.",
+            "the credentials are missing or wrong",
+            "set GOOGLE_APPLICATION_CREDENTIALS",
+        ),
+        ("s3", "something\n nobody   knows", "something nobody knows", "see what it says"),
+    ],
+)
+def test_what_a_client_says_becomes_advice(scheme: str, said: str, what: str, to_do: str) -> None:
+    path = path_of(f"{scheme}://b/a")
+    assert isinstance(path, RemotePath)
+    with pytest.raises(FailedError) as failed, module._told(path):
+        raise OSError(said)
+    assert failed.value.what == what
+    assert failed.value.to_do.startswith(to_do)
+
+
+def test_one_client_for_a_bucket(object_store: ObjectStore) -> None:
+    one, two = path_of("s3://stores/a"), path_of("s3://stores/b/c")
+    assert isinstance(one, RemotePath)
+    assert isinstance(two, RemotePath)
+    assert bucket_of(one) is bucket_of(two)
