@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -24,6 +24,7 @@ from store_core.layout import record
 from store_core.scan.frames import FrameTable, Ints
 
 _MICROSECONDS: Final = 1000
+_CRC_WORDS: Final = pa.array(["ok", "bad"])
 _LARGEST_MS: Final = np.iinfo(np.int64).max // _MICROSECONDS
 
 
@@ -93,21 +94,24 @@ def _stored_body(cut: Cut) -> pa.BinaryArray:
 
 
 def _by_topic(text_of: Callable[[str], str]) -> Callable[[Cut], pa.Array]:
-    return lambda cut: _by_number([text_of(topic) for topic in cut.topics()], cut.column("topic_id"))
+    return lambda cut: _taken(pa.array(map(text_of, cut.topics()), pa.string()), cut.column("topic_id"))
 
 
 def _by_flags(text_of: Callable[[int], str], mask: int) -> Callable[[Cut], pa.Array]:
     """A word for some bits of each row's sysFlag."""
     words = pa.array([text_of(bits) for bits in range(mask + 1)], pa.string())
-    return lambda cut: words.take(pa.array(cut.column("sys_flag") & mask))
+    return lambda cut: _taken(words, cut.column("sys_flag") & mask)
 
 
-def _by_number(texts: Sequence[str], numbers: NDArray[Any]) -> pa.StringArray:
-    return pa.array(texts, pa.string()).take(pa.array(numbers))
+def _taken(texts: pa.StringArray, numbers: NDArray[Any]) -> pa.StringArray:
+    """``texts[number]`` for each number; mostly they are all the same, which is quicker."""
+    if (numbers == numbers[0]).all():
+        return pa.repeat(texts[int(numbers[0])], len(numbers))
+    return texts.take(pa.array(numbers))
 
 
 def _crc(cut: Cut) -> pa.StringArray:
-    return _by_number(["ok", "bad"], (cut.column("code") == FrameCode.BAD_CRC).astype(np.int8))
+    return _taken(_CRC_WORDS, (cut.column("code") == FrameCode.BAD_CRC).astype(np.int8))
 
 
 def _times(name: str) -> Callable[[Cut], pa.Array]:

@@ -1,14 +1,13 @@
 //! The variable parts of records as Arrow lays them out: offsets, bytes, validity (twin: twin_arrow.py).
 
-use std::collections::HashMap;
-use std::net::{Ipv4Addr, Ipv6Addr};
-
 use numpy::{IntoPyArray, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
+use crate::hosts::RecentHosts;
 use crate::layout::{self, *};
+use crate::pairs::Pairs;
 use crate::properties;
 use crate::record::{self, Check, Head};
 
@@ -27,7 +26,8 @@ pub fn arrow_columns<'py>(
         return Err(PyValueError::new_err("the columns differ in length"));
     }
     let columns = py.detach(|| {
-        let mut columns = Columns::new(at.len(), wanted);
+        let most = size_bytes.iter().fold(0_usize, |sum, size| sum.saturating_add(usize::try_from(*size).unwrap_or(0)));
+        let mut columns = Columns::new(at.len(), most.min(data.len()), wanted);
         for (at, size) in at.iter().zip(size_bytes) {
             columns.add(place(data, *at, *size)?)?;
         }
@@ -49,10 +49,10 @@ struct Texts {
 }
 
 impl Texts {
-    fn new(rows: usize, typical_bytes: usize) -> Self {
+    fn new(rows: usize, bytes: usize) -> Self {
         let mut offsets = Vec::with_capacity(rows + 1);
         offsets.push(0);
-        Self { offsets, data: Vec::with_capacity(rows * typical_bytes) }
+        Self { offsets, data: Vec::with_capacity(bytes) }
     }
 
     #[inline(always)]
@@ -87,7 +87,7 @@ struct Valid {
 impl Valid {
     #[inline(always)]
     fn add(&mut self, is_valid: bool) {
-        if self.rows % 8 == 0 {
+        if self.rows.is_multiple_of(8) {
             self.bits.push(0);
         }
         if let Some(last) = self.bits.last_mut() {
@@ -104,8 +104,8 @@ struct Nullable {
 }
 
 impl Nullable {
-    fn new(rows: usize, typical_bytes: usize) -> Self {
-        Self { texts: Texts::new(rows, typical_bytes), valid: Valid::default() }
+    fn new(rows: usize, bytes: usize) -> Self {
+        Self { texts: Texts::new(rows, bytes), valid: Valid::default() }
     }
 
     #[inline(always)]
@@ -136,14 +136,16 @@ struct Columns {
 // Enough for most; what is longer moves its vector.
 const TYPICAL_PAIRS: usize = 6;
 const TYPICAL_PART: usize = 12;
-const TYPICAL_KEY: usize = 32;
+const TYPICAL_ID: usize = 32;
 const TYPICAL_HOST: usize = 20;
-const TYPICAL_BODY: usize = 256;
 
 impl Columns {
-    fn new(rows: usize, wanted: u32) -> Self {
+    /// For so many rows, whose records have together so many bytes.
+    fn new(rows: usize, record_bytes: usize, wanted: u32) -> Self {
         let rows_if = |part: u32| if wanted & part != 0 { rows } else { 0 };
-        let (hosts, keys, pairs) = (rows_if(WANT_HOSTS), rows_if(WANT_KEYS), rows_if(WANT_PROPERTIES));
+        let [ids, hosts, keys, pairs, bodies] =
+            [WANT_IDS, WANT_HOSTS, WANT_KEYS, WANT_PROPERTIES, WANT_BODIES].map(rows_if);
+        let pairs_bytes = pairs * TYPICAL_PAIRS * TYPICAL_PART;
         let bounds = |rows| {
             let mut bounds = Vec::with_capacity(rows + 1);
             bounds.push(0);
@@ -151,17 +153,17 @@ impl Columns {
         };
         Self {
             wanted,
-            offset_msg_id: Texts::new(rows_if(WANT_IDS), 2 * (HOST_V4_SIZE + ID_OFFSET_SIZE)),
-            born_host: Texts::new(hosts, TYPICAL_HOST),
-            store_host: Texts::new(hosts, TYPICAL_HOST),
-            unique_key: Nullable::new(keys, TYPICAL_KEY),
-            tags: Nullable::new(keys, TYPICAL_PART),
+            offset_msg_id: Texts::new(ids, ids * TYPICAL_ID),
+            born_host: Texts::new(hosts, hosts * TYPICAL_HOST),
+            store_host: Texts::new(hosts, hosts * TYPICAL_HOST),
+            unique_key: Nullable::new(keys, keys * TYPICAL_ID),
+            tags: Nullable::new(keys, keys * TYPICAL_PART),
             key_bounds: bounds(keys),
-            keys: Texts::new(keys, TYPICAL_PART),
+            keys: Texts::new(keys, keys * TYPICAL_PART),
             pair_bounds: bounds(pairs),
-            names: Texts::new(pairs * TYPICAL_PAIRS, TYPICAL_PART),
-            values: Texts::new(pairs * TYPICAL_PAIRS, TYPICAL_PART),
-            body: Texts::new(rows_if(WANT_BODIES), TYPICAL_BODY),
+            names: Texts::new(pairs * TYPICAL_PAIRS, pairs_bytes),
+            values: Texts::new(pairs * TYPICAL_PAIRS, pairs_bytes),
+            body: Texts::new(bodies, if bodies == 0 { 0 } else { record_bytes }),
             recent: RecentHosts::new(),
             pairs: Pairs::default(),
             text: Vec::new(),
@@ -275,157 +277,12 @@ fn part(record: &[u8], at: usize, length: usize) -> Option<&[u8]> {
     record.get(at..at.checked_add(length)?)
 }
 
-/// Where a property lies in its string: name [start, middle), value [middle + 1, end).
-#[derive(Clone, Copy)]
-struct Pair {
-    start: usize,
-    middle: usize,
-    end: usize,
-}
-
-/// The properties of one string, none of them twice.
-#[derive(Default)]
-struct Pairs {
-    all: Vec<Pair>,
-    /// A bit for each mark of a name that is there.
-    marks: u64,
-}
-
-// From so many on, earlier names are looked up in a map.
-const MANY_PAIRS: usize = 64;
-
-impl Pairs {
-    #[inline]
-    fn split(&mut self, text: &[u8]) {
-        self.all.clear();
-        self.marks = 0;
-        let (mut start, mut middle) = (0, None);
-        for at in memchr::memchr2_iter(NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, text) {
-            if text.get(at) == Some(&PROPERTY_SEPARATOR) {
-                self.close(text, start, middle, at);
-                (start, middle) = (at + 1, None);
-            } else if middle.is_none() {
-                middle = Some(at);
-            }
-        }
-        self.close(text, start, middle, text.len());
-        if self.all.len() >= MANY_PAIRS {
-            self.keep_last_of_name(text);
-        }
-    }
-
-    /// A segment ends: a pair if it has a name and a value. Of two of a name the last counts, in the first one's place.
-    #[inline(always)]
-    fn close(&mut self, text: &[u8], start: usize, middle: Option<usize>, end: usize) {
-        let Some(middle) = middle else { return };
-        if middle == start || middle + 1 == end {
-            return;
-        }
-        let pair = Pair { start, middle, end };
-        let mark = mark(pair.name(text));
-        if self.marks & mark != 0 && self.all.len() < MANY_PAIRS {
-            let same = |other: &&mut Pair| other.name(text) == pair.name(text);
-            if let Some(earlier) = self.all.iter_mut().find(same) {
-                *earlier = pair;
-                return;
-            }
-        }
-        self.marks |= mark;
-        self.all.push(pair);
-    }
-
-    #[cold]
-    fn keep_last_of_name(&mut self, text: &[u8]) {
-        let mut kept: Vec<Pair> = Vec::with_capacity(self.all.len());
-        let mut places = HashMap::with_capacity(self.all.len());
-        for pair in &self.all {
-            let place = *places.entry(pair.name(text)).or_insert(kept.len());
-            match kept.get_mut(place) {
-                Some(earlier) => *earlier = *pair,
-                None => kept.push(*pair),
-            }
-        }
-        self.all = kept;
-    }
-
-    #[inline(always)]
-    fn of<'a>(&'a self, text: &'a [u8]) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
-        self.all.iter().map(|pair| (pair.name(text), pair.value(text)))
-    }
-}
-
-impl Pair {
-    #[inline(always)]
-    fn name<'a>(&self, text: &'a [u8]) -> &'a [u8] {
-        text.get(self.start..self.middle).unwrap_or(&[])
-    }
-
-    #[inline(always)]
-    fn value<'a>(&self, text: &'a [u8]) -> &'a [u8] {
-        text.get(self.middle + 1..self.end).unwrap_or(&[])
-    }
-}
-
-/// One of 64 bits: names of one record seldom share one, and equal names always do.
-#[inline(always)]
-fn mark(name: &[u8]) -> u64 {
-    let (first, last) = (name.first().copied().unwrap_or(0), name.last().copied().unwrap_or(0));
-    let mixed = name.len() as u32 ^ u32::from(first).rotate_left(8) ^ u32::from(last).rotate_left(16);
-    1 << (mixed.wrapping_mul(0x9E37_79B1) >> 26)
-}
-
-const HEX: &[u8; 16] = b"0123456789ABCDEF";
-
-/// Upper-case hex of some bytes.
+/// Upper-case hex of some bytes, no more than those of a host.
 #[inline(always)]
 fn add_hex(to: &mut Vec<u8>, bytes: &[u8]) {
-    let digit = |value: u8| HEX.get(usize::from(value)).copied().unwrap_or(0);
-    to.extend(bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 0xF)]));
-}
-
-const RECENT_HOSTS: usize = 256;
-
-/// Host fields that were turned to text lately: a window has few different ones.
-struct RecentHosts {
-    all: Vec<(Vec<u8>, String)>,
-}
-
-impl RecentHosts {
-    fn new() -> Self {
-        Self { all: vec![Default::default(); RECENT_HOSTS] }
+    let mut digits = [[0; 2]; HOST_V6_SIZE];
+    for (pair, byte) in digits.iter_mut().zip(bytes) {
+        *pair = [byte >> 4, byte & 0xF].map(|half| half + if half < 10 { b'0' } else { b'A' - 10 });
     }
-
-    #[inline]
-    fn text(&mut self, raw: &[u8]) -> &[u8] {
-        let tail = raw.last_chunk::<8>().map_or(0, |tail| u64::from_le_bytes(*tail));
-        let slot = (tail.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as usize;
-        match self.all.get_mut(slot) {
-            Some((of, text)) => {
-                if of.as_slice() != raw {
-                    (*of, *text) = (raw.to_vec(), host_text(raw));
-                }
-                text.as_bytes()
-            }
-            None => &[],
-        }
-    }
-}
-
-/// `a.b.c.d:port` or `[v6]:port`, v6 as C's `inet_ntop` writes it.
-#[cold]
-fn host_text(raw: &[u8]) -> String {
-    let (address, port) = raw.split_at(raw.len().saturating_sub(HOST_PORT_SIZE));
-    let port = port.first_chunk().map_or(0, |port| u32::from_be_bytes(*port));
-    if let Some(v4) = address.as_array::<4>() {
-        return format!("{}:{port}", Ipv4Addr::from(*v4));
-    }
-    let v6 = Ipv6Addr::from(address.first_chunk::<16>().copied().unwrap_or_default());
-    match v6.segments() {
-        // Unlike Rust, C writes the end of such an address as a v4 one, too.
-        [0, 0, 0, 0, 0, 0, high, _] if high != 0 => {
-            let v4 = address.last_chunk::<4>().copied().unwrap_or_default();
-            format!("[::{}]:{port}", Ipv4Addr::from(v4))
-        }
-        _ => format!("[{v6}]:{port}"),
-    }
+    to.extend_from_slice(digits.get(..bytes.len()).unwrap_or(&digits).as_flattened());
 }

@@ -8,7 +8,9 @@
 mod arrow;
 mod columns;
 mod derive;
+mod hosts;
 mod layout;
+mod pairs;
 mod point;
 mod properties;
 mod record;
