@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from functools import lru_cache
 from struct import Struct
-from typing import Any, Final, Literal
+from struct import error as struct_error
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 from store_core.codec.compression import Compression, compression_kind
 from store_core.codec.hosts import host_text, is_v6_host
@@ -47,36 +48,99 @@ class RecordError(Exception):
         self.size_bytes = size_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One record. ``phy_offset`` is where it lies, ``own_phy_offset`` where it says it lies; hosts and body are as stored."""
+def _fixed_struct(host_flags: int) -> Struct:
+    """Head, born host, store time, store host and middle in one, for one combination of host lengths."""
+    born = record.host_size_bytes(bool(host_flags & record.FLAG_BORN_HOST_V6))
+    store = record.host_size_bytes(bool(host_flags & record.FLAG_STORE_HOST_V6))
+    codes = [layout.struct.format.removeprefix(">") for layout in (record.HEAD, record.STORE_TIME, record.MIDDLE)]
+    return Struct(f">{codes[0]}{born}s{codes[1]}{store}s{codes[2]}")
 
+
+_FIXED: Final = {
+    flags: _fixed_struct(flags)
+    for flags in (
+        0,
+        record.FLAG_BORN_HOST_V6,
+        record.FLAG_STORE_HOST_V6,
+        record.FLAG_BORN_HOST_V6 | record.FLAG_STORE_HOST_V6,
+    )
+}
+_SYS_FLAG: Final = record.HEAD.field_struct("sys_flag")
+_SYS_FLAG_AT: Final = record.HEAD.offset_of("sys_flag")
+_FIXED_NAMES: Final = (
+    *record.HEAD.names,
+    "raw_born_host",
+    *record.STORE_TIME.names,
+    "raw_store_host",
+    *record.MIDDLE.names,
+)
+
+
+@lru_cache(maxsize=8)  # who asks for one of a record's fields asks for several
+def _fixed_fields(head: bytes) -> tuple[Any, ...]:
+    (sys_flag,) = _SYS_FLAG.unpack_from(head, _SYS_FLAG_AT)
+    return _FIXED[sys_flag & _HOST_MASK].unpack(head)
+
+
+_parsed: Final = lru_cache(maxsize=8)(parse_properties)
+_Field = TypeVar("_Field", int, bytes)
+
+
+class _Fixed(Generic[_Field]):
+    """A field in front of the body, cut when it is asked for."""
+
+    def __init__(self, name: str) -> None:
+        self._place = _FIXED_NAMES.index(name)
+
+    def __get__(self, message: Message, owner: type[Message]) -> _Field:
+        field: _Field = _fixed_fields(message.head)[self._place]
+        return field
+
+
+class _Parts(NamedTuple):
     phy_offset: int
-    size_bytes: int
-    magic: int
-    body_crc: int
-    queue_id: int
-    flag: int
-    queue_offset: int
-    own_phy_offset: int
-    sys_flag: int
-    born_timestamp_ms: int
-    raw_born_host: bytes
-    store_timestamp_ms: int
-    raw_store_host: bytes
-    reconsume_times: int
-    prepared_transaction_offset: int
+    head: bytes
     body: bytes
     topic: str
     raw_properties: bytes
-    _properties: dict[str, str] | None = field(default=None, init=False, repr=False, compare=False)
+
+
+class Message(_Parts):
+    """One record. ``phy_offset`` is where it lies, ``own_phy_offset`` where it says it lies; hosts and body are as stored.
+
+    It is made of few parts, so that many are made quickly: ``head`` is what stands in front of the body.
+    """
+
+    __slots__ = ()
+
+    size_bytes = _Fixed[int]("size_bytes")
+    magic = _Fixed[int]("magic")
+    body_crc = _Fixed[int]("body_crc")
+    queue_id = _Fixed[int]("queue_id")
+    flag = _Fixed[int]("flag")
+    queue_offset = _Fixed[int]("queue_offset")
+    own_phy_offset = _Fixed[int]("own_phy_offset")
+    sys_flag = _Fixed[int]("sys_flag")
+    born_timestamp_ms = _Fixed[int]("born_timestamp_ms")
+    raw_born_host = _Fixed[bytes]("raw_born_host")
+    store_timestamp_ms = _Fixed[int]("store_timestamp_ms")
+    raw_store_host = _Fixed[bytes]("raw_store_host")
+    reconsume_times = _Fixed[int]("reconsume_times")
+    prepared_transaction_offset = _Fixed[int]("prepared_transaction_offset")
+
+    def with_parts(self, body: bytes, raw_properties: bytes, **numbers: int) -> Message:
+        """Another body and properties, and other numbers of the head, by their names. ValueError where one does not fit."""
+        fields = dict(zip(_FIXED_NAMES, _fixed_fields(self.head), strict=True)) | numbers | {"body_length": len(body)}
+        try:
+            head = _FIXED[fields["sys_flag"] & _HOST_MASK].pack(*fields.values())
+        except struct_error as error:
+            raise ValueError(str(error)) from error
+        return Message(self.phy_offset, head, body, self.topic, raw_properties)
 
     @property
     def properties(self) -> dict[str, str]:
-        """Name to value; parsed once. Not to be changed."""
-        if self._properties is None:
-            object.__setattr__(self, "_properties", parse_properties(self.raw_properties))
-        return self._properties or {}
+        """Name to value. Not to be changed."""
+        return _parsed(self.raw_properties)
 
     @property
     def born_host(self) -> str:
@@ -117,25 +181,6 @@ def transaction_kind(sys_flag: int) -> Transaction:
     return _TRANSACTIONS[sys_flag & record.TRANSACTION_MASK]
 
 
-def _fixed_struct(host_flags: int) -> Struct:
-    """Head, born host, store time, store host and middle in one, for one combination of host lengths."""
-    born = record.host_size_bytes(bool(host_flags & record.FLAG_BORN_HOST_V6))
-    store = record.host_size_bytes(bool(host_flags & record.FLAG_STORE_HOST_V6))
-    codes = [layout.struct.format.removeprefix(">") for layout in (record.HEAD, record.STORE_TIME, record.MIDDLE)]
-    return Struct(f">{codes[0]}{born}s{codes[1]}{store}s{codes[2]}")
-
-
-_FIXED: Final = {
-    flags: _fixed_struct(flags)
-    for flags in (
-        0,
-        record.FLAG_BORN_HOST_V6,
-        record.FLAG_STORE_HOST_V6,
-        record.FLAG_BORN_HOST_V6 | record.FLAG_STORE_HOST_V6,
-    )
-}
-_SYS_FLAG: Final = record.HEAD.field_struct("sys_flag")
-_SYS_FLAG_AT: Final = record.HEAD.offset_of("sys_flag")
 
 
 def decode_record(buffer: Any, at: int, phy_offset: int, size_left: int | None = None) -> Message:
@@ -149,22 +194,28 @@ def decode_record(buffer: Any, at: int, phy_offset: int, size_left: int | None =
     if left < record.MIN_RECORD_SIZE_BYTES:
         raise RecordError("bounds", size_bytes)
     (sys_flag,) = _SYS_FLAG.unpack_from(buffer, at + _SYS_FLAG_AT)
-    fixed = _FIXED[sys_flag & _HOST_MASK]
-    if left < fixed.size:
-        raise RecordError("bounds", size_bytes)
-    parts = fixed.unpack_from(buffer, at)
+    body_at = at + _FIXED[sys_flag & _HOST_MASK].size
     end = at + left
-    body, cursor = _part(buffer, at + fixed.size, parts[-1], size_bytes, end)
-    topic_length, cursor = _length(record.topic_length_layout(magic).struct, buffer, cursor, end, size_bytes)
+    if body_at > end:
+        raise RecordError("bounds", size_bytes)
+    (body_length,) = _BODY_LENGTH.unpack_from(buffer, body_at - _BODY_LENGTH.size)
+    body, cursor = _part(buffer, body_at, body_length, size_bytes, end)
+    topic_length, cursor = _length(_TOPIC_LENGTHS[magic], buffer, cursor, end, size_bytes)
     if topic_length < 0:
         raise RecordError("bounds", size_bytes)
     topic, cursor = _part(buffer, cursor, topic_length, size_bytes, end)
-    properties_length, cursor = _length(record.PROPERTIES_LENGTH.struct, buffer, cursor, end, size_bytes)
+    properties_length, cursor = _length(_PROPERTIES_LENGTH, buffer, cursor, end, size_bytes)
     properties, cursor = _part(buffer, cursor, properties_length, size_bytes, end)
     if cursor - at != size_bytes:
         raise RecordError("mismatch", size_bytes)
-    fields: list[Any] = [phy_offset, *parts[:-1], body, decode_text(topic), properties]  # in the order of Message
-    return Message(*fields)
+    return Message(phy_offset, bytes(buffer[at:body_at]), body, decode_text(topic), properties)
+
+
+_BODY_LENGTH: Final = record.MIDDLE.field_struct("body_length")  # the last field in front of the body
+_PROPERTIES_LENGTH: Final = record.PROPERTIES_LENGTH.struct
+_TOPIC_LENGTHS: Final = {
+    magic: record.topic_length_layout(magic).struct for magic in (record.MAGIC_V1, record.MAGIC_V2)
+}
 
 
 def _prefix(buffer: Any, at: int, left: int) -> tuple[int, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
 
 from store_core.codec.batch import BatchItem, split_inner_batch
@@ -70,6 +69,7 @@ def read_store_timestamp_ms(log: SegmentSequence, phy_offset: int) -> int | None
 _SYS_FLAG: Final = record.HEAD.field_struct("sys_flag")
 _SYS_FLAG_AT: Final = record.HEAD.offset_of("sys_flag")
 _STORE_TIME: Final = record.STORE_TIME.struct
+_LONG: Final = 1 << 63
 
 
 def needs_unwrap(message: Message) -> bool:
@@ -91,14 +91,13 @@ def unwrapped(message: Message) -> Iterator[Message]:
     crc_holds = body_crc_ok(message)
     plain_flags = message.sys_flag & ~(record.FLAG_COMPRESSED | record.FLAG_INNER_BATCH | record.FLAG_NEED_UNWRAP)
     for number, item in enumerate(items):
-        yield replace(
-            message,
+        yield message.with_parts(
+            item.body,
+            item.raw_properties,
             flag=item.flag,
-            body=item.body,
             body_crc=body_crc(item.body) if crc_holds else message.body_crc,
-            raw_properties=item.raw_properties,
             sys_flag=plain_flags,
-            queue_offset=message.queue_offset + number,
+            queue_offset=(message.queue_offset + number + _LONG) % (2 * _LONG) - _LONG,  # wraps as Java's numbers do
         )
 
 

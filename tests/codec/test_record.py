@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,7 +9,6 @@ from hypothesis import strategies as st
 
 from store_core.codec.hosts import host_bytes
 from store_core.codec.record import (
-    Message,
     RecordError,
     body_crc_ok,
     decode_blank,
@@ -49,33 +47,41 @@ def encoded(**changes: object) -> bytes:
 
 def test_worked_record() -> None:
     assert encoded() == WORKED
-    by_hand = Message(
-        phy_offset=4096,
-        size_bytes=112,
-        magic=record.MAGIC_V1,
-        body_crc=907060870,
-        queue_id=3,
-        flag=0,
-        queue_offset=7,
-        own_phy_offset=4096,
-        sys_flag=0,
-        born_timestamp_ms=1700000000000,
-        raw_born_host=bytes.fromhex("0A01020300009C40"),
-        store_timestamp_ms=1700000000123,
-        raw_store_host=bytes.fromhex("0A01020400002A9F"),
-        reconsume_times=0,
-        prepared_transaction_offset=0,
-        body=b"hello",
-        topic="T1",
-        raw_properties=b"x\x01y\x02TAGS\x01TagA\x02",
-    )
-    assert by_hand == MESSAGE
+    told = {
+        "phy_offset": 4096,
+        "size_bytes": 112,
+        "magic": record.MAGIC_V1,
+        "body_crc": 907060870,
+        "queue_id": 3,
+        "flag": 0,
+        "queue_offset": 7,
+        "own_phy_offset": 4096,
+        "sys_flag": 0,
+        "born_timestamp_ms": 1700000000000,
+        "raw_born_host": bytes.fromhex("0A01020300009C40"),
+        "store_timestamp_ms": 1700000000123,
+        "raw_store_host": bytes.fromhex("0A01020400002A9F"),
+        "reconsume_times": 0,
+        "prepared_transaction_offset": 0,
+        "body": b"hello",
+        "topic": "T1",
+        "raw_properties": b"x\x01y\x02TAGS\x01TagA\x02",
+    }
+    assert {name: getattr(MESSAGE, name) for name in told} == told
     assert MESSAGE.offset_msg_id == "0A01020400002A9F0000000000001000"
     assert (MESSAGE.born_host, MESSAGE.store_host) == ("10.1.2.3:40000", "10.1.2.4:10911")
     assert (MESSAGE.tags, MESSAGE.keys, MESSAGE.unique_key) == ("TagA", [], None)
     assert (MESSAGE.transaction, MESSAGE.compression) == ("none", "none")
     assert body_crc_ok(MESSAGE)
     assert property_crc_ok(WORKED) is None
+
+
+def test_another_body_and_other_numbers() -> None:
+    other = MESSAGE.with_parts(b"more", b"a\x01b", flag=-1, queue_offset=-(1 << 63))
+    assert (other.body, other.properties, other.flag, other.queue_offset) == (b"more", {"a": "b"}, -1, -(1 << 63))
+    assert other.with_parts(MESSAGE.body, MESSAGE.raw_properties, flag=0, queue_offset=7) == MESSAGE
+    with pytest.raises(ValueError, match="int"):
+        MESSAGE.with_parts(b"", b"", queue_offset=1 << 63)
 
 
 def test_blank() -> None:
@@ -187,7 +193,7 @@ def test_property_crc_covers_every_byte_in_front_of_it() -> None:
 def test_an_empty_body_has_no_checksum() -> None:
     empty = decode_record(encoded(body=b""), 0, 0)
     assert (empty.body, empty.body_crc) == (b"", 0)
-    assert body_crc_ok(replace(empty, body_crc=5))
+    assert body_crc_ok(empty.with_parts(b"", empty.raw_properties, body_crc=5))
 
 
 HOSTS = st.one_of(st.binary(min_size=8, max_size=8), st.binary(min_size=20, max_size=20))
