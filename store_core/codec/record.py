@@ -181,8 +181,6 @@ def transaction_kind(sys_flag: int) -> Transaction:
     return _TRANSACTIONS[sys_flag & record.TRANSACTION_MASK]
 
 
-
-
 def decode_record(buffer: Any, at: int, phy_offset: int, size_left: int | None = None) -> Message:
     """The record at ``buffer[at]`` (bytes or a memoryview), by the structure check of section 2.5.
 
