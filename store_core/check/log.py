@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final
-
-import numpy as np
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
 
 from store_core.check.report import MOST_FINDINGS_PER_CODE, Findings
 from store_core.findings import Finding
 from store_core.kernel.codes import FrameCode, FrameKind
-from store_core.scan.frames import FrameTable
+from store_core.kernel.file import FrameRow
+
+if TYPE_CHECKING:
+    from store_core.scan.frames import FrameTable
 
 _BY_FRAME_CODE: Final = {
     FrameCode.BAD_CRC: ("L001", "the body does not match its checksum"),
@@ -56,15 +58,23 @@ class LogFindings:
             return
         good = table.messages & (table.code == FrameCode.OK)
         last_good = -1
-        goods = np.flatnonzero(good)
-        for row in np.flatnonzero(~good & (table.kind != FrameKind.BLANK)):
-            before = goods[: np.searchsorted(goods, row)]
+        goods = good.nonzero()[0]
+        for row in (~good & (table.kind != FrameKind.BLANK)).nonzero()[0]:
+            before = goods[: goods.searchsorted(row)]
             if len(before) and before[-1] > last_good:
                 self._good()
                 last_good = int(before[-1])
-            self._row(table, int(row), file)
+            self._row(_frame_row(table, int(row)), file)
         if len(goods) and goods[-1] > last_good:
             self._good()
+
+    def add_rows(self, rows: Iterable[FrameRow], file: str) -> None:
+        """As ``add``, of a walk in runs."""
+        for row in rows:
+            if row.kind == FrameKind.MESSAGE and row.code == FrameCode.OK:
+                self._good()
+            elif row.kind != FrameKind.BLANK:
+                self._row(row, file)
 
     def join(self, following: LogFindings) -> None:
         """Take over the findings of the segment behind."""
@@ -79,21 +89,20 @@ class LogFindings:
         """A stretch of the log without a file."""
         self._held.append((FrameKind.HOLE, FrameCode.OK, phy_offset, size_bytes, ""))
 
-    def _row(self, table: FrameTable, row: int, file: str) -> None:
-        kind, code = int(table.kind[row]), int(table.code[row])
-        at, size = int(table.phy_offset[row]), int(table.size_bytes[row])
+    def _row(self, row: FrameRow, file: str) -> None:
+        kind, code, at, size = row[:4]
         if kind == FrameKind.MESSAGE:
             self._good()
             finding_code, text = _BY_FRAME_CODE[FrameCode(code)]
             self._say(
                 finding_code,
-                text.format(own_phy_offset=int(table.own_phy_offset[row])),
+                text.format(own_phy_offset=row.own_phy_offset),
                 file,
                 at,
                 size,
-                topic=table.topic(row).decode("utf-8", "replace"),
-                queue_id=int(table.queue_id[row]),
-                queue_offset=int(table.queue_offset[row]),
+                topic=row.topic.decode("utf-8", "replace"),
+                queue_id=row.queue_id,
+                queue_offset=row.queue_offset,
             )
         elif kind == FrameKind.HOLE:
             self.hole(at, size)
@@ -163,3 +172,10 @@ class LogFindings:
             queue_id=queue_id,
             queue_offset=queue_offset,
         )
+
+
+def _frame_row(table: FrameTable, row: int) -> FrameRow:
+    columns = table.kind, table.code, table.phy_offset, table.size_bytes
+    queues = table.own_phy_offset, table.queue_id, table.queue_offset
+    topic = table.topic(row) if table.kind[row] == FrameKind.MESSAGE else b""
+    return FrameRow._make([*(int(column[row]) for column in (*columns, *queues)), topic])

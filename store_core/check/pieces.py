@@ -6,19 +6,18 @@ import random
 from collections.abc import Iterator
 from typing import Final
 
-import numpy as np
-
 from store_core.errors import UsageError
-from store_core.kernel.codes import FrameKind
+from store_core.kernel.codes import FrameKind, ScanFlag
 from store_core.layout import record
-from store_core.scan.frames import FrameTable
-from store_core.scan.log import Piece, ScanOptions, nominal_end, scan_segment, select
+from store_core.scan.pieces import Piece, nominal_end
+from store_core.scan.runs import RunOptions, Runs, scan_runs
 from store_core.storage.sequence import Segment
 from store_core.storage.store import Store
 
 _SAMPLE_SIZE_BYTES: Final = 16 << 20  # much longer than a record, so that few windows begin in one for long
 _LEAST_SAMPLE_SIZE_BYTES: Final = 64 << 10
 _LEAST_SAMPLES: Final = 64  # of a log, were all of them taken
+_FRAMES: Final = (FrameKind.MESSAGE, FrameKind.BLANK)
 # A piece that begins inside a record cannot tell the record's rest from damage.
 _LONGEST_REST_BYTES: Final = record.DEFAULT_MAX_MESSAGE_SIZE_BYTES + record.RECORD_OVERHEAD_LIMIT_BYTES
 
@@ -56,9 +55,9 @@ def log_range(store: Store, from_phy_offset: int | None, to_phy_offset: int | No
 def _first_frame(store: Store, segment: Segment, phy_offset: int) -> tuple[int, bool]:
     """Where the first frame at or behind an offset starts, and whether that is where another one ends."""
     end, chained = phy_offset, False
-    for table in scan_segment(store, segment, ScanOptions(check_crc=False, properties=False), None, phy_offset):
-        if len(table):
-            end, chained = table.end_phy_offset, table.kind[-1] in (FrameKind.MESSAGE, FrameKind.BLANK)
+    in_front = Piece(segment, segment.phy_offset, phy_offset, True)
+    for runs in scan_runs(store, in_front, RunOptions(flags=ScanFlag(0))):
+        end, chained = runs.end_phy_offset, runs.rows[-1].kind in _FRAMES
     return (max(end, phy_offset), True) if chained else (phy_offset, False)
 
 
@@ -87,24 +86,23 @@ def random_pieces(store: Store, share: float, seed: int | None = None) -> list[P
     return pieces
 
 
-def without_rest(piece: Piece, tables: Iterator[FrameTable]) -> Iterator[FrameTable]:
-    """The tables of a piece without what is in front of its first frame, where that may be the rest of a record."""
-    held: list[FrameTable] = []
-    for table in tables:
-        frames = np.flatnonzero((table.kind == FrameKind.MESSAGE) | (table.kind == FrameKind.BLANK))
-        if not len(frames):
-            held.append(table)
+def without_rest(piece: Piece, parts: Iterator[Runs]) -> Iterator[Runs]:
+    """The rows of a piece without what is in front of its first frame, where that may be the rest of a record."""
+    held: list[Runs] = []
+    for runs in parts:
+        first = next((number for number, row in enumerate(runs.rows) if row.kind in _FRAMES), None)
+        if first is None:
+            held.append(runs)
             continue
-        first = int(frames[0])
-        if int(table.phy_offset[first]) - piece.from_phy_offset > _LONGEST_REST_BYTES:
+        if runs.rows[first].phy_offset - piece.from_phy_offset > _LONGEST_REST_BYTES:
             yield from held
         elif first:
-            table = select(table, np.arange(len(table)) >= first)
-        yield table
-        yield from tables
+            runs = Runs(runs.rows[first:], runs.message_count)
+        yield runs
+        yield from parts
         return
     if held and (
         held[-1].end_phy_offset - piece.from_phy_offset > _LONGEST_REST_BYTES
-        or all((table.kind == FrameKind.ZEROS).all() for table in held)
+        or all(row.kind == FrameKind.ZEROS for runs in held for row in runs.rows)
     ):
         yield from held

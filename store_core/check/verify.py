@@ -6,20 +6,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Final
-
-import numpy as np
 
 from store_core.check.log import LogFindings
 from store_core.check.pieces import whole_log, without_rest
 from store_core.findings import Finding, finding
 from store_core.kernel.codes import FrameCode
-from store_core.scan.frames import FrameTable
-from store_core.scan.log import Piece, ScanOptions, map_pieces, nominal_end
+from store_core.scan.pieces import Piece, nominal_end
+from store_core.scan.runs import Runs, map_runs
 from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.store import Store
 
-_WINDOW_SIZE_BYTES: Final = 8 << 20  # runs leave nothing beside the window in the processor's cache
 _BAD_CODES = (FrameCode.BAD_CRC, FrameCode.BAD_PROPERTY_CRC)
 
 
@@ -74,17 +70,16 @@ def verify_log(
     """Walk the log, or only ``pieces`` of it, and check every body and property checksum, going on behind damage.
 
     ``jobs`` pieces side by side; memory grows with ``jobs``, not with the store. ``live`` says that a broker may be
-    writing, so that a torn tail is not a finding. After ``max_seconds`` the walk stops at the next window; what it has not
-    seen is ``left``, and each call sees one window at least. ``on_progress`` is told the bytes walked so far. Raises
+    writing, so that a torn tail is not a finding. After ``max_seconds`` the walk stops a moment later; what it has not seen is
+    ``left``, and each call sees something. ``on_progress`` is told the bytes walked so far. Raises
     FailedError where a segment cannot be read.
     """
     pieces = whole_log(store) if pieces is None else pieces
     verifier = _Verifier(store, pieces, max_seconds, on_progress)
-    options = ScanOptions(properties=False, check_property_crc=True, runs=True, window_size_bytes=_WINDOW_SIZE_BYTES)
     reports: dict[int, SegmentReport] = {}
     findings = LogFindings()
     left: list[Piece] = []
-    for piece, seen in map_pieces(store, pieces, verifier.look, options, jobs=jobs):
+    for piece, seen in map_runs(store, pieces, verifier.look, jobs=jobs):
         if piece.from_phy_offset == piece.segment.phy_offset and (gap := _gap_before(store.log, piece.segment)):
             findings.hole(piece.segment.phy_offset - gap, gap)
         if seen.left is not None:
@@ -140,7 +135,7 @@ class _Verifier:
         self._walked = 0
         self._lock = Lock()
 
-    def look(self, piece: Piece, tables: Iterator[FrameTable]) -> _Seen:
+    def look(self, piece: Piece, parts: Iterator[Runs]) -> _Seen:
         if piece is not self._first and self._is_late:
             return _Seen(left=piece)
         seen = _Seen(LogFindings())
@@ -148,15 +143,14 @@ class _Verifier:
         file = self._store.relative(piece.segment.path)
         begins_with_frame = piece.chained or piece.from_phy_offset == piece.segment.phy_offset
         at = first = piece.from_phy_offset
-        for number, table in enumerate(tables if begins_with_frame else without_rest(piece, tables)):
+        for number, runs in enumerate(parts if begins_with_frame else without_rest(piece, parts)):
             if number == 0:
-                at = first = int(table.phy_offset[0])
-            seen.records += table.message_count
-            if table.code.any():
-                seen.bad += int(np.count_nonzero(table.messages & np.isin(table.code, _BAD_CODES)))
-            seen.found.add(table, file)
-            self._tell_progress(table.end_phy_offset - at)
-            at = table.end_phy_offset
+                at = first = runs.phy_offset
+            seen.records += runs.message_count
+            seen.bad += sum(row.code in _BAD_CODES for row in runs.rows)
+            seen.found.add_rows(runs.rows, file)
+            self._tell_progress(runs.end_phy_offset - at)
+            at = runs.end_phy_offset
             if self._is_late and at < piece.to_phy_offset:
                 # What may be damage or the tail is looked at again, with what follows it.
                 held_from = seen.found.put_back()

@@ -1,9 +1,28 @@
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 LAYOUT: Final[dict[str, int | bytes | dict[bytes, int]]]
+
+class FileWalk:
+    def __init__(
+        self,
+        path: Path,
+        open_flags: int,
+        noatime: int,
+        phy_offset: int,
+        readable_end: int,
+        segment_end: int,
+        block_bytes: int,
+        reads_ahead: bool,
+        /,
+    ) -> None: ...
+    def walk(
+        self, at: int, to: int, state: int, flags: int, seconds: float, /
+    ) -> tuple[list[tuple[Any, ...]], int, int, int, bool, tuple[int, int, int] | None]: ...
+    def close(self) -> None: ...
 
 def scan_window(
     window: npt.NDArray[np.uint8],

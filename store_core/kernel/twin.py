@@ -72,7 +72,7 @@ def scan_window(
     left = segment_end_phy_offset - window_phy_offset
     if at < 0 or window_phy_offset < 0 or left < 0 or state not in list(ScanState):
         raise ValueError("the window's position, the index in it or the state makes no sense")
-    walk = _Walk(bytes(memoryview(window)[:left]), window_phy_offset, segment_end_phy_offset, ScanFlag(flags))
+    walk = Walk(bytes(memoryview(window)[:left]), window_phy_offset, segment_end_phy_offset, ScanFlag(flags))
     return walk.run(at, ScanState(state))
 
 
@@ -84,13 +84,13 @@ def cut_records(window: Any, at: Any, phy_offset: Any, size_bytes: Any, flags: i
     ScanFlag that say what to look at in a record. Raises ValueError when the columns differ in length.
     """
     data = bytes(window)
-    walk = _Walk(data, 0, len(data), ScanFlag(flags))
+    walk = Walk(data, 0, len(data), ScanFlag(flags))
     for index, offset, size in zip(at, phy_offset, size_bytes, strict=True):
         walk.record_at(int(index), int(offset), int(size))
-    return walk.columns(_Stop(0, ScanState.CHAINED), continues=False)
+    return walk.columns(Stop(0, ScanState.CHAINED), continues=False)
 
 
-class _Stop(NamedTuple):
+class Stop(NamedTuple):
     """Where the walk has come to. With ``need_bytes`` it can not go on in this window."""
 
     at: int
@@ -98,11 +98,15 @@ class _Stop(NamedTuple):
     need_bytes: int = 0
 
 
-class _Walk:
+class Walk:
     """One pass over one window."""
 
-    def __init__(self, data: bytes, phy_offset: int, segment_end: int, flags: ScanFlag) -> None:
+    def __init__(
+        self, data: bytes, phy_offset: int, segment_end: int, flags: ScanFlag, to_phy_offset: int | None = None
+    ) -> None:
         self.data = data
+        # No rows begin at this index or behind it.
+        self.end = len(data) if to_phy_offset is None else min(len(data), max(to_phy_offset - phy_offset, 0))
         self.phy_offset = phy_offset
         self.segment_end = segment_end
         self.check_crc = bool(flags & ScanFlag.CHECK_CRC)
@@ -120,21 +124,24 @@ class _Walk:
         self.message_count = 0
         self.run_row: int | None = None  # number of the last row that is a run of messages
 
-    def run(self, at: int, state: ScanState) -> WindowColumns:
-        stop, entered_at = _Stop(at, state), at
-        while stop.at < len(self.data) and not stop.need_bytes:
+    def stop(self, at: int, state: ScanState) -> Stop:
+        """Walk; where that ended."""
+        stop = Stop(at, state)
+        while stop.at < self.end and not stop.need_bytes:
             if stop.state is ScanState.CHAINED:
                 stop = self._frame(stop.at)
             else:
                 stop = self._region(stop.at, stop.state, FrameCode.RESIDUE)
-        first = Row(*self.rows[0]) if self.rows else None
-        continues = bool(
-            first and first.kind == _CONTINUED.get(state) and first.phy_offset == self.phy_offset + entered_at
-        )
         at_segment_end = self.phy_offset + stop.at == self.segment_end
-        return self.columns(stop._replace(state=ScanState.CHAINED) if at_segment_end else stop, continues=continues)
+        return stop._replace(state=ScanState.CHAINED) if at_segment_end else stop
 
-    def columns(self, stop: _Stop, *, continues: bool) -> WindowColumns:
+    def run(self, at: int, state: ScanState) -> WindowColumns:
+        stop = self.stop(at, state)
+        first = Row(*self.rows[0]) if self.rows else None
+        continues = bool(first and first.kind == _CONTINUED.get(state) and first.phy_offset == self.phy_offset + at)
+        return self.columns(stop, continues=continues)
+
+    def columns(self, stop: Stop, *, continues: bool) -> WindowColumns:
         """What a call returns."""
         return WindowColumns(
             **frame_columns(self.rows),
@@ -149,7 +156,7 @@ class _Walk:
 
     # -- where a frame should start ------------------------------------------------------------------------------
 
-    def _frame(self, at: int) -> _Stop:
+    def _frame(self, at: int) -> Stop:
         """The frame that should start at ``at``, or the region without frames that does."""
         left = self._left(at)
         if left < _PREFIX.size:
@@ -161,36 +168,38 @@ class _Walk:
                 return self._message(at, found)
             return self._region(at, ScanState.CHAINED, FrameCode.RECORD_IMPLAUSIBLE)
         if isinstance(found, Shortage):
-            return _Stop(at, ScanState.CHAINED, found.need_bytes)
+            return Stop(at, ScanState.CHAINED, found.need_bytes)
         if self._magic(at) == record.MAGIC_BLANK:
             if self._is_exact_blank(at):
                 return self._blank(at)
             return self._region(at, ScanState.CHAINED, FrameCode.BLANK_SIZE)
         return self._region(at, ScanState.CHAINED, found)
 
-    def _segment_tail(self, at: int, left: int) -> _Stop:
+    def _segment_tail(self, at: int, left: int) -> Stop:
         """The last bytes of a segment, too few for any frame."""
         tail = self.data[at:]
         if len(tail) < left:
-            return _Stop(at, ScanState.CHAINED, left)
+            return Stop(at, ScanState.CHAINED, left)
         if any(tail):
             self._add(FrameKind.DAMAGE, FrameCode.SIZE, at, at + left)
         else:
             self._add(FrameKind.ZEROS, FrameCode.OK, at, at + left)
-        return _Stop(at + left, ScanState.CHAINED)
+        return Stop(at + left, ScanState.CHAINED)
 
-    def _blank(self, at: int) -> _Stop:
+    def _blank(self, at: int) -> Stop:
         end = at + self._left(at)
         self._add(FrameKind.BLANK, FrameCode.OK, at, end)
-        return _Stop(end, ScanState.CHAINED)
+        return Stop(end, ScanState.CHAINED)
 
-    def _message(self, at: int, head: RecordHead) -> _Stop:
+    def _message(self, at: int, head: RecordHead) -> Stop:
+        if at >= self.end:  # only where a region was searched that begins in front of it
+            return Stop(at + head.size_bytes, ScanState.CHAINED)
         self.message_count += 1
         code = self._message_code(at, head)
         if self.in_runs and code == _OK:
             return self._in_run(at, at + head.size_bytes)
         self._add_record(head, self.phy_offset + at, code)
-        return _Stop(at + head.size_bytes, ScanState.CHAINED)
+        return Stop(at + head.size_bytes, ScanState.CHAINED)
 
     def record_at(self, at: int, phy_offset: int, size_bytes: int) -> None:
         """The row of the record of a known place and size."""
@@ -212,7 +221,7 @@ class _Walk:
         derived = self._derived(topic, head) if self.parse_properties and head.properties_length else (0, 0, 0)
         self.rows.append((_MESSAGE, code, phy_offset, *head, topic_id, *derived))
 
-    def _in_run(self, at: int, end: int) -> _Stop:
+    def _in_run(self, at: int, end: int) -> Stop:
         """A good message that is told of in one row with its good neighbours."""
         if self.run_row is not None and self.run_row == len(self.rows) - 1:
             last = Row(*self.rows[-1])
@@ -220,7 +229,7 @@ class _Walk:
         else:
             self.run_row = len(self.rows)
             self.rows.append(Row(_MESSAGE, _OK, self.phy_offset + at, end - at))
-        return _Stop(end, ScanState.CHAINED)
+        return Stop(end, ScanState.CHAINED)
 
     def _message_code(self, at: int, head: RecordHead) -> int:
         if self.check_crc and not body_crc_holds(self.data, head):
@@ -247,7 +256,7 @@ class _Walk:
 
     # -- regions without frames ----------------------------------------------------------------------------------
 
-    def _region(self, at: int, state: ScanState, code: FrameCode) -> _Stop:
+    def _region(self, at: int, state: ScanState, code: FrameCode) -> Stop:
         """From ``at``, where no frame starts, to the next frame or as far as this window tells.
 
         ``state`` says what ends at ``at``. With CHAINED a frame should have started there, and ``code`` says why none did.
@@ -257,7 +266,7 @@ class _Walk:
             head = self._next_head(search_from)
             if head is None:
                 at, state = self._fill(at, self.limit, state, code, is_settled=self.reaches_end)
-                return _Stop(at, state, 0 if self.reaches_end else min(RESYNC_BYTES, self._left(at)))
+                return Stop(at, state, 0 if self.reaches_end else min(RESYNC_BYTES, self._left(at)))
             at, state = self._fill(at, head, state, code, is_settled=True)
             stop = self._try_head(head, state)
             if stop is not None:
@@ -277,7 +286,7 @@ class _Walk:
                 return at
         return None
 
-    def _try_head(self, at: int, state: ScanState) -> _Stop | None:
+    def _try_head(self, at: int, state: ScanState) -> Stop | None:
         """The frame behind a plausible head; None if it is none. Unlike chained records these must prove themselves.
 
         A record in its own place proves itself by its checksum or by a frame right behind it, a stale one by its checksum.
@@ -286,7 +295,7 @@ class _Walk:
             return self._blank(at)
         found = check_record(self.data, at, self._left(at))
         if isinstance(found, Shortage):
-            return _Stop(at, state, found.need_bytes)
+            return Stop(at, state, found.need_bytes)
         if not isinstance(found, RecordHead):
             return None
         is_own = found.own_phy_offset == self.phy_offset + at
@@ -294,12 +303,12 @@ class _Walk:
             if is_own:
                 return self._message(at, found)
             self._add(FrameKind.STALE, FrameCode.OK, at, at + found.size_bytes)
-            return _Stop(at + found.size_bytes, ScanState.IN_STALE)
+            return Stop(at + found.size_bytes, ScanState.IN_STALE)
         if not is_own:
             return None
         behind = self._is_frame_behind(at, found.size_bytes)
         if isinstance(behind, Shortage):
-            return _Stop(at, state, behind.need_bytes)
+            return Stop(at, state, behind.need_bytes)
         return self._message(at, found) if behind else None
 
     def _is_frame_behind(self, at: int, size_bytes: int) -> bool | Shortage:
@@ -378,6 +387,8 @@ class _Walk:
 
     def _add(self, kind: FrameKind, code: FrameCode, at: int, end: int) -> None:
         """A row that is no message; goes into the last row if that is of the same kind and ends here."""
+        if at >= self.end:
+            return
         start = self.phy_offset + at
         if self.rows and kind is not FrameKind.BLANK:
             last = Row(*self.rows[-1])

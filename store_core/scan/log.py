@@ -6,8 +6,7 @@ which segments are walked together, nor on where windows are cut.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, TypeVar
@@ -16,12 +15,15 @@ import numpy as np
 
 from store_core.kernel import scan_window
 from store_core.kernel.codes import FrameCode, FrameKind, PropertyFlag, ScanFlag, ScanState
-from store_core.layout.record import MAX_RECORD_SIZE_BYTES, MIN_BLANK_SIZE_BYTES
+from store_core.layout.record import MAX_RECORD_SIZE_BYTES
 from store_core.scan.frames import ROW_COLUMNS, FrameTable
+from store_core.scan.pieces import Piece as Piece
+from store_core.scan.pieces import missing_end, skip_hole
+from store_core.scan.pieces import nominal_end as nominal_end
 from store_core.scan.tail import stale_from
 from store_core.scan.windows import Windows, windows_over
 from store_core.storage.remote_path import is_remote
-from store_core.storage.sequence import Segment, SegmentSequence
+from store_core.storage.sequence import Segment
 from store_core.storage.store import Store
 
 WINDOW_SIZE_BYTES: Final = 4 << 20  # two of them stay in the processor's cache while one is read and one is walked
@@ -113,51 +115,6 @@ def _tables(
     return scan_segment(store, segment, options, from_phy_offset, to_phy_offset)
 
 
-class Piece(NamedTuple):
-    """A part of a segment: the frames whose first byte lies in [from, to).
-
-    ``chained`` says that a frame ends at ``from_phy_offset``; at the segment's start it does anyway.
-    """
-
-    segment: Segment
-    from_phy_offset: int
-    to_phy_offset: int
-    chained: bool = False
-
-
-def map_pieces(
-    store: Store,
-    pieces: Sequence[Piece],
-    work: Callable[[Piece, Iterator[FrameTable]], Result],
-    options: ScanOptions,
-    *,
-    jobs: int = 1,
-) -> Iterator[tuple[Piece, Result]]:
-    """``work`` over the tables of each piece, ``jobs`` pieces side by side; results in the order of the pieces.
-
-    The kernel gives up the interpreter lock, so threads do. ``work`` must not touch what another piece's touches.
-    """
-    segments = store.log.segments
-
-    def tables(of: Store, piece: Piece, how: ScanOptions) -> Iterator[FrameTable]:
-        segment, start, stop, chained = piece
-        to_phy_offset = None if stop >= nominal_end(of.log, segment) else stop
-        return scan_segment(of, segment, how, start, to_phy_offset, chained=chained)
-
-    def one(piece: Piece) -> Result:
-        with Store(store.settings) as own:  # descriptors are not shared between threads
-            own.__dict__["log"] = SegmentSequence([], own.cache, store.log.file_size_bytes, listed=(list(segments), []))
-            return work(piece, tables(own, piece, side_by_side))
-
-    side_by_side = replace(options, read_ahead=False)  # one thread reads while another walks as it is
-    if jobs <= 1:
-        for piece in pieces:
-            yield piece, work(piece, tables(store, piece, options))
-        return
-    with ThreadPoolExecutor(jobs) as pool:
-        yield from zip(pieces, pool.map(one, pieces), strict=True)
-
-
 def scan_segment(
     store: Store,
     segment: Segment,
@@ -185,7 +142,8 @@ def scan_segment(
     with opened as over:
         at = yield from _walk(store, segment, options, over, _Walk(at, state, stop, end, usual), to_phy_offset)
     if at < stop:
-        yield from _missing_end(segment, at, stop)
+        for kind, code, start, size in missing_end(segment, at, stop):
+            yield range_table(_Open(kind, code, start, size))
 
 
 class _Walk(NamedTuple):
@@ -236,7 +194,7 @@ def _windowed(
     all_flags = options.flags
     while at < stop:
         if state == ScanState.IN_ZEROS or (first and state == ScanState.CHAINED):
-            skipped = _skip_hole(store.log, segment, at)
+            skipped = skip_hole(store.log, segment, at)
             if skipped > at:
                 open_range, closed = _extend(open_range, at, skipped)
                 if closed is not None:
@@ -269,32 +227,8 @@ def _windowed(
     return at
 
 
-def nominal_end(log: SegmentSequence, segment: Segment) -> int:
-    """Where a segment ends by the sequence's file size, whatever its length; never behind the next segment's start."""
-    end = segment.phy_offset + (log.file_size_bytes or segment.size_bytes)
-    following = log.following(segment)
-    return min(end, following.phy_offset) if following is not None else end
-
-
-def _missing_end(segment: Segment, at: int, stop: int) -> Iterator[FrameTable]:
-    """What the last bytes of a short file hold, and what it lacks."""
-    if at < min(segment.end_phy_offset, stop):
-        yield range_table(_Open(FrameKind.DAMAGE, FrameCode.SIZE, at, min(segment.end_phy_offset, stop) - at))
-    if segment.end_phy_offset < stop:
-        at = max(at, segment.end_phy_offset)
-        yield hole_table(at, stop - at)
-
-
 def _overlaps(start: int, end: int, from_: int | None, to: int | None) -> bool:
     return (from_ is None or end > from_) and (to is None or start < to)
-
-
-def _skip_hole(log: SegmentSequence, segment: Segment, at: int) -> int:
-    """Where the sparse hole at ``at`` ends; ``at`` if it is in none."""
-    data = log.next_data(at)
-    end = segment.end_phy_offset if data is None else data
-    # Less than a frame's prefix is left to the kernel, which knows what the end of a segment may hold.
-    return end if end - at >= MIN_BLANK_SIZE_BYTES else at
 
 
 def _extend(open_range: _Open | None, at: int, end: int) -> tuple[_Open, _Open | None]:

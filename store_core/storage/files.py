@@ -147,6 +147,10 @@ class FileCache:
         except OSError as error:
             return None if error.errno == errno.ENXIO else at
 
+    def is_plain(self, path: Path) -> bool:
+        """Whether reads give what the local file holds; not of views, which say for themselves."""
+        return type(self) is FileCache
+
     def apart(self) -> FileCache:
         """One that shows the same bytes and shares no descriptor."""
         return FileCache(self._capacity)

@@ -76,6 +76,9 @@ class OverlayCache(FileCache):
     def apart(self) -> OverlayCache:
         return OverlayCache({path: [p.apart() for p in found] for path, found in self._patches.items()}, self._sizes)
 
+    def is_plain(self, path: Path) -> bool:
+        return path not in self._sizes
+
     def read(self, path: Path, at: int, size_bytes: int) -> bytes:
         if path not in self._sizes:
             return super().read(path, at, size_bytes)

@@ -129,6 +129,10 @@ class SegmentSequence:
         listed = (list(self.segments), list[Stray]())
         return SegmentSequence([], self._cache.apart(), self.file_size_bytes or None, listed=listed)
 
+    def is_plain(self, segment: Segment) -> bool:
+        """Whether a segment is a local file that holds just what reads give, so that others may read it by itself."""
+        return self._cache.is_plain(segment.path)
+
     def _list(self) -> tuple[list[Segment], list[Stray]]:
         segments: list[Segment] = []
         strays: list[Stray] = []

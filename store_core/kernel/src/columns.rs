@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use numpy::IntoPyArray;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::{PyBytes, PyDict, PyList};
 
 use crate::layout::*;
 use crate::properties;
@@ -250,6 +250,21 @@ impl Columns {
     /// Whether the first row has this kind and starts here.
     pub fn begins_with(&self, kind: u8, phy_offset: i64) -> bool {
         self.first.is_some_and(|first| first.kind == kind && first.phy_offset == phy_offset)
+    }
+
+    /// Rows as Python tuples: kind, code, phy_offset, size_bytes, own_phy_offset, queue_id, queue_offset, topic.
+    pub fn into_rows<'py>(self, py: Python<'py>) -> PyResult<(Bound<'py, PyList>, usize)> {
+        let frames = &self.frames;
+        let topics: Vec<_> = self.topics.all.iter().map(|topic| PyBytes::new(py, &topic.name)).collect();
+        let (rows, none) = (PyList::empty(py), PyBytes::new(py, b""));
+        let place = frames.phy_offset.iter().zip(&frames.size_bytes);
+        let queue = frames.queue_id.iter().zip(&frames.queue_offset);
+        let what = frames.kind.iter().zip(&frames.code).zip(&frames.topic_id);
+        for (((((kind, code), topic), place), queue), own) in what.zip(place).zip(queue).zip(&frames.own_phy_offset) {
+            let topic = usize::try_from(*topic).ok().and_then(|id| topics.get(id)).unwrap_or(&none);
+            rows.append((*kind, *code, *place.0, *place.1, *own, *queue.0, *queue.1, topic))?;
+        }
+        Ok((rows, self.message_count))
     }
 
     pub fn into_dict<'py>(self, py: Python<'py>, stop: Stop, continues: bool) -> PyResult<Bound<'py, PyDict>> {

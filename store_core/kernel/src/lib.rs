@@ -6,8 +6,10 @@
 #![forbid(unsafe_code)]
 
 mod arrow;
+mod blocks;
 mod columns;
 mod derive;
+mod file;
 mod hosts;
 mod layout;
 mod pairs;
@@ -81,6 +83,7 @@ fn cut_records<'py>(
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("LAYOUT", layout::dict(module.py())?)?;
+    module.add_class::<file::FileWalk>()?;
     module.add_function(wrap_pyfunction!(arrow::arrow_columns, module)?)?;
     module.add_function(wrap_pyfunction!(cut_records, module)?)?;
     module.add_function(wrap_pyfunction!(derive::chain_entries, module)?)?;

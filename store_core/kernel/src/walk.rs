@@ -17,9 +17,26 @@ pub struct Window<'a> {
 
 /// The rows, where the walk stopped, and whether the first row goes on with the previous window's last.
 pub fn scan(window: Window<'_>, at: usize, state: u8) -> (Columns, Stop, bool) {
-    let mut walk = Walk::new(window, at);
+    let columns = Columns::for_window(window.data.len().saturating_sub(at), window.flags & RUNS != 0);
+    let start = window.phy_offset.saturating_add(as_i64(at));
+    let (columns, stop) = scan_on(columns, window, at, state, i64::MAX);
+    let continued = match state {
+        IN_DAMAGE | IN_BAD_BLANK => Some(DAMAGE),
+        IN_ZEROS => Some(ZEROS),
+        IN_STALE => Some(STALE),
+        _ => None,
+    };
+    let continues = continued.is_some_and(|kind| columns.begins_with(kind, start));
+    (columns, stop, continues)
+}
+
+/// The rows of this window behind those of the windows in front of it, and where the walk stopped.
+///
+/// There are no rows of what begins at `to` of the log or behind it.
+pub fn scan_on(columns: Columns, window: Window<'_>, at: usize, state: u8, to: i64) -> (Columns, Stop) {
+    let mut walk = Walk::new(columns, window, to);
     let mut stop = Stop::at(at, state);
-    while stop.at < walk.data.len() && stop.need_bytes == 0 {
+    while stop.at < walk.end && stop.need_bytes == 0 {
         stop = match stop.state {
             CHAINED => walk.frame(stop.at),
             state => walk.region(stop.at, state, RESIDUE),
@@ -28,15 +45,7 @@ pub fn scan(window: Window<'_>, at: usize, state: u8) -> (Columns, Stop, bool) {
     if walk.left(stop.at) == 0 {
         stop.state = CHAINED;
     }
-    let continued = match state {
-        IN_DAMAGE | IN_BAD_BLANK => Some(DAMAGE),
-        IN_ZEROS => Some(ZEROS),
-        IN_STALE => Some(STALE),
-        _ => None,
-    };
-    let start = walk.phy_offset_of(at);
-    let continues = continued.is_some_and(|kind| walk.columns.begins_with(kind, start));
-    (walk.columns, stop, continues)
+    (walk.columns, stop)
 }
 
 struct Walk<'a> {
@@ -45,6 +54,8 @@ struct Walk<'a> {
     segment_end: i64,
     flags: u32,
     reaches_end: bool,
+    /// No rows begin at this index or behind it.
+    end: usize,
     /// From this index on the window may cut off a head.
     limit: usize,
     columns: Columns,
@@ -53,7 +64,7 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(window: Window<'a>, at: usize) -> Self {
+    fn new(columns: Columns, window: Window<'a>, to: i64) -> Self {
         let Window { data, phy_offset, segment_end, flags } = window;
         let reaches_end = segment_end - phy_offset == as_i64(data.len());
         Self {
@@ -62,8 +73,9 @@ impl<'a> Walk<'a> {
             segment_end,
             flags,
             reaches_end,
+            end: data.len().min(as_usize(to.saturating_sub(phy_offset))),
             limit: if reaches_end { data.len() } else { (data.len() + 1).saturating_sub(LONGEST_HEAD) },
-            columns: Columns::for_window(data.len().saturating_sub(at), flags & RUNS != 0),
+            columns,
             magics: Magics::new(),
             checksums: Checksums::default(),
         }
@@ -121,6 +133,9 @@ impl<'a> Walk<'a> {
         let end = at + head.size;
         let phy_offset = self.phy_offset_of(at);
         let bytes = self.data.get(at..end).unwrap_or(&[]);
+        if at >= self.end {
+            return Stop::at(end, CHAINED); // only where a region was searched that begins in front of it
+        }
         let code = self.message_code(bytes, head, phy_offset);
         if code == OK && self.flags & RUNS != 0 {
             self.columns.add_to_run(phy_offset, as_i64(head.size));
@@ -302,6 +317,9 @@ impl<'a> Walk<'a> {
     }
 
     fn add(&mut self, kind: u8, code: u8, at: usize, end: usize) {
+        if at >= self.end {
+            return;
+        }
         self.columns.add_other(kind, code, self.phy_offset_of(at), as_i64(end) - as_i64(at));
     }
 }

@@ -1,0 +1,110 @@
+"""The walk over a segment's file, written to be read: what the compiled kernel's walk over a file does.
+
+Windows of a block each, longer where a record is; the rows of a window go on with those of the one in front.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from store_core.kernel.codes import FrameCode, FrameKind, ScanFlag, ScanState
+from store_core.kernel.columns import Row
+from store_core.kernel.file import Failure, Told
+from store_core.kernel.twin import Stop, Walk
+from store_core.layout.record import MAX_RECORD_SIZE_BYTES
+from store_core.storage.files import open_read_only
+
+_MOST_ROWS = 4096  # where rows are that many, they are handed over
+_JOINED = (FrameKind.DAMAGE, FrameKind.ZEROS, FrameKind.STALE)
+
+
+class FileWalk:
+    """See ``store_core.kernel.file``."""
+
+    def __init__(self, path: Path, phy_offset: int, readable_end: int, segment_end: int, block_bytes: int) -> None:
+        if not 0 <= phy_offset <= min(readable_end, segment_end) or block_bytes <= 0:
+            raise ValueError("the file's place in the log or its end makes no sense")
+        self._start = phy_offset
+        self._readable_end = min(readable_end, segment_end)
+        self._segment_end = segment_end
+        self._block_bytes = block_bytes
+        self._descriptor: int | None = open_read_only(path)
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+        self._descriptor = None
+
+    def walk(self, at: int, to: int, state: int, flags: int, seconds: float, /) -> Told:
+        if not self._start <= at <= self._segment_end or state not in list(ScanState) or self._descriptor is None:
+            raise ValueError("the position in the file or the state makes no sense")
+        to = min(to, self._segment_end)
+        late = time.monotonic() + seconds
+        rows: list[tuple[int | bytes, ...]] = []
+        message_count = 0
+        need_bytes = 0
+        failure: Failure | None = None
+        is_over = at >= to
+        while not is_over:
+            wanted = max(self._block_bytes, need_bytes)
+            window, failure = self._read(at, wanted)
+            stop, count = self._walk_window(window, at, to, ScanState(state), ScanFlag(flags), rows)
+            is_over = not stop.at and (
+                len(window) < wanted or wanted >= min(MAX_RECORD_SIZE_BYTES, self._segment_end - at)
+            )
+            need_bytes = max(stop.need_bytes, 0 if stop.at else 2 * wanted)
+            need_bytes = min(need_bytes, MAX_RECORD_SIZE_BYTES, self._segment_end - at - stop.at)
+            is_last = at + len(window) >= self._readable_end or len(window) < wanted
+            zeros_begin = stop.state is ScanState.IN_ZEROS and state != ScanState.IN_ZEROS and not is_last
+            at, state, message_count = at + stop.at, stop.state, message_count + count
+            is_enough = len(rows) >= _MOST_ROWS or time.monotonic() >= late or zeros_begin
+            if failure is not None or at >= to or (is_enough and stop.at):
+                break
+        return rows, message_count, at, int(state), is_over, failure
+
+    def _read(self, phy_offset: int, size_bytes: int) -> tuple[bytes, Failure | None]:
+        """Bytes of the log, fewer where the file ends or cannot be read."""
+        assert self._descriptor is not None
+        at, data = phy_offset - self._start, b""
+        size_bytes = max(min(size_bytes, self._readable_end - phy_offset), 0)
+        while len(data) < size_bytes:
+            try:
+                part = os.pread(self._descriptor, size_bytes - len(data), at + len(data))
+            except OSError as error:
+                return data, (error.errno or 0, at + len(data), size_bytes - len(data))
+            if not part:
+                break
+            data += part
+        return data, None
+
+    def _walk_window(
+        self,
+        window: bytes,
+        phy_offset: int,
+        to: int,
+        state: ScanState,
+        flags: ScanFlag,
+        rows: list[tuple[int | bytes, ...]],
+    ) -> tuple[Stop, int]:
+        """Where the walk over a window stops, and how many messages are in it. Its rows go to ``rows``."""
+        walk = Walk(window, phy_offset, self._segment_end, flags | ScanFlag.RUNS | ScanFlag.NO_PROPERTIES, to)
+        stop = walk.stop(0, state)
+        topics = list(walk.topic_ids)
+        for values in walk.rows:
+            row = Row(*values)
+            topic = topics[row.topic_id] if row.topic_id >= 0 else b""
+            queue = row.own_phy_offset, row.queue_id, row.queue_offset
+            last = rows[-1] if rows else None
+            if last is not None and _goes_on(last, row):
+                rows[-1] = (*last[:3], last[3] + row.size_bytes, *last[4:])  # type: ignore[operator]
+            else:
+                rows.append((row.kind, row.code, row.phy_offset, row.size_bytes, *queue, topic))
+        return stop, walk.message_count
+
+
+def _goes_on(last: tuple[int | bytes, ...], row: Row) -> bool:
+    """Whether a row is the rest of the one in front: a range of one kind, or a run of good messages."""
+    is_run = row.kind == FrameKind.MESSAGE and last[1] == row.code == FrameCode.OK
+    return last[0] == row.kind and (is_run or row.kind in _JOINED)

@@ -1,0 +1,46 @@
+"""Parts of the log, and what only the file system knows of them: where segments end, what a short file lacks, holes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from store_core.kernel.codes import FrameCode, FrameKind
+from store_core.layout.record import MIN_BLANK_SIZE_BYTES
+from store_core.storage.sequence import Segment, SegmentSequence
+
+
+class Piece(NamedTuple):
+    """A part of a segment: the frames whose first byte lies in [from, to).
+
+    ``chained`` says that a frame ends at ``from_phy_offset``; at the segment's start it does anyway.
+    """
+
+    segment: Segment
+    from_phy_offset: int
+    to_phy_offset: int
+    chained: bool = False
+
+
+def nominal_end(log: SegmentSequence, segment: Segment) -> int:
+    """Where a segment ends by the sequence's file size, whatever its length; never behind the next segment's start."""
+    end = segment.phy_offset + (log.file_size_bytes or segment.size_bytes)
+    following = log.following(segment)
+    return min(end, following.phy_offset) if following is not None else end
+
+
+def missing_end(segment: Segment, at: int, stop: int) -> Iterator[tuple[FrameKind, FrameCode, int, int]]:
+    """What the last bytes of a short file hold, and what it lacks: kind, code, offset and size."""
+    if at < min(segment.end_phy_offset, stop):
+        yield FrameKind.DAMAGE, FrameCode.SIZE, at, min(segment.end_phy_offset, stop) - at
+    if segment.end_phy_offset < stop:
+        at = max(at, segment.end_phy_offset)
+        yield FrameKind.HOLE, FrameCode.OK, at, stop - at
+
+
+def skip_hole(log: SegmentSequence, segment: Segment, at: int) -> int:
+    """Where the sparse hole at ``at`` ends; ``at`` if it is in none."""
+    data = log.next_data(at)
+    end = segment.end_phy_offset if data is None else data
+    # Less than a frame's prefix is left to the kernel, which knows what the end of a segment may hold.
+    return end if end - at >= MIN_BLANK_SIZE_BYTES else at
