@@ -40,7 +40,7 @@ def _find(store: Store) -> int | None:
         for table in scan_segment(store, segment, ScanOptions(check_crc=False)):
             for row in np.flatnonzero(table.messages):
                 old = table.code[row] == FrameCode.OWN_OFFSET and table.own_phy_offset[row] < table.phy_offset[row]
-                if old and not _has_entry(store, table, int(row)):
+                if old and not has_entry(store, table, int(row)):
                     run = int(table.phy_offset[row]) if run is None else run
                 else:
                     run, whole = None, False
@@ -51,7 +51,7 @@ def _find(store: Store) -> int | None:
     return start
 
 
-def _has_entry(store: Store, table: FrameTable, row: int) -> bool:
+def has_entry(store: Store, table: FrameTable, row: int) -> bool:
     queue = store.queue(table.topic(row).decode("utf-8", "replace"), int(table.queue_id[row]))
     if queue is None:
         return False

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,15 @@ import pytest
 
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore
+from tests.damage import Damageable
 from tests.export.exports import export_one, ranges_of, table_of
 
 pytest.importorskip("pyspark")
 
 import pyspark_rmqctl
+from tests.export.log_writer import LogWriter
 from tests.export.sessions import spark_session
+from tests.export.test_splits import SEGMENT_BYTES
 
 
 @pytest.fixture(scope="module")
@@ -80,3 +84,87 @@ def test_errors_say_what_is_wrong(spark: Any, tmp_path: Path) -> None:
 def test_registering_again_changes_nothing(golden: GoldenStore, spark: Any) -> None:
     pyspark_rmqctl.register(spark)
     assert read(spark, golden("ipv6-533"), columns="topic").count() == len(stores.truth("ipv6-533")["messages"])
+
+
+class Query:
+    """A stream of a store into Parquet files, with a checkpoint that outlives each run of it."""
+
+    def __init__(self, spark: Any, root: Path, folder: Path, **options: str | int) -> None:
+        self._spark, self._folder = spark, folder
+        self._given = {"path": f"a={root}", "columns": "phy_offset,crc", "quietMs": "300"} | {
+            name: str(value) for name, value in options.items()
+        }
+
+    def start(self, **trigger: Any) -> Any:
+        frame = self._spark.readStream.format("rocketmq-store").options(**self._given).load()
+        writer = frame.writeStream.option("checkpointLocation", str(self._folder / "checkpoint")).trigger(**trigger)
+        return writer.start(str(self._folder / "rows"), format="parquet")
+
+    def finish(self, **trigger: Any) -> Any:
+        """Read what is there, and end."""
+        query = self.start(availableNow=True)
+        query.awaitTermination()
+        return query
+
+    def rows(self) -> list[tuple[int, str]]:
+        frame = self._spark.read.parquet(str(self._folder / "rows"))
+        return sorted((row[0], row[1]) for row in frame.collect())
+
+
+def told(name: str) -> list[tuple[int, str]]:
+    return [(message["phyOffset"], "ok") for message in stores.truth(name)["messages"]]
+
+
+def test_what_is_there_is_read_in_batches(golden: GoldenStore, spark: Any, tmp_path: Path) -> None:
+    query = Query(spark, golden("load-533"), tmp_path, maxBytesPerTrigger="300k")
+    batches = query.finish().recentProgress
+    assert query.rows() == told("load-533")
+    assert len([batch for batch in batches if batch["numInputRows"]]) >= 3
+    assert query.finish().lastProgress["numInputRows"] == 0
+    assert query.rows() == told("load-533")
+
+
+def test_torn_writes_and_restarts_lose_nothing_and_repeat_nothing(
+    golden: GoldenStore, spark: Any, tmp_path: Path
+) -> None:
+    """A log is written, a piece of a record at a time, while a query reads it, is stopped, and goes on from its checkpoint."""
+    root = tmp_path / "live"
+    pieces = LogWriter(golden("load-533"), root, seed=3).pieces(3000)
+    next(pieces)
+    query = Query(spark, root, tmp_path)
+    for _ in range(3):
+        running = query.start(processingTime="0 seconds")
+        for _ in zip(range(150), pieces, strict=False):
+            time.sleep(0.005)
+        deadline = time.monotonic() + 60
+        while not any(batch["numInputRows"] for batch in running.recentProgress):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        running.stop()  # in the middle of whatever it does
+    assert 0 < len(query.rows()) < len(told("load-533"))
+    for _ in pieces:
+        pass
+    query.finish()
+    assert query.rows() == told("load-533")
+
+
+def test_data_between_two_runs_that_is_gone_ends_the_query(
+    damageable: Callable[..., Damageable], spark: Any, tmp_path: Path
+) -> None:
+    store = damageable("load-533")
+    later = store.segments[2:]
+    kept = {path: path.read_bytes() for path in later}
+    for path in later:
+        path.unlink()
+    Query(spark, store.root, tmp_path).finish()
+    for path, data in kept.items():
+        path.write_bytes(data)
+    for path in store.segments[:3]:
+        path.unlink()
+    with pytest.raises(Exception, match=r"the stream has read a up to .* the log begins at 393216"):
+        Query(spark, store.root, tmp_path).finish()
+    lenient = Query(spark, store.root, tmp_path, failOnDataLoss="false")
+    lenient.finish()
+    assert lenient.rows() == [
+        row for row in told("load-533") if row[0] < 2 * SEGMENT_BYTES or row[0] >= 3 * SEGMENT_BYTES
+    ]

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,7 +24,7 @@ FORMAT: Final = "rocketmq-store"
 
 
 class StoreSource(DataSource):
-    """Stores as a batch table of messages or of quarantined ranges; the options are those of docs/export.md."""
+    """Stores as a table or a stream, of messages or of quarantined ranges; the options are those of docs/pipeline.md."""
 
     @classmethod
     def name(cls) -> str:
@@ -37,6 +38,9 @@ class StoreSource(DataSource):
 
     def reader(self, schema: Any) -> DataSourceReader:
         return BatchReader(_options(self))
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        return StreamReader(_options(self))
 
 
 @dataclass
@@ -68,6 +72,54 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Part)
         return partition.batches()
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Offsets are physical offsets of the log by store, always where a frame starts or the log ends: ``{"broker-a": 1024}``."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        from store_core.export.source.planning import followers
+
+        self._options = options
+        self._followers = followers(options)
+        self._target: dict[str, int] | None = None
+
+    def initialOffset(self) -> dict[str, int]:
+        return {name: follower.first(self._options.starting) for name, follower in self._followers.items()}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        most = self._options.max_bytes_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxBytes(most)
+
+    def latestOffset(self, start: Mapping[str, int], limit: ReadLimit) -> dict[str, int]:
+        """``maxBytesPerTrigger`` is shared out among the stores that have something to read."""
+        from store_core.export.source.planning import shared_out
+
+        most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
+        begin = self._begin(start)
+        return dict(start) | shared_out(self._followers, begin, most, self._target)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What is there now is the target; the newest record is given the time to show that it is whole."""
+        self._target = {name: follower.end_now() for name, follower in self._followers.items()}
+
+    def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[InputPartition]:
+        from store_core.export.source.planning import stream_readings
+
+        return [
+            Part(reading, self._options.table) for reading in stream_readings(self._options, self._begin(start), end)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Part)
+        return partition.batches()
+
+    def _begin(self, start: Mapping[str, int]) -> dict[str, int]:
+        """A store that a checkpoint does not know yet is read from its beginning."""
+        return {
+            name: start[name] if name in start else follower.first("earliest")
+            for name, follower in self._followers.items()
+        }
 
 
 def arrow_schema(options: SourceOptions) -> pa.Schema:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
+from store_core.errors import UsageError
+from store_core.export.source.follow import Follower, data_lost
 from store_core.export.source.options import SourceOptions, StoreOfSource
 from store_core.export.source.reading import Reading
 from store_core.export.source.walk import plan
@@ -38,6 +43,66 @@ def _readings_of(named: StoreOfSource, options: SourceOptions) -> list[Reading]:
             start,
             wanted.to_phy_offset,
             tail_told,
+        )
+        for split in splits
+    ]
+
+
+_WHOLE: Final = 1 << 62
+
+
+def followers(options: SourceOptions) -> dict[str, Follower]:
+    """What follows the log of each store. Raises UsageError for options that a stream cannot have."""
+    if options.wanted.from_phy_offset is not None or options.wanted.to_phy_offset is not None:
+        raise UsageError("fromOffset and toOffset are for batches", to_do='give option("startingOffset", OFFSET)')
+    return {
+        named.name: Follower(named, quiet_ms=options.quiet_ms, fail_on_data_loss=options.fail_on_data_loss)
+        for named in options.stores
+    }
+
+
+def shared_out(
+    followers: Mapping[str, Follower],
+    begin: Mapping[str, int],
+    most_bytes: int | None,
+    target: Mapping[str, int] | None,
+) -> dict[str, int]:
+    """How far each store is read in the next batch; never behind ``target``. What one store leaves of ``most_bytes`` the
+    others may take; the one that has most left comes last."""
+    reach = {name: follower.reach(begin[name], most_bytes) for name, follower in followers.items()}
+    if target is not None:
+        reach = {name: max(begin[name], min(end, target[name])) for name, end in reach.items()}
+    if most_bytes is None or len(reach) == 1:
+        return reach
+    left, found = most_bytes, {}
+    for number, name in enumerate(sorted(reach, key=lambda name: reach[name] - begin[name])):
+        share = max(left // (len(reach) - number), 1)
+        if reach[name] - begin[name] > share:
+            reach[name] = min(followers[name].reach(begin[name], share), reach[name])
+        found[name] = reach[name]
+        left -= reach[name] - begin[name]
+    return found
+
+
+def stream_readings(options: SourceOptions, begin: Mapping[str, int], end: Mapping[str, int]) -> list[Reading]:
+    """What lies between two offsets, in splits. The same two give the same rows whenever they are asked for."""
+    return [
+        reading
+        for named in options.stores
+        if begin[named.name] < end.get(named.name, 0)
+        for reading in _between(named, options, begin[named.name], end[named.name])
+    ]
+
+
+def _between(named: StoreOfSource, options: SourceOptions, start: int, stop: int) -> list[Reading]:
+    with Store.open(named.settings.root, named.settings) as store:
+        if options.fail_on_data_loss and start < store.log.min_phy_offset:
+            raise data_lost(named, start, f"the log begins at {store.log.min_phy_offset}; what lay between is gone")
+        size = options.split_size_bytes if options.table == "messages" else _WHOLE
+        splits = plan(store.log, start, stop, size, certain=start)
+    return [
+        Reading(
+            named.name, named.settings, split, options.wanted, options.mode, options.columns, start, stop, goes_on=True
         )
         for split in splits
     ]

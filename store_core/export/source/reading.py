@@ -35,6 +35,7 @@ class Reading:
 
     ``start_phy_offset`` and ``end_phy_offset``: the bounds of all that is read, not of this split alone; None for the log's end.
     ``tail_told``: damage at that end is the log's torn tail, and nobody is writing it, so that it belongs to the quarantine.
+    ``goes_on``: it is known that records follow behind that end.
     """
 
     store: str
@@ -46,6 +47,7 @@ class Reading:
     start_phy_offset: int = 0
     end_phy_offset: int | None = None
     tail_told: bool = False
+    goes_on: bool = False
 
 
 def read_messages(reading: Reading) -> Iterator[pa.RecordBatch]:
@@ -104,7 +106,7 @@ def read_ranges(reading: Reading) -> Iterator[pa.RecordBatch]:
                 yield quarantine_rows(reading.store, rows)
                 rows = []
         if held:
-            rows += inside(held) if _goes_on(store, reading) else _tail(held, told=reading.tail_told)
+            rows += inside(held) if reading.goes_on or _goes_on(store, reading) else _tail(held, told=reading.tail_told)
         if rows:
             batch = quarantine_rows(reading.store, rows)
             yield batch if reading.columns is None else batch.select(list(reading.columns))

@@ -1,0 +1,300 @@
+"""How far a stream may go in a log that a broker is writing: nothing is left out for good, and nothing is taken twice.
+
+A broker appends; so whatever is followed by something newer is complete. Everything in front of a segment that has been
+begun is. In the segment at work a record is complete when the next one's head stands behind it. The newest record
+is taken when its checksum is right and its bytes have been the same for a while (its properties have no checksum).
+
+In the segment at work, what is no record is the tail, and the stream waits there, even where whole records follow: a broker
+that has cut its log leaves old records behind the tail, and writes over them later. Only where a queue has an entry for one of those,
+the log goes on. Once the segment is full and the next one begun, damage in it is gone around as everywhere.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from store_core.errors import FailedError
+from store_core.export.source.options import EARLIEST, LATEST, StoreOfSource
+from store_core.export.source.walk import FULL, chained_end
+from store_core.kernel.codes import FrameCode, FrameKind
+from store_core.layout.record import HEAD, MAGIC_V1, MAGIC_V2, PREFIX
+from store_core.scan.frames import FrameTable, Ints
+from store_core.scan.log import ScanOptions, nominal_end, scan_segment
+from store_core.scan.tail import has_entry
+from store_core.storage.sequence import Segment, SegmentSequence
+from store_core.storage.store import Store
+
+_FRAMES: Final = ScanOptions(check_crc=False, properties=False)
+_STEP_BYTES: Final = 16 << 20  # so much of zeros behind the tail is looked at
+_LOOK_BEHIND_EVERY_S: Final = 60.0
+_MOST_LOOKED_UP: Final = 64
+_FROM_START: Final = 'start the query with another checkpoint, or go on with option("failOnDataLoss", "false")'
+
+
+@dataclass(slots=True)
+class _Newest:
+    """The newest record when it was first seen as it is now."""
+
+    phy_offset: int
+    digest: int
+    since_s: float
+
+
+@dataclass(slots=True)
+class _Stuck:
+    """Where the chain has ended since when, and when somebody last looked whether the log goes on behind it."""
+
+    phy_offset: int
+    since_s: float
+    looked_s: float | None = None
+
+
+class Follower:
+    """Follows the log of one store. Keeps between calls only what it saw at the tail."""
+
+    def __init__(
+        self,
+        named: StoreOfSource,
+        *,
+        quiet_ms: int,
+        fail_on_data_loss: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._named, self._quiet_s, self._clock = named, quiet_ms / 1000, clock
+        self._fail = fail_on_data_loss
+        self._newest: _Newest | None = None
+        self._stuck: _Stuck | None = None
+        self._is_checked = False
+        self.waits = False  # the last answer may be another one after a quiet while, though nothing is written
+
+    def first(self, starting: str | int) -> int:
+        """Where a stream without a checkpoint begins: a place where a frame starts, or the log's end. Raises StoreError."""
+        with self._open() as store:
+            if starting == EARLIEST:
+                return store.log.min_phy_offset
+            if starting == LATEST:
+                return self._reach(store, self._last_begun(store.log), None)
+            at = max(int(starting), store.log.min_phy_offset)
+            segment = store.log.find(at)
+            if segment is None or segment.phy_offset == at:
+                return at
+            return self._boundary_from(store, segment, segment.phy_offset, at)
+
+    def reach(self, start: int, most_bytes: int | None = None) -> int:
+        """The end of a batch that begins at ``start``, at least one record if there is any, and about ``most_bytes`` at most.
+
+        Raises FailedError where data between two batches is lost and that is to fail, StoreError where the store cannot be read.
+        """
+        with self._open() as store:
+            start = self._checked(store, start)
+            return max(start, self._reach(store, start, None if most_bytes is None else start + most_bytes))
+
+    def end_now(self) -> int:
+        """How far the log goes now. The newest record is given the time to show that it stays as it is."""
+        end = self.first(LATEST)
+        if self.waits:
+            time.sleep(self._quiet_s)
+            end = self.first(LATEST)
+        return end
+
+    def _open(self) -> Store:
+        return Store.open(self._named.settings.root, self._named.settings)
+
+    # -- data that is lost ---------------------------------------------------------------------------------------
+
+    def _checked(self, store: Store, start: int) -> int:
+        """``start``, or where to go on instead of it. The first call looks whether a frame still starts there."""
+        log = store.log
+        if start < log.min_phy_offset:
+            self._lost(f"the log begins at {log.min_phy_offset}; what lay between is gone", start)
+            return log.min_phy_offset
+        if self._is_checked or not log.segments:
+            return start
+        self._is_checked = True
+        segment = log.find(start)
+        if segment is None:
+            if start > nominal_end(log, log.segments[-1]):
+                self._lost("the log ends in front of it: it was cut, or is another one", start)
+            return start
+        if start > segment.phy_offset:
+            found = chained_end(store, segment, segment.phy_offset, start)
+            if found is not None and found != start:
+                self._lost("no record starts there any more: the log was cut and written anew", start)
+                return found
+        return start
+
+    def _lost(self, what: str, start: int) -> None:
+        if self._fail:
+            raise data_lost(self._named, start, what)
+
+    # -- how far ---------------------------------------------------------------------------------------------------
+
+    def _reach(self, store: Store, start: int, until: int | None) -> int:
+        log, at = store.log, start
+        last_begun = self._last_begun(log)
+        self.waits = False
+        for segment in log.segments:
+            end = nominal_end(log, segment)
+            if end <= at:
+                continue
+            at = max(at, segment.phy_offset)
+            if segment.phy_offset < last_begun and (until is None or end <= until):
+                at = end
+                continue
+            if segment.phy_offset >= last_begun:
+                found = self._tail(store, segment, at, until)
+            else:
+                found = self._boundary_from(store, segment, at, max(at, until or 0), at_most=True)
+            return at if until is not None and found > until and at > start else found
+        return at
+
+    @staticmethod
+    def _last_begun(log: SegmentSequence) -> int:
+        """Start of the segment at work: the last one in which something is written. Brokers make files ahead, full of zeros."""
+        for segment in reversed(log.segments):
+            if any(log.read(segment.phy_offset, PREFIX.size_bytes)):
+                return segment.phy_offset
+        return log.min_phy_offset
+
+    @staticmethod
+    def _boundary_from(store: Store, segment: Segment, certain: int, wanted: int, *, at_most: bool = False) -> int:
+        """The first end of a frame at or behind ``wanted``; with ``at_most`` the last one in front of it, if there is one."""
+        before: int | None = None
+        for table in scan_segment(store, segment, _FRAMES, certain, chained=True):
+            ends = (table.phy_offset + table.size_bytes)[_is_frame(table)]
+            place = int(np.searchsorted(ends, wanted))
+            if at_most and place < len(ends) and ends[place] == wanted:
+                return wanted
+            if place:
+                before = int(ends[place - 1])
+            if place < len(ends):
+                return before if at_most and before is not None else int(ends[place])
+        return nominal_end(store.log, segment)
+
+    def _tail(self, store: Store, segment: Segment, start: int, until: int | None) -> int:
+        """As far as the segment at work is settled."""
+        at = settled = start
+        newest: tuple[int, int] | None = None  # offset and size of a record that nothing follows yet
+        for frames in self._frames(store, segment, start):
+            if frames is None:  # the chain has come to an end at ``at``, and goes on behind it
+                settled, newest = at, None
+                continue
+            starts, ends, is_blank = frames
+            at = int(ends[-1])
+            before, settled = settled, at if is_blank else int(starts[-1])
+            newest = None if is_blank else (settled, at - settled)
+            if until is not None and settled > until:
+                borders = [border for border in (before, *starts.tolist(), settled) if border > start]
+                return int(max((border for border in borders if border <= until), default=borders[0]))
+        if newest is None or (until is not None and at > until and settled > start):
+            return settled
+        return at if self._is_followed(store, at) or self._is_quiet(store, segment, *newest) else settled
+
+    def _frames(self, store: Store, segment: Segment, at: int) -> Iterator[tuple[Ints, Ints, bool] | None]:
+        """Starts and ends of frames that follow each other, a step at a time, and whether the last one is a blank; None
+        where what lies between is certain to be damage. Ends at the tail."""
+        end = nominal_end(store.log, segment)
+        while at < end:
+            is_begun = any(store.log.read(at, PREFIX.size_bytes))
+            stop = min(at + _STEP_BYTES, end) if is_begun else at
+            starts, ends, is_blank, is_broken = _chain(store, segment, at, stop)
+            if len(starts):
+                at = int(ends[-1])
+                yield starts, ends, is_blank
+            if is_broken or not len(starts):
+                behind = self._known_behind(store, segment, at)
+                if behind is None:
+                    return
+                yield None
+                at = behind
+
+    def _is_followed(self, store: Store, at: int) -> bool:
+        """Whether the head of the next record stands at the newest one's end, though perhaps no more of it."""
+        raw = store.log.read(at, HEAD.size_bytes)
+        if len(raw) < HEAD.size_bytes:
+            return False
+        head = HEAD.read(raw)
+        return head["magic"] in (MAGIC_V1, MAGIC_V2) and head["own_phy_offset"] == at
+
+    def _is_quiet(self, store: Store, segment: Segment, at: int, size_bytes: int) -> bool:
+        for table in scan_segment(store, segment, FULL, at, at + 1, chained=True):
+            if any(table.code != FrameCode.OK) or table.properties(0).endswith(b"\0"):
+                return False
+        digest = zlib.crc32(store.log.read(at, size_bytes))
+        now = self._clock()
+        if self._newest is None or (self._newest.phy_offset, self._newest.digest) != (at, digest):
+            self._newest = _Newest(at, digest, now)
+        quiet = now - self._newest.since_s >= self._quiet_s
+        self.waits |= not quiet
+        return quiet
+
+    def _known_behind(self, store: Store, segment: Segment, at: int) -> int | None:
+        """Where the first frame behind what is none at ``at`` starts, if a queue knows a record there."""
+        now = self._clock()
+        if self._stuck is None or self._stuck.phy_offset != at:
+            self._stuck = _Stuck(at, now)
+        stuck = self._stuck
+        if now - stuck.since_s < self._quiet_s:
+            self.waits = True
+            return None
+        if stuck.looked_s is not None and now - stuck.looked_s < _LOOK_BEHIND_EVERY_S:
+            return None
+        stuck.looked_s = now
+        if not _has_known_message(store, segment, at):
+            return None
+        # The first look may have met a record half written: with newer ones behind it, it is whole by now.
+        for table in scan_segment(store, segment, _FRAMES, at, chained=True):
+            frames = np.flatnonzero(_is_frame(table))
+            if len(frames):
+                return int(table.phy_offset[frames[0]])
+        return None
+
+
+def data_lost(named: StoreOfSource, start: int, what: str) -> FailedError:
+    """What a stream cannot read any more, and what to do."""
+    return FailedError(
+        f"the stream has read {named.name} up to {start}, and {what}", path=str(named.settings.root), to_do=_FROM_START
+    )
+
+
+def _is_frame(table: FrameTable) -> Ints:
+    return np.isin(table.kind, (FrameKind.MESSAGE, FrameKind.BLANK))
+
+
+def _chain(store: Store, segment: Segment, at: int, stop: int) -> tuple[Ints, Ints, bool, bool]:
+    """Starts and ends of the frames that follow each other from ``at`` on and start in front of ``stop``; whether the last is a
+    blank, and whether something else follows."""
+    starts, ends, is_blank = [], [], False
+    for table in scan_segment(store, segment, _FRAMES, at, stop, chained=True):
+        others = np.flatnonzero(~_is_frame(table))
+        count = int(others[0]) if len(others) else len(table)
+        if count:
+            starts.append(table.phy_offset[:count].astype(np.int64))
+            ends.append(starts[-1] + table.size_bytes[:count])
+            is_blank = bool(table.kind[count - 1] == FrameKind.BLANK)
+        if len(others):
+            return *_joined(starts, ends), is_blank, True
+    return *_joined(starts, ends), is_blank, False
+
+
+def _joined(starts: list[Ints], ends: list[Ints]) -> tuple[Ints, Ints]:
+    empty = np.zeros(0, np.int64)
+    return np.concatenate([empty, *starts]), np.concatenate([empty, *ends])
+
+
+def _has_known_message(store: Store, segment: Segment, at: int) -> bool:
+    left = _MOST_LOOKED_UP
+    for table in scan_segment(store, segment, _FRAMES, at, chained=True):
+        for row in np.flatnonzero(table.messages)[:left]:
+            if has_entry(store, table, int(row)):
+                return True
+            left -= 1
+        if not left:
+            return False
+    return False
