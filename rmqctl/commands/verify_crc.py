@@ -6,18 +6,19 @@ import os
 import re
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rmqctl.blocks import Block, Facts, Findings, Table
 from rmqctl.context import Context, exit_for_findings
 from store_core.errors import UsageError
 
 if TYPE_CHECKING:
+    from rmqctl.blocks import Block
     from store_core.check.verify import VerifyReport
-    from store_core.scan.log import Piece
+    from store_core.scan.pieces import Piece
     from store_core.storage.store import Store
 
 _SHARE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(%?)")
@@ -68,8 +69,6 @@ def verify_crc(
 
     Example: rmqctl verify-crc -s /data/rocketmq/store -o json
     """
-    from store_core.storage.live import is_live
-
     wanted = _Wanted(from_, to, None if sample is None else _share(sample), max_seconds, resume, state)
     _refuse_contradictions(ctx, wanted)
     documents: list[dict[str, Any]] = []
@@ -78,14 +77,14 @@ def verify_crc(
     with ctx.open_stores() as stores:
         for name, store in stores:
             time_left = None if max_seconds is None else max(0.0, max_seconds - (time.monotonic() - started))
-            report, told = _verify(ctx, name, store, wanted, jobs, is_live(store.root).live, time_left)
+            report, told = _verify(ctx, name, store, wanted, jobs, time_left)
             seconds, size_bytes = seconds + report.seconds, size_bytes + report.size_bytes
             documents.append({"store": name, **told})
     rate = round(size_bytes / seconds) if seconds > 0 else 0
     ctx.emit(
         {"stores": documents, "seconds": round(seconds, 3), "bytes_per_second": rate},
         rows=[{"store": d["store"], **segment} for d in documents for segment in d["segments"]],
-        blocks=[block for document in documents for block in _blocks(document)],
+        blocks=lambda: [block for document in documents for block in _blocks(document)],
     )
     return exit_for_findings(finding for document in documents for finding in document["findings"])
 
@@ -108,21 +107,23 @@ def _share(text: str) -> float:
 
 
 def _verify(
-    ctx: Context, name: str, store: Store, wanted: _Wanted, jobs: int, live: bool, max_seconds: float | None
+    ctx: Context, name: str, store: Store, wanted: _Wanted, jobs: int, max_seconds: float | None
 ) -> tuple[VerifyReport, dict[str, Any]]:
     """A store's report, and what is told of it."""
-    from store_core.check.resume import default_state_file, save_left
     from store_core.check.verify import verify_log
 
-    state = wanted.state or default_state_file(store)
-    pieces = _pieces(ctx, store, wanted, state)
+    pieces = _pieces(ctx, store, wanted)
     asked_bytes = sum(
         min(piece.to_phy_offset, piece.segment.end_phy_offset) - piece.from_phy_offset for piece in pieces
     )
     with ctx.progress(f"verify {name}", asked_bytes) as bar:
-        report = verify_log(store, pieces, jobs=jobs, live=live, max_seconds=max_seconds, on_progress=bar)
+        report = verify_log(
+            store, pieces, jobs=jobs, live=partial(_is_live, store), max_seconds=max_seconds, on_progress=bar
+        )
     if wanted.keeps_state:
-        save_left(state, store, report.left)
+        from store_core.check.resume import save_left
+
+        save_left(_state_file(store, wanted), store, report.left)
     if report.left:
         ctx.note(f"{name}: stopped at {report.next_phy_offset}; --resume goes on there")
     told: dict[str, Any] = {
@@ -142,12 +143,25 @@ def _verify(
     return report, told
 
 
-def _pieces(ctx: Context, store: Store, wanted: _Wanted, state: Path) -> list[Piece]:
+def _is_live(store: Store) -> bool:
+    from store_core.storage.live import is_live
+
+    return is_live(store.root).live
+
+
+def _state_file(store: Store, wanted: _Wanted) -> Path:
+    from store_core.check.resume import default_state_file
+
+    return wanted.state or default_state_file(store)
+
+
+def _pieces(ctx: Context, store: Store, wanted: _Wanted) -> list[Piece]:
     from store_core.check.pieces import log_range, random_pieces, whole_log
-    from store_core.check.resume import load_left
 
     if wanted.resume:
-        left = load_left(state, store)
+        from store_core.check.resume import load_left
+
+        left = load_left(_state_file(store, wanted), store)
         if left is not None:
             return left
         ctx.note("nothing is left of an earlier verification: starting at the log's begin")
@@ -159,6 +173,8 @@ def _pieces(ctx: Context, store: Store, wanted: _Wanted, state: Path) -> list[Pi
 
 
 def _blocks(document: dict[str, Any]) -> list[Block]:
+    from rmqctl.blocks import Facts, Findings, Table
+
     title = f"{document['store']}: {document['records']} records"
     table = Table(document["segments"], ["name", "records", "bytes", "ok", "bad"], title)
     sample = document.get("sample")

@@ -128,6 +128,11 @@ class LogFindings:
         """The log goes on behind what was looked at: damage at its end is no tail."""
         self._good()
 
+    @property
+    def may_be_torn(self) -> bool:
+        """Whether what was looked at last is damage, which may be a tail that is being written."""
+        return any(kind == FrameKind.DAMAGE for kind, *_ in self._held)
+
     def put_back(self) -> int | None:
         """Forget what is held back, for whoever goes on later; where that begins, None if nothing is."""
         start = self._held[0][2] if self._held else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from typing import Final
 
@@ -66,6 +65,8 @@ def random_pieces(store: Store, share: float, seed: int | None = None) -> list[P
 
     ``seed`` makes the choice repeatable. Raises UsageError for a share out of range.
     """
+    from random import Random  # not loaded by who looks at everything
+
     if not 0 < share <= 1:
         raise UsageError(f"a share of {share:.3%} is no sample", to_do="give more than 0% and at most 100%")
     size = min(max(store.log.size_bytes // _LEAST_SAMPLES, _LEAST_SAMPLE_SIZE_BYTES), _SAMPLE_SIZE_BYTES)
@@ -75,7 +76,7 @@ def random_pieces(store: Store, share: float, seed: int | None = None) -> list[P
         for start in range(whole.from_phy_offset, whole.to_phy_offset, size)
     ]
     count = min(len(windows), max(1, round(share * len(windows))))
-    chosen = sorted(random.Random(seed).sample(range(len(windows)), count))
+    chosen = sorted(Random(seed).sample(range(len(windows)), count))
     pieces: list[Piece] = []
     for window in (windows[number] for number in chosen):
         last = pieces[-1] if pieces else None

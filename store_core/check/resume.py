@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Sequence
@@ -21,6 +20,8 @@ _FORMAT: Final = 1
 
 def default_state_file(store: Store) -> Path:
     """``verify-crc-….json`` in rmqctl's state folder, one for each store root."""
+    import hashlib  # takes longer to load than most of this program
+
     digest = hashlib.sha256(os.fsencode(str(real_path(store.root)))).hexdigest()[:16]
     return state_folder() / f"verify-crc-{digest}.json"
 

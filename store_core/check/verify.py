@@ -63,16 +63,16 @@ def verify_log(
     pieces: Sequence[Piece] | None = None,
     *,
     jobs: int = 1,
-    live: bool = False,
+    live: bool | Callable[[], bool] = False,
     max_seconds: float | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> VerifyReport:
     """Walk the log, or only ``pieces`` of it, and check every body and property checksum, going on behind damage.
 
     ``jobs`` pieces side by side; memory grows with ``jobs``, not with the store. ``live`` says that a broker may be
-    writing, so that a torn tail is not a finding. After ``max_seconds`` the walk stops a moment later; what it has not seen is
-    ``left``, and each call sees something. ``on_progress`` is told the bytes walked so far. Raises
-    FailedError where a segment cannot be read.
+    writing, so that a torn tail is not a finding; what tells it is only asked where there is such a tail. After
+    ``max_seconds`` the walk stops a moment later; what it has not seen is ``left``, and each call sees something.
+    ``on_progress`` is told the bytes walked so far. Raises FailedError where a segment cannot be read.
     """
     pieces = whole_log(store) if pieces is None else pieces
     verifier = _Verifier(store, pieces, max_seconds, on_progress)
@@ -91,6 +91,8 @@ def verify_log(
             report.records += seen.records
             report.bad += seen.bad
     log_goes_on = bool(left) or not pieces or pieces[-1].to_phy_offset < _end(store.log)
+    if callable(live):
+        live = findings.may_be_torn and live()
     listed = findings.end(live=live, log_goes_on=log_goes_on)
     if not store.log.segments:
         listed.insert(0, finding("S007", "there is no log file"))
