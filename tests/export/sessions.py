@@ -6,10 +6,13 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+import pyspark_rmqctl  # noqa: F401  # makes the source known to sessions
 from store_core.export.runners.java import java_home
 from store_core.export.runners.spark import DEFAULTS, LOCAL_DEFAULTS
 
@@ -36,3 +39,28 @@ def spark_session(master: str = "local[2]", **conf: str) -> Iterator[SparkSessio
         finally:
             session.stop()
             assert os.environ["PYSPARK_PYTHON"] == sys.executable
+
+
+class Query:
+    """A stream of a store into Parquet files, with a checkpoint that outlives each run of it."""
+
+    def __init__(self, spark: Any, root: Path, folder: Path, **options: str | int) -> None:
+        self._spark, self._folder = spark, folder
+        self._given = {"path": f"a={root}", "columns": "phy_offset,crc", "quietMs": "300"} | {
+            name: str(value) for name, value in options.items()
+        }
+
+    def start(self, **trigger: Any) -> Any:
+        frame = self._spark.readStream.format("rocketmq-store").options(**self._given).load()
+        writer = frame.writeStream.option("checkpointLocation", str(self._folder / "checkpoint")).trigger(**trigger)
+        return writer.start(str(self._folder / "rows"), format="parquet")
+
+    def finish(self) -> Any:
+        """Read what is there, and end."""
+        query = self.start(availableNow=True)
+        query.awaitTermination()
+        return query
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        frame = self._spark.read.parquet(str(self._folder / "rows"))
+        return sorted(tuple(row) for row in frame.collect())

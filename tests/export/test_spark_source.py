@@ -18,7 +18,7 @@ pytest.importorskip("pyspark")
 
 import pyspark_rmqctl
 from tests.export.log_writer import LogWriter
-from tests.export.sessions import spark_session
+from tests.export.sessions import Query, spark_session
 from tests.export.test_splits import SEGMENT_BYTES
 
 
@@ -84,31 +84,6 @@ def test_errors_say_what_is_wrong(spark: Any, tmp_path: Path) -> None:
 def test_registering_again_changes_nothing(golden: GoldenStore, spark: Any) -> None:
     pyspark_rmqctl.register(spark)
     assert read(spark, golden("ipv6-533"), columns="topic").count() == len(stores.truth("ipv6-533")["messages"])
-
-
-class Query:
-    """A stream of a store into Parquet files, with a checkpoint that outlives each run of it."""
-
-    def __init__(self, spark: Any, root: Path, folder: Path, **options: str | int) -> None:
-        self._spark, self._folder = spark, folder
-        self._given = {"path": f"a={root}", "columns": "phy_offset,crc", "quietMs": "300"} | {
-            name: str(value) for name, value in options.items()
-        }
-
-    def start(self, **trigger: Any) -> Any:
-        frame = self._spark.readStream.format("rocketmq-store").options(**self._given).load()
-        writer = frame.writeStream.option("checkpointLocation", str(self._folder / "checkpoint")).trigger(**trigger)
-        return writer.start(str(self._folder / "rows"), format="parquet")
-
-    def finish(self, **trigger: Any) -> Any:
-        """Read what is there, and end."""
-        query = self.start(availableNow=True)
-        query.awaitTermination()
-        return query
-
-    def rows(self) -> list[tuple[int, str]]:
-        frame = self._spark.read.parquet(str(self._folder / "rows"))
-        return sorted((row[0], row[1]) for row in frame.collect())
 
 
 def told(name: str) -> list[tuple[int, str]]:
