@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from store_core.findings import Finding
 from store_core.storage.remote_path import is_remote, on_disk_only
 
 if TYPE_CHECKING:
+    from rmqctl.naming import Called
     from store_core.storage.settings import Settings
     from store_core.storage.store import Store
 
@@ -81,21 +81,47 @@ class Context:
         return Store.open(settings.root, settings)
 
     @contextmanager
-    def open_stores(self) -> Iterator[list[tuple[str, Store]]]:
-        """All stores named with ``-s``, open, each with its name: its NAME=, its broker's, or its folder's."""
+    def open_stores(self, *, joined: bool = False) -> Iterator[list[tuple[str, Store]]]:
+        """All stores named with ``-s``, open, each with its name: its NAME=, its broker's, or its folder's.
+
+        ``joined``: copies of one broker's log come as one store, which is said.
+        """
+        from rmqctl.naming import Called, distinct_names
         from store_core.storage.store import Store
 
         with ExitStack() as opened:
-            found: list[tuple[str, Store]] = []
+            stores: list[Store] = []
             for named in self.stores or (None,):
                 settings = self.settings(named)
-                store = opened.enter_context(Store.open(settings.root, settings))
-                name = (named.name if named else None) or settings.value("brokerName") or settings.root.name
-                found.append((name, store))
-            twice = [name for name, times in Counter(name for name, _ in found).items() if times > 1]
-            if twice:
-                raise UsageError(f"two stores are called {twice[0]!r}", to_do="name them with -s NAME=PATH")
-            yield found
+                stores.append(opened.enter_context(Store.open(settings.root, settings)))
+            given = [named.name if named else None for named in self.stores or (None,)]
+            called = [Called.of(name, store) for name, store in zip(given, stores, strict=True)]
+            if joined and len(stores) > 1:
+                stores, called = self._joined(stores, called, opened)
+            yield list(zip(distinct_names(called), stores, strict=True))
+
+    def _joined(self, stores: list[Store], called: list[Called], opened: ExitStack) -> tuple[list[Store], list[Called]]:
+        from rmqctl.naming import Called
+        from store_core.export.copies import find_copies, joint_settings
+        from store_core.storage.store import Store
+
+        found = find_copies(stores, [each.given for each in called])
+        for parted in found.parted:
+            one, two = stores[parted.first].root, stores[parted.second].root
+            self.warn(
+                f"{one} and {two} were copies of one log, which part at {parted.phy_offset}: each is taken for itself"
+            )
+        joint: list[tuple[Store, Called]] = []
+        for group in found.groups:
+            if len(group) == 1:
+                joint.append((stores[group[0]], called[group[0]]))
+                continue
+            settings = joint_settings([stores[number] for number in group])
+            together = Called.together([called[number] for number in sorted(group)])
+            roots = " and ".join(str(stores[number].root) for number in group)
+            self.note(f"copies of one log, each record is taken once: {roots}")
+            joint.append((opened.enter_context(Store.open(settings.root, settings)), together))
+        return [store for store, _ in joint], [each for _, each in joint]
 
     # Results
 

@@ -86,7 +86,7 @@ _FILES: Final = (
     (f"{paths.CONFIG}/consumerOrderInfo.json", _V(5, 0, 0)),
     ("epochFileCheckpoint", _V(5, 0, 0)),
     (f"{paths.COMPACTION}/position-checkpoint", _V(5, 1, 0)),
-    ("brokerIdentity", _V(5, 1, 1)),
+    (paths.BROKER_IDENTITY, _V(5, 1, 1)),
     (f"{paths.ROCKSDBSTORE}/CURRENT", _V(5, 4, 0)),
 )
 

@@ -19,6 +19,7 @@ TIMERWHEEL: Final = "timerwheel"
 TIMERLOG: Final = "timerlog"
 TIMERCHECK: Final = "config/timercheck"
 COMPACTION: Final = "compaction"
+BROKER_IDENTITY: Final = "brokerIdentity"  # in controller mode, from 5.1.1 (section 9.8)
 # Config files; each has its copy beside it, under the same name and BAK_SUFFIX (section 9).
 TOPICS_JSON: Final = "config/topics.json"
 CONSUMER_OFFSET_JSON: Final = "config/consumerOffset.json"

@@ -135,7 +135,8 @@ def scan_segment(
     state = ScanState.CHAINED if chained or at == segment.phy_offset else ScanState.IN_DAMAGE
     stop = end if to_phy_offset is None else min(end, to_phy_offset)
     remote = is_remote(segment.path)  # there a request costs more than a thread
-    wanted = max(options.window_size_bytes, REMOTE_WINDOW_SIZE_BYTES) if remote else options.window_size_bytes
+    is_usual = options.window_size_bytes == WINDOW_SIZE_BYTES
+    wanted = REMOTE_WINDOW_SIZE_BYTES if remote and is_usual else options.window_size_bytes
     usual = max(min(wanted, end - segment.phy_offset), 1)
     ahead = (options.read_ahead or remote) and stop - at > usual
     opened = windows_over(store.log, segment, usual, ahead=ahead) if windows is None else nullcontext(windows)

@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 from collections import OrderedDict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,9 +77,9 @@ def open_file(path: Path) -> LocalFile | RemoteFile:
     return LocalFile(path)
 
 
-def file_cache(root: Path) -> FileCache:
-    """What keeps the files of a store open: a cache for descriptors, or one for a store in an object store."""
-    if isinstance(root, RemotePath):
+def file_cache(folders: Iterable[Path]) -> FileCache:
+    """What keeps the files below some folders open: a cache for descriptors, or one that object stores answer too."""
+    if any(isinstance(folder, RemotePath) for folder in folders):
         from store_core.storage.object_store import RemoteCache
 
         return RemoteCache()

@@ -6,14 +6,18 @@ import itertools
 import stat
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Final
 
 from store_core.layout.paths import parse_segment_name
 from store_core.storage.files import FileCache, unreadable
 from store_core.storage.remote_path import scan_folder
+
+
+_TAIL_BYTES: Final = 256 << 10  # read at a time, from the end on
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +119,15 @@ class SegmentSequence:
         cache: FileCache,
         file_size_bytes: int | None = None,
         listed: tuple[list[Segment], list[Stray]] | None = None,
+        choices: Mapping[int, Path] | None = None,
     ) -> None:
+        """``choices``: the folder that counts for a segment that several have, by its offset; else the first one does."""
         self.folders = tuple(folders)
         self._cache = cache
-        segments, self.strays = listed if listed is not None else self._list()
+        segments, self.strays = listed if listed is not None else self._list(choices or {})
         self.segments: tuple[Segment, ...] = tuple(self._without_duplicates(segments))
         self.configured_file_size_bytes = file_size_bytes
+        self._used_ends: dict[int, int] = {}
         self.derived_file_size_bytes = derive_file_size_bytes([list(self.segments)])
         self.segments = tuple(self._on_the_grid(self.segments))
 
@@ -133,14 +140,14 @@ class SegmentSequence:
         """Whether a segment is a local file that holds just what reads give, so that others may read it by itself."""
         return self._cache.is_plain(segment.path)
 
-    def _list(self) -> tuple[list[Segment], list[Stray]]:
+    def _list(self, choices: Mapping[int, Path]) -> tuple[list[Segment], list[Stray]]:
         segments: list[Segment] = []
         strays: list[Stray] = []
         for folder in self.folders:
             found, others = list_folder(folder)
             segments += found
             strays += others
-        segments.sort(key=lambda s: s.phy_offset)
+        segments.sort(key=lambda s: (s.phy_offset, s.path.parent != choices.get(s.phy_offset, s.path.parent)))
         return segments, strays
 
     def _on_the_grid(self, segments: Sequence[Segment]) -> Iterator[Segment]:
@@ -232,6 +239,27 @@ class SegmentSequence:
             return 0
         room = min(len(buffer), segment.end_phy_offset - phy_offset)
         return self._cache.read_into(segment.path, phy_offset - segment.phy_offset, buffer[:room])
+
+    def used_end(self, phy_offset: int) -> int:
+        """Offset behind the last byte of the file at ``phy_offset`` that is not zero; where it begins, if all are.
+
+        Remembered: of a file that another process is writing to, it is what was first seen.
+        """
+        segment = self.find(phy_offset)
+        if segment is None:
+            return phy_offset
+        known = self._used_ends.get(segment.phy_offset)
+        if known is None:
+            known = self._used_ends[segment.phy_offset] = self._find_used_end(segment)
+        return known
+
+    def _find_used_end(self, segment: Segment) -> int:
+        for low in range(segment.end_phy_offset - _TAIL_BYTES, segment.phy_offset - _TAIL_BYTES, -_TAIL_BYTES):
+            start, end = max(low, segment.phy_offset), low + _TAIL_BYTES
+            data_at = self.next_data(start)
+            if data_at is not None and data_at < end and (data := self.read(start, end - start).rstrip(b"\0")):
+                return start + len(data)
+        return segment.phy_offset
 
     def next_data(self, phy_offset: int) -> int | None:
         """First offset >= this one in the same file that is not in a sparse hole; None if only holes follow there."""

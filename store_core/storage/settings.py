@@ -21,7 +21,11 @@ _LONGEST_CONFIG_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Sizes in bytes; None where no configuration names them. Paths are absolute."""
+    """Sizes in bytes; None where no configuration names them. Paths are absolute.
+
+    ``copies`` are the roots of other copies of the log whose folders stand among the log's; ``choices`` tell the folder
+    from which a segment that several of them have is read, by its offset, where it is not the first.
+    """
 
     root: Path
     commitlog_paths: tuple[Path, ...]
@@ -36,6 +40,8 @@ class Settings:
     max_message_size_bytes: int | None = None
     broker_version: str | None = None
     values: Mapping[str, str] = field(default_factory=dict)
+    copies: tuple[Path, ...] = ()
+    choices: Mapping[int, Path] = field(default_factory=dict)
 
     @property
     def outside_paths(self) -> tuple[Path, ...]:

@@ -36,7 +36,7 @@ class Store:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.root = settings.root
-        self.cache = file_cache(settings.root)
+        self.cache = file_cache((settings.root, *settings.commitlog_paths))
         self.strays: list[Stray] = []  # foreign entries in queue trees, filled as these are listed
 
     @classmethod
@@ -94,7 +94,10 @@ class Store:
     @cached_property
     def log(self) -> SegmentSequence:
         """The commit log; one sequence over all of its folders."""
-        return SegmentSequence(self.settings.commitlog_paths, self.cache, self.settings.segment_size_bytes)
+        settings = self.settings
+        return SegmentSequence(
+            settings.commitlog_paths, self.cache, settings.segment_size_bytes, choices=settings.choices
+        )
 
     @cached_property
     def queues_in_rocksdb(self) -> bool:

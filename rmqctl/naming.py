@@ -1,0 +1,65 @@
+"""What stores are called where there are several."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from store_core.errors import UsageError
+from store_core.storage.identity import broker_identity
+from store_core.storage.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """What a store may be called: the NAME it was given, else the broker's name that it tells, else by its folder."""
+
+    given: str | None
+    told: str | None
+    root: Path
+
+    @classmethod
+    def of(cls, given: str | None, store: Store) -> Called:
+        told = store.settings.value("brokerName")
+        if given is None and not told and (identity := broker_identity(store.root)) is not None:
+            told = identity.broker
+        return cls(given, told or None, store.root)
+
+    @classmethod
+    def together(cls, copies: Sequence[Called]) -> Called:
+        """What copies of one log are called: by the first that was given a name, or tells one."""
+        given = next((called.given for called in copies if called.given), None)
+        return cls(given, next((called.told for called in copies if called.told), None), copies[0].root)
+
+
+def distinct_names(stores: Sequence[Called]) -> list[str]:
+    """A name for each store, no two alike. Raises UsageError where two were given the same one, or are the same folder.
+
+    What several brokers' configuration or folders have in common does not name them: then it is as much of their paths as
+    tells them apart.
+    """
+    given = Counter(called.given for called in stores if called.given is not None)
+    if twice := [name for name, times in given.items() if times > 1]:
+        raise UsageError(f"two stores are called {twice[0]!r}", to_do="name them with -s NAME=PATH")
+    times_of = Counter(called.given or called.told for called in stores)
+    names = [called.given or (called.told if times_of[called.told] == 1 else None) for called in stores]
+    return [name or _by_path(number, stores, names) for number, name in enumerate(names)]
+
+
+def _by_path(number: int, stores: Sequence[Called], names: Sequence[str | None]) -> str:
+    """The last parts of a store's path, as many as no other store without a name has."""
+    root = stores[number].root
+    parts = [part for part in root.parts if part != root.anchor] or [str(root)]
+    taken = {name for name in names if name is not None}
+    others = [called.root.parts for n, called in enumerate(stores) if n != number and names[n] is None]
+    for count in range(1, len(parts) + 1):
+        name = "/".join(parts[-count:])
+        if name not in taken and not any(other[-count:] == tuple(parts[-count:]) for other in others):
+            return name
+    if not any(called.root == root for n, called in enumerate(stores) if n != number):
+        return str(root)
+    raise UsageError(
+        "two stores are one", path=str(root), to_do="name each store once, or its copies with -s NAME=PATH"
+    )

@@ -1,0 +1,213 @@
+"""Copies of one broker's log (a master's, its slaves', backups), recognised and read as one log.
+
+A slave's log is its master's, byte for byte at the same offsets, as far as it goes. So copies are told by records: some
+places that both have are looked at, the end of what they have in common among them, and every record that both hold
+whole there must be the same. Histories that have parted once never meet again, so that end would show it.
+
+Read as one, each segment comes from the copy that has most of it. The settings of the joint store tell which, so tasks
+elsewhere read the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from crc32c import crc32c
+
+from store_core.kernel.codes import FrameCode, FrameKind
+from store_core.scan.log import ScanOptions, scan_segment
+from store_core.storage.sequence import Segment
+from store_core.storage.settings import Settings
+from store_core.storage.store import Store
+
+_SAMPLED_SEGMENTS: Final = 16
+_WINDOWS_BYTES: Final = (64 << 10, 1 << 20, 8 << 20)  # one after the other, until a record is found in both
+_PROBES: Final = 16
+_PROBE_BYTES: Final = 4096
+_SAMPLE: Final = ScanOptions(check_property_crc=True, properties=False, read_ahead=False, window_size_bytes=256 << 10)
+_TO_THE_END: Final = ScanOptions(check_crc=False, properties=False, runs=True)
+
+Records = dict[int, tuple[int, int]]  # length and checksum of all bytes of whole records, by their offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """Two stores, by their numbers, whose logs were one up to some record and are no longer."""
+
+    first: int
+    second: int
+    phy_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Which stores, by their numbers, are copies of one log, the one that goes furthest first. Each is in one group."""
+
+    groups: tuple[tuple[int, ...], ...]
+    parted: tuple[Parted, ...] = ()
+
+
+def find_copies(stores: Sequence[Store], names: Sequence[str | None] = ()) -> Copies:
+    """Group stores that are copies of each other.
+
+    ``names``: stores that a person gave one name count as copies too where they have no record in common that could tell.
+    Raises FailedError where a log cannot be read.
+    """
+    logs = [_Log(store) for store in stores]
+    given = list(names) or [None] * len(stores)
+    groups: list[list[int]] = []
+    parted: list[Parted] = []
+    for number, log in enumerate(logs):
+        for group in groups:
+            found = [(other, _compare(logs[other], log)) for other in group]
+            parted += [Parted(other, number, c.parted_at) for other, c in found if c.same and c.parted_at is not None]
+            is_claimed = given[number] is not None and given[number] in [given[other] for other in group]
+            if all(c.parted_at is None for _, c in found) and (is_claimed or any(c.same for _, c in found)):
+                group.append(number)
+                break
+        else:
+            groups.append([number])
+    for group in groups:
+        if len(group) > 1:
+            group.sort(key=lambda number: -logs[number].end_phy_offset)
+    return Copies(tuple(map(tuple, groups)), tuple(parted))
+
+
+def joint_settings(stores: Sequence[Store]) -> Settings:
+    """Copies of one log, the one that goes furthest first, as settings of one store that has what any of them has.
+
+    Raises FailedError where a log cannot be read.
+    """
+    first: dict[int, Path] = {}
+    most: dict[int, tuple[int, Path]] = {}
+    for log in map(_Log, stores):
+        for segment in log.segments.values():
+            has = min(max(log.end_phy_offset, segment.phy_offset), segment.end_phy_offset)
+            first.setdefault(segment.phy_offset, segment.path.parent)
+            if segment.phy_offset not in most or has > most[segment.phy_offset][0]:
+                most[segment.phy_offset] = has, segment.path.parent
+    return replace(
+        stores[0].settings,
+        commitlog_paths=tuple(dict.fromkeys(folder for store in stores for folder in store.settings.commitlog_paths)),
+        copies=tuple(store.root for store in stores[1:]),
+        choices={offset: folder for offset, (_, folder) in most.items() if folder != first[offset]},
+    )
+
+
+class _Log:
+    """One log, looked at here and there."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.segments = {segment.phy_offset: segment for segment in store.log.segments}
+        self._end: int | None = None
+
+    @property
+    def end_phy_offset(self) -> int:
+        """Where the last frame ends: a walk over the last segment that has one."""
+        if self._end is None:
+            ends = (self._end_in(segment) for segment in reversed(self.segments.values()))
+            self._end = next((end for end in ends if end), self._store.log.min_phy_offset)
+        return self._end
+
+    def _end_in(self, segment: Segment) -> int:
+        """Where the last frame of a segment ends; 0 if it holds none."""
+        end = 0
+        if self._is_empty(segment):
+            return end
+        for table in scan_segment(self._store, segment, _TO_THE_END):
+            frames = ((table.kind == FrameKind.MESSAGE) | (table.kind == FrameKind.BLANK)).nonzero()[0]
+            if len(frames):
+                end = int(table.phy_offset[frames[-1]] + table.size_bytes[frames[-1]])
+        return end
+
+    def _is_empty(self, segment: Segment) -> bool:
+        """Whether nothing but zeros is seen in it, as in one that a broker has made in advance."""
+        step = max(segment.size_bytes // _PROBES, _PROBE_BYTES)
+        places = range(segment.phy_offset, segment.end_phy_offset, step)
+        return not any(any(self._store.log.read(place, _PROBE_BYTES)) for place in places)
+
+    def records(self, start: int, stop: int) -> Records:
+        """Whole records that begin in [start, stop) of one segment."""
+        found: Records = {}
+        segment = self._store.log.find(start)
+        for table in scan_segment(self._store, segment, _SAMPLE, start, stop) if segment is not None else ():
+            for row in (table.messages & (table.code == FrameCode.OK)).nonzero()[0]:
+                found[int(table.phy_offset[row])] = int(table.size_bytes[row]), crc32c(table.record(row))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """``same``: records that are the same in both; ``parted_at``: where both have a record, and not the same one."""
+
+    same: int = 0
+    parted_at: int | None = None
+
+
+def _compare(one: _Log, two: _Log) -> _Found:
+    """Two logs at some places that both have; copies if some records are the same, those at the end of it among them."""
+    shared = sorted(one.segments.keys() & two.segments.keys())
+    if not shared:
+        return _Found()
+    stops = {at: min(one.segments[at].end_phy_offset, two.segments[at].end_phy_offset) for at in shared}
+    head = _compare_from(one, two, shared[0], stops[shared[0]])  # logs of other brokers differ from here on
+    if head.parted_at is not None:
+        return head
+    end = min(one.end_phy_offset, two.end_phy_offset)
+    shared = [at for at in shared if at < end]
+    if not shared:
+        return _Found()
+    stops = {at: min(stops[at], end) for at in shared}
+    last = _compare_up_to(one, two, shared[-1], stops[shared[-1]])
+    found = [last, *(c for at in _some(shared) for c in _at_both_ends(one, two, at, stops[at]))] if last.same else [last]
+    parted = [c.parted_at for c in found if c.parted_at is not None]
+    same = head.same + sum(c.same for c in found)
+    if parted:
+        return _Found(same, min(parted))
+    return _Found(same) if last.same else _Found()
+
+
+def _some(shared: Sequence[int]) -> Iterator[int]:
+    count = min(len(shared), _SAMPLED_SEGMENTS)
+    return (shared[i * len(shared) // count] for i in range(count))
+
+
+def _at_both_ends(one: _Log, two: _Log, start: int, stop: int) -> Iterator[_Found]:
+    yield _compare_from(one, two, start, stop)
+    yield _compare_up_to(one, two, start, stop)
+
+
+def _compare_from(one: _Log, two: _Log, start: int, stop: int) -> _Found:
+    return _until_found(one, two, ((start, min(start + size, stop)) for size in _WINDOWS_BYTES))
+
+
+def _compare_up_to(one: _Log, two: _Log, start: int, stop: int) -> _Found:
+    return _until_found(one, two, ((max(stop - size, start), stop) for size in _WINDOWS_BYTES))
+
+
+def _until_found(one: _Log, two: _Log, places: Iterator[tuple[int, int]]) -> _Found:
+    found = _Found()
+    for start, stop in places:
+        found = _difference(one.records(start, stop), two.records(start, stop))
+        if found.same or found.parted_at is not None:
+            break
+    return found
+
+
+def _difference(one: Records, two: Records) -> _Found:
+    """Records that are the same, and the first place where two lie over each other and are not.
+
+    Where only one of the logs has a whole record, the other is damaged there, which says nothing.
+    """
+    same = one.items() & two.items()
+    others = sorted((at, at + size) for at, (size, _) in [*one.items(), *two.items()] if (at, one.get(at)) not in same)
+    reached = 0
+    for start, end in others:
+        if start < reached:
+            return _Found(len(same), start)
+        reached = end
+    return _Found(len(same))

@@ -1,0 +1,155 @@
+"""Copies of one broker's log are recognised, and others are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from store_core.export.copies import Copies, Parted, find_copies, joint_settings
+from store_core.layout import paths
+from store_core.storage.store import Store
+from tests.damage import Damageable
+
+DamageableStore = Callable[..., Damageable]
+
+
+def lag(store: Damageable, record: int) -> Damageable:
+    """A copy that has received everything in front of a record; its broker has made a file in advance."""
+    at = store.message(record)["phyOffset"]
+    size = store.segment_size_bytes
+    number = next(n for n, path in enumerate(store.segments) if int(path.name) + size > at)
+    store.zero(at, int(store.segments[number].name) + size - at)
+    for path in store.segments[number + 1 :]:
+        path.unlink()
+    (store.root / paths.COMMITLOG / paths.segment_name((at // size + 1) * size)).write_bytes(bytes(size))
+    return store
+
+
+def expire(store: Damageable, segments: int) -> Damageable:
+    """A copy whose oldest files have been removed."""
+    for path in store.segments[:segments]:
+        path.unlink()
+    return store
+
+
+@contextmanager
+def opened(stores: Sequence[Damageable]) -> Iterator[list[Store]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(Store.open(store.root)) for store in stores]
+
+
+def groups(*stores: Damageable, names: Sequence[str | None] = ()) -> Copies:
+    with opened(stores) as each:
+        return find_copies(each, names)
+
+
+def joint(*stores: Damageable) -> list[tuple[int, int]]:
+    """Which store each segment of the joint log is read from: (number of the segment, number of the store)."""
+    with opened(stores) as each:
+        settings = joint_settings(each)
+    with Store.open(settings.root, settings) as store:
+        size = store.log.file_size_bytes
+        found = [(segment.phy_offset // size, segment.path.parent.parent) for segment in store.log.segments]
+    return [(number, [s.root for s in stores].index(root)) for number, root in found]
+
+
+@pytest.fixture
+def master(damageable: DamageableStore) -> Damageable:
+    return damageable("load-533")
+
+
+@pytest.fixture
+def slave(damageable: DamageableStore) -> Damageable:
+    return damageable("load-533")
+
+
+def test_a_slave_that_lags(master: Damageable, slave: Damageable) -> None:
+    lag(slave, 1500)
+    assert groups(master, slave) == Copies(((0, 1),))
+    assert groups(slave, master) == Copies(((1, 0),))  # who goes furthest comes first
+    assert joint(master, slave) == [(number, 0) for number in range(8)]
+
+
+def test_a_slave_that_lags_by_one_record(master: Damageable, slave: Damageable) -> None:
+    lag(slave, -1)
+    assert groups(slave, master) == Copies(((1, 0),))
+    assert joint(master, slave) == [(number, 0) for number in range(8)] + [(8, 1)]  # made in advance
+
+
+def test_a_slave_with_older_records_than_its_master(master: Damageable, slave: Damageable) -> None:
+    expire(master, 3)
+    lag(slave, 1500)
+    assert groups(slave, master) == Copies(((1, 0),))
+    assert joint(master, slave) == [(0, 1), (1, 1), (2, 1), *((number, 0) for number in range(3, 8))]
+
+
+def test_a_file_that_is_missing_or_short(master: Damageable, slave: Damageable) -> None:
+    master.lose(segment=4)
+    master.cut(segment=2, size_bytes=5000)
+    assert groups(master, slave) == Copies(((0, 1),))
+    assert joint(master, slave) == [(n, 1 if n in (2, 4) else 0) for n in range(8)]
+
+
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_damage_in_either_does_not_part_them(master: Damageable, slave: Damageable, at_the_end: bool) -> None:
+    for store, segment in ((master, 2), (slave, 5)):
+        store.zero(segment * store.segment_size_bytes, 5000)
+    slave.flip(record=-1 if at_the_end else 700, field="body")
+    master.flip(record=-2 if at_the_end else 0, field="magic")
+    assert groups(master, slave) == Copies(((0, 1),))
+
+
+def test_three_of_one_and_one_of_another(master: Damageable, slave: Damageable, damageable: DamageableStore) -> None:
+    third, other = expire(damageable("load-533"), 4), damageable("crash-533")
+    lag(slave, 500)  # has no segment in common with the third
+    assert groups(master, other, slave, third) == Copies(((0, 3, 2), (1,)))
+
+
+def test_other_brokers_have_other_records_at_the_same_offsets(master: Damageable, damageable: DamageableStore) -> None:
+    other = damageable("crash-533")
+    assert other.segment_size_bytes == master.segment_size_bytes
+    assert groups(master, other) == Copies(((0,), (1,)))
+    assert groups(master, other, names=["a", "a"]) == Copies(((0,), (1,)))
+
+
+@pytest.mark.parametrize("record", [-1, 1999, 1000])
+def test_logs_that_have_parted_are_no_copies(master: Damageable, slave: Damageable, record: int) -> None:
+    """From a record on everything is as another master would have written it: the same but for one byte of each."""
+    last = len(slave.truth["messages"])
+    for number in range(record % last, last):
+        slave.flip(record=number, field="store_timestamp_ms", byte=7)
+    found = groups(master, slave)
+    assert found.groups == ((0,), (1,))
+    [parted] = found.parted
+    assert (parted.first, parted.second) == (0, 1)
+    assert parted.phy_offset >= master.message(record)["phyOffset"]
+
+
+def test_nothing_in_common_tells_nothing(master: Damageable, slave: Damageable) -> None:
+    expire(master, 4)
+    lag(slave, 800)
+    assert slave.message(800)["phyOffset"] < 4 * master.segment_size_bytes - master.segment_size_bytes
+    assert groups(master, slave) == Copies(((0,), (1,)))
+    assert groups(master, slave, names=["a", "b"]) == Copies(((0,), (1,)))
+    assert groups(master, slave, names=["a", "a"]) == Copies(((0, 1),))
+
+
+def test_an_empty_log_is_a_copy_of_nothing(master: Damageable, slave: Damageable) -> None:
+    for path in slave.segments:
+        path.write_bytes(bytes(slave.segment_size_bytes))
+    assert groups(master, slave) == Copies(((0,), (1,)))
+
+
+def test_a_store_given_twice_is_its_own_copy(master: Damageable, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(master.root)
+    assert groups(master, Damageable(link, master.truth)) == Copies(((0, 1),))
+
+
+def test_a_false_record_in_the_middle_parts_them(master: Damageable, slave: Damageable) -> None:
+    """Whole and other in both, though nothing around it is: nobody can say which one is right."""
+    slave.flip(record=0, field="store_timestamp_ms", byte=7)
+    assert groups(master, slave) == Copies(((0,), (1,)), (Parted(0, 1, 0),))
