@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -38,10 +39,9 @@ def message_batches(table: FrameTable, rows: Ints, store: str, columns: Sequence
     """
     if not len(rows):
         return
-    names = schema.MESSAGES.names if columns is None else list(columns)
-    wanted = pa.schema([schema.MESSAGES.field(name) for name in names])
+    wanted = _wanted(None if columns is None else tuple(columns))
     compressed = (table.sys_flag[rows] & record.FLAG_COMPRESSED) != 0
-    if BODY_COLUMNS.isdisjoint(names) or not compressed.any():
+    if BODY_COLUMNS.isdisjoint(wanted.fields.names) or not compressed.any():
         portions = iter([Bodies(slice(0, len(rows)), compressed)])
     else:
         portions = inflated(table, rows, compressed)
@@ -49,12 +49,26 @@ def message_batches(table: FrameTable, rows: Ints, store: str, columns: Sequence
         yield Batch(_batch(table, rows[bodies.places], store, bodies, wanted), bodies.findings)
 
 
-def _batch(table: FrameTable, rows: Ints, store: str, bodies: Bodies, wanted: pa.Schema) -> pa.RecordBatch:
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Columns of the messages, and the ArrowParts they are made of."""
+
+    fields: pa.Schema
+    parts: int
+
+
+@cache
+def _wanted(columns: tuple[str, ...] | None) -> _Wanted:
+    names = schema.MESSAGES.names if columns is None else columns
+    return _Wanted(pa.schema([schema.MESSAGES.field(name) for name in names]), parts_of(names))
+
+
+def _batch(table: FrameTable, rows: Ints, store: str, bodies: Bodies, wanted: _Wanted) -> pa.RecordBatch:
     which = _in_a_row(rows)
     at = table.phy_offset[which] - table.window_phy_offset
-    parts = arrow_columns(table.window, at, table.size_bytes[which], parts_of(wanted.names))
+    parts = arrow_columns(table.window, at, table.size_bytes[which], wanted.parts)
     cut = Cut(table, which, len(rows), store, parts, bodies)
-    return pa.RecordBatch.from_arrays([array_of(name, cut) for name in wanted.names], schema=wanted)
+    return pa.RecordBatch.from_arrays([array_of(name, cut) for name in wanted.fields.names], schema=wanted.fields)
 
 
 def _in_a_row(rows: Ints) -> slice | Ints:

@@ -55,7 +55,7 @@ def array_of(name: str, cut: Cut) -> pa.Array:
 
 def parts_of(names: Iterable[str]) -> int:
     """The ArrowParts that these columns are made of."""
-    return reduce(or_, (_PARTS.get(name, 0) for name in names), 0)
+    return int(reduce(or_, (_PARTS[name] for name in names if name in _PARTS), ArrowPart(0)))
 
 
 def _numbers(name: str) -> Callable[[Cut], pa.Array]:
@@ -122,7 +122,7 @@ def _microseconds(timestamp_ms: NDArray[Any]) -> pa.TimestampArray:
     """Milliseconds to microseconds; null where that does not fit."""
     beyond = (timestamp_ms > _LARGEST_MS) | (timestamp_ms < -_LARGEST_MS)
     microseconds = np.where(beyond, 0, timestamp_ms) * _MICROSECONDS
-    return pa.array(microseconds, mask=beyond if beyond.any() else None).cast(schema.TIME)
+    return pa.array(microseconds, mask=beyond if beyond.any() else None).view(schema.TIME)
 
 
 _PARTS: Final[dict[str, ArrowPart]] = {
