@@ -1,4 +1,4 @@
-"""The sessions shown in docs/guide.md, docs/recovery.md and docs/loss_report.md are run again, and must say what the pages say.
+"""The sessions shown in docs/guide.md, docs/recovery.md, docs/loss_report.md and docs/sql.md are run again, and must say what the pages say.
 
 A block marked ``console`` holds commands behind ``$`` and what they print, stdout and stderr together, through a pipe. A page is
 one shell session. ``/data/rocketmq`` stands for a folder of the test. A line ``...`` stands for any lines, ``...`` at the end of a
@@ -23,7 +23,7 @@ from tests.rmqctl.calls import environment
 
 ROOT: Final = Path(__file__).parent.parent
 DOCS: Final = ROOT / "docs"
-PAGES: Final = ("guide.md", "recovery.md", "loss_report.md")
+PAGES: Final = ("guide.md", "recovery.md", "loss_report.md", "sql.md")
 SHOWN_FOLDER: Final = "/data/rocketmq"
 END: Final = "\x1e"  # parts the outputs of a session's commands
 _DEADLINE_SECONDS: Final = 120

@@ -59,7 +59,7 @@ COMMANDS: Final = (
     CommandEntry("put", "Write", "Store a message."),
     CommandEntry("import", "Write", "Store many messages from a file."),
     CommandEntry("export", "Move", "Export messages to Parquet.", several_stores=True),
-    CommandEntry("sql", "Move", "Query messages with SQL."),
+    CommandEntry("sql", "Move", "Query what stores hold with SQL.", several_stores=True),
     CommandEntry("mirror", "Move", "Copy a live broker's log over its replication port."),
     CommandEntry("serve-ha", "Move", "Serve the log over the replication port."),
     CommandEntry("completion", "Shell", "Print the completion script of a shell."),

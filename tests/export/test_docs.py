@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from store_core.export.query.catalog import COLUMNS, described
 from store_core.export.rows import schema
 
 PAGE = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
@@ -19,3 +20,12 @@ def test_the_page_has_every_column_in_order(columns: tuple[schema.Column, ...]) 
     ]
     assert "\n".join(["|---|---|---|---|", *rows, ""]) in PAGE
     assert f"`schema_version` ({schema.VERSION})" in PAGE
+
+
+@pytest.mark.parametrize("table", COLUMNS)
+def test_the_page_of_sql_has_every_column_in_order(table: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "sql.md").read_text()
+    types = {row["column"]: row["type"] for row in described() if row["table"] == table}
+    rows = [f"| `{c.name}` | {types[c.name]} | {'yes' if c.nullable else ''} | {c.meaning} |" for c in COLUMNS[table]]
+    section = page[page.index(f"## {table}\n") :]
+    assert "\n".join(["|---|---|---|---|", *rows, ""]) in section

@@ -1,0 +1,110 @@
+"""`rmqctl sql`: a query over what stores hold, without an export."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from datetime import UTC, timedelta, timezone, tzinfo
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from rmqctl import exit_codes
+from rmqctl.blocks import Block, Findings, Table
+from rmqctl.cells import Column
+from rmqctl.context import Context
+from rmqctl.messages import shown_or_told
+from rmqctl.options import SizeType
+from store_core.errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from store_core.export.query.catalog import Tables
+    from store_core.export.query.duck import Answer
+
+_STDIN: Final = "-"
+
+
+def sql(
+    ctx: Context,
+    query: Annotated[
+        str | None, typer.Argument(metavar="QUERY", help="A query in DuckDB's SQL; - reads it from stdin.")
+    ] = None,
+    tables: Annotated[bool, typer.Option("--tables", help="Show the tables and their columns.")] = False,
+    memory: Annotated[
+        int | None,
+        typer.Option(
+            "--memory", click_type=SizeType(), help="What sorting and grouping hold in memory; default 1 GiB."
+        ),
+    ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Threads that sort, group and join.")] = os.cpu_count()
+    or 1,
+) -> int:
+    """Query what stores hold with SQL: messages, queues, index, offsets and findings, read where they are.
+
+    Only the columns and the part of the log that a query looks at are read. Nothing but these tables can be reached.
+
+    Example: rmqctl sql "select topic, count(*) from messages group by 1 order by 2 desc" -s /data/rocketmq/store
+    """
+    if tables == (query is not None):
+        raise UsageError("sql takes a query or --tables", to_do="give one of both")
+    if query is None:
+        from store_core.export.query.catalog import described
+
+        columns = [Column("table"), Column("column"), Column("type"), Column("null", drop=1), Column("meaning")]
+        ctx.emit({"tables": list(described())}, rows="tables", columns=columns)
+        return exit_codes.OK
+    from store_core.export.query.catalog import Tables
+    from store_core.export.query.duck import MEMORY_BYTES, answered
+
+    query = sys.stdin.read() if query == _STDIN else query
+    memory_bytes = MEMORY_BYTES if memory is None else memory
+    zone = _zone_name(ctx.options.zone)
+    with ctx.open_stores() as stores:
+        total = sum(store.log.size_bytes for _, store in stores)
+        with ctx.progress("sql", total) as bar:
+            known = Tables(stores, lambda walked_bytes: bar(min(walked_bytes, total)))
+            with answered(query, known, zone=zone, memory_bytes=memory_bytes, threads=jobs) as answer:
+                _show(ctx, answer, known)
+    return shown_or_told(ctx, known.findings)
+
+
+def _show(ctx: Context, answer: Answer, known: Tables) -> None:
+    from rmqctl.arrow_rows import rows_of
+
+    rows = rows_of(answer.batches, ctx.options.zone)
+
+    def blocks() -> Iterator[Block]:
+        yield Table(rows, [_column(field) for field in answer.schema], empty="no rows")
+        if findings := known.findings:
+            yield Findings(findings, "Findings in what was read")
+
+    document: dict[str, Any] = {
+        "columns": [{"name": name, "type": kind} for name, kind in zip(answer.schema.names, answer.types, strict=True)],
+        "rows": rows,
+        "findings": lambda: known.findings,
+    }
+    ctx.emit(document, rows="rows", fields=answer.schema.names, blocks=blocks)
+
+
+def _column(field: pa.Field) -> Column:
+    import pyarrow as pa
+
+    return Column(field.name, cut=pa.types.is_binary(field.type))
+
+
+def _zone_name(zone: tzinfo) -> str | None:
+    """The zone as DuckDB names it; None for the machine's. Raises UsageError for an offset of minutes."""
+    if zone is UTC:
+        return "UTC"
+    if key := getattr(zone, "key", None):
+        return str(key)
+    if not isinstance(zone, timezone):
+        return None
+    offset = zone.utcoffset(None)
+    hours, rest = divmod(offset, timedelta(hours=1))
+    if rest:
+        raise UsageError("sql knows offsets of whole hours only", to_do="name the zone, such as Asia/Kolkata")
+    return f"Etc/GMT{-hours:+d}"  # POSIX counts the other way round

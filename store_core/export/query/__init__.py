@@ -1,0 +1,1 @@
+"""SQL over the tables of stores, read where they are."""

@@ -1,0 +1,88 @@
+"""The tables of a query: their names, columns and types, and how they are read from stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from threading import Event
+from typing import Any, Final
+
+import pyarrow as pa
+
+from store_core.errors import FailedError
+from store_core.export.rows.schema import MESSAGE_COLUMNS, TIME, Column
+from store_core.export.tables.findings import FINDING_COLUMNS, FindingsTable
+from store_core.export.tables.index import INDEX_COLUMNS, IndexTable
+from store_core.export.tables.messages import MessagesTable
+from store_core.export.tables.offsets import OFFSET_COLUMNS, OffsetsTable
+from store_core.export.tables.queues import QUEUE_COLUMNS, QueuesTable
+from store_core.export.tables.table import Table
+from store_core.findings import Finding
+from store_core.storage.store import Store
+
+COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
+    "messages": MESSAGE_COLUMNS,
+    "queues": QUEUE_COLUMNS,
+    "index": INDEX_COLUMNS,
+    "offsets": OFFSET_COLUMNS,
+    "findings": FINDING_COLUMNS,
+}
+_SQL_TYPES: Final = {
+    pa.string(): "VARCHAR",
+    pa.int32(): "INTEGER",
+    pa.int64(): "BIGINT",
+    pa.bool_(): "BOOLEAN",
+    pa.binary(): "BLOB",
+    TIME: "TIMESTAMP WITH TIME ZONE",
+    pa.list_(pa.string()): "VARCHAR[]",
+    pa.map_(pa.string(), pa.string()): "MAP(VARCHAR, VARCHAR)",
+}
+
+
+class Tables:
+    """The tables of some stores, each with its name, for one query.
+
+    ``on_progress`` is told the bytes of logs that the table of messages has walked.
+    """
+
+    def __init__(
+        self, stores: Sequence[tuple[str, Store]], on_progress: Callable[[int], None] = lambda walked_bytes: None
+    ) -> None:
+        self._stopped = Event()
+        self._on_progress = on_progress
+        self.by_name: dict[str, Table] = {
+            "messages": MessagesTable(stores, self._tell),
+            "queues": QueuesTable(stores),
+            "index": IndexTable(stores),
+            "offsets": OffsetsTable(stores),
+            "findings": FindingsTable(stores, lambda _: self._go_on()),
+        }
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What the tables that were read have met, each finding once."""
+        return list(dict.fromkeys(found for table in self.by_name.values() for found in table.findings))
+
+    def stop(self) -> None:
+        """Have whoever reads a table of messages or findings raise FailedError soon."""
+        self._stopped.set()
+
+    def _tell(self, walked_bytes: int) -> None:
+        self._go_on()
+        self._on_progress(walked_bytes)
+
+    def _go_on(self) -> None:
+        if self._stopped.is_set():
+            raise FailedError("the query was stopped")
+
+
+def described() -> Iterator[dict[str, Any]]:
+    """A row for each column of each table, with the type it has in SQL."""
+    for table, columns in COLUMNS.items():
+        for column in columns:
+            yield {
+                "table": table,
+                "column": column.name,
+                "type": _SQL_TYPES[column.type],
+                "null": column.nullable,
+                "meaning": column.meaning,
+            }

@@ -1,0 +1,34 @@
+"""What DuckDB complains about, as errors of ours in one line."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from store_core.errors import FailedError, StoreError, UsageError
+
+_PLACE: Final = re.compile(r"\n\s*\n")  # behind it: the query with a mark under it, or advice about settings
+_KIND: Final = re.compile(r"((?:[A-Za-z-]+ ){1,4})Error: ")
+_LONGEST: Final = 500
+_SEE_TABLES: Final = "see `rmqctl sql --tables` for tables and columns"
+
+# What stands in front of a complaint -> its error, and what to do about it. All else is the query's.
+_BY_KIND: Final[dict[str, tuple[type[StoreError], str]]] = {
+    "Out of Memory": (FailedError, "give more --memory"),
+    "IO": (FailedError, "see that the system's temporary folder has room"),
+    "INTERNAL": (FailedError, "please report it"),
+    "FATAL": (FailedError, "please report it"),
+    "Permission": (UsageError, "a query reads the tables of the store, and nothing else"),
+}
+
+
+def complaint(error: Exception) -> Exception:
+    """The error to raise for one of DuckDB's, which may come through Arrow as text; others stay as they are."""
+    text = str(error)
+    found = _KIND.match(text)
+    if isinstance(error, StoreError) or found is None:
+        return error
+    error_type, to_do = _BY_KIND.get(found[1].strip(), (UsageError, _SEE_TABLES))
+    said = " ".join(_PLACE.split(text[found.end() :])[0].split())
+    said = said if len(said) <= _LONGEST else f"{said[:_LONGEST]}…"
+    return error_type(said[:1].lower() + said[1:], to_do=to_do)

@@ -1,0 +1,73 @@
+"""A table as DuckDB takes it: something of the class that pyarrow's data sets have, which is asked to scan itself.
+
+DuckDB asks a data set for a scanner with the columns and the rows it wants, once for every reference of the table in a query. So
+nothing is decoded that a query does not look at, and a query may look at a table twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from store_core.export.tables.table import Table, Where, schema_of
+
+OnError = Callable[[BaseException], None]
+
+
+class TableDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
+    """``on_error`` is told what a reading raises, which DuckDB would only pass on as text.
+
+    DuckDB's threads may read several tables at a time; ``turns`` lets one of them at the stores, whose descriptors are not shared.
+    """
+
+    def __init__(self, table: Table, turns: Lock, on_error: OnError) -> None:
+        # Not Dataset.__init__: it is for data sets that Arrow's own code reads.
+        self._table, self._turns, self._on_error = table, turns, on_error
+        self._schema = schema_of(table.columns)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: Any) -> _Scanner:
+        """What DuckDB calls for each reference: a reading of these columns, of rows for which an expression is true."""
+        names = list(self._schema.names if columns is None else columns)
+        where = None if filter is None else Where(filter, self._schema)
+        wanted = pa.schema([self._schema.field(name) for name in names])
+        return _Scanner(self._table, wanted, where, self._turns, self._on_error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scanner:
+    """One reading of a table."""
+
+    table: Table
+    projected_schema: pa.Schema
+    where: Where | None
+    turns: Lock
+    on_error: OnError
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        return pa.RecordBatchReader.from_batches(self.projected_schema, self._batches())
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        batches = self.table.batches(self.projected_schema.names, self.where)
+        try:
+            while (batch := self._next(batches)) is not None:
+                yield batch
+        finally:  # also where a query has seen enough
+            with self.turns:
+                batches.close()
+
+    def _next(self, batches: Generator[pa.RecordBatch, None, None]) -> pa.RecordBatch | None:
+        try:
+            with self.turns:
+                return next(batches, None)
+        except BaseException as error:
+            self.on_error(error)
+            raise

@@ -1,0 +1,138 @@
+"""A query by DuckDB over tables that are read where they are. Nothing else can be reached: no file, no network, no setting."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+
+from store_core.errors import FailedError, UsageError
+from store_core.export.query.catalog import Tables
+from store_core.export.query.complaints import complaint
+from store_core.export.query.dataset import TableDataset
+from store_core.export.tables.table import Batches
+
+MEMORY_BYTES: Final = 1 << 30
+_BATCH_ROWS: Final = 8192
+_AGAIN_SECONDS: Final = 0.05
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The rows of a query as they come: batches of one schema, in which no two columns have the same name, and the columns'
+    types as DuckDB names them."""
+
+    schema: pa.Schema
+    types: Sequence[str]
+    batches: Batches
+
+
+@contextmanager
+def answered(
+    query: str, tables: Tables, *, zone: str | None = "UTC", memory_bytes: int = MEMORY_BYTES, threads: int = 1
+) -> Generator[Answer, None, None]:
+    """Run a query, which may be several statements of which the last one counts; its rows can be taken within the context.
+
+    Rows come while tables are read. What sorting and grouping hold beyond ``memory_bytes`` goes to files in the system's
+    temporary folder, removed afterwards. ``zone`` is the name of the zone in which times are cut into days and hours, None for the
+    machine's. Raises UsageError for a query that cannot be understood or carried out, FailedError where DuckDB is missing
+    or runs out of room, and whatever reading a table raises; also while the rows are taken.
+    """
+    try:
+        import duckdb
+    except ModuleNotFoundError as error:
+        raise FailedError("DuckDB is not installed", to_do="install rmqctl[sql]") from error
+    with tempfile.TemporaryDirectory(prefix="rmqctl-sql-") as folder:
+        config: dict[str, str | bool | int | float | list[str]] = {
+            "enable_external_access": "false",
+            "autoinstall_known_extensions": "false",
+            "autoload_known_extensions": "false",
+            "python_enable_replacements": "false",  # names of this program's variables are no tables
+            "temp_directory": folder,
+            "memory_limit": f"{memory_bytes}B",
+            "threads": str(threads),
+        }
+        with ExitStack() as opened:
+            connection = opened.enter_context(duckdb.connect(config=config))
+            engine = _Engine(connection, tables, opened)
+            yield engine.answer(query, zone)
+
+
+class _Engine:
+    """A connection and the one thread that talks to it, so that the thread that waits for it can be told to stop."""
+
+    def __init__(self, connection: Any, tables: Tables, opened: ExitStack) -> None:
+        self._connection, self._tables, self._opened = connection, tables, opened
+        self._cause: BaseException | None = None  # what reading a table raised
+        self._thread = opened.enter_context(ThreadPoolExecutor(1, "sql"))
+
+    def answer(self, query: str, zone: str | None) -> Answer:
+        self._do(lambda: self._prepare(zone))
+        relation, reader = self._do(lambda: self._run(query))
+        schema = _without_twins(reader.schema)
+        self._opened.callback(reader.close)
+        return Answer(schema, [str(kind) for kind in relation.types], self._batches(reader, schema))
+
+    def _batches(self, reader: pa.RecordBatchReader, schema: pa.Schema) -> Batches:
+        while (batch := self._do(lambda: next(reader, None))) is not None:
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+
+    def _prepare(self, zone: str | None) -> None:
+        if zone is not None:
+            self._connection.execute("SET TimeZone = '{}'".format(zone.replace("'", "''")))
+        self._connection.execute("SET enable_progress_bar = false")  # it goes to stdout, piped or not
+        turns = Lock()
+        for name, table in self._tables.by_name.items():
+            self._connection.register(name, TableDataset(table, turns, self._note))
+        self._connection.execute("SET lock_configuration = true")
+
+    def _run(self, query: str) -> tuple[Any, pa.RecordBatchReader]:
+        statements = self._connection.extract_statements(query)
+        if not statements:
+            raise UsageError("there is no query", to_do="give a SELECT")
+        for statement in statements[:-1]:
+            self._connection.execute(statement)
+        relation = self._connection.sql(statements[-1])
+        if relation is None:
+            raise UsageError("the last statement gives no rows", to_do="end with a SELECT")
+        return relation, relation.to_arrow_reader(_BATCH_ROWS)
+
+    def _note(self, error: BaseException) -> None:
+        self._cause = self._cause or error
+
+    def _do(self, work: Callable[[], Result]) -> Result:
+        """Have the thread do something. Who is interrupted while waiting for it interrupts it."""
+        future = self._thread.submit(work)
+        try:
+            while not future.done():
+                wait([future], _AGAIN_SECONDS)  # a signal that reaches another thread does not end a wait
+        except BaseException:
+            self._tables.stop()
+            while not future.done():
+                self._connection.interrupt()  # means nothing to a query that has not begun
+                wait([future], _AGAIN_SECONDS)
+            raise
+        try:
+            return future.result()
+        except Exception as error:
+            if self._cause is not None:
+                raise self._cause from None
+            raise complaint(error) from error
+
+
+def _without_twins(schema: pa.Schema) -> pa.Schema:
+    """A schema in which a name that stands there already gets a number behind it."""
+    taken: dict[str, pa.Field] = {}
+    for field in schema:
+        number, name = 1, field.name
+        while name in taken:
+            number, name = number + 1, f"{field.name}_{number}"
+        taken[name] = field.with_name(name)
+    return pa.schema(list(taken.values()))

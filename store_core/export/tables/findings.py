@@ -1,0 +1,54 @@
+"""The table of findings: what ``check`` says of the whole store, found when the table is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from store_core.check.store import check_store
+from store_core.export.rows.schema import Column
+from store_core.export.tables.table import Batches, Where, schema_of, wanted_rows
+from store_core.findings import Finding
+from store_core.storage.live import is_live
+from store_core.storage.store import Store
+
+FINDING_COLUMNS: Final = (
+    Column("store", pa.string(), "name of the store", repeats=True),
+    Column("code", pa.string(), "code of the finding (rmqctl explain CODE)", repeats=True),
+    Column("severity", pa.string(), "info, warning or error", repeats=True),
+    Column("file", pa.string(), "file, from the store's root; null if of none", nullable=True),
+    Column("phy_offset", pa.int64(), "byte offset in the log, or null", nullable=True),
+    Column("size_bytes", pa.int64(), "length, bytes, or null", nullable=True),
+    Column("topic", pa.string(), "topic, or null", nullable=True),
+    Column("queue_id", pa.int32(), "queue number, or null", nullable=True),
+    Column("queue_offset", pa.int64(), "entry number in the queue, or null", nullable=True),
+    Column("message", pa.string(), "what was found"),
+    Column("advice", pa.string(), "what to do about it"),
+)
+
+
+class FindingsTable:
+    """Findings of a check of the whole of each store, which is made once, when the first reading comes to it."""
+
+    columns: Sequence[Column] = FINDING_COLUMNS
+
+    def __init__(
+        self, stores: Sequence[tuple[str, Store]], on_progress: Callable[[int], None] = lambda walked_bytes: None
+    ) -> None:
+        self._stores, self._on_progress = stores, on_progress
+        self._known: dict[str, list[Finding]] = {}
+
+    @property
+    def findings(self) -> list[Finding]:
+        return [found for listed in self._known.values() for found in listed]
+
+    def batches(self, columns: Sequence[str], where: Where | None = None) -> Batches:
+        for name, store in self._stores:
+            if name not in self._known:
+                self._known[name] = check_store(
+                    store, live=is_live(store.root).live, on_progress=self._on_progress
+                ).findings
+            rows = [{"store": name, **found.as_json()} for found in self._known[name]]
+            yield wanted_rows(pa.RecordBatch.from_pylist(rows, schema_of(FINDING_COLUMNS)), columns, where)

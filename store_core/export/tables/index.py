@@ -1,0 +1,77 @@
+"""The table of index entries: what every index file holds, in the order it was written (store format, section 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+from numpy.typing import NDArray
+
+from store_core.export.rows.schema import TIME, Column
+from store_core.export.tables.table import Batches, Where, needed, only, schema_of, wanted_rows
+from store_core.export.tables.times import times
+from store_core.findings import Finding
+from store_core.read.index import Index, IndexFile
+from store_core.storage.store import Store
+
+INDEX_COLUMNS: Final = (
+    Column("store", pa.string(), "name of the store", repeats=True),
+    Column("file", pa.string(), "name of the index file", repeats=True),
+    Column("slot", pa.int32(), "the slot whose chain the entry hangs on"),
+    Column("entry", pa.int32(), "number of the entry in its file, from 1"),
+    Column("key_hash", pa.int32(), "hash of topic#key"),
+    Column("phy_offset", pa.int64(), "byte offset of the record in the log"),
+    Column("store_time", TIME, "the file's begin and whole seconds; null for a number that is no time", nullable=True),
+    Column("previous", pa.int32(), "number of the next older entry on the slot; 0 or less: none"),
+)
+_MILLISECONDS: Final = 1000
+
+
+class IndexTable:
+    """Entries of all index files of some stores. Which topic and key an entry is of, only its record tells."""
+
+    columns: Sequence[Column] = INDEX_COLUMNS
+
+    def __init__(self, stores: Sequence[tuple[str, Store]]) -> None:
+        self._stores = stores
+        self._found: dict[Finding, None] = {}
+        self._schema = schema_of(INDEX_COLUMNS)
+
+    @property
+    def findings(self) -> list[Finding]:
+        return list(self._found)
+
+    def batches(self, columns: Sequence[str], where: Where | None = None) -> Batches:
+        for name, store in self._stores:
+            with Index(store) as index:
+                self._found.update(dict.fromkeys(index.sizes.findings))
+                for file in index.files:
+                    yield from self.of_file(name, file, columns, where)
+
+    def of_file(self, store: str, file: IndexFile, columns: Sequence[str], where: Where | None = None) -> Batches:
+        """The entries of one file; none where the condition excludes the whole file."""
+        promise = (ds.field("store") == store) & (ds.field("file") == file.path.name)
+        if where is not None and not where.possible([promise]):
+            return
+        names = needed(columns, where)
+        for first, entries in file.columns():
+            rows = self._rows(store, file, first, entries)
+            yield wanted_rows(rows.select(only(INDEX_COLUMNS, names).names), columns, where)
+
+    def _rows(self, store: str, file: IndexFile, first: int, entries: NDArray[np.void]) -> pa.RecordBatch:
+        hashes = entries["key_hash"].astype(np.int32)
+        stored_ms = file.header.begin_timestamp_ms + entries["seconds"].astype(np.int64) * _MILLISECONDS
+        made = {
+            "store": pa.repeat(pa.scalar(store), len(entries)),
+            "file": pa.repeat(pa.scalar(file.path.name), len(entries)),
+            "slot": pa.array(hashes % np.int32(file.sizes.slots)),
+            "entry": pa.array(np.arange(first, first + len(entries), dtype=np.int32)),
+            "key_hash": pa.array(hashes),
+            "phy_offset": pa.array(entries["phy_offset"].astype(np.int64)),
+            "store_time": times(stored_ms),
+            "previous": pa.array(entries["previous"].astype(np.int32)),
+        }
+        return pa.RecordBatch.from_arrays([made[name] for name in self._schema.names], schema=self._schema)

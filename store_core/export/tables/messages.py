@@ -1,0 +1,194 @@
+"""The table of messages: the log, walked for every reference, decoded as far as it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from store_core.check.log import LogFindings
+from store_core.check.pieces import log_range, whole_log
+from store_core.export.rows import schema
+from store_core.export.rows.batches import message_batches
+from store_core.export.rows.schema import Column
+from store_core.export.tables.table import Batches, Where
+from store_core.findings import Finding
+from store_core.read.records import read_store_timestamp_ms
+from store_core.scan.frames import FrameTable, Ints
+from store_core.scan.log import Piece, ScanOptions, nominal_end, scan_segment
+from store_core.storage.live import is_live
+from store_core.storage.store import Store
+
+# A store time may lie so much in front of that of the segment's first message: brokers' clocks may be set back a little.
+CLOCK_SLACK_MS: Final = 3_600_000
+_OPTIONS: Final = ScanOptions(check_crc=True, check_property_crc=True, properties=False)
+_LATEST_MS: Final = 1 << 50  # some thousand years on: no clock says so
+_STRETCHES: Final = 256  # of a segment, to find where in it a condition on offsets begins and ends
+_LEAST_STRETCH_BYTES: Final = 64 << 10
+
+
+class MessagesTable:
+    """Every record of the logs of some stores, each with its name, in log order (docs/export.md, "Messages").
+
+    A condition on offsets, stores and store times leaves out segments; one on any column is decided before the other columns are
+    decoded. What of the log is walked is checked, and faults are ``findings``. ``on_progress`` is told the bytes
+    walked so far, by all readings of the table.
+    """
+
+    columns: Sequence[Column] = schema.MESSAGE_COLUMNS
+
+    def __init__(self, stores: Sequence[tuple[str, Store]], on_progress: Callable[[int], None] | None = None) -> None:
+        self._stores = stores
+        self._on_progress = on_progress
+        self._walked_bytes = 0
+        self._found: dict[tuple[str, Finding], None] = {}
+
+    @property
+    def findings(self) -> list[Finding]:
+        return [found for _, found in self._found]
+
+    def batches(self, columns: Sequence[str], where: Where | None = None) -> Batches:
+        for name, store in self._stores:
+            yield from _Reading(self, name, store, columns, where).batches()
+
+    def _tell_walked(self, size_bytes: int) -> None:
+        self._walked_bytes += size_bytes
+        if self._on_progress is not None:
+            self._on_progress(self._walked_bytes)
+
+    def _tell_found(self, name: str, found: Sequence[Finding]) -> None:
+        self._found.update(((name, one), None) for one in found)
+
+
+class _Reading:
+    """One store's part of one reading of the table."""
+
+    def __init__(
+        self, table: MessagesTable, name: str, store: Store, columns: Sequence[str], where: Where | None
+    ) -> None:
+        self._table, self._name, self._store = table, name, store
+        self._columns, self._where = list(columns), where
+        self._findings = LogFindings()
+        self._bodies: list[Finding] = []
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        pieces = _pieces(self._name, self._store, self._where)
+        reached_end = False
+        try:
+            for before, piece in zip([None, *pieces], pieces, strict=False):
+                if (gap := _gap(self._store, before, piece)) is not None:
+                    self._findings.hole(*gap)
+                yield from self._walked(piece)
+            reached_end = True
+        finally:
+            if not reached_end:
+                self._findings.put_back()  # nobody looked further: what is held back may be the tail or not
+            log = self._store.log
+            goes_on = not pieces or pieces[-1].to_phy_offset < nominal_end(log, log.segments[-1])
+            listed = self._findings.end(live=is_live(self._store.root).live, log_goes_on=goes_on)
+            self._table._tell_found(self._name, [*listed, *self._bodies])
+
+    def _walked(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        stop = None if piece.to_phy_offset >= nominal_end(self._store.log, piece.segment) else piece.to_phy_offset
+        file = self._store.relative(piece.segment.path)
+        at = piece.from_phy_offset
+        tables = scan_segment(self._store, piece.segment, _OPTIONS, piece.from_phy_offset, stop, chained=piece.chained)
+        for table in tables:
+            self._findings.add(table, file)
+            rows = np.flatnonzero(table.messages)
+            if len(rows):
+                yield from self._decoded(table, rows)
+            self._table._tell_walked(table.end_phy_offset - at)
+            at = table.end_phy_offset
+
+    def _decoded(self, table: FrameTable, rows: Ints) -> Iterator[pa.RecordBatch]:
+        if self._where is not None:
+            masks = [self._where.mask(batch) for batch in self._columns_of(table, rows, self._where.columns)]
+            rows = rows[np.concatenate(masks)]
+        yield from self._columns_of(table, rows, self._columns)
+
+    def _columns_of(self, table: FrameTable, rows: Ints, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        for batch in message_batches(table, rows, self._name, names):
+            self._bodies += batch.findings
+            yield batch.rows
+
+
+def _pieces(name: str, store: Store, where: Where | None) -> list[Piece]:
+    """The parts of the log in which rows may stand that a condition wants, in log order."""
+    whole = whole_log(store)
+    if where is None:
+        return whole
+    by_time = _time_promises(store, whole) if "store_time" in where.columns else [None] * len(whole)
+    promises = [
+        _promise(name, piece.from_phy_offset, piece.to_phy_offset, time)
+        for piece, time in zip(whole, by_time, strict=True)
+    ]
+    possible = [whole[number] for number in where.possible(promises)]
+    if "phy_offset" not in where.columns:
+        return possible
+    edges = {0, len(possible) - 1}
+    return [
+        narrowed
+        for number, piece in enumerate(possible)
+        for narrowed in (_narrowed(name, store, piece, where) if number in edges else [piece])
+    ]
+
+
+def _narrowed(name: str, store: Store, piece: Piece, where: Where) -> list[Piece]:
+    """A piece without what a condition on offsets excludes at its begin and end."""
+    length = piece.to_phy_offset - piece.from_phy_offset
+    step = max(-(-length // _STRETCHES), _LEAST_STRETCH_BYTES)
+    starts = range(piece.from_phy_offset, piece.to_phy_offset, step)
+    possible = where.possible([_promise(name, at, min(at + step, piece.to_phy_offset), None) for at in starts])
+    if not possible:
+        return []
+    return log_range(store, starts[possible[0]], min(starts[possible[-1]] + step, piece.to_phy_offset))
+
+
+def _promise(name: str, from_phy_offset: int, to_phy_offset: int, time: Any) -> Any:
+    """What is true for every record of a stretch of the log."""
+    at = ds.field("phy_offset")
+    promise = (ds.field("store") == name) & (at >= from_phy_offset) & (at < to_phy_offset)
+    return promise if time is None else promise & time
+
+
+def _time_promises(store: Store, pieces: Sequence[Piece]) -> list[Any]:
+    """What is true for the store times of each segment's records: they lie between its first and the next one's first."""
+    firsts = [_plausible(read_store_timestamp_ms(store.log, piece.segment.phy_offset)) for piece in pieces]
+    lasts = [*firsts[1:], None]
+    known = [time for time in firsts if time is not None]
+    if any(later < earlier - CLOCK_SLACK_MS for earlier, later in pairwise(known)):
+        return [None] * len(pieces)  # a clock was set back by more, so nothing is known
+    return [_between(first, last) for first, last in zip(firsts, lasts, strict=True)]
+
+
+def _plausible(timestamp_ms: int | None) -> int | None:
+    return timestamp_ms if timestamp_ms is not None and 0 < timestamp_ms < _LATEST_MS else None
+
+
+def _between(first_ms: int | None, last_ms: int | None) -> Any:
+    at = ds.field("store_time")
+    promise = None
+    if first_ms is not None:
+        promise = (at >= _moment(first_ms - CLOCK_SLACK_MS)) | at.is_null()
+    if last_ms is not None:
+        until = (at <= _moment(last_ms + CLOCK_SLACK_MS)) | at.is_null()
+        promise = until if promise is None else promise & until
+    return promise
+
+
+def _moment(timestamp_ms: int) -> pa.Scalar:
+    return pa.scalar(timestamp_ms * 1000, schema.TIME)
+
+
+def _gap(store: Store, before: Piece | None, piece: Piece) -> tuple[int, int] | None:
+    """Where bytes of the log are missing between two pieces that would else join, and how many."""
+    if before is None or store.log.following(before.segment) != piece.segment:
+        return None
+    end, start = nominal_end(store.log, before.segment), piece.segment.phy_offset
+    joins = before.to_phy_offset == end and piece.from_phy_offset == start
+    return (end, start - end) if joins and end < start else None

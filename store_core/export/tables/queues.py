@@ -1,0 +1,205 @@
+"""The table of queue entries: every place of every queue, as stored (store format, section 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+from numpy.typing import NDArray
+
+from store_core.export.rows.batches import topic_kind
+from store_core.export.rows.schema import TIME, Column
+from store_core.export.tables.table import Batches, Mask, Where, needed, only, wanted_rows
+from store_core.export.tables.times import times
+from store_core.findings import Finding, finding
+from store_core.layout import paths
+from store_core.layout import queue as layout
+from store_core.read.dump import QueueDump, all_queues
+from store_core.read.entries import ExtUnit
+from store_core.read.queue import BatchQueue, Queue
+from store_core.scan.frames import Ints
+from store_core.storage.store import Store
+
+QUEUE_COLUMNS: Final = (
+    Column("store", pa.string(), "name of the store", repeats=True),
+    Column("topic", pa.string(), "topic of the queue", repeats=True),
+    Column(
+        "kind", pa.string(), "user, half, op, delayed, retry, dlq or system: what the topic makes of it", repeats=True
+    ),
+    Column("queue_id", pa.int32(), "queue number, from 0"),
+    Column("queue_offset", pa.int64(), "entry number in the queue; in a batch queue, the number of its first message"),
+    Column("phy_offset", pa.int64(), "byte offset of the record in the log"),
+    Column("size_bytes", pa.int32(), "length of the record, bytes"),
+    Column("tags_code", pa.int64(), "as stored: hash of the tag, delivery time in ms, or address in ConsumeQueueExt"),
+    Column(
+        "state",
+        pa.string(),
+        "message; expired: in front of the log; filler: of a queue that begins amid its file; dead: skips a lost message",
+        repeats=True,
+    ),
+    Column("batch_size", pa.int32(), "messages of the entry: 1 but in batch queues"),
+    Column("store_time", TIME, "what a batch queue or ConsumeQueueExt tells; else null", nullable=True),
+    Column("deliver_time", TIME, "of a delayed message, when it is due; else null", nullable=True),
+    Column("ext_tags_code", pa.int64(), "hash of the tag, from ConsumeQueueExt; else null", nullable=True),
+    Column("ext_bitmap", pa.binary(), "bitmap of the filter, from ConsumeQueueExt; else null", nullable=True),
+)
+_CHUNK_ENTRIES: Final = 1 << 16
+_MOST_FINDINGS: Final = 1000
+_STATES: Final = pa.array(["message", "expired", "filler", "dead"])
+_MESSAGE, _EXPIRED, _FILLER, _DEAD = range(4)
+
+
+class QueuesTable:
+    """Entries of all queues of some stores, from each one's first file's begin to the queue's end."""
+
+    columns: Sequence[Column] = QUEUE_COLUMNS
+
+    def __init__(self, stores: Sequence[tuple[str, Store]]) -> None:
+        self._stores = stores
+        self._found: dict[Finding, None] = {}
+
+    @property
+    def findings(self) -> list[Finding]:
+        return list(self._found)
+
+    def batches(self, columns: Sequence[str], where: Where | None = None) -> Batches:
+        """Raises FailedError where a store keeps its queues in RocksDB."""
+        for name, store in self._stores:
+            for queue in all_queues(store):
+                yield from self.of_queue(name, queue, columns, where)
+
+    def of_queue(self, store: str, queue: QueueDump, columns: Sequence[str], where: Where | None = None) -> Batches:
+        """The entries of one queue; none where the condition excludes the whole queue."""
+        field = ds.field
+        promise = (field("store") == store) & (field("topic") == queue.topic) & (field("queue_id") == queue.queue_id)
+        if where is not None and not where.possible([promise]):
+            return
+        names = needed(columns, where)
+        for entries in _chunks(queue.queue):
+            chunk = _Chunk(store, queue, entries)
+            made = {column.name: chunk.column(column.name) for column in QUEUE_COLUMNS if column.name in names}
+            rows = pa.RecordBatch.from_arrays(list(made.values()), schema=only(QUEUE_COLUMNS, names))
+            for found in chunk.findings:
+                if len(self._found) < _MOST_FINDINGS:
+                    self._found[found] = None
+            yield wanted_rows(rows, columns, where)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entries:
+    """Some entries of a queue in a row; ``rows`` of ``layout.queue.ENTRY`` or ``BATCH_ENTRY``."""
+
+    queue_offset: Ints
+    rows: NDArray[np.void]
+
+
+def _chunks(queue: Queue | BatchQueue) -> Iterator[_Entries]:
+    if isinstance(queue, Queue):
+        for first, rows in queue.columns(0, queue.max_offset):
+            yield _Entries(np.arange(first, first + len(rows)), rows)
+        return
+    step = layout.BATCH_ENTRY.size_bytes
+    for segment in queue.files.segments:
+        slot, end = -(-segment.phy_offset // step), min(segment.end_phy_offset // step, queue.end_slot)
+        while slot < end:
+            data = queue.files.read(slot * step, min(end - slot, _CHUNK_ENTRIES) * step)
+            rows = np.frombuffer(data, layout.BATCH_ENTRY.dtype, len(data) // step)
+            if not len(rows):
+                break
+            yield _Entries(rows["queue_offset"].astype(np.int64), rows)
+            slot += len(rows)
+
+
+class _Chunk:
+    """The columns of some entries, each made when it is asked for."""
+
+    def __init__(self, store: str, dumped: QueueDump, entries: _Entries) -> None:
+        self.findings: list[Finding] = []
+        self._store, self._dumped, self._entries = store, dumped, entries
+
+    def column(self, name: str) -> pa.Array:
+        rows = self._entries.rows
+        match name:
+            case "store" | "topic" | "kind":
+                texts = {"store": self._store, "topic": self._dumped.topic, "kind": topic_kind(self._dumped.topic)}
+                return pa.repeat(pa.scalar(texts[name]), len(rows))
+            case "queue_id":
+                return pa.array(np.full(len(rows), self._dumped.queue_id, np.int32))
+            case "queue_offset":
+                return pa.array(self._entries.queue_offset)
+            case "phy_offset" | "tags_code":
+                return pa.array(rows[name].astype(np.int64))
+            case "size_bytes":
+                return pa.array(rows[name].astype(np.int32))
+            case "state":
+                return _STATES.take(pa.array(self._state()))
+            case "batch_size":
+                return pa.array(rows[name].astype(np.int32) if self._is_batch else np.ones(len(rows), np.int32))
+            case "deliver_time":
+                return self._deliver_time()
+            case "store_time" if self._is_batch:
+                return times(rows["store_timestamp_ms"])
+            case "store_time":
+                return times(*self._of_ext(lambda unit: unit.store_timestamp_ms))
+            case "ext_tags_code":
+                values, missing = self._of_ext(lambda unit: unit.tags_code)
+                return pa.array(values, mask=missing)
+        return pa.array([None if unit is None else unit.bitmap for unit in self._units], pa.binary())  # ext_bitmap
+
+    @property
+    def _is_batch(self) -> bool:
+        return isinstance(self._dumped.queue, BatchQueue)
+
+    def _state(self) -> Ints:
+        at, size, tags = (self._entries.rows[name] for name in ("phy_offset", "size_bytes", "tags_code"))
+        log = self._dumped.queue.log
+        state = np.where(at < log.min_phy_offset, _EXPIRED, _MESSAGE)
+        segment = log.file_size_bytes
+        if segment:
+            state[((at + 1) % segment == 0) & (size == layout.DEAD_ENTRY_SIZE_BYTES) & (tags == 0)] = _DEAD
+        filler = at == layout.FILLER_PHY_OFFSET
+        filler &= (size == layout.FILLER_SIZE_BYTES) & (tags == layout.FILLER_TAGS_CODE)
+        state[filler] = _FILLER
+        return state.astype(np.int8)
+
+    def _deliver_time(self) -> pa.Array:
+        codes = self._entries.rows["tags_code"].astype(np.int64)
+        if self._dumped.topic != paths.SCHEDULE_TOPIC:
+            return pa.nulls(len(codes), TIME)
+        return times(codes, codes <= layout.EXT_MAX_ADDRESS)
+
+    def _of_ext(self, value_of: Callable[[ExtUnit], int]) -> tuple[Ints, Mask]:
+        """A number of each entry's ConsumeQueueExt unit, and where there is none."""
+        missing = np.array([unit is None for unit in self._units], np.bool_)
+        return np.array([0 if unit is None else value_of(unit) for unit in self._units], np.int64), missing
+
+    @cached_property
+    def _units(self) -> list[ExtUnit | None]:
+        queue = self._dumped.queue
+        codes = self._entries.rows["tags_code"]
+        units: list[ExtUnit | None] = [None] * len(codes)
+        if isinstance(queue, Queue):
+            for row in np.flatnonzero(codes <= layout.EXT_MAX_ADDRESS):
+                units[row] = unit = queue.ext_of(int(codes[row]))
+                if unit is None:
+                    self._miss(int(row))
+        return units
+
+    def _miss(self, row: int) -> None:
+        entry = self._entries.rows[row]
+        self.findings.append(
+            finding(
+                "Q016",
+                "no good unit at the address",
+                phy_offset=int(entry["phy_offset"]),
+                size_bytes=int(entry["size_bytes"]),
+                topic=self._dumped.topic,
+                queue_id=self._dumped.queue_id,
+                queue_offset=int(self._entries.queue_offset[row]),
+            )
+        )

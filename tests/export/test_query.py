@@ -1,0 +1,242 @@
+"""SQL over stores: numbers by the real decoder's truth, what is read for them, and what a query cannot do."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store_core.errors import FailedError, StoreError, UsageError
+from store_core.export.query import duck
+from store_core.export.query.catalog import COLUMNS, Tables, described
+from store_core.export.query.duck import answered
+from store_core.export.tables.table import Batches, Where
+from store_core.storage.store import Store
+from tests import stores
+from tests.conftest import GoldenStore, StoreCopy
+
+NAME = "clean-533"
+
+
+@contextmanager
+def tables(root: Path) -> Iterator[Tables]:
+    with Store.open(root) as store:
+        yield Tables([("a", store)])
+
+
+def ask(known: Tables, query: str, **options: Any) -> list[tuple[Any, ...]]:
+    with answered(query, known, **options) as answer:
+        return [tuple(row.values()) for batch in answer.batches for row in batch.to_pylist()]
+
+
+def refused(root: Path, query: str, **options: Any) -> StoreError:
+    with tables(root) as known, pytest.raises(StoreError) as caught:
+        ask(known, query, **options)
+    return caught.value
+
+
+class Watched:
+    """A table that remembers what it was asked for."""
+
+    def __init__(self, table: Any) -> None:
+        self._table, self.columns = table, table.columns
+        self.asked: list[tuple[list[str], list[str]]] = []
+        self.findings: list[Any] = []
+        self.batches_given = 0
+
+    def batches(self, columns: Any, where: Where | None = None) -> Batches:
+        self.asked.append((list(columns), [] if where is None else list(where.columns)))
+        for batch in self._table.batches(columns, where):
+            self.batches_given += 1
+            yield batch
+
+
+@pytest.mark.parametrize("name", [*stores.CLEAN, "rocks-533"])
+def test_counts_a_topic_and_queue(golden: GoldenStore, name: str) -> None:
+    told = Counter((m["topic"], m["queueId"]) for m in stores.truth(name)["messages"])
+    sizes = Counter[str]()
+    for message in stores.truth(name)["messages"]:
+        sizes[message["topic"]] += message["storeSize"]
+    with tables(golden(name)) as known:
+        assert {
+            (t, q): n for t, q, n in ask(known, "select topic, queue_id, count(*) from messages group by all")
+        } == told
+        assert dict(ask(known, "select topic, sum(size_bytes)::bigint from messages group by 1")) == sizes
+        assert ask(known, "select count(*) from messages") == [(sum(told.values()),)]
+
+
+def test_a_table_may_be_read_several_times_in_a_query(golden: GoldenStore) -> None:
+    told = Counter(m["properties"].get("UNIQ_KEY") for m in stores.truth(NAME)["messages"])
+    twins = {key: times for key, times in told.items() if key is not None and times > 1}
+    assert twins
+    query = """select a.unique_key, count(*) from messages a join messages b on a.unique_key = b.unique_key
+               where a.phy_offset <> b.phy_offset group by 1"""
+    with tables(golden(NAME)) as known:
+        assert dict(ask(known, query)) == {key: times * (times - 1) for key, times in twins.items()}
+        assert ask(known, "select (select count(*) from messages) - count(*) from messages") == [(0,)]
+
+
+def test_queue_entries_join_their_records(golden: GoldenStore) -> None:
+    query = """select count(*), count(m.phy_offset), bool_and(q.size_bytes = m.size_bytes)
+               from queues q left join messages m using (phy_offset, topic, queue_id, queue_offset)"""
+    with tables(golden("load-533")) as known:
+        assert ask(known, query) == [(len(stores.truth("load-533")["messages"]),) * 2 + (True,)]
+
+
+def test_properties_keys_and_bodies(golden: GoldenStore) -> None:
+    messages = stores.truth(NAME)["messages"]
+    regions = Counter(m["properties"].get("KEYS") for m in messages)
+    lengths = Counter(m["topic"] for m in messages if m.get("plainLength", m["bodyLength"]) > 1000)
+    with tables(golden(NAME)) as known:
+        assert dict(ask(known, "select properties['KEYS'], count(*) from messages group by 1")) == regions
+        assert (
+            dict(ask(known, "select topic, count(*) from messages where octet_length(body) > 1000 group by 1"))
+            == lengths
+        )
+        found = ask(known, "select phy_offset from messages where list_contains(keys, 'shared2') order by 1")
+    assert [at for (at,) in found] == [
+        m["phyOffset"] for m in messages if "shared2" in m["properties"].get("KEYS", "").split(" ")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("query", "asked"),
+    [
+        ("select topic, count(*) from messages group by 1", [(["topic"], [])]),
+        (
+            "select sum(size_bytes) from messages where topic = 'x' and queue_id > 1",
+            [(["size_bytes"], ["topic", "queue_id"])],
+        ),
+        (
+            "select body from messages where store_time >= '2026-11-21 00:00:00Z' and phy_offset < 9",
+            [(["body"], ["phy_offset", "store_time"])],
+        ),
+        ("select 1", []),
+    ],
+)
+def test_only_what_is_asked_for_is_read(golden: GoldenStore, query: str, asked: Any) -> None:
+    with tables(golden(NAME)) as known:
+        watched = known.by_name["messages"] = Watched(known.by_name["messages"])
+        ask(known, query)
+    assert watched.asked == asked
+
+
+def test_rows_come_while_the_log_is_read(golden: GoldenStore) -> None:
+    with tables(golden("crash-533")) as known:
+        watched = known.by_name["messages"] = Watched(known.by_name["messages"])
+        ask(known, "select topic from messages limit 3")
+        assert watched.batches_given < 3
+        ask(known, "select topic from messages")
+        assert watched.batches_given > 10
+
+
+def test_times_are_cut_into_days_of_the_zone(golden: GoldenStore) -> None:
+    query = "select distinct date_trunc('day', store_time)::varchar from messages"
+    with tables(golden(NAME)) as known:
+        assert ask(known, query) == [("2026-11-21 00:00:00+00",)]
+        assert ask(known, query, zone="Asia/Tokyo") == [("2026-11-21 00:00:00+09",)]
+        assert ask(known, query, zone="America/Los_Angeles") == [("2026-11-20 00:00:00-08",)]
+
+
+def test_several_statements_and_names_twice(golden: GoldenStore) -> None:
+    with tables(golden(NAME)) as known:
+        with answered("create temp table t as select 1 x; select x, x, x x_2 from t", known) as answer:
+            assert len(set(answer.schema.names)) == 3
+            assert [batch.to_pylist() for batch in answer.batches] == [[dict.fromkeys(answer.schema.names, 1)]]
+        with answered("select 1::hugeint, now(), body from messages limit 0", known) as answer:
+            assert list(answer.types) == ["HUGEINT", "TIMESTAMP WITH TIME ZONE", "BLOB"]
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("selec 1", 'syntax error at or near "selec"'),
+        ("", "there is no query"),
+        ("select nope from messages", 'referenced column "nope" not found'),
+        ("select * from nope", "table with name nope does not exist"),
+        ("select cast(topic as int) from messages", "could not convert string"),
+        ("select error('so\n\nand so') from messages", "so"),
+    ],
+)
+def test_a_wrong_query_is_told_in_one_line(golden: GoldenStore, query: str, told: str) -> None:
+    error = refused(golden(NAME), query)
+    assert isinstance(error, UsageError)
+    assert str(error).startswith(told)
+    assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "copy messages to '{folder}/out.csv'",
+        "copy (select 1) to '{folder}/out.parquet' (format parquet)",
+        "export database '{folder}/out'",
+        "attach '{folder}/out.db'",
+        "select * from read_text('{folder}/secret')",
+        "select * from read_csv('{folder}/secret')",
+        "select * from glob('{folder}/*')",
+        "select * from '{folder}/secret.parquet'",
+        "install httpfs",
+        "load httpfs",
+        "set enable_external_access = true",
+        "set memory_limit = '9GB'",
+        "select * from known",
+    ],
+)
+def test_a_query_reaches_nothing_but_the_tables(golden: GoldenStore, tmp_path: Path, query: str) -> None:
+    (tmp_path / "secret").write_text("secret")
+    error = refused(golden(NAME), query.format(folder=tmp_path))
+    assert isinstance(error, UsageError)
+    assert [path.name for path in tmp_path.iterdir()] == ["secret"]
+
+
+def test_what_a_table_raises_is_what_the_query_raises(golden: GoldenStore) -> None:
+    error = refused(golden("rocks-533"), "select count(*) from queues")
+    assert isinstance(error, FailedError)
+    assert "RocksDB" in error.what
+
+
+def test_too_little_memory_is_told(golden: GoldenStore) -> None:
+    error = refused(golden(NAME), "select list(x) from range(20000000) t(x)", memory_bytes=32 << 20)
+    assert isinstance(error, FailedError)
+    assert error.to_do == "give more --memory"
+
+
+def test_sorting_goes_to_files_that_are_gone_afterwards(
+    golden: GoldenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(duck.tempfile, "tempdir", str(tmp_path))
+    query = "select x from range(20000000) t(x) order by hash(x) desc"
+    with tables(golden(NAME)) as known, answered(query, known, memory_bytes=64 << 20) as answer:
+        next(answer.batches)
+        assert [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_duckdb_may_be_missing(golden: GoldenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    error = refused(golden(NAME), "select 1")
+    assert (error.what, error.to_do) == ("DuckDB is not installed", "install rmqctl[sql]")
+
+
+def test_stopped_while_tables_are_read(store_copy: StoreCopy) -> None:
+    with tables(store_copy("crash-533")) as known:
+        known.stop()
+        with pytest.raises(FailedError):
+            ask(known, "select count(*) from messages")
+
+
+def test_the_catalogue_has_sql_types(golden: GoldenStore) -> None:
+    rows = list(described())
+    assert [(row["table"], row["column"]) for row in rows] == [
+        (table, column.name) for table, columns in COLUMNS.items() for column in columns
+    ]
+    with tables(golden(NAME)) as known:
+        for table in COLUMNS:
+            types = {name: kind for name, kind, *_ in ask(known, f"describe {table}")}
+            assert types == {row["column"]: row["type"] for row in rows if row["table"] == table}

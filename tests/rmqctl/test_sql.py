@@ -1,0 +1,147 @@
+"""`rmqctl sql` in a process of its own: formats, stores, exit codes, and how it ends."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmqctl import exit_codes
+from tests import stores
+from tests.conftest import GoldenStore
+from tests.damage import Damageable
+from tests.rmqctl.calls import call, on_terminal
+from tests.rmqctl.stopping import stopped
+
+NAME = "load-533"
+TOPICS = sorted(Counter(m["topic"] for m in stores.truth(NAME)["messages"]).items())
+BY_TOPIC = "select topic, count(*) messages from messages group by 1 order by 1"
+
+
+def test_the_document(golden: GoldenStore, read_only: Callable[[Path], Path]) -> None:
+    result = call("sql", BY_TOPIC, "-s", read_only(golden(NAME)), "-o", "json")
+    assert (result.code, result.err) == (exit_codes.OK, "")
+    assert result.json == {
+        "columns": [{"name": "topic", "type": "VARCHAR"}, {"name": "messages", "type": "BIGINT"}],
+        "rows": [{"topic": topic, "messages": count} for topic, count in TOPICS],
+        "findings": [],
+    }
+
+
+def test_rows_in_every_format(golden: GoldenStore) -> None:
+    words = ("sql", BY_TOPIC, "-s", golden(NAME), "-o")
+    assert call(*words, "ndjson").lines == [{"topic": topic, "messages": count} for topic, count in TOPICS]
+    for name, delimiter in (("csv", ","), ("tsv", "\t")):
+        rows = list(csv.reader(call(*words, name).out.splitlines(), delimiter=delimiter))
+        assert rows == [["topic", "messages"], *([topic, str(count)] for topic, count in TOPICS)]
+    for name in ("table", "plain", "github"):
+        shown = call(*words, name)
+        lines = [line.strip("|").replace("|", " ").split() for line in shown.out.splitlines()]
+        assert [[topic, str(count)] for topic, count in TOPICS] == [line for line in lines if line[-1].isdecimal()]
+        assert "Findings" not in shown.out
+
+
+def test_values_as_json(golden: GoldenStore) -> None:
+    message = stores.truth(NAME)["messages"][0]
+    query = """select store_time, [store_time] times, properties, keys, body, 1.50::decimal(5, 2) d, 7::hugeint h,
+               'nan'::float nan, date '2026-01-02' date, interval '1 month 2 days 03:04:05.006' span, null nothing,
+               timestamp '2026-01-02 03:04:05.000006' plain, make_timestamptz(200000, 1, 1, 0, 0, 0) far
+               from messages order by phy_offset limit 1"""
+    (row,) = call("sql", query, "-s", golden(NAME), "-o", "ndjson", "--tz", "+08:00").lines
+    assert message["storeTimestamp"] == 1795227514991
+    assert row.pop("body").startswith("70000:kelp42980 naïve")
+    assert row == {
+        "store_time": "2026-11-21T10:18:34.991+08:00",
+        "times": ["2026-11-21T10:18:34.991+08:00"],
+        "properties": message["properties"],
+        "keys": message["properties"]["KEYS"].split(" "),
+        "d": 1.5,
+        "h": 7,
+        "nan": None,
+        "date": "2026-01-02",
+        "span": "1 month 2 days 03:04:05.006",
+        "nothing": None,
+        "plain": "2026-01-02T03:04:05.000006",
+        "far": "6249223152000000",
+    }
+
+
+def test_several_stores(golden: GoldenStore) -> None:
+    query = "select store, count(*) n from messages group by 1 order by 1"
+    result = call("sql", query, "-s", f"b={golden('lmq-533')}", "-s", f"a={golden(NAME)}", "-o", "ndjson")
+    counts = {"a": len(stores.truth(NAME)["messages"]), "b": len(stores.truth("lmq-533")["messages"])}
+    assert result.lines == [{"store": store, "n": count} for store, count in counts.items()]
+
+
+def test_findings_end_with_3(damageable: Callable[..., Damageable]) -> None:
+    store = damageable(NAME)
+    store.flip(record=3, field="body")
+    at = stores.truth(NAME)["messages"][3]["phyOffset"]
+    query = "select phy_offset from messages where crc = 'bad'"
+    result = call("sql", query, "-s", store.root, "-o", "json")
+    assert result.code == exit_codes.FINDINGS
+    assert [row["phy_offset"] for row in result.json["rows"]] == [at]
+    assert [found["code"] for found in result.json["findings"]] == ["L001"]
+    result = call("sql", query, "-s", store.root, "-o", "csv")
+    assert (result.code, result.out) == (exit_codes.FINDINGS, f"phy_offset\n{at}\n")
+    assert result.err.startswith("error: L001 the body does not match its checksum")
+    assert call("sql", "select count(*) from queues", "-s", store.root).code == exit_codes.OK
+    result = call("sql", "select code from findings where severity = 'error'", "-s", store.root)
+    assert (result.code, "Findings in what was read" in result.out) == (exit_codes.FINDINGS, True)
+
+
+def test_wrong_queries(golden: GoldenStore) -> None:
+    result = call("sql", "select nope from messages", "-s", golden(NAME), "-o", "json")
+    assert result.code == exit_codes.USAGE
+    assert result.err.startswith('error: referenced column "nope" not found')
+    assert result.err.count("\n") == 1
+    assert result.json["error"]["code"] == "usage"
+    result = call("sql", "copy messages to 'out.csv'", "-s", golden(NAME))
+    assert (result.code, result.err.split(": ")[-1]) == (
+        exit_codes.USAGE,
+        "a query reads the tables of the store, and nothing else\n",
+    )
+    assert call("sql", "-s", golden(NAME)).code == exit_codes.USAGE
+    assert call("sql", "select 1", "--tables").code == exit_codes.USAGE
+    assert call("sql", "select 1", "-s", golden(NAME), "--tz", "+05:30").code == exit_codes.USAGE
+
+
+def test_an_error_amid_the_rows_closes_the_document(golden: GoldenStore) -> None:
+    last = stores.truth(NAME)["messages"][-1]["phyOffset"]
+    query = f"select phy_offset, case when phy_offset = {last} then cast(topic as int) end x from messages"
+    result = call("sql", query, "-s", golden(NAME), "-o", "json")
+    assert result.code == exit_codes.USAGE
+    assert result.json["error"]["message"].startswith("could not convert string")
+
+
+def test_the_tables(golden: GoldenStore) -> None:
+    rows = call("sql", "--tables", "-o", "ndjson").lines
+    assert {row["table"] for row in rows} == {"messages", "queues", "index", "offsets", "findings"}
+    assert rows[0] == {
+        "table": "messages",
+        "column": "store",
+        "type": "VARCHAR",
+        "null": False,
+        "meaning": "name of the store, as -s NAME=PATH or the broker gave it",
+    }
+
+
+def test_on_a_terminal(golden: GoldenStore) -> None:
+    shown = on_terminal("sql", BY_TOPIC, "-s", golden(NAME))
+    assert shown.code == exit_codes.OK
+    assert f"{TOPICS[0][0]}" in shown.text
+
+
+@pytest.mark.parametrize("query", ["select count(*) from range(1000000000000) t(x) where x % 7 = 8", "select 1"])
+def test_ctrl_c_ends_it(golden: GoldenStore, tmp_path: Path, query: str) -> None:
+    moment = "store_core.export.query.duck:_Engine._run"
+    with stopped(moment, "sql", query, "-s", golden(NAME)) as process:
+        os.kill(process.pid, signal.SIGINT)
+        os.kill(process.pid, signal.SIGCONT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (exit_codes.INTERRUPTED, "", "error: interrupted\n")
