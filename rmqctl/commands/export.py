@@ -17,6 +17,7 @@ from rmqctl.options import Begin, End, SizeType
 from store_core.errors import UsageError
 
 if TYPE_CHECKING:
+    from store_core.export.dest.destination import Destination
     from store_core.export.export import ExportReport
     from store_core.export.runners.runner import Runner
 
@@ -40,54 +41,81 @@ def export(
     ] = None,
     spark: Annotated[bool, typer.Option("--spark", help="Submit a PySpark job.")] = False,
     master: Annotated[
-        str | None, typer.Option("--master", metavar="URL", help="Spark's master; default local[*].")
+        str | None, typer.Option("--master", metavar="URL", help="Spark's master; default local[*], or spark-submit's.")
     ] = None,
     conf: Annotated[
         list[str] | None, typer.Option("--conf", metavar="K=V", help="A setting for Spark; may be repeated.")
     ] = None,
+    pack_env: Annotated[
+        bool, typer.Option("--pack-env", help="Send Spark's executors all they need but Python itself.")
+    ] = False,
+    incremental: Annotated[
+        bool, typer.Option("--incremental", help="Add what has come since the last export into DEST.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a finished export in DEST.")] = False,
 ) -> int:
     """Export messages to Parquet: a table of messages, one of damaged ranges, and a manifest.
 
-    Nothing appears in DEST before all of it is written and checked. With --spark, rows and values are the same.
+    Nothing appears in DEST before all of it is written and checked. An export that was stopped goes on when the same
+    command is run again. With --spark, rows and values are the same.
 
     Example: rmqctl export /data/orders --topic orders -s /data/rocketmq/store
     """
+    from store_core.export.dest.folder import FolderDestination
     from store_core.export.export import export_stores
     from store_core.export.splits.plan import SPLIT_SIZE_BYTES
     from store_core.read.log import LogFilter
 
     wanted = LogFilter(from_, to, begin, end, frozenset(topic or ()))
-    with ctx.open_stores() as stores, _runner(ctx, jobs, spark, master, conf) as runner:
+    if incremental and overwrite:
+        raise UsageError("--incremental adds and --overwrite replaces", to_do="give one of them")
+    with ctx.open_stores() as stores, _runner(ctx, jobs, spark, master, conf, pack_env) as runner:
         total = sum(store.log.size_bytes for _, store in stores)
-        with ctx.progress("export", total) as bar:
+        destination = FolderDestination(dest, overwrite=overwrite, incremental=incremental)
+        with _told_what_is_kept(ctx, destination), ctx.progress("export", total) as bar:
             report = export_stores(
                 stores,
-                dest,
+                destination,
                 runner,
                 wanted,
                 split_size_bytes=SPLIT_SIZE_BYTES if split_size is None else split_size,
-                overwrite=overwrite,
                 on_progress=bar,
             )
+    if report.taken:
+        ctx.note(f"{report.taken} splits had been done before")
+    if incremental and not report.parts:
+        ctx.note("nothing new since the last export")
     document = _document(report)
     ctx.emit(document, rows="files", blocks=_blocks(document))
     return exit_for_findings(report.findings)
 
 
 @contextmanager
-def _runner(ctx: Context, jobs: int, spark: bool, master: str | None, conf: list[str] | None) -> Iterator[Runner]:
+def _told_what_is_kept(ctx: Context, destination: Destination) -> Iterator[None]:
+    """Say to whom an export breaks off that its work is not lost."""
+    try:
+        yield
+    except BaseException:
+        if destination.notes_kept:
+            ctx.note(f"{destination.notes_kept} finished splits are kept: run the same command to go on")
+        raise
+
+
+@contextmanager
+def _runner(
+    ctx: Context, jobs: int, spark: bool, master: str | None, conf: list[str] | None, pack_env: bool
+) -> Iterator[Runner]:
     if not spark:
-        if master is not None or conf:
-            raise UsageError("--master and --conf are for --spark", to_do="give --spark too, or leave them out")
+        if master is not None or conf or pack_env:
+            raise UsageError("--master, --conf and --pack-env are for --spark", to_do="give --spark too, or leave them out")
         from store_core.export.runners.local import LocalRunner
 
         yield LocalRunner(jobs)
         return
-    from store_core.export.runners.spark import LOCAL_MASTER, SparkRunner
+    from store_core.export.runners.spark import SparkRunner
 
     settings = [_setting(text) for text in conf or ()]
-    with SparkRunner(master or LOCAL_MASTER, settings, note=ctx.note, log=ctx.detail) as runner:
+    with SparkRunner(master, settings, pack_env=pack_env, note=ctx.note, log=ctx.detail) as runner:
         yield runner
 
 
@@ -100,11 +128,12 @@ def _setting(text: str) -> tuple[str, str]:
 
 def _document(report: ExportReport) -> dict[str, Any]:
     return {
-        "dest": str(report.dest),
+        "dest": report.dest,
         "files": [part.as_json() for part in report.parts],
         "rows": report.rows,
         "bytes_read": report.bytes_read,
         "bytes_written": report.bytes_written,
+        "commit": report.commit,
         "stores": [
             {
                 "store": store.store,
@@ -121,7 +150,7 @@ def _document(report: ExportReport) -> dict[str, Any]:
 def _blocks(document: dict[str, Any]) -> list[Facts | Table | Findings]:
     stores = [{key: value for key, value in store.items() if key != "findings"} for store in document["stores"]]
     return [
-        Facts({key: document[key] for key in ("dest", "rows", "bytes_read", "bytes_written", "seconds")}),
+        Facts({key: document[key] for key in ("dest", "commit", "rows", "bytes_read", "bytes_written", "seconds")}),
         Table(stores, ["store", "from_phy_offset", "next_phy_offset"]),
         Findings([found for store in document["stores"] for found in store["findings"]]),
     ]

@@ -133,4 +133,11 @@ KINDS: Final = (
         "The record's store time is 0 or negative. After a crash a broker cannot begin its scan at a segment whose first record is such a one; times looked up near it are wrong.",
         "Nothing to do for this record; a checkpoint that is older than the segment in front keeps brokers right.",
     ),
+    Kind(
+        "L020",
+        "warning",
+        "removed before it was exported",
+        "A broker has removed the oldest segments since the last commit of an incremental export, and that had not come so far. The messages in them are in no export.",
+        "Export more often than brokers remove files (fileReservedTime); what is gone may be in a replica.",
+    ),
 )

@@ -1,7 +1,8 @@
 """A folder of result files that appears whole or not at all: parts are written aside, then renamed in, the manifest last.
 
-While a folder is unfinished it holds ``_unfinished/``, which readers of Parquet folders pass over. The manifest stands
-only over complete data: it is the first thing an overwrite removes and the last thing a publication writes.
+While a folder is unfinished it holds ``_unfinished/``, which readers of Parquet folders pass over: the parts so far, a
+note about each piece of work that is done, and what was begun. Whoever begins the same again finds the notes. The
+manifest stands only over complete data, and is replaced in one step.
 """
 
 from __future__ import annotations
@@ -9,8 +10,7 @@ from __future__ import annotations
 import fcntl
 import io
 import os
-import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -19,12 +19,19 @@ from crc32c import crc32c
 
 from store_core.errors import FailedError, StoreInUseError, UsageError
 from store_core.storage.failure import failed
+from store_core.storage.ops import FileOps
 from store_core.storage.writer import save_file
 
 MANIFEST: Final = "manifest.json"
 UNFINISHED: Final = "_unfinished"
 _MARK: Final = "lock"
 _MARK_TEXT: Final = b"An rmqctl export that is not finished. Run it again, or remove this folder.\n"
+_BEGUN: Final = "begun.json"
+_NOTE: Final = ".note"
+_NEW: Final = ".new"
+_FILE_MODE: Final = 0o644
+_FOLDER_MODE: Final = 0o755
+_CHUNK_SIZE_BYTES: Final = 4 << 20
 
 
 class PartFile(io.RawIOBase):
@@ -39,8 +46,9 @@ class PartFile(io.RawIOBase):
         self.size_bytes = 0
         self.crc32c = 0
         self._dropped = False
+        self._ops = FileOps()
         with _told("writing a result file"):
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            self._ops.create(path, _FILE_MODE)
 
     def writable(self) -> bool:
         return True
@@ -50,10 +58,9 @@ class PartFile(io.RawIOBase):
 
     def write(self, data: Any, /) -> int:
         view = memoryview(data).cast("B")
-        done = len(view) if self._dropped else 0
-        with _told("writing a result file"):
-            while done < len(view):
-                done += os.write(self._fd, view[done:])
+        if not self._dropped:
+            with _told("writing a result file"):
+                self._ops.write(self.path, self.size_bytes, view)
         self.crc32c = crc32c(view, self.crc32c)
         self.size_bytes += len(view)
         return len(view)
@@ -63,9 +70,10 @@ class PartFile(io.RawIOBase):
             super().close()
             with _told("writing a result file"):
                 try:
-                    os.fsync(self._fd)
+                    if not self._dropped:
+                        self._ops.sync_file(self.path)
                 finally:
-                    os.close(self._fd)
+                    self._ops.close()
 
     def drop(self) -> None:
         """From now on nothing is written."""
@@ -75,76 +83,128 @@ class PartFile(io.RawIOBase):
         self.drop()
         with suppress(FailedError):
             self.close()
-        self.path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._ops.unlink(self.path)
 
 
 class ResultFolder:
-    """``with ResultFolder(path) as folder``: parts go to ``folder.staging``, then ``publish``; leaving without it removes them.
+    """``with ResultFolder(path) as folder``: parts go to ``folder.staging``, then ``publish``.
 
-    Entering raises UsageError where the path holds something else, or a finished result and ``overwrite`` is not set;
-    StoreInUseError where another process is writing the same folder; FailedError where the system refuses.
+    Leaving without it keeps the parts that are noted, for whoever comes next, and removes the rest; all of it if nothing
+    is noted. ``tables`` are the folders below the path that belong to the result: nothing else there is ever touched.
+    Entering raises UsageError where the path holds something else, StoreInUseError where another process is writing the
+    same folder, FailedError where the system refuses.
     """
 
-    def __init__(self, path: Path, *, overwrite: bool = False) -> None:
+    def __init__(self, path: Path, tables: Sequence[str]) -> None:
         self.path = path
         self.staging = path / UNFINISHED
-        self._overwrite = overwrite
+        self.noted: dict[str, frozenset[str]] = {}  # by note: names of its parts in ``staging``
+        self._tables = tuple(tables)
+        self._ops = FileOps()
         self._lock: int | None = None
         self._made: Path | None = None  # the topmost folder that was not there before
+        self._published = False
 
     def __enter__(self) -> ResultFolder:
         entries = self._entries()
         if entries and MANIFEST not in entries and UNFINISHED not in entries:
             raise UsageError("the folder is not empty", path=str(self.path), to_do="name a new or an empty folder")
-        if MANIFEST in entries and not self._overwrite:
-            raise UsageError(
-                "a finished export is there", path=str(self.path), to_do="name another folder, or --overwrite"
-            )
         with _told("making the folder for results"):
             self._made = _topmost_missing(self.path)
-            self.staging.mkdir(parents=True, exist_ok=True)
+            self._make_staging()
             self._take_lock()
-            self._clear_staging()
         return self
 
     def __exit__(self, *_: object) -> None:
         try:
             with suppress(OSError):
-                if not (self.path / MANIFEST).exists():  # also what a publication that broke off has moved in
-                    self._clear_results()
-                self._clear_staging()
-                (self.staging / _MARK).unlink(missing_ok=True)
-                self.staging.rmdir()
-                if self._made is not None:  # rmdir stops at the first one that holds something
-                    for folder in (self.path, *self.path.parents):
-                        folder.rmdir()
-                        if folder == self._made:
-                            break
+                if self.noted and not self._published:
+                    self.keep(self.noted)
+                else:
+                    self._clear()
         finally:
+            self._ops.close()
             if self._lock is not None:
                 os.close(self._lock)
                 self._lock = None
 
-    def publish(self, parts: Iterable[tuple[str, str]], manifest: bytes) -> None:
-        """Move parts in, (name in ``staging``, name below the folder) each, and write the manifest over them.
+    # What is there
 
-        What an earlier export left goes. Killed anywhere in between there is no manifest, and the next run starts anew.
+    def manifest(self) -> bytes | None:
+        """The manifest as it stands, None without one."""
+        return self._read(self.path / MANIFEST)
+
+    def begun(self) -> bytes | None:
+        """What ``begin`` was given by whoever has not finished, None if nobody has begun."""
+        return self._read(self.staging / _BEGUN)
+
+    def notes(self) -> dict[str, bytes]:
+        """What has been noted by name, by this process or one before it."""
+        with _told("looking at the folder for results"):
+            names = sorted(name for name in os.listdir(self.staging) if name.endswith(_NOTE))
+        found = {name.removesuffix(_NOTE): self._read(self.staging / name) for name in names}
+        return {name: data for name, data in found.items() if data is not None}
+
+    def holds(self, staged: str, final: str, size_bytes: int, checksum: int) -> bool:
+        """Whether a part with these bytes is in ``staging``, or has been moved in already."""
+        for path in (self.staging / staged, self.path / final):
+            with suppress(OSError):
+                if path.stat().st_size == size_bytes:
+                    return _checksum(path) == checksum
+        return False
+
+    # Working
+
+    def begin(self, data: bytes) -> None:
+        """Say what is begun, for whoever comes next."""
+        with _told("making the folder for results"):
+            self._save(self.staging / _BEGUN, data)
+
+    def note(self, name: str, data: bytes, parts: Iterable[str]) -> None:
+        """Note a piece of work whose parts are in ``staging``; durable when this returns."""
+        with _told("noting what is done"):
+            self._ops.sync_folder(self.staging)  # the parts' own names
+            self._save(self.staging / (name + _NOTE), data)
+        self.noted[name] = frozenset(parts)
+
+    def keep(self, notes: dict[str, frozenset[str]]) -> None:
+        """Only these notes and their parts stay in ``staging``."""
+        kept = {_MARK, _BEGUN, *(name + _NOTE for name in notes), *(part for parts in notes.values() for part in parts)}
+        with _told("clearing what is not finished"):
+            for name in sorted(os.listdir(self.staging)):
+                if name not in kept:
+                    self._ops.unlink(self.staging / name)
+        self.noted = notes
+
+    def publish(self, parts: Iterable[tuple[str, str]], manifest: bytes, standing: Iterable[str] = ()) -> None:
+        """Move parts in, (name in ``staging``, name below the folder) each, and put the manifest over them.
+
+        ``standing`` names the files of an earlier result that stay; without any, that result goes, its manifest first.
+        Killed anywhere in between, the same call ends it: parts that are moved already are left where they are.
         """
+        moves, standing = list(parts), set(standing)
         with _told("publishing results"):
-            (self.path / MANIFEST).unlink(missing_ok=True)
-            _sync_folder(self.path)
-            self._clear_results()
+            if not standing and (self.path / MANIFEST).exists():
+                self._ops.unlink(self.path / MANIFEST)
+                self._ops.sync_folder(self.path)
+            self._clear_results(standing | {final for _, final in moves})
             folders = {self.path}
-            for staged, final in parts:
+            for staged, final in moves:
                 target = self.path / final
-                if target.parent not in folders:
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    folders.add(target.parent)
-                os.rename(self.staging / staged, target)
-            for folder in folders:
-                _sync_folder(folder)
-            save_file(self.path / MANIFEST, manifest)
-            _sync_folder(self.path)
+                self._make_folders(target.parent, folders)
+                if (self.staging / staged).exists():
+                    self._ops.rename(self.staging / staged, target)
+            for folder in sorted(folders):
+                self._ops.sync_folder(folder)
+            self._save(self.path / MANIFEST, manifest)
+        self._published = True
+
+    def finish(self) -> None:
+        """The result stands as it is: what is left of the work goes when this is left."""
+        self._published = True
+
+    # Small things
 
     def _entries(self) -> set[str]:
         try:
@@ -156,30 +216,84 @@ class ResultFolder:
         except OSError as error:
             raise failed(error, "looking at the folder for results") from error
 
+    def _read(self, path: Path) -> bytes | None:
+        with _told("looking at the folder for results"):
+            try:
+                return path.read_bytes()
+            except FileNotFoundError:
+                return None
+
+    def _save(self, path: Path, data: bytes) -> None:
+        """Write a small file that stands there whole or, after a crash, as before."""
+        new = self.staging / (path.name + _NEW)
+        with suppress(FileNotFoundError):
+            self._ops.unlink(new)
+        self._ops.create(new, _FILE_MODE)
+        self._ops.write(new, 0, data)
+        self._ops.sync_file(new)
+        self._ops.rename(new, path)
+        self._ops.sync_folder(path.parent)
+
+    def _make_folders(self, folder: Path, made: set[Path]) -> None:
+        """Make a folder below the result's and those above it; ``made``: whose entries are to be synced."""
+        if folder not in made:
+            self._make_folders(folder.parent, made)
+            made.add(folder)
+            if not folder.exists():
+                self._ops.mkdir(folder, _FOLDER_MODE)
+
+    def _make_staging(self) -> None:
+        missing = [folder for folder in (self.staging, *self.staging.parents) if not folder.exists()]
+        for folder in reversed(missing):
+            with suppress(FileExistsError):
+                self._ops.mkdir(folder, _FOLDER_MODE)
+            self._ops.sync_folder(folder.parent)
+
     def _take_lock(self) -> None:
-        lock = os.open(self.staging / _MARK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(lock)
-            raise StoreInUseError(
-                "another export is writing to this folder",
-                path=str(self.path),
-                to_do="wait for it, or name another folder",
-            ) from error
-        if os.fstat(lock).st_size == 0:
-            os.write(lock, _MARK_TEXT)
-        self._lock = lock
+        path = self.staging / _MARK
+        while self._lock is None:
+            self._make_staging()  # whoever had the lock may have removed it meanwhile
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                os.close(lock)
+                raise StoreInUseError(
+                    "another export is writing to this folder",
+                    path=str(self.path),
+                    to_do="wait for it, or name another folder",
+                ) from error
+            if _is_same_file(lock, path):
+                self._lock = lock
+            else:
+                os.close(lock)
+        if os.fstat(self._lock).st_size == 0:
+            os.write(self._lock, _MARK_TEXT)
 
-    def _clear_staging(self) -> None:
-        for name in os.listdir(self.staging):
-            if name != _MARK:
-                (self.staging / name).unlink()
+    def _clear(self) -> None:
+        """Leave nothing but a finished result: without a manifest, not even what a publication has moved in."""
+        if not (self.path / MANIFEST).exists():
+            self._clear_results(set())
+        last = (_BEGUN, _MARK)  # as long as the first of them is there, a rerun knows that the result is its own
+        for name in sorted(os.listdir(self.staging), key=lambda name: (name in last, name)):
+            self._ops.unlink(self.staging / name)
+        self._ops.rmdir(self.staging)
+        if self._made is not None:  # rmdir stops at the first one that holds something
+            for folder in (self.path, *self.path.parents):
+                self._ops.rmdir(folder)
+                if folder == self._made:
+                    break
 
-    def _clear_results(self) -> None:
-        for name in os.listdir(self.path):
-            if name not in (UNFINISHED, MANIFEST):
-                shutil.rmtree(self.path / name) if (self.path / name).is_dir() else (self.path / name).unlink()
+    def _clear_results(self, standing: set[str]) -> None:
+        """Remove what is in the result's folders and does not belong to it."""
+        for table in self._tables:
+            for folder, _, names in os.walk(self.path / table, topdown=False):
+                for name in sorted(names):
+                    path = Path(folder) / name
+                    if path.relative_to(self.path).as_posix() not in standing:
+                        self._ops.unlink(path)
+                if not os.listdir(folder):
+                    self._ops.rmdir(Path(folder))
 
 
 def save_program(path: Path, text: str) -> None:
@@ -203,9 +317,16 @@ def _topmost_missing(path: Path) -> Path | None:
     return missing[-1] if missing else None
 
 
-def _sync_folder(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+def _checksum(path: Path) -> int:
+    found = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_SIZE_BYTES):
+            found = crc32c(chunk, found)
+    return found
+
+
+def _is_same_file(descriptor: int, path: Path) -> bool:
+    """Whether a path still leads to an open file."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    return False

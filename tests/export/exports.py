@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 from store_core.export.export import ExportReport, export_stores
 from store_core.export.runners.local import LocalRunner
 from store_core.read.log import LogFilter
+from store_core.storage.publish import MANIFEST, UNFINISHED
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 from tests import stores
@@ -117,6 +119,17 @@ def _host(told: str) -> str:
 
 def parts_on_disk(dest: Path) -> set[str]:
     return {path.relative_to(dest).as_posix() for path in dest.rglob("*") if path.is_file()}
+
+
+def files_of(dest: Path) -> dict[str, bytes]:
+    """All files of an export with their bytes, but for what is not finished."""
+    names = sorted(name for name in parts_on_disk(dest) if not name.startswith(UNFINISHED))
+    return {name: (dest / name).read_bytes() for name in names}
+
+
+def manifest_of(dest: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((dest / MANIFEST).read_text())
+    return found
 
 
 def without_seconds(report: ExportReport) -> Sequence[Any]:

@@ -14,7 +14,9 @@ import pytest
 
 from store_core.check.verify import verify_log
 from store_core.export import export as export_module
+from store_core.export import store_export as store_module
 from store_core.export.dest.parts import Part
+from store_core.export.dest.place import Place
 from store_core.export.export import ExportReport
 from store_core.export.splits import piece as piece_module
 from store_core.export.splits.plan import plan_splits
@@ -48,7 +50,7 @@ class Memory:
     batches: dict[str, list[pa.RecordBatch]] = {}  # noqa: RUF012  # emptied by the fixture
     count = 0
 
-    def __init__(self, staging: Path, table: str, store: str, file_name: str) -> None:
+    def __init__(self, place: Place, table: str, store: str, file_name: str) -> None:
         Memory.count += 1
         self.table, self.store, self.name = table, store, f"{table}-{Memory.count}"
         Memory.batches[self.name] = []
@@ -68,7 +70,7 @@ class Memory:
 @pytest.fixture
 def in_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     Memory.batches.clear()
-    for module in (piece_module, export_module):
+    for module in (piece_module, export_module, store_module):
         monkeypatch.setattr(module, "PartWriter", Memory)
     monkeypatch.setattr(ResultFolder, "publish", lambda *args: None)
     yield

@@ -13,13 +13,13 @@ import pytest
 
 from store_core.errors import FailedError
 from store_core.export.dest.parts import PartWriter, Range, quarantine_rows
+from store_core.export.dest.place import StagingFolder
 from store_core.kernel.codes import FrameCode, FrameKind
-from store_core.storage import publish
 
 ROWS = quarantine_rows("s", [(Range(FrameKind.DAMAGE, FrameCode.SIZE, 7, 8, "commitlog/0"), "L002")])
 
 
-@pytest.mark.parametrize(("fails_at", "times_before"), [("write", 0), ("write", 1), ("write", 2), ("fsync", 0)])
+@pytest.mark.parametrize(("fails_at", "times_before"), [("pwrite", 0), ("pwrite", 1), ("pwrite", 2), ("fsync", 0)])
 def test_a_disk_that_refuses(fails_at: str, times_before: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, calls = getattr(os, fails_at), []
 
@@ -31,7 +31,7 @@ def test_a_disk_that_refuses(fails_at: str, times_before: int, tmp_path: Path, m
 
     printed: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", printed.append)
-    monkeypatch.setattr(publish.os, fails_at, refusing)
+    monkeypatch.setattr(os, fails_at, refusing)
     with pytest.raises(FailedError, match=r"Input/output error.*ddrescue"):
         write_part(tmp_path)
     gc.collect()
@@ -42,6 +42,6 @@ def test_a_disk_that_refuses(fails_at: str, times_before: int, tmp_path: Path, m
 
 def write_part(folder: Path) -> None:
     """A function of its own, so that nothing holds the writer when it is over."""
-    writer = PartWriter(folder, "quarantine", "s", "name.parquet")
+    writer = PartWriter(StagingFolder(folder), "quarantine", "s", "name.parquet")
     writer.write(ROWS)
     writer.close()

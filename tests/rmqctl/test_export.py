@@ -15,7 +15,7 @@ import pytest
 from store_core.storage.publish import UNFINISHED
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore, StoreCopy
-from tests.export.exports import parts_on_disk, ranges_of, table_of
+from tests.export.exports import files_of, parts_on_disk, ranges_of, table_of
 from tests.rmqctl.calls import call, command, environment
 from tests.rmqctl.stopping import stopped
 
@@ -141,19 +141,52 @@ FIRST_TASK_DONE = "concurrent.futures:Future.result"  # with more to do for the 
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.parametrize(("jobs", "moment"), [(1, PUBLISHING), (2, FIRST_TASK_DONE)])
-def test_a_stopped_export_leaves_nothing(
-    golden: GoldenStore, tmp_path: Path, number: signal.Signals, code: int, jobs: int, moment: str
+def test_an_export_stopped_before_anything_is_done_leaves_nothing(
+    golden: GoldenStore, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     out = tmp_path / "deep" / "out"
-    words = ("export", out, "-s", golden("crash-533"), "--split-size", "100k", "--jobs", jobs)
-    with stopped(moment, *words) as process:
+    words = ("export", out, "-s", golden("crash-533"), "--split-size", "100k", "--jobs", 2)
+    with stopped(FIRST_TASK_DONE, *words) as process:
         assert list(out.glob(f"{UNFINISHED}/*.parquet"))
         for each in (number, signal.SIGCONT):
             os.killpg(process.pid, each)
         _, err = process.communicate(timeout=60)
     assert (process.returncode, "Traceback" in err) == (code, False), err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_export_goes_on_when_it_is_run_again(
+    golden: GoldenStore, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    out = tmp_path / "deep" / "out"
+    words = ("export", out, "-s", f"a={golden('crash-533')}", "--split-size", "100k")
+    with stopped(PUBLISHING, *words, "--jobs", 1) as process:
+        os.kill(process.pid, number)
+        os.kill(process.pid, signal.SIGCONT)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, "Traceback" in err) == (code, False), err
+    assert "finished splits are kept: run the same command to go on" in err
+    assert {path.parts[0] for path in map(Path, parts_on_disk(out))} == {UNFINISHED}
+    done = call(*words, "--jobs", 2)
+    assert (done.code, "splits had been done before" in done.err) == (0, True), done.err
+    assert call("export", tmp_path / "other", *words[2:]).code == 0
+    assert files_of(out) == files_of(tmp_path / "other")
+
+
+def test_an_incremental_export(golden: GoldenStore, damaged: DamagedStore, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ("export", out, "-s", f"a={golden('crash-533')}", "--incremental", "-o", "json")
+    first, again = call(*words), call(*words)
+    assert (first.code, first.json["commit"]) == (0, 1)
+    assert (again.code, again.json["commit"], again.json["rows"], again.json["files"]) == (0, 1, 0, [])
+    assert "nothing new since the last export" in again.err
+    other = call(*words, "--topic", "nosuch")
+    assert (other.code, "the filter is not that of the last commit: topics" in other.err) == (2, True)
+    elsewhere = call("export", out, "-s", f"a={golden('bcq-533')}", "--incremental", "-o", "json")
+    assert (elsewhere.code, elsewhere.json["error"]["code"]) == (12, "out_of_date")
+    assert call(*words, "--overwrite").code == 2
+    assert len(table_of(out)) == first.json["rows"]
 
 
 def test_two_exports_into_one_folder(golden: GoldenStore, tmp_path: Path) -> None:

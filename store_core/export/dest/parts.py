@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from store_core.check.log import finding_code_inside
+from store_core.export.dest.place import Place
 from store_core.export.rows import schema
 from store_core.kernel.codes import FrameCode, FrameKind
-from store_core.storage.publish import PartFile
 
 Table = Literal["messages", "quarantine"]
 
 FOLDERS: Final[dict[Table, str]] = {"messages": "data", "quarantine": "quarantine"}
 _ROW_GROUP_BYTES: Final = 64 << 20
-_KIND_NAMES: Final = {
+KIND_NAMES: Final = {
     FrameKind.DAMAGE: "damage",
     FrameKind.ZEROS: "zeros",
     FrameKind.STALE: "stale",
@@ -72,12 +70,11 @@ class Part:
 
 
 class PartWriter:
-    """Writes batches of one table into one file, in row groups of some tens of MiB; ``abort`` removes it."""
+    """Writes batches of one table into one file at a place, in row groups of some tens of MiB; ``abort`` removes it."""
 
-    def __init__(self, staging: Path, table: Table, store: str, file_name: str) -> None:
+    def __init__(self, place: Place, table: Table, store: str, file_name: str) -> None:
         """``file_name`` ends the file's path: a name for the store's part of the table that no other part has."""
-        self._staged = f"{uuid.uuid4().hex}.parquet"  # attempts of one task never meet
-        self._file = PartFile(staging / self._staged)
+        self._file, staged, path = place.create(f"{FOLDERS[table]}/{file_name}")
         self._schema = schema.MESSAGES if table == "messages" else schema.QUARANTINE
         try:
             self._writer = pq.ParquetWriter(
@@ -93,7 +90,7 @@ class PartWriter:
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
         self._offsets: list[int] = []
-        self._part = Part(table, store, self._staged, f"{FOLDERS[table]}/{file_name}", 0, 0, 0, None, None)
+        self._part = Part(table, store, staged, path, 0, 0, 0, None, None)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Rows of the table, in log order."""
@@ -144,7 +141,7 @@ def quarantine_rows(store: str, ranges: Iterable[tuple[Range, str]]) -> pa.Recor
             "store": store,
             "phy_offset": found.phy_offset,
             "size_bytes": found.size_bytes,
-            "kind": _KIND_NAMES[FrameKind(found.kind)],
+            "kind": KIND_NAMES[FrameKind(found.kind)],
             "reason": FrameCode(found.code).name.lower() if found.kind == FrameKind.DAMAGE else None,
             "finding": finding_code,
         }

@@ -50,6 +50,13 @@ def join_pieces(plan: SegmentPlan, pieces: Sequence[Piece], redo: Redo) -> list[
     return joined
 
 
+def walk_on(plan: SegmentPlan, joined: list[Joined], redo: Redo) -> None:
+    """Walk from the last proven end of a plan to its end, where frames are still to come."""
+    at = _end_of(joined[-1].piece) if joined else None
+    if at is not None and at < plan.end_phy_offset:
+        _go_on(joined, Split(at, plan.end_phy_offset, exact=True), redo)
+
+
 def _bridge(joined: list[Joined], at: int, first: int, redo: Redo) -> int:
     """Walk from the last proven end to the next piece's first frame; gives where that leads: ``first`` if both join."""
     end = _go_on(joined, Split(at, first, exact=True), redo)

@@ -12,12 +12,15 @@ from numpy.typing import NDArray
 from store_core.check.log import LogFindings
 from store_core.check.report import MOST_FINDINGS_PER_CODE
 from store_core.export.dest.parts import Part, PartWriter, Range, inside, quarantine_rows
+from store_core.export.dest.state import Proof
 from store_core.export.rows.batches import message_batches
 from store_core.export.splits.plan import Split, Task, segments_of
+from store_core.export.splits.tail import is_settled, proof_of
 from store_core.findings import Finding
-from store_core.kernel.codes import FrameKind
+from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.scan.frames import ROW_COLUMNS, FrameTable
 from store_core.scan.log import ScanOptions, scan_segment
+from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import Store
 
 _OPTIONS: Final = ScanOptions(check_crc=True, check_property_crc=True, properties=False)
@@ -31,6 +34,7 @@ class Piece:
     ``first_phy_offset``: where the first frame starts, None without frames; ``next_phy_offset``: where the last one ends.
     ``head`` and ``tail``: what is no frame in front of the first and behind the last message. ``found``: findings
     between these two. ``ran_over``: what is no frame goes on behind the split. ``bodies``: findings about bodies, the first of them; ``bodies_beyond``: how many more.
+    ``proof``: the last message, and a blank behind it. ``withheld``: a last message that may still change is left out.
     """
 
     split: Split
@@ -46,29 +50,41 @@ class Piece:
     bodies: list[Finding] = field(default_factory=list)
     bodies_beyond: int = 0
     parts: list[Part] = field(default_factory=list)
+    proof: tuple[Proof, ...] = ()
+    withheld: bool = False
 
 
 def run_task(task: Task) -> Piece:
-    """Export one split into the staging folder. Raises StoreError; then it leaves no file behind."""
-    work = _Work(task)
-    try:
-        with Store.open(task.settings.root, task.settings) as store:
-            for segment, end in segments_of(store.log, task.split):
-                stop = min(end, task.split.stop_phy_offset)
-                entered = max(segment.phy_offset, task.split.start_phy_offset)
-                tables = scan_segment(store, segment, _OPTIONS, entered, stop, chained=task.split.exact)
-                work.walk(tables, store.relative(segment.path), stop)
-        return work.finished()
-    except BaseException:
-        work.abort()
-        raise
+    """Export one split to where the task says. Raises StoreError; then it leaves no file behind."""
+    settled = 0
+    while True:
+        work = _Work(task, settled)
+        try:
+            with Store.open(task.settings.root, task.settings) as store:
+                work.walk_split(store)
+            return work.finished()
+        except _WentOn as more:
+            work.abort()
+            settled = more.phy_offset
+        except BaseException:
+            work.abort()
+            raise
+
+
+class _WentOn(Exception):
+    """There is a record behind one that was withheld as the last."""
+
+    def __init__(self, phy_offset: int) -> None:
+        super().__init__(phy_offset)
+        self.phy_offset = phy_offset
 
 
 class _Work:
-    """One split on its way through the tables of the scan."""
+    """One split on its way through the tables of the scan. In front of ``settled`` nothing is withheld."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, settled: int) -> None:
         self._task = task
+        self._settled = settled
         self._piece = Piece(task.split)
         self._keep_from = task.wanted.from_phy_offset or 0
         self._messages: PartWriter | None = None
@@ -76,7 +92,43 @@ class _Work:
         self._since: list[Range] = []  # what is no frame, since the last message
         self._inside: list[Range] = []
 
-    def walk(self, tables: Iterator[FrameTable], file: str, stop: int) -> None:
+    def walk_split(self, store: Store) -> None:
+        """Take in all segments of the split; what has been removed since it was planned is a hole."""
+        split = self._task.split
+        at = split.start_phy_offset
+        for segment, end in segments_of(store.log, split):
+            stop = min(end, split.stop_phy_offset)
+            self._add_hole(at, segment.phy_offset)
+            at = max(at, segment.phy_offset)
+            tables = scan_segment(store, segment, _OPTIONS, at, stop, chained=split.exact)
+            if self._task.live:
+                tables = self._settled_tables(tables, store.log)
+            self._walk(tables, store.relative(segment.path), stop)
+            at = stop
+        self._add_hole(at, split.stop_phy_offset)
+
+    def _add_hole(self, start: int, end: int) -> None:
+        start = max(start, self._keep_from)
+        if start < end:
+            self._since.append(Range(FrameKind.HOLE, FrameCode.OK, start, end - start, ""))
+
+    def _settled_tables(self, tables: Iterator[FrameTable], log: SegmentSequence) -> Iterator[FrameTable]:
+        """The tables of a log that somebody writes to, up to the last record that cannot change any more."""
+        for table in tables:
+            messages = np.flatnonzero(table.messages)
+            if self._piece.withheld:
+                if len(messages):
+                    raise _WentOn(int(table.phy_offset[messages[-1]]))
+                continue
+            last = int(messages[-1]) if len(messages) else 0
+            if not len(messages) or table.phy_offset[last] < self._settled or is_settled(log, table, last):
+                yield table
+            else:
+                self._piece.withheld = True
+                if last:
+                    yield _rows(table, 0, last)
+
+    def _walk(self, tables: Iterator[FrameTable], file: str, stop: int) -> None:
         """Take in the tables of one segment; ranges are cut at ``stop``."""
         for table in tables:
             is_range = (table.kind != FrameKind.MESSAGE) & (table.kind != FrameKind.BLANK)
@@ -115,6 +167,7 @@ class _Work:
             if piece.first_phy_offset is None:
                 piece.first_phy_offset = int(table.phy_offset[rows[0]])
             piece.next_phy_offset = int(table.phy_offset[rows[-1]] + table.size_bytes[rows[-1]])
+            piece.proof = proof_of(table, rows, piece.proof)
 
     def _add_ranges(
         self, table: FrameTable, is_range: NDArray[np.bool_], first: int, last: int, file: str, stop: int
@@ -151,7 +204,7 @@ class _Work:
         for batch in message_batches(table, np.flatnonzero(task.wanted.rows(table)), task.store):
             if self._messages is None:
                 name = f"{task.stem}-{batch.rows.column('phy_offset')[0].as_py():020d}.parquet"
-                self._messages = PartWriter(task.staging, "messages", task.store, name)
+                self._messages = PartWriter(task.place, "messages", task.store, name)
             self._messages.write(batch.rows)
             self._piece.rows += len(batch.rows)
             room = max(MOST_FINDINGS_PER_CODE - len(self._piece.bodies), 0)
@@ -162,7 +215,7 @@ class _Work:
         if self._inside:
             if self._quarantine is None:
                 name = f"{self._task.stem}-{self._inside[0].phy_offset:020d}.parquet"
-                self._quarantine = PartWriter(self._task.staging, "quarantine", self._task.store, name)
+                self._quarantine = PartWriter(self._task.place, "quarantine", self._task.store, name)
             self._quarantine.write(quarantine_rows(self._task.store, inside(self._inside)))
             self._inside = []
 

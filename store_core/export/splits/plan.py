@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Final
 
+from store_core.export.dest.layout import Layout
+from store_core.export.dest.place import Place
 from store_core.layout.record import MAX_RECORD_SIZE_BYTES
 from store_core.read.log import LogFilter
 from store_core.scan.log import nominal_end
@@ -37,14 +38,19 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """All that a worker needs to export one split; goes between processes and machines. ``stem`` begins its file names."""
+    """All that a worker needs to export one split; goes between processes and machines.
+
+    ``stem`` begins its file names; ``place`` is where they are written. ``live``: a broker may be writing to the log.
+    """
 
     store: str
     stem: str
     settings: Settings
     split: Split
     wanted: LogFilter
-    staging: Path
+    place: Place
+    layout: Layout = Layout()  # noqa: RUF009  # frozen
+    live: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +63,17 @@ class SegmentPlan:
 
 
 def plan_splits(
-    log: SegmentSequence, start: int, stop: int | None, size_bytes: int = SPLIT_SIZE_BYTES
+    log: SegmentSequence,
+    start: int,
+    stop: int | None,
+    size_bytes: int = SPLIT_SIZE_BYTES,
+    *,
+    is_proven: bool = False,
 ) -> list[SegmentPlan]:
     """Splits of about ``size_bytes`` that cover the records with their first byte in [start, stop), in log order.
 
-    A start inside a segment is approached from some way in front of it; what is found there is not to be kept.
+    A start inside a segment is approached from some way in front of it; what is found there is not to be kept. Not if it
+    ``is_proven`` that a frame ends there.
     """
     plans: list[SegmentPlan] = []
     packed: list[Segment] = []
@@ -80,7 +92,7 @@ def plan_splits(
             if packed:
                 plans.append(_whole(packed, log, stop))
                 packed = []
-            plans.append(_cut(segment, end, start, stop, size_bytes))
+            plans.append(_cut(segment, end, start, stop, size_bytes, is_proven))
         else:
             packed.append(segment)
     if packed:
@@ -115,10 +127,11 @@ def _whole(packed: Sequence[Segment], log: SegmentSequence, stop: int | None) ->
     return SegmentPlan(end, (Split(packed[0].phy_offset, end, exact=True),))
 
 
-def _cut(segment: Segment, end: int, start: int, stop: int | None, size_bytes: int) -> SegmentPlan:
+def _cut(segment: Segment, end: int, start: int, stop: int | None, size_bytes: int, is_proven: bool) -> SegmentPlan:
     end = end if stop is None else min(end, stop)
-    begin = max(segment.phy_offset, start - _RUN_UP_BYTES)
+    begin = max(segment.phy_offset, start if is_proven else start - _RUN_UP_BYTES)
     count = max(1, -(-(end - max(begin, start)) // size_bytes))
     bounds = [begin, *(max(begin, start) + (end - max(begin, start)) * i // count for i in range(1, count)), end]
     # The first one is taken as it is: it starts where its segment does, or only serves to meet a frame before ``start``.
-    return SegmentPlan(end, tuple(Split(a, b, exact=a == segment.phy_offset) for a, b in pairwise(bounds)))
+    exact = {segment.phy_offset, *((start,) if is_proven else ())}
+    return SegmentPlan(end, tuple(Split(a, b, exact=a in exact) for a, b in pairwise(bounds)))

@@ -1,0 +1,98 @@
+"""A local folder of Parquet files as a destination."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from store_core.errors import UsageError
+from store_core.export.dest.manifest import Manifest, id_of, manifest_after
+from store_core.export.dest.parts import FOLDERS, Part
+from store_core.export.dest.place import StagingFolder
+from store_core.export.dest.state import Commit, ExportState
+from store_core.storage.publish import MANIFEST, ResultFolder
+
+
+class FolderDestination:
+    """``Destination`` for Parquet files below a folder, with a manifest; see ``storage.publish``."""
+
+    def __init__(self, path: Path, *, overwrite: bool = False, incremental: bool = False) -> None:
+        self.address = str(path)
+        self.path: Path | None = path
+        self._folder = ResultFolder(path, tuple(FOLDERS.values()))
+        self._overwrite, self._incremental = overwrite, incremental
+        self._manifest: Manifest | None = None
+        self._is_finished = False  # a manifest stands, and we are not to add to it
+        self._is_done = False
+
+    @property
+    def place(self) -> StagingFolder:
+        return StagingFolder(self._folder.staging)
+
+    def __enter__(self) -> Self:
+        self._folder.__enter__()
+        try:
+            standing = self._folder.manifest()
+            if standing is not None and self._incremental:
+                self._manifest = Manifest.from_bytes(standing, str(self._folder.path / MANIFEST))
+            elif standing is not None and not self._overwrite:
+                self._is_finished = True
+                if self._folder.begun() is None:
+                    raise self._refusal()
+        except BaseException:
+            self._folder.finish()
+            self._folder.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._folder.__exit__()
+
+    @property
+    def last(self) -> ExportState | None:
+        return self._manifest.state if self._manifest is not None else None
+
+    def begin(self, plan: str) -> bool:
+        begun = json.dumps({"plan": plan}).encode()
+        self._is_done = self._folder.begun() == begun and id_of(self._folder.manifest()) == plan
+        if self._is_finished and not self._is_done:
+            self._folder.finish()
+            raise self._refusal()
+        self._folder.begin(begun)
+        return self._is_done
+
+    def noted(self) -> dict[str, bytes]:
+        return self._folder.notes()
+
+    def holds(self, part: Part) -> bool:
+        return self._folder.holds(part.staged, part.path, part.size_bytes, part.crc32c)
+
+    def keep(self, notes: Mapping[str, Sequence[Part]]) -> None:
+        self._folder.keep({key: frozenset(part.staged for part in parts) for key, parts in notes.items()})
+
+    def note(self, key: str, data: bytes, parts: Sequence[Part]) -> None:
+        self._folder.note(key, data, [part.staged for part in parts])
+
+    @property
+    def notes_kept(self) -> int:
+        return len(self._folder.noted)
+
+    def finish(self) -> None:
+        self._folder.finish()
+
+    def publish(self, parts: Sequence[Part], commit: Commit, state: ExportState) -> None:
+        if self._is_done:
+            self._folder.finish()
+            return
+        manifest = manifest_after(self._manifest, parts, commit, state)
+        standing = self._manifest.paths if self._manifest is not None else ()
+        self._folder.publish([(part.staged, part.path) for part in parts], manifest.as_bytes(), standing)
+
+    def _refusal(self) -> UsageError:
+        return UsageError(
+            "a finished export is there",
+            path=self.address,
+            to_do="name another folder, add to it with --incremental, or replace it with --overwrite",
+        )

@@ -1,0 +1,47 @@
+"""Where tasks write: a small thing that goes to them, between processes and machines, and makes their files."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from store_core.storage.publish import PartFile
+
+
+class NewFile(Protocol):
+    """A file being written, front to end, as Python's binary files; it knows its length and CRC-32C.
+
+    ``close`` makes it durable and raises FailedError where that fails. After ``drop`` nothing is written, ``discard``
+    removes it.
+    """
+
+    size_bytes: int
+    crc32c: int
+
+    def write(self, data: object, /) -> int: ...
+    def close(self) -> None: ...
+    def drop(self) -> None: ...
+    def discard(self) -> None: ...
+
+
+class Place(Protocol):
+    """Makes new files for parts; can be pickled. No two files ever meet, whoever else is at work on the same part."""
+
+    def create(self, path: str) -> tuple[NewFile, str, str]:
+        """A new file for a part that is to stand at ``path`` below the destination: (file, name until it is published,
+        path in the end), the last two the same where parts are written where they stay. Raises FailedError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StagingFolder:
+    """A local folder from which parts are moved to where they belong when all are there."""
+
+    folder: Path
+
+    def create(self, path: str) -> tuple[NewFile, str, str]:
+        """As ``Place.create``."""
+        staged = f"{uuid.uuid4().hex}.parquet"
+        return PartFile(self.folder / staged), staged, path

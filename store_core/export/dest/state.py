@@ -1,0 +1,161 @@
+"""How far an export has come: what the manifest of a folder holds, or the commit of a table, so that the next can go on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, NamedTuple
+
+from store_core.errors import FailedError
+from store_core.export.rows import schema
+from store_core.read.log import LogFilter
+
+FORMAT: Final = "rmqctl-export"
+MANIFEST_VERSION: Final = 2
+
+
+class Proof(NamedTuple):
+    """A frame that the log held, with the CRC-32C of its bytes (of a blank: of its first ones)."""
+
+    phy_offset: int
+    size_bytes: int
+    crc32c: int
+
+
+class Told(NamedTuple):
+    """A range behind the last frame that has its row in the quarantine table."""
+
+    phy_offset: int
+    size_bytes: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreState:
+    """What of one store is exported: frames in [from, next), the last of which are ``proof`` that a log is still that log."""
+
+    store: str
+    from_phy_offset: int
+    next_phy_offset: int
+    rows: int
+    findings: Mapping[str, int]
+    proof: tuple[Proof, ...] = ()
+    told: tuple[Told, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            **self.as_short_json(),
+            "proof": [{**proof._asdict(), "crc32c": f"{proof.crc32c:08x}"} for proof in self.proof],
+            "quarantined_behind": [told._asdict() for told in self.told],
+        }
+
+    def as_short_json(self) -> dict[str, Any]:
+        """Without what only serves to go on."""
+        return {
+            "store": self.store,
+            "from_phy_offset": self.from_phy_offset,
+            "next_phy_offset": self.next_phy_offset,
+            "rows": self.rows,
+            "findings": dict(self.findings),
+        }
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> StoreState:
+        return cls(
+            str(told["store"]),
+            int(told["from_phy_offset"]),
+            int(told["next_phy_offset"]),
+            int(told["rows"]),
+            {str(code): int(count) for code, count in told["findings"].items()},
+            tuple(Proof(int(p["phy_offset"]), int(p["size_bytes"]), int(p["crc32c"], 16)) for p in told["proof"]),
+            tuple(Told(int(t["phy_offset"]), int(t["size_bytes"]), str(t["kind"])) for t in told["quarantined_behind"]),
+        )
+
+    def and_then(self, later: StoreState) -> StoreState:
+        """This and what a later commit added."""
+        counts = dict(self.findings)
+        for code, count in later.findings.items():
+            counts[code] = counts.get(code, 0) + count
+        return StoreState(
+            self.store,
+            self.from_phy_offset,
+            later.next_phy_offset,
+            self.rows + later.rows,
+            counts,
+            later.proof or self.proof,
+            later.told,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One publication: its number, from 1, the fingerprint of its plan, and what it added of each store."""
+
+    number: int
+    id: str
+    stores: tuple[StoreState, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(store.rows for store in self.stores)
+
+    def as_json(self) -> dict[str, Any]:
+        stores = [store.as_short_json() for store in self.stores]
+        return {"commit": self.number, "id": self.id, "rows": self.rows, "stores": stores}
+
+
+@dataclass(frozen=True, slots=True)
+class ExportState:
+    """All commits together: the last one's number and fingerprint, the filter and the layout of all, and the stores."""
+
+    commit: int
+    id: str
+    filter: Mapping[str, Any]
+    layout: Mapping[str, Any]
+    stores: tuple[StoreState, ...]
+
+    def of(self, store: str) -> StoreState | None:
+        return next((state for state in self.stores if state.store == store), None)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "manifest_version": MANIFEST_VERSION,
+            "schema_version": schema.VERSION,
+            "commit": self.commit,
+            "id": self.id,
+            "rows": sum(store.rows for store in self.stores),
+            "filter": dict(self.filter),
+            "layout": dict(self.layout),
+            "stores": [store.as_json() for store in self.stores],
+        }
+
+    @classmethod
+    def from_json(cls, told: Any, where: str) -> ExportState:
+        """The state as ``as_json`` gave it. Raises FailedError for one that an export cannot go on from."""
+        try:
+            versions = (told["format"], told.get("manifest_version"), told["schema_version"])
+            if versions == (FORMAT, MANIFEST_VERSION, schema.VERSION):
+                stores = tuple(StoreState.from_json(store) for store in told["stores"])
+                return cls(int(told["commit"]), str(told["id"]), dict(told["filter"]), dict(told["layout"]), stores)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise FailedError(
+                "what the last export left cannot be read", path=where, to_do="export anew, with --overwrite"
+            ) from error
+        raise FailedError(
+            "another version of rmqctl made this export", path=where, to_do="go on with that one, or --overwrite"
+        )
+
+    def after(self, number: int, id: str, added: Sequence[StoreState]) -> ExportState:
+        """The state once a commit has added to it."""
+        known = {state.store: state for state in self.stores}
+        for state in added:
+            known[state.store] = known[state.store].and_then(state) if state.store in known else state
+        return ExportState(number, id, self.filter, self.layout, tuple(known.values()))
+
+
+def filter_as_json(wanted: LogFilter) -> dict[str, Any]:
+    """What of the log was asked for."""
+    told = asdict(wanted)
+    names = ("from_phy_offset", "to_phy_offset", "begin_ms", "end_ms")
+    return {**{name: told[name] for name in names}, "topics": sorted(wanted.topics)}

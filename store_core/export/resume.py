@@ -1,0 +1,59 @@
+"""Splits that are done stay done: each is noted at the destination as soon as it counts, and a rerun takes it from there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from store_core.export.dest.destination import Destination
+from store_core.export.dest.parts import Part
+from store_core.export.runners.runner import Runner
+from store_core.export.splits.notes import note_of, piece_of, plan_fingerprint
+from store_core.export.splits.piece import Piece
+from store_core.export.splits.plan import Task
+
+
+class Work:
+    """Does the tasks of a plan, by key, with a runner: those that are noted are taken as they are.
+
+    ``on_walked`` is told the bytes of logs walked by each task, those taken too.
+    """
+
+    def __init__(self, destination: Destination, runner: Runner, on_walked: Callable[[int], None]) -> None:
+        self._destination = destination
+        self._runner = runner
+        self._on_walked = on_walked
+        self.plan = ""
+        self.taken = 0  # tasks that were done before
+
+    def do(self, tasks: Mapping[str, Task]) -> dict[str, Piece]:
+        """The pieces of all tasks by their keys. Raises StoreError."""
+        self.plan = plan_fingerprint(tasks)
+        self._destination.begin(self.plan)
+        pieces = self._taken(tasks)
+        self.taken = len(pieces)
+        left = [key for key in tasks if key not in pieces]
+
+        def note(index: int, piece: Piece) -> None:
+            if not piece.withheld:
+                self._destination.note(left[index], note_of(piece), piece.parts)
+
+        done = self._runner.run([tasks[key] for key in left], self._on_walked, note)
+        return pieces | dict(zip(left, done, strict=True))
+
+    def redo(self, task: Task) -> Piece:
+        """One more task, which the proof that pieces join asks for; never noted, since it depends on its neighbours."""
+        [piece] = self._runner.run([task], self._on_walked)
+        return piece
+
+    def _taken(self, tasks: Mapping[str, Task]) -> dict[str, Piece]:
+        """Pieces that are noted and whose files are there, every byte of them."""
+        found: dict[str, Piece] = {}
+        parts: dict[str, Sequence[Part]] = {}
+        for key, note in self._destination.noted().items():
+            piece = piece_of(note) if key in tasks else None
+            if piece is not None and all(self._destination.holds(part) for part in piece.parts):
+                found[key], parts[key] = piece, piece.parts
+        self._destination.keep(parts)
+        for piece in found.values():
+            self._on_walked(piece.walked_bytes)
+        return found

@@ -1,0 +1,69 @@
+"""The end of a log that somebody writes to: which record is whole, and how to know again where one has been.
+
+A broker copies a record into a mapped file, so that its end may lag behind its beginning. A record is settled once the
+next one's header is there, for brokers write one after the other; the newest one is if its checksum is right, nothing of
+it is still zero that never is, and it has stayed the same for a while.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from crc32c import crc32c
+
+from store_core.export.dest.state import Proof
+from store_core.kernel.codes import FrameCode, FrameKind
+from store_core.layout import record
+from store_core.scan.frames import FrameTable, Ints
+from store_core.storage.sequence import SegmentSequence
+
+QUIET_SECONDS: Final = 0.05
+_LOOKS: Final = 2
+
+
+def is_settled(log: SegmentSequence, table: FrameTable, row: int) -> bool:
+    """Whether a message, the last one of its table, can no longer change. May take ``QUIET_SECONDS`` a few times."""
+    at, size = int(table.phy_offset[row]), int(table.size_bytes[row])
+    if _begins_a_frame(log.read(at + size, record.PREFIX.size_bytes)):
+        return True
+    if table.code[row] == FrameCode.BAD_CRC or 0 in table.topic(row) or 0 in table.properties(row):
+        return False
+    data = _bytes_at(table, at, size)
+    for _ in range(_LOOKS):
+        time.sleep(QUIET_SECONDS)
+        if log.read(at, size) != data:
+            return False
+    return True
+
+
+def proof_of(table: FrameTable, frames: Ints, before: tuple[Proof, ...]) -> tuple[Proof, ...]:
+    """The last message among some rows of a table, messages and blanks, and a blank behind it; ``before``: so far."""
+    messages = frames[table.kind[frames] == FrameKind.MESSAGE]
+    found = before
+    if len(messages):
+        at, size = int(table.phy_offset[messages[-1]]), int(table.size_bytes[messages[-1]])
+        found = (Proof(at, size, crc32c(_bytes_at(table, at, size))),)
+    if table.kind[frames[-1]] == FrameKind.BLANK:
+        at = int(table.phy_offset[frames[-1]])
+        size = record.PREFIX.size_bytes
+        found = (*found[:1], Proof(at, size, crc32c(_bytes_at(table, at, size))))
+    return found
+
+
+def still_holds(log: SegmentSequence, proof: Proof) -> bool:
+    """Whether a log has the same bytes at the same place."""
+    data = log.read(proof.phy_offset, proof.size_bytes)
+    return len(data) == proof.size_bytes and crc32c(data) == proof.crc32c
+
+
+def _begins_a_frame(prefix: bytes) -> bool:
+    if len(prefix) < record.PREFIX.size_bytes:
+        return False
+    told = record.PREFIX.read(prefix)
+    return told["size_bytes"] > 0 and told["magic"] in record.MAGICS
+
+
+def _bytes_at(table: FrameTable, phy_offset: int, size_bytes: int) -> bytes:
+    at = phy_offset - table.window_phy_offset
+    return bytes(table.window[at : at + size_bytes])

@@ -1,0 +1,209 @@
+"""One store's part of an export: where it starts, its tasks, the proof that their pieces join, and what is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from store_core.check.log import LogFindings
+from store_core.check.report import MOST_FINDINGS_PER_CODE
+from store_core.errors import PlanOutOfDateError
+from store_core.export.dest.parts import KIND_NAMES, Part, PartWriter, Range, inside, quarantine_rows
+from store_core.export.dest.state import Proof, StoreState, Told
+from store_core.export.healing import Stretch, heal
+from store_core.export.splits.join import Joined, join_pieces, walk_on
+from store_core.export.splits.piece import Piece, range_as_table
+from store_core.export.splits.plan import SegmentPlan, Split, Task, plan_splits
+from store_core.export.splits.tail import still_holds
+from store_core.findings import Finding, finding, summary
+from store_core.kernel.codes import FrameCode, FrameKind
+from store_core.read.log import start_for_time
+from store_core.storage.live import is_live
+from store_core.storage.store import Store
+
+EXPORT_ANEW = "export it anew, with --overwrite or to another place"
+
+
+@dataclass(slots=True)
+class StoreReport:
+    """What one store gave. ``next_phy_offset``: where its last frame in range ends, so where a later export goes on."""
+
+    store: str
+    from_phy_offset: int
+    next_phy_offset: int
+    rows: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    proof: tuple[Proof, ...] = ()
+    told: tuple[Told, ...] = ()
+    healed: list[Stretch] = field(default_factory=list)  # damage that another copy of the log made good
+
+    def as_state(self) -> StoreState:
+        return StoreState(
+            self.store,
+            self.from_phy_offset,
+            self.next_phy_offset,
+            self.rows,
+            summary(self.findings),
+            self.proof,
+            self.told,
+        )
+
+
+class StoreExport:
+    """One store on its way. ``task`` is what all its tasks have in common, ``last`` what has been exported of it before.
+
+    Raises PlanOutOfDateError where the log is not the one that was exported, or has been cut since.
+    """
+
+    def __init__(self, store: Store, task: Task, split_size_bytes: int, last: StoreState | None = None) -> None:
+        self.store, self._last = store, last
+        self._live = is_live(store.root).live
+        self._task = replace(task, live=self._live)
+        start, lost = _start(store, task, last)
+        is_proven = last is not None and start == last.next_phy_offset
+        self._plans = plan_splits(store.log, start, task.wanted.to_phy_offset, split_size_bytes, is_proven=is_proven)
+        self.report = StoreReport(task.store, start, start)
+        self._lost = lost
+        self._findings = LogFindings()
+        self._edges: list[tuple[Range, str]] = []  # rows of the quarantine table that no task wrote
+        self._held: list[Range] = []  # may be the tail of the log
+        self._bodies: list[Finding] = []
+        self._bodies_beyond = 0
+
+    def tasks(self) -> list[Task]:
+        return [replace(self._task, split=split) for plan in self._plans for split in plan.splits]
+
+    def join(self, pieces: Sequence[Piece], redo: Callable[[Task], Piece]) -> list[Part]:
+        """Prove the pieces, in the order of ``tasks``, and give the files that count; fills the report."""
+        following = iter(pieces)
+        joined = [
+            join_pieces(plan, [next(following) for _ in plan.splits], lambda split: redo(self._of(split)))
+            for plan in self._plans
+        ]
+        if self._live:
+            self._walk_on(joined, redo)
+        joined, self.report.healed = heal(self._plans, joined, self.store.log, self._task, redo)
+        parts: list[Part] = []
+        for plan, found in zip(self._plans, joined, strict=True):
+            self._add_hole(plan)
+            for each in found:
+                self._add(each.piece, head_counts=each.head_counts)
+                parts += each.piece.parts
+        self._finish()
+        return parts
+
+    def borders(self, number: int) -> Part | None:
+        """A file of what no task could tell: the ranges between the pieces and behind them; ``number``: of the commit."""
+        if not self._edges:
+            return None
+        task = self._task
+        name = f"{task.stem}-borders{f'-{number:06d}' if number > 1 else ''}.parquet"
+        writer = PartWriter(task.place, "quarantine", task.store, name)
+        writer.write(quarantine_rows(task.store, self._edges))
+        return writer.close()
+
+    def _of(self, split: Split) -> Task:
+        return replace(self._task, split=split)
+
+    def _walk_on(self, joined: list[list[Joined]], redo: Callable[[Task], Piece]) -> None:
+        """A segment whose end was read before its last records were there, as records in a later one show, is read on."""
+        goes_on = False
+        for plan, found in reversed(list(zip(self._plans, joined, strict=True))):
+            if goes_on:
+                walk_on(plan, found, lambda split: redo(replace(self._of(split), live=False)))
+            goes_on = goes_on or any(each.piece.first_phy_offset is not None for each in found)
+
+    def _add_hole(self, plan: SegmentPlan) -> None:
+        if plan.hole is not None:
+            self._add_range(Range(FrameKind.HOLE, FrameCode.OK, *plan.hole, ""))
+
+    def _add(self, piece: Piece, *, head_counts: bool) -> None:
+        report = self.report
+        if piece.next_phy_offset is not None:
+            report.next_phy_offset = max(report.next_phy_offset, piece.next_phy_offset)
+            report.proof = piece.proof
+        report.rows += piece.rows
+        for found in piece.head if head_counts else ():
+            self._add_range(found)
+        if piece.has_messages:
+            self._edges += inside(self._held)
+            self._held = []
+            self._findings.join(piece.found)
+        for found in piece.tail:
+            self._add_range(found)
+        room = max(MOST_FINDINGS_PER_CODE - len(self._bodies), 0)
+        self._bodies += piece.bodies[:room]
+        self._bodies_beyond += piece.bodies_beyond + len(piece.bodies[room:])
+
+    def _add_range(self, found: Range) -> None:
+        self._findings.add(range_as_table(found), found.file)
+        self._held.append(found)
+
+    def _finish(self) -> None:
+        """What is still held is the end of what was asked for: the log's tail, unless records follow behind ``--to``."""
+        log, to_phy_offset = self.store.log, self._task.wanted.to_phy_offset
+        is_part = to_phy_offset is not None and to_phy_offset < log.max_phy_offset
+        live = is_part or self._live or is_live(self.store.root).live
+        for found in self._held:
+            if found.kind in (FrameKind.STALE, FrameKind.HOLE):
+                self._edges += inside([found])
+            elif found.kind == FrameKind.DAMAGE and not live:
+                self._edges.append((found, "L004"))
+        self._tell_once()
+        self.report.findings = [*self._lost, *self._findings.end(live=live), *self._bodies]
+        if not self.store.log.segments:
+            self.report.findings.append(finding("S007", "there is no log file"))
+        if self._bodies_beyond:
+            self.report.findings.append(
+                finding("L012", f"and {self._bodies_beyond} more: bodies that cannot be decompressed")
+            )
+
+    def _tell_once(self) -> None:
+        """A row of the quarantine table for a range behind the last frame is written by the first commit that meets it."""
+        before = self._last.told if self._last is not None else ()
+        behind = [_told(found) for found, _ in self._edges if found.end_phy_offset > self.report.next_phy_offset]
+        self._edges = [(found, code) for found, code in self._edges if _told(found) not in before]
+        self.report.told = tuple(behind)
+
+
+def _start(store: Store, task: Task, last: StoreState | None) -> tuple[int, list[Finding]]:
+    """Where to start, and what has been lost since the last commit."""
+    start = max(task.wanted.from_phy_offset or 0, start_for_time(store, task.wanted.begin_ms))
+    if last is None:
+        return max(start, store.log.min_phy_offset), []
+    _assert_same_log(store, task.store, last)
+    at = max(start, last.next_phy_offset)
+    return max(at, store.log.min_phy_offset), list(_expired(store, at))
+
+
+def _assert_same_log(store: Store, name: str, last: StoreState) -> None:
+    log = store.log
+    if log.max_phy_offset < last.next_phy_offset:
+        raise PlanOutOfDateError(
+            f"the log of {name} ends at {log.max_phy_offset}, but has been exported up to {last.next_phy_offset}",
+            path=str(store.root),
+            to_do=f"it has been cut or is another broker's: {EXPORT_ANEW}",
+        )
+    for proof in last.proof:
+        if proof.phy_offset >= log.min_phy_offset and not still_holds(log, proof):
+            raise PlanOutOfDateError(
+                f"the log of {name} no longer has the record at {proof.phy_offset} that was exported last",
+                path=str(store.root),
+                to_do=f"it has been cut and written on, or is another broker's: {EXPORT_ANEW}",
+            )
+
+
+def _expired(store: Store, at: int) -> Iterator[Finding]:
+    """What a broker has removed from the front before it could be exported."""
+    lost = store.log.min_phy_offset - at
+    if lost > 0:
+        yield finding(
+            "L020",
+            f"{lost} bytes of the log were removed before they were exported",
+            phy_offset=at,
+            size_bytes=lost,
+        )
+
+
+def _told(found: Range) -> Told:
+    return Told(found.phy_offset, found.size_bytes, KIND_NAMES[FrameKind(found.kind)])

@@ -1,0 +1,243 @@
+"""An export that goes on where the last one ended: nothing twice, nothing left out, and what stands in the way is told."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store_core.errors import FailedError, PlanOutOfDateError, UsageError
+from store_core.export.dest.folder import FolderDestination
+from store_core.export.export import ExportReport
+from store_core.read.log import LogFilter
+from store_core.storage.publish import MANIFEST
+from tests import stores
+from tests.conftest import DamagedStore, StoreCopy
+from tests.export.exports import export_one, manifest_of, parts_on_disk, ranges_of, table_of
+
+STORE = "bcq-533"
+SEGMENT_SIZE_BYTES = 65_536
+TRUTH = stores.truth(STORE)["messages"]
+OFFSETS = [message["phyOffset"] for message in TRUTH]
+ENDS = [message["phyOffset"] + message["storeSize"] for message in TRUTH]
+
+
+class Growing:
+    """A store whose log ends where it is told to, with zeros behind in its last file, as a broker leaves them."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._log = root / "commitlog"
+        self._whole = {path.name: path.read_bytes() for path in self._log.iterdir()}
+
+    def end_at(self, phy_offset: int) -> None:
+        for name, data in self._whole.items():
+            keep = min(max(phy_offset - int(name), 0), len(data))
+            path = self._log / name
+            if keep:
+                path.write_bytes(data[:keep] + bytes(len(data) - keep))
+            else:
+                path.unlink(missing_ok=True)
+
+    def remove_before(self, phy_offset: int) -> None:
+        for path in list(self._log.iterdir()):
+            if int(path.name) + SEGMENT_SIZE_BYTES <= phy_offset:
+                path.unlink()
+
+
+@pytest.fixture
+def growing(store_copy: StoreCopy) -> Growing:
+    return Growing(store_copy(STORE))
+
+
+def add_to(root: Path, out: Path, wanted: LogFilter | None = None, **options: Any) -> ExportReport:
+    return export_one(root, out, wanted, incremental=True, split_size_bytes=30_000, **options)
+
+
+def rows_of(out: Path) -> list[int]:
+    found: list[int] = table_of(out)["phy_offset"].to_pylist()
+    return found
+
+
+def test_each_commit_adds_what_has_come_since(growing: Growing, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    ends = [ENDS[0], ENDS[7], ENDS[7], ENDS[len(ENDS) // 2], ENDS[len(ENDS) // 2 + 1], ENDS[-1], ENDS[-1]]
+    before: set[str] = set()
+    for number, end in enumerate(ends):
+        growing.end_at(end)
+        report = add_to(growing.root, out)
+        assert rows_of(out) == [offset for offset in OFFSETS if offset < end]
+        assert report.stores[0].next_phy_offset == end
+        assert report.rows == sum(ends[number - 1] <= offset < end for offset in OFFSETS) if number else 1
+        manifest = manifest_of(out)
+        files = {file["path"]: file["commit"] for file in manifest["files"]}
+        assert files.keys() | {MANIFEST} == parts_on_disk(out)
+        assert before <= files.keys()
+        assert {files[part.path] for part in report.parts} <= {report.commit}
+        assert sum(commit["rows"] for commit in manifest["commits"]) == manifest["rows"] == len(rows_of(out))
+        before = set(files)
+    assert [commit["commit"] for commit in manifest["commits"]] == [1, 2, 3, 4, 5]
+
+
+def test_as_many_commits_as_records_give_what_one_gives(growing: Growing, tmp_path: Path) -> None:
+    for end in ENDS[:12]:
+        growing.end_at(end)
+        add_to(growing.root, tmp_path / "many")
+    export_one(growing.root, tmp_path / "one")
+    assert table_of(tmp_path / "many").equals(table_of(tmp_path / "one"))
+
+
+def test_what_has_expired_is_told_with_its_size(growing: Growing, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    growing.end_at(ENDS[9])
+    add_to(growing.root, out)
+    growing.end_at(ENDS[-1])
+    growing.remove_before(3 * SEGMENT_SIZE_BYTES)
+    report = add_to(growing.root, out)
+    [found] = report.findings
+    lost = 3 * SEGMENT_SIZE_BYTES - ENDS[9]
+    assert (found.code, found.severity, found.phy_offset, found.size_bytes) == ("L020", "warning", ENDS[9], lost)
+    assert str(lost) in found.message
+    assert rows_of(out) == [o for o in OFFSETS if o < ENDS[9] or o >= 3 * SEGMENT_SIZE_BYTES]
+    assert add_to(growing.root, out).findings == []
+    assert manifest_of(out)["stores"][0]["findings"] == {"L020": 1}
+
+
+def test_what_has_expired_behind_the_last_commit_is_no_loss(growing: Growing, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    growing.end_at(3 * SEGMENT_SIZE_BYTES)  # a blank ends the segment
+    add_to(growing.root, out)
+    growing.end_at(ENDS[-1])
+    growing.remove_before(3 * SEGMENT_SIZE_BYTES)
+    assert add_to(growing.root, out).findings == []
+    assert rows_of(out) == OFFSETS
+
+
+@pytest.mark.parametrize("how", ["zeroed", "removed", "rewritten", "another store"])
+def test_a_log_that_has_been_cut_is_an_error(growing: Growing, store_copy: StoreCopy, tmp_path: Path, how: str) -> None:
+    out = tmp_path / "out"
+    growing.end_at(ENDS[60])
+    add_to(growing.root, out)
+    before = {name: (out / name).read_bytes() for name in parts_on_disk(out)}
+    root = growing.root
+    if how == "zeroed":
+        growing.end_at(ENDS[59])
+    elif how == "removed":
+        growing.end_at(ENDS[2])
+    elif how == "rewritten":
+        growing.end_at(ENDS[59])
+        path = root / "commitlog" / f"{OFFSETS[60] // SEGMENT_SIZE_BYTES * SEGMENT_SIZE_BYTES:020d}"
+        record = bytearray(growing._whole["0" * 20][OFFSETS[0] : ENDS[0]])
+        record[28:36] = OFFSETS[60].to_bytes(8, "big")
+        with path.open("r+b") as file:
+            file.seek(OFFSETS[60] % SEGMENT_SIZE_BYTES)
+            file.write(record)
+    else:
+        root = store_copy("load-533")
+    with pytest.raises(PlanOutOfDateError, match=r"--overwrite or to another place"):
+        add_to(root, out)
+    assert {name: (out / name).read_bytes() for name in parts_on_disk(out)} == before
+
+
+def test_another_filter_or_layout_is_an_error(growing: Growing, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    topics = LogFilter(topics=frozenset({TRUTH[0]["topic"]}))
+    add_to(growing.root, out, topics)
+    assert add_to(growing.root, out, topics).parts == ()
+    for wanted in (LogFilter(), LogFilter(topics=frozenset({"other"})), LogFilter(0, topics=topics.topics)):
+        with pytest.raises(UsageError, match="the filter is not that of the last commit"):
+            add_to(growing.root, out, wanted)
+
+
+def test_a_filter_by_topic_goes_on_behind_what_it_left_out(growing: Growing, tmp_path: Path) -> None:
+    topics = LogFilter(topics=frozenset({TRUTH[-1]["topic"]}))
+    for end in (ENDS[5], ENDS[100], ENDS[-1]):
+        growing.end_at(end)
+        report = add_to(growing.root, tmp_path / "out", topics)
+        assert report.stores[0].next_phy_offset == end
+    assert rows_of(tmp_path / "out") == [m["phyOffset"] for m in TRUTH if m["topic"] == TRUTH[-1]["topic"]]
+
+
+def test_a_store_may_join_later(growing: Growing, store_copy: StoreCopy, tmp_path: Path) -> None:
+    from store_core.export.export import export_stores
+    from store_core.export.runners.local import LocalRunner
+    from store_core.storage.store import Store
+
+    out = tmp_path / "out"
+    add_to(growing.root, out)
+    with Store.open(growing.root) as first, Store.open(store_copy("clean-533")) as second:
+        report = export_stores([("a", first), ("b", second)], out, LocalRunner(1), incremental=True)
+    assert [store.rows for store in report.stores] == [0, len(stores.truth("clean-533")["messages"])]
+    assert len(table_of(out)) == len(TRUTH) + report.rows
+    assert add_to(growing.root, out).rows == 0  # and stay away
+
+
+def test_the_torn_tail_is_quarantined_once(growing: Growing, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    growing.end_at(ENDS[9] + 40)
+    first = add_to(growing.root, out)
+    again = add_to(growing.root, out)
+    told = ranges_of(out)
+    assert [found.code for found in first.findings] == [found.code for found in again.findings] == ["L004"]
+    assert [(at, finding) for at, _, _, _, finding in told] == [(ENDS[9], "L004")]
+    assert again.commit == 1
+    growing.end_at(ENDS[-1])
+    assert add_to(growing.root, out).findings == []
+    assert rows_of(out) == OFFSETS
+    assert ranges_of(out) == told
+
+
+def test_damage_in_front_of_the_border_is_told_once(damaged: DamagedStore, tmp_path: Path) -> None:
+    root = damaged("load-533", "zero-page-mid")
+    first = add_to(root, tmp_path / "out")
+    told = ranges_of(tmp_path / "out")
+    again = add_to(root, tmp_path / "out")
+    assert first.findings
+    assert (again.findings, again.rows, ranges_of(tmp_path / "out")) == ([], 0, told)
+
+
+def test_a_manifest_that_cannot_be_read(growing: Growing, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    add_to(growing.root, out)
+    manifest = (out / MANIFEST).read_text()
+    for text, words in (
+        ("{", "cannot be read"),
+        ("[]", "cannot be read"),
+        (manifest.replace('"proof"', '"poof"'), "cannot be read"),
+        (manifest.replace('"manifest_version": 2', '"manifest_version": 3'), "another version"),
+        (manifest.replace('"manifest_version": 2,', ""), "another version"),
+    ):
+        (out / MANIFEST).write_text(text)
+        with pytest.raises(FailedError, match=words):
+            add_to(growing.root, out)
+        assert (out / MANIFEST).read_text() == text
+        assert len(parts_on_disk(out)) > 3
+
+
+def test_a_killed_commit_leaves_the_one_before(
+    growing: Growing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its manifest, which is what says what belongs to it; the rerun ends the commit."""
+    out = tmp_path / "out"
+    growing.end_at(ENDS[40])
+    add_to(growing.root, out)
+    before = manifest_of(out)
+    growing.end_at(ENDS[-1])
+    with monkeypatch.context() as patch:
+        patch.setattr(FolderDestination, "publish", _published_by_half)
+        with pytest.raises(KeyboardInterrupt):
+            add_to(growing.root, out)
+    assert manifest_of(out) == before
+    assert len(parts_on_disk(out)) > len(before["files"]) + 1
+    report = add_to(growing.root, out)
+    assert report.taken > 3
+    assert rows_of(out) == OFFSETS
+    assert {file["path"] for file in manifest_of(out)["files"]} | {MANIFEST} == parts_on_disk(out)
+
+
+def _published_by_half(self: FolderDestination, parts: Any, commit: object, state: object) -> None:
+    for part in parts[: len(parts) // 2]:
+        os.rename(self._folder.staging / part.staged, self._folder.path / part.path)
+    raise KeyboardInterrupt
