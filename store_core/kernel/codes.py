@@ -98,5 +98,9 @@ ZERO_RUN_BYTES: Final = 512
 ZERO_FRAME_BYTES: Final = record.PREFIX.size_bytes
 # The longest head: all that stands in front of a record's body.
 LONGEST_HEAD_BYTES: Final = record.body_at(record.FLAG_BORN_HOST_V6 | record.FLAG_STORE_HOST_V6)
+# Records that a queue points to are read together with what lies between them if that is no longer than this,
+NEIGHBOUR_GAP_BYTES: Final = 4096
+# and all of them are no longer than this.
+READ_AT_ONCE_BYTES: Final = 256 << 10
 # A window this long always decides something in damage.
 RESYNC_BYTES: Final = 2 * ZERO_RUN_BYTES

@@ -8,14 +8,14 @@ to a record is skipped and told, where a broker would hand out the bytes it find
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from store_core.codec.record import Message
 from store_core.errors import FailedError
 from store_core.findings import KINDS, Finding, finding
+from store_core.kernel.messages import messages_of
 from store_core.layout.queue import ENTRY
 from store_core.read.entries import BatchEntry, Entry
 from store_core.read.queue import BatchQueue, Queue
@@ -41,8 +41,7 @@ _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 _FILTER_ENTRIES: Final = 16_000 // ENTRY.size_bytes  # maxFilterMessageSize: entries that one call looks at
 
 
-@dataclass(frozen=True, slots=True)
-class PullResult:
+class PullResult(NamedTuple):
     """The answer to one pull. ``next_begin_offset`` is where the consumer goes on."""
 
     topic: str
@@ -53,7 +52,7 @@ class PullResult:
     min_offset: int
     max_offset: int
     messages: tuple[Message, ...] = ()
-    findings: tuple[Finding, ...] = field(default=(), compare=False)
+    findings: tuple[Finding, ...] = ()
 
 
 def require_queue_files(store: Store) -> None:
@@ -97,17 +96,35 @@ def pull(
     answer = _outside(offset, first, end)
     if answer is not None:
         return PullResult(topic, queue_id, offset, *answer, first, end)
-    entries = queue.entries(offset, min(end, offset + max(_FILTER_ENTRIES, limit)))
-    first_entry = next(entries, None)
-    if first_entry is None or (isinstance(queue, Queue) and first_entry.queue_offset != offset):
-        following = queue.next_file_offset(offset) if isinstance(queue, Queue) else None
-        next_begin = end if following is None else min(following, end)
-        return PullResult(topic, queue_id, offset, "OFFSET_FOUND_NULL", next_begin, first, end)
-    loop = _Loop(queue, topic, queue_id, offset, limit, tags)
-    status, next_begin = loop.run(chain((first_entry,), entries))
+    taken = _plain_messages(queue, offset, min(limit, end - offset)) if tags is None else []
+    behind = offset + len(taken)
+    if taken and (len(taken) == limit or behind == end):
+        return PullResult(topic, queue_id, offset, "FOUND", behind, first, end, tuple(taken))
+    entries: Iterator[Entry | BatchEntry] = queue.entries(behind, min(end, offset + max(_FILTER_ENTRIES, limit)))
+    if not taken:
+        first_entry = next(entries, None)
+        if first_entry is None or (isinstance(queue, Queue) and first_entry.queue_offset != offset):
+            following = queue.next_file_offset(offset) if isinstance(queue, Queue) else None
+            next_begin = end if following is None else min(following, end)
+            return PullResult(topic, queue_id, offset, "OFFSET_FOUND_NULL", next_begin, first, end)
+        entries = chain((first_entry,), entries)
+    loop = _Loop(queue, topic, queue_id, offset, limit, tags, taken)
+    status, next_begin = loop.run(entries)
     return PullResult(
         topic, queue_id, offset, status, next_begin, first, end, tuple(loop.messages), tuple(loop.findings)
     )
+
+
+def _plain_messages(queue: Queue | BatchQueue, offset: int, count: int) -> list[Message]:
+    """The messages of up to ``count`` entries, up to the first that has to be looked at by itself."""
+    found: list[Message] = []
+    while isinstance(queue, Queue) and len(found) < count:
+        entries = queue.stored(offset + len(found), count - len(found))
+        more = messages_of(queue.log, entries)
+        found += more
+        if not more or len(more) * ENTRY.size_bytes < len(entries):
+            break
+    return found
 
 
 def _outside(offset: int, first: int, end: int) -> tuple[Status, int] | None:
@@ -127,9 +144,16 @@ class _Loop:
     """The loop over entries: what is taken, what is passed over, and why."""
 
     def __init__(
-        self, queue: Queue | BatchQueue, topic: str, queue_id: int, offset: int, limit: int, tags: TagFilter | None
+        self,
+        queue: Queue | BatchQueue,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        limit: int,
+        tags: TagFilter | None,
+        taken: list[Message],
     ) -> None:
-        self.messages: list[Message] = []
+        self.messages = taken  # of the entries from ``offset`` on, one each
         self.findings: list[Finding] = []
         self._queue = queue
         self._log = queue.log
@@ -140,9 +164,9 @@ class _Loop:
         self._tags = tags
 
     def run(self, entries: Iterable[Entry | BatchEntry]) -> tuple[Status, int]:
-        """Go over entries from the offset asked for on; gives the status and where a consumer goes on."""
+        """Go over the entries behind those already taken; gives the status and where a consumer goes on."""
         status: Status = "NO_MATCHED_MESSAGE"
-        next_begin = self._offset
+        next_begin = self._offset + len(self.messages)
         skip_below: int | None = None  # behind a removed record: where the log goes on
         for entry in entries:
             if self.messages and len(self.messages) + entry.batch_size > self._limit:

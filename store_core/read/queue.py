@@ -121,11 +121,15 @@ class Queue:
         data = self.files.read(queue_offset * ENTRY_SIZE_BYTES, ENTRY_SIZE_BYTES)
         return Entry(queue_offset, *_unpack(data)) if len(data) == ENTRY_SIZE_BYTES else None
 
+    def stored(self, first: int, count: int) -> bytes:
+        """The bytes of up to ``count`` entries from one on: fewer where a file ends, none without a file, never many at once."""
+        return self.files.read(first * ENTRY_SIZE_BYTES, min(count, _CHUNK_ENTRIES) * ENTRY_SIZE_BYTES)
+
     def entries(self, first: int, end: int) -> Iterator[Entry]:
         """Entries of [first, end) as stored, in order; places without a file are left out."""
         at = max(first, 0)
         while at < end:
-            data = self.files.read(at * ENTRY_SIZE_BYTES, min(end - at, _CHUNK_ENTRIES) * ENTRY_SIZE_BYTES)
+            data = self.stored(at, end - at)
             whole = len(data) // ENTRY_SIZE_BYTES
             if not whole:
                 following = self.next_file_offset(at)
@@ -143,7 +147,7 @@ class Queue:
 
         at = max(first, 0)
         while at < end:
-            data = self.files.read(at * ENTRY_SIZE_BYTES, min(end - at, _CHUNK_ENTRIES) * ENTRY_SIZE_BYTES)
+            data = self.stored(at, end - at)
             whole = len(data) // ENTRY_SIZE_BYTES
             if not whole:
                 following = self.next_file_offset(at)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from store_core.storage.object_store import RemoteFile
 
 DISK_FAILS = "the disk fails: copy the store with ddrescue to a good one first, and work on the copy"
+_MOST_NEAR = 256
 _NOATIME = getattr(os, "O_NOATIME", 0)
 
 
@@ -105,17 +106,24 @@ class FileCache:
     def __init__(self, capacity: int = 64) -> None:
         self._capacity = capacity
         self._open: OrderedDict[Path, int] = OrderedDict()
-        self._last: tuple[Path | None, int] = None, -1  # the newest of them: most reads are of one file
+        # The same by the path's id (and the path, lest another one gets the id): a path's hash takes as long as a read.
+        self._near: dict[int, tuple[int, Path]] = {}
 
     def descriptor(self, path: Path) -> int:
+        near = self._near.get(id(path))
+        if near is not None:
+            return near[0]
         fd = self._open.get(path)
         if fd is None:
             if len(self._open) >= self._capacity:
                 os.close(self._open.popitem(last=False)[1])
+                self._near.clear()
             fd = self._open[path] = open_read_only(path)
         else:
             self._open.move_to_end(path)
-        self._last = path, fd
+        if len(self._near) >= _MOST_NEAR:
+            self._near.clear()
+        self._near[id(path)] = fd, path
         return fd
 
     def read(self, path: Path, at: int, size_bytes: int) -> bytes:
@@ -124,8 +132,8 @@ class FileCache:
         Raises FailedError where the file is there and cannot be read.
         """
         try:
-            fd = self._last[1] if self._last[0] is path else self.descriptor(path)
-            return os.pread(fd, size_bytes, at)
+            near = self._near.get(id(path))
+            return os.pread(self.descriptor(path) if near is None else near[0], size_bytes, at)
         except FileNotFoundError:
             return b""
         except OSError as error:
@@ -158,7 +166,7 @@ class FileCache:
 
     def close(self) -> None:
         """Close all; a later read opens anew."""
-        self._last = None, -1
+        self._near.clear()
         while self._open:
             os.close(self._open.popitem()[1])
 

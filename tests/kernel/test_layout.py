@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from store_core.kernel import codes
-from store_core.layout import index, message_id, record
+from store_core.layout import index, message_id, queue, record
 
 
 def expected() -> dict[str, Any]:
@@ -62,6 +62,13 @@ def expected() -> dict[str, Any]:
         "INDEX_PHY_OFFSET_AT": index.ENTRY.offset_of("phy_offset"),
         "INDEX_SECONDS_AT": index.ENTRY.offset_of("seconds"),
         "INDEX_PREVIOUS_AT": index.ENTRY.offset_of("previous"),
+        "FLAG_NEED_UNWRAP": record.FLAG_NEED_UNWRAP,
+        "FLAG_INNER_BATCH": record.FLAG_INNER_BATCH,
+        "QUEUE_ENTRY_PHY_OFFSET_AT": queue.ENTRY.offset_of("phy_offset"),
+        "QUEUE_ENTRY_SIZE_BYTES_AT": queue.ENTRY.offset_of("size_bytes"),
+        "QUEUE_ENTRY_SIZE": queue.ENTRY.size_bytes,
+        "NEIGHBOUR_GAP": codes.NEIGHBOUR_GAP_BYTES,
+        "READ_AT_ONCE": codes.READ_AT_ONCE_BYTES,
         **{kind.name: kind for kind in codes.FrameKind if kind is not codes.FrameKind.HOLE},
         **{code.name: code for code in codes.FrameCode},
         **{state.name: state for state in codes.ScanState},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -201,3 +202,33 @@ def test_hostile_entries(store_copy: StoreCopy, entry: tuple[int, int, int], cod
         assert delivered == [known[0], known[2], known[3]]
     else:
         assert delivered == [known[0]]
+
+
+def test_runs_of_plain_entries_answer_as_entry_by_entry(store_copy: StoreCopy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is damaged: what is cut together by the kernel is what the loop over single entries gives."""
+    random = Random(8)
+    store = Damageable(store_copy("load-533"), stores.truth("load-533"))
+    for _ in range(60):
+        store.flip_at(random.randrange(store.end_phy_offset), 1 << random.randrange(8))
+    for number in random.sample(range(500), 20):
+        store.set_entry(TOPIC, 0, number, (random.randrange(store.end_phy_offset), random.choice((0, 91, 300, -1)), 0))
+    store.cut(3, 70_000)
+    store.lose(1)
+    with Store.open(store.root) as opened:
+        for key in opened.queues:
+            queue = open_queue(opened, *key)
+            assert queue is not None
+            for offset in range(0, queue.max_offset, 7):
+                limit = random.choice((0, 1, 2, 32, 1000))
+                together = pull(queue, *key, offset, limit=limit)
+                with monkeypatch.context() as patched:
+                    patched.setattr("store_core.read.pull.messages_of", lambda *_: [])
+                    assert pull(queue, *key, offset, limit=limit) == together
+
+
+def test_a_long_pull_goes_on_from_chunk_to_chunk(golden: GoldenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("store_core.read.queue._CHUNK_ENTRIES", 10)
+    with Store.open(golden("load-533")) as store:
+        result = ask(store, 3, limit=300)
+    assert [m.queue_offset for m in result.messages] == list(range(3, 303))
+    assert result.next_begin_offset == 303

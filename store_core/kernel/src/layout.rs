@@ -68,6 +68,8 @@ numbers! {
     TRANSACTION_ROLLBACK: i32 = 0xC;
     FLAG_BORN_HOST_V6: i32 = 0x10;
     FLAG_STORE_HOST_V6: i32 = 0x20;
+    FLAG_NEED_UNWRAP: i32 = 0x40;
+    FLAG_INNER_BATCH: i32 = 0x80;
 
     NAME_VALUE_SEPARATOR: u8 = 1;
     PROPERTY_SEPARATOR: u8 = 2;
@@ -89,6 +91,11 @@ numbers! {
     INDEX_SECONDS_AT: usize = 12;
     INDEX_PREVIOUS_AT: usize = 16;
     INDEX_ENTRY_SIZE: usize = 20;
+
+    // queue.ENTRY
+    QUEUE_ENTRY_PHY_OFFSET_AT: usize = 0;
+    QUEUE_ENTRY_SIZE_BYTES_AT: usize = 8;
+    QUEUE_ENTRY_SIZE: usize = 20;
 
     // codes.FrameKind
     MESSAGE: u8 = 0;
@@ -146,6 +153,8 @@ numbers! {
     ZERO_RUN: usize = 512;
     ZERO_FRAME: usize = 8;
     RESYNC: usize = 1024;
+    NEIGHBOUR_GAP: i64 = 4096;
+    READ_AT_ONCE: i64 = 256 << 10;
 }
 
 texts! {

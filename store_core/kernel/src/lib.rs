@@ -12,6 +12,7 @@ mod derive;
 mod file;
 mod hosts;
 mod layout;
+mod messages;
 mod pairs;
 mod point;
 mod properties;
@@ -90,6 +91,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(derive::group_rows, module)?)?;
     module.add_function(wrap_pyfunction!(derive::index_entries, module)?)?;
     module.add_function(wrap_pyfunction!(derive::number_pairs, module)?)?;
+    module.add_function(wrap_pyfunction!(messages::add_messages, module)?)?;
     module.add_function(wrap_pyfunction!(point::has_unique_key, module)?)?;
     module.add_function(wrap_pyfunction!(point::index_offsets, module)?)?;
     module.add_function(wrap_pyfunction!(point::index_key_hash, module)?)?;

@@ -1,0 +1,87 @@
+"""The messages that a run of queue entries points to; compiled where it could be, and without numpy."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import Final
+
+from store_core.codec.record import Message, RecordError, decode_record
+from store_core.kernel import KERNEL_VARIABLE
+from store_core.kernel.codes import NEIGHBOUR_GAP_BYTES, READ_AT_ONCE_BYTES
+from store_core.layout import record
+from store_core.layout.queue import ENTRY
+from store_core.storage.sequence import SegmentSequence
+
+try:
+    if os.environ.get(KERNEL_VARIABLE) == "python":
+        raise ImportError
+    from store_core.kernel import _native as _compiled
+except ImportError:
+    _compiled = None  # type: ignore[assignment]  # no compiler when this was installed, or not wanted
+
+Parts = tuple[int, bytes, bytes, str, bytes]
+_TO_UNWRAP: Final = record.FLAG_INNER_BATCH | record.FLAG_NEED_UNWRAP
+_LONG: Final = 1 << 63
+_as_message = partial(tuple.__new__, Message)
+
+
+def messages_of(log: SegmentSequence, entries: bytes) -> list[Message]:
+    """The messages of queue entries (as stored, one behind the other), up to the first entry that is not plain.
+
+    An entry is plain if its record lies in one file, is well formed, has the entry's size, and is no batch to be unwrapped.
+    Neighbours are read together. Bodies' checksums are not looked at. Raises FailedError where the log cannot be read.
+    """
+    add = add_messages if _compiled is None else _compiled.add_messages
+    found: list[Parts] = []
+    start, size_bytes = add(entries, b"", 0, found)
+    while size_bytes:
+        known = len(found)
+        start, size_bytes = add(entries, log.read(start, size_bytes), start, found)
+        if len(found) == known:
+            break
+    return list(map(_as_message, found))
+
+
+def add_messages(entries: bytes, window: bytes, window_phy_offset: int, found: list[Parts]) -> tuple[int, int]:
+    """Add the messages of the entries behind those that ``found`` has, as long as they are plain and lie in a window of the log.
+
+    Gives start and length of what to read next; length 0: nothing, since all entries are done or the next is not plain.
+    """
+    places = [
+        entry[:2] for entry in ENTRY.struct.iter_unpack(entries[: len(entries) // ENTRY.size_bytes * ENTRY.size_bytes])
+    ]
+    for number in range(len(found), len(places)):
+        phy_offset, size_bytes = places[number]
+        if not _is_plausible(phy_offset, size_bytes):
+            return 0, 0
+        at = phy_offset - window_phy_offset
+        if at < 0 or at + size_bytes > len(window):
+            return phy_offset, _neighbours_end(places[number:]) - phy_offset
+        try:
+            message = decode_record(window, at, phy_offset, size_bytes)
+        except RecordError:
+            return 0, 0
+        if message.size_bytes != size_bytes or message.sys_flag & _TO_UNWRAP == _TO_UNWRAP:
+            return 0, 0
+        found.append((*message,))
+    return 0, 0
+
+
+def _is_plausible(phy_offset: int, size_bytes: int) -> bool:
+    return (
+        0 <= phy_offset < _LONG - size_bytes
+        and record.MIN_RECORD_SIZE_BYTES <= size_bytes <= record.MAX_RECORD_SIZE_BYTES
+    )
+
+
+def _neighbours_end(places: list[tuple[int, int]]) -> int:
+    """Where the first of these records ends, or the last of those that follow it closely."""
+    start = places[0][0]
+    end = start + places[0][1]
+    for phy_offset, size_bytes in places[1:]:
+        is_near = 0 <= phy_offset - end <= NEIGHBOUR_GAP_BYTES and phy_offset + size_bytes - start <= READ_AT_ONCE_BYTES
+        if not _is_plausible(phy_offset, size_bytes) or not is_near:
+            break
+        end = phy_offset + size_bytes
+    return end
