@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from store_core.export.rows.schema import TIME
 
 _MICROSECONDS = 1000
-_LARGEST_MS = np.iinfo(np.int64).max // _MICROSECONDS
+LARGEST_MS = np.iinfo(np.int64).max // _MICROSECONDS
 
 
 def times(timestamp_ms: NDArray[Any], missing: NDArray[np.bool_] | None = None) -> pa.TimestampArray:
     """Milliseconds as a column of times; null where they are missing, or no microseconds fit."""
     values = timestamp_ms.astype(np.int64)
-    beyond = (values > _LARGEST_MS) | (values < -_LARGEST_MS)
+    beyond = (values > LARGEST_MS) | (values < -LARGEST_MS)
     if missing is not None:
         beyond |= missing
     return pa.array(np.where(beyond, 0, values) * _MICROSECONDS, mask=beyond).cast(TIME)
