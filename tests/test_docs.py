@@ -1,8 +1,9 @@
-"""The sessions shown in docs/guide.md, docs/recovery.md, docs/loss_report.md and docs/sql.md are run again, and must say what the pages say.
+"""The sessions shown in docs/guide.md, docs/recovery.md, docs/loss_report.md, docs/sql.md and docs/walk.md are run again, and must say what the pages say.
 
 A block marked ``console`` holds commands behind ``$`` and what they print, stdout and stderr together, through a pipe. A page is
 one shell session. ``/data/rocketmq`` stands for a folder of the test. A line ``...`` stands for any lines, ``...`` at the end of a
-line for the rest of it; a comment ``<!-- $ command -->`` is run and not shown. What differs from run to run (ids made from
+line for the rest of it; a comment ``<!-- $ command -->`` is run and not shown. A block marked ``python`` is a program, and a block
+marked ``text`` behind it what it prints. What differs from run to run (ids made from
 modification times, times of the day, durations) is compared by its form only.
 """
 
@@ -23,13 +24,15 @@ from tests.rmqctl.calls import environment
 
 ROOT: Final = Path(__file__).parent.parent
 DOCS: Final = ROOT / "docs"
-PAGES: Final = ("guide.md", "recovery.md", "loss_report.md", "sql.md")
+PAGES: Final = ("guide.md", "recovery.md", "loss_report.md", "sql.md", "walk.md")
 SHOWN_FOLDER: Final = "/data/rocketmq"
 END: Final = "\x1e"  # parts the outputs of a session's commands
 _DEADLINE_SECONDS: Final = 120
 
 _BLOCK: Final = re.compile(
-    r"^```console\n(?P<session>.*?)^```$|^<!-- \$ (?P<hidden>.*?) -->$", re.MULTILINE | re.DOTALL
+    r"^```console\n(?P<session>.*?)^```$|^<!-- \$ (?P<hidden>.*?) -->$"
+    r"|^```python\n(?P<program>.*?)^```$(?:\n\n```text\n(?P<printed>.*?)^```$)?",
+    re.MULTILINE | re.DOTALL,
 )
 _VARIES: Final = (
     (re.compile(r"\b(\d{4}-[a-z]+)-[0-9a-f]{8}\b"), r"\1-ID"),
@@ -54,6 +57,9 @@ def session(page: str) -> list[Shown]:
     for block in _BLOCK.finditer((DOCS / page).read_text()):
         if block["hidden"]:
             found.append(Shown(block["hidden"], None))
+            continue
+        if block["program"]:
+            found.append(Shown(f"python3 - <<'END'\n{block['program']}END", block["printed"] or ""))
             continue
         for command in re.split(r"^\$ ", block["session"], flags=re.MULTILINE)[1:]:
             typed, _, output = command.partition("\n")
