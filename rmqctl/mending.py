@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +18,7 @@ from store_core.findings import Finding
 
 if TYPE_CHECKING:
     from rmqctl.blocks import Block
+    from store_core.mend.plans.content import Contents
     from store_core.mend.plans.plan import Plan
     from store_core.storage.lock import StoreLock
     from store_core.storage.settings import Settings
@@ -87,10 +88,14 @@ def carry_out(
     apply: bool,
     save: Path | None,
     found_something: bool,
+    made: Contents | None = None,
+    keep: ExitStack | None = None,
+    jobs: int = 1,
 ) -> int:
     """Complete ``document`` with ``applied`` and ``undo_id``, saving and applying the plan on the way; gives the exit code.
 
-    After applying, ``findings`` are those of the closing check.
+    ``made`` is what was built while planning; ``keep``, which holds it, is closed as soon as it is not needed any more.
+    After applying, ``findings`` are those of the closing check, which ``jobs`` threads make.
     """
     if save is not None:
         save_carefully(plan, save, settings.root)
@@ -99,9 +104,11 @@ def carry_out(
     if not apply:
         return exit_codes.FINDINGS if found_something else exit_codes.OK
     if plan.steps:
-        document["undo_id"] = apply_plan(ctx, settings, plan, lock)
+        document["undo_id"] = apply_plan(ctx, settings, plan, lock, made)
+    if keep is not None:
+        keep.close()
     document["applied"] = True
-    document["findings"] = closing_check(ctx, settings)
+    document["findings"] = closing_check(ctx, settings, jobs)
     return exit_for_findings(document["findings"])
 
 
@@ -125,25 +132,27 @@ def save_carefully(plan: Plan, path: Path, root: Path) -> None:
     save_plan(plan, path)
 
 
-def apply_plan(ctx: Context, settings: Settings, plan: Plan, lock: StoreLock | None = None) -> str:
-    """Carry a plan out; gives the undo id. ``lock`` is the store's lock where it is held already."""
+def apply_plan(
+    ctx: Context, settings: Settings, plan: Plan, lock: StoreLock | None = None, made: Contents | None = None
+) -> str:
+    """Carry a plan out; gives the undo id. ``lock`` is the store's lock where it is held already, ``made`` as for ``apply``."""
     from store_core.mend.applying.apply import apply
     from store_core.mend.plans.expect import work_size_bytes
 
     with ctx.progress("apply", work_size_bytes(plan)) as bar:
         outside = settings.writable_outside_paths()
-        applied = apply(plan, settings.root, writable_roots=outside, lock=lock, on_progress=bar)
+        applied = apply(plan, settings.root, writable_roots=outside, lock=lock, made=made, on_progress=bar)
     ctx.note(f"done; `rmqctl undo {applied.undo_id} --apply` takes it back, `--forget` drops the kept bytes")
     return applied.undo_id
 
 
-def closing_check(ctx: Context, settings: Settings) -> list[Finding]:
+def closing_check(ctx: Context, settings: Settings, jobs: int = 1) -> list[Finding]:
     """Everything against everything, on the store as it is now."""
     from store_core.check.store import check_store
     from store_core.storage.store import Store
 
     with Store.open(settings.root, settings) as store, ctx.progress("check", store.log.size_bytes) as bar:
-        return check_store(store, on_progress=bar).findings
+        return check_store(store, jobs=jobs, on_progress=bar).findings
 
 
 def refuse_unconfirmed(ctx: Context, given_up: Sequence[Any], *, apply: bool, yes: bool) -> None:

@@ -259,4 +259,5 @@ End = Annotated[
     int | None,
     typer.Option("--end", click_type=TimeType(), help="Stored at or before this time (ISO 8601, epoch ms, -15m)."),
 ]
+JobsOption = Annotated[int, typer.Option("--jobs", min=1, help="Threads that walk the log.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from rmqctl.blocks import Facts, Findings
 from rmqctl.context import Context, exit_for_findings
+from rmqctl.options import JobsOption
 
 
 def check(
     ctx: Context,
-    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Segments to verify side by side.")] = 1,
+    jobs: JobsOption = 1,
 ) -> int:
     """Compare log, queues, index, checkpoint, progress and config files with each other.
 
@@ -21,7 +18,7 @@ def check(
     from store_core.check.store import check_store
     from store_core.storage.live import is_live
 
-    with ctx.open_store() as store, ctx.progress("check", store.log.size_bytes * (2 if jobs > 1 else 1)) as bar:
+    with ctx.open_store() as store, ctx.progress("check", store.log.size_bytes) as bar:
         report = check_store(store, jobs=jobs, live=is_live(store.root).live, on_progress=bar)
         name = str(store.root)
     ctx.emit(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Annotated, Any
 
 import typer
 
 from rmqctl.context import Context
 from rmqctl.mending import ApplyOption, SaveOption, at_work, carry_out, plan_blocks
+from rmqctl.options import JobsOption
 
 
 def rebuild(
     ctx: Context,
     what: Annotated[str, typer.Argument(metavar="WHAT", help="queues, index, checkpoint, topics or all.")],
+    jobs: JobsOption = 1,
     apply: ApplyOption = False,
     save: SaveOption = None,
 ) -> int:
@@ -26,9 +29,10 @@ def rebuild(
     from store_core.mend.rebuild import rebuild as plan_rebuilding
 
     settings = ctx.settings()
-    with at_work(ctx, settings, apply=apply) as lock:
-        with ctx.open_store() as store, ctx.progress("rebuild", WALKS * store.log.size_bytes) as bar:
-            result = plan_rebuilding(store, what, on_progress=bar)
+    with at_work(ctx, settings, apply=apply) as lock, ExitStack() as keep:
+        store = keep.enter_context(ctx.open_store())
+        with ctx.progress("rebuild", WALKS * store.log.size_bytes) as bar:
+            result = plan_rebuilding(store, what, jobs=jobs, keep=keep, on_progress=bar)
         document: dict[str, Any] = {
             "store": str(settings.root),
             "plan": result.plan.summary(),
@@ -37,6 +41,18 @@ def rebuild(
             "findings": list(result.findings),
         }
         found = bool(result.plan.steps) or any(f.severity != "info" for f in result.findings)
-        code = carry_out(ctx, settings, result.plan, document, lock=lock, apply=apply, save=save, found_something=found)
+        code = carry_out(
+            ctx,
+            settings,
+            result.plan,
+            document,
+            lock=lock,
+            apply=apply,
+            save=save,
+            found_something=found,
+            made=result.made,
+            keep=keep,
+            jobs=jobs,
+        )
         ctx.emit(document, rows=document["plan"]["steps"], blocks=lambda: plan_blocks(document))
         return code

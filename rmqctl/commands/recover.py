@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -22,7 +23,7 @@ from rmqctl.mending import (
     plan_blocks,
     refuse_unconfirmed,
 )
-from rmqctl.options import YesOption
+from rmqctl.options import JobsOption, YesOption
 from store_core.errors import FailedError
 from store_core.findings import Finding, finding
 
@@ -72,6 +73,7 @@ def recover(
         ),
     ] = None,
     predict: Annotated[bool, typer.Option("--predict", help="Only tell what a broker would do.")] = False,
+    jobs: JobsOption = 1,
     apply: ApplyOption = False,
     save: SaveOption = None,
     report: ReportOption = None,
@@ -87,24 +89,24 @@ def recover(
 
     settings = ctx.settings()
     refuse_place(report, settings)
-    with at_work(ctx, settings, apply=apply and not predict) as lock:
+    with at_work(ctx, settings, apply=apply and not predict) as lock, ExitStack() as keep:
         version = Version.parse(settings.broker_version) if settings.broker_version else None
         if apply:
             settings.writable_outside_paths()
-        with ctx.open_store() as store:
-            if predict:
-                return _predict(ctx, store, version, report)
-            from store_core.mend.recover import WALKS
-            from store_core.mend.recover import recover as plan_recovery
-            from store_core.mend.salvage.options import KeepOptions
+        store = keep.enter_context(ctx.open_store())
+        if predict:
+            return _predict(ctx, store, version, report)
+        from store_core.mend.recover import WALKS
+        from store_core.mend.recover import recover as plan_recovery
+        from store_core.mend.salvage.options import KeepOptions
 
-            siblings = tuple(path.expanduser().absolute() for path in sibling or ())
-            options = KeepOptions(gaps, not no_fill, siblings)
-            with ctx.progress("scan", WALKS * store.log.size_bytes) as bar:
-                recovery = plan_recovery(store, policy, version, options, on_progress=bar)
-            words = [*(["--gaps", gaps] if options.skips else []), *(["--no-fill"] if no_fill else [])]
-            words += [word for path in siblings for word in ("--sibling", str(path))]
-            losses = told_losses(ctx, store, recovery, report, words)
+        siblings = tuple(path.expanduser().absolute() for path in sibling or ())
+        options = KeepOptions(gaps, not no_fill, siblings)
+        with ctx.progress("scan", WALKS * store.log.size_bytes) as bar:
+            recovery = plan_recovery(store, policy, version, options, jobs=jobs, keep=keep, on_progress=bar)
+        words = [*(["--gaps", gaps] if options.skips else []), *(["--no-fill"] if no_fill else [])]
+        words += [word for path in siblings for word in ("--sibling", str(path))]
+        losses = told_losses(ctx, store, recovery, report, words)
         document = {"store": str(settings.root), **recovery.as_json()}
         lost_something = bool(recovery.lost)
         if policy == "strict" and apply and lost_something:
@@ -120,7 +122,17 @@ def recover(
         refuse_unconfirmed(ctx, recovery.given_up, apply=apply, yes=yes)
         found = bool(recovery.plan.steps) or lost_something or any(f.severity != "info" for f in recovery.findings)
         code = carry_out(
-            ctx, settings, recovery.plan, document, lock=lock, apply=apply, save=save, found_something=found
+            ctx,
+            settings,
+            recovery.plan,
+            document,
+            lock=lock,
+            apply=apply,
+            save=save,
+            found_something=found,
+            made=recovery.made,
+            keep=keep,
+            jobs=jobs,
         )
         ctx.emit(document, rows="lost", blocks=lambda: _blocks(document, loss_blocks(losses)))
         return code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -46,15 +47,15 @@ def truncate(
     from store_core.mend.truncate import truncate as plan_truncation
 
     settings = ctx.settings()
-    with at_work(ctx, settings, apply=apply) as lock:
+    with at_work(ctx, settings, apply=apply) as lock, ExitStack() as keep:
         if apply:
             settings.writable_outside_paths()
-        with ctx.open_store() as store:
-            kept_bytes = max(phy_offset - store.log.min_phy_offset, 0)
-            with ctx.progress("truncate", WALKS * kept_bytes) as bar:
-                result = plan_truncation(store, phy_offset, on_progress=bar)
-            if apply and policy is not None and result.lost:
-                _ask(ctx, store, policy, phy_offset, result.lost, yes=yes)
+        store = keep.enter_context(ctx.open_store())
+        kept_bytes = max(phy_offset - store.log.min_phy_offset, 0)
+        with ctx.progress("truncate", WALKS * kept_bytes) as bar:
+            result = plan_truncation(store, phy_offset, keep=keep, on_progress=bar)
+        if apply and policy is not None and result.lost:
+            _ask(ctx, store, policy, phy_offset, result.lost, yes=yes)
         lost = [run.as_json() for run in result.lost]
         document: dict[str, Any] = {
             "store": str(settings.root),
@@ -72,6 +73,8 @@ def truncate(
             apply=apply,
             save=save,
             found_something=bool(result.plan.steps),
+            made=result.made,
+            keep=keep,
         )
         gone = Table(with_few_keys(lost), LOST_COLUMNS, "What goes", empty="no message goes")
         end = Facts({"end of the log afterwards": result.after.max_phy_offset})

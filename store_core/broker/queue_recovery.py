@@ -93,6 +93,15 @@ class QueueState:
             self._overlay_appended(out, (start - self._appended_at) // size)
         return out
 
+    def _file_entries(self, start: int) -> Entries:
+        """The entries of one file, up to the first place behind which there are only zeros."""
+        end, size = start + self.file_size_bytes, self.entry_size_bytes
+        used = self._found.used_end(start) if self._found is not None and start in self._as_found else start
+        if self._appended_at is not None:
+            used = max(used, self._appended_at + (self._appended_ends[-1] if self._appended_ends else 0) * size)
+        places = -(-(used - start) // size) + 1
+        return self.entries(start, min(end, start + places * size))
+
     def _overlay_appended(self, out: Entries, first: int) -> None:
         """Write the appended entries from number ``first`` on (which may lie in front of them) over ``out``."""
         chunk = bisect_right(self._appended_ends, max(first, 0))
@@ -123,7 +132,7 @@ class QueueState:
         highest = -1
         while True:
             start = self.starts[place]
-            found = self.entries(start, start + self.file_size_bytes)
+            found = self._file_entries(start)
             valid = self._valid(found)
             count = len(valid) if valid.all() else int(np.argmin(valid))
             if count:
@@ -170,7 +179,7 @@ class QueueState:
         self.end_phy_offset = phy_offset - 1 if self._behaviour.queue_end_is_start else phy_offset
         while self.starts:
             start = self.starts[-1]
-            found = self.entries(start, start + self.file_size_bytes)
+            found = self._file_entries(start)
             if len(found) and found["phy_offset"][0] < phy_offset:
                 # The first entry is taken without being looked at.
                 good = self._valid(found) & (found["phy_offset"] < phy_offset)

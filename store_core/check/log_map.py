@@ -8,13 +8,14 @@ import numpy as np
 
 from store_core.check.report import Findings
 from store_core.check.runs import OffsetRanges
-from store_core.kernel.codes import FrameKind
+from store_core.kernel.codes import FrameKind, PropertyFlag
 from store_core.layout import marks, record
 from store_core.scan.frames import FrameTable
 from store_core.storage.store import Store
 
 _FILLER_TOPIC = marks.FILLER_TOPIC.encode()
 _TOMBSTONE_PROPERTY = marks.TOMBSTONE_PROPERTY.encode()
+_NAMES = int(PropertyFlag.KEYS | PropertyFlag.UNIQ_KEY | PropertyFlag.TAGS)
 
 
 @dataclass(slots=True)
@@ -61,8 +62,11 @@ def check_marks(store: Store, table: FrameTable, findings: Findings) -> None:
     for row in np.flatnonzero(rollback & shape & (table.magic == record.MAGIC_V1)):
         if table.topic(int(row)) == _FILLER_TOPIC:
             _say(store, table, int(row), findings, "L015", "a filler closes a hole here")
-    if _TOMBSTONE_PROPERTY in bytes(table.window):
-        for row in np.flatnonzero(table.messages & ~rollback):
+    # What producers send has a unique key; a tombstone has properties, and neither keys nor tags.
+    nameless = (table.property_flags & _NAMES) == 0
+    rows = np.flatnonzero(table.messages & ~rollback & nameless & (table.properties_length > 0))
+    if len(rows) and _TOMBSTONE_PROPERTY in bytes(table.window):
+        for row in rows:
             if _has_tombstone(table.properties(int(row))):
                 _say(store, table, int(row), findings, "L016", "a tombstone stands for a lost message")
     for row in np.flatnonzero(table.messages & (table.store_timestamp_ms <= 0)):

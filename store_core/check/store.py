@@ -18,7 +18,6 @@ from store_core.check.log_map import LogMap, check_marks
 from store_core.check.progress import check_progress
 from store_core.check.queues import check_queues
 from store_core.check.report import Findings
-from store_core.check.verify import verify_log
 from store_core.derive.dispatch import Dispatcher, dispatch_rules
 from store_core.derive.index_style import index_style
 from store_core.derive.spool import QueueSpooler
@@ -27,7 +26,6 @@ from store_core.layout import paths
 from store_core.read.index import index_sizes
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, scan_log
-from store_core.scan.walks import Walks
 from store_core.storage.config_files import ConfigFiles, read_config
 from store_core.storage.store import Store
 
@@ -49,8 +47,7 @@ def check_store(
 ) -> CheckReport:
     """Compare everything in a store with everything else; nothing is written to it.
 
-    ``jobs`` segments are verified side by side, which is a walk of its own where it is more than one: ``on_progress`` is
-    told the bytes of all walks. ``live``: a broker
+    ``jobs`` threads walk the log; ``on_progress`` is told the bytes walked. ``live``: a broker
     may be writing, so torn and not yet dispatched tails are not faults. Entries of the log (38 bytes a message) go
     through a scratch file in the system's temporary folder. Raises FailedError where a file cannot be read.
     """
@@ -59,15 +56,12 @@ def check_store(
     if live:
         findings.say("S002", "another process is at work on this store", file=paths.LOCK)
     config = read_config(store.root)
-    walks = Walks(on_progress, store.log.size_bytes)
-    verified = verify_log(store, jobs=jobs, live=live, on_progress=walks.next()) if jobs > 1 else None
     with tempfile.TemporaryDirectory(prefix="rmqctl-check-") as folder:
-        walk = _Walk(store, config, findings, Path(folder), live, is_verified=verified is not None)
-        walk.run(walks.next())
-    log_listed = verified.findings if verified is not None else walk.log_findings.end(live=live)
-    log_counts = verified.counts if verified is not None else walk.log_findings.counts
+        walk = _Walk(store, config, findings, Path(folder), live, jobs)
+        walk.run(on_progress)
+    log_listed = walk.log_findings.end(live=live)
     listed = sorted([*findings.all(), *log_listed], key=lambda f: (f.code != _NO_LOG, _ORDER.index(f.code[0])))
-    summary = Counter(findings.counts) + Counter(log_counts)
+    summary = Counter(findings.counts) + Counter(walk.log_findings.counts)
     return CheckReport(listed, dict(sorted(summary.items())))
 
 
@@ -81,10 +75,9 @@ class _Walk:
     """One walk over the log with everything that wants to see it, and what can be said when it is over."""
 
     def __init__(
-        self, store: Store, config: ConfigFiles, findings: Findings, folder: Path, live: bool, *, is_verified: bool
+        self, store: Store, config: ConfigFiles, findings: Findings, folder: Path, live: bool, jobs: int
     ) -> None:
         self.store, self.config, self.findings, self.live = store, config, findings, live
-        self.is_verified = is_verified
         sizes = index_sizes(store)
         for found in sizes.findings:
             findings.add(found)
@@ -97,11 +90,11 @@ class _Walk:
         self.log = LogMap(min_phy_offset=store.log.min_phy_offset, end_phy_offset=store.log.min_phy_offset)
         self.log_findings = LogFindings()
         self.options = ScanOptions(
-            check_crc=not is_verified,
-            check_property_crc=not is_verified,
+            check_property_crc=True,
             index_keys=True,
             index_tags=style.tags,
             index_tags_from_phy_offset=style.tags_from_phy_offset,
+            jobs=jobs,
         )
 
     def run(self, on_progress: Callable[[int], None] | None) -> None:
@@ -124,8 +117,7 @@ class _Walk:
 
     def _add(self, table: FrameTable) -> None:
         segment = self.store.log.find(int(table.phy_offset[0]))
-        if not self.is_verified:
-            self.log_findings.add(table, self.store.relative(segment.path) if segment is not None else "")
+        self.log_findings.add(table, self.store.relative(segment.path) if segment is not None else "")
         check_marks(self.store, table, self.findings)
         self.log.add(table)
         self.spooler.add(table)

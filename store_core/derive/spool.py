@@ -16,7 +16,7 @@ from store_core.scan.frames import FrameTable
 from store_core.storage.spool import Spool
 from store_core.storage.store import QueueKey
 
-RUN_ROWS: Final = 1 << 17  # 5 MB
+RUN_ROWS: Final = 1 << 16  # 2.5 MB, of which there are two while a run is sorted
 READ_ROWS: Final = 1 << 15
 
 
@@ -111,6 +111,9 @@ class QueueSpooler:
 
     def add(self, table: FrameTable) -> None:
         self._rows.add(self.dispatcher.columns(table))
+
+    def close(self) -> None:
+        self._rows.close()
 
     def finish(self) -> RowsByQueue:
         self._rows.seal()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
@@ -51,14 +51,20 @@ def broker_result(store: Store, behaviour: Behaviour, *, on_progress: Progress |
     kept = {segment.name for segment in start.log.segments}
     mended.removed += [s for s in mended.segments if s.name not in kept]
     mended.segments = [s for s in mended.segments if s.name in kept]
-    with TemporaryDirectory(prefix="rmqctl-") as scratch, store.with_log(mended.log) as view:
-        survey = survey_log(view)
-        with Derivation(store, view, Path(scratch), batch_topics=batch_topics_of(store)) as derivation:
-            result = BrokerResult(start, mended, survey, derivation)
-            for state in start.queues:
-                _queue_changes(store, state, result)
-            result.index_changes = derivation.index_changes()
-            yield result
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(TemporaryDirectory(prefix="rmqctl-")))
+        view = stack.enter_context(store.with_log(mended.log))
+        topics = batch_topics_of(store)
+        derivation = stack.enter_context(
+            Derivation(store, view, scratch, batch_topics=topics, include_bad_crc=True, walks=False)
+        )
+        survey = survey_log(view, (derivation.add,), options=derivation.options, on_progress=on_progress)
+        derivation.finish()
+        result = BrokerResult(start, mended, survey, derivation)
+        for state in start.queues:
+            _queue_changes(store, state, result)
+        result.index_changes = derivation.index_changes()
+        yield result
 
 
 def _queue_changes(store: Store, state: QueueState, result: BrokerResult) -> None:

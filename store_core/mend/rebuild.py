@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -21,12 +21,12 @@ from store_core.layout.checkpoint import FILE_SIZE_BYTES
 from store_core.layout.queue import ENTRY
 from store_core.mend.aftermath import shadow_of
 from store_core.mend.guards import refuse_foreign_store
-from store_core.mend.plans.content import Building, Built, Chunk, register_builder
+from store_core.mend.plans.content import Building, Built, Chunk, Contents, register_builder
 from store_core.mend.plans.draft import Draft
 from store_core.mend.plans.plan import Plan
 from store_core.mend.prediction.outcome import Outcome
 from store_core.mend.prediction.predict import predict
-from store_core.mend.salvage.derived import Derivation, DerivedChanges
+from store_core.mend.salvage.derived import Derivation, DerivedChanges, contents_of
 from store_core.mend.salvage.salvage_plan import add_derived, chunks_of, settings_arguments, store_of
 from store_core.mend.salvage.survey import LogSurvey, survey_log
 from store_core.read.checkpoint import read_checkpoint
@@ -37,23 +37,27 @@ from store_core.storage.config_text import release_layout
 from store_core.storage.store import QueueKey, Store
 
 PARTS: Final = ("queues", "index", "checkpoint", "topics")
-WALKS: Final = 3  # that planning takes over the log: what it holds, what follows from it, what a broker makes of it
+WALKS: Final = 2  # that planning takes over the log: what it holds and what follows from it, what a broker makes of it
 _BUILDER: Final = "rebuild"
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilding:
-    """The plan, and what a broker ends up with afterwards."""
+    """The plan, and what a broker ends up with afterwards. ``made``: the new files' contents, while they are kept."""
 
     plan: Plan
     after: Outcome
     findings: tuple[Finding, ...]
+    made: Contents = field(default_factory=dict, repr=False, compare=False)
 
 
-def rebuild(store: Store, what: str, *, on_progress: Progress | None = None) -> Rebuilding:
+def rebuild(
+    store: Store, what: str, *, jobs: int = 1, keep: ExitStack | None = None, on_progress: Progress | None = None
+) -> Rebuilding:
     """Work out what to write so that a derived part (one of PARTS, or ``all``) is what the log says.
 
-    ``on_progress`` is told the bytes walked in all WALKS. Records with a wrong body checksum keep their entries, as a broker's dispatch never looks at it, and where a record
+    ``jobs`` threads walk the log; ``on_progress`` is told the bytes walked in all WALKS. What was built can be read as long
+    as ``keep`` is open. Records with a wrong body checksum keep their entries, as a broker's dispatch never looks at it, and where a record
     cannot be read the entry that stands is kept. Raises UsageError for an unknown part, FailedError where the
     log holds nothing to build from.
     """
@@ -62,7 +66,9 @@ def rebuild(store: Store, what: str, *, on_progress: Progress | None = None) -> 
     if not set(parts) <= set(PARTS):
         raise UsageError(f"cannot rebuild {what!r}", to_do=f"one of {', '.join(PARTS)}, all")
     walks = Walks(on_progress, store.log.size_bytes)
-    with _derived(store, parts, walks) as (derivation, survey, changes):
+    with ExitStack() as own:
+        stack = own if keep is None else keep
+        derivation, survey, changes = stack.enter_context(_derived(store, parts, walks, jobs))
         draft = Draft(store.root)
         built = Built(_BUILDER, {**settings_arguments(store.settings), "parts": list(parts)})
         for change in changes:
@@ -78,25 +84,28 @@ def rebuild(store: Store, what: str, *, on_progress: Progress | None = None) -> 
             draft.depend_on_the_rest(*store.settings.outside_paths)
         with shadow_of(store, None, changes, files) as shadow:
             after = predict(shadow, on_progress=walks.next()).outcome
-        return Rebuilding(draft.plan("rebuild"), after, (*survey.findings, *derivation.findings))
+        made = contents_of(*changes)
+        return Rebuilding(draft.plan("rebuild"), after, (*survey.findings, *derivation.findings), made)
 
 
 @contextmanager
 def _derived(
-    store: Store, parts: tuple[str, ...], walks: Walks
+    store: Store, parts: tuple[str, ...], walks: Walks, jobs: int = 1
 ) -> Iterator[tuple[Derivation, LogSurvey, list[DerivedChanges]]]:
-    survey = survey_log(store, on_progress=walks.next())
-    if not survey.messages and (store.queues or store.index_files):
-        raise FailedError(
-            "the log holds no record, while queues or index files stand",
-            path=str(store.root),
-            to_do="check that the log's disk is mounted",
-        )
     with TemporaryDirectory(prefix="rmqctl-") as scratch:
         topics = batch_topics_of(store)
         with Derivation(
-            store, store, Path(scratch), batch_topics=topics, include_bad_crc=True, on_progress=walks.next()
+            store, store, Path(scratch), batch_topics=topics, include_bad_crc=True, walks=False
         ) as derivation:
+            options = replace(derivation.options, jobs=jobs)
+            survey = survey_log(store, (derivation.add,), options=options, on_progress=walks.next())
+            if not survey.messages and (store.queues or store.index_files):
+                raise FailedError(
+                    "the log holds no record, while queues or index files stand",
+                    path=str(store.root),
+                    to_do="check that the log's disk is mounted",
+                )
+            derivation.finish()
             changes = []
             if "queues" in parts:
                 changes.append(derivation.queue_changes(lambda key, number: _standing(store, key, number)))

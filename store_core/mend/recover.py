@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from store_core.broker.versions import Version, behaviour_of
@@ -14,11 +15,11 @@ from store_core.layout import paths
 from store_core.mend.aftermath import outcome_after
 from store_core.mend.as_broker import broker_result
 from store_core.mend.guards import refuse_foreign_store
-from store_core.mend.plans.content import Building, Built, Chunk, register_builder
+from store_core.mend.plans.content import Building, Built, Chunk, Contents, register_builder
 from store_core.mend.plans.plan import Plan
 from store_core.mend.prediction.outcome import Outcome
 from store_core.mend.prediction.predict import Prediction, predict
-from store_core.mend.salvage.derived import Progress
+from store_core.mend.salvage.derived import Progress, contents_of
 from store_core.mend.salvage.keep import Salvage, salvage, walk_rules
 from store_core.mend.salvage.lost import LostRun, lost_runs
 from store_core.mend.salvage.notes import in_recover, loans_of, lost_records_of, notes_of
@@ -61,6 +62,7 @@ class Recovery:
     siblings: tuple[dict[str, Any], ...] = ()
     repaired: tuple[dict[str, Any], ...] = ()
     lost_records: tuple[dict[str, Any], ...] = ()
+    made: Contents = field(default_factory=dict, repr=False, compare=False)
 
     def as_json(self) -> dict[str, Any]:
         """The members of the command's document, without ``store``, ``applied`` and ``undo_id``."""
@@ -86,11 +88,13 @@ def recover(
     version: Version | None = None,
     options: KeepOptions | None = None,
     *,
+    jobs: int = 1,
+    keep: ExitStack | None = None,
     on_progress: Progress | None = None,
 ) -> Recovery:
     """Work out prediction and plan. Reads only; scratch files go to the system's folder for them.
 
-    ``on_progress`` is told the bytes walked in all WALKS. Raises UsageError for an unknown policy or options that are not its
+    ``jobs`` threads walk the log. What was built can be read as long as ``keep`` is open. ``on_progress`` is told the bytes walked in all WALKS. Raises UsageError for an unknown policy or options that are not its
     own, FailedError where the store cannot be read, or where policy ``broker`` is asked for and the broker would not start.
     """
     if policy not in POLICIES:
@@ -102,10 +106,13 @@ def recover(
     last_exit: Literal["clean", "crash"] = "crash" if store.aborted else "clean"
     walks = Walks(on_progress, store.log.size_bytes)
     prediction = predict(store, version, on_progress=walks.next())
-    if policy == "broker":
-        return _as_broker(store, prediction, last_exit, walks)
-    rules = walk_rules(store.settings, prediction.assumed)
-    with salvage(store, rules, options, on_progress=walks.next(), on_derived=walks.next()) as found:
+    with ExitStack() as own:
+        stack = own if keep is None else keep
+        if policy == "broker":
+            return _as_broker(store, prediction, last_exit, walks, stack)
+        rules = walk_rules(store.settings, prediction.assumed)
+        told = {"on_progress": walks.next(), "on_derived": walks.next()}
+        found = stack.enter_context(salvage(store, rules, options, jobs=jobs, **told))
         arguments = {**settings_arguments(store.settings), "version": str(prediction.assumed)}
         built = Built(BUILDER, {**arguments, **({"keep": kept} if (kept := found.options.as_arguments()) else {})})
         plan = replace(salvage_plan(store, found, built), policy=policy)
@@ -116,35 +123,41 @@ def recover(
             plan,
             after,
             tuple(lost_runs(found.lost, found.unknown)),
-            in_recover(_findings(store, (*found.findings, *found.derivation.findings), walks), plan, options),
+            in_recover(_findings(store, (*found.findings, *found.derivation.findings), walks, jobs), plan, options),
             tuple(lost_runs(found.given_up)),
             notes_of(found, after, prediction.assumed),
             found.survey.kept_messages,
             tuple(loans_of(found.options)),
             tuple(repair.as_json() for repair in found.repairs),
             tuple(lost_records_of(store, found)),
+            contents_of(found.queue_changes, found.index_changes),
         )
 
 
-def _as_broker(store: Store, prediction: Prediction, last_exit: Literal["clean", "crash"], walks: Walks) -> Recovery:
-    with broker_result(store, behaviour_of(prediction.assumed)) as result:
-        found = Salvage(result.survey, [], result.mended, result.derivation, lowers_progress=False)
-        found.queue_changes, found.index_changes = result.queue_changes, result.index_changes
-        arguments = {**settings_arguments(store.settings), "version": str(prediction.assumed)}
-        plan = replace(salvage_plan(store, found, Built(_BROKER_BUILDER, arguments)), policy="broker")
-        after = _after(store, prediction.assumed, found)
-        lost = prediction.outcome.lost
-        findings = in_recover(_findings(store, result.derivation.findings, walks), plan)
-        kept = result.survey.kept_messages
-        return Recovery(last_exit, prediction, plan, after, lost, findings, kept_messages=kept)
+def _as_broker(
+    store: Store, prediction: Prediction, last_exit: Literal["clean", "crash"], walks: Walks, stack: ExitStack
+) -> Recovery:
+    told = walks.next()
+    result = stack.enter_context(broker_result(store, behaviour_of(prediction.assumed), on_progress=told))
+    walks.next()  # queues and index follow from the same walk
+    found = Salvage(result.survey, [], result.mended, result.derivation, lowers_progress=False)
+    found.queue_changes, found.index_changes = result.queue_changes, result.index_changes
+    arguments = {**settings_arguments(store.settings), "version": str(prediction.assumed)}
+    plan = replace(salvage_plan(store, found, Built(_BROKER_BUILDER, arguments)), policy="broker")
+    after = _after(store, prediction.assumed, found)
+    lost = prediction.outcome.lost
+    findings = in_recover(_findings(store, result.derivation.findings, walks), plan)
+    kept = result.survey.kept_messages
+    made = contents_of(found.queue_changes, found.index_changes)
+    return Recovery(last_exit, prediction, plan, after, lost, findings, kept_messages=kept, made=made)
 
 
-def _findings(store: Store, assumed: Iterable[Finding], walks: Walks) -> tuple[Finding, ...]:
+def _findings(store: Store, assumed: Iterable[Finding], walks: Walks, jobs: int = 1) -> tuple[Finding, ...]:
     """What is wrong with the store as it is, which the plan's steps answer, and what had to be assumed."""
     assumed = tuple(assumed)
     if any(found.code == "S007" for found in assumed):
         return assumed  # without a log everything else is wrong as well, and its advice would mislead
-    checked = check_store(store, on_progress=walks.next()).findings
+    checked = check_store(store, jobs=jobs, on_progress=walks.next()).findings
     return (*checked, *(found for found in assumed if found.code not in {known.code for known in checked}))
 
 

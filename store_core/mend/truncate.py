@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -21,12 +21,12 @@ from store_core.layout import paths
 from store_core.layout.checkpoint import FILE_SIZE_BYTES
 from store_core.mend.aftermath import shadow_of
 from store_core.mend.guards import refuse_foreign_store
-from store_core.mend.plans.content import Building, Built, Chunk, register_builder
+from store_core.mend.plans.content import Building, Built, Chunk, Contents, register_builder
 from store_core.mend.plans.draft import Draft
 from store_core.mend.plans.plan import Plan
 from store_core.mend.prediction.outcome import Outcome
 from store_core.mend.prediction.predict import predict
-from store_core.mend.salvage.derived import Derivation, DerivedChanges
+from store_core.mend.salvage.derived import Derivation, DerivedChanges, contents_of
 from store_core.mend.salvage.lost import MOST_KEYS_PER_RUN, LostRun
 from store_core.mend.salvage.mended import MendedLog, mended_log
 from store_core.mend.salvage.progress import lowered_progress
@@ -45,7 +45,7 @@ from store_core.scan.walks import Walks
 from store_core.storage.store import Store
 
 WALKS: Final = (
-    3  # that planning takes over what is kept: what it holds, what follows from it, what a broker makes of it
+    2  # that planning takes over what is kept: what it holds and what follows from it, what a broker makes of it
 )
 _BUILDER: Final = "truncate"
 _NS_PER_MS: Final = 1_000_000
@@ -53,12 +53,13 @@ _NS_PER_MS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """The plan, what it costs, and what a broker ends up with afterwards."""
+    """The plan, what it costs, and what a broker ends up with afterwards. ``made``: the new files' contents, while they are kept."""
 
     plan: Plan
     after: Outcome
     lost: tuple[LostRun, ...]
     findings: tuple[Finding, ...]
+    made: Contents = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass(slots=True)
@@ -70,16 +71,19 @@ class _Cut:
     index_changes: DerivedChanges
 
 
-def truncate(store: Store, phy_offset: int, *, on_progress: Progress | None = None) -> Truncation:
+def truncate(
+    store: Store, phy_offset: int, *, keep: ExitStack | None = None, on_progress: Progress | None = None
+) -> Truncation:
     """Work out the cut at ``phy_offset``, which must be where a record starts, or the log's end.
 
-    ``on_progress`` is told the bytes walked in all WALKS. Raises UsageError for an offset that is no record boundary (the nearest one below is named), FailedError where the
+    ``on_progress`` is told the bytes walked in all WALKS. What was built can be read as long as ``keep`` is open. Raises UsageError for an offset that is no record boundary (the nearest one below is named), FailedError where the
     log is damaged before it.
     """
     refuse_foreign_store(store)
     assert_boundary(store, phy_offset)
     walks = Walks(on_progress, phy_offset - store.log.min_phy_offset)
-    with _cut(store, phy_offset, walks) as cut:
+    with ExitStack() as own:
+        cut = (own if keep is None else keep).enter_context(_cut(store, phy_offset, walks))
         draft = Draft(store.root, writable_roots=outside_roots(store))
         cut.mended.add_to(draft)
         built = Built(_BUILDER, {**settings_arguments(store.settings), "phy_offset": phy_offset})
@@ -93,7 +97,7 @@ def truncate(store: Store, phy_offset: int, *, on_progress: Progress | None = No
         with shadow_of(store, cut.mended, changes, files) as shadow:
             after = predict(shadow, on_progress=walks.next()).outcome
         lost = tuple(_lost(store, phy_offset))
-        return Truncation(draft.plan("truncate"), after, lost, tuple(cut.derivation.findings))
+        return Truncation(draft.plan("truncate"), after, lost, tuple(cut.derivation.findings), contents_of(*changes))
 
 
 def assert_boundary(store: Store, phy_offset: int) -> None:
@@ -124,8 +128,13 @@ def assert_boundary(store: Store, phy_offset: int) -> None:
 @contextmanager
 def _cut(store: Store, phy_offset: int, walks: Walks) -> Iterator[_Cut]:
     mended = mended_log(store, [], phy_offset, cut=True)
-    with TemporaryDirectory(prefix="rmqctl-") as scratch, store.with_log(mended.log) as view:
-        survey = survey_log(view, on_progress=walks.next())
+    with ExitStack() as stack:
+        scratch = stack.enter_context(TemporaryDirectory(prefix="rmqctl-"))
+        view = stack.enter_context(store.with_log(mended.log))
+        derivation = stack.enter_context(
+            Derivation(store, view, Path(scratch), batch_topics=batch_topics_of(store), walks=False)
+        )
+        survey = survey_log(view, (derivation.add,), options=derivation.options, on_progress=walks.next())
         if survey.regions:
             first = survey.regions[0]
             raise FailedError(
@@ -134,9 +143,8 @@ def _cut(store: Store, phy_offset: int, walks: Walks) -> Iterator[_Cut]:
                 phy_offset=first.phy_offset,
                 to_do=f"run `rmqctl recover` first, or cut at {first.phy_offset}",
             )
-        topics = batch_topics_of(store)
-        with Derivation(store, view, Path(scratch), batch_topics=topics, on_progress=walks.next()) as derivation:
-            yield _Cut(mended, survey, derivation, derivation.queue_changes(), derivation.index_changes())
+        derivation.finish()
+        yield _Cut(mended, survey, derivation, derivation.queue_changes(), derivation.index_changes())
 
 
 def _checkpoint(store: Store, cut: _Cut) -> dict[str, bytes]:

@@ -11,6 +11,7 @@ from store_core.errors import FailedError, PlanOutOfDateError
 from store_core.mend.applying.change import Change
 from store_core.mend.applying.prepare import RESERVE_FILE, Preparation
 from store_core.mend.applying.settle import Outcome, changing, remove_change, settle, take_back
+from store_core.mend.plans.content import Contents
 from store_core.mend.plans.expect import assert_expected, assert_room
 from store_core.mend.plans.plan import Plan
 from store_core.storage.failure import failed
@@ -53,6 +54,7 @@ def apply(
     *,
     writable_roots: Sequence[Path | str] = (),
     lock: StoreLock | None = None,
+    made: Contents | None = None,
     check: Callable[[Path], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
     ops: FileOps | None = None,
@@ -60,7 +62,8 @@ def apply(
     """Carry out a plan on the store at ``root``.
 
     An interrupted change found there is finished or taken back first. ``lock`` is the store's lock where the caller
-    holds it already. ``check`` looks at the changed store before it counts as done; an error it raises takes all back.
+    holds it already. ``made`` is what the plan's builders made while it was planned, for who has held the lock since: as
+    the store is still what the plan expects, they would make it again. ``check`` looks at the changed store before it counts as done; an error it raises takes all back.
     ``on_progress`` is told the bytes done so far, of ``work_size_bytes(plan)``.
 
     Raises StoreInUseError (in use), PlanOutOfDateError (the store is not what the plan expects, or the plan was
@@ -77,7 +80,7 @@ def apply(
             assert_room(plan, writer)
         except OSError as error:
             raise failed(error, "cannot read the store", state=_NOTHING_CHANGED) from error
-        journal = _prepare(plan, writer, held, progress)
+        journal = _prepare(plan, writer, held, progress, (made or {}) if lock is not None else {})
         change = _carry_out(writer, journal, progress, check)
         return _applied(change)
 
@@ -96,7 +99,7 @@ def _settle_first(plan: Plan, writer: Writer, lock: StoreLock) -> Applied | None
     return None
 
 
-def _prepare(plan: Plan, writer: Writer, lock: StoreLock, progress: _Progress) -> Journal:
+def _prepare(plan: Plan, writer: Writer, lock: StoreLock, progress: _Progress, made: Contents) -> Journal:
     """All that happens before the first change; whatever stops it, the folder it made is removed."""
     before = set(list_ids(writer.root))
     try:
@@ -109,7 +112,7 @@ def _prepare(plan: Plan, writer: Writer, lock: StoreLock, progress: _Progress) -
             writable_roots=[str(path) for path in writer.places.writable_roots],
             steps=len(plan.steps),
         )
-        Preparation(plan, writer, journal, progress).run()
+        Preparation(plan, writer, journal, progress, made).run()
         assert_not_live(writer.root, writer.places.writable_roots)  # building may have taken long
     except BaseException as error:
         _give_up(writer, lock, before)

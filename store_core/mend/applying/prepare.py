@@ -14,7 +14,7 @@ from crc32c import crc32c
 
 from store_core.errors import FailedError, PlanOutOfDateError
 from store_core.mend.applying.originals import KeptRange, Original, OriginalFolder, Staged, to_entry
-from store_core.mend.plans.content import Building, Built, Chunk, builder_named
+from store_core.mend.plans.content import Building, Built, Chunk, Contents, builder_named
 from store_core.mend.plans.expect import expected_range, is_in_place
 from store_core.mend.plans.plan import NEW_FILES, RANGES, Op, Plan, Step
 from store_core.mend.plans.plan_json import plan_to_bytes
@@ -34,8 +34,11 @@ Advance = Callable[[int], None]
 class Preparation:
     """Fills a change's folder. Nothing of the store itself is touched; every failure leaves only that folder behind."""
 
-    def __init__(self, plan: Plan, writer: Writer, journal: Journal, advance: Advance) -> None:
+    def __init__(
+        self, plan: Plan, writer: Writer, journal: Journal, advance: Advance, made: Contents | None = None
+    ) -> None:
         self._plan = plan
+        self._made = made or {}
         self._writer = writer
         self._journal = journal
         self._advance = advance
@@ -144,10 +147,15 @@ class Preparation:
         files = {path: self._new_path("staged", path) for path in by_path}
         for file in files.values():
             self._writer.create(file, mode=OUR_FILE_MODE)
-        building = Building(self._writer.root, self._plan, built.arguments, tuple(by_path))
-        self._write_chunks(builder_named(built.builder)(building), by_path, files)
+        self._write_chunks(self._built_chunks(built, tuple(by_path)), by_path, files)
         for path, step in by_path.items():
             yield self._finish_staged(step, files[path])
+
+    def _built_chunks(self, built: Built, paths: Sequence[str]) -> Iterable[Chunk]:
+        """What a builder makes, or has made already."""
+        if all(path in self._made for path in paths):
+            return (Chunk(path, data) for path in paths for data in self._made[path]())
+        return builder_named(built.builder)(Building(self._writer.root, self._plan, built.arguments, paths))
 
     def _write_chunks(self, chunks: Iterable[Chunk], steps: Mapping[str, Step], files: Mapping[str, str]) -> None:
         ends = dict.fromkeys(files, 0)

@@ -104,6 +104,7 @@ class Building:
 
 
 Builder = Callable[[Building], Iterable[Chunk]]
+Contents = Mapping[str, Callable[[], Iterator[bytes]]]  # what builders would make, by path, where it is at hand already
 
 _BUILDERS: Final[dict[str, Builder]] = {}
 

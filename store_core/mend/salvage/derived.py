@@ -25,6 +25,7 @@ from store_core.findings import Finding, finding
 from store_core.layout import paths, queue
 from store_core.mend.salvage.expired import expired_queue_files, last_number, queue_end, standing_index
 from store_core.read.index import index_sizes
+from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, scan_log
 from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.store import QueueKey, Store
@@ -72,11 +73,17 @@ class DerivedChanges:
     removed_folders: list[str] = field(default_factory=list)
 
 
+def contents_of(*changes: DerivedChanges) -> dict[str, Callable[[], Iterator[bytes]]]:
+    """How to read each new file, by its path."""
+    return {file.path: file.read for change in changes for file in change.new}
+
+
 class Derivation:
     """Queues and index built from a log. A context: its scratch files vanish with it.
 
     ``log_store`` is the store with the log as it will be; ``store`` the store as it is. ``include_bad_crc``: records
-    with a wrong body checksum count too, as dispatch takes them. Raises FailedError for queues in RocksDB.
+    with a wrong body checksum count too, as dispatch takes them. Without ``walks`` the log is not walked here: whoever does
+    it with ``options`` gives every table to ``add`` and then calls ``finish``. Raises FailedError for queues in RocksDB.
     """
 
     def __init__(
@@ -87,6 +94,7 @@ class Derivation:
         *,
         batch_topics: Iterable[str] = (),
         include_bad_crc: bool = False,
+        walks: bool = True,
         jobs: int = 1,
         on_progress: Progress | None = None,
     ) -> None:
@@ -102,7 +110,9 @@ class Derivation:
         self.sizes = index_sizes(store)
         style = index_style(store, self.sizes.slots, self.sizes.entries)
         self._dispatcher = Dispatcher(dispatch_rules(store, batch_topics=batch_topics, include_bad_crc=include_bad_crc))
-        spooler = QueueSpooler(self._dispatcher, scratch)
+        self._include_bad_crc = include_bad_crc
+        self._spooler = QueueSpooler(self._dispatcher, scratch)
+        self._stack.callback(self._spooler.close)
         self._log_min = log_store.log.min_phy_offset
         self.standing_index = standing_index(store, self.sizes, self._log_min)
         self._index = IndexBuilder(
@@ -114,17 +124,26 @@ class Derivation:
             start=self.standing_index.start,
         )
         self._stack.callback(self._index.close)
-        options = ScanOptions(
+        self.options = ScanOptions(
             check_crc=not include_bad_crc and log_store is store,
             index_keys=True,
             index_tags=style.tags,
             index_tags_from_phy_offset=style.tags_from_phy_offset,
             jobs=jobs,
         )
-        for table in scan_log(log_store, options=options, on_progress=on_progress):
-            spooler.add(table)
-            self._index.add(table, include_bad_crc)
-        self.rows = self._stack.enter_context(spooler.finish())
+        if walks:
+            for table in scan_log(log_store, options=self.options, on_progress=on_progress):
+                self.add(table)
+            self.finish()
+
+    def add(self, table: FrameTable) -> None:
+        """The next table of the log, in order."""
+        self._spooler.add(table)
+        self._index.add(table, self._include_bad_crc)
+
+    def finish(self) -> None:
+        """No more tables will come; from now on there is something to ask."""
+        self.rows = self._spooler.finish()
         self.index_files: list[IndexFileResult] = self._index.finish()
 
     def __enter__(self) -> Self:
@@ -133,6 +152,10 @@ class Derivation:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the scratch files back."""
         self._stack.close()
 
     @property

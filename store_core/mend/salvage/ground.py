@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Protocol
 
 from store_core.codec.record import body_crc_ok
 from store_core.layout.record import PREFIX
@@ -14,10 +16,20 @@ from store_core.mend.salvage.repair import Repair, repairs_in
 from store_core.mend.salvage.sibling import Siblings
 from store_core.mend.salvage.survey import LogSurvey, LostRecord, TableSink, WalkRules, survey_log
 from store_core.read.records import read_message
+from store_core.scan.frames import FrameTable
+from store_core.scan.log import ScanOptions
 from store_core.storage.overlay import Patch
 from store_core.storage.store import Store
 
 Progress = Callable[[int], None]
+
+
+class FirstWalk(Protocol):
+    """Who wants to see what the log holds as it is, and what of it."""
+
+    options: ScanOptions
+
+    def add(self, table: FrameTable, /) -> None: ...
 
 
 @dataclass(slots=True)
@@ -33,6 +45,7 @@ class Ground:
     loans: list[LoanRange] = field(default_factory=list)
     repairs: list[Repair] = field(default_factory=list)
     own_end_phy_offset: int = 0  # where the last good record ends that this store has itself
+    is_first: bool = True  # nothing had to be taken back: this is what the first walk showed
 
 
 def read_ground(
@@ -41,29 +54,37 @@ def read_ground(
     siblings: Siblings,
     loans: tuple[LoanRange, ...] | None,
     sinks: tuple[TableSink, ...] = (),
+    first: FirstWalk | None = None,
+    jobs: int = 1,
     on_progress: Progress | None = None,
 ) -> Ground:
-    """Walk the log, and again where something changes what it shows: a blank that is none, records had back."""
-    survey = survey_log(store, sinks, rules=rules, on_progress=on_progress)
+    """Walk the log, and again where something changes what it shows: a blank that is none, records had back.
+
+    ``sinks`` see the tables of every walk, ``first`` those of the first one. Walks are made by ``jobs`` threads.
+    """
+    options = replace(first.options if first is not None else ScanOptions(), jobs=jobs)
+    all_sinks = (*sinks, first.add) if first is not None else sinks
+    survey = survey_log(store, all_sinks, rules=rules, options=options, on_progress=on_progress)
+    again = partial(_again, store, rules, sinks, jobs)
     both = sorted([*survey.regions, *survey.blanks], key=lambda r: r.phy_offset)
     placed = lost_by_queue_entries(store, both)
     known = {id(region): placed[number] for number, region in enumerate(both) if number in placed}
     wrong = _wrong_blanks(store, survey, known)
     ground = Ground(survey, {n: known[id(r)] for n, r in enumerate(survey.regions) if id(r) in known})
     if wrong:
-        ground = _again(store, rules, sinks, wrong, {})
+        ground = again(wrong, {})
     own_end = ground.survey.end_phy_offset
     if siblings.roots:
         with store.with_log(restored_log(store, wrong)) as view:
             loans = tuple(siblings.find(view, ground.survey)) if loans is None else loans
         if loans:
             found = siblings.patches(loans)
-            ground = _again(store, rules, sinks, _apart(wrong, found), found)
+            ground = again(_apart(wrong, found), found)
             ground.loans = [loan for loan in loans if loan.phy_offset in ground.restored]
     if repairs := _repairs(store, {**_apart(wrong, ground.restored), **ground.restored}, ground.survey):
         loaned, loans = ground.restored, tuple(ground.loans)
         patches = {at: Patch(0, len(data), ((0, data),)) for repair in repairs for at, data in repair.changes}
-        ground = _again(store, rules, sinks, _apart(wrong, {**loaned, **patches}), {**loaned, **patches})
+        ground = again(_apart(wrong, {**loaned, **patches}), {**loaned, **patches})
         ground.loans = list(loans)
         ground.repairs = [r for r in repairs if all(at in ground.restored for at, _ in r.changes)]
     ground.own_end_phy_offset = own_end
@@ -71,14 +92,19 @@ def read_ground(
 
 
 def _again(
-    store: Store, rules: WalkRules, sinks: tuple[TableSink, ...], wrong: dict[int, Patch], restored: dict[int, Patch]
+    store: Store,
+    rules: WalkRules,
+    sinks: tuple[TableSink, ...],
+    jobs: int,
+    wrong: dict[int, Patch],
+    restored: dict[int, Patch],
 ) -> Ground:
     """Walk over what could be had again. What still lies where a broker cannot walk is not kept."""
     with store.with_log(restored_log(store, {**wrong, **restored})) as view:
-        survey = survey_log(view, sinks, rules=rules)
+        survey = survey_log(view, sinks, rules=rules, options=ScanOptions(jobs=jobs))
     closed = [(r.phy_offset, r.end_phy_offset) for r in (*survey.regions, *survey.tail)]
     kept = {at: patch for at, patch in restored.items() if not any(low <= at < high for low, high in closed)}
-    return Ground(survey, lost_by_queue_entries(store, survey.regions), kept)
+    return Ground(survey, lost_by_queue_entries(store, survey.regions), kept, is_first=False)
 
 
 def _repairs(store: Store, restored: dict[int, Patch], survey: LogSurvey) -> list[Repair]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -93,28 +94,38 @@ def salvage(
     rules: WalkRules | None = None,
     options: KeepOptions | None = None,
     *,
+    jobs: int = 1,
     on_progress: Progress | None = None,
     on_derived: Progress | None = None,
 ) -> Iterator[Salvage]:
     """Work out how everything readable is kept; nothing is written but scratch files, which vanish at the end.
 
-    ``on_progress`` is told of the walk over the log as it is, ``on_derived`` of that over the log as it will be. Raises FailedError where the store cannot be read or there is no room for scratch files.
+    ``on_progress`` is told of the walk over the log as it is, by ``jobs`` threads; queues and index are built on the way. Where
+    the log will be another, they are built anew from that, and ``on_derived`` is told of it. Raises FailedError where the store cannot be read or there is no room for scratch files.
     """
     rules, options = rules or WalkRules(), options or KeepOptions()
     bounds = QueueBounds()
     sinks = (bounds.add,) if options.skips else ()
     with ExitStack() as stack:
         siblings = stack.enter_context(Siblings(store, options.siblings))
-        ground = read_ground(store, rules, siblings, options.loans, sinks, on_progress)
+        scratch = Path(stack.enter_context(TemporaryDirectory(prefix="rmqctl-")))
+        derive = partial(Derivation, store, scratch=scratch, batch_topics=batch_topics_of(store), jobs=jobs)
+        derivation = stack.enter_context(derive(store, walks=False))
+        ground = read_ground(
+            store, rules, siblings, options.loans, sinks, first=derivation, jobs=jobs, on_progress=on_progress
+        )
         survey = ground.survey
         closing = _Closing(store, options, bounds, ground.known, rules.property_crc)
         fences = closing.fences(survey.regions) if options.fill else closing.left_open(survey.regions)
         mended = mended_log(store, fences, survey.end_phy_offset, restored=ground.restored)
-        scratch = stack.enter_context(TemporaryDirectory(prefix="rmqctl-"))
-        view = stack.enter_context(store.with_log(mended.log))
-        derivation = stack.enter_context(
-            Derivation(store, view, Path(scratch), batch_topics=batch_topics_of(store), on_progress=on_derived)
-        )
+        if ground.is_first and survey.is_whole:
+            derivation.finish()
+            if on_derived is not None:
+                on_derived(store.log.size_bytes)
+        else:  # other records will be in it
+            derivation.close()
+            view = stack.enter_context(store.with_log(mended.log))
+            derivation = stack.enter_context(derive(view, on_progress=on_derived))
         found = Salvage(
             survey,
             fences,

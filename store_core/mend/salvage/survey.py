@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -111,13 +111,15 @@ class LogSurvey:
 
     ``blanks`` are those with room for a record. ``regions`` have good records behind them. ``tail`` are the regions behind the last good record: torn, wiped or stale
     bytes, zeros included. ``end_phy_offset`` is the end of the last good record, where the next one belongs; the log's
-    minimum if there is none. ``messages`` are all whole records, ``kept_messages`` the good ones that belong into queues. ``wrong_own_offsets`` are good records that say they lie elsewhere.
+    minimum if there is none. ``messages`` are all whole records, ``good_messages`` those that a broker walks over,
+    ``kept_messages`` the good ones that belong into queues. ``wrong_own_offsets`` are good records that say they lie elsewhere.
     """
 
     regions: list[Region] = field(default_factory=list)
     tail: list[Region] = field(default_factory=list)
     blanks: list[Region] = field(default_factory=list)
     messages: int = 0
+    good_messages: int = 0
     kept_messages: int = 0
     end_phy_offset: int = 0
     last_store_timestamp_ms: int = 0
@@ -125,21 +127,27 @@ class LogSurvey:
     wrong_own_offsets: list[int] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether a broker walks over every record there is."""
+        return not self.regions and self.good_messages == self.messages
+
 
 def survey_log(
     store: Store,
     sinks: tuple[TableSink, ...] = (),
     *,
     rules: WalkRules | None = None,
+    options: ScanOptions | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> LogSurvey:
-    """Walk the whole log with checksums. Every table is handed to each of ``sinks`` on the way.
+    """Walk the whole log with checksums. Every table is handed to each of ``sinks`` on the way, who may want ``options``.
 
     Raises FailedError where a segment cannot be read.
     """
     rules = rules or WalkRules()
     surveyor = _Surveyor(store, rules)
-    options = ScanOptions(check_property_crc=rules.checks_property_crc)
+    options = replace(options or ScanOptions(), check_crc=True, check_property_crc=rules.checks_property_crc)
     for table in scan_log(store, options=options, on_progress=on_progress):
         surveyor.add(table)
         for sink in sinks:
@@ -180,6 +188,7 @@ class _Surveyor:
         good = self._good_rows(table)
         walkable = good | (table.kind == FrameKind.BLANK)
         self._survey.messages += int(np.count_nonzero(table.messages))
+        self._survey.good_messages += int(np.count_nonzero(good))
         type_ = table.sys_flag & TRANSACTION_MASK
         queued = good & ((type_ == TRANSACTION_NONE) | (type_ == TRANSACTION_COMMIT))
         self._survey.kept_messages += int(np.count_nonzero(queued))

@@ -1,0 +1,153 @@
+"""Commands that mend read the log no more often than they have to, and with several threads come to the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from store_core.check import store as checking
+from store_core.errors import FailedError
+from store_core.layout import paths
+from store_core.mend.applying import prepare
+from store_core.mend.applying.apply import apply
+from store_core.mend.rebuild import rebuild
+from store_core.mend.recover import Policy, recover
+from store_core.mend.salvage import derived, survey
+from store_core.mend.salvage.options import KeepOptions
+from store_core.mend.truncate import truncate
+from store_core.scan import log, side_by_side
+from store_core.scan.frames import FrameTable
+from store_core.storage.lock import StoreLock
+from store_core.storage.store import Store
+from tests.conftest import DamagedStore, GoldenStore, StoreCopy
+from tests.damage import Damageable
+from tests.rmqctl.calls import call
+from tests.stores import sha256
+
+Walked = list[int]
+CASES: Final = ("flip-body-mid", "zero-page-mid", "log-missing-mid", "ghost-tail", "torn-tail")
+
+
+@pytest.fixture
+def walked(monkeypatch: pytest.MonkeyPatch) -> Walked:
+    """The threads of every walk over a whole log."""
+    walks: Walked = []
+
+    def counting(store: Store, **how: Any) -> Iterator[FrameTable]:
+        walks.append(how["options"].jobs)
+        return log.scan_log(store, **how)
+
+    for module in (survey, derived, checking):
+        monkeypatch.setattr(module, "scan_log", counting)
+    return walks
+
+
+@pytest.fixture
+def no_builder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is applied must have been built while it was planned."""
+
+    def asked(name: str) -> Any:
+        raise FailedError(f"{name} was asked to build", to_do="use what was built while planning")
+
+    monkeypatch.setattr(prepare, "builder_named", asked)
+
+
+def _queues(root: Path) -> dict[str, str]:
+    files = (path for path in (root / paths.CONSUMEQUEUE).rglob("*") if path.is_file())
+    return {path.relative_to(root).as_posix(): sha256(path) for path in files}
+
+
+@pytest.mark.usefixtures("no_builder")
+def test_a_rebuild_walks_once(store_copy: StoreCopy, walked: Walked) -> None:
+    root = store_copy("load-533")
+    before = _queues(root)
+    for path in (max((root / paths.INDEX).iterdir()), *(root / name for name in before if "/0/" in name)):
+        path.unlink()
+    with StoreLock(root) as lock, ExitStack() as keep:
+        result = rebuild(keep.enter_context(Store.open(root)), "all", jobs=2, keep=keep)
+        assert apply(result.plan, root, lock=lock, made=result.made)
+    assert walked == [2]
+    assert _queues(root) == before
+
+
+def test_recover_walks_a_sane_log_once_and_checks_it_once(store_copy: StoreCopy, walked: Walked) -> None:
+    with Store.open(store_copy("load-533")) as store:
+        assert not recover(store).plan.steps
+    assert walked == [1, 1]
+
+
+def test_recover_walks_a_log_that_will_be_another_once_more(damaged: DamagedStore, walked: Walked) -> None:
+    with Store.open(damaged("load-533", "flip-body-mid")) as store:
+        assert recover(store, jobs=3).plan.steps
+    assert walked == [3, 3, 3]
+
+
+@pytest.mark.leaves_damage("policy broker leaves progress behind the cut")
+@pytest.mark.usefixtures("no_builder")
+@pytest.mark.parametrize("policy", ["keep", "broker"])
+def test_what_was_planned_is_what_is_applied(damaged: DamagedStore, policy: Policy) -> None:
+    root = damaged("load-533", "flip-body-mid")
+    with StoreLock(root) as lock, ExitStack() as keep:
+        recovery = recover(keep.enter_context(Store.open(root)), policy, keep=keep)
+        apply(recovery.plan, root, lock=lock, made=recovery.made)
+    with Store.open(root) as store:
+        assert not rebuild(store, "queues").plan.steps
+        assert not rebuild(store, "index").plan.steps
+
+
+@pytest.mark.usefixtures("no_builder")
+def test_a_planned_cut_is_what_is_applied(store_copy: StoreCopy) -> None:
+    root = store_copy("load-533")
+    with StoreLock(root) as lock, ExitStack() as keep:
+        store = keep.enter_context(Store.open(root))
+        cut = truncate(store, store.log.segments[2].phy_offset, keep=keep)
+        apply(cut.plan, root, lock=lock, made=cut.made)
+    with Store.open(root) as store:
+        assert not rebuild(store, "all").plan.steps
+
+
+@pytest.mark.usefixtures("no_builder")
+def test_without_the_lock_it_is_built_anew(store_copy: StoreCopy) -> None:
+    """Nobody knows what happened to the store in between."""
+    root = store_copy("load-533")
+    for path in (root / paths.INDEX).iterdir():
+        path.unlink()
+    with ExitStack() as keep:
+        result = rebuild(keep.enter_context(Store.open(root)), "index", keep=keep)
+        with pytest.raises(FailedError, match="was asked to build"):
+            apply(result.plan, root, made=result.made)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_threads_change_nothing(damaged: DamagedStore, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(side_by_side, "PIECE_SIZE_BYTES", 4096)
+    root = damaged("load-533", case)
+    with Store.open(root) as one, Store.open(root) as other:
+        assert recover(one, jobs=3).as_json() == recover(other).as_json()
+
+
+def test_threads_take_the_same_from_a_sibling(
+    damageable: Callable[..., Damageable], golden: GoldenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log that several threads walk is a view, partly read from another store."""
+    store = damageable("load-533")
+    for number in range(100, 2000, 200):
+        store.zero(store.message(number)["phyOffset"], 2000)
+    monkeypatch.setattr(side_by_side, "PIECE_SIZE_BYTES", 4096)
+    options = KeepOptions(siblings=(golden("load-533"),))
+    with Store.open(store.root) as one, Store.open(store.root) as other:
+        found = recover(one, options=options, jobs=3).as_json()
+        assert found["siblings"]
+        assert found == recover(other, options=options).as_json()
+
+
+@pytest.mark.parametrize("command", [("recover",), ("rebuild", "all")])
+def test_commands_take_jobs(damaged: DamagedStore, command: tuple[str, ...]) -> None:
+    root = damaged("load-533", "cq-queue-missing")
+    alone = call(*command, "-s", root, "-o", "json")
+    assert call(*command, "-s", root, "-o", "json", "--jobs", "2").json == alone.json
+    assert call(*command, "-s", root, "--apply", "--jobs", "2").code == 0
