@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from store_core.kernel.codes import FrameCode, FrameKind
-from store_core.layout.record import MIN_BLANK_SIZE_BYTES
+from store_core.layout.record import MIN_BLANK_SIZE_BYTES, PREFIX
 from store_core.storage.sequence import Segment, SegmentSequence
 
 
@@ -39,8 +39,9 @@ def missing_end(segment: Segment, at: int, stop: int) -> Iterator[tuple[FrameKin
 
 
 def skip_hole(log: SegmentSequence, segment: Segment, at: int) -> int:
-    """Where the sparse hole at ``at`` ends; ``at`` if it is in none."""
+    """Where the sparse hole at ``at`` ends, or a little in front; ``at`` if it is in none."""
     data = log.next_data(at)
-    end = segment.end_phy_offset if data is None else data
+    # The first frame behind it may begin in it: sizes begin with zeros.
+    end = segment.end_phy_offset if data is None else data - PREFIX.size_bytes
     # Less than a frame's prefix is left to the kernel, which knows what the end of a segment may hold.
     return end if end - at >= MIN_BLANK_SIZE_BYTES else at
