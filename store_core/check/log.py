@@ -50,6 +50,11 @@ class LogFindings:
         """How many findings there were of each code, those beyond the bound too."""
         return self._found.counts
 
+    @property
+    def listed(self) -> list[Finding]:
+        """The findings so far, but for those beyond the bound."""
+        return self._found.listed
+
     def add(self, table: FrameTable, file: str) -> None:
         """Look at a table; ``file`` is the segment, relative to the store root."""
         if not table.kind.any() and not table.code.any():  # nothing but good messages

@@ -30,7 +30,7 @@ _PROBE_BYTES: Final = 4096
 _SAMPLE: Final = ScanOptions(check_property_crc=True, properties=False, read_ahead=False, window_size_bytes=256 << 10)
 _TO_THE_END: Final = ScanOptions(check_crc=False, properties=False, runs=True)
 
-Records = dict[int, tuple[int, int]]  # length and checksum of all bytes of whole records, by their offsets
+Frames = dict[int, tuple[int, int | None]]  # length and checksum of whole records, by their offsets; None for a blank
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def find_copies(stores: Sequence[Store], names: Sequence[str | None] = ()) -> Co
     ``names``: stores that a person gave one name count as copies too where they have no record in common that could tell.
     Raises FailedError where a log cannot be read.
     """
-    logs = [_Log(store) for store in stores]
+    logs = [Log(store) for store in stores]
     given = list(names) or [None] * len(stores)
     groups: list[list[int]] = []
     parted: list[Parted] = []
@@ -83,7 +83,7 @@ def joint_settings(stores: Sequence[Store]) -> Settings:
     """
     first: dict[int, Path] = {}
     most: dict[int, tuple[int, Path]] = {}
-    for log in map(_Log, stores):
+    for log in map(Log, stores):
         for segment in log.segments.values():
             has = min(max(log.end_phy_offset, segment.phy_offset), segment.end_phy_offset)
             first.setdefault(segment.phy_offset, segment.path.parent)
@@ -97,7 +97,7 @@ def joint_settings(stores: Sequence[Store]) -> Settings:
     )
 
 
-class _Log:
+class Log:
     """One log, looked at here and there."""
 
     def __init__(self, store: Store) -> None:
@@ -130,13 +130,25 @@ class _Log:
         places = range(segment.phy_offset, segment.end_phy_offset, step)
         return not any(any(self._store.log.read(place, _PROBE_BYTES)) for place in places)
 
-    def records(self, start: int, stop: int) -> Records:
-        """Whole records that begin in [start, stop) of one segment."""
-        found: Records = {}
+    def frame_up_to(self, phy_offset: int) -> int | None:
+        """Where the frame begins that ends at an offset inside a segment; None where none is found."""
+        segment = self._store.log.find(phy_offset - 1)
+        for size in _WINDOWS_BYTES if segment is not None else ():
+            start = max(phy_offset - size, segment.phy_offset if segment is not None else 0)
+            for at, (length, _) in self.frames(start, phy_offset).items():
+                if at + length == phy_offset:
+                    return at
+        return None
+
+    def frames(self, start: int, stop: int) -> Frames:
+        """Whole records and blanks that begin in [start, stop) of one segment."""
+        found: Frames = {}
         segment = self._store.log.find(start)
         for table in scan_segment(self._store, segment, _SAMPLE, start, stop) if segment is not None else ():
-            for row in (table.messages & (table.code == FrameCode.OK)).nonzero()[0]:
-                found[int(table.phy_offset[row])] = int(table.size_bytes[row]), crc32c(table.record(row))
+            is_blank = table.kind == FrameKind.BLANK
+            for row in ((table.messages | is_blank) & (table.code == FrameCode.OK)).nonzero()[0]:
+                checksum = None if is_blank[row] else crc32c(table.record(row))
+                found[int(table.phy_offset[row])] = int(table.size_bytes[row]), checksum
         return found
 
 
@@ -148,7 +160,7 @@ class _Found:
     parted_at: int | None = None
 
 
-def _compare(one: _Log, two: _Log) -> _Found:
+def _compare(one: Log, two: Log) -> _Found:
     """Two logs at some places that both have; copies if some records are the same, those at the end of it among them."""
     shared = sorted(one.segments.keys() & two.segments.keys())
     if not shared:
@@ -163,7 +175,9 @@ def _compare(one: _Log, two: _Log) -> _Found:
         return _Found()
     stops = {at: min(stops[at], end) for at in shared}
     last = _compare_up_to(one, two, shared[-1], stops[shared[-1]])
-    found = [last, *(c for at in _some(shared) for c in _at_both_ends(one, two, at, stops[at]))] if last.same else [last]
+    found = (
+        [last, *(c for at in _some(shared) for c in _at_both_ends(one, two, at, stops[at]))] if last.same else [last]
+    )
     parted = [c.parted_at for c in found if c.parted_at is not None]
     same = head.same + sum(c.same for c in found)
     if parted:
@@ -176,38 +190,45 @@ def _some(shared: Sequence[int]) -> Iterator[int]:
     return (shared[i * len(shared) // count] for i in range(count))
 
 
-def _at_both_ends(one: _Log, two: _Log, start: int, stop: int) -> Iterator[_Found]:
+def _at_both_ends(one: Log, two: Log, start: int, stop: int) -> Iterator[_Found]:
     yield _compare_from(one, two, start, stop)
     yield _compare_up_to(one, two, start, stop)
 
 
-def _compare_from(one: _Log, two: _Log, start: int, stop: int) -> _Found:
+def _compare_from(one: Log, two: Log, start: int, stop: int) -> _Found:
     return _until_found(one, two, ((start, min(start + size, stop)) for size in _WINDOWS_BYTES))
 
 
-def _compare_up_to(one: _Log, two: _Log, start: int, stop: int) -> _Found:
+def _compare_up_to(one: Log, two: Log, start: int, stop: int) -> _Found:
     return _until_found(one, two, ((max(stop - size, start), stop) for size in _WINDOWS_BYTES))
 
 
-def _until_found(one: _Log, two: _Log, places: Iterator[tuple[int, int]]) -> _Found:
+def _until_found(one: Log, two: Log, places: Iterator[tuple[int, int]]) -> _Found:
     found = _Found()
     for start, stop in places:
-        found = _difference(one.records(start, stop), two.records(start, stop))
+        found = _difference(one.frames(start, stop), two.frames(start, stop), stop)
         if found.same or found.parted_at is not None:
             break
     return found
 
 
-def _difference(one: Records, two: Records) -> _Found:
+def _difference(one: Frames, two: Frames, stop: int) -> _Found:
     """Records that are the same, and the first place where two lie over each other and are not.
 
-    Where only one of the logs has a whole record, the other is damaged there, which says nothing.
+    Where only one of the logs has a whole record, the other is damaged there, which says nothing. Nor does a record that
+    damage follows at once: most of a record has no checksum, and the damage may have begun in it.
     """
-    same = one.items() & two.items()
-    others = sorted((at, at + size) for at, (size, _) in [*one.items(), *two.items()] if (at, one.get(at)) not in same)
+    same = {at for at, frame in one.items() if two.get(at) == frame}
+    others = [
+        (at, at + size)
+        for frames in (one, two)
+        for at, (size, _) in frames.items()
+        if at not in same and (at + size in frames or at + size >= stop)
+    ]
     reached = 0
-    for start, end in others:
+    records = sum(one[at][1] is not None for at in same)
+    for start, end in sorted(others):
         if start < reached:
-            return _Found(len(same), start)
+            return _Found(records, start)
         reached = end
-    return _Found(len(same))
+    return _Found(records)

@@ -1,0 +1,157 @@
+"""Exports of a log of which there are copies: every record once, and damage made good where a copy can."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from store_core.export.copies import find_copies, joint_settings
+from store_core.export.export import ExportReport, export_stores
+from store_core.export.runners.local import LocalRunner
+from store_core.read.log import LogFilter
+from store_core.storage.store import Store
+from tests.damage import Damageable
+from tests.export.exports import export_one, ranges_of, table_of
+from tests.export.test_copies import expire, lag, opened
+
+DamageableStore = Callable[..., Damageable]
+GoldenStore = Callable[[str], Path]
+SPLITS = (20_000, 1 << 20)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> pa.Table:
+    """The rows of the store that all are copies of."""
+    from tests import stores
+
+    folder = tmp_path_factory.mktemp("whole")
+    export_one(stores.unpack("load-533", folder / "store"), folder / "out")
+    return table_of(folder / "out")
+
+
+@pytest.fixture
+def master(damageable: DamageableStore) -> Damageable:
+    return damageable("load-533")
+
+
+@pytest.fixture
+def slave(damageable: DamageableStore) -> Damageable:
+    return damageable("load-533")
+
+
+def export(dest: Path, split_size_bytes: int, *copies: Damageable, wanted: LogFilter | None = None) -> ExportReport:
+    with opened(copies) as stores:
+        [group] = find_copies(stores).groups
+        settings = joint_settings([stores[number] for number in group])
+    with Store.open(settings.root, settings) as store:
+        return export_stores([("a", store)], dest, LocalRunner(), wanted, split_size_bytes=split_size_bytes)
+
+
+def codes(report: ExportReport) -> list[str]:
+    return sorted(found.code for found in report.findings)
+
+
+@pytest.mark.parametrize("split_size_bytes", SPLITS)
+def test_copies_that_are_whole_give_what_one_of_them_does(
+    split_size_bytes: int, master: Damageable, slave: Damageable, whole: pa.Table, tmp_path: Path
+) -> None:
+    report = export(tmp_path / "out", split_size_bytes, master, lag(slave, 1500))
+    assert table_of(tmp_path / "out").equals(whole)
+    assert (report.findings, report.stores[0].healed) == ([], [])
+
+
+@pytest.mark.parametrize("split_size_bytes", SPLITS)
+def test_what_one_lacks_the_other_has(
+    split_size_bytes: int, master: Damageable, slave: Damageable, whole: pa.Table, tmp_path: Path
+) -> None:
+    expire(master, 3).lose(segment=2)
+    report = export(tmp_path / "out", split_size_bytes, master, lag(slave, 2000))
+    assert table_of(tmp_path / "out").equals(whole)
+    assert report.findings == []
+
+
+@pytest.mark.parametrize("split_size_bytes", SPLITS)
+def test_damage_is_made_good_from_the_copy_that_has_it_whole(
+    split_size_bytes: int, master: Damageable, slave: Damageable, whole: pa.Table, tmp_path: Path
+) -> None:
+    """Both are damaged, nowhere in the same place: a body, a header, a page, a segment's begin and its end, a whole one."""
+    size = master.segment_size_bytes
+    master.flip(record=100, field="body")
+    slave.flip(record=101, field="body")
+    master.flip(record=150, field="magic")
+    slave.zero(master.message(300)["phyOffset"] - 10, 3000)
+    master.zero(2 * size - 5000, 5000)
+    master.zero(2 * size, 4000)
+    slave.zero(3 * size + 40_000, 9000)
+    for at in range(4 * size, 5 * size - 900, 1000):
+        master.zero(at, 900)
+    lag(slave, 2000)
+    report = export(tmp_path / "out", split_size_bytes, master, slave)
+    assert table_of(tmp_path / "out").equals(whole)
+    assert (report.findings, ranges_of(tmp_path / "out")) == ([], [])
+    assert report.rows == len(whole)
+    healed = report.stores[0].healed
+    assert healed == sorted(healed)
+    assert any(low <= master.message(100)["phyOffset"] < high for low, high in healed)
+
+
+def test_what_is_damaged_in_both_is_told(master: Damageable, slave: Damageable, tmp_path: Path) -> None:
+    for store in (master, slave):
+        store.flip(record=100, field="body")
+        store.flip(record=700, field="magic")
+    slave.flip(record=400, field="body")
+    report = export(tmp_path / "out", 20_000, master, slave)
+    assert codes(report) == ["L001", "L002"]
+    alone = export_one(master.root, tmp_path / "alone", split_size_bytes=20_000)
+    assert table_of(tmp_path / "out").equals(table_of(tmp_path / "alone"))
+    assert [(f.code, f.phy_offset) for f in report.findings] == [(f.code, f.phy_offset) for f in alone.findings]
+    assert report.stores[0].healed == []
+
+
+def test_a_range_of_offsets(master: Damageable, slave: Damageable, whole: pa.Table, tmp_path: Path) -> None:
+    low, high = (int(master.message(number)["phyOffset"]) for number in (95, 1200))
+    master.flip(record=100, field="body")
+    master.zero(high - 2000, 2500)  # the damage goes on behind what is asked for
+    export(tmp_path / "out", 20_000, master, slave, wanted=LogFilter(from_phy_offset=low, to_phy_offset=high))
+    rows = whole.filter((pa.compute.field("phy_offset") >= low) & (pa.compute.field("phy_offset") < high))
+    assert table_of(tmp_path / "out").equals(rows)
+
+
+def _harmed(store: Damageable, drawn: random.Random, first: int, last: int) -> None:
+    """Some of the records [first, last) made such that anybody sees that they are: a body, a header, whole ranges."""
+    for _ in range(drawn.randrange(1, 6)):
+        record = drawn.randrange(first, last)
+        if drawn.random() < 0.5:
+            store.flip(record, drawn.choice(("body", "magic", "own_phy_offset")))
+            continue
+        low, high = (int(store.message(n)["phyOffset"]) for n in (record, drawn.randrange(record, last)))
+        while low < high:
+            size = min(high, low - low % store.segment_size_bytes + store.segment_size_bytes) - low
+            store.write(low, drawn.randbytes(size) if drawn.random() < 0.5 else bytes(size))
+            low += size
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_drawn_damage_on_either_side_of_a_drawn_place(
+    seed: int, master: Damageable, slave: Damageable, whole: pa.Table, tmp_path: Path
+) -> None:
+    """Damage in alternating stretches of two copies, one of which may lag and one have lost its oldest files."""
+    drawn = random.Random(seed)
+    bounds = sorted(drawn.randrange(2180) for _ in range(6))
+    for number, (low, high) in enumerate(pairwise(bounds)):
+        if low < high:
+            _harmed((master, slave)[number % 2], drawn, low, high)
+    if drawn.random() < 0.5:
+        lag(slave, bounds[-1] + 1)
+    report = export(tmp_path / "out", drawn.choice((7000, 50_000, 1 << 20)), *_ordered(drawn, [master, slave]))
+    assert [finding for finding in report.findings if finding.severity != "info"] == []
+    assert table_of(tmp_path / "out").equals(whole)
+
+
+def _ordered(drawn: random.Random, stores: Sequence[Damageable]) -> list[Damageable]:
+    return drawn.sample(list(stores), len(stores))
