@@ -35,7 +35,8 @@ class StoreReport:
     findings: list[Finding] = field(default_factory=list)
     proof: tuple[Proof, ...] = ()
     told: tuple[Told, ...] = ()
-    healed: list[Stretch] = field(default_factory=list)  # damage that another copy of the log made good
+    copies: tuple[str, ...] = ()  # where the copies of the log lie that were read as one, if several
+    healed: list[Stretch] = field(default_factory=list)  # damage that another of them made good
 
     def as_state(self) -> StoreState:
         return StoreState(
@@ -62,7 +63,7 @@ class StoreExport:
         start, lost = _start(store, task, last)
         is_proven = last is not None and start == last.next_phy_offset
         self._plans = plan_splits(store.log, start, task.wanted.to_phy_offset, split_size_bytes, is_proven=is_proven)
-        self.report = StoreReport(task.store, start, start)
+        self.report = StoreReport(task.store, start, start, copies=_copies(store))
         self._lost = lost
         self._findings = LogFindings()
         self._edges: list[tuple[Range, str]] = []  # rows of the quarantine table that no task wrote
@@ -164,6 +165,11 @@ class StoreExport:
         behind = [_told(found) for found, _ in self._edges if found.end_phy_offset > self.report.next_phy_offset]
         self._edges = [(found, code) for found, code in self._edges if _told(found) not in before]
         self.report.told = tuple(behind)
+
+
+def _copies(store: Store) -> tuple[str, ...]:
+    others = store.settings.copies
+    return tuple(map(str, (store.root, *others))) if others else ()
 
 
 def _start(store: Store, task: Task, last: StoreState | None) -> tuple[int, list[Finding]]:
