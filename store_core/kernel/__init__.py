@@ -13,7 +13,7 @@ from typing import Any
 
 from store_core.kernel.columns import WindowColumns
 
-__all__ = ["WindowColumns", "cut_records", "is_native", "scan_window"]
+__all__ = ["WindowColumns", "is_native", "scan_window"]
 
 KERNEL_VARIABLE = "RMQCTL_KERNEL"
 
@@ -48,15 +48,4 @@ def scan_window(
     with ``need_bytes`` bytes or more if that is not 0. Raises ValueError when the numbers do not fit each other.
     """
     found: WindowColumns = _kernel().scan_window(window, window_phy_offset, at, segment_end_phy_offset, state, flags)
-    return found
-
-
-def cut_records(window: Any, at: Any, phy_offset: Any, size_bytes: Any, flags: int) -> WindowColumns:
-    """The records at known places, a row each, in their order; arrays of int64 of one length.
-
-    ``at``: indices into ``window``; ``phy_offset``: where in the log that is; ``size_bytes``: how long the record should
-    be. Where no well-formed record of that length stands the row is DAMAGE, and its code says why. ``flags``: those of
-    ScanFlag that say what to look at in a record. Raises ValueError when the arrays differ in length.
-    """
-    found: WindowColumns = _kernel().cut_records(window, at, phy_offset, size_bytes, flags)
     return found

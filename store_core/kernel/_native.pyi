@@ -37,12 +37,7 @@ def arrow_columns(
     window: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], size_bytes: npt.NDArray[np.int64], wanted: int, /
 ) -> dict[str, Any]: ...
 def cut_records(
-    window: npt.NDArray[np.uint8],
-    at: npt.NDArray[np.int64],
-    phy_offset: npt.NDArray[np.int64],
-    size_bytes: npt.NDArray[np.int64],
-    flags: int,
-    /,
+    window: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], size_bytes: npt.NDArray[np.int64], /
 ) -> dict[str, Any]: ...
 def chain_entries(
     slots: npt.NDArray[np.int32], slot: npt.NDArray[np.int64], first: int, /

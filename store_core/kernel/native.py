@@ -37,13 +37,6 @@ def scan_window(
     return WindowColumns(**_native.scan_window(data, window_phy_offset, at, segment_end_phy_offset, state, flags))
 
 
-def cut_records(window: Any, at: Ints, phy_offset: Ints, size_bytes: Ints, flags: int) -> WindowColumns:
-    """As ``twin.cut_records``."""
-    data = np.frombuffer(window, dtype=np.uint8) if len(window) else np.empty(0, dtype=np.uint8)
-    at, phy_offset, size_bytes = (np.ascontiguousarray(column, np.int64) for column in (at, phy_offset, size_bytes))
-    return WindowColumns(**_native.cut_records(data, at, phy_offset, size_bytes, flags))
-
-
 def arrow_columns(window: Any, at: Ints, size_bytes: Ints, wanted: int) -> ArrowColumns:
     """As ``twin_arrow.arrow_columns``."""
     data = np.frombuffer(window, dtype=np.uint8) if len(window) else np.empty(0, dtype=np.uint8)

@@ -76,20 +76,6 @@ def scan_window(
     return walk.run(at, ScanState(state))
 
 
-def cut_records(window: Any, at: Any, phy_offset: Any, size_bytes: Any, flags: int) -> WindowColumns:
-    """The records at known places, a row each and in their order, as ``scan_window`` gives them.
-
-    ``at``: indices into ``window``; ``phy_offset``: where in the log that is; ``size_bytes``: how long the record should be.
-    Where no well-formed record of that length stands the row is DAMAGE, and its code says why. ``flags``: those of
-    ScanFlag that say what to look at in a record. Raises ValueError when the columns differ in length.
-    """
-    data = bytes(window)
-    walk = Walk(data, 0, len(data), ScanFlag(flags))
-    for index, offset, size in zip(at, phy_offset, size_bytes, strict=True):
-        walk.record_at(int(index), int(offset), int(size))
-    return walk.columns(Stop(0, ScanState.CHAINED), continues=False)
-
-
 class Stop(NamedTuple):
     """Where the walk has come to. With ``need_bytes`` it can not go on in this window."""
 
@@ -200,20 +186,6 @@ class Walk:
             return self._in_run(at, at + head.size_bytes)
         self._add_record(head, self.phy_offset + at, code)
         return Stop(at + head.size_bytes, ScanState.CHAINED)
-
-    def record_at(self, at: int, phy_offset: int, size_bytes: int) -> None:
-        """The row of the record of a known place and size."""
-        end = at + size_bytes
-        is_inside = 0 <= at <= end <= len(self.data)
-        found = check_record(self.data[at:end], 0, size_bytes) if is_inside else FrameCode.SIZE
-        if isinstance(found, RecordHead) and found.size_bytes == size_bytes:
-            self.message_count += 1
-            head = found.moved_by(at)
-            is_bad = self.check_crc and not body_crc_holds(self.data, head)
-            self._add_record(head, phy_offset, FrameCode.BAD_CRC.value if is_bad else _OK)
-            return
-        code = found if isinstance(found, FrameCode) else FrameCode.SIZE
-        self.rows.append(Row(FrameKind.DAMAGE, code, phy_offset, size_bytes))
 
     def _add_record(self, head: RecordHead, phy_offset: int, code: int) -> None:
         topic = self.data[head.topic_at : head.topic_at + head.topic_length]

@@ -17,15 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_core.codec.record import Message, decode_record
-from store_core.kernel import WindowColumns, cut_records
-from store_core.kernel.codes import FrameKind, ScanFlag
+from store_core.kernel.codes import NEIGHBOUR_GAP_BYTES
+from store_core.kernel.records import RecordColumns, cut_records
 from store_core.layout import record
 from store_core.read.queue import Queue
 from store_core.storage.files import open_read_only, unreadable
 from store_core.storage.sequence import Segment
 
 GATHERED_SIZE_BYTES: Final = 4 << 20  # so much of the log is read into one table: it stays in the processor's cache
-_NEIGHBOUR_GAP_BYTES: Final = 4096  # what lies between two records is read too if it is no longer than this
 Ints = NDArray[Any]
 
 
@@ -45,7 +44,7 @@ class QueueTable:
     phy_offset: Ints
     size_bytes: Ints
     tags_code: Ints
-    records: WindowColumns
+    records: RecordColumns
 
     def __len__(self) -> int:
         return len(self.good)
@@ -160,7 +159,7 @@ def _places(rows: _Rows, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
     size = np.where(plausible, size, 0)
     gap = np.zeros(len(rows), np.int64)  # what is read between this record and the one in front of it
     gap[1:] = rows.phy_offset[1:] - (rows.phy_offset + size)[:-1]
-    gap[(gap < 0) | (gap > _NEIGHBOUR_GAP_BYTES)] = 0
+    gap[(gap < 0) | (gap > NEIGHBOUR_GAP_BYTES)] = 0
     share = np.cumsum(size + gap) // GATHERED_SIZE_BYTES
     if not len(starts):
         return np.full(len(rows), -1, np.int64), share
@@ -176,9 +175,10 @@ def _table(place: LogMaps | bytearray, segment: Segment | None, rows: _Rows) -> 
         window, at = (
             (place.of(segment), at) if isinstance(place, LogMaps) else _gathered(place, segment, at, rows.size_bytes)
         )
-    records = cut_records(window, at, rows.phy_offset, rows.size_bytes, ScanFlag.NO_PROPERTIES)
-    good = records.kind == FrameKind.MESSAGE
-    return QueueTable(window, at, good, rows.queue_offset, rows.phy_offset, rows.size_bytes, rows.tags_code, records)
+    records = cut_records(window, at, rows.size_bytes)
+    return QueueTable(
+        window, at, records.good, rows.queue_offset, rows.phy_offset, rows.size_bytes, rows.tags_code, records
+    )
 
 
 def _gathered(buffer: bytearray, segment: Segment, at: Ints, size: Ints) -> tuple[memoryview, Ints]:
@@ -188,7 +188,7 @@ def _gathered(buffer: bytearray, segment: Segment, at: Ints, size: Ints) -> tupl
     """
     end = at + size
     gap = at[1:] - end[:-1]
-    is_first = np.r_[True, (gap < 0) | (gap > _NEIGHBOUR_GAP_BYTES)]
+    is_first = np.r_[True, (gap < 0) | (gap > NEIGHBOUR_GAP_BYTES)]
     firsts = np.flatnonzero(is_first)
     starts = at[firsts]
     sizes = end[np.r_[firsts[1:] - 1, len(at) - 1]] - starts

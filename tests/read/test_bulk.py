@@ -18,7 +18,6 @@ from tests.conftest import GoldenStore, StoreCopy
 from tests.damage import Damageable
 
 _SAME = (
-    "size_bytes",
     "magic",
     "body_crc",
     "queue_id",

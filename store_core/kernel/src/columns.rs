@@ -236,11 +236,6 @@ impl Columns {
         }
     }
 
-    /// A row for a place where a record should be and is none; such rows are never joined.
-    pub fn add_no_record(&mut self, code: u8, phy_offset: i64, size_bytes: i64) {
-        self.frames.push(&Row { kind: DAMAGE, code, phy_offset, size_bytes, topic_id: -1, ..Row::default() });
-    }
-
     #[inline]
     pub fn add_key(&mut self, row: u32, hash: u32) {
         self.key_row.push(row);

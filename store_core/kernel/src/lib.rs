@@ -17,10 +17,10 @@ mod pairs;
 mod point;
 mod properties;
 mod record;
+mod records;
 mod resync;
 mod walk;
 
-use columns::Stop;
 use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -57,36 +57,12 @@ fn scan_window<'py>(
     columns.into_dict(py, stop, continues)
 }
 
-/// The records at these places of a window, as columns; see `store_core.kernel.cut_records`.
-#[pyfunction]
-#[pyo3(signature = (window, at, phy_offset, size_bytes, flags, /))]
-fn cut_records<'py>(
-    py: Python<'py>,
-    window: PyReadonlyArray1<'py, u8>,
-    at: PyReadonlyArray1<'py, i64>,
-    phy_offset: PyReadonlyArray1<'py, i64>,
-    size_bytes: PyReadonlyArray1<'py, i64>,
-    flags: u32,
-) -> PyResult<Bound<'py, PyDict>> {
-    let data = window.as_slice()?;
-    let (at, phy_offset, size_bytes) = (at.as_slice()?, phy_offset.as_slice()?, size_bytes.as_slice()?);
-    if at.len() != phy_offset.len() || at.len() != size_bytes.len() || u32::try_from(data.len()).is_err() {
-        return Err(PyValueError::new_err("the columns differ in length, or the window is too long"));
-    }
-    let columns = py.detach(|| {
-        let places =
-            at.iter().zip(phy_offset).zip(size_bytes).map(|((at, phy_offset), size)| (*at, *phy_offset, *size));
-        walk::cut(data, places, flags)
-    });
-    columns.into_dict(py, Stop::at(0, layout::CHAINED), false)
-}
-
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("LAYOUT", layout::dict(module.py())?)?;
     module.add_class::<file::FileWalk>()?;
     module.add_function(wrap_pyfunction!(arrow::arrow_columns, module)?)?;
-    module.add_function(wrap_pyfunction!(cut_records, module)?)?;
+    module.add_function(wrap_pyfunction!(records::cut_records, module)?)?;
     module.add_function(wrap_pyfunction!(derive::chain_entries, module)?)?;
     module.add_function(wrap_pyfunction!(derive::group_rows, module)?)?;
     module.add_function(wrap_pyfunction!(derive::index_entries, module)?)?;

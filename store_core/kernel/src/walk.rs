@@ -388,28 +388,6 @@ fn add_keys(columns: &mut Columns, flags: u32, known: &Known<'_>, (key_prefix, t
     }
 }
 
-/// Where a record should lie: its index in the window, its offset in the log, its size.
-pub type Place = (i64, i64, i64);
-
-/// The records at these places, a row each: a message, or DAMAGE with the code that says why none of that size is there.
-pub fn cut(data: &[u8], places: impl ExactSizeIterator<Item = Place>, flags: u32) -> Columns {
-    let mut columns = Columns::for_rows(places.len());
-    for (at, phy_offset, size) in places {
-        let at = usize::try_from(at).unwrap_or(usize::MAX);
-        let end = usize::try_from(size).ok().and_then(|size| at.checked_add(size));
-        let bytes = end.and_then(|end| data.get(at..end)).unwrap_or(&[]);
-        match record::check_record(bytes, as_i64(bytes.len())) {
-            Check::Record(head) if head.size == bytes.len() => {
-                let code = if flags & CHECK_CRC != 0 && !record::body_crc_holds(bytes, &head) { BAD_CRC } else { OK };
-                add_record(&mut columns, flags, bytes, &head, at, phy_offset, code);
-            }
-            Check::Not(code) => columns.add_no_record(code, phy_offset, size),
-            _ => columns.add_no_record(SIZE, phy_offset, size),
-        }
-    }
-    columns
-}
-
 #[inline(always)]
 fn part(record: &[u8], at: usize, length: usize) -> &[u8] {
     record.get(at..at + length).unwrap_or(&[])
