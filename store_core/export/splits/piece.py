@@ -14,6 +14,7 @@ from store_core.check.report import MOST_FINDINGS_PER_CODE
 from store_core.export.dest.parts import Part, PartWriter, Range, inside, quarantine_rows
 from store_core.export.dest.state import Proof
 from store_core.export.rows.batches import message_batches
+from store_core.export.rows.memory import keep_freed_memory
 from store_core.export.splits.plan import Split, Task, segments_of
 from store_core.export.splits.tail import is_settled, proof_of
 from store_core.findings import Finding
@@ -56,6 +57,7 @@ class Piece:
 
 def run_task(task: Task) -> Piece:
     """Export one split to where the task says. Raises StoreError; then it leaves no file behind."""
+    keep_freed_memory()
     settled = 0
     while True:
         work = _Work(task, settled)
