@@ -43,20 +43,10 @@ def entry_chunks(files: SegmentSequence, first: int, end: int) -> Iterator[tuple
 def filled_end(files: SegmentSequence) -> int:
     """Number behind the last place that is not all zero."""
     for segment in reversed(files.segments):
-        first, end = segment.phy_offset // ENTRY_SIZE_BYTES, segment.end_phy_offset // ENTRY_SIZE_BYTES
-        for at in range(end, first, -_CHUNK_ENTRIES):
-            low = max(at - _CHUNK_ENTRIES, first)
-            entries = read_entries(files, low, at)
-            used = np.flatnonzero(written(entries))
-            if len(used):
-                return low + int(used[-1]) + 1
+        used = files.used_end(segment.phy_offset)
+        if used > segment.phy_offset:
+            return -(-used // ENTRY_SIZE_BYTES)
     return files.min_phy_offset // ENTRY_SIZE_BYTES
-
-
-def written(entries: Array) -> Mask:
-    """Entries of which any byte is set."""
-    mask: Mask = (entries["phy_offset"] != 0) | (entries["size_bytes"] != 0) | (entries["tags_code"] != 0)
-    return mask
 
 
 def fillers(entries: Array) -> Mask:

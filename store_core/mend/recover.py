@@ -116,7 +116,8 @@ def recover(
         arguments = {**settings_arguments(store.settings), "version": str(prediction.assumed)}
         built = Built(BUILDER, {**arguments, **({"keep": kept} if (kept := found.options.as_arguments()) else {})})
         plan = replace(salvage_plan(store, found, built), policy=policy)
-        after = _after(store, prediction.assumed, found)
+        # Where nothing is changed, it is the same start.
+        after = _after(store, prediction.assumed, found) if plan.steps else prediction.outcome
         return Recovery(
             last_exit,
             prediction,
