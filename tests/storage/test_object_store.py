@@ -11,6 +11,7 @@ import pytest
 
 from store_core.errors import FailedError, NotAStoreError
 from store_core.layout import paths
+from store_core.scan import log
 from store_core.storage import object_store as module
 from store_core.storage.files import FileCache, open_file, open_read_only, read_whole
 from store_core.storage.object_store import Bucket, RemoteCache, bucket_of
@@ -144,6 +145,34 @@ def test_folders_and_files_are_told_apart(golden: GoldenStore, object_store: Obj
         found = {entry.name: entry.is_dir() for entry in entries}
     assert found["commitlog"]
     assert not found["checkpoint"]
+
+
+def test_a_log_is_walked_in_windows_that_are_read_ahead(
+    golden: GoldenStore, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = golden("clean-533")
+    monkeypatch.setattr(log, "REMOTE_WINDOW_SIZE_BYTES", 30_000)
+    monkeypatch.setattr(module, "_RANGE_SIZE_BYTES", 7_000)
+    windows: list[int] = []
+    real = module.RemoteFile.read_into
+
+    def counted(self: Any, at: int, buffer: memoryview) -> int:
+        windows.append(len(buffer))
+        return real(self, at, buffer)
+
+    monkeypatch.setattr(module.RemoteFile, "read_into", counted)
+    with Store.open(root) as local, Store.open(object_store.put(root)) as remote:
+        here, there = (
+            [
+                (int(at), int(size))
+                for table in log.scan_log(store)
+                for at, size in zip(table.phy_offset, table.size_bytes, strict=True)
+            ]
+            for store in (local, remote)
+        )
+    assert here == there
+    assert len(windows) > 5 * len(remote.log.segments)
+    assert max(windows) < 200_000  # a record that is longer than a window
 
 
 @pytest.mark.parametrize("address", ["s3://no-such-bucket/store", "s3://stores/nothing/here"])
