@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from store_core.export.dest.destination import Destination
     from store_core.export.export import ExportReport
     from store_core.export.runners.runner import Runner
+    from store_core.export.store_export import StoreReport
 
 
 def export(
@@ -49,8 +50,18 @@ def export(
     pack_env: Annotated[
         bool, typer.Option("--pack-env", help="Send Spark's executors all they need but Python itself.")
     ] = False,
+    partition_by: Annotated[
+        Literal["topic", "day"] | None,
+        typer.Option("--partition-by", help="A folder a topic, or a day of the store time."),
+    ] = None,
+    cluster: Annotated[
+        Literal["topic", "offset"], typer.Option("--cluster", help="What the rows of a file are sorted by first.")
+    ] = "topic",
     incremental: Annotated[
         bool, typer.Option("--incremental", help="Add what has come since the last export into DEST.")
+    ] = False,
+    keep_copies: Annotated[
+        bool, typer.Option("--keep-copies", help="Export copies of one broker's log each for itself.")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a finished export in DEST.")] = False,
 ) -> int:
@@ -62,6 +73,7 @@ def export(
     Example: rmqctl export /data/orders --topic orders -s /data/rocketmq/store
     """
     from store_core.export.dest.folder import FolderDestination
+    from store_core.export.dest.layout import Layout
     from store_core.export.export import export_stores
     from store_core.export.splits.plan import SPLIT_SIZE_BYTES
     from store_core.read.log import LogFilter
@@ -69,7 +81,7 @@ def export(
     wanted = LogFilter(from_, to, begin, end, frozenset(topic or ()))
     if incremental and overwrite:
         raise UsageError("--incremental adds and --overwrite replaces", to_do="give one of them")
-    with ctx.open_stores() as stores, _runner(ctx, jobs, spark, master, conf, pack_env) as runner:
+    with ctx.open_stores(joined=not keep_copies) as stores, _runner(ctx, jobs, spark, master, conf, pack_env) as runner:
         total = sum(store.log.size_bytes for _, store in stores)
         destination = FolderDestination(dest, overwrite=overwrite, incremental=incremental)
         with _told_what_is_kept(ctx, destination), ctx.progress("export", total) as bar:
@@ -79,8 +91,13 @@ def export(
                 runner,
                 wanted,
                 split_size_bytes=SPLIT_SIZE_BYTES if split_size is None else split_size,
+                layout=Layout(partition_by, cluster),
                 on_progress=bar,
             )
+    for store in report.stores:
+        if store.healed:
+            size = sum(high - low for low, high in store.healed)
+            ctx.note(f"{store.store}: {size} bytes around damage were taken from another copy")
     if report.taken:
         ctx.note(f"{report.taken} splits had been done before")
     if incremental and not report.parts:
@@ -107,7 +124,9 @@ def _runner(
 ) -> Iterator[Runner]:
     if not spark:
         if master is not None or conf or pack_env:
-            raise UsageError("--master, --conf and --pack-env are for --spark", to_do="give --spark too, or leave them out")
+            raise UsageError(
+                "--master, --conf and --pack-env are for --spark", to_do="give --spark too, or leave them out"
+            )
         from store_core.export.runners.local import LocalRunner
 
         yield LocalRunner(jobs)
@@ -139,11 +158,22 @@ def _document(report: ExportReport) -> dict[str, Any]:
                 "store": store.store,
                 "from_phy_offset": store.from_phy_offset,
                 "next_phy_offset": store.next_phy_offset,
+                **_of_copies(store),
                 "findings": store.findings,
             }
             for store in report.stores
         ],
         "seconds": round(report.seconds, 3),
+    }
+
+
+def _of_copies(store: StoreReport) -> dict[str, Any]:
+    """What is told of a log of which several copies were read."""
+    if not store.copies:
+        return {}
+    return {
+        "copies": store.copies,
+        "healed": [{"phy_offset": low, "size_bytes": high - low} for low, high in store.healed],
     }
 
 

@@ -296,6 +296,12 @@ class ResultFolder:
                     self._ops.rmdir(Path(folder))
 
 
+def remove_part(path: Path) -> None:
+    """Take away a part that nobody needs, if that can be done."""
+    with suppress(OSError):
+        path.unlink()
+
+
 def save_program(path: Path, text: str) -> None:
     """Write a small program for the user's own use, with its folders. Raises FailedError."""
     with _told("writing a helper program"):

@@ -15,6 +15,8 @@ import pytest
 from store_core.check.verify import verify_log
 from store_core.export import export as export_module
 from store_core.export import store_export as store_module
+from store_core.export.dest import writing as writing_module
+from store_core.export.dest.layout import Layout
 from store_core.export.dest.parts import Part
 from store_core.export.dest.place import Place
 from store_core.export.export import ExportReport
@@ -41,6 +43,7 @@ LOG_CASES = sorted(
 )
 HARD_CASES = ("zero-page-mid", "ghost-tail", "mid-damaged")
 SEGMENT_BYTES = 131072
+IN_LOG_ORDER = Layout(cluster="offset")
 _IN_LOG = {"L002", "L003", "L004", "L005", "L006", "L008", "L013"}
 
 
@@ -50,7 +53,7 @@ class Memory:
     batches: dict[str, list[pa.RecordBatch]] = {}  # noqa: RUF012  # emptied by the fixture
     count = 0
 
-    def __init__(self, place: Place, table: str, store: str, file_name: str) -> None:
+    def __init__(self, place: Place, table: str, store: str, file_name: str, partition: object = None) -> None:
         Memory.count += 1
         self.table, self.store, self.name = table, store, f"{table}-{Memory.count}"
         Memory.batches[self.name] = []
@@ -70,7 +73,7 @@ class Memory:
 @pytest.fixture
 def in_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     Memory.batches.clear()
-    for module in (piece_module, export_module, store_module):
+    for module in (piece_module, export_module, store_module, writing_module):
         monkeypatch.setattr(module, "PartWriter", Memory)
     monkeypatch.setattr(ResultFolder, "publish", lambda *args: None)
     yield
@@ -105,7 +108,7 @@ def whole_log(root: Path) -> tuple[list[dict[str, Any]], list[Finding]]:
 
 def check_splits(root: Path, dest: Path, size_bytes: int) -> None:
     rows, findings = whole_log(root)
-    report = export_one(root, dest, split_size_bytes=size_bytes)
+    report = export_one(root, dest, split_size_bytes=size_bytes, layout=IN_LOG_ORDER)
     assert rows_of(report, "messages") == rows
     assert report.findings == findings
     found = [(r["phy_offset"], r["size_bytes"], r["finding"]) for r in rows_of(report, "quarantine")]
@@ -219,6 +222,7 @@ def test_a_range_of_the_log_gives_the_records_that_begin_in_it(small: Damageable
             tmp_path / str(number),
             LogFilter(first, stop),
             split_size_bytes=(300, 5000, 1 << 30)[number % 3],
+            layout=IN_LOG_ORDER,
         )
         expected = [row for row in rows if row["phy_offset"] >= first and (stop is None or row["phy_offset"] < stop)]
         assert rows_of(report, "messages") == expected

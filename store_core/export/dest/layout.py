@@ -16,7 +16,7 @@ class Layout:
     file are sorted by before their offsets."""
 
     partition_by: PartitionBy | None = None
-    cluster: Cluster = "offset"
+    cluster: Cluster = "topic"
 
     def as_json(self) -> Mapping[str, Any]:
         return asdict(self)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from store_core.check.log import finding_code_inside
@@ -16,9 +18,19 @@ from store_core.export.rows import schema
 from store_core.kernel.codes import FrameCode, FrameKind
 
 Table = Literal["messages", "quarantine"]
+Partition = tuple[str, str | None] | None  # a column's or a part of time's name, and the value
 
 FOLDERS: Final[dict[Table, str]] = {"messages": "data", "quarantine": "quarantine"}
-_ROW_GROUP_BYTES: Final = 64 << 20
+ROW_GROUP_SIZE_BYTES: Final = 16 << 20
+# Row groups are small, so that a filter of this size is right for most of them, and a key leads to little else.
+_BLOOM: Final = {"ndv": 20_000, "fpp": 0.05}
+_MESSAGE_OPTIONS: Final[dict[str, Any]] = {
+    "write_page_index": True,
+    "bloom_filter_options": dict.fromkeys(schema.BLOOM_PATHS, _BLOOM),
+}
+_NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
+# What Hive and Spark escape in the names of partition folders, and what no file name may hold.
+_ESCAPED: Final = re.compile("[\\x00-\\x1f\\x7f\"#%'*/:=?\\\\{}\\[\\]^]")
 KIND_NAMES: Final = {
     FrameKind.DAMAGE: "damage",
     FrameKind.ZEROS: "zeros",
@@ -54,6 +66,7 @@ class Part:
     crc32c: int
     first_phy_offset: int | None
     last_phy_offset: int | None
+    partition: Partition = None  # name and value, as the path tells them too
 
     def as_json(self) -> dict[str, Any]:
         """A member of ``files`` in the manifest and in the command's result."""
@@ -72,17 +85,20 @@ class Part:
 class PartWriter:
     """Writes batches of one table into one file at a place, in row groups of some tens of MiB; ``abort`` removes it."""
 
-    def __init__(self, place: Place, table: Table, store: str, file_name: str) -> None:
-        """``file_name`` ends the file's path: a name for the store's part of the table that no other part has."""
-        self._file, staged, path = place.create(f"{FOLDERS[table]}/{file_name}")
-        self._schema = schema.MESSAGES if table == "messages" else schema.QUARANTINE
+    def __init__(self, place: Place, table: Table, store: str, file_name: str, partition: Partition = None) -> None:
+        """``file_name`` is a name for the store's part of the table that no other part has, behind its partition's folder.
+
+        A column that is named in the path is left out of the file, as readers of such folders expect.
+        """
+        self._file, staged, path = place.create(f"{FOLDERS[table]}/{folder_of(partition)}{file_name}")
+        self._schema = schema_of(table, partition)
         try:
             self._writer = pq.ParquetWriter(
                 self._file,
                 self._schema,
                 compression="zstd",
                 compression_level=1,
-                use_dictionary=schema.DICTIONARY_PATHS if table == "messages" else True,
+                **(_message_options(self._schema) if table == "messages" else {}),
             )
         except BaseException:
             self._file.discard()
@@ -90,24 +106,35 @@ class PartWriter:
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
         self._offsets: list[int] = []
-        self._part = Part(table, store, staged, path, 0, 0, 0, None, None)
+        self._part = Part(table, store, staged, path, 0, 0, 0, None, None, partition)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Rows of the table, in log order."""
         if not len(batch):
             return
-        at = batch.column("phy_offset")
-        first = self._part.first_phy_offset
-        self._part = replace(
-            self._part,
-            rows=self._part.rows + len(batch),
-            first_phy_offset=at[0].as_py() if first is None else first,
-            last_phy_offset=at[-1].as_py(),
-        )
+        self._count(batch)
         self._pending.append(batch)
         self._pending_bytes += batch.nbytes
-        if self._pending_bytes >= _ROW_GROUP_BYTES:
+        if self._pending_bytes >= ROW_GROUP_SIZE_BYTES:
             self._flush()
+
+    def write_group(self, batches: Sequence[pa.RecordBatch]) -> None:
+        """Rows of the table, in any order, as a row group."""
+        for batch in batches:
+            self._count(batch)
+        self._pending = list(batches)
+        self._flush()
+
+    def _count(self, batch: pa.RecordBatch) -> None:
+        at = batch.column("phy_offset")
+        part = self._part
+        first, last = (pc.min(at).as_py(), pc.max(at).as_py())
+        self._part = replace(
+            part,
+            rows=part.rows + len(batch),
+            first_phy_offset=first if part.first_phy_offset is None else min(part.first_phy_offset, first),
+            last_phy_offset=last if part.last_phy_offset is None else max(part.last_phy_offset, last),
+        )
 
     def close(self) -> Part:
         """Finish the file; tells what it is. Raises FailedError."""
@@ -129,9 +156,37 @@ class PartWriter:
 
     def _flush(self) -> None:
         if self._pending:
-            table = pa.Table.from_batches(self._pending, self._schema)
+            names = self._schema.names
+            table = pa.Table.from_batches([batch.select(names) for batch in self._pending], self._schema)
             self._writer.write_table(table, row_group_size=len(table))
             self._pending, self._pending_bytes = [], 0
+
+
+def schema_of(table: Table, partition: Partition = None) -> pa.Schema:
+    """The columns of a table's files in a partition."""
+    whole = schema.MESSAGES if table == "messages" else schema.QUARANTINE
+    named = partition[0] if partition is not None else ""
+    return whole.remove(whole.get_field_index(named)) if named in whole.names else whole
+
+
+def folder_of(partition: Partition) -> str:
+    """A partition's folder below its table's, with a slash behind it."""
+    return f"{partition[0]}={escaped(partition[1])}/" if partition is not None else ""
+
+
+def escaped(value: str | None) -> str:
+    """A value as it stands in the name of a partition's folder."""
+    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", value) if value else _NO_VALUE
+
+
+def _message_options(columns: pa.Schema) -> dict[str, Any]:
+    """What the writer is asked for; it refuses names that are not there."""
+    there = set(columns.names)
+    options = {
+        "use_dictionary": [path for path in schema.DICTIONARY_PATHS if path.split(".")[0] in there],
+        "write_statistics": [path for path in schema.STATISTICS_PATHS if path in there],
+    }
+    return {**options, **_MESSAGE_OPTIONS}
 
 
 def quarantine_rows(store: str, ranges: Iterable[tuple[Range, str]]) -> pa.RecordBatch:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from store_core.storage.publish import PartFile
+from store_core.storage.publish import PartFile, remove_part
 
 
 class NewFile(Protocol):
@@ -34,6 +34,10 @@ class Place(Protocol):
         path in the end), the last two the same where parts are written where they stay. Raises FailedError."""
         ...
 
+    def remove(self, staged: str) -> None:
+        """Take away a file that ``create`` made, if that can be done."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class StagingFolder:
@@ -45,3 +49,7 @@ class StagingFolder:
         """As ``Place.create``."""
         staged = f"{uuid.uuid4().hex}.parquet"
         return PartFile(self.folder / staged), staged, path
+
+    def remove(self, staged: str) -> None:
+        """As ``Place.remove``."""
+        remove_part(self.folder / staged)

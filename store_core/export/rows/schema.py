@@ -86,3 +86,9 @@ DICTIONARY_PATHS: Final = [
     *(column.name for column in MESSAGE_COLUMNS if column.repeats),
     "properties.key_value.key",
 ]
+
+# Where the least and the largest value of a row group and of a page help readers, and where filters of what is in it do.
+STATISTICS_PATHS: Final = [
+    column.name for column in MESSAGE_COLUMNS if column.name not in ("properties", "keys", "body", "stored_body")
+]
+BLOOM_PATHS: Final = ["unique_key", "offset_msg_id", "keys.list.element"]

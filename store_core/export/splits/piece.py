@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -13,15 +13,17 @@ from store_core.check.log import LogFindings
 from store_core.check.report import MOST_FINDINGS_PER_CODE
 from store_core.export.dest.parts import Part, PartWriter, Range, inside, quarantine_rows
 from store_core.export.dest.state import Proof
+from store_core.export.dest.writing import MessageWriter
 from store_core.export.rows.batches import message_batches
 from store_core.export.rows.memory import keep_freed_memory
 from store_core.export.splits.plan import Split, Task, segments_of
 from store_core.export.splits.tail import is_settled, proof_of
 from store_core.findings import Finding
 from store_core.kernel.codes import FrameCode, FrameKind
-from store_core.scan.frames import ROW_COLUMNS, FrameTable
+from store_core.scan.frames import ROW_COLUMNS, FrameTable, Ints
 from store_core.scan.log import ScanOptions, scan_segment
 from store_core.storage.sequence import SegmentSequence
+from store_core.storage.settings import Settings
 from store_core.storage.store import Store
 
 _OPTIONS: Final = ScanOptions(check_crc=True, check_property_crc=True, properties=False)
@@ -57,12 +59,17 @@ class Piece:
 
 def run_task(task: Task) -> Piece:
     """Export one split to where the task says. Raises StoreError; then it leaves no file behind."""
+    return run_work(lambda settled: SplitWork(task, settled), task.settings)
+
+
+def run_work(work_of: Callable[[int], SplitWork], settings: Settings) -> Piece:
+    """Have a split walked by some work, which is made anew where a record had been taken for the last too early."""
     keep_freed_memory()
     settled = 0
     while True:
-        work = _Work(task, settled)
+        work = work_of(settled)
         try:
-            with Store.open(task.settings.root, task.settings) as store:
+            with Store.open(settings.root, settings) as store:
                 work.walk_split(store)
             return work.finished()
         except _WentOn as more:
@@ -81,15 +88,18 @@ class _WentOn(Exception):
         self.phy_offset = phy_offset
 
 
-class _Work:
-    """One split on its way through the tables of the scan. In front of ``settled`` nothing is withheld."""
+class SplitWork:
+    """One split on its way through the tables of the scan. In front of ``settled`` nothing is withheld.
+
+    What becomes of messages and of ranges among them is for ``take`` and ``take_ranges`` to say.
+    """
 
     def __init__(self, task: Task, settled: int) -> None:
         self._task = task
         self._settled = settled
         self._piece = Piece(task.split)
         self._keep_from = task.wanted.from_phy_offset or 0
-        self._messages: PartWriter | None = None
+        self._messages = MessageWriter(task.place, task.store, task.stem, task.layout)
         self._quarantine: PartWriter | None = None
         self._since: list[Range] = []  # what is no frame, since the last message
         self._inside: list[Range] = []
@@ -153,13 +163,15 @@ class _Work:
             piece.tail = self._since
         else:
             piece.head = self._since
-        piece.parts = [writer.close() for writer in (self._messages, self._quarantine) if writer is not None]
+        piece.parts = self._messages.close()
+        if self._quarantine is not None:
+            piece.parts.append(self._quarantine.close())
         return piece
 
     def abort(self) -> None:
-        for writer in (self._messages, self._quarantine):
-            if writer is not None:
-                writer.abort()
+        self._messages.abort()
+        if self._quarantine is not None:
+            self._quarantine.abort()
 
     def _note_frames(self, table: FrameTable, frames: NDArray[np.bool_]) -> None:
         piece = self._piece
@@ -202,11 +214,11 @@ class _Work:
             self._inside.append(Range(kind, code, at, size, file))
         if len(self._inside) > _RANGES_AT_ONCE:
             self._flush_inside()
-        task = self._task
-        for batch in message_batches(table, np.flatnonzero(task.wanted.rows(table)), task.store):
-            if self._messages is None:
-                name = f"{task.stem}-{batch.rows.column('phy_offset')[0].as_py():020d}.parquet"
-                self._messages = PartWriter(task.place, "messages", task.store, name)
+        self.take(table, np.flatnonzero(self._task.wanted.rows(table)), file)
+
+    def take(self, table: FrameTable, rows: Ints, file: str) -> None:
+        """Wanted messages, in log order: row numbers of a table."""
+        for batch in message_batches(table, rows, self._task.store):
             self._messages.write(batch.rows)
             self._piece.rows += len(batch.rows)
             room = max(MOST_FINDINGS_PER_CODE - len(self._piece.bodies), 0)
@@ -215,11 +227,15 @@ class _Work:
 
     def _flush_inside(self) -> None:
         if self._inside:
-            if self._quarantine is None:
-                name = f"{self._task.stem}-{self._inside[0].phy_offset:020d}.parquet"
-                self._quarantine = PartWriter(self._task.place, "quarantine", self._task.store, name)
-            self._quarantine.write(quarantine_rows(self._task.store, inside(self._inside)))
+            self.take_ranges(self._inside)
             self._inside = []
+
+    def take_ranges(self, ranges: Sequence[Range]) -> None:
+        """What lies among messages and is no frame, in log order."""
+        if self._quarantine is None:
+            name = f"{self._task.stem}-{ranges[0].phy_offset:020d}.parquet"
+            self._quarantine = PartWriter(self._task.place, "quarantine", self._task.store, name)
+        self._quarantine.write(quarantine_rows(self._task.store, inside(ranges)))
 
 
 def range_as_table(found: Range) -> FrameTable:

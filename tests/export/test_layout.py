@@ -1,0 +1,191 @@
+"""Sorted and partitioned exports: the same rows, and a query for one topic, time or key reads little."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import fsspec
+import pandas
+import polars
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from fsspec.implementations.local import LocalFileOpener, LocalFileSystem
+from pyarrow.fs import FSSpecHandler, PyFileSystem
+
+from store_core.export.dest import parts, writing
+from store_core.export.dest.layout import Layout
+from store_core.export.dest.parts import escaped
+from store_core.export.rows import schema
+from tests import stores
+from tests.conftest import GoldenStore
+from tests.export.exports import export_one, found_rows, told_rows
+
+STORE = "load-533"
+TRUTH = stores.truth(STORE)["messages"]
+LAYOUTS = [Layout(partition, cluster) for partition in (None, "topic", "day") for cluster in ("topic", "offset")]
+
+
+class CountingFile(LocalFileOpener):  # type: ignore[misc]  # fsspec has no types
+    """Adds up what is read of it."""
+
+    def read(self, *args: int) -> bytes:
+        data: bytes = super().read(*args)
+        CountingFiles.read_bytes += len(data)
+        return data
+
+    def readinto(self, buffer: Any) -> int:
+        size = int(self.f.readinto(buffer))
+        CountingFiles.read_bytes += size
+        return size
+
+
+class CountingFiles(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """Local files that say how much is read of them, as ``counting://``."""
+
+    protocol = "counting"
+    cachable = False
+    read_bytes = 0
+
+    def _open(self, path: str, mode: str = "rb", block_size: int | None = None, **options: Any) -> Any:
+        return CountingFile(path, mode, fs=self, compression=None)
+
+
+@pytest.fixture
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row groups for a store of a few hundred KB."""
+    monkeypatch.setattr(writing, "_LEAST_GROUP_SIZE_BYTES", 20_000)
+    monkeypatch.setattr(writing, "ROW_GROUP_SIZE_BYTES", 40_000)
+    options = parts._MESSAGE_OPTIONS | {
+        "bloom_filter_options": {key: {"ndv": 50} for key in parts._MESSAGE_OPTIONS["bloom_filter_options"]}
+    }
+    monkeypatch.setattr(parts, "_MESSAGE_OPTIONS", options)
+
+
+def sorted_rows(out: Path) -> pa.Table:
+    table = ds.dataset(out / "data", partitioning="hive").to_table().select(schema.MESSAGES.names)
+    return table.sort_by([("store", "ascending"), ("phy_offset", "ascending")])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_every_layout_holds_the_same_rows(golden: GoldenStore, tmp_path: Path, layout: Layout) -> None:
+    report = export_one(golden("clean-533"), tmp_path / "out", layout=layout, split_size_bytes=200_000)
+    assert found_rows(sorted_rows(tmp_path / "out")) == told_rows("clean-533")
+    for part in report.parts:
+        if part.table == "quarantine":
+            continue
+        table = pq.ParquetFile(tmp_path / "out" / part.path).read()
+        by = layout.partition_by
+        assert table.column_names == [name for name in schema.MESSAGES.names if name != by]
+        if by == "topic":
+            assert part.partition is not None
+            table = table.append_column("topic", pa.repeat(part.partition[1], len(table)))
+        rows = table.select(["topic", "phy_offset", "store_time"]).to_pylist()
+        offsets = [row["phy_offset"] for row in rows]
+        order = [(row["topic"] if layout.cluster == "topic" else "", row["phy_offset"]) for row in rows]
+        assert order == sorted(order)
+        assert (part.first_phy_offset, part.last_phy_offset) == (min(offsets), max(offsets))
+        assert f"-{min(offsets):020d}" in part.path
+        if layout.partition_by == "topic":
+            assert {f"data/topic={escaped(row['topic'])}" for row in rows} == {part.path.rpartition("/")[0]}
+        elif layout.partition_by == "day":
+            assert {f"data/day={row['store_time']:%Y-%m-%d}" for row in rows} == {part.path.rpartition("/")[0]}
+
+
+def test_names_of_folders() -> None:
+    assert escaped("%RETRY%group") == "%25RETRY%25group"
+    assert escaped("a/b=c:d") == "a%2Fb%3Dc%3Ad"
+    assert escaped("../x") == "..%2Fx"
+    assert escaped("") == "__HIVE_DEFAULT_PARTITION__"
+    assert escaped("grüße") == "grüße"
+
+
+@pytest.mark.parametrize("partition_by", ["topic", None])
+def test_pandas_polars_and_duckdb_read_it(golden: GoldenStore, tmp_path: Path, partition_by: Any) -> None:
+    export_one(golden("clean-533"), tmp_path / "out", layout=Layout(partition_by), split_size_bytes=200_000)
+    told = Counter(message["topic"] for message in stores.truth("clean-533")["messages"])
+    data = tmp_path / "out" / "data"
+    pattern = str(data / "**" / "*.parquet")
+    assert dict(pandas.read_parquet(data).astype({"topic": str}).groupby("topic").size()) == told
+    counted = polars.scan_parquet(pattern, hive_partitioning=partition_by is not None).group_by("topic").len().collect()
+    assert dict(counted.iter_rows()) == told
+    with duckdb.connect() as connection:
+        assert dict(connection.execute(f"select topic, count(*) from '{pattern}' group by 1").fetchall()) == told
+
+
+@pytest.fixture
+def counted() -> type[CountingFiles]:
+    fsspec.register_implementation("counting", CountingFiles, clobber=True)
+    return CountingFiles
+
+
+def duckdb_reads(out: Path, query: str, counted: type[CountingFiles]) -> tuple[list[Any], int]:
+    with duckdb.connect() as connection:
+        connection.register_filesystem(CountingFiles())
+        counted.read_bytes = 0
+        rows: Any = connection.execute(query.format(f"'counting://{out}/data/*.parquet'")).to_arrow_table()
+        return rows["phy_offset"].to_pylist(), counted.read_bytes
+
+
+def arrow_reads(out: Path, keep: ds.Expression, counted: type[CountingFiles]) -> tuple[pa.Table, int]:
+    files = PyFileSystem(FSSpecHandler(CountingFiles()))
+    data = ds.dataset(str(out / "data"), filesystem=files, partitioning=None)
+    counted.read_bytes = 0
+    return data.to_table(filter=keep), counted.read_bytes
+
+
+@pytest.mark.usefixtures("small_groups")
+def test_a_query_reads_little(golden: GoldenStore, tmp_path: Path, counted: type[CountingFiles]) -> None:
+    """Of every column. A topic of a twentieth of the bytes costs less than a seventh, a key or a moment too."""
+    out = tmp_path / "out"
+    report = export_one(golden(STORE), out, split_size_bytes=1 << 30)
+    [part] = [part for part in report.parts if part.table == "messages"]
+    # What tells where things are weighs much in a file of half a megabyte; it grows with row groups, not with bytes.
+    footer = pq.read_metadata(out / part.path).serialized_size
+    most = footer + 0.15 * (part.size_bytes - footer)
+    sizes = Counter[str]()
+    for message in TRUTH:
+        sizes[message["topic"]] += message["storeSize"]
+    topic = min(sizes, key=lambda name: abs(sizes[name] / sizes.total() - 0.05))
+    offsets = sorted(message["phyOffset"] for message in TRUTH if message["topic"] == topic)
+
+    rows, read = duckdb_reads(out, f"select * from {{}} where topic = '{topic}'", counted)
+    assert sorted(rows) == offsets
+    assert 0 < read < most
+    table, read = arrow_reads(out, ds.field("topic") == topic, counted)
+    assert sorted(table["phy_offset"].to_pylist()) == offsets
+    assert 0 < read < most + footer  # it looks at it twice
+
+    message = next(m for m in TRUTH if m["topic"] == topic and "UNIQ_KEY" in m["properties"])
+    key = message["properties"]["UNIQ_KEY"]
+    with_key = [m["phyOffset"] for m in TRUTH if m["properties"].get("UNIQ_KEY") == key]
+    for column, value, found in (("unique_key", key, with_key), ("offset_msg_id", message["msgId"], offsets[:1])):
+        rows, read = duckdb_reads(out, f"select * from {{}} where {column} = '{value}'", counted)
+        assert sorted(rows) == found
+        assert 0 < read < most
+
+    moment = f"epoch_ms(store_time) = {message['storeTimestamp']} and topic = '{topic}'"
+    rows, read = duckdb_reads(out, f"select * from {{}} where {moment}", counted)
+    assert message["phyOffset"] in rows
+    assert 0 < read < most
+
+
+def test_pages_have_an_index_and_keys_a_filter(golden: GoldenStore, tmp_path: Path) -> None:
+    report = export_one(golden("clean-533"), tmp_path / "out")
+    path = next(part.path for part in report.parts if part.table == "messages")
+    with duckdb.connect() as connection:
+        rows: Any = connection.execute(
+            f"select path_in_schema, bloom_filter_length, stats_min_value from parquet_metadata('{tmp_path}/out/{path}')"
+        ).fetchall()
+    filtered = {name.replace(", ", ".") for name, length, _ in rows if length}
+    assert filtered == {"unique_key", "offset_msg_id", "keys.list.element"}
+    with_statistics = {name for name, _, least in rows if least is not None}
+    assert {"topic", "phy_offset", "store_time", "unique_key"} <= with_statistics
+    assert with_statistics.isdisjoint({"body", "stored_body"})
+    group = pq.ParquetFile(tmp_path / "out" / path).metadata.row_group(0)
+    assert group.column(3).has_offset_index
+    assert group.column(3).has_column_index
