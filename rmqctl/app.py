@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 from rmqctl import signals  # first, for a signal may come at any time
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 PROGRAM: Final = "rmqctl"
 COMPLETION_VARIABLE: Final = "_RMQCTL_COMPLETE"
+# Modules and parsers are made of very many objects that stay; looking through them again and again finds nothing.
+_OBJECTS_BETWEEN_COLLECTIONS: Final = 50_000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,8 +25,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Without ``argv`` this is the program itself, and the process ends behind it.
     """
-    if argv is None:
-        signals.end_at_once()
+    if argv is not None:
+        return _main(argv)
+    signals.end_at_once()
+    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
+    try:
+        return _main(None)
+    finally:
+        gc.freeze()  # the process ends: what is still there need not be looked through once more
+
+
+def _main(argv: Sequence[str] | None) -> int:
     try:
         with signals.signals_raise() as asked:
             session: list[Session] = []

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from store_core.kernel.columns import WindowColumns
+if TYPE_CHECKING:
+    from store_core.kernel.columns import WindowColumns
 
-__all__ = ["WindowColumns", "is_native", "scan_window"]
+__all__ = ["is_native", "scan_window"]
 
 KERNEL_VARIABLE = "RMQCTL_KERNEL"
 

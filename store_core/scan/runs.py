@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from store_core.kernel.codes import FrameCode, FrameKind, ScanFlag, ScanState
 from store_core.kernel.file import FileWalk, FrameRow, Walked, open_walk, walk
@@ -28,8 +27,7 @@ CHECK_ALL: Final = ScanFlag.CHECK_CRC | ScanFlag.CHECK_PROPERTY_CRC
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True)
-class Runs:
+class Runs(NamedTuple):
     """Rows of a part of a piece, at least one; they lie back to back and in log order."""
 
     rows: Sequence[FrameRow]
@@ -44,8 +42,7 @@ class Runs:
         return self.rows[-1].end_phy_offset
 
 
-@dataclass(frozen=True, slots=True)
-class RunOptions:
+class RunOptions(NamedTuple):
     """What a walk looks at, and how; only ``flags`` makes a difference to what it tells."""
 
     flags: ScanFlag = CHECK_ALL
