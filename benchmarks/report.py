@@ -25,6 +25,7 @@ Run one contest with the command under its heading (`--help` tells more; `--work
 page's writer after it. A contest makes its store with the real store code where there are a JDK and Maven, else with rmqctl's own encoder,
 and says which.
 """
+_UNITS: Final = ("MB resident", "ratio", "GB/s", "M rows/s")  # of a number that is held against a bound
 _NOTES: Final = """\
 ## What is missed, and why
 
@@ -55,7 +56,7 @@ def _section(result: dict[str, Any]) -> Iterator[str]:
     for row in result["rows"]:
         verdict = {True: "met", False: "**missed**", None: ""}[row["met"]]
         low, high = row["spread"]
-        if row["of"] and low == high == row["ratio"] and row["against"] in ("MB resident", "ratio"):
+        if row["of"] and low == high == row["ratio"] and row["against"] in _UNITS:
             said, value = row["of"], f"{row['ratio']:.3g} {row['against'].replace('ratio', '')}".strip()
         else:
             said, value = f"{row['of']} / {row['against']}", f"{row['ratio']:.2f} [{low:.2f} … {high:.2f}]"
