@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +17,9 @@ from rmqctl.context import Context, confirm
 from rmqctl.mending import ApplyOption
 from rmqctl.options import YesOption
 from store_core.errors import UsageError
+
+if TYPE_CHECKING:
+    from store_core.mend.applying.undo import UndoReport
 
 _CHANGE_COLUMNS = ("id", "state", "kind", "policy", "steps", "made_at_timestamp_ms")
 
@@ -43,10 +46,10 @@ def undo(
         return _forget(ctx, id, yes=yes)
     from store_core.mend.applying.undo import undo as take_back
 
-    report = take_back(root, id)
-    if apply:
+    def refuse_outside(report: UndoReport) -> None:
         _refuse_outside(ctx, [item.path for item in report.items])
-        report = take_back(root, id, apply=True)
+
+    report = take_back(root, id, apply=apply, confirm=refuse_outside)
     items = [asdict(item) for item in report.items]
     document: dict[str, Any] = {
         "store": str(root),

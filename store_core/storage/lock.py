@@ -111,7 +111,7 @@ class StoreLock:
                 self._writer.create(LOCK, LOCK_TEXT)
             self.created = True
         except FileExistsError:
-            pass
+            self.created = True  # another one that begins has made it: the store had none
         except OSError:
             with suppress(OSError):  # no half-made file stays
                 self._writer.unlink(LOCK)

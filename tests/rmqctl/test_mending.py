@@ -247,6 +247,7 @@ def test_a_store_in_use_is_not_written_to(sample: Path) -> None:
             ("rebuild", "all"),
             ("truncate", "0"),
             ("checkpoint", "--set", "confirm_phy_offset=1"),
+            ("undo",),
         ):
             result = call(*words, "--apply", "--yes" if words == ("recover",) else "-q", "-s", sample, "-o", "json")
             assert (result.code, result.json.get("error", {}).get("code")) == (11, "in_use"), words

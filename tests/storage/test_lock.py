@@ -18,6 +18,7 @@ from store_core.mend.applying.apply import apply
 from store_core.mend.plans.draft import Draft
 from store_core.storage.live import assert_not_live, is_live, who_has_files_open
 from store_core.storage.lock import StoreLock
+from store_core.storage.writer import Writer
 from tests.mend.sample import make_tree
 from tests.recording import tree
 
@@ -101,6 +102,22 @@ def test_a_missing_lock_is_made_and_the_folder_keeps_its_time(root: Path) -> Non
         assert lock.created
         assert (root / "lock").read_bytes() == b"lock"
     assert root.stat().st_mtime_ns == 5
+
+
+def test_a_lock_made_by_another_one_at_that_moment_counts_as_missing(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two that begin at once: whoever gets the lock takes the file away again with the change."""
+    (root / "lock").unlink()
+    create = Writer.create
+
+    def just_made(writer: Writer, path: str, *content: bytes) -> int:
+        (root / path).write_bytes(b"lock")
+        return create(writer, path, *content)
+
+    monkeypatch.setattr(Writer, "create", just_made)
+    with StoreLock(root) as lock:
+        assert lock.created
 
 
 def test_an_existing_lock_is_not_touched(root: Path) -> None:

@@ -81,11 +81,13 @@ def undo(
     *,
     apply: bool = False,
     lock: StoreLock | None = None,
+    confirm: Callable[[UndoReport], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
     ops: FileOps | None = None,
 ) -> UndoReport:
     """Take back the change ``id``, or the newest. Without ``apply`` only looks, and changes nothing.
 
+    ``confirm`` is shown what comes back before anything does; what it raises ends it there.
     An interrupted change is finished or taken back first; where that took it back, nothing is left to do. Raises UsageError (no such change), PlanOutOfDateError
     (something else has changed those files since), StoreInUseError, FailedError (kept bytes damaged, I/O; then going
     on is a matter of running it again).
@@ -104,6 +106,8 @@ def undo(
         journal = _find(outer.root, named.id)
         change = Change(_writer_of(outer.root, journal, outer.ops), journal, _adding(on_progress))
         report = _looked_at(change, True)
+        if confirm is not None:
+            confirm(report)
         folders = [path for path in change.records.folders if path not in report.later_folders]
         try:
             journal.mark(change.writer, State.UNDOING, folders=folders)

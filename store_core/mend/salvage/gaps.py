@@ -22,6 +22,8 @@ from store_core.mend.salvage.derived import Derivation
 from store_core.mend.salvage.fence import Fence, Piece, close_region
 from store_core.mend.salvage.mended import MendedLog
 from store_core.mend.salvage.survey import LostRecord
+from store_core.read.entries import Entry as QueueEntry
+from store_core.read.entries import is_dead
 from store_core.scan.frames import FrameTable
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
@@ -132,7 +134,7 @@ def _why_not(store: Store, lost: LostRecord) -> str:
 def fill_gaps(store: Store, found: _Salvage) -> dict[tuple[QueueKey, int], Entry]:
     """Entries for numbers that are missing between two messages of a queue.
 
-    A tombstone where there is room between the two messages: elsewhere a later rebuild would take it for a new begin of
+    Dead entries of an earlier run stay as they are. Else a tombstone where there is room between the two messages: elsewhere a later rebuild would take it for a new begin of
     the numbering. Else, or where numbers are to be skipped, a dead entry.
     """
     builder, log = found.derivation.queues(), found.mended.log
@@ -144,6 +146,9 @@ def fill_gaps(store: Store, found: _Salvage) -> dict[tuple[QueueKey, int], Entry
                 found.unfilled.append((key, first, count))
                 continue
             for queue_offset in range(first, first + count):
+                if (ours := _left_dead(store, key, queue_offset)) is not None:
+                    entries[key, queue_offset] = ours
+                    continue
                 dead = _dead_entry(log, after)
                 piece = _pointed_to(store, found, key, queue_offset)
                 if piece is None and not (found.skips and dead is not None and dead[0] >= store.log.min_phy_offset):
@@ -165,6 +170,13 @@ def _dead_entry(log: SegmentSequence, following_phy_offset: int) -> Entry | None
     if segment is None or segment.phy_offset == 0:
         return None
     return segment.phy_offset - 1, DEAD_ENTRY_SIZE_BYTES, 0
+
+
+def _left_dead(store: Store, key: QueueKey, queue_offset: int) -> Entry | None:
+    """The dead entry that an earlier run has left there: its message was told of as lost then."""
+    entry = _standing_entry(store, key, queue_offset)
+    size = store.log.file_size_bytes
+    return entry if entry is not None and is_dead(QueueEntry(queue_offset, *entry), size) else None
 
 
 def _standing_entry(store: Store, key: QueueKey, queue_offset: int) -> Entry | None:
