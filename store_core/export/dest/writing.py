@@ -30,10 +30,7 @@ class _Slice:
     partition: Partition
     topic: str
     rows: pa.RecordBatch
-
-    @property
-    def size_bytes(self) -> int:
-        return int(self.rows.nbytes)
+    size_bytes: int
 
 
 class MessageWriter:
@@ -46,7 +43,7 @@ class MessageWriter:
         self._partition: Partition = None  # of that file
         self._slices: list[_Slice] = []
         self._pending_bytes = 0
-        self._keeps_order = layout == Layout(cluster="offset")
+        self._keeps_order = layout.cluster == "offset" and layout.partition_by is None
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Rows of the table, in log order. Raises FailedError."""
@@ -80,7 +77,7 @@ class MessageWriter:
 
     def _open(self, partition: Partition, phy_offset: int) -> PartWriter:
         name = f"{self._stem}-{phy_offset:020d}.parquet"
-        return PartWriter(self._place, "messages", self._store, name, partition)
+        return PartWriter(self._place, "messages", self._store, name, partition, whole=self._layout.whole_files)
 
     def _close_file(self) -> None:
         if self._writer is not None:
@@ -120,7 +117,8 @@ def _slices_of(batch: pa.RecordBatch, layout: Layout) -> Iterator[_Slice]:
         number, topic = divmod(int(codes[first]), len(topics.dictionary))
         value = partitions.dictionary[number].as_py()
         partition = (layout.partition_by, value or None) if layout.partition_by is not None else None
-        yield _Slice(partition, topics.dictionary[topic].as_py(), batch.slice(first, end - first))
+        rows = batch.slice(first, end - first)
+        yield _Slice(partition, topics.dictionary[topic].as_py(), rows, rows.nbytes)
 
 
 def _topics(batch: pa.RecordBatch, layout: Layout) -> pa.DictionaryArray:
