@@ -15,7 +15,8 @@ from collections.abc import Callable
 from benchmarks import broker, contest
 from benchmarks.commands import stopwatch
 from benchmarks.make_store import GIB, Made, Recipe, made_store
-from store_core.read.bulk import LogMaps, read_queue
+from store_core.read.bulk import read_queue
+from store_core.read.maps import LogMaps
 from store_core.read.pull import open_queue, pull
 from store_core.read.queue import Queue
 from store_core.storage.store import Store

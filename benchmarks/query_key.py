@@ -18,6 +18,7 @@ from benchmarks.commands import stopwatch
 from benchmarks.make_store import GIB, Made, Recipe, made_store
 from store_core.codec.record import decode_record
 from store_core.read.index import Index
+from store_core.read.maps import LogMaps
 from store_core.read.query import KeyQuery, records_by_index
 from store_core.storage.store import Store
 
@@ -26,7 +27,9 @@ _LIMIT = 32
 _MICROSECONDS = 1e6
 
 
-def ask_library(made: Made, store: Store, index: Index, seed: int, *, decode: bool) -> tuple[float, float]:
+def ask_library(
+    made: Made, store: Store, index: Index, maps: LogMaps, seed: int, *, decode: bool
+) -> tuple[float, float]:
     """p50 and p99 in microseconds. Raises RuntimeError if a key is not found."""
     chance = random.Random(seed)
     took: list[float] = []
@@ -35,7 +38,7 @@ def ask_library(made: Made, store: Store, index: Index, seed: int, *, decode: bo
         number = chance.randrange(made.messages)
         query = KeyQuery(made.topic_of(number), f"U{number:015d}", limit=_LIMIT)
         started = stopwatch()
-        for phy_offset, data in records_by_index(index, store.log, query):
+        for phy_offset, data in records_by_index(index, store.log, query, maps):
             found += 1
             if decode:
                 decode_record(data, 0, phy_offset)
@@ -63,6 +66,7 @@ def main() -> None:
     if not broker.is_available():
         raise SystemExit("this contest needs a JDK and Maven")
     times: dict[str, list[float]] = {}
+    maps = LogMaps()  # as the broker keeps its maps
     with (
         made_store(Recipe(told.size), told.work) as made,
         Store.open(made.root) as store,
@@ -73,7 +77,7 @@ def main() -> None:
             for decode in (False, True):
                 kind = "decoded" if decode else "raw"
                 turns: list[tuple[str, Callable[..., tuple[float, float]], tuple[object, ...]]] = [
-                    ("rmqctl", ask_library, (made, store, index)),
+                    ("rmqctl", ask_library, (made, store, index, maps)),
                     ("broker", ask_broker, (made, real)),
                 ]
                 for name, ask, those in turns if number % 2 else turns[::-1]:

@@ -9,7 +9,7 @@ from store_core.codec import tags
 from store_core.kernel import KERNEL_VARIABLE
 from store_core.kernel.codes import PropertyFlag
 from store_core.kernel.twin_properties import known_properties
-from store_core.kernel.twin_record import RecordHead, check_record
+from store_core.kernel.twin_record import RecordHead, check_prefix, check_record
 from store_core.layout import index, record
 
 try:
@@ -61,6 +61,24 @@ def has_unique_key(data: bytes, topic: str, key: str) -> bool:
         return False
     known = known_properties(data[head.properties_at : head.properties_at + head.properties_length])
     return known.get(PropertyFlag.UNIQ_KEY) == key.encode(errors="surrogatepass")
+
+
+def mapped_record(segment: Any, at: int, topic: str, key: str) -> tuple[bytes, bool] | None:
+    """The bytes of the record at a place of a segment (a numpy array), by its own size field, None where none can start;
+    and ``has_unique_key`` of them."""
+    if _compiled is not None:
+        try:
+            return _compiled.mapped_record(segment, at, topic, key)
+        except UnicodeEncodeError:  # a word of the command line that is no text
+            pass
+    prefix = segment[at : at + record.PREFIX.size_bytes]
+    if len(prefix) < record.PREFIX.size_bytes:
+        return None
+    size_bytes, magic = record.PREFIX.struct.unpack(prefix)
+    if check_prefix(size_bytes, magic, len(segment) - at):
+        return None
+    data = bytes(segment[at : at + size_bytes])
+    return data, has_unique_key(data, topic, key)
 
 
 def index_offsets(

@@ -7,7 +7,6 @@ log may keep its segments mapped (``LogMaps``): then nothing is copied.
 from __future__ import annotations
 
 import itertools
-import mmap
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from store_core.codec.record import Message, decode_record
 from store_core.kernel.codes import NEIGHBOUR_GAP_BYTES
 from store_core.kernel.records import RecordColumns, cut_records
 from store_core.layout import record
+from store_core.read.maps import LogMaps
 from store_core.read.queue import Queue
 from store_core.storage.files import open_read_only, unreadable
 from store_core.storage.sequence import Segment
@@ -67,43 +67,6 @@ class QueueTable:
 
     def _part(self, at: Any, length: Any) -> bytes:
         return bytes(self.window[int(at) : int(at) + int(length)])
-
-
-class LogMaps:
-    """Whole segments of a log, mapped until closed: for reading many queues.
-
-    Mapped pages count as resident, up to the log's size, and a disk that fails under a map ends the process.
-    """
-
-    def __init__(self) -> None:
-        self._maps: dict[Segment, memoryview] = {}
-
-    def of(self, segment: Segment) -> memoryview:
-        """A segment's bytes; none where its file has vanished or become shorter."""
-        if segment not in self._maps:
-            self._maps[segment] = _mapped(segment)
-        return self._maps[segment]
-
-    def close(self) -> None:
-        """Let go of the maps; what tables still use stays until they go."""
-        self._maps.clear()
-
-
-def _mapped(segment: Segment) -> memoryview:
-    try:
-        descriptor = open_read_only(segment.path)
-    except FileNotFoundError:
-        return memoryview(b"")
-    except OSError as error:
-        raise unreadable(segment.path, error) from error
-    try:
-        if not 0 < segment.size_bytes <= os.fstat(descriptor).st_size:
-            return memoryview(b"")
-        return memoryview(mmap.mmap(descriptor, segment.size_bytes, access=mmap.ACCESS_READ))
-    except (OSError, ValueError) as error:
-        raise unreadable(segment.path, error if isinstance(error, OSError) else OSError(str(error))) from error
-    finally:
-        os.close(descriptor)
 
 
 def read_queue(
@@ -173,7 +136,9 @@ def _table(place: LogMaps | bytearray, segment: Segment | None, rows: _Rows) -> 
     if segment is not None:
         at = rows.phy_offset - segment.phy_offset
         window, at = (
-            (place.of(segment), at) if isinstance(place, LogMaps) else _gathered(place, segment, at, rows.size_bytes)
+            (place.of(segment).data, at)
+            if isinstance(place, LogMaps)
+            else _gathered(place, segment, at, rows.size_bytes)
         )
     records = cut_records(window, at, rows.size_bytes)
     return QueueTable(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +12,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from store_core.findings import Finding, finding
 from store_core.kernel.point import Sliceable, index_offsets, mapped_index_offsets
 from store_core.layout import index as layout
-from store_core.storage.files import FileCache, open_read_only, unreadable
+from store_core.read.maps import map_file
+from store_core.storage.files import FileCache, unreadable
 from store_core.storage.store import Store
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class IndexFile:
         self.path = path
         self.sizes = sizes
         self._offsets = mapped_index_offsets if mapped else index_offsets
-        self._data: Sliceable = _mapped(path) if mapped else _OnDisk(path)
+        self._data: Sliceable = map_file(path, at_random=True) if mapped else _OnDisk(path)
         self.size_bytes = len(self._data)
 
     def close(self) -> None:
@@ -189,36 +189,13 @@ class _OnDisk:
         return self._files.read(self._path, start, stop - start).ljust(stop - start, b"\0")  # cut short meanwhile
 
 
-def _mapped(path: Path) -> NDArray[np.uint8]:
-    """A file's bytes, in a map that goes with the array; empty if it has vanished. Raises FailedError if it cannot be read."""
-    import numpy as np
-
-    try:
-        descriptor = open_read_only(path)
-    except FileNotFoundError:
-        return np.empty(0, np.uint8)
-    except OSError as error:
-        raise unreadable(path, error) from error
-    try:
-        if not os.fstat(descriptor).st_size:
-            return np.empty(0, np.uint8)
-        mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-        if hasattr(mmap, "MADV_RANDOM"):
-            mapped.madvise(mmap.MADV_RANDOM)
-        return np.frombuffer(mapped, np.uint8)
-    except (OSError, ValueError) as error:
-        reason = error if isinstance(error, OSError) else OSError(str(error))
-        raise unreadable(path, reason) from error
-    finally:
-        os.close(descriptor)
-
-
 class Index:
     """All index files of a store, in order of their names, open until closed. ``mapped`` as in ``IndexFile``."""
 
     def __init__(self, store: Store, *, mapped: bool = False) -> None:
         self.sizes = index_sizes(store)
         self.files = tuple(IndexFile(path, self.sizes, mapped=mapped) for path in store.index_files)
+        self._newest_first = self.files[::-1]
 
     def __enter__(self) -> Self:
         return self
@@ -239,7 +216,7 @@ class Index:
         """Record offsets a broker's index gives for a hash, newest first; nothing is verified (store behaviour 9.2)."""
         limit = min(limit, MAX_ANSWER)
         found: list[int] = []
-        for file in reversed(self.files):
+        for file in self._newest_first:
             begin, offsets = file.select(key_hash, begin_ms, end_ms, limit - len(found))
             found += offsets
             if begin < begin_ms or len(found) >= limit:

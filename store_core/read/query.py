@@ -9,9 +9,10 @@ from typing import Any, Final, Literal, NamedTuple
 
 from store_core.codec.record import Message, RecordError, decode_record
 from store_core.findings import Finding
-from store_core.kernel.point import has_unique_key, index_key_hash
+from store_core.kernel.point import has_unique_key, index_key_hash, mapped_record
 from store_core.layout import record
 from store_core.read.index import END_OF_TIME_MS, BrokenChainError, Index, IndexFile
+from store_core.read.maps import LogMaps
 from store_core.read.records import read_message, read_record_bytes
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import Store
@@ -85,13 +86,23 @@ def _answer(index: Index, messages: Iterable[Message], source: Answered, finding
     return KeyAnswer(tuple(messages), source, last.end_phy_offset, last.end_timestamp_ms, findings)
 
 
-def records_by_index(index: Index, log: SegmentSequence, query: KeyQuery) -> Iterator[tuple[int, bytes]]:
-    """(offset, record) of what a broker's index answers, in log order, without what only shares the hash."""
+def records_by_index(
+    index: Index, log: SegmentSequence, query: KeyQuery, maps: LogMaps | None = None
+) -> Iterator[tuple[int, bytes]]:
+    """(offset, record) of what a broker's index answers, in log order, without what only shares the hash.
+
+    ``maps``: where the log's segments are kept mapped, for who asks much.
+    """
     offsets = index.query(query.key_hash, query.limit, query.begin_ms, query.end_ms)
     for phy_offset in sorted(set(offsets)) if len(offsets) > 1 else offsets:
-        data = read_record_bytes(log, phy_offset)
-        if data is not None and _is_carried(query, data):
-            yield phy_offset, data
+        if maps is None:
+            data = read_record_bytes(log, phy_offset)
+            if data is not None and _is_carried(query, data):
+                yield phy_offset, data
+        elif (segment := log.find(phy_offset)) is not None:
+            found = mapped_record(maps.of(segment), phy_offset - segment.phy_offset, query.topic, query.key)
+            if found is not None and ((found[1] and query.type != "key") or _is_carried(query, found[0])):
+                yield phy_offset, found[0]
 
 
 def _is_carried(query: KeyQuery, data: bytes) -> bool:

@@ -104,3 +104,16 @@ def test_damaged_index_files_give_what_the_definition_gives(golden: GoldenStore)
             assert point.mapped_index_offsets(array, *asked) == expected, asked
             found += len(expected[1])
     assert found
+
+
+def test_records_of_a_mapped_segment(golden: GoldenStore) -> None:
+    """At every place of a segment's start: the bytes that a read gives, and whether they carry a key."""
+    path = sorted((golden("load-533") / "commitlog").iterdir())[0]
+    segment = np.frombuffer(path.read_bytes()[:4000], np.uint8)
+    first = stores.truth("load-533")["messages"][0]
+    key = first["properties"]["UNIQ_KEY"]
+    found = {at: point.mapped_record(segment, at, first["topic"], key) for at in range(4010)}
+    starts = {m["phyOffset"]: m["storeSize"] for m in stores.truth("load-533")["messages"]}
+    whole = {at: (segment[at : at + size].tobytes(), at == 0) for at, size in starts.items() if at + size <= 4000}
+    assert {at: record for at, record in found.items() if record is not None} == whole
+    assert point.mapped_record(segment, 0, first["topic"], "\udcff") == (whole[0][0], False)

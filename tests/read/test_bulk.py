@@ -8,7 +8,8 @@ import pytest
 
 from store_core.layout.queue import FILLER_SIZE_BYTES
 from store_core.read import bulk
-from store_core.read.bulk import LogMaps, QueueTable, read_queue
+from store_core.read.bulk import QueueTable, read_queue
+from store_core.read.maps import LogMaps
 from store_core.read.pull import open_queue
 from store_core.read.queue import Queue
 from store_core.read.records import read_message

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from store_core.read.by_id import find_message
-from store_core.read.index import MAX_ANSWER
-from store_core.read.query import KeyQuery, KeyType, query_key
+from store_core.read.index import MAX_ANSWER, Index
+from store_core.read.maps import LogMaps
+from store_core.read.query import KeyQuery, KeyType, query_key, records_by_index
 from store_core.storage.store import Store
 from tests import stores
 from tests.conftest import GoldenStore, StoreCopy
@@ -50,6 +53,42 @@ def test_index_gives_the_brokers_answer_without_collisions(golden: GoldenStore, 
             told = {o for o in asked["phyOffsets"] or () if carries(by_offset[o], asked["key"])}
             told = {o for o in told if by_offset[o]["topic"] == asked["topic"]}
             assert offsets(store, query_of(asked), "index") == sorted(told), asked
+
+
+def same_mapped(root: Path, queries: list[KeyQuery]) -> int:
+    """Whether index and log answer alike, read and mapped; gives the number of records."""
+    maps = LogMaps()
+    count = 0
+    with Store.open(root) as store, Index(store) as read, Index(store, mapped=True) as mapped:
+        for query in queries:
+            expected = list(records_by_index(read, store.log, query))
+            assert list(records_by_index(mapped, store.log, query, maps)) == expected, query
+            count += len(expected)
+    maps.close()
+    return count
+
+
+@pytest.mark.parametrize("name", stores.GOLDEN)
+def test_maps_give_what_reads_give(golden: GoldenStore, name: str) -> None:
+    asked = [query_of(asked, type) for asked in stores.truth(name)["keyQueries"] for type in ("any", "key", "unique")]
+    assert same_mapped(golden(name), asked) or not asked
+
+
+def test_maps_of_a_damaged_store_give_what_reads_give(store_copy: StoreCopy) -> None:
+    random = Random(4)
+    store = Damageable(store_copy("load-533"), stores.truth("load-533"))
+    for _ in range(3000):
+        store.flip_at(random.randrange(store.end_phy_offset), 1 << random.randrange(8))
+    store.cut(3, 70_000)
+    store.lose(1)
+    queries = [query_of(asked) for asked in stores.truth("load-533")["keyQueries"]]
+    assert same_mapped(store.root, queries)
+    for path in (store.root / "index").iterdir():
+        data = bytearray(path.read_bytes())
+        for _ in range(2000):
+            data[random.randrange(len(data))] ^= 1 << random.randrange(8)
+        path.write_bytes(data)
+    same_mapped(store.root, queries)
 
 
 @pytest.mark.parametrize("name", stores.GOLDEN)

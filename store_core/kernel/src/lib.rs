@@ -71,5 +71,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(point::has_unique_key, module)?)?;
     module.add_function(wrap_pyfunction!(point::index_offsets, module)?)?;
     module.add_function(wrap_pyfunction!(point::index_key_hash, module)?)?;
+    module.add_function(wrap_pyfunction!(point::mapped_record, module)?)?;
     module.add_function(wrap_pyfunction!(scan_window, module)?)
 }

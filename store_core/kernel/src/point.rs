@@ -2,6 +2,7 @@
 
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 use crate::layout::*;
 use crate::properties;
@@ -17,6 +18,31 @@ pub fn index_key_hash(topic: &str, key: &str) -> i32 {
 /// Whether a record certainly carries this unique key of a topic; see `store_core.kernel.point`.
 #[pyfunction]
 pub fn has_unique_key(bytes: &[u8], topic: &str, key: &str) -> bool {
+    carries(bytes, topic, key)
+}
+
+/// The record at a place of a mapped segment, and whether it certainly carries this unique key of a topic.
+#[pyfunction]
+#[pyo3(signature = (segment, at, topic, key, /))]
+pub fn mapped_record<'py>(
+    py: Python<'py>,
+    segment: PyReadonlyArray1<'py, u8>,
+    at: usize,
+    topic: &str,
+    key: &str,
+) -> PyResult<Option<(Bound<'py, PyBytes>, bool)>> {
+    let rest = segment.as_slice()?.get(at..).unwrap_or(&[]);
+    let Some(record) = record::prefix(rest).and_then(|(size, magic)| {
+        let left = i64::try_from(rest.len()).unwrap_or(i64::MAX);
+        let (size, _) = record::check_prefix(size, magic, left).ok()?;
+        rest.get(..size)
+    }) else {
+        return Ok(None);
+    };
+    Ok(Some((PyBytes::new(py, record), carries(record, topic, key))))
+}
+
+fn carries(bytes: &[u8], topic: &str, key: &str) -> bool {
     let Check::Record(head) = record::check_record(bytes, i64::try_from(bytes.len()).unwrap_or(0)) else {
         return false;
     };
