@@ -57,10 +57,15 @@ _FILE: Final = Listed(is_folder=False, size_bytes=0, mtime_ns=0)
 
 
 class Bucket:
-    """A bucket or container, and what has been listed in it. Safe for several threads."""
+    """A bucket or container, and what has been listed in it. Safe for several threads.
 
-    def __init__(self, files: Any) -> None:
+    ``lists_folders``: whether a listing of a folder tells the folders in it. Google's tells only those that somebody made
+    as such, so there all objects below are listed.
+    """
+
+    def __init__(self, files: Any, *, lists_folders: bool) -> None:
         self._files = files
+        self._lists_folders = lists_folders
         self._folders: dict[Key, dict[str, Listed]] = {}
 
     def folder(self, path: RemotePath) -> dict[str, Listed]:
@@ -70,9 +75,11 @@ class Bucket:
 
     def list_below(self, path: RemotePath) -> None:
         """Ask for everything below a folder at once."""
-        top = _key(path)
         with _told(path):
-            below = self._ask_for(top, recursive=True)
+            self._list_below(_key(path))
+
+    def _list_below(self, top: Key) -> None:
+        below = self._ask_for(top, recursive=True)
         folders: dict[Key, dict[str, Listed]] = {top: {}}
         for key, listed in below:
             for depth in range(len(top) + 1, len(key)):  # not every client lists the folders in between
@@ -93,6 +100,8 @@ class Bucket:
         key = _key(path)
         with _told(path):
             found = self._folder(key[:-1]).get(key[-1]) if self._is_known(key) else self._ask_about(key)
+            if found is None and not self._lists_folders and self._folder(key):
+                found = _FOLDER
         if found is None:
             raise FileNotFoundError(errno.ENOENT, "not in the object store", str(path))
         return found
@@ -108,8 +117,11 @@ class Bucket:
     def _folder(self, key: Key) -> dict[str, Listed]:
         if key not in self._folders:
             known = self._folder(key[:-1]).get(key[-1], _FILE) if self._is_known(key) else _FOLDER
-            below = self._ask_for(key, recursive=False) if known.is_folder else []
-            self._folders[key] = {found[-1]: listed for found, listed in below}
+            if known.is_folder and not self._lists_folders:
+                self._list_below(key)
+            else:
+                below = self._ask_for(key, recursive=False) if known.is_folder else []
+                self._folders[key] = {found[-1]: listed for found, listed in below}
         return self._folders[key]
 
     def _ask_for(self, key: Key, *, recursive: bool) -> list[tuple[Key, Listed]]:
@@ -142,7 +154,7 @@ def bucket_of(path: RemotePath) -> Bucket:
 def _bucket(scheme: str, name: str) -> Bucket:
     address = RemotePath(f"{scheme}:", name)
     with _told(address):
-        return Bucket(_CLIENTS[scheme](name))
+        return Bucket(_CLIENTS[scheme](name), lists_folders=scheme != "gs")
 
 
 def _s3(bucket: str) -> Any:
@@ -317,7 +329,7 @@ _TROUBLE: Final = (
     (r"NO_SUCH_BUCKET|ContainerNotFound|bucket does not exist", "no such bucket", "name the store's address with -s"),
     (
         r"INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|InvalidAuthenticationInfo|[Cc]redentials|UNAUTHENTICATED"
-        r"|AuthenticationFailed|EXPIRED_TOKEN|ExpiredToken|HTTP status 401|OAuth",
+        r"|AuthenticationFailed|failed to authenticate|EXPIRED_TOKEN|ExpiredToken|HTTP status 401|OAuth",
         "the credentials are missing or wrong",
         "",
     ),
@@ -328,7 +340,7 @@ _TROUBLE: Final = (
         "check the network and the endpoint, and run the command again",
     ),
 )
-_SAID: Final = re.compile(r"AWS Error \w+ during \w+ operation: (.{1,120}?)(?: \(Request ID|;|$)")
+_SAID: Final = re.compile(r"(?<=operation: )(?:(?! \(Request ID)[^;]){1,120}|(?<=Azure Error: )\[\w+\] \d+")
 _CREDENTIALS: Final = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or AWS_NO_SIGN_REQUEST=yes for a public bucket",
     "gs": "set GOOGLE_APPLICATION_CREDENTIALS, or run gcloud auth application-default login",
@@ -354,8 +366,16 @@ def _failure(path: RemotePath, text: str) -> StoreError:
                 return NotAStoreError(what, path=str(path), to_do=to_do)
             said = _SAID.search(text)
             return FailedError(
-                f"{what}{f' ({said[1]})' if said else ''}", path=str(path), to_do=to_do or _CREDENTIALS[path.scheme]
+                f"{what}{f' ({said[0]})' if said else ''}", path=str(path), to_do=to_do or _CREDENTIALS[path.scheme]
             )
     return FailedError(
         " ".join(text.split())[:300] or "the object store refuses", path=str(path), to_do="see what it says"
     )
+
+
+def client_of(path: RemotePath) -> tuple[Any, str]:
+    """pyarrow's file system and what it calls an address, for who writes results. Raises UsageError, FailedError."""
+    return bucket_of(path)._files, "/".join(_key(path))
+
+
+told = _told

@@ -47,7 +47,7 @@ class Store:
         if isinstance(settings.root, RemotePath):
             settings.root.forget()
             if not settings.root.listed():
-                to_do = "name the store's address with -s, like s3://BUCKET/FOLDER"
+                to_do = "name the folder that holds commitlog/ with -s, in a bucket that is there"
                 raise NotAStoreError("no such bucket, or nothing in that folder", path=str(root), to_do=to_do)
         elif not settings.root.exists():
             raise NotAStoreError("no such folder", path=str(root), to_do="name the store's root with -s")

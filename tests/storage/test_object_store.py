@@ -124,6 +124,21 @@ def test_listing_asks_little(golden: GoldenStore, object_store: ObjectStore, mon
     assert sorted(asked) == ["", "commitlog", "config", "consumequeue"]
 
 
+def test_listings_that_tell_no_folders(golden: GoldenStore, object_store: ObjectStore) -> None:
+    """Google's listings do not: everything below is asked for, at once."""
+    root = path_of(object_store.put(golden("cqext-533")))
+    assert isinstance(root, RemotePath)
+    usual, other = bucket_of(root), Bucket(bucket_of(root)._files, lists_folders=False)
+    for path in (root, root / "consumequeue", root / "consumequeue" / "nothing", root / "config"):
+        assert {name: entry.is_folder for name, entry in other.folder(path).items()} == {
+            name: entry.is_folder for name, entry in usual.folder(path).items()
+        }
+    assert other.stat(root).is_folder
+    assert not other.stat(root / "checkpoint").is_folder
+    with pytest.raises(FileNotFoundError):
+        other.stat(root / "no such file")
+
+
 def test_what_was_put_since_is_seen_by_who_opens_anew(golden: GoldenStore, object_store: ObjectStore) -> None:
     address = object_store.put(golden("lmq-533"))
     with Store.open(address) as store:
@@ -218,6 +233,13 @@ def test_another_folder_is_no_store(golden: GoldenStore, object_store: ObjectSto
             "token to authenticate the request.",
             "the credentials are missing or wrong",
             "set GOOGLE_APPLICATION_CREDENTIALS",
+        ),
+        (
+            "abfss",
+            "Failed to list blobs in a directory: box/a: http://127.0.0.1:10077/box Azure Error: [AuthorizationFailure] 403 Server "
+            "failed to authenticate the request. Make sure the value of the Authorization header is formed correctly",
+            "the credentials are missing or wrong ([AuthorizationFailure] 403)",
+            "set AZURE_STORAGE_KEY",
         ),
         ("s3", "something\n nobody   knows", "something nobody knows", "see what it says"),
     ],
