@@ -21,7 +21,7 @@ from store_core.scan.pieces import Piece as Piece
 from store_core.scan.pieces import missing_end, skip_hole
 from store_core.scan.pieces import nominal_end as nominal_end
 from store_core.scan.tail import stale_from
-from store_core.scan.windows import Windows, windows_over
+from store_core.scan.windows import Buffers, Windows, windows_over
 from store_core.storage.remote_path import is_remote
 from store_core.storage.sequence import Segment
 from store_core.storage.store import Store
@@ -87,6 +87,7 @@ def scan_log(
     options = options or ScanOptions(check_crc=check_crc, index_keys=index_keys)
     log = store.log
     done = 0
+    buffers = Buffers()
     end = log.min_phy_offset
     for segment in log.segments:
         if end < segment.phy_offset and _overlaps(end, segment.phy_offset, from_phy_offset, to_phy_offset):
@@ -94,7 +95,7 @@ def scan_log(
         end = max(end, nominal_end(log, segment))
         if not _overlaps(segment.phy_offset, end, from_phy_offset, to_phy_offset):
             continue
-        for table in _tables(store, segment, options, from_phy_offset, to_phy_offset):
+        for table in _tables(store, segment, options, from_phy_offset, to_phy_offset, buffers):
             yield table
             if on_progress is not None:
                 on_progress(done + table.end_phy_offset - max(segment.phy_offset, from_phy_offset or 0))
@@ -106,13 +107,18 @@ def scan_log(
 
 
 def _tables(
-    store: Store, segment: Segment, options: ScanOptions, from_phy_offset: int | None, to_phy_offset: int | None
+    store: Store,
+    segment: Segment,
+    options: ScanOptions,
+    from_phy_offset: int | None,
+    to_phy_offset: int | None,
+    buffers: Buffers,
 ) -> Iterator[FrameTable]:
     if options.jobs > 1 and from_phy_offset is None and to_phy_offset is None and not is_remote(segment.path):
         from store_core.scan.side_by_side import walk_side_by_side
 
         return walk_side_by_side(store, segment, options)
-    return scan_segment(store, segment, options, from_phy_offset, to_phy_offset)
+    return scan_segment(store, segment, options, from_phy_offset, to_phy_offset, buffers=buffers)
 
 
 def scan_segment(
@@ -124,11 +130,12 @@ def scan_segment(
     *,
     chained: bool = False,
     windows: Windows | None = None,
+    buffers: Buffers | None = None,
 ) -> Iterator[FrameTable]:
     """As ``scan_log``, for one segment. What a short file lacks comes as a HOLE row; what is too long is not looked at.
 
     ``chained`` says that a frame ends at ``from_phy_offset``, so that the next one is taken as it is, not searched for.
-    ``windows``: the caller's own, to be used again.
+    ``windows`` or ``buffers``: the caller's own, to be used again.
     """
     end = nominal_end(store.log, segment)
     at = max(segment.phy_offset, from_phy_offset or 0)
@@ -139,8 +146,8 @@ def scan_segment(
     wanted = REMOTE_WINDOW_SIZE_BYTES if remote and is_usual else options.window_size_bytes
     usual = max(min(wanted, end - segment.phy_offset), 1)
     ahead = (options.read_ahead or remote) and stop - at > usual
-    opened = windows_over(store.log, segment, usual, ahead=ahead) if windows is None else nullcontext(windows)
-    with opened as over:
+    own = windows_over(store.log, segment, usual, ahead=ahead, buffers=buffers or Buffers())
+    with own if windows is None else nullcontext(windows) as over:
         at = yield from _walk(store, segment, options, over, _Walk(at, state, stop, end, usual), to_phy_offset)
     if at < stop:
         for kind, code, start, size in missing_end(segment, at, stop):

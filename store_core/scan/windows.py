@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
 from store_core.storage.files import LocalFile, open_file, unreadable
@@ -19,13 +19,38 @@ if TYPE_CHECKING:
 _MOST_CARRIED_BYTES: Final = 1 << 20  # a longer unread rest is read once more
 
 
+class Buffers:
+    """Buffers that one segment's windows leave to the next one's: fresh memory has to be cleared by the system first."""
+
+    def __init__(self) -> None:
+        self._free: list[bytearray] = []
+
+    def take(self, size_bytes: int) -> bytearray:
+        """One of that length, with anything in it."""
+        for number, buffer in enumerate(self._free):
+            if len(buffer) == size_bytes:
+                return self._free.pop(number)
+        self._free.clear()  # windows of another length: the old ones will not fit any more
+        return bytearray(size_bytes)
+
+    def give_back(self, *buffers: bytearray) -> None:
+        """Nobody looks at them any more."""
+        self._free += buffers
+
+
 class Windows:
     """One buffer, filled when a window is asked for."""
 
-    def __init__(self, log: SegmentSequence, size_bytes: int) -> None:
+    def __init__(self, log: SegmentSequence, size_bytes: int, buffers: Buffers | None = None) -> None:
         self._log = log
-        self._buffer = bytearray(size_bytes)
+        self._buffers = buffers or Buffers()
+        self._buffer = self._buffers.take(size_bytes)
         self._size_bytes = size_bytes
+
+    def close(self) -> None:
+        """No window is looked at any more."""
+        if len(self._buffer) == self._size_bytes:
+            self._buffers.give_back(self._buffer)
 
     def window(self, phy_offset: int, size_bytes: int) -> memoryview:
         """Up to ``size_bytes`` from an offset on, fewer at the file's end; valid until the next one is asked for.
@@ -44,12 +69,19 @@ class WindowsAhead(Windows):
     The next window begins where the walk stopped, a little in front of what has been read ahead; that rest is copied.
     """
 
-    def __init__(self, log: SegmentSequence, size_bytes: int, segment: Segment, file: LocalFile | RemoteFile) -> None:
-        super().__init__(log, size_bytes)
+    def __init__(
+        self,
+        log: SegmentSequence,
+        size_bytes: int,
+        segment: Segment,
+        file: LocalFile | RemoteFile,
+        buffers: Buffers,
+    ) -> None:
+        super().__init__(log, size_bytes, buffers)
         self._segment = segment
         self._file = file
         self._carried_bytes = min(_MOST_CARRIED_BYTES, size_bytes)
-        self._room = [bytearray(self._carried_bytes + size_bytes) for _ in range(2)]
+        self._room = [buffers.take(self._carried_bytes + size_bytes) for _ in range(2)]
         self._turn = 0
         self._last = memoryview(b"")
         self._last_end = -1
@@ -57,8 +89,10 @@ class WindowsAhead(Windows):
         self._thread = ThreadPoolExecutor(1, "read-ahead")
 
     def close(self) -> None:
-        """Wait for the thread."""
+        """As ``Windows.close``, behind the thread's end."""
         self._thread.shutdown(cancel_futures=True)
+        self._buffers.give_back(*self._room)
+        super().close()
 
     def window(self, phy_offset: int, size_bytes: int) -> memoryview:
         """As ``Windows.window``; the window may be some bytes longer than asked for."""
@@ -93,24 +127,22 @@ class WindowsAhead(Windows):
 
 
 @contextmanager
-def windows_over(log: SegmentSequence, segment: Segment, size_bytes: int, *, ahead: bool) -> Iterator[Windows]:
+def windows_over(
+    log: SegmentSequence, segment: Segment, size_bytes: int, *, ahead: bool, buffers: Buffers
+) -> Iterator[Windows]:
     """Windows of ``size_bytes`` over a segment; with ``ahead`` by a thread, if there is more than one of them.
 
-    Raises FailedError where the file is there and cannot be opened.
+    They live in ``buffers``, and until the end of the context. Raises FailedError where the file is there and cannot be
+    opened.
     """
-    if not ahead or segment.size_bytes <= size_bytes:
-        yield Windows(log, size_bytes)
-        return
     try:
-        file = open_file(segment.path)  # of its own: the log's cache may close one while the thread reads
+        # Of its own: the log's cache may close one while the thread reads.
+        file = open_file(segment.path) if ahead and segment.size_bytes > size_bytes else None
     except FileNotFoundError:
-        yield Windows(log, size_bytes)
-        return
+        file = None
     except OSError as error:
         raise unreadable(segment.path, error) from error
-    windows = WindowsAhead(log, size_bytes, segment, file)
-    try:
-        yield windows
-    finally:
-        windows.close()
-        file.close()
+    with closing(file) if file is not None else nullcontext():
+        windows = WindowsAhead(log, size_bytes, segment, file, buffers) if file else Windows(log, size_bytes, buffers)
+        with closing(windows):
+            yield windows

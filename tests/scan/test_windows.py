@@ -76,6 +76,18 @@ def test_the_thread_ends_with_the_scan(golden: GoldenStore) -> None:
         assert threading.active_count() == before
 
 
+def test_segments_leave_their_buffers_to_the_next(golden: GoldenStore) -> None:
+    """As many buffers as one segment needs are made for all, and no window of a table still asked for is overwritten."""
+    with Store.open(golden("load-533")) as store:
+        windows: list[int] = []
+        for table in scan_log(store, options=ScanOptions(window_size_bytes=50_000)):
+            if len(table.window):
+                windows.append(id(table.window.obj))
+                assert bytes(table.window) == store.log.read(table.window_phy_offset, len(table.window))
+    assert len(store.log.segments) == 8
+    assert len(set(windows)) == 3
+
+
 def test_a_file_that_shrinks_under_the_scan(damageable: Callable[..., Damageable]) -> None:
     store = damageable("load-533")
     with Store.open(store.root) as opened:
