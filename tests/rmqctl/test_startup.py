@@ -61,6 +61,14 @@ def test_checkpoint_for_scripts_loads_nothing_heavy(golden: object) -> None:
     assert "rmqctl.blocks" not in modules
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_verification_for_scripts_loads_nothing_heavy(jobs: int, golden: object) -> None:
+    words = "verify-crc", "-o", "json", "--jobs", jobs, "-s", golden("clean-533")  # type: ignore[operator]  # as above
+    modules = loaded(*words)
+    assert heavy(modules) == set()
+    assert modules.isdisjoint({"concurrent.futures", "hashlib", "store_core.scan.log", "store_core.storage.writer"})
+
+
 def test_the_version_loads_not_even_the_parser() -> None:
     modules = loaded("--version")
     assert {name for name in modules if name.startswith(("rmqctl", "typer"))} == {
