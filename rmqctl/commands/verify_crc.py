@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rmqctl.context import Context, exit_for_findings
+from rmqctl.options import SizeType
+from rmqctl.running import ConfOption, MasterOption, PackEnvOption, SparkChoice, SparkOption
 from store_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from store_core.scan.pieces import Piece
     from store_core.storage.store import Store
 
+Stores = Sequence[tuple[str, "Store"]]
 _SHARE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(%?)")
 
 
@@ -38,6 +42,9 @@ class _Wanted:
     @property
     def keeps_state(self) -> bool:
         return self.max_seconds is not None or self.resume
+
+
+_EVERYTHING = _Wanted(None, None, None, None, resume=False, state=None)
 
 
 def verify_crc(
@@ -64,22 +71,31 @@ def verify_crc(
             "--state", metavar="FILE", help="Where --resume finds what is left; else in $XDG_STATE_HOME/rmqctl."
         ),
     ] = None,
+    spark: SparkOption = False,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    pack_env: PackEnvOption = False,
+    split_size: Annotated[
+        int | None,
+        typer.Option("--split-size", click_type=SizeType(), help="Bytes of the log a Spark task; default 128 MiB."),
+    ] = None,
 ) -> int:
     """Check every record of the log against its checksum, going on behind damage.
+
+    With --spark, a PySpark job does it, split by split, for stores larger than a machine; the report is the same.
 
     Example: rmqctl verify-crc -s /data/rocketmq/store -o json
     """
     wanted = _Wanted(from_, to, None if sample is None else _share(sample), max_seconds, resume, state)
-    _refuse_contradictions(ctx, wanted)
+    choice = SparkChoice(spark, master, conf, pack_env)
+    _refuse_contradictions(ctx, wanted, choice, split_size)
     documents: list[dict[str, Any]] = []
     seconds, size_bytes = 0.0, 0
-    started = time.monotonic()
     with ctx.open_stores() as stores:
-        for name, store in stores:
-            time_left = None if max_seconds is None else max(0.0, max_seconds - (time.monotonic() - started))
-            report, told = _verify(ctx, name, store, wanted, jobs, time_left)
+        verified = _on_spark(ctx, stores, choice, split_size) if spark else _here(ctx, stores, wanted, jobs)
+        for report, document in verified:
             seconds, size_bytes = seconds + report.seconds, size_bytes + report.size_bytes
-            documents.append({"store": name, **told})
+            documents.append(document)
     rate = round(size_bytes / seconds) if seconds > 0 else 0
     ctx.emit(
         {"stores": documents, "seconds": round(seconds, 3), "bytes_per_second": rate},
@@ -89,7 +105,37 @@ def verify_crc(
     return exit_for_findings(finding for document in documents for finding in document["findings"])
 
 
-def _refuse_contradictions(ctx: Context, wanted: _Wanted) -> None:
+def _here(ctx: Context, stores: Stores, wanted: _Wanted, jobs: int) -> Iterator[tuple[VerifyReport, dict[str, Any]]]:
+    """Reports and documents of the stores, one after the other, in this process."""
+    started = time.monotonic()
+    for name, store in stores:
+        limit = wanted.max_seconds
+        time_left = None if limit is None else max(0.0, limit - (time.monotonic() - started))
+        report, told = _verify(ctx, name, store, wanted, jobs, time_left)
+        yield report, {"store": name, **told}
+
+
+def _on_spark(
+    ctx: Context, stores: Stores, choice: SparkChoice, split_size: int | None
+) -> Iterator[tuple[VerifyReport, dict[str, Any]]]:
+    """As ``_here``, of whole logs, all stores in one job."""
+    from store_core.export.splits.plan import SPLIT_SIZE_BYTES
+    from store_core.export.survey import verify_stores
+
+    size_bytes = SPLIT_SIZE_BYTES if split_size is None else split_size
+    total = sum(store.log.size_bytes for _, store in stores)
+    with choice.runner(ctx, 1) as runner, ctx.progress("verify", total) as bar:
+        reports = verify_stores(stores, runner, split_size_bytes=size_bytes, on_progress=bar)
+    for (name, _), report in zip(stores, reports, strict=True):
+        yield report, {"store": name, **_told(report)}
+
+
+def _refuse_contradictions(ctx: Context, wanted: _Wanted, choice: SparkChoice, split_size: int | None) -> None:
+    choice.refuse_without_spark()
+    if split_size is not None and not choice.spark:
+        raise UsageError("--split-size is for --spark", to_do="give --spark too, or leave it out")
+    if choice.spark and wanted != _EVERYTHING:
+        raise UsageError("--spark verifies whole logs", to_do="leave out what names a part of them")
     has_range = wanted.from_phy_offset is not None or wanted.to_phy_offset is not None
     if sum((has_range, wanted.share is not None, wanted.resume)) > 1:
         raise UsageError("--from/--to, --sample and --resume exclude each other", to_do="give one of them")
@@ -126,21 +172,28 @@ def _verify(
         save_left(_state_file(store, wanted), store, report.left)
     if report.left:
         ctx.note(f"{name}: stopped at {report.next_phy_offset}; --resume goes on there")
-    told: dict[str, Any] = {
-        "bytes": report.size_bytes,
-        "records": report.records,
-        "complete": not report.left,
-        "next_phy_offset": report.next_phy_offset,
-    }
+    sample = None
     if wanted.share is not None:
-        told["sample"] = {
+        sample = {
             "share": wanted.share,
             "windows": len(pieces),
             "bytes": report.size_bytes,
             "log_bytes": store.log.size_bytes,
         }
-    told |= {"segments": [segment.as_json() for segment in report.segments], "findings": report.findings}
-    return report, told
+    return report, _told(report, sample)
+
+
+def _told(report: VerifyReport, sample: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A store's document, but for its name."""
+    return {
+        "bytes": report.size_bytes,
+        "records": report.records,
+        "complete": not report.left,
+        "next_phy_offset": report.next_phy_offset,
+        **({} if sample is None else {"sample": sample}),
+        "segments": [segment.as_json() for segment in report.segments],
+        "findings": report.findings,
+    }
 
 
 def _is_live(store: Store) -> bool:

@@ -14,7 +14,7 @@ from multiprocessing.connection import wait
 
 from store_core.errors import FailedError
 from store_core.export.runners.runner import OnPiece, Walked
-from store_core.export.splits.piece import Piece, run_task
+from store_core.export.splits.piece import Piece
 from store_core.export.splits.plan import Task
 
 
@@ -34,14 +34,14 @@ class LocalRunner:
             return piece
 
         if min(self._jobs, len(tasks)) <= 1:
-            return [told(index, run_task(task)) for index, task in enumerate(tasks)]
+            return [told(index, task.run()) for index, task in enumerate(tasks)]
         # Fresh processes: a copy of one in which Arrow has started threads may hang.
         context = multiprocessing.get_context("spawn")
         pool = ProcessPoolExecutor(min(self._jobs, len(tasks)), context, initializer=_start_worker)
         try:
             with _interrupts_held():
                 futures = {
-                    pool.submit(run_task, task): index for index, task in enumerate(tasks)
+                    pool.submit(task.run): index for index, task in enumerate(tasks)
                 }  # starts the processes
             pieces = {futures[future]: told(futures[future], future.result()) for future in as_completed(futures)}
             return [pieces[index] for index in range(len(tasks))]

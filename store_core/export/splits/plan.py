@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from store_core.export.dest.layout import Layout
 from store_core.export.dest.place import Place
@@ -17,6 +17,9 @@ from store_core.read.log import LogFilter
 from store_core.scan.log import nominal_end
 from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.settings import Settings
+
+if TYPE_CHECKING:
+    from store_core.export.splits.piece import Piece
 
 SPLIT_SIZE_BYTES: Final = 128 << 20
 # A walk that starts so far in front of an offset has met a frame's end before it, unless there is none.
@@ -51,6 +54,12 @@ class Task:
     place: Place
     layout: Layout = Layout()  # noqa: RUF009  # frozen
     live: bool = False
+
+    def run(self) -> Piece:
+        """Do it, wherever this is called. Raises StoreError."""
+        from store_core.export.splits.piece import run_task  # it knows tasks
+
+        return run_task(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,8 @@ def buckets_of(values: Ints) -> Ints:
     magnitude = np.where(values < 0, -values - 1, values)
     exponent = np.maximum(np.frexp(magnitude.astype(np.float64))[1] - _HALF_BITS - 1, 0).astype(np.int64)
     bucket = (exponent << _HALF_BITS) + (magnitude >> exponent)
-    return np.where(values < 0, -bucket - 1, bucket)
+    found: Ints = np.where(values < 0, -bucket - 1, bucket)
+    return found
 
 
 def upper_ends(buckets: Ints) -> Ints:
@@ -31,7 +32,8 @@ def upper_ends(buckets: Ints) -> Ints:
     magnitude = np.where(buckets < 0, -buckets - 1, buckets)
     exponent = np.maximum((magnitude >> _HALF_BITS) - 1, 0)
     mantissa = magnitude - (exponent << _HALF_BITS)
-    return np.where(buckets < 0, -(mantissa << exponent) - 1, ((mantissa + 1) << exponent) - 1)
+    ends: Ints = np.where(buckets < 0, -(mantissa << exponent) - 1, ((mantissa + 1) << exponent) - 1)
+    return ends
 
 
 def quantiles(group: Ints, buckets: Ints, counts: Ints, groups: int, share: float) -> NDArray[Any]:

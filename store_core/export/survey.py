@@ -1,0 +1,125 @@
+"""Surveys of logs on the splits, runners and proofs of an export: checksums and statistics, for logs of any size."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from store_core.check.verify import SegmentReport, VerifyReport
+from store_core.export.runners.runner import Runner
+from store_core.export.splits.piece import Piece
+from store_core.export.splits.plan import SPLIT_SIZE_BYTES, Split, Task
+from store_core.export.splits.survey import Nowhere, SurveyPiece, SurveyTask, What
+from store_core.export.store_export import StoreExport, StoreReport
+from store_core.export.tables.stats import PartialStats, StatsBuilder
+from store_core.findings import summary
+from store_core.read.log import LogFilter
+from store_core.scan.log import nominal_end
+from store_core.storage.store import Store
+
+Stores = Sequence[tuple[str, Store]]
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """What was counted in one store; ``stats`` is None without messages."""
+
+    report: StoreReport
+    stats: PartialStats | None
+
+
+def verify_stores(
+    stores: Stores,
+    runner: Runner,
+    *,
+    split_size_bytes: int = SPLIT_SIZE_BYTES,
+    on_progress: Progress | None = None,
+) -> list[VerifyReport]:
+    """The whole log of each store against its checksums, as ``check.verify.verify_log`` tells it, done by a runner.
+
+    ``on_progress`` is told the bytes walked so far, of all stores. Raises StoreError.
+    """
+    started = time.monotonic()
+    surveys = _surveyed(stores, runner, "records", LogFilter(), split_size_bytes, on_progress)
+    seconds = (time.monotonic() - started) / max(len(surveys), 1)
+    return [survey.verified(seconds) for survey in surveys]
+
+
+def stats_of_stores(
+    stores: Stores,
+    runner: Runner,
+    wanted: LogFilter | None = None,
+    *,
+    split_size_bytes: int = SPLIT_SIZE_BYTES,
+    on_progress: Progress | None = None,
+) -> list[StoreStats]:
+    """Statistics of the wanted messages of each store, done by a runner. Raises StoreError."""
+    surveys = _surveyed(stores, runner, "stats", wanted or LogFilter(), split_size_bytes, on_progress)
+    return [StoreStats(survey.report, survey.stats.partial()) for survey in surveys]
+
+
+def _surveyed(
+    stores: Stores,
+    runner: Runner,
+    what: What,
+    wanted: LogFilter,
+    split_size_bytes: int,
+    on_progress: Progress | None,
+) -> list[_Survey]:
+    walked = 0
+
+    def on_walked(size_bytes: int) -> None:
+        nonlocal walked
+        walked += size_bytes
+        if on_progress is not None:
+            on_progress(walked)
+
+    def redo(task: Task) -> Piece:
+        [piece] = runner.run([task], on_walked)
+        return piece
+
+    surveys = []
+    for name, store in stores:
+        nothing_yet = Split(0, 0, exact=True)
+        task = SurveyTask(name, "", store.settings, nothing_yet, wanted, Nowhere(), what=what)
+        surveys.append(_Survey(store, task, split_size_bytes))
+    pieces = iter(runner.run([task for survey in surveys for task in survey.tasks()], on_walked))
+    for survey in surveys:
+        survey.join([next(pieces) for _ in survey.tasks()], redo)
+    return surveys
+
+
+class _Survey(StoreExport):
+    """One store's part of a survey: adds up what the pieces that count have counted."""
+
+    def __init__(self, store: Store, task: SurveyTask, split_size_bytes: int) -> None:
+        super().__init__(store, task, split_size_bytes)
+        self._task = replace(
+            self._task, live=False
+        )  # nothing goes on from here: a last record that may change is looked at
+        self.stats = StatsBuilder()
+        self._records: Counter[str] = Counter()
+        self._bad: Counter[str] = Counter()
+
+    def _add(self, piece: Piece, *, head_counts: bool) -> None:
+        super()._add(piece, head_counts=head_counts)
+        assert isinstance(piece, SurveyPiece)
+        self._records.update(piece.records)
+        self._bad.update(piece.bad)
+        if piece.stats is not None:
+            self.stats.merge(piece.stats)
+
+    def verified(self, seconds: float) -> VerifyReport:
+        """The report of a whole log."""
+        log = self.store.log
+        segments = []
+        for segment in log.segments:
+            file = self.store.relative(segment.path)
+            size = min(segment.end_phy_offset, nominal_end(log, segment)) - segment.phy_offset
+            segments.append(SegmentReport(segment.name, size, self._records[file], self._bad[file]))
+        findings = self.report.findings
+        size_bytes = sum(segment.size_bytes for segment in segments)
+        return VerifyReport(size_bytes, self.report.rows, segments, findings, seconds, summary(findings))
