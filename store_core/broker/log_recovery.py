@@ -29,7 +29,11 @@ _SEGMENTS_CHECKED: Final = 3  # by a clean start of old releases
 
 @dataclass(slots=True)
 class LogRecovery:
-    """What recovery makes of the log. ``refusal``: why loading or starting does not end, "" if it does."""
+    """What recovery makes of the log. ``refusal``: why loading or starting does not end, "" if it does.
+
+    ``written``: how many bytes a broker takes for written in the files that the end lies in, by their starts. There is more than one
+    where a foreign file lies over a segment, and then it counts from that file's start too.
+    """
 
     first_file_scanned: str | None = None
     end_phy_offset: int = 0
@@ -38,6 +42,7 @@ class LogRecovery:
     stopped: Checked | None = None
     refusal: str = ""
     notes: list[str] = field(default_factory=list)
+    written: dict[int, int] = field(default_factory=dict)
 
     @property
     def min_phy_offset(self) -> int:
@@ -47,7 +52,12 @@ class LogRecovery:
     @property
     def max_phy_offset(self) -> int:
         """Where the next record goes: the end that the scan counted to, but not behind the last file."""
-        return min(self.end_phy_offset, self.segments[-1].end_phy_offset) if self.segments else 0
+        return self.readable_end(self.segments[-1]) if self.segments else 0
+
+    def readable_end(self, segment: Segment) -> int:
+        """Where a file's written part ends."""
+        written = self.written.get(segment.phy_offset)
+        return segment.end_phy_offset if written is None else segment.phy_offset + written
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +151,7 @@ def _matches(store: Store, segment: Segment, checkpoint: CheckpointTimes, rules:
         if rules.index_safe:
             limit = min(limit, checkpoint.index_msg_timestamp_ms)
         return stored != 0 and stored <= limit
-    first = check_at(store.log.read, segment.phy_offset, segment.size_bytes, rules.check).row
+    first = check_at(store.log.holding(segment).read, segment.phy_offset, segment.size_bytes, rules.check).row
     if first is None or first.store_timestamp_ms == 0:
         return False
     if rules.index_safe and first.store_timestamp_ms > checkpoint.index_msg_timestamp_ms:
@@ -154,7 +164,7 @@ def _matches(store: Store, segment: Segment, checkpoint: CheckpointTimes, rules:
 def _first_store_time(store: Store, segment: Segment, rules: LogRules) -> int:
     """Store time of the first record by its header alone; 0 if there is no magic of a record."""
     v6 = record.FLAG_BORN_HOST_V6
-    data = store.log.read(segment.phy_offset, record.store_time_at(v6) + record.STORE_TIME.size_bytes)
+    data = store.log.holding(segment).read(segment.phy_offset, record.store_time_at(v6) + record.STORE_TIME.size_bytes)
     if len(data) < record.store_time_at(v6) + record.STORE_TIME.size_bytes:
         return 0
     head = record.HEAD.read(data)
@@ -255,6 +265,9 @@ def _cut_log(result: LogRecovery) -> None:
     end = result.end_phy_offset
     result.deleted = [segment.name for segment in result.segments if segment.phy_offset > end]
     result.segments = [segment for segment in result.segments if segment.phy_offset <= end]
+    result.written = {
+        s.phy_offset: end % s.size_bytes for s in result.segments if s.size_bytes and end < s.end_phy_offset
+    }
 
 
 # -- catching up at start (1.7, 6.1) --------------------------------------------------------------------------------
@@ -267,14 +280,16 @@ def catch_up(store: Store, result: LogRecovery, rules: LogRules, dispatcher: Dis
     at = max(at, result.min_phy_offset, 0)
     while at < result.max_phy_offset and not result.refusal:
         segment = _holding(result.segments, at)
-        readable = min(segment.end_phy_offset, result.max_phy_offset) if segment is not None else at
+        readable = result.readable_end(segment) if segment is not None else at
         if segment is None or at >= readable:
-            result.refusal = f"dispatch stands still at {at}, where no log file is, and start waits for it for ever"
+            lacks = "no log file is" if segment is None else "its log file holds nothing"
+            result.refusal = f"dispatch stands still at {at}, where {lacks}, and start waits for it for ever"
             return
         at = _dispatch_segment(store, segment, at, readable, rules, dispatcher, result)
 
 
 def _holding(segments: list[Segment], phy_offset: int) -> Segment | None:
+    """The first file over an offset, as a broker finds it where files lie over each other."""
     return next((s for s in segments if s.phy_offset <= phy_offset < s.end_phy_offset), None)
 
 

@@ -52,7 +52,7 @@ class SegmentWalk:
     """
 
     def __init__(self, log: SegmentSequence, segment: Segment, rules: WalkRules, at: int, limit: int) -> None:
-        self._log = log
+        self._log = log.holding(segment)
         self._segment = segment
         self._rules = rules
         self._limit = limit

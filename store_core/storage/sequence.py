@@ -131,6 +131,13 @@ class SegmentSequence:
         self.derived_file_size_bytes = derive_file_size_bytes([list(self.segments)])
         self.segments = tuple(self._on_the_grid(self.segments))
 
+    def holding(self, segment: Segment) -> SegmentSequence:
+        """What reads of a file's range give its own bytes: these files, or for one that lies over them, it alone."""
+        place = bisect_right(self._starts, segment.phy_offset) - 1
+        if place >= 0 and self._starts[place] == segment.phy_offset:
+            return self
+        return SegmentSequence([], self._cache, segment.size_bytes, listed=([segment], []))
+
     def apart(self) -> SegmentSequence:
         """The same files behind a cache of its own, for another thread."""
         listed = (list(self.segments), list[Stray]())

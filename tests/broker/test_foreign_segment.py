@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import pytest
 
@@ -16,6 +16,7 @@ from tests.broker.outcomes import compare_with_recorded
 from tests.conftest import GoldenStore, StoreCopy, differences
 from tests.mend.recovering import Opener, apply_to
 
+FOREIGN: Final = ((777, b"\x7f" * (1 << 17)), (777, None), (1 << 16, None))
 SettingsOf = Callable[[str], Path]
 
 
@@ -28,9 +29,17 @@ def with_foreign_segment(root: Path, phy_offset: int, content: bytes | None) -> 
 @pytest.mark.leaves_damage("a broker is asked what it makes of it")
 @pytest.mark.parametrize(
     ("version", "base", "exit"),
-    [("4.9.7", "load-497", "clean"), ("5.3.3", "load-533", "clean"), ("5.3.3", "load-533", "crash")],
+    [
+        ("4.9.7", "load-497", "clean"),
+        ("4.9.7", "load-497", "crash"),
+        ("5.3.3", "load-533", "clean"),
+        ("5.3.3", "load-533", "crash"),
+    ],
 )
+@pytest.mark.parametrize(("phy_offset", "content"), FOREIGN, ids=["garbage", "a copy", "a copy in the midst"])
 def test_start_ends_as_the_real_one(
+    phy_offset: int,
+    content: bytes | None,
     version: str,
     base: str,
     exit: Literal["clean", "crash"],
@@ -39,7 +48,7 @@ def test_start_ends_as_the_real_one(
     open_store: OpenStore,
 ) -> None:
     root = store_copy(base, exit)
-    with_foreign_segment(root, 777, b"\x7f" * (1 << 17))
+    with_foreign_segment(root, phy_offset, content)
     told = open_store(version, root, stores.properties_text(base), start_ms=5000, stop=False)
     told.setdefault("afterStart", {"returned": False})
     assert compare_with_recorded(root, settings_of(base), told, version) == {}
