@@ -1,13 +1,20 @@
-"""Makes ``spark.read.format("rocketmq-store")`` known to Spark.
+"""Makes ``spark.read.format("rocketmq-store")`` known to Spark, and is the program to hand to spark-submit.
 
 Where rmqctl is installed, or its sources are sent with ``--py-files``, Spark finds this module by the first word of its name,
 and nothing has to be imported. ``import pyspark_rmqctl`` works everywhere: it registers the source with the session at work and
 with those that are made later.
+
+    spark-submit [options] pyspark_rmqctl.py export DEST -s STORE…    rmqctl export --spark in what spark-submit has started
+    python -m pyspark_rmqctl sources FILE.zip                         for --py-files
+    python -m pyspark_rmqctl environment FILE.tar.gz                  for --archives FILE.tar.gz#rmqctl_env
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -42,3 +49,24 @@ def _register_with_later_sessions() -> None:
 if (_active := SparkSession.getActiveSession()) is not None:
     register(_active)
 _register_with_later_sessions()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The program. Gives the exit code."""
+    match list(arguments):
+        case ["export", *words]:
+            from rmqctl.app import main as run
+
+            return run(["export", "--spark", *words])
+        case ["sources" | "environment" as what, file]:
+            from store_core.export.runners.pack import save_environment, save_sources
+
+            (save_sources if what == "sources" else save_environment)(Path(file))
+            return 0
+        case _:
+            print(__doc__, file=sys.stderr)
+            return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import os
-import shlex
-import socket
 import subprocess
-import sys
-import sysconfig
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -136,110 +130,6 @@ def test_a_master_that_is_not_there_is_an_error(golden: GoldenStore, tmp_path: P
     with SparkRunner("nonsense", _SMALL) as runner, pytest.raises(FailedError, match="Spark does not start"):
         export_one(golden("bcq-533"), tmp_path / "out", runner=runner)
     assert not (tmp_path / "out").exists()
-
-
-@contextmanager
-def cluster(folder: Path) -> Iterator[str]:
-    """A standalone master and a worker with two cores, on loopback; gives the master's URL."""
-    port = _free_port()
-    url = f"spark://127.0.0.1:{port}"
-    with ExitStack() as running:
-        running.enter_context(
-            _daemon(
-                folder,
-                "master.Master",
-                "--host",
-                "127.0.0.1",
-                "--port",
-                str(port),
-                "--webui-port",
-                "0",
-                say="I have been elected leader",
-            )
-        )
-        running.enter_context(
-            _daemon(
-                folder,
-                "worker.Worker",
-                "--host",
-                "127.0.0.1",
-                "--cores",
-                "2",
-                "--memory",
-                "1g",
-                "--webui-port",
-                "0",
-                "--work-dir",
-                str(folder / "work"),
-                url,
-                say="Successfully registered with master",
-            )
-        )
-        yield url
-
-
-@contextmanager
-def _daemon(folder: Path, name: str, *args: str, say: str) -> Iterator[None]:
-    env = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": str(folder), "SPARK_DAEMON_MEMORY": "256m"}
-    if (home := java_home()) is not None:
-        env["JAVA_HOME"] = str(home)
-    log = folder / f"{name}.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [SPARK / "bin" / "spark-class", f"org.apache.spark.deploy.{name}", *args],
-            env=env,
-            cwd=folder,
-            stdout=output,
-            stderr=output,
-            stdin=subprocess.DEVNULL,
-        )
-    try:
-        deadline = time.monotonic() + _DEADLINE_SECONDS
-        while say not in log.read_text():
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.1)
-        yield
-    finally:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(10)
-        process.kill()
-        process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-def bare_python(folder: Path) -> Path:
-    """A Python with the installed libraries, but without what is installed for development: the package itself."""
-    program = folder / "bare-python"
-    libraries = shlex.quote(sysconfig.get_path("purelib"))
-    # -S: no .pth files, which is how a development install is found
-    program.write_text(
-        f'#!/bin/sh\nexport PYTHONPATH="$PYTHONPATH":{libraries}\nexec {shlex.quote(sys.executable)} -S "$@"\n'
-    )
-    program.chmod(0o755)
-    return program
-
-
-def test_a_standalone_cluster_without_the_package_gives_the_same(damaged: DamagedStore, tmp_path: Path) -> None:
-    """Executors get the sources with the job, run the kernel's twin, and that is said."""
-    notes: list[str] = []
-    with cluster(tmp_path) as url:
-        conf = [
-            *_SMALL,
-            ("spark.executor.memory", "512m"),
-            ("spark.driver.host", "127.0.0.1"),
-            ("spark.driver.bindAddress", "127.0.0.1"),
-            ("spark.pyspark.python", str(bare_python(tmp_path))),
-        ]
-        with SparkRunner(url, conf, note=notes.append) as runner:
-            assert_same(damaged("load-533", "flip-body-mid"), runner, tmp_path, 300_000)
-    assert notes == ["executors have no compiled kernel and run its Python twin: install rmqctl there for speed"]
 
 
 def test_spark_reads_an_export_with_its_types(

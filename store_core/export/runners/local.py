@@ -40,9 +40,7 @@ class LocalRunner:
         pool = ProcessPoolExecutor(min(self._jobs, len(tasks)), context, initializer=_start_worker)
         try:
             with _interrupts_held():
-                futures = {
-                    pool.submit(task.run): index for index, task in enumerate(tasks)
-                }  # starts the processes
+                futures = {pool.submit(task.run): index for index, task in enumerate(tasks)}  # starts the processes
             pieces = {futures[future]: told(futures[future], future.result()) for future in as_completed(futures)}
             return [pieces[index] for index in range(len(tasks))]
         except BrokenProcessPool as error:

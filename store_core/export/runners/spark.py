@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
 import signal
@@ -10,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import zipfile
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -22,15 +20,15 @@ from typing import Final, Self
 
 from store_core.errors import FailedError
 from store_core.export.runners.java import java_home
+from store_core.export.runners.pack import packed_environment
 from store_core.export.runners.runner import OnPiece
 from store_core.export.runners.spark_messages import Done, Outcome, Progress, Start
 from store_core.export.splits.piece import Piece
 from store_core.export.splits.plan import Task
-from store_core.storage.writer import save_file
 
 LOCAL_MASTER: Final = "local[*]"
+_SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # set by spark-submit, which has started Java and knows the master
 _PROGRAM: Final = "store_core.export.runners.spark_job"
-_PACKAGE: Final = "store_core"
 _LINES_KEPT: Final = 200
 _PATIENCE_SECONDS: Final = 15
 DEFAULTS: Final = {
@@ -46,21 +44,26 @@ Say = Callable[[str], None]
 class SparkRunner:
     """Does tasks on a Spark master; a context manager. Spark starts at the first run.
 
-    ``conf`` beats our settings. ``note`` is told what a person should know, ``log`` every line that Spark writes.
-    Raises FailedError where pyspark or Java is missing, Spark does not start, or a task fails for good.
+    ``master``: None is this machine, or under spark-submit what that was told. ``conf`` beats our settings.
+    ``pack_env``: send executors all that they need except Python. ``note`` is told what a person should know, ``log``
+    every line that Spark writes. Raises FailedError where pyspark or Java is missing, Spark does not start, or a task
+    fails for good.
     """
 
     def __init__(
         self,
-        master: str = LOCAL_MASTER,
+        master: str | None = None,
         conf: Sequence[tuple[str, str]] = (),
         *,
+        pack_env: bool = False,
         note: Say = lambda text: None,
         log: Say = lambda text: None,
     ) -> None:
         if find_spec("pyspark") is None:
             raise FailedError("PySpark is not installed", to_do="install rmqctl[spark]")
-        self._master, self._conf = master, tuple(conf)
+        self._is_submitted = master is None and _SUBMITTED in os.environ
+        self._master = None if self._is_submitted else master or LOCAL_MASTER
+        self._conf, self._pack_env = tuple(conf), pack_env
         self._note, self._log = note, log
         self._connection: Connection | None = None
         self._process: subprocess.Popen[str] | None = None
@@ -126,6 +129,7 @@ class SparkRunner:
         return pieces
 
     def _start(self) -> Connection:
+        environment = packed_environment() if self._pack_env else None
         scratch = Path(self._opened.enter_context(tempfile.TemporaryDirectory(prefix="rmqctl-spark-")))
         self._connection, theirs = Pipe()
         with theirs:
@@ -141,16 +145,19 @@ class SparkRunner:
                 start_new_session=True,  # a Ctrl-C is for us: we end it
             )
         threading.Thread(target=self._listen, args=(self._process,), daemon=True).start()
-        local = LOCAL_DEFAULTS if self._is_local else {}
-        self._connection.send(Start(self._master, (*({**DEFAULTS, **local} | dict(self._conf)).items(),), scratch))
+        ours = {} if self._is_submitted else DEFAULTS | (LOCAL_DEFAULTS if self._is_local else {})
+        self._connection.send(Start(self._master, tuple((ours | dict(self._conf)).items()), scratch, environment))
         return self._connection
 
     @property
     def _is_local(self) -> bool:
-        return self._master.startswith("local")
+        return self._master is not None and self._master.startswith("local")
 
     def _environment(self) -> dict[str, str]:
         env = dict(os.environ)
+        if self._is_submitted:
+            return env
+        env.pop(_SUBMITTED, None)
         if (home := java_home()) is not None:
             env["JAVA_HOME"] = str(home)
         if self._is_local:
@@ -176,18 +183,6 @@ class SparkRunner:
 
 def _unheard(index: int, piece: Piece) -> None:
     """Nobody notes pieces."""
-
-
-def packed_sources(folder: Path) -> Path:
-    """A zip of this package's Python sources, for executors that do not have it. Raises FailedError."""
-    root = Path(__file__).resolve().parents[2]
-    data = io.BytesIO()
-    with zipfile.ZipFile(data, mode="w", compression=zipfile.ZIP_DEFLATED) as archive:
-        for file in sorted(root.rglob("*.py")):
-            archive.write(file, file.relative_to(root.parent))
-    path = folder / f"{_PACKAGE}.zip"
-    save_file(path, data.getvalue())
-    return path
 
 
 def _end(process: subprocess.Popen[str], patience_seconds: float) -> None:

@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
+from store_core.export.runners.pack import ENVIRONMENT
 from store_core.export.runners.spark_messages import Done, Outcome, Progress, Start
 
 _LOOK_EVERY_SECONDS: Final = 0.5
@@ -25,9 +26,13 @@ _LOOK_EVERY_SECONDS: Final = 0.5
 class Job:
     """Runs of tasks in one Spark context."""
 
-    def __init__(self, context: Any, scratch: Path) -> None:
+    def __init__(self, context: Any, scratch: Path, environment: Path | None = None) -> None:
         self._context = context
         self._scratch = scratch
+        self._folder = ""  # on executors, of the environment that was sent
+        if environment is not None:
+            context.addArchive(f"{environment}#{ENVIRONMENT}")
+            self._folder = ENVIRONMENT
         self._notes: list[str] = []
         self._prepared = False
 
@@ -60,16 +65,23 @@ class Job:
         def tell() -> None:
             told = 0
             while not stop.wait(_LOOK_EVERY_SECONDS):
-                connection.send(Progress(walked.value))
-                if pieces := tuple(done.value[told:]):
-                    connection.send(Done(pieces))
-                    told += len(pieces)
+                try:
+                    connection.send(Progress(walked.value))
+                    if pieces := tuple(done.value[told:]):
+                        connection.send(Done(pieces))
+                        told += len(pieces)
+                except OSError:  # nobody waits for it any more: no task may go on writing
+                    self._context.cancelAllJobs()
+                    return
 
         teller = threading.Thread(target=tell, daemon=True)
         teller.start()
         try:
             numbered = self._context.parallelize(list(enumerate(tasks)), len(tasks))
-            answers: list[tuple[str, bytes]] = numbered.map(lambda each: _do(each[0], each[1], walked, done)).collect()
+            folder = self._folder
+            answers: list[tuple[str, bytes]] = numbered.map(
+                lambda each: _do(folder, each[0], each[1], walked, done)
+            ).collect()
             return answers
         finally:
             stop.set()
@@ -77,29 +89,32 @@ class Job:
 
     def _prepare(self) -> None:
         """See that executors have the package, or send it. Raises FailedError where they cannot run it."""
-        found = self._ask(_what_is_here)
+        found = self._ask()
         if "" in found:
-            from store_core.export.runners.spark import packed_sources
+            from store_core.export.runners.pack import packed_sources
 
             self._context.addPyFile(str(packed_sources(self._scratch)))
-            found = self._ask(_what_is_here)
+            found = self._ask()
         problems = found - {"compiled", "twin"}
         if problems:
             from store_core.errors import FailedError
 
             raise FailedError(
                 f"an executor cannot run the job: {min(problems) or 'the package cannot be sent'}",
-                to_do="install rmqctl there, and name that Python with --conf spark.pyspark.python=PATH",
+                to_do="send it with --pack-env, or install rmqctl there and name that Python with --conf spark.pyspark.python=PATH",
             )
         if "twin" in found:
             self._notes.append(
-                "executors have no compiled kernel and run its Python twin: install rmqctl there for speed"
+                "executors have no compiled kernel and run its Python twin: send one with --pack-env, or install rmqctl there"
             )
         self._prepared = True
 
-    def _ask(self, question: Any) -> set[str]:
+    def _ask(self) -> set[str]:
         slots = max(self._context.defaultParallelism, 1)
-        return set(self._context.parallelize(range(slots), slots).mapPartitions(question).collect())
+        folder = self._folder
+        return set(
+            self._context.parallelize(range(slots), slots).mapPartitions(lambda _: _what_is_here(folder)).collect()
+        )
 
 
 _SEE: Final = "run it with -v to see what Spark says"
@@ -120,13 +135,23 @@ def _several() -> Any:
     return Several()
 
 
-def _do(number: int, task: bytes, walked: Any, done: Any) -> tuple[str, bytes]:
+def _enter(folder: str) -> None:
+    """On an executor: work in the environment that was sent, if one was."""
+    if folder:
+        from pyspark import SparkFiles
+
+        path = SparkFiles.get(folder)
+        if path not in sys.path:
+            sys.path.insert(0, path)
+
+
+def _do(folder: str, number: int, task: bytes, walked: Any, done: Any) -> tuple[str, bytes]:
     """On an executor: one task. An error of ours comes back as a value, not as Java's stack trace."""
+    _enter(folder)
     from store_core.errors import StoreError
-    from store_core.export.splits.piece import run_task
 
     try:
-        piece = run_task(pickle.loads(task))
+        piece = pickle.loads(task).run()
     except StoreError as error:
         return "error", pickle.dumps(error)
     walked.add(piece.walked_bytes)
@@ -135,8 +160,9 @@ def _do(number: int, task: bytes, walked: Any, done: Any) -> tuple[str, bytes]:
     return "piece", data
 
 
-def _what_is_here(_: Any) -> Iterator[str]:
+def _what_is_here(folder: str) -> Iterator[str]:
     """On an executor: which kernel it has, "" without the package, else what is missing."""
+    _enter(folder)
     try:
         import store_core.export.splits.piece  # noqa: F401  # with all it needs
         from store_core.kernel import is_native
@@ -161,7 +187,9 @@ def main(descriptor: int) -> int:
         start: Start = connection.recv()
         from pyspark import SparkConf, SparkContext
 
-        conf = SparkConf().setMaster(start.master).setAppName("rmqctl export").setAll(list(start.conf))
+        conf = SparkConf().setAppName("rmqctl export").setAll(list(start.conf))
+        if start.master is not None:
+            conf.setMaster(start.master)
         try:
             context = SparkContext(conf=conf)
         except Exception as error:
@@ -170,7 +198,7 @@ def main(descriptor: int) -> int:
             failure = FailedError(f"Spark does not start: {_reason(error)}", to_do=_SEE)
             connection.send(Outcome(error=pickle.dumps(failure)))
             return 1
-        job = Job(context, start.scratch)
+        job = Job(context, start.scratch, start.environment)
         try:
             while True:
                 connection.send(job.run(connection.recv(), connection))

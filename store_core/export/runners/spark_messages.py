@@ -8,11 +8,13 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Spark's master, its settings, and a folder for passing files."""
+    """Spark's master (None: spark-submit knows it), its settings, a folder for passing files, and the packed environment that
+    executors are to work in (None: their own)."""
 
-    master: str
+    master: str | None
     conf: tuple[tuple[str, str], ...]
     scratch: Path
+    environment: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

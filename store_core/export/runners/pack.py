@@ -1,0 +1,123 @@
+"""What executors lack, in one file to send: the package's sources, or an environment with all that the work needs."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import sysconfig
+import tarfile
+import uuid
+import zipfile
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+from store_core.errors import FailedError
+from store_core.storage.writer import save_file
+
+ENVIRONMENT: Final = "rmqctl_env"  # the folder that an archive becomes in an executor's working directory
+DISTRIBUTION: Final = "rmqctl"
+_SOURCE: Final = "pyspark_rmqctl.py"
+_PACKAGES: Final = ("store_core", "rmqctl")
+_LEFT_OUT: Final = re.compile(r"(^|/)(tests?|include|__pycache__)/|\.(pyc|pyi|pxd|pyx|h|hpp|lib|a)$")
+_REQUIRED: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def packed_sources(folder: Path) -> Path:
+    """A zip of the library's Python sources and of the Spark source, for ``--py-files``. Raises OSError."""
+    path = folder / "store_core.zip"
+    save_sources(path)
+    return path
+
+
+def save_sources(path: Path) -> None:
+    """Write the zip of ``packed_sources``. The kernel's Python twin does the work of whoever has no more than that."""
+    root = _root()
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, mode="w", compression=zipfile.ZIP_DEFLATED) as archive:
+        for file in [root / _SOURCE, *sorted((root / "store_core").rglob("*.py"))]:
+            archive.write(file, file.relative_to(root))
+    save_file(path, data.getvalue())
+
+
+def packed_environment() -> Path:
+    """An archive of the environment, from the user's cache or made anew. Raises FailedError where it cannot be written."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rmqctl"
+    files = list(_files())
+    path = cache / f"environment-{_key(files)}.tar.gz"
+    if not path.exists():
+        save_environment(path, files)
+    return path
+
+
+def save_environment(path: Path, files: list[tuple[str, Path]] | None = None) -> None:
+    """Write an archive with rmqctl, its compiled kernel and every package it needs, for this platform and this Python's minor release.
+
+    Raises FailedError.
+    """
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with tarfile.open(part, "w:gz", compresslevel=1) as archive:
+                for name, file in files or _files():
+                    archive.add(file, name)
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise FailedError(f"the environment cannot be packed: {error.strerror}", path=str(path)) from error
+
+
+def _root() -> Path:
+    return Path(__file__).resolve().parents[3]
+
+
+def _key(files: list[tuple[str, Path]]) -> str:
+    """Changes whenever what would be packed does."""
+    digest = hashlib.sha256(f"{sysconfig.get_platform()} {sysconfig.get_python_version()}".encode())
+    for name, file in files:
+        info = file.stat()
+        digest.update(f"\n{name} {info.st_size} {info.st_mtime_ns}".encode())
+    return digest.hexdigest()[:20]
+
+
+def _files() -> Iterator[tuple[str, Path]]:
+    """Names in the archive, and the files."""
+    root = _root()
+    for package in _PACKAGES:
+        for file in sorted((root / package).rglob("*.py")):
+            yield str(file.relative_to(root)), file
+    for file in sorted((root / "store_core" / "kernel").glob("_native.*.so")):
+        yield str(file.relative_to(root)), file
+    yield _SOURCE, root / _SOURCE
+    for distribution in _needed(DISTRIBUTION):
+        for listed in distribution.files or ():
+            file = Path(str(distribution.locate_file(listed)))
+            name = listed.as_posix()
+            if not name.startswith(("..", "/")) and not _LEFT_OUT.search(name) and file.is_file():
+                yield name, file
+
+
+def _needed(name: str) -> list[metadata.Distribution]:
+    """The installed distributions that one requires, and those that they require, without extras."""
+    found: dict[str, metadata.Distribution] = {}
+    waiting = _requirements(name)
+    while waiting:
+        wanted = waiting.pop()
+        if wanted not in found:
+            try:
+                found[wanted] = metadata.distribution(wanted)
+            except metadata.PackageNotFoundError:  # for another platform
+                continue
+            waiting += _requirements(wanted)
+    return [found[wanted] for wanted in sorted(found)]
+
+
+def _requirements(name: str) -> list[str]:
+    lines = [line for line in metadata.requires(name) or () if "extra ==" not in line]
+    matches = [_REQUIRED.match(line) for line in lines]
+    return [match[0].lower().replace("_", "-") for match in matches if match]

@@ -1,0 +1,202 @@
+"""A standalone cluster of real processes: whoever is killed, in the end every record is there once, as after a local export."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import subprocess
+import sys
+import sysconfig
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import DamagedStore, GoldenStore
+from tests.export.exports import export_one, files_of
+from tests.rmqctl.calls import ROOT
+
+pytest.importorskip("pyspark")
+
+from tests.export.clusters import CONF, Cluster, cluster, command_of, descendants, kill, wait_until
+
+SPLIT_SIZE = 10_000  # about a hundred tasks
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two workers of one core each, for all tests of the module."""
+    with cluster(tmp_path_factory.mktemp("cluster")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def whole(golden: GoldenStore, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """All files of a local export."""
+    out = tmp_path_factory.mktemp("whole") / "local"
+    export_one(golden("load-533"), out, split_size_bytes=SPLIT_SIZE)
+    return files_of(out)
+
+
+class Export:
+    """``rmqctl export --spark`` as a process of its own."""
+
+    def __init__(self, spark: Cluster, root: Path, dest: Path, *words: str) -> None:
+        conf = [word for setting in CONF for word in ("--conf", setting)]
+        command = [sys.executable, "-m", "rmqctl", "export", str(dest), "-s", f"a={root}", "--spark"]
+        command += ["--master", spark.url, "--split-size", str(SPLIT_SIZE), *conf, *words]
+        self._dest, self._said = dest, ""
+        self.process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+
+    def __enter__(self) -> Export:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+        self.end()
+
+    @property
+    def driver(self) -> int:
+        return next(pid for pid in descendants(self.process.pid) if "spark_job" in command_of(pid))
+
+    def has_written(self, count: int) -> None:
+        """Wait until so many files of splits are there, of which none counts yet."""
+        wait_until(lambda: self.written >= count or self.process.poll() is not None)
+        assert self.process.poll() is None, self.end()
+
+    @property
+    def written(self) -> int:
+        return len(list((self._dest / "_unfinished").glob("*.parquet")))
+
+    def end(self) -> tuple[int, str]:
+        """Exit code and what was said."""
+        if self.process.stderr is not None and not self.process.stderr.closed:
+            self._said = self.process.communicate(timeout=240)[1]
+        return self.process.returncode, self._said
+
+
+def test_killed_workers_and_executors(
+    spark: Cluster, golden: GoldenStore, tmp_path: Path, whole: dict[str, bytes]
+) -> None:
+    with Export(spark, golden("load-533"), tmp_path / "out") as export:
+        export.has_written(5)
+        kill(spark.pythons()[0])
+        export.has_written(20)
+        kill(spark.executors()[0])
+        export.has_written(40)
+        kill(spark.pythons()[-1])
+        assert export.end()[0] == 0
+    assert files_of(tmp_path / "out") == whole
+
+
+def test_tasks_done_twice_and_a_lost_machine(
+    spark: Cluster, golden: GoldenStore, tmp_path: Path, whole: dict[str, bytes]
+) -> None:
+    """A task that hangs is run a second time elsewhere; then a worker goes with its executor."""
+    speculation = ("speculation=true", "speculation.quantile=0.05", "speculation.minTaskRuntime=100ms")
+    conf = [word for setting in speculation for word in ("--conf", f"spark.{setting}")]
+    extra = spark.worker()
+    with Export(spark, golden("load-533"), tmp_path / "out", *conf) as export:
+        export.has_written(10)
+        lost = spark.executors(extra)[0]
+        hanging = next(pid for pid in spark.pythons() if lost not in ancestors(pid))
+        kill(hanging, signal.SIGSTOP)
+        try:
+            export.has_written(30)
+            kill(extra.pid)
+            kill(lost)
+            assert export.end()[0] == 0
+        finally:
+            kill(hanging)
+    assert files_of(tmp_path / "out") == whole
+
+
+def ancestors(pid: int) -> list[int]:
+    found: list[int] = []
+    while pid > 1:
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        found.append(pid)
+    return found
+
+
+def test_a_killed_driver_and_a_killed_export(
+    spark: Cluster, golden: GoldenStore, tmp_path: Path, whole: dict[str, bytes]
+) -> None:
+    """The same command ends what was begun, and does not do again what was done."""
+    root, out = golden("load-533"), tmp_path / "out"
+    with Export(spark, root, out) as export:
+        export.has_written(20)
+        kill(export.driver)
+        code, said = export.end()
+    assert code == 1
+    assert "Spark has ended early" in said
+    assert not (out / "manifest.json").exists()
+    with Export(spark, root, out) as export:
+        wait_until(lambda: bool(spark.pythons()))
+        export.has_written(50)
+        driver = export.driver
+        kill(export.process.pid)
+        export.end()
+    wait_until(lambda: not command_of(driver) and not spark.executors())
+    assert not (out / "manifest.json").exists()
+    with Export(spark, root, out) as export:
+        code, said = export.end()
+    assert code == 0
+    assert "splits had been done before" in said
+    assert files_of(out) == whole
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python with nothing but itself."""
+    folder = tmp_path_factory.mktemp("bare")
+    venv.create(folder, with_pip=False, symlinks=True)
+    python = folder / "bin" / "python"
+    alone = subprocess.run([python, "-I", "-c", "import numpy"], capture_output=True, check=False)
+    assert alone.returncode != 0
+    return python
+
+
+def test_executors_that_have_nothing_but_python(
+    spark: Cluster, bare: Path, damaged: DamagedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    root = damaged("load-533", "zero-page-mid")
+    export_one(root, tmp_path / "local", split_size_bytes=300_000)
+    words = ("--conf", f"spark.pyspark.python={bare}", "--split-size", "300000")
+    with Export(spark, root, tmp_path / "out", *words) as export:
+        code, said = export.end()
+    assert code == 1
+    assert "an executor cannot run the job: No module named" in said
+    assert "--pack-env" in said
+    with Export(spark, root, tmp_path / "out", *words, "--pack-env") as export:
+        code, said = export.end()
+    assert code == 3, said
+    assert "twin" not in said
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "local")
+    assert len(list((tmp_path / "cache" / "rmqctl").glob("environment-*.tar.gz"))) == 1
+
+
+def test_executors_without_the_package_get_its_sources(spark: Cluster, damaged: DamagedStore, tmp_path: Path) -> None:
+    """They have the libraries; then the kernel's twin does the work, and that is said."""
+    root = damaged("load-533", "flip-body-mid")
+    export_one(root, tmp_path / "local", split_size_bytes=300_000)
+    words = ("--conf", f"spark.pyspark.python={python_with_libraries(tmp_path)}", "--split-size", "300000")
+    with Export(spark, root, tmp_path / "out", *words) as export:
+        code, said = export.end()
+    assert (code, "executors have no compiled kernel and run its Python twin" in said) == (3, True), said
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "local")
+
+
+def python_with_libraries(folder: Path) -> Path:
+    """A Python with the installed libraries, but without what is installed for development: the package itself."""
+    program = folder / "python-with-libraries"
+    libraries = shlex.quote(sysconfig.get_path("purelib"))
+    # -S: no .pth files, which is how a development install is found
+    program.write_text(
+        f'#!/bin/sh\nexport PYTHONPATH="$PYTHONPATH":{libraries}\nexec {shlex.quote(sys.executable)} -S "$@"\n'
+    )
+    program.chmod(0o755)
+    return program
