@@ -23,6 +23,7 @@ from store_core.storage.store import Store
 
 TOPIC = "bench_0"
 LOOP = "rmqctl, loop of 32, messages"
+MAPPED_LOOP = "rmqctl, loop of 32, messages, log mapped"
 ALL = "rmqctl, loop of 32, properties and numbers taken"
 BULK = "rmqctl, whole queue, columns"
 MAPPED = "rmqctl, whole queue, columns, log mapped"
@@ -34,7 +35,7 @@ def queues_of(store: Store, made: Made) -> list[Queue]:
     return [queue for queue in found if isinstance(queue, Queue)]
 
 
-def in_a_loop(made: Made, *, all_parts: bool = False) -> float:
+def in_a_loop(made: Made, maps: LogMaps | None = None, *, all_parts: bool = False) -> float:
     """Seconds; raises RuntimeError if a message has no body."""
     started = stopwatch()
     with Store.open(made.root) as store:
@@ -42,7 +43,7 @@ def in_a_loop(made: Made, *, all_parts: bool = False) -> float:
             at = queue.min_offset
             bodies = 0
             while at < queue.max_offset:
-                result = pull(queue, TOPIC, number, at)
+                result = pull(queue, TOPIC, number, at, maps=maps)
                 at = result.next_begin_offset
                 for message in result.messages:
                     bodies += message.body != b""  # as the broker's loop does
@@ -77,6 +78,7 @@ def main() -> None:
         contestants: dict[str, Callable[[], float]] = {
             BROKER: by_broker,
             LOOP: lambda: in_a_loop(made),
+            MAPPED_LOOP: lambda: in_a_loop(made, kept),
             ALL: lambda: in_a_loop(made, all_parts=True),
             BULK: lambda: in_bulk(made),
             MAPPED: lambda: in_bulk(made, kept),
@@ -85,6 +87,7 @@ def main() -> None:
     name = "pull"
     rows = [
         contest.ratio(name, times, BROKER, LOOP, (">=", 1)),
+        contest.ratio(name, times, BROKER, MAPPED_LOOP, (">=", 1)),
         contest.ratio(name, times, BROKER, ALL),
         contest.ratio(name, times, BROKER, BULK, (">=", 4)),
         contest.ratio(name, times, BROKER, MAPPED, (">=", 4)),

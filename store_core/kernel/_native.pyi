@@ -69,3 +69,11 @@ def add_messages(
 def mapped_record(
     segment: npt.NDArray[np.uint8], at: int, topic: str, key: str, /
 ) -> tuple[bytes, bool] | None: ...
+def add_mapped_messages(
+    entries: bytes,
+    window: npt.NDArray[np.uint8],
+    window_phy_offset: int,
+    found: list[tuple[int, bytes, bytes, str, bytes]],
+    /,
+) -> tuple[int, int]: ...
+def good_entries(entries: bytes, /) -> int: ...

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from store_core.codec.record import Message, RecordError, decode_record
-from store_core.kernel import KERNEL_VARIABLE
 from store_core.kernel.codes import NEIGHBOUR_GAP_BYTES, READ_AT_ONCE_BYTES
+from store_core.kernel.compiled import compiled as _compiled
 from store_core.layout import record
 from store_core.layout.queue import ENTRY
-from store_core.storage.sequence import SegmentSequence
-
-try:
-    if os.environ.get(KERNEL_VARIABLE) == "python":
-        raise ImportError
-    from store_core.kernel import _native as _compiled
-except ImportError:
-    _compiled = None  # type: ignore[assignment]  # no compiler when this was installed, or not wanted
+from store_core.storage.sequence import Segment, SegmentSequence
 
 Parts = tuple[int, bytes, bytes, str, bytes]
 _TO_UNWRAP: Final = record.FLAG_INNER_BATCH | record.FLAG_NEED_UNWRAP
@@ -43,7 +36,20 @@ def messages_of(log: SegmentSequence, entries: bytes) -> list[Message]:
     return list(map(_as_message, found))
 
 
-def add_messages(entries: bytes, window: bytes, window_phy_offset: int, found: list[Parts]) -> tuple[int, int]:
+def mapped_messages_of(log: SegmentSequence, entries: bytes, mapped: Callable[[Segment], Any]) -> list[Message]:
+    """As ``messages_of``, where ``mapped`` gives a segment's bytes as a numpy array."""
+    add = add_messages if _compiled is None else _compiled.add_mapped_messages
+    found: list[Parts] = []
+    start, size_bytes = add_messages(entries[: ENTRY.size_bytes], b"", 0, found)
+    while size_bytes and (segment := log.find(start)) is not None:
+        known = len(found)
+        start, size_bytes = add(entries, mapped(segment), segment.phy_offset, found)
+        if len(found) == known:
+            break
+    return list(map(_as_message, found))
+
+
+def add_messages(entries: bytes, window: Any, window_phy_offset: int, found: list[Parts]) -> tuple[int, int]:
     """Add the messages of the entries behind those that ``found`` has, as long as they are plain and lie in a window of the log.
 
     Gives start and length of what to read next; length 0: nothing, since all entries are done or the next is not plain.

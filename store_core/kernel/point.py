@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, Final, Protocol
 
 from store_core.codec import tags
-from store_core.kernel import KERNEL_VARIABLE
 from store_core.kernel.codes import PropertyFlag
+from store_core.kernel.compiled import compiled as _compiled
 from store_core.kernel.twin_properties import known_properties
 from store_core.kernel.twin_record import RecordHead, check_prefix, check_record
 from store_core.layout import index, record
-
-try:
-    if os.environ.get(KERNEL_VARIABLE) == "python":
-        raise ImportError
-    from store_core.kernel import _native as _compiled
-except ImportError:
-    _compiled = None  # type: ignore[assignment]  # no compiler when this was installed, or not wanted
 
 _HEADER_SIZE: Final = index.HEADER.size_bytes
 _SLOT_SIZE: Final = index.SLOT.size_bytes

@@ -15,9 +15,10 @@ from typing import Final, Literal, NamedTuple
 from store_core.codec.record import Message
 from store_core.errors import FailedError
 from store_core.findings import KINDS, Finding, finding
-from store_core.kernel.messages import messages_of
+from store_core.kernel.messages import mapped_messages_of, messages_of
 from store_core.layout.queue import ENTRY
 from store_core.read.entries import BatchEntry, Entry
+from store_core.read.maps import LogMaps
 from store_core.read.queue import BatchQueue, Queue
 from store_core.read.records import needs_unwrap, read_message, unwrapped
 from store_core.read.rules import RULES_5, ReadRules
@@ -86,8 +87,12 @@ def pull(
     *,
     limit: int = DEFAULT_LIMIT,
     tags: TagFilter | None = None,
+    maps: LogMaps | None = None,
 ) -> PullResult:
-    """Up to ``limit`` messages from a queue offset on (None: the queue's min). An inner batch comes as its messages."""
+    """Up to ``limit`` messages from a queue offset on (None: the queue's min). An inner batch comes as its messages.
+
+    ``maps``: where the log's segments are kept mapped, for who pulls much.
+    """
     if queue is None:
         return PullResult(topic, queue_id, offset or 0, "NO_MATCHED_LOGIC_QUEUE", 0, 0, 0)
     first, end = queue.min_offset, queue.max_offset
@@ -96,7 +101,7 @@ def pull(
     answer = _outside(offset, first, end)
     if answer is not None:
         return PullResult(topic, queue_id, offset, *answer, first, end)
-    taken = _plain_messages(queue, offset, min(limit, end - offset)) if tags is None else []
+    taken = _plain_messages(queue, offset, min(limit, end - offset), maps) if tags is None else []
     behind = offset + len(taken)
     if taken and (len(taken) == limit or behind == end):
         return PullResult(topic, queue_id, offset, "FOUND", behind, first, end, tuple(taken))
@@ -115,12 +120,12 @@ def pull(
     )
 
 
-def _plain_messages(queue: Queue | BatchQueue, offset: int, count: int) -> list[Message]:
+def _plain_messages(queue: Queue | BatchQueue, offset: int, count: int, maps: LogMaps | None) -> list[Message]:
     """The messages of up to ``count`` entries, up to the first that has to be looked at by itself."""
     found: list[Message] = []
     while isinstance(queue, Queue) and len(found) < count:
         entries = queue.stored(offset + len(found), count - len(found))
-        more = messages_of(queue.log, entries)
+        more = messages_of(queue.log, entries) if maps is None else mapped_messages_of(queue.log, entries, maps.of)
         found += more
         if not more or len(more) * ENTRY.size_bytes < len(entries):
             break

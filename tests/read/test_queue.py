@@ -135,7 +135,10 @@ def test_a_queue_that_expired_wholly_keeps_its_number_on_5x(store_copy: StoreCop
     assert (on_4.min_offset, on_4.max_offset) == (0, 4)
 
 
-def test_good_entries_stops_at_the_first_bad_one() -> None:
+@pytest.mark.parametrize("kernel", ["compiled", "python"])
+def test_good_entries_stops_at_the_first_bad_one(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kernel == "python":
+        monkeypatch.setattr("store_core.read.entries._compiled", None)
     good = [ENTRY.struct.pack(i << 20, 65536 * (i + 1), -i) for i in range(50)]
     bad = {
         "size 0": (1, 0, 0),

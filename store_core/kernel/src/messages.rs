@@ -1,5 +1,6 @@
 //! The messages that a run of queue entries points to (twin: in store_core/kernel/messages.py).
 
+use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
@@ -16,6 +17,22 @@ pub fn add_messages(
     window_phy_offset: i64,
     found: &Bound<'_, PyList>,
 ) -> PyResult<(i64, i64)> {
+    add(entries, window, window_phy_offset, found)
+}
+
+/// As `add_messages`, for a window that is mapped.
+#[pyfunction]
+#[pyo3(signature = (entries, window, window_phy_offset, found, /))]
+pub fn add_mapped_messages(
+    entries: &[u8],
+    window: PyReadonlyArray1<'_, u8>,
+    window_phy_offset: i64,
+    found: &Bound<'_, PyList>,
+) -> PyResult<(i64, i64)> {
+    add(entries, window.as_slice()?, window_phy_offset, found)
+}
+
+fn add(entries: &[u8], window: &[u8], window_phy_offset: i64, found: &Bound<'_, PyList>) -> PyResult<(i64, i64)> {
     let py = found.py();
     let (entries, _) = entries.as_chunks::<QUEUE_ENTRY_SIZE>();
     let entries = entries.get(found.len()..).unwrap_or(&[]);
@@ -87,4 +104,16 @@ fn text<'py>(py: Python<'py>, raw: &[u8]) -> Bound<'py, PyString> {
     let mut text = String::new();
     properties::decode_java(raw, |part| text.push_str(part));
     PyString::new(py, &text)
+}
+
+/// How many entries at a queue file's start are good; see `store_core.read.entries`.
+#[pyfunction]
+#[pyo3(signature = (entries, /))]
+pub fn good_entries(entries: &[u8]) -> usize {
+    let (entries, _) = entries.as_chunks::<QUEUE_ENTRY_SIZE>();
+    let is_good = |entry: &&[u8; QUEUE_ENTRY_SIZE]| {
+        i64_at(*entry, QUEUE_ENTRY_PHY_OFFSET_AT).is_some_and(|phy_offset| phy_offset >= 0)
+            && i32_at(*entry, QUEUE_ENTRY_SIZE_BYTES_AT).is_some_and(|size| size > 0)
+    };
+    entries.iter().take_while(is_good).count()
 }

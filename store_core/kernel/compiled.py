@@ -1,0 +1,16 @@
+"""The compiled kernel as it is, for what needs no numpy; None where it was not built or the twin is asked for."""
+
+from __future__ import annotations
+
+import os
+
+from store_core.kernel import KERNEL_VARIABLE
+
+__all__ = ["compiled"]
+
+try:
+    if os.environ.get(KERNEL_VARIABLE) == "python":
+        raise ImportError
+    from store_core.kernel import _native as compiled
+except ImportError:
+    compiled = None  # type: ignore[assignment]  # no compiler when this was installed, or not wanted
