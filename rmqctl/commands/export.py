@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -25,7 +24,15 @@ if TYPE_CHECKING:
 
 def export(
     ctx: Context,
-    dest: Annotated[Path, typer.Argument(metavar="DEST", help="New or empty folder for the result.")],
+    dest: Annotated[
+        str, typer.Argument(metavar="DEST", help="New or empty folder for the result; or s3://…, gs://…, abfss://….")
+    ],
+    format_: Annotated[
+        Literal["parquet", "delta", "iceberg"], typer.Option("--format", help="Files with a manifest, or tables.")
+    ] = "parquet",
+    catalog: Annotated[
+        str | None, typer.Option("--catalog", metavar="URI", help="Iceberg's SQL catalog; default DEST/catalog.db.")
+    ] = None,
     topic: Topics = None,
     begin: Begin = None,
     end: End = None,
@@ -72,18 +79,16 @@ def export(
 
     Example: rmqctl export /data/orders --topic orders -s /data/rocketmq/store
     """
-    from store_core.export.dest.folder import FolderDestination
+    from store_core.export.dest.address import destination_of
     from store_core.export.dest.layout import Layout
     from store_core.export.export import export_stores
     from store_core.export.splits.plan import SPLIT_SIZE_BYTES
     from store_core.read.log import LogFilter
 
     wanted = LogFilter(from_, to, begin, end, frozenset(topic or ()))
-    if incremental and overwrite:
-        raise UsageError("--incremental adds and --overwrite replaces", to_do="give one of them")
+    destination = destination_of(dest, format_, catalog=catalog, overwrite=overwrite, incremental=incremental)
     with ctx.open_stores(joined=not keep_copies) as stores, _runner(ctx, jobs, spark, master, conf, pack_env) as runner:
         total = sum(store.log.size_bytes for _, store in stores)
-        destination = FolderDestination(dest, overwrite=overwrite, incremental=incremental)
         with _told_what_is_kept(ctx, destination), ctx.progress("export", total) as bar:
             report = export_stores(
                 stores,
@@ -91,7 +96,7 @@ def export(
                 runner,
                 wanted,
                 split_size_bytes=SPLIT_SIZE_BYTES if split_size is None else split_size,
-                layout=Layout(partition_by, cluster),
+                layout=Layout(partition_by, cluster, whole_files=format_ == "iceberg"),
                 on_progress=bar,
             )
     for store in report.stores:

@@ -93,7 +93,7 @@ def export_stores(
         number = last.commit + 1 if last is not None else 1
         parts += [part for job in jobs if (part := job.borders(number)) is not None]
         reports = tuple(job.report for job in jobs)
-        if last is None:
+        if last is None and destination.never_empty:
             parts = _never_empty(parts, destination.place)
         if last is None or parts or _has_moved(last, reports):
             commit = Commit(number, work.plan, tuple(report.as_state() for report in reports))
@@ -200,6 +200,6 @@ def _refuse_inside(dest: Path, stores: Stores) -> None:
     """Nothing may be written into a store: a broker that finds foreign folders may refuse to start."""
     target = dest.resolve()
     for _, store in stores:
-        for root in (store.root, *store.settings.commitlog_paths):
+        for root in (store.root, *store.settings.copies, *store.settings.commitlog_paths):
             if target.is_relative_to(root.resolve()):
                 raise UsageError("the destination lies inside the store", path=str(dest), to_do="name a folder outside")

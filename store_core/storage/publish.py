@@ -32,13 +32,14 @@ _NEW: Final = ".new"
 _FILE_MODE: Final = 0o644
 _FOLDER_MODE: Final = 0o755
 _CHUNK_SIZE_BYTES: Final = 4 << 20
+_WRITE_SIZE_BYTES: Final = 1 << 20
 
 
 class PartFile(io.RawIOBase):
     """A new file, written from front to end, that knows its length and CRC-32C; synced when it is closed.
 
-    Raises FailedError where the system refuses, for a full disk too. ``discard`` removes it; what a library still writes
-    into it then goes nowhere.
+    What is written waits until there is a good deal of it: libraries write page by page. Raises FailedError where the
+    system refuses, for a full disk too. ``discard`` removes it; what a library still writes into it then goes nowhere.
     """
 
     def __init__(self, path: Path) -> None:
@@ -46,6 +47,7 @@ class PartFile(io.RawIOBase):
         self.size_bytes = 0
         self.crc32c = 0
         self._dropped = False
+        self._waiting = bytearray()
         self._ops = FileOps()
         with _told("writing a result file"):
             self._ops.create(path, _FILE_MODE)
@@ -58,18 +60,25 @@ class PartFile(io.RawIOBase):
 
     def write(self, data: Any, /) -> int:
         view = memoryview(data).cast("B")
+        self._waiting += view
+        self.size_bytes += len(view)
+        if len(self._waiting) >= _WRITE_SIZE_BYTES:
+            self._write_waiting()
+        return len(view)
+
+    def _write_waiting(self) -> None:
+        data, self._waiting = self._waiting, bytearray()
+        self.crc32c = crc32c(data, self.crc32c)
         if not self._dropped:
             with _told("writing a result file"):
-                self._ops.write(self.path, self.size_bytes, view)
-        self.crc32c = crc32c(view, self.crc32c)
-        self.size_bytes += len(view)
-        return len(view)
+                self._ops.write(self.path, self.size_bytes - len(data), memoryview(data))
 
     def close(self) -> None:
         if not self.closed:
             super().close()
             with _told("writing a result file"):
                 try:
+                    self._write_waiting()
                     if not self._dropped:
                         self._ops.sync_file(self.path)
                 finally:
@@ -151,7 +160,7 @@ class ResultFolder:
         for path in (self.staging / staged, self.path / final):
             with suppress(OSError):
                 if path.stat().st_size == size_bytes:
-                    return _checksum(path) == checksum
+                    return checksum_of(path) == checksum
         return False
 
     # Working
@@ -302,6 +311,13 @@ def remove_part(path: Path) -> None:
         path.unlink()
 
 
+def remove_empty(*folders: Path) -> None:
+    """Take away folders in which nothing is."""
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
+
+
 def save_program(path: Path, text: str) -> None:
     """Write a small program for the user's own use, with its folders. Raises FailedError."""
     with _told("writing a helper program"):
@@ -323,7 +339,7 @@ def _topmost_missing(path: Path) -> Path | None:
     return missing[-1] if missing else None
 
 
-def _checksum(path: Path) -> int:
+def checksum_of(path: Path) -> int:
     found = 0
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_SIZE_BYTES):

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from store_core.export.dest.destination import Destination
 from store_core.export.export import ExportReport, export_stores
 from store_core.export.runners.local import LocalRunner
 from store_core.read.log import LogFilter
@@ -33,7 +34,7 @@ KINDS = {
 TRANSACTIONS = ("none", "prepared", "commit", "rollback")
 
 
-def export_one(root: Path, dest: Path, wanted: LogFilter | None = None, **options: Any) -> ExportReport:
+def export_one(root: Path, dest: Path | Destination, wanted: LogFilter | None = None, **options: Any) -> ExportReport:
     """Export one store, named ``a``, in this process."""
     runner = options.pop("runner", None) or LocalRunner(options.pop("jobs", 1))
     with Store.open(root, load_settings(None, root)) as store:

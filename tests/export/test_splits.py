@@ -53,7 +53,9 @@ class Memory:
     batches: dict[str, list[pa.RecordBatch]] = {}  # noqa: RUF012  # emptied by the fixture
     count = 0
 
-    def __init__(self, place: Place, table: str, store: str, file_name: str, partition: object = None) -> None:
+    def __init__(
+        self, place: Place, table: str, store: str, file_name: str, partition: object = None, whole: bool = False
+    ) -> None:
         Memory.count += 1
         self.table, self.store, self.name = table, store, f"{table}-{Memory.count}"
         Memory.batches[self.name] = []

@@ -15,6 +15,7 @@ from store_core.errors import FailedError
 from store_core.export.dest.parts import PartWriter, Range, quarantine_rows
 from store_core.export.dest.place import StagingFolder
 from store_core.kernel.codes import FrameCode, FrameKind
+from store_core.storage import publish
 
 ROWS = quarantine_rows("s", [(Range(FrameKind.DAMAGE, FrameCode.SIZE, 7, 8, "commitlog/0"), "L002")])
 
@@ -32,6 +33,7 @@ def test_a_disk_that_refuses(fails_at: str, times_before: int, tmp_path: Path, m
     printed: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", printed.append)
     monkeypatch.setattr(os, fails_at, refusing)
+    monkeypatch.setattr(publish, "_WRITE_SIZE_BYTES", 1)  # every write of the library goes to the disk
     with pytest.raises(FailedError, match=r"Input/output error.*ddrescue"):
         write_part(tmp_path)
     gc.collect()

@@ -22,6 +22,7 @@ class Destination(Protocol):
 
     address: str
     path: Path | None  # the folder, where it is a local one
+    never_empty: bool  # whether a table needs a file even without rows
 
     @property
     def place(self) -> Place: ...

@@ -18,6 +18,8 @@ from store_core.storage.publish import MANIFEST, ResultFolder
 class FolderDestination:
     """``Destination`` for Parquet files below a folder, with a manifest; see ``storage.publish``."""
 
+    never_empty = True
+
     def __init__(self, path: Path, *, overwrite: bool = False, incremental: bool = False) -> None:
         self.address = str(path)
         self.path: Path | None = path

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, NamedTuple
@@ -67,6 +67,8 @@ class Part:
     first_phy_offset: int | None
     last_phy_offset: int | None
     partition: Partition = None  # name and value, as the path tells them too
+    topics: tuple[str, str] | None = None  # the first and the last one by name
+    store_times_ms: tuple[int, int] | None = None  # the oldest and the newest
 
     def as_json(self) -> dict[str, Any]:
         """A member of ``files`` in the manifest and in the command's result."""
@@ -79,19 +81,39 @@ class Part:
             "crc32c": f"{self.crc32c:08x}",
             "first_phy_offset": self.first_phy_offset,
             "last_phy_offset": self.last_phy_offset,
+            "topics": self.topics,
+            "store_times_ms": self.store_times_ms,
+            "partition": self.partition,
         }
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Part:
+        """A part as ``as_json`` gave it, where it stays."""
+        pairs = {name: tuple(told[name]) if told[name] else None for name in ("topics", "store_times_ms", "partition")}
+        plain = {name: told[name] for name in ("table", "store", "path", "rows", "size_bytes")}
+        offsets = {name: told[name] for name in ("first_phy_offset", "last_phy_offset")}
+        return cls(**plain, **offsets, **pairs, staged=told["path"], crc32c=int(told["crc32c"], 16))  # type: ignore[arg-type]  # JSON
 
 
 class PartWriter:
     """Writes batches of one table into one file at a place, in row groups of some tens of MiB; ``abort`` removes it."""
 
-    def __init__(self, place: Place, table: Table, store: str, file_name: str, partition: Partition = None) -> None:
+    def __init__(
+        self,
+        place: Place,
+        table: Table,
+        store: str,
+        file_name: str,
+        partition: Partition = None,
+        *,
+        whole: bool = False,
+    ) -> None:
         """``file_name`` is a name for the store's part of the table that no other part has, behind its partition's folder.
 
-        A column that is named in the path is left out of the file, as readers of such folders expect.
+        A column that is named in the path is left out of the file, as readers of such folders expect; not if it is ``whole``.
         """
         self._file, staged, path = place.create(f"{FOLDERS[table]}/{folder_of(partition)}{file_name}")
-        self._schema = schema_of(table, partition)
+        self._schema = schema_of(table, None if whole else partition)
         try:
             self._writer = pq.ParquetWriter(
                 self._file,
@@ -135,6 +157,12 @@ class PartWriter:
             first_phy_offset=first if part.first_phy_offset is None else min(part.first_phy_offset, first),
             last_phy_offset=last if part.last_phy_offset is None else max(part.last_phy_offset, last),
         )
+        if part.table == "messages":
+            self._part = replace(
+                self._part,
+                topics=_wider(part.topics, batch.column("topic")),
+                store_times_ms=_wider(part.store_times_ms, batch.column("store_time").cast(pa.timestamp("ms", "UTC"))),
+            )
 
     def close(self) -> Part:
         """Finish the file; tells what it is. Raises FailedError."""
@@ -160,6 +188,18 @@ class PartWriter:
             table = pa.Table.from_batches([batch.select(names) for batch in self._pending], self._schema)
             self._writer.write_table(table, row_group_size=len(table))
             self._pending, self._pending_bytes = [], 0
+
+
+def _wider(bounds: Any, values: pa.Array) -> Any:
+    """Bounds that hold these values too; None where there are none."""
+    found = pc.min_max(values)
+    least, most = (
+        (value.value if isinstance(value, pa.TimestampScalar) else value.as_py())
+        for value in (found["min"], found["max"])
+    )
+    if least is None:
+        return bounds
+    return (least, most) if bounds is None else (min(bounds[0], least), max(bounds[1], most))
 
 
 def schema_of(table: Table, partition: Partition = None) -> pa.Schema:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from store_core.errors import FailedError
+from store_core.storage.objects import Objects
 from store_core.storage.publish import PartFile, remove_part
 
 
@@ -53,3 +56,26 @@ class StagingFolder:
     def remove(self, staged: str) -> None:
         """As ``Place.remove``."""
         remove_part(self.folder / staged)
+
+
+@dataclass(frozen=True, slots=True)
+class FinalPlace:
+    """Where parts stay where they are written, each under a name that nothing else ever has.
+
+    ``flat``: for tables that know themselves what is in a partition, and need no folders.
+    """
+
+    objects: Objects
+    flat: bool = False
+
+    def create(self, path: str) -> tuple[NewFile, str, str]:
+        """As ``Place.create``."""
+        table, _, rest = path.partition("/")
+        name = (rest.rpartition("/")[2] if self.flat else rest).removesuffix(".parquet")
+        final = f"{table}/{name}-{uuid.uuid4().hex[:12]}.parquet"
+        return self.objects.create(final), final, final
+
+    def remove(self, staged: str) -> None:
+        """As ``Place.remove``."""
+        with suppress(FailedError):
+            self.objects.remove(staged)

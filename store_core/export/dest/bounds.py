@@ -1,0 +1,31 @@
+"""What a table's log tells about the values in a file, so that readers need not open those that hold nothing for them."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from store_core.export.dest.parts import Part
+
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+
+
+def delta_statistics(part: Part) -> str:
+    """Statistics of an add action of Delta's protocol, JSON."""
+    least: dict[str, Any] = {"phy_offset": part.first_phy_offset}
+    most: dict[str, Any] = {"phy_offset": part.last_phy_offset}
+    if part.store:
+        least["store"] = most["store"] = part.store
+    if part.topics is not None and not (part.partition and part.partition[0] == "topic"):
+        least["topic"], most["topic"] = part.topics
+    if part.store_times_ms is not None:
+        try:
+            least["store_time"], most["store_time"] = (_time(time) for time in part.store_times_ms)
+        except OverflowError:  # a year that nothing else can read either
+            least.pop("store_time", None)
+    return json.dumps({"numRecords": part.rows, "minValues": least, "maxValues": most, "nullCount": {}})
+
+
+def _time(time_ms: int) -> str:
+    return (_EPOCH + timedelta(milliseconds=time_ms)).strftime("%Y-%m-%dT%H:%M:%S.") + f"{time_ms % 1000:03d}Z"

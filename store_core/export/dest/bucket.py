@@ -1,0 +1,58 @@
+"""Parquet files in an object store as a destination: unique final names, never a rename, and a manifest over them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from store_core.errors import StoreInUseError
+from store_core.export.dest.loose import LooseDestination
+from store_core.export.dest.manifest import Manifest, manifest_after
+from store_core.export.dest.parts import FOLDERS, Part
+from store_core.export.dest.state import Commit, ExportState
+from store_core.storage.publish import MANIFEST
+
+
+class BucketDestination(LooseDestination):
+    """``Destination`` for Parquet files below an address, with a manifest that is replaced by one request.
+
+    Object stores offer no lock. Just before the manifest is written it is seen that it is still the one that this export
+    began with; between that and the writing, another export that ends in the same moment is not noticed.
+    """
+
+    never_empty = True
+
+    def standing(self) -> ExportState | None:
+        self._began_with = self.objects.read(MANIFEST)
+        self._manifest: Manifest | None = None
+        if self._began_with is None:
+            self.refuse_foreign()
+            return None
+        if self._overwrite:
+            return None
+        self._manifest = Manifest.from_bytes(self._began_with, f"{self.address}/{MANIFEST}")
+        return self._manifest.state
+
+    def commit(self, parts: Sequence[Part], commit: Commit, state: ExportState) -> None:
+        before = self._manifest if self._incremental else None
+        manifest = manifest_after(before, parts, commit, state)
+        if self.objects.read(MANIFEST) != self._began_with:
+            raise StoreInUseError(
+                "another export has been published here meanwhile", path=self.address, to_do="run the command again"
+            )
+        if not self._overwrite:
+            self._keep(manifest)  # whoever reads all files there are sees none that was given up
+        self.objects.write(MANIFEST, manifest.as_bytes())
+
+    def publish(self, parts: Sequence[Part], commit: Commit, state: ExportState) -> None:
+        super().publish(parts, commit, state)
+        written = self.objects.read(MANIFEST)
+        if written is not None:
+            self._keep(Manifest.from_bytes(written, self.address))
+
+    def _keep(self, manifest: Manifest) -> None:
+        """Remove what was written by exports that did not end, or belonged to the one that was replaced."""
+        paths = manifest.paths
+        for folder in FOLDERS.values():
+            for name in self.objects.names(folder):
+                if name not in paths:
+                    self.objects.remove(name)

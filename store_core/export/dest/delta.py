@@ -1,0 +1,164 @@
+"""Delta tables as a destination: files are written by tasks and added in one commit, which holds the export's state too.
+
+``DEST/messages`` and ``DEST/quarantine`` are tables. The commit of the messages decides; it names the quarantine's files,
+which the next export adds if this one does not come to it. A commit carries its number as an application transaction, so
+that none is made twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from store_core.errors import FailedError, StoreInUseError
+from store_core.export.dest.bounds import delta_statistics
+from store_core.export.dest.loose import LooseDestination
+from store_core.export.dest.missing import assert_installed, told
+from store_core.export.dest.parts import FOLDERS, Part, Table
+from store_core.export.dest.state import Commit, ExportState
+from store_core.export.rows import schema
+from store_core.storage.objects import LocalObjects
+
+_APPLICATION: Final = "rmqctl-export"
+_STATE: Final = "rmqctl.export"
+_NAMES: Final[dict[Table, str]] = {"messages": FOLDERS["messages"], "quarantine": FOLDERS["quarantine"]}
+
+
+class DeltaDestination(LooseDestination):
+    """``Destination`` for two Delta tables below a folder or an address. Needs the extra ``lake``."""
+
+    flat = True
+    never_empty = False
+
+    def __init__(self, path: Path, *, overwrite: bool = False, incremental: bool = False) -> None:
+        assert_installed("deltalake", "--format delta")
+        super().__init__(path, overwrite=overwrite, incremental=incremental)
+
+    def standing(self) -> ExportState | None:
+        with told(self.address, "reading the Delta table"):
+            table = self._table("messages")
+            self._began_with = self._number(table)
+            if table is None:
+                self.refuse_foreign()
+                return None
+            if self._overwrite and not self._incremental:
+                return self._state_of(table, must=False)
+            return self._state_of(table)
+
+    def commit(self, parts: Sequence[Part], commit: Commit, state: ExportState) -> None:
+        quarantine = [part.as_json() for part in parts if part.table == "quarantine"]
+        told_state = {"state": state.as_json(), "quarantine": quarantine}
+        with told(self.address, "committing to the Delta table"):
+            if self._number(self._table("messages")) != self._began_with:
+                raise self._overtaken()
+            number = self._began_with + 1
+            self._add("messages", number, [part for part in parts if part.table == "messages"], state, told_state)
+            self._add("quarantine", number, [part for part in parts if part.table == "quarantine"], state, {})
+
+    def _add(
+        self, name: Table, number: int, parts: Sequence[Part], state: ExportState, told_state: Mapping[str, Any]
+    ) -> None:
+        from deltalake import CommitProperties, Transaction
+        from deltalake.exceptions import CommitFailedError, DeltaError
+        from deltalake.transaction import create_table_with_add_actions
+
+        by = [state.layout["partition_by"]] if name == "messages" and state.layout["partition_by"] else None
+        table = self._table(name)
+        properties = CommitProperties(
+            custom_metadata={_STATE: json.dumps(told_state)} if told_state else {},
+            app_transactions=[Transaction(_APPLICATION, number)],
+            max_commit_retries=0,
+        )
+        actions = [_action(part) for part in parts]
+        columns = _columns(name, by)
+        try:
+            if table is None:
+                create_table_with_add_actions(
+                    self._address(name), columns, actions, "error", by,
+                    storage_options=self._options(), commit_properties=properties,
+                )  # fmt: skip
+            else:
+                mode = "overwrite" if self._overwrite else "append"
+                table.create_write_transaction(actions, mode, columns, by, commit_properties=properties)
+        except CommitFailedError as error:
+            raise self._overtaken() from error
+        except DeltaError as error:
+            if "already exists" in str(error):
+                raise self._overtaken() from error
+            raise
+        if isinstance(self.objects, LocalObjects):
+            self.objects.sync(f"{_NAMES[name]}/_delta_log")
+
+    def complete(self) -> None:
+        """Add the quarantine's files that the last commit of the messages names."""
+        with told(self.address, "committing to the Delta table"):
+            messages = self._table("messages")
+            written, number = self._written(messages), self._number(messages)
+            if written is not None and self._number(self._table("quarantine")) < number:
+                state = ExportState.from_json(written["state"], self.address)
+                self._add("quarantine", number, [Part.from_json(told) for told in written["quarantine"]], state, {})
+
+    def _table(self, name: Table) -> Any:
+        """The table; None if there is none yet."""
+        from deltalake import DeltaTable
+
+        address, options = self._address(name), self._options()
+        return DeltaTable(address, storage_options=options) if DeltaTable.is_deltatable(address, options) else None
+
+    def _number(self, table: Any) -> int:
+        return int(table.transaction_version(_APPLICATION) or 0) if table is not None else 0
+
+    def _written(self, table: Any) -> dict[str, Any] | None:
+        """What our newest commit of a table says."""
+        for entry in table.history():
+            if _STATE in entry:
+                found: dict[str, Any] = json.loads(entry[_STATE])
+                return found
+        return None
+
+    def _state_of(self, table: Any, *, must: bool = True) -> ExportState | None:
+        written = self._written(table)
+        if written is not None:
+            return ExportState.from_json(written["state"], self.address)
+        if not must:
+            return None
+        raise FailedError(
+            "the table's log no longer tells how far it was exported",
+            path=self.address,
+            to_do="export anew, with --overwrite, and keep the table's log longer than exports lie apart",
+        )
+
+    def _address(self, name: Table) -> str:
+        return self.objects.address_of(_NAMES[name])
+
+    def _options(self) -> dict[str, str] | None:
+        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+        if self.path is not None or not endpoint:
+            return None
+        return {"AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": str(endpoint.startswith("http:")).lower()}
+
+    def _overtaken(self) -> StoreInUseError:
+        return StoreInUseError(
+            "another export has been committed to the table meanwhile", path=self.address, to_do="run the command again"
+        )
+
+
+def _action(part: Part) -> Any:
+    from deltalake.transaction import AddAction
+
+    values = {part.partition[0]: part.partition[1]} if part.partition is not None else {}
+    name = part.path.partition("/")[2]
+    return AddAction(name, part.size_bytes, values, 0, True, delta_statistics(part))
+
+
+def _columns(name: Table, by: Sequence[str] | None) -> Any:
+    import pyarrow as pa
+    from deltalake import Schema
+
+    columns = schema.MESSAGES if name == "messages" else schema.QUARANTINE
+    if by and by[0] not in columns.names:
+        columns = columns.append(pa.field(by[0], pa.date32()))
+    return Schema.from_arrow(columns)

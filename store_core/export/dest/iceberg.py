@@ -1,0 +1,183 @@
+"""Iceberg tables as a destination: files are written by tasks and added in one snapshot, which holds the export's state too.
+
+The tables are ``rmqctl.messages`` and ``rmqctl.quarantine`` in an SQL catalog, without more the file ``catalog.db`` beside
+their files. The snapshot of the messages decides, as in ``dest.delta``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from store_core.errors import FailedError, StoreInUseError, UsageError
+from store_core.export.dest.loose import LooseDestination
+from store_core.export.dest.missing import assert_installed, told
+from store_core.export.dest.parts import FOLDERS, Part, Table
+from store_core.export.dest.state import Commit, ExportState
+from store_core.export.rows import schema
+
+CATALOG: Final = "catalog.db"
+NAMESPACE: Final = "rmqctl"
+_STATE: Final = "rmqctl.export"
+_NUMBER: Final = "rmqctl.commit"
+# Bounds are kept where files have them; for the others the library would complain about each file.
+_METRICS: Final = "write.metadata.metrics"
+_PROPERTIES: Final = {
+    f"{_METRICS}.default": "none",
+    **{f"{_METRICS}.column.{name}": "full" for name in (*schema.STATISTICS_PATHS, *schema.QUARANTINE.names)},
+}
+
+
+class IcebergDestination(LooseDestination):
+    """``Destination`` for two Iceberg tables below a folder or an address. Needs the extra ``lake``.
+
+    ``catalog``: an SQLAlchemy address of a catalog; without one, in a local folder, SQLite's file beside the data.
+    """
+
+    flat = True
+
+    def __init__(
+        self, path: Path, catalog: str | None = None, *, overwrite: bool = False, incremental: bool = False
+    ) -> None:
+        assert_installed("pyiceberg", "--format iceberg")
+        assert_installed("sqlalchemy", "--format iceberg")
+        super().__init__(path, overwrite=overwrite, incremental=incremental)
+        if catalog is None and self.path is None:
+            raise UsageError(
+                "an Iceberg catalog cannot be a file in an object store",
+                path=self.address,
+                to_do="name one with --catalog, like sqlite:////data/catalog.db or postgresql://…",
+            )
+        self._uri = catalog or f"sqlite:///{os.path.abspath(path / CATALOG)}"
+        self._is_own_catalog = catalog is None
+        self._catalog: Any = None
+        self._began_with = 0
+
+    def standing(self) -> ExportState | None:
+        if self._is_own_catalog and self.objects.read(CATALOG) is None:
+            self.refuse_foreign()
+        with told(self.address, "reading the Iceberg catalog"):
+            table = self._table("messages")
+            self._began_with = self._number(table)
+            if table is None or self._began_with == 0:
+                return None
+            written = self._written(table)
+            if written is None:
+                raise FailedError(
+                    "the table no longer tells how far it was exported",
+                    path=self.address,
+                    to_do="export to another place, and expire no snapshot that is the newest of an export",
+                )
+            return ExportState.from_json(written["state"], self.address)
+
+    def commit(self, parts: Sequence[Part], commit: Commit, state: ExportState) -> None:
+        quarantine = [part.as_json() for part in parts if part.table == "quarantine"]
+        told_state = {"state": state.as_json(), "quarantine": quarantine}
+        with told(self.address, "committing to the Iceberg table"):
+            if self._number(self._table("messages")) != self._began_with:
+                raise self._overtaken()
+            number = self._began_with + 1
+            messages = [part for part in parts if part.table == "messages"]
+            self._add("messages", number, messages, state, {_STATE: json.dumps(told_state)})
+            self._add("quarantine", number, [part for part in parts if part.table == "quarantine"], state, {})
+
+    def _add(
+        self, name: Table, number: int, parts: Sequence[Part], state: ExportState, properties: Mapping[str, str]
+    ) -> None:
+        from pyiceberg.exceptions import CommitFailedException
+        from pyiceberg.expressions import AlwaysTrue
+
+        table = self._table(name)
+        if table is None:
+            table = self._made(name, state)
+        told_properties = {**properties, _NUMBER: str(number)}
+        paths = [self.objects.address_of(part.path) for part in parts]
+        try:
+            with table.transaction() as transaction:
+                if self._overwrite and _has_files(table):
+                    transaction.delete(AlwaysTrue(), snapshot_properties={_NUMBER: str(number)})
+                if paths:
+                    transaction.add_files(paths, snapshot_properties=told_properties)
+                else:
+                    with transaction.update_snapshot(snapshot_properties=told_properties).fast_append():
+                        pass
+        except CommitFailedException as error:
+            raise self._overtaken() from error
+
+    def complete(self) -> None:
+        """Add the quarantine's files that the last snapshot of the messages names."""
+        with told(self.address, "committing to the Iceberg table"):
+            written = self._written(self._table("messages"))
+            if written is not None and self._number(self._table("quarantine")) < self._began_with:
+                state = ExportState.from_json(written["state"], self.address)
+                parts = [Part.from_json(told) for told in written["quarantine"]]
+                self._add("quarantine", self._began_with, parts, state, {})
+
+    def _opened(self) -> Any:
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        if self._catalog is None:
+            self._catalog = SqlCatalog(NAMESPACE, uri=self._uri, warehouse=self.address, **self._options())
+            self._catalog.create_namespace_if_not_exists(NAMESPACE)
+        return self._catalog
+
+    def _table(self, name: Table) -> Any:
+        """The table as it is now; None if there is none yet."""
+        from pyiceberg.exceptions import NoSuchTableError
+
+        try:
+            return self._opened().load_table((NAMESPACE, name))
+        except NoSuchTableError:
+            return None
+
+    def _made(self, name: Table, state: ExportState) -> Any:
+        import pyarrow as pa
+        from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+
+        columns: pa.Schema = schema.MESSAGES if name == "messages" else schema.QUARANTINE
+        table = self._opened().create_table(
+            (NAMESPACE, name),
+            columns,
+            location=self.objects.address_of(FOLDERS[name]),
+            partition_spec=UNPARTITIONED_PARTITION_SPEC,
+            properties=_PROPERTIES,
+        )
+        by = state.layout["partition_by"] if name == "messages" else None
+        if by is not None:
+            with table.update_spec() as update:
+                update.add_field(*(("topic", "identity", "topic") if by == "topic" else ("store_time", "day", "day")))
+        return self._table(name)
+
+    def _number(self, table: Any) -> int:
+        """Our newest commit to a table."""
+        if table is None:
+            return 0
+        return max((int(found.summary.get(_NUMBER) or 0) for found in table.snapshots() if found.summary), default=0)
+
+    def _written(self, table: Any) -> dict[str, Any] | None:
+        """What our newest commit of the messages says."""
+        for snapshot in reversed(table.snapshots()):
+            text = snapshot.summary.get(_STATE) if snapshot.summary else None
+            if text is not None:
+                found: dict[str, Any] = json.loads(text)
+                return found
+        return None
+
+    def _options(self) -> dict[str, str]:
+        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or ""
+        told_options = {"s3.endpoint": endpoint, "s3.region": region}
+        return {name: value for name, value in told_options.items() if value and self.path is None}
+
+    def _overtaken(self) -> StoreInUseError:
+        return StoreInUseError(
+            "another export has been committed to the table meanwhile", path=self.address, to_do="run the command again"
+        )
+
+
+def _has_files(table: Any) -> bool:
+    snapshot = table.current_snapshot()
+    return snapshot is not None and int(snapshot.summary.get("total-data-files") or 0) > 0

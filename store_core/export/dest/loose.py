@@ -1,0 +1,172 @@
+"""Destinations whose files are written under their final names: what they share. A file belongs to nothing by being there."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, Self
+
+from store_core.errors import StoreInUseError, UsageError
+from store_core.export.dest.parts import FOLDERS, Part
+from store_core.export.dest.place import FinalPlace
+from store_core.export.dest.state import Commit, ExportState
+from store_core.storage.objects import objects_at
+from store_core.storage.publish import UNFINISHED, remove_empty
+from store_core.storage.remote_path import is_remote
+
+_NOTE: Final = ".note"
+_BEGUN: Final = f"{UNFINISHED}/begun.json"
+_LOCK: Final = f"{UNFINISHED}/lock"
+
+
+class LooseDestination(ABC):
+    """``Destination`` but for two things: ``standing``, the state of the last commit, and ``commit``, a new one.
+
+    Both are for the kinds of destination to tell. Where no lock can be taken, in object stores, two exports at once are
+    told apart when they commit: the second one fails there.
+    """
+
+    flat = False
+    never_empty = False
+
+    def __init__(self, path: Path, *, overwrite: bool = False, incremental: bool = False) -> None:
+        self.address = str(path)
+        self.path: Path | None = None if is_remote(path) else path
+        self.objects = objects_at(path)
+        self._overwrite, self._incremental = overwrite, incremental
+        self._last: ExportState | None = None
+        self._noted: dict[str, Sequence[Part]] = {}
+        self._lock: int | None = None
+        self._is_finished = self._is_done = self._is_over = False
+
+    @property
+    def place(self) -> FinalPlace:
+        return FinalPlace(self.objects, self.flat)
+
+    @property
+    def last(self) -> ExportState | None:
+        return self._last if self._incremental else None
+
+    @property
+    def notes_kept(self) -> int:
+        return len(self._noted)
+
+    def __enter__(self) -> Self:
+        self._take_lock()
+        try:
+            self._last = self.standing()
+            if self._last is not None and self._incremental:
+                self.complete()
+            elif self._last is not None and not self._overwrite:
+                self._is_finished = True
+                if self.objects.read(_BEGUN) is None:
+                    raise self._refusal()
+        except BaseException:
+            self._is_over = not self.objects.names(UNFINISHED)
+            self._leave()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._leave()
+
+    def begin(self, plan: str) -> bool:
+        begun = json.dumps({"plan": plan}).encode()
+        is_ours = self.objects.read(_BEGUN) == begun
+        self._is_done = is_ours and self._last is not None and self._last.id == plan
+        if self._is_finished and not self._is_done:
+            self._is_over = True
+            raise self._refusal()
+        if not is_ours:
+            self.objects.write(_BEGUN, begun)
+        return self._is_done
+
+    def noted(self) -> dict[str, bytes]:
+        names = [name for name in self.objects.names(UNFINISHED) if name.endswith(_NOTE)]
+        found = {name.rpartition("/")[2].removesuffix(_NOTE): self.objects.read(name) for name in names}
+        return {key: data for key, data in found.items() if data is not None}
+
+    def holds(self, part: Part) -> bool:
+        return self.objects.holds(part.path, part.size_bytes, part.crc32c)
+
+    def keep(self, notes: Mapping[str, Sequence[Part]]) -> None:
+        for key in self.noted().keys() - notes.keys():
+            self.objects.remove(f"{UNFINISHED}/{key}{_NOTE}")
+        self._noted = dict(notes)
+
+    def note(self, key: str, data: bytes, parts: Sequence[Part]) -> None:
+        self.objects.write(f"{UNFINISHED}/{key}{_NOTE}", data)
+        self._noted[key] = parts
+
+    def finish(self) -> None:
+        self._is_over = True
+
+    def publish(self, parts: Sequence[Part], commit: Commit, state: ExportState) -> None:
+        if self._is_done:
+            self.complete()
+        else:
+            self.commit(parts, commit, state)
+        self._is_over = True
+
+    @abstractmethod
+    def standing(self) -> ExportState | None:
+        """The state that the last commit left, None without one. Raises UsageError where something else is there."""
+
+    @abstractmethod
+    def commit(self, parts: Sequence[Part], commit: Commit, state: ExportState) -> None:
+        """Make parts visible in one step; in place of all others where nothing is to be added to."""
+
+    def refuse_foreign(self, *known: str) -> None:
+        """Raise UsageError where there is anything but what begins with these names."""
+        known = (f"{UNFINISHED}/", *(f"{folder}/" for folder in FOLDERS.values()), *known)
+        if any(not name.startswith(known) for name in self.objects.names("")):
+            raise UsageError("the folder is not empty", path=self.address, to_do="name a new or an empty folder")
+
+    def complete(self) -> None:
+        """Do what the last commit decided, and whoever made it may not have come to."""
+        return
+
+    def _leave(self) -> None:
+        try:
+            if self._is_over or not self._noted:
+                self._clear()
+        finally:
+            if self._lock is not None:
+                os.close(self._lock)
+                self._lock = None
+
+    def _clear(self) -> None:
+        """What is left of the work goes; what was begun last, so that a rerun knows its own result."""
+        last = (_BEGUN, _LOCK)
+        for name in sorted(self.objects.names(UNFINISHED), key=lambda name: (name in last, name)):
+            self.objects.remove(name)
+        if self.path is not None:
+            remove_empty(self.path / UNFINISHED, self.path)
+
+    def _take_lock(self) -> None:
+        if self.path is None:
+            return
+        if self.objects.read(_LOCK) is None:
+            self.objects.write(_LOCK, b"")
+        self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            self._lock = None
+            raise StoreInUseError(
+                "another export is writing to this folder",
+                path=self.address,
+                to_do="wait for it, or name another folder",
+            ) from error
+
+    def _refusal(self) -> UsageError:
+        return UsageError(
+            "a finished export is there",
+            path=self.address,
+            to_do="name another place, add to it with --incremental, or replace it with --overwrite",
+        )

@@ -1,0 +1,27 @@
+"""Libraries that not everybody has, and what they raise, as errors of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+from store_core.errors import FailedError, StoreError
+
+
+def assert_installed(module: str, what: str, extra: str = "lake") -> None:
+    """Raise FailedError where a library is missing that something needs."""
+    if find_spec(module) is None:
+        raise FailedError(f"{what} needs the package {module}", to_do=f"install rmqctl[{extra}]")
+
+
+@contextmanager
+def told(address: str, doing: str) -> Iterator[None]:
+    """Whatever a library raises as one error with its first line."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except Exception as error:  # theirs have no root of their own
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise FailedError(f"{doing}: {lines[0][:300]}", path=address, to_do="see what it says") from error

@@ -1,0 +1,243 @@
+"""Named bytes below an address, on a disk or in an object store: all that a result needs which is never renamed.
+
+What has been written under a name is there whole or not at all; nothing is ever written twice under one name but small
+files.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from crc32c import crc32c
+
+from store_core.errors import StoreError
+from store_core.storage.failure import failed
+from store_core.storage.ops import FileOps
+from store_core.storage.publish import PartFile, checksum_of
+from store_core.storage.remote_path import RemotePath
+from store_core.storage.writer import save_file
+
+
+class Objects(Protocol):
+    """Can be pickled. Names have slashes. All methods raise FailedError where the place refuses."""
+
+    def create(self, name: str) -> Any:
+        """A new file, written front to end, which is there when it is closed; see ``publish.PartFile``."""
+        ...
+
+    def write(self, name: str, data: bytes) -> None:
+        """A small file, in place of what was there."""
+        ...
+
+    def read(self, name: str) -> bytes | None:
+        """A small file; None if it is not there."""
+        ...
+
+    def names(self, folder: str) -> list[str]:
+        """All names below a folder, sorted."""
+        ...
+
+    def holds(self, name: str, size_bytes: int, checksum: int) -> bool:
+        """Whether a file is there as it was written: by every byte, or by its length where files cannot be torn."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Take a file away, if it is there."""
+        ...
+
+    def address_of(self, name: str) -> str:
+        """What others call it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LocalObjects:
+    """``Objects`` below a folder of this machine; synced."""
+
+    folder: Path
+
+    def create(self, name: str) -> PartFile:
+        with _told("writing a result file"):
+            self._make(name)
+        return PartFile(self.folder / name)
+
+    def write(self, name: str, data: bytes) -> None:
+        with _told("writing a result file"):
+            self._make(name)
+            save_file(self.folder / name, data)
+            _sync((self.folder / name).parent)
+
+    def read(self, name: str) -> bytes | None:
+        with _told("looking at the folder for results"), suppress(FileNotFoundError):
+            return (self.folder / name).read_bytes()
+        return None
+
+    def names(self, folder: str) -> list[str]:
+        found = (path for path in (self.folder / folder).rglob("*") if path.is_file())
+        with _told("looking at the folder for results"):
+            return sorted(path.relative_to(self.folder).as_posix() for path in found)
+
+    def holds(self, name: str, size_bytes: int, checksum: int) -> bool:
+        path = self.folder / name
+        with suppress(OSError):
+            return path.stat().st_size == size_bytes and checksum_of(path) == checksum
+        return False
+
+    def remove(self, name: str) -> None:
+        with _told("clearing what is not finished"), suppress(FileNotFoundError):
+            (self.folder / name).unlink()
+
+    def address_of(self, name: str) -> str:
+        return str(self.folder / name)
+
+    def sync(self, folder: str) -> None:
+        """Make durable what somebody else has written last in a folder."""
+        found = sorted((self.folder / folder).iterdir())
+        with _told("writing a result file"):
+            for path in found[-2:]:
+                ops = FileOps()
+                if path.is_file():
+                    ops.sync_file(path)
+                ops.close()
+            _sync(self.folder / folder)
+
+    def _make(self, name: str) -> None:
+        ops = FileOps()
+        missing = [folder for folder in (self.folder / name).parents if not folder.exists()]
+        for folder in reversed(missing):
+            with suppress(FileExistsError):
+                ops.mkdir(folder, 0o755)
+            ops.sync_folder(folder.parent)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteObjects:
+    """``Objects`` below an address of an object store, where a file appears when its last byte is there."""
+
+    folder: RemotePath
+
+    def create(self, name: str) -> RemotePart:
+        return RemotePart(self._path(name))
+
+    def write(self, name: str, data: bytes) -> None:
+        with RemotePart(self._path(name)) as part:
+            part.write(data)
+
+    def read(self, name: str) -> bytes | None:
+        path = self._path(name)
+        with _answered(path), suppress(FileNotFoundError), _files(path).open_input_stream(_key(path)) as stream:
+            data: bytes = stream.read()
+            return data
+        return None
+
+    def names(self, folder: str) -> list[str]:
+        from pyarrow.fs import FileSelector, FileType
+
+        path = self._path(folder)
+        with _answered(path):
+            found = _files(path).get_file_info(FileSelector(_key(path), recursive=True, allow_not_found=True))
+        start = len(_key(self.folder)) + 1
+        return sorted(info.path[start:] for info in found if info.type == FileType.File)
+
+    def holds(self, name: str, size_bytes: int, checksum: int) -> bool:
+        path = self._path(name)
+        with _answered(path):
+            [info] = _files(path).get_file_info([_key(path)])
+        return bool(info.is_file and info.size == size_bytes)
+
+    def remove(self, name: str) -> None:
+        path = self._path(name)
+        with _answered(path), suppress(FileNotFoundError):
+            _files(path).delete_file(_key(path))
+
+    def address_of(self, name: str) -> str:
+        return str(self._path(name))
+
+    def _path(self, name: str) -> RemotePath:
+        return RemotePath(self.folder, *name.split("/"))
+
+
+class RemotePart(io.RawIOBase):
+    """As ``PartFile``, in an object store. Where the process is killed before it is closed, it is never there."""
+
+    def __init__(self, path: RemotePath) -> None:
+        self._path = path
+        self.size_bytes = 0
+        self.crc32c = 0
+        self._dropped = False
+        with _answered(path):
+            self._stream = _files(path).open_output_stream(_key(path))
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.size_bytes
+
+    def write(self, data: Any, /) -> int:
+        view = memoryview(data).cast("B")
+        if not self._dropped:
+            with _answered(self._path):
+                self._stream.write(view)
+        self.crc32c = crc32c(view, self.crc32c)
+        self.size_bytes += len(view)
+        return len(view)
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            with _answered(self._path):
+                self._stream.close()
+
+    def drop(self) -> None:
+        self._dropped = True
+
+    def discard(self) -> None:
+        """The client would end what is not ended, whenever it is collected: better now, and then it is removed."""
+        self._dropped = True
+        with suppress(StoreError):
+            self.close()
+        with suppress(StoreError, FileNotFoundError), _answered(self._path):
+            _files(self._path).delete_file(_key(self._path))
+
+
+def objects_at(path: Path) -> Objects:
+    """What is below a path, wherever it is."""
+    return RemoteObjects(path) if isinstance(path, RemotePath) else LocalObjects(path)
+
+
+def _files(path: RemotePath) -> Any:
+    from store_core.storage.object_store import client_of
+
+    return client_of(path)[0]
+
+
+def _key(path: RemotePath) -> str:
+    from store_core.storage.object_store import client_of
+
+    return client_of(path)[1]
+
+
+@contextmanager
+def _answered(path: RemotePath) -> Iterator[None]:
+    from store_core.storage.object_store import told
+
+    with told(path):
+        yield
+
+
+@contextmanager
+def _told(doing: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise failed(error, doing) from error
+
+
+def _sync(folder: Path) -> None:
+    FileOps().sync_folder(folder)

@@ -1,0 +1,198 @@
+"""Exports into an object store: moto's server, in a process of its own on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from crc32c import crc32c
+
+from store_core.errors import FailedError, NotAStoreError, StoreInUseError, UsageError
+from store_core.export.dest.address import destination_of
+from store_core.export.dest.bucket import BucketDestination
+from store_core.storage.objects import RemoteObjects, RemotePart
+from tests.conftest import GoldenStore, StoreCopy
+from tests.export.exports import export_one, found_rows, told_rows
+from tests.export.test_incremental import ENDS, OFFSETS, STORE, Growing
+from tests.export.test_lakes import export_to
+from tests.object_stores import ObjectStore
+from tests.rmqctl.calls import ROOT, environment
+
+
+@pytest.fixture
+def bucket(object_store: ObjectStore) -> ObjectStore:
+    return object_store
+
+
+@pytest.fixture
+def address(bucket: ObjectStore, request: pytest.FixtureRequest) -> str:
+    return f"s3://stores/{abs(hash(request.node.name))}/out"
+
+
+@pytest.fixture
+def growing(store_copy: StoreCopy) -> Growing:
+    return Growing(store_copy(STORE))
+
+
+def names_in(bucket: ObjectStore, address: str) -> set[str]:
+    from pyarrow.fs import FileSelector, FileType
+
+    top = address.removeprefix("s3://")
+    found = bucket.files.get_file_info(FileSelector(top, recursive=True, allow_not_found=True))
+    return {info.path[len(top) + 1 :] for info in found if info.type == FileType.File}
+
+
+def manifest_in(bucket: ObjectStore, address: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(read(bucket, f"{address}/manifest.json"))
+    return found
+
+
+def read(bucket: ObjectStore, address: str) -> bytes:
+    with bucket.files.open_input_stream(address.removeprefix("s3://")) as stream:
+        data: bytes = stream.read()
+        return data
+
+
+def offsets_in(bucket: ObjectStore, address: str) -> list[int]:
+    """By the manifest, which says what belongs to an export."""
+    found: list[int] = []
+    for file in manifest_in(bucket, address)["files"]:
+        if file["table"] == "messages":
+            path = f"{address}/{file['path']}".removeprefix("s3://")
+            found += pq.read_table(path, filesystem=bucket.files, partitioning=None)["phy_offset"].to_pylist()
+    return sorted(found)
+
+
+def test_files_and_manifest(golden: GoldenStore, bucket: ObjectStore, address: str) -> None:
+    export_one(golden("clean-533"), destination_of(address), split_size_bytes=200_000)
+    manifest = manifest_in(bucket, address)
+    assert {file["path"] for file in manifest["files"]} | {"manifest.json"} == names_in(bucket, address)
+    for file in manifest["files"]:
+        data = read(bucket, f"{address}/{file['path']}")
+        assert (file["size_bytes"], file["crc32c"]) == (len(data), f"{crc32c(data):08x}")
+    table = pq.read_table(f"{address}/data".removeprefix("s3://"), filesystem=bucket.files)
+    assert found_rows(table.sort_by("phy_offset")) == told_rows("clean-533")
+
+
+def test_commits_add_up(growing: Growing, bucket: ObjectStore, address: str) -> None:
+    for end in (ENDS[3], ENDS[60], ENDS[60], ENDS[-1]):
+        growing.end_at(end)
+        export_one(growing.root, destination_of(address, incremental=True), split_size_bytes=60_000)
+        assert offsets_in(bucket, address) == [offset for offset in OFFSETS if offset < end]
+    assert {file["path"] for file in manifest_in(bucket, address)["files"]} | {"manifest.json"} == names_in(
+        bucket, address
+    )
+    with pytest.raises(UsageError, match="a finished export is there"):
+        export_one(growing.root, destination_of(address))
+    growing.end_at(ENDS[9])
+    export_one(growing.root, destination_of(address, overwrite=True))
+    assert offsets_in(bucket, address) == OFFSETS[:10]
+
+
+# A real rmqctl that kills itself at its n-th request that writes.
+_KILLING = """
+import os, signal, sys
+from store_core.storage.objects import RemoteObjects, RemotePart
+left = int(sys.argv.pop(1))
+def killing(real):
+    def call(*args):
+        global left
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*args)
+    return call
+RemotePart.close = killing(RemotePart.close)
+RemoteObjects.remove = killing(RemoteObjects.remove)
+from rmqctl.app import main
+sys.exit(main())
+"""
+
+
+def test_a_real_process_killed_again_and_again(growing: Growing, bucket: ObjectStore, address: str) -> None:
+    growing.end_at(3 * 65536)
+    words = ["export", address, "-s", f"a={growing.root}", "--split-size", "65536", "--jobs", "1", "-o", "json"]
+    for step in range(20):
+        done = subprocess.run(
+            [sys.executable, "-c", _KILLING, str(3 * step), *words],
+            cwd=ROOT, env=environment() | bucket.environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode != -signal.SIGKILL:
+            break
+    assert (done.returncode, done.stderr.count("Traceback")) == (0, 0), done.stderr
+    assert step > 2
+    assert offsets_in(bucket, address) == [offset for offset in OFFSETS if offset < 3 * 65536]
+    assert {file["path"] for file in manifest_in(bucket, address)["files"]} | {"manifest.json"} == names_in(
+        bucket, address
+    )
+
+
+def test_two_at_once_publish_once(
+    growing: Growing, bucket: ObjectStore, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = BucketDestination.commit
+    calls: list[int] = []
+
+    def commit(self: Any, *arguments: Any) -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            export_one(growing.root, destination_of(address, incremental=True), split_size_bytes=1 << 30)
+        real(self, *arguments)
+
+    monkeypatch.setattr(BucketDestination, "commit", commit)
+    with pytest.raises(StoreInUseError, match="run the command again"):
+        export_one(growing.root, destination_of(address, incremental=True))
+    assert offsets_in(bucket, address) == OFFSETS
+
+
+def test_a_part_that_is_given_up_is_gone(bucket: ObjectStore, address: str) -> None:
+    destination = destination_of(address)
+    assert isinstance(destination, BucketDestination)
+    assert isinstance(destination.objects, RemoteObjects)
+    part = destination.objects.create("data/x.parquet")
+    assert isinstance(part, RemotePart)
+    part.write(b"half")
+    part.discard()
+    del part
+    assert names_in(bucket, address) == set()
+
+
+def test_a_delta_table(growing: Growing, bucket: ObjectStore, address: str) -> None:
+    from deltalake import DeltaTable
+
+    options = {"AWS_ENDPOINT_URL": bucket.environment["AWS_ENDPOINT_URL"], "AWS_ALLOW_HTTP": "true"}
+    for end in (ENDS[3], ENDS[60], ENDS[-1]):
+        growing.end_at(end)
+        export_to(growing.root, address, "delta", incremental=True)
+        table = DeltaTable(f"{address}/data", storage_options=options).to_pyarrow_table()
+        assert sorted(table["phy_offset"].to_pylist()) == [offset for offset in OFFSETS if offset < end]
+
+
+def test_an_iceberg_table(growing: Growing, bucket: ObjectStore, address: str, tmp_path: Path) -> None:
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    uri = f"sqlite:///{tmp_path}/catalog.db"
+    for end in (ENDS[3], ENDS[60], ENDS[-1]):
+        growing.end_at(end)
+        export_to(growing.root, address, "iceberg", incremental=True, catalog=uri)
+        options = {"s3.endpoint": os.environ["AWS_ENDPOINT_URL"], "s3.region": os.environ["AWS_REGION"]}
+        table = SqlCatalog("rmqctl", uri=uri, **options).load_table("rmqctl.messages")
+        found = table.scan(selected_fields=("phy_offset",)).to_arrow()["phy_offset"].to_pylist()
+        assert sorted(found) == [offset for offset in OFFSETS if offset < end]
+
+
+def test_what_stands_in_the_way(golden: GoldenStore, bucket: ObjectStore, address: str) -> None:
+    with bucket.files.open_output_stream(f"{address}/mine.txt".removeprefix("s3://")) as out:
+        out.write(b"precious")
+    with pytest.raises(UsageError, match="not empty"):
+        export_one(golden(STORE), destination_of(address))
+    assert names_in(bucket, address) == {"mine.txt"}
+    with pytest.raises((FailedError, NotAStoreError), match=r"no such bucket|bucket"):
+        export_one(golden(STORE), destination_of("s3://nosuchbucket/out"))

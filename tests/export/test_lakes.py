@@ -1,0 +1,246 @@
+"""Delta and Iceberg tables: the rows of the log, each once, whoever is killed or comes at the same time."""
+
+from __future__ import annotations
+
+import builtins
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyiceberg.catalog.sql import SqlCatalog
+
+from store_core.errors import FailedError, PlanOutOfDateError, StoreInUseError, UsageError
+from store_core.export.dest.address import Format, destination_of
+from store_core.export.dest.layout import Layout
+from store_core.export.dest.loose import LooseDestination
+from store_core.export.export import ExportReport
+from store_core.export.rows import schema
+from store_core.read.log import LogFilter
+from store_core.storage.publish import UNFINISHED
+from tests import stores
+from tests.conftest import DamagedStore, GoldenStore, StoreCopy
+from tests.export.exports import export_one, found_rows, told_rows
+from tests.export.test_incremental import ENDS, OFFSETS, STORE, Growing
+
+FORMATS: list[Format] = ["delta", "iceberg"]
+
+
+def export_to(root: Path, out: Path | str, kind: Format, **options: Any) -> ExportReport:
+    keys = ("overwrite", "incremental", "catalog")
+    chosen = {key: options.pop(key) for key in keys if key in options}
+    layout = Layout(options.pop("partition_by", None), whole_files=kind == "iceberg")
+    options.setdefault("split_size_bytes", 60_000)
+    return export_one(root, destination_of(out, kind, **chosen), options.pop("wanted", None), layout=layout, **options)
+
+
+def rows_in(out: Path, kind: Format, name: str = "messages") -> pa.Table:
+    if kind == "delta":
+        table = DeltaTable(out / ("data" if name == "messages" else name)).to_pyarrow_table()
+    else:
+        table = iceberg_table(out, name).scan().to_arrow()
+    columns = schema.MESSAGES if name == "messages" else schema.QUARANTINE
+    return table.select(columns.names).cast(columns).sort_by([("store", "ascending"), ("phy_offset", "ascending")])
+
+
+def iceberg_table(out: Path, name: str) -> Any:
+    return SqlCatalog("rmqctl", uri=f"sqlite:///{out}/catalog.db").load_table(("rmqctl", name))
+
+
+def offsets_in(out: Path, kind: Format, name: str = "messages") -> list[int]:
+    found: list[int] = rows_in(out, kind, name)["phy_offset"].to_pylist()
+    return found
+
+
+@pytest.fixture
+def growing(store_copy: StoreCopy) -> Growing:
+    return Growing(store_copy(STORE))
+
+
+@pytest.mark.parametrize("partition_by", [None, "topic", "day"])
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_table_has_the_rows_of_the_log(golden: GoldenStore, tmp_path: Path, kind: Format, partition_by: Any) -> None:
+    out = tmp_path / "out"
+    export_to(golden("clean-533"), out, kind, partition_by=partition_by, split_size_bytes=200_000)
+    assert found_rows(rows_in(out, kind)) == told_rows("clean-533")
+    assert offsets_in(out, kind, "quarantine") == []
+    assert not (out / UNFINISHED).exists()
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_damage_is_in_the_quarantine_table(damaged: DamagedStore, tmp_path: Path, kind: Format) -> None:
+    root = damaged("load-533", "zero-page-mid")
+    report = export_to(root, tmp_path / "out", kind)
+    told = [found.phy_offset for found in report.findings]
+    assert offsets_in(tmp_path / "out", kind, "quarantine") == told != []
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_commits_add_up(growing: Growing, tmp_path: Path, kind: Format) -> None:
+    out = tmp_path / "out"
+    for number, end in enumerate([ENDS[3], ENDS[3], ENDS[60], ENDS[-1]]):
+        growing.end_at(end)
+        report = export_to(growing.root, out, kind, incremental=True)
+        assert offsets_in(out, kind) == [offset for offset in OFFSETS if offset < end]
+        assert report.commit == (1, 1, 2, 3)[number]
+    growing.end_at(ENDS[70])
+    with pytest.raises(PlanOutOfDateError):
+        export_to(growing.root, out, kind, incremental=True)
+    with pytest.raises(UsageError, match="the filter"):
+        export_to(growing.root, out, kind, incremental=True, wanted=LogFilter(0))
+    with pytest.raises(UsageError, match="a finished export is there"):
+        export_to(growing.root, out, kind)
+    assert offsets_in(out, kind) == OFFSETS
+    export_to(growing.root, out, kind, overwrite=True)
+    assert offsets_in(out, kind) == OFFSETS[:71]
+    growing.end_at(ENDS[-1])
+    export_to(growing.root, out, kind, incremental=True)
+    assert offsets_in(out, kind) == OFFSETS
+
+
+class Killed(BaseException):
+    """The process is dead."""
+
+
+@pytest.fixture
+def dying() -> Any:
+    """``dying(kind, at)``: exports are dead in front of or behind a table's commit; nothing is tidied up."""
+
+    def prepared(kind: Format, at: str) -> pytest.MonkeyPatch:
+        owner: Any = type(destination_of("/nowhere", kind))
+        real = owner._add
+        when, name = at.split()
+
+        def add(self: Any, table: str, *arguments: Any) -> None:
+            if table == name and when == "before":
+                raise Killed
+            real(self, table, *arguments)
+            if table == name:
+                raise Killed
+
+        patch = pytest.MonkeyPatch()
+        patch.setattr(owner, "_add", add)
+        patch.setattr(LooseDestination, "_clear", lambda self: None)
+        return patch
+
+    return prepared
+
+
+@pytest.mark.parametrize("at", ["before messages", "behind messages", "behind quarantine"])
+@pytest.mark.parametrize("incremental", [False, True])
+@pytest.mark.parametrize("kind", FORMATS)
+def test_killed_in_the_middle_of_a_commit(
+    damaged: DamagedStore, tmp_path: Path, kind: Format, at: str, incremental: bool, dying: Any
+) -> None:
+    """The same command again: all rows, once, in both tables."""
+    root, out = damaged("load-533", "zero-page-mid"), tmp_path / "out"
+    patch = dying(kind, at)
+    with pytest.raises(Killed):
+        export_to(root, out, kind, incremental=incremental)
+    patch.undo()
+    report = export_to(root, out, kind, incremental=incremental)
+    whole = export_to(root, tmp_path / "whole", kind)
+    assert offsets_in(out, kind) == offsets_in(tmp_path / "whole", kind)
+    assert offsets_in(out, kind, "quarantine") == offsets_in(tmp_path / "whole", kind, "quarantine") != []
+    if at == "before messages":
+        assert report.rows == whole.rows
+        assert report.taken > 20
+    assert not (out / UNFINISHED).exists()
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_two_at_once_commit_once(
+    growing: Growing, tmp_path: Path, kind: Format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the lock that a local folder has: as in an object store."""
+    out = tmp_path / "out"
+    growing.end_at(ENDS[9])
+    export_to(growing.root, out, kind, incremental=True)
+    growing.end_at(ENDS[-1])
+    monkeypatch.setattr(LooseDestination, "_take_lock", lambda self: None)
+    owner: Any = type(destination_of(out, kind))
+    real = owner.commit
+    calls: list[int] = []
+
+    def commit(self: Any, *arguments: Any) -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            export_to(growing.root, out, kind, incremental=True, split_size_bytes=1 << 30)
+        real(self, *arguments)
+
+    monkeypatch.setattr(owner, "commit", commit)
+    with pytest.raises(StoreInUseError, match="run the command again"):
+        export_to(growing.root, out, kind, incremental=True)
+    assert offsets_in(out, kind) == OFFSETS
+    assert export_to(growing.root, out, kind, incremental=True).rows == 0
+    assert offsets_in(out, kind) == OFFSETS
+
+
+def test_readers_of_tables(golden: GoldenStore, tmp_path: Path) -> None:
+    told = len(stores.truth("clean-533")["messages"])
+    export_to(golden("clean-533"), tmp_path / "delta", "delta", partition_by="topic")
+    export_to(golden("clean-533"), tmp_path / "iceberg", "iceberg")
+    assert polars.scan_delta(str(tmp_path / "delta" / "data")).select(polars.len()).collect().item() == told
+    frame = DeltaTable(tmp_path / "delta" / "data").to_pandas(columns=["topic", "phy_offset"])
+    assert len(frame) == told
+    table = iceberg_table(tmp_path / "iceberg", "messages")
+    topic = told_rows("clean-533")[0]["topic"]
+    found = table.scan(row_filter=f"topic = '{topic}'", selected_fields=("phy_offset",)).to_arrow()
+    assert found["phy_offset"].to_pylist() == [r["phy_offset"] for r in told_rows("clean-533") if r["topic"] == topic]
+    rows = table.scan().to_arrow()
+    with duckdb.connect() as connection:
+        connection.register("messages", rows)
+        assert connection.execute("select count(*) from messages").fetchall() == [(told,)]
+
+
+def test_a_table_skips_files_by_their_statistics(golden: GoldenStore, tmp_path: Path) -> None:
+    report = export_to(golden("clean-533"), tmp_path / "out", "delta", split_size_bytes=200_000)
+    table = DeltaTable(tmp_path / "out" / "data")
+    actions = pa.table(table.get_add_actions(flatten=True))
+    told = {part.path.partition("/")[2]: part for part in report.parts if part.table == "messages"}
+    for row in actions.to_pylist():
+        part = told[row["path"]]
+        assert (row["num_records"], row["min.phy_offset"], row["max.phy_offset"]) == (
+            part.rows,
+            part.first_phy_offset,
+            part.last_phy_offset,
+        )
+        assert (row["min.topic"], row["max.topic"]) == part.topics
+        assert part.store_times_ms is not None
+        assert int(row["min.store_time"].timestamp() * 1000 + 0.5) == part.store_times_ms[0]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_what_stands_in_the_way(golden: GoldenStore, tmp_path: Path, kind: Format) -> None:
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "mine.txt").write_text("precious")
+    with pytest.raises(UsageError, match="not empty"):
+        export_to(golden(STORE), foreign, kind)
+    assert [path.name for path in foreign.iterdir()] == ["mine.txt"]
+    (tmp_path / "file").write_text("")
+    with pytest.raises((UsageError, FailedError)):
+        export_to(golden(STORE), tmp_path / "file", kind)
+
+
+@pytest.mark.parametrize(("kind", "module"), [("delta", "deltalake"), ("iceberg", "pyiceberg")])
+def test_a_missing_extra_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Format, module: str) -> None:
+    from store_core.export.dest import missing
+
+    monkeypatch.setattr(missing, "find_spec", lambda name: None if name == module else builtins)
+    with pytest.raises(FailedError, match=rf"needs the package {module}: install rmqctl\[lake\]"):
+        destination_of(tmp_path / "out", kind)
+
+
+def test_options_that_do_not_fit(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--catalog is for"):
+        destination_of(tmp_path, "delta", catalog="sqlite://")
+    with pytest.raises(UsageError, match="cannot be a file in an object store"):
+        destination_of("s3://bucket/x", "iceberg")
+    with pytest.raises(UsageError, match="unknown kind of address"):
+        destination_of("ftp://host/x")
+    with pytest.raises(UsageError, match="give one of them"):
+        destination_of(tmp_path, overwrite=True, incremental=True)
