@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -239,5 +238,5 @@ def test_a_killed_commit_leaves_the_one_before(
 
 def _published_by_half(self: FolderDestination, parts: Any, commit: object, state: object) -> None:
     for part in parts[: len(parts) // 2]:
-        os.rename(self._folder.staging / part.staged, self._folder.path / part.path)
+        (self._folder.staging / part.staged).rename(self._folder.path / part.path)
     raise KeyboardInterrupt

@@ -1,0 +1,183 @@
+"""Exports beside a writer that is at it: no record lost, none twice, none by half."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from store_core.export.dest.layout import Layout
+from store_core.export.splits.piece import Piece
+from store_core.export.splits.plan import Task
+from store_core.kernel.codes import FrameKind
+from store_core.scan.log import scan_log
+from store_core.storage.settings import load_settings
+from store_core.storage.store import Store
+from tests.conftest import StoreCopy
+from tests.export.exports import export_one, found_rows, table_of, told_rows
+from tests.export.test_incremental import ENDS, OFFSETS, SEGMENT_SIZE_BYTES, STORE, Growing, add_to, rows_of
+
+# Writes a log anew as a broker does: into mapped files of full length, record by record; each in pieces, front to end.
+_WRITER = """
+import mmap, pathlib, random, sys, time
+log, whole = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+bounds = [int(word) for word in sys.stdin.read().split()]
+chance = random.Random(3)
+size = int(sys.argv[3])
+files = {}
+def mapped(number):
+    if number not in files:
+        path = log / f"{number * size:020d}"
+        path.write_bytes(bytes(size))
+        file = open(path, "r+b")
+        files[number] = mmap.mmap(file.fileno(), size), file
+    return files[number][0]
+print("ready", flush=True)
+for start, end in zip(bounds, bounds[1:]):
+    data = (whole / f"{start // size * size:020d}").read_bytes()[start % size : start % size + end - start]
+    mapped((end - 1) // size + 1)  # a broker makes the next file early
+    target = mapped(start // size)
+    cuts = sorted({0, len(data), *(chance.randrange(len(data)) for _ in range(3))})
+    for a, b in zip(cuts, cuts[1:]):
+        target[start % size + a : start % size + b] = data[a:b]
+        time.sleep(chance.choice((0, 0.002, 0.01)))
+"""
+
+
+@contextmanager
+def writing(root: Path, whole: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that writes the log of ``whole`` into an empty one."""
+    for segment in (root / "commitlog").iterdir():
+        segment.unlink()
+    args: list[str | Path] = [
+        sys.executable,
+        "-c",
+        _WRITER,
+        root / "commitlog",
+        whole / "commitlog",
+        str(SEGMENT_SIZE_BYTES),
+    ]
+    with subprocess.Popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(" ".join(map(str, [*starts_of_frames(whole), ENDS[-1]])).encode())
+        process.stdin.close()
+        assert process.stdout.readline() == b"ready\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def starts_of_frames(root: Path) -> list[int]:
+    """Records and blanks."""
+    with Store.open(root, load_settings(None, root)) as store:
+        tables = [
+            table.phy_offset[np.isin(table.kind, (FrameKind.MESSAGE, FrameKind.BLANK))] for table in scan_log(store)
+        ]
+    return [int(at) for offsets in tables for at in offsets if at < ENDS[-1]]
+
+
+def test_a_log_that_is_written_meanwhile(store_copy: StoreCopy, tmp_path: Path) -> None:
+    root, whole, out = store_copy(STORE), store_copy(STORE), tmp_path / "out"
+    rounds = 0
+    with writing(root, whole) as writer:
+        while writer.poll() is None:
+            report = add_to(root, out, layout=Layout(cluster="offset"))
+            rounds += bool(report.rows)
+            assert report.findings == []
+            offsets = rows_of(out)
+            assert offsets == OFFSETS[: len(offsets)]
+    assert writer.returncode == 0
+    add_to(root, out, layout=Layout(cluster="offset"))
+    assert rounds > 3
+    assert found_rows(table_of(out)) == told_rows(STORE)
+    assert table_of(out, "quarantine").num_rows == 0
+
+
+@contextmanager
+def at_work_on(root: Path) -> Iterator[None]:
+    """Another process has the log open for writing, and does nothing."""
+    segment = min((root / "commitlog").iterdir())
+    code = "import sys; f = open(sys.argv[1], 'r+b'); print(flush=True); sys.stdin.read()"
+    args = [sys.executable, "-c", code, str(segment)]
+    with subprocess.Popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("last", ["quiet", "bad body", "zeros in properties", "half", "changing"])
+def test_the_newest_record_beside_a_writer(
+    store_copy: StoreCopy, tmp_path: Path, last: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is taken if nothing of it can still be on its way."""
+    growing, out = Growing(store_copy(STORE)), tmp_path / "out"
+    growing.end_at(ENDS[30])
+    path = growing.root / "commitlog" / f"{OFFSETS[30] // SEGMENT_SIZE_BYTES * SEGMENT_SIZE_BYTES:020d}"
+    at, end = OFFSETS[30] % SEGMENT_SIZE_BYTES, ENDS[30] % SEGMENT_SIZE_BYTES
+    good = path.read_bytes()
+    torn = {"bad body": (at + 100, at + 102), "zeros in properties": (end - 9, end), "half": (at + 60, end)}
+    if last in torn:
+        first, behind = torn[last]
+        path.write_bytes(good[:first] + bytes(behind - first) + good[behind:])
+    if last == "changing":
+        monkeypatch.setattr("time.sleep", lambda _: path.write_bytes(good[: end - 30] + b"x" + good[end - 29 :]))
+    with at_work_on(growing.root):
+        report = add_to(growing.root, out)
+        taken = 31 if last == "quiet" else 30
+        assert (rows_of(out), report.findings) == (OFFSETS[:taken], [])
+        assert report.stores[0].next_phy_offset == ENDS[taken - 1]
+        growing.end_at(ENDS[50])
+        add_to(growing.root, out)
+        assert rows_of(out) == OFFSETS[:51]
+    assert add_to(growing.root, out).rows == 0
+
+
+def test_a_record_is_not_withheld_because_of_damage_behind_it(store_copy: StoreCopy, tmp_path: Path) -> None:
+    """It looks like the last one of its window, and is not."""
+    growing = Growing(store_copy(STORE))
+    path = growing.root / "commitlog" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[OFFSETS[9] + 90 : OFFSETS[9] + 92] = bytes(2)  # its body does not match any more
+    data[OFFSETS[10] : ENDS[10]] = bytes(ENDS[10] - OFFSETS[10])
+    path.write_bytes(data)
+    for name in ("beside", "alone"):
+        if name == "beside":
+            with at_work_on(growing.root):
+                add_to(growing.root, tmp_path / name)
+        else:
+            add_to(growing.root, tmp_path / name)
+    assert rows_of(tmp_path / "beside") == rows_of(tmp_path / "alone") == [*OFFSETS[:10], *OFFSETS[11:]]
+
+
+def test_a_segment_that_was_filled_while_it_was_read(
+    store_copy: StoreCopy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its task came too early, the next segment's task did not: what was written in between is read, too."""
+    growing = Growing(store_copy(STORE))
+    growing.end_at(ENDS[5])
+    (growing.root / "commitlog" / f"{SEGMENT_SIZE_BYTES:020d}").write_bytes(bytes(SEGMENT_SIZE_BYTES))
+    real = Task.run
+    done: list[int] = []
+
+    def run(self: Task) -> Piece:
+        piece = real(self)
+        done.append(1)
+        if len(done) == 1:
+            growing.end_at(2 * SEGMENT_SIZE_BYTES)
+        return piece
+
+    monkeypatch.setattr(Task, "run", run)
+    with at_work_on(growing.root):
+        report = export_one(growing.root, tmp_path / "out", split_size_bytes=SEGMENT_SIZE_BYTES)
+    assert rows_of(tmp_path / "out") == [offset for offset in OFFSETS if offset < 2 * SEGMENT_SIZE_BYTES]
+    assert report.findings == []
