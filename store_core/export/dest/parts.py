@@ -134,7 +134,6 @@ class PartWriter:
         """Rows of the table, in log order."""
         if not len(batch):
             return
-        self._count(batch)
         self._pending.append(batch)
         self._pending_bytes += batch.nbytes
         if self._pending_bytes >= ROW_GROUP_SIZE_BYTES:
@@ -142,26 +141,24 @@ class PartWriter:
 
     def write_group(self, batches: Sequence[pa.RecordBatch]) -> None:
         """Rows of the table, in any order, as a row group."""
-        for batch in batches:
-            self._count(batch)
         self._pending = list(batches)
         self._flush()
 
-    def _count(self, batch: pa.RecordBatch) -> None:
-        at = batch.column("phy_offset")
+    def _count(self, rows: pa.Table) -> None:
+        at = rows.column("phy_offset")
         part = self._part
         first, last = (pc.min(at).as_py(), pc.max(at).as_py())
         self._part = replace(
             part,
-            rows=part.rows + len(batch),
+            rows=part.rows + len(rows),
             first_phy_offset=first if part.first_phy_offset is None else min(part.first_phy_offset, first),
             last_phy_offset=last if part.last_phy_offset is None else max(part.last_phy_offset, last),
         )
         if part.table == "messages":
             self._part = replace(
                 self._part,
-                topics=_wider(part.topics, batch.column("topic")),
-                store_times_ms=_wider(part.store_times_ms, batch.column("store_time").cast(pa.timestamp("ms", "UTC"))),
+                topics=_wider(part.topics, rows.column("topic")),
+                store_times_ms=_wider(part.store_times_ms, rows.column("store_time").cast(pa.timestamp("ms", "UTC"))),
             )
 
     def close(self) -> Part:
@@ -184,13 +181,14 @@ class PartWriter:
 
     def _flush(self) -> None:
         if self._pending:
+            self._count(pa.Table.from_batches(self._pending))
             names = self._schema.names
             table = pa.Table.from_batches([batch.select(names) for batch in self._pending], self._schema)
             self._writer.write_table(table, row_group_size=len(table))
             self._pending, self._pending_bytes = [], 0
 
 
-def _wider(bounds: Any, values: pa.Array) -> Any:
+def _wider(bounds: Any, values: pa.ChunkedArray) -> Any:
     """Bounds that hold these values too; None where there are none."""
     found = pc.min_max(values)
     least, most = (
