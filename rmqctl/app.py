@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 
 from rmqctl import signals  # first, for a signal may come at any time
@@ -29,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _main(argv)
     signals.end_at_once()
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start a thread a processor, for work we never give it
     try:
         return _main(None)
     finally:
@@ -74,8 +76,6 @@ def _version() -> int:
 
 
 def _run(session: Session) -> int:
-    import os
-
     from rmqctl.shell import build_group
 
     group = build_group(PROGRAM, rich_help=session.rich_help)
