@@ -1,9 +1,8 @@
 """Damage in one copy of a log, taken from another copy: the damaged stretch alone, so that both may be damaged elsewhere.
 
-A stretch begins and ends where frames do. It is exported again from a copy that has its segment too; if that gives whole
-records from its first byte to its last, they take the place of the damage, and what stands around it is written anew. A
-record that damage follows at once is taken from there too: most of a record has no checksum, and the damage may have begun
-in it.
+A stretch begins and ends where frames do. It is exported again from the copies that have its segment too; what the least
+damaged one gives takes the place of the damage, and what stands around it is written anew. A record that damage follows
+at once is taken from there too: most of a record has no checksum, and the damage may have begun in it.
 """
 
 from __future__ import annotations
@@ -17,13 +16,11 @@ from store_core.export.copies import Log
 from store_core.export.splits.join import Joined
 from store_core.export.splits.piece import Piece
 from store_core.export.splits.plan import SegmentPlan, Split, Task
-from store_core.kernel.codes import FrameKind
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.settings import Settings
 from store_core.storage.store import Store
 
 _MOST_STRETCHES: Final = 64  # of a plan; with more, neighbours are taken together
-_FROM_OTHERS: Final = (FrameKind.DAMAGE, FrameKind.ZEROS, FrameKind.STALE)
 
 _ABOUT_RECORDS: Final = ("L001", "L007", "L011", "L012")  # the frames around these are as good as any
 
@@ -32,11 +29,17 @@ Stretch = tuple[int, int]  # [start, end) in the log
 
 
 class _Harm(NamedTuple):
-    """A stretch that is not as it was written. ``is_range``: no frame, so the one in front may be harmed as well."""
+    """A stretch where so many bytes are not as they were written. ``is_range``: it begins with what is no frame, so the
+    frame in front may be harmed as well."""
 
     start: int
     end: int
     is_range: bool
+    size_bytes: int
+
+    @classmethod
+    def whole(cls, start: int, end: int, is_range: bool) -> _Harm:
+        return cls(start, end, is_range, end - start)
 
 
 def heal(
@@ -91,7 +94,7 @@ def _coverage(plan: SegmentPlan, joined: Sequence[Joined]) -> Iterator[Stretch]:
     starts = [
         each.piece.split.start_phy_offset if each.head_counts else each.piece.first_phy_offset or 0 for each in joined
     ]
-    yield from zip(starts, [*starts[1:], plan.end_phy_offset], strict=True)
+    yield from zip(starts, [*starts, plan.end_phy_offset][1:], strict=True)
 
 
 def _damaged(joined: Sequence[Joined], covered: Sequence[Stretch], log_end: int) -> list[_Harm]:
@@ -101,7 +104,7 @@ def _damaged(joined: Sequence[Joined], covered: Sequence[Stretch], log_end: int)
         for harm in _harm(each):
             low, high = max(harm.start, start), min(harm.end, end, log_end)
             if low < high:
-                found.append(_Harm(low, high, harm.is_range))
+                found.append(_Harm.whole(low, high, harm.is_range))
     return sorted(found)
 
 
@@ -109,14 +112,13 @@ def _harm(each: Joined) -> Iterator[_Harm]:
     piece = each.piece
     counts_head = each.head_counts and piece.split.exact  # else it is a run-up, or the rest of the piece in front
     for found in [*(piece.head if counts_head else ()), *piece.tail]:
-        if found.kind in _FROM_OTHERS:
-            yield _Harm(found.phy_offset, found.end_phy_offset, True)
+        yield _Harm.whole(found.phy_offset, found.end_phy_offset, True)
     listed = [*piece.found.listed, *piece.bodies]
     for told in listed:
         if told.severity != "info" and told.phy_offset is not None and told.size_bytes:
-            yield _Harm(told.phy_offset, told.phy_offset + told.size_bytes, told.code not in _ABOUT_RECORDS)
+            yield _Harm.whole(told.phy_offset, told.phy_offset + told.size_bytes, told.code not in _ABOUT_RECORDS)
     if len(listed) < sum(piece.found.counts.values()) + len(piece.bodies) + piece.bodies_beyond:
-        yield _Harm(piece.split.start_phy_offset, piece.next_phy_offset or piece.split.stop_phy_offset, True)
+        yield _Harm.whole(piece.split.start_phy_offset, piece.next_phy_offset or piece.split.stop_phy_offset, True)
 
 
 def _coarsened(harms: Sequence[_Harm]) -> list[_Harm]:
@@ -124,12 +126,13 @@ def _coarsened(harms: Sequence[_Harm]) -> list[_Harm]:
     found: list[_Harm] = []
     for harm in harms:
         if found and harm.start <= found[-1].end:
-            found[-1] = found[-1]._replace(end=max(harm.end, found[-1].end))
+            found[-1] = _Harm.whole(found[-1].start, max(harm.end, found[-1].end), found[-1].is_range)
         else:
             found.append(harm)
     while len(found) > _MOST_STRETCHES:
         nearest = min(range(1, len(found)), key=lambda i: found[i].start - found[i - 1].end)
-        found[nearest - 1 : nearest + 1] = [found[nearest - 1]._replace(end=found[nearest].end)]
+        one, two = found[nearest - 1 : nearest + 1]
+        found[nearest - 1 : nearest + 1] = [one._replace(end=two.end, size_bytes=one.size_bytes + two.size_bytes)]
     return found
 
 
@@ -138,20 +141,26 @@ def _by_segment(harms: Sequence[_Harm], log: SegmentSequence) -> list[_Harm]:
     found: list[_Harm] = []
     for harm in harms:
         starts = [segment.phy_offset for segment in log.segments if harm.start < segment.phy_offset < harm.end]
-        found += [_Harm(low, high, harm.is_range) for low, high in pairwise([harm.start, *starts, harm.end])]
+        for low, high in pairwise([harm.start, *starts, harm.end]):
+            found.append(_Harm(low, high, harm.is_range, min(high - low, harm.size_bytes)))
     return found
 
 
 def _from_copies(
     harm: _Harm, not_before: int, log: SegmentSequence, task: Task, redo: Redo
 ) -> tuple[Stretch, Piece] | None:
-    """A stretch as another copy has it whole; None where none does. It may begin a record earlier."""
+    """A stretch as the least harmed of the other copies has it, if that is better. It may begin a record earlier."""
+    best: tuple[Stretch, Piece] | None = None
+    least_bytes = harm.size_bytes
     for settings in _other_copies(harm.start, log, task.settings):
         low = _record_in_front(settings, harm.start, not_before) if harm.is_range else harm.start
         piece = redo(replace(task, settings=settings, split=Split(low, harm.end, exact=True)))
-        if piece.next_phy_offset == harm.end and not any(_harm(Joined(piece))):
-            return (low, harm.end), piece
-    return None
+        harmed_bytes = sum(each.size_bytes for each in _coarsened(sorted(_harm(Joined(piece)))))
+        if harmed_bytes < least_bytes and (piece.next_phy_offset or 0) <= harm.end:
+            best, least_bytes = ((low, harm.end), piece), harmed_bytes
+        if not least_bytes:
+            break
+    return best
 
 
 def _record_in_front(settings: Settings, phy_offset: int, not_before: int) -> int:

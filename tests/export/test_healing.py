@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from store_core.export.copies import find_copies, joint_settings
@@ -113,12 +114,38 @@ def test_what_is_damaged_in_both_is_told(master: Damageable, slave: Damageable, 
     assert report.stores[0].healed == []
 
 
+@pytest.mark.parametrize("split_size_bytes", SPLITS)
+def test_the_least_harmed_copy_counts_where_none_is_whole(
+    split_size_bytes: int, master: Damageable, slave: Damageable, whole: pa.Table, tmp_path: Path
+) -> None:
+    """The master has lost a page, the slave one record of it, and a file of the slave ends amid another page."""
+    low, high = (int(master.message(number)["phyOffset"]) for number in (700, 710))
+    master.zero(low, high - low)
+    slave.flip(record=705, field="magic")
+    short = int(master.message(1500)["phyOffset"])
+    master.zero(short, 2000)
+    slave.cut(segment=short // slave.segment_size_bytes, size_bytes=short % slave.segment_size_bytes + 700)
+    report = export(tmp_path / "out", split_size_bytes, master, slave)
+    found = table_of(tmp_path / "out")
+    lost = {int(master.message(number)["phyOffset"]) for number in (705, 1501, 1502, 1503, 1504, 1505, 1506)}
+    missing = set(whole.column("phy_offset").to_pylist()) - set(found.column("phy_offset").to_pylist())
+    assert master.message(705)["phyOffset"] in missing
+    assert missing <= lost
+    assert found.equals(whole.filter(~pc.field("phy_offset").isin(sorted(missing))))
+    assert sum(size for at, size, *_ in ranges_of(tmp_path / "out")) == sum(
+        size
+        for at, size in zip(whole.column("phy_offset").to_pylist(), whole.column("size_bytes").to_pylist(), strict=True)
+        if at in missing
+    )
+    assert "L002" in codes(report)
+
+
 def test_a_range_of_offsets(master: Damageable, slave: Damageable, whole: pa.Table, tmp_path: Path) -> None:
     low, high = (int(master.message(number)["phyOffset"]) for number in (95, 1200))
     master.flip(record=100, field="body")
     master.zero(high - 2000, 2500)  # the damage goes on behind what is asked for
     export(tmp_path / "out", 20_000, master, slave, wanted=LogFilter(from_phy_offset=low, to_phy_offset=high))
-    rows = whole.filter((pa.compute.field("phy_offset") >= low) & (pa.compute.field("phy_offset") < high))
+    rows = whole.filter((pc.field("phy_offset") >= low) & (pc.field("phy_offset") < high))
     assert table_of(tmp_path / "out").equals(rows)
 
 
