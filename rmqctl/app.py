@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _main(argv)
     signals.end_at_once()
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start a thread a processor, for work we never give it
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads for what we never ask
     try:
         return _main(None)
     finally:
