@@ -23,7 +23,7 @@ import org.apache.rocketmq.store.logfile.MappedFile;
  * The real broker's side of the contests: Contestant ROOT PROPERTIES loads a store, says "ready MILLISECONDS", and answers one line for each line it is asked.
  *
  * scan: every segment through the recovery's own check, body checksum included: seconds, records, seconds of processor time.
- * pull TOPIC QUEUE_ID: a whole queue, 32 at a time, decoded: seconds, messages.
+ * pull TOPIC QUEUE_ID: a whole queue, 32 at a time, decoded: seconds, messages, seconds of processor time.
  * query TOPICS QUEUES MESSAGES COUNT SEED raw|decoded: nanoseconds of so many queries by random unique keys: p50, p99, found.
  */
 public final class Contestant {
@@ -105,6 +105,7 @@ public final class Contestant {
 
     private String pull(String topic, int queueId) {
         long started = System.nanoTime();
+        long startedCpu = ManagementFactory.getThreadMXBean().getCurrentThreadCpuTime();
         long offset = 0;
         long messages = 0;
         while (true) {
@@ -119,7 +120,8 @@ public final class Contestant {
             offset = found.getNextBeginOffset();
             found.release();
         }
-        return seconds(started) + " " + messages;
+        double cpu = (ManagementFactory.getThreadMXBean().getCurrentThreadCpuTime() - startedCpu) / 1e9;
+        return seconds(started) + " " + messages + " " + cpu;
     }
 
     private String query(int topics, int queues, long messages, int count, long seed, boolean decode) {

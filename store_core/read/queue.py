@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 ENTRY_SIZE_BYTES: Final = layout.ENTRY.size_bytes
 _FILES_RECOVERED: Final = 3  # a broker checks the newest three files at start and trusts the others
 _CHUNK_ENTRIES: Final = 1 << 16
+_KEPT_ENTRIES: Final = 256
 _unpack: Final = layout.ENTRY.struct.unpack_from
 _iter_unpack: Final = layout.ENTRY.struct.iter_unpack
 
@@ -68,6 +69,7 @@ class Queue:
         self.log = log
         self.ext = ext
         self.rules = rules
+        self._kept = 0, b""
 
     @cached_property
     def max_offset(self) -> int:
@@ -122,8 +124,19 @@ class Queue:
         return Entry(queue_offset, *_unpack(data)) if len(data) == ENTRY_SIZE_BYTES else None
 
     def stored(self, first: int, count: int) -> bytes:
-        """The bytes of up to ``count`` entries from one on: fewer where a file ends, none without a file, never many at once."""
-        return self.files.read(first * ENTRY_SIZE_BYTES, min(count, _CHUNK_ENTRIES) * ENTRY_SIZE_BYTES)
+        """The bytes of up to ``count`` entries from one on: fewer where a file ends, none without a file, never many at once.
+
+        Of few, those that follow are read too and kept: entries below ``max_offset`` stay what they are.
+        """
+        kept_first, kept = self._kept
+        at, size_bytes = (first - kept_first) * ENTRY_SIZE_BYTES, count * ENTRY_SIZE_BYTES
+        if 0 <= at and at + size_bytes <= len(kept):
+            return kept[at : at + size_bytes]
+        if count >= _KEPT_ENTRIES:
+            return self.files.read(first * ENTRY_SIZE_BYTES, min(count, _CHUNK_ENTRIES) * ENTRY_SIZE_BYTES)
+        data = self.files.read(first * ENTRY_SIZE_BYTES, _KEPT_ENTRIES * ENTRY_SIZE_BYTES)
+        self._kept = first, data
+        return data[:size_bytes]
 
     def entries(self, first: int, end: int) -> Iterator[Entry]:
         """Entries of [first, end) as stored, in order; places without a file are left out."""
