@@ -130,7 +130,7 @@ class Queue:
         """
         kept_first, kept = self._kept
         at, size_bytes = (first - kept_first) * ENTRY_SIZE_BYTES, count * ENTRY_SIZE_BYTES
-        if 0 <= at and at + size_bytes <= len(kept):
+        if at >= 0 and at + size_bytes <= len(kept):
             return kept[at : at + size_bytes]
         if count >= _KEPT_ENTRIES:
             return self.files.read(first * ENTRY_SIZE_BYTES, min(count, _CHUNK_ENTRIES) * ENTRY_SIZE_BYTES)
