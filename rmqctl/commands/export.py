@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -12,13 +12,12 @@ import typer
 from rmqctl.blocks import Facts, Findings, Table
 from rmqctl.context import Context, exit_for_findings
 from rmqctl.messages import Topics
-from rmqctl.options import Begin, End, SizeType
-from store_core.errors import UsageError
+from rmqctl.options import Begin, End
+from rmqctl.running import ConfOption, MasterOption, PackEnvOption, SparkChoice, SparkOption, SplitSizeOption
 
 if TYPE_CHECKING:
     from store_core.export.dest.destination import Destination
     from store_core.export.export import ExportReport
-    from store_core.export.runners.runner import Runner
     from store_core.export.store_export import StoreReport
 
 
@@ -27,6 +26,10 @@ def export(
     dest: Annotated[
         str, typer.Argument(metavar="DEST", help="New or empty folder for the result; or s3://…, gs://…, abfss://….")
     ],
+    what: Annotated[
+        Literal["messages", "queues", "index", "stats"],
+        typer.Option("--what", help="Messages; queue entries; index entries; or statistics by topic, queue and hour."),
+    ] = "messages",
     format_: Annotated[
         Literal["parquet", "delta", "iceberg"], typer.Option("--format", help="Files with a manifest, or tables.")
     ] = "parquet",
@@ -43,20 +46,11 @@ def export(
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Processes side by side, without --spark.")] = (
         os.cpu_count() or 1
     ),
-    split_size: Annotated[
-        int | None,
-        typer.Option("--split-size", click_type=SizeType(), help="Bytes of the log a task; default 128 MiB."),
-    ] = None,
-    spark: Annotated[bool, typer.Option("--spark", help="Submit a PySpark job.")] = False,
-    master: Annotated[
-        str | None, typer.Option("--master", metavar="URL", help="Spark's master; default local[*], or spark-submit's.")
-    ] = None,
-    conf: Annotated[
-        list[str] | None, typer.Option("--conf", metavar="K=V", help="A setting for Spark; may be repeated.")
-    ] = None,
-    pack_env: Annotated[
-        bool, typer.Option("--pack-env", help="Send Spark's executors all they need but Python itself.")
-    ] = False,
+    split_size: SplitSizeOption = None,
+    spark: SparkOption = False,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    pack_env: PackEnvOption = False,
     partition_by: Annotated[
         Literal["topic", "day"] | None,
         typer.Option("--partition-by", help="A folder a topic, or a day of the store time."),
@@ -72,7 +66,7 @@ def export(
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a finished export in DEST.")] = False,
 ) -> int:
-    """Export messages to Parquet: a table of messages, one of damaged ranges, and a manifest.
+    """Export messages to Parquet: a table of messages, one of damaged ranges, and a manifest; or other tables (--what).
 
     Nothing appears in DEST before all of it is written and checked. An export that was stopped goes on when the same
     command is run again. With --spark, rows and values are the same.
@@ -86,19 +80,44 @@ def export(
     from store_core.read.log import LogFilter
 
     wanted = LogFilter(from_, to, begin, end, frozenset(topic or ()))
+    choice = SparkChoice(spark, master, conf, pack_env)
+    if what != "messages":
+        from rmqctl.table_exports import export_tables_of, local_folder
+
+        only_messages = {
+            f"--format {format_}": format_ != "parquet",
+            "--catalog": catalog is not None,
+            "--partition-by": partition_by is not None,
+            "--incremental": incremental,
+        }
+        folder = local_folder(dest, what, only_messages=only_messages)
+        return export_tables_of(
+            ctx,
+            folder,
+            what,
+            wanted,
+            choice,
+            jobs=jobs,
+            split_size_bytes=split_size,
+            overwrite=overwrite,
+            joined=not keep_copies,
+        )
     destination = destination_of(dest, format_, catalog=catalog, overwrite=overwrite, incremental=incremental)
-    with ctx.open_stores(joined=not keep_copies) as stores, _runner(ctx, jobs, spark, master, conf, pack_env) as runner:
-        total = sum(store.log.size_bytes for _, store in stores)
-        with _told_what_is_kept(ctx, destination), ctx.progress("export", total) as bar:
-            report = export_stores(
-                stores,
-                destination,
-                runner,
-                wanted,
-                split_size_bytes=SPLIT_SIZE_BYTES if split_size is None else split_size,
-                layout=Layout(partition_by, cluster, whole_files=format_ == "iceberg"),
-                on_progress=bar,
-            )
+    with (
+        ctx.open_stores(joined=not keep_copies) as stores,
+        choice.runner(ctx, jobs) as runner,
+        _told_what_is_kept(ctx, destination),
+        ExitStack() as shown,
+    ):
+        report = export_stores(
+            stores,
+            destination,
+            runner,
+            wanted,
+            split_size_bytes=SPLIT_SIZE_BYTES if split_size is None else split_size,
+            layout=Layout(partition_by, cluster, whole_files=format_ == "iceberg"),
+            on_plan=lambda size_bytes: shown.enter_context(ctx.progress("export", size_bytes)),
+        )
     for store in report.stores:
         if store.healed:
             size = sum(high - low for low, high in store.healed)
@@ -121,33 +140,6 @@ def _told_what_is_kept(ctx: Context, destination: Destination) -> Iterator[None]
         if destination.notes_kept:
             ctx.note(f"{destination.notes_kept} finished splits are kept: run the same command to go on")
         raise
-
-
-@contextmanager
-def _runner(
-    ctx: Context, jobs: int, spark: bool, master: str | None, conf: list[str] | None, pack_env: bool
-) -> Iterator[Runner]:
-    if not spark:
-        if master is not None or conf or pack_env:
-            raise UsageError(
-                "--master, --conf and --pack-env are for --spark", to_do="give --spark too, or leave them out"
-            )
-        from store_core.export.runners.local import LocalRunner
-
-        yield LocalRunner(jobs)
-        return
-    from store_core.export.runners.spark import SparkRunner
-
-    settings = [_setting(text) for text in conf or ()]
-    with SparkRunner(master, settings, pack_env=pack_env, note=ctx.note, log=ctx.detail) as runner:
-        yield runner
-
-
-def _setting(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not (key and equals):
-        raise UsageError(f"--conf {text!r} is no setting", to_do="give KEY=VALUE")
-    return key, value
 
 
 def _document(report: ExportReport) -> dict[str, Any]:

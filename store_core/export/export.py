@@ -15,7 +15,7 @@ from store_core.export.dest.layout import Layout
 from store_core.export.dest.parts import FOLDERS, Part, PartWriter, file_stem
 from store_core.export.dest.place import Place
 from store_core.export.dest.state import Commit, ExportState, filter_as_json
-from store_core.export.resume import Work
+from store_core.export.resume import Walked, Work
 from store_core.export.runners.runner import Runner
 from store_core.export.splits.notes import task_key
 from store_core.export.splits.piece import Piece
@@ -64,13 +64,13 @@ def export_stores(
     layout: Layout | None = None,
     overwrite: bool = False,
     incremental: bool = False,
-    on_progress: Callable[[int], None] | None = None,
+    on_plan: Callable[[int], Callable[[int], None]] | None = None,
 ) -> ExportReport:
     """Write the messages of some stores, each with its name, and what is damaged in them, to a destination.
 
     ``dest`` may be a folder; ``overwrite`` and ``incremental`` are for that. Nothing appears there before all is written
-    and proven; an export that breaks off can be taken up by the same call. ``on_progress`` is told the bytes of the logs
-    walked so far. Raises UsageError for a place that must not be written to, or another filter than the last commit's,
+    and proven; an export that breaks off can be taken up by the same call. ``on_plan`` is told how many bytes of the logs
+    are to be walked, and gives what is to be told how many have been. Raises UsageError for a place that must not be written to, or another filter than the last commit's,
     PlanOutOfDateError where a log is not the one that was exported before, StoreInUseError where another export writes
     there, FailedError where reading or writing fails.
     """
@@ -81,13 +81,13 @@ def export_stores(
     if isinstance(dest, Path):
         dest = FolderDestination(dest, overwrite=overwrite, incremental=incremental)
     if dest.path is not None:
-        _refuse_inside(dest.path, stores)
+        refuse_inside(dest.path, stores)
     with dest as destination:
         last = destination.last
         if last is not None:
             _assert_same_kind(last, wanted, layout, destination.address)
         jobs = _planned(stores, destination.place, wanted, layout, split_size_bytes, last)
-        walked = _Walked(on_progress)
+        walked = Walked(on_plan)
         work = Work(destination, runner, walked)
         parts = _worked(jobs, work)
         number = last.commit + 1 if last is not None else 1
@@ -120,7 +120,7 @@ def _planned(
 ) -> list[StoreExport]:
     """What is to be done, from the names and lengths of files and a look at where the last commit ended."""
     jobs: list[StoreExport] = []
-    for (name, store), stem in zip(stores, _stems([name for name, _ in stores]), strict=True):
+    for (name, store), stem in zip(stores, stems_of([name for name, _ in stores]), strict=True):
         task = Task(name, stem, store.settings, _NO_SPLIT, wanted, place, layout)
         jobs.append(StoreExport(store, task, split_size_bytes, last.of(name) if last is not None else None))
     return jobs
@@ -135,19 +135,6 @@ def _worked(jobs: Sequence[StoreExport], work: Work) -> list[Part]:
         found: list[Piece] = [pieces[key] for key in tasks]
         parts += job.join(found, work.redo)
     return parts
-
-
-class _Walked:
-    """Adds up what has been walked."""
-
-    def __init__(self, on_progress: Callable[[int], None] | None) -> None:
-        self.size_bytes = 0
-        self._on_progress = on_progress
-
-    def __call__(self, size_bytes: int) -> None:
-        self.size_bytes += size_bytes
-        if self._on_progress is not None:
-            self._on_progress(self.size_bytes)
 
 
 def _assert_same_kind(last: ExportState, wanted: LogFilter, layout: Layout, address: str) -> None:
@@ -185,7 +172,7 @@ def _never_empty(parts: list[Part], place: Place) -> list[Part]:
     return parts + empty
 
 
-def _stems(names: Sequence[str]) -> list[str]:
+def stems_of(names: Sequence[str]) -> list[str]:
     """What the stores' file names begin with: their names as far as possible, and no two alike."""
     stems: list[str] = []
     for name in names:
@@ -196,7 +183,7 @@ def _stems(names: Sequence[str]) -> list[str]:
     return stems
 
 
-def _refuse_inside(dest: Path, stores: Stores) -> None:
+def refuse_inside(dest: Path, stores: Stores) -> None:
     """Nothing may be written into a store: a broker that finds foreign folders may refuse to start."""
     target = dest.resolve()
     for _, store in stores:

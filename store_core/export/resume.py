@@ -12,13 +12,34 @@ from store_core.export.splits.piece import Piece
 from store_core.export.splits.plan import Task
 
 
+class Walked:
+    """Adds up what has been walked; ``on_plan`` as for ``export_stores``."""
+
+    def __init__(self, on_plan: Callable[[int], Callable[[int], None]] | None) -> None:
+        self.size_bytes = 0
+        self._before_bytes = 0
+        self._on_plan = on_plan
+        self._on_progress: Callable[[int], None] | None = None
+
+    def begin(self, left_bytes: int) -> None:
+        """What has been walked so far was walked by others; so many bytes are left."""
+        self._before_bytes = self.size_bytes
+        if self._on_plan is not None:
+            self._on_progress = self._on_plan(left_bytes)
+
+    def __call__(self, size_bytes: int) -> None:
+        self.size_bytes += size_bytes
+        if self._on_progress is not None:
+            self._on_progress(self.size_bytes - self._before_bytes)
+
+
 class Work:
     """Does the tasks of a plan, by key, with a runner: those that are noted are taken as they are.
 
     ``on_walked`` is told the bytes of logs walked by each task, those taken too.
     """
 
-    def __init__(self, destination: Destination, runner: Runner, on_walked: Callable[[int], None]) -> None:
+    def __init__(self, destination: Destination, runner: Runner, on_walked: Walked) -> None:
         self._destination = destination
         self._runner = runner
         self._on_walked = on_walked
@@ -32,6 +53,7 @@ class Work:
         pieces = self._taken(tasks)
         self.taken = len(pieces)
         left = [key for key in tasks if key not in pieces]
+        self._on_walked.begin(sum(tasks[key].split.size_bytes for key in left))
 
         def note(index: int, piece: Piece) -> None:
             if not piece.withheld:

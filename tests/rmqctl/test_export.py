@@ -16,6 +16,7 @@ from store_core.storage.publish import UNFINISHED
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore, StoreCopy
 from tests.export.exports import files_of, parts_on_disk, ranges_of, table_of
+from tests.object_stores import ObjectStore
 from tests.rmqctl.calls import call, command, environment
 from tests.rmqctl.stopping import stopped
 
@@ -211,3 +212,54 @@ def test_a_disk_that_is_full_is_told(golden: GoldenStore, tmp_path: Path) -> Non
     )
     assert (done.returncode, done.stderr.startswith("error: writing a result file")) == (1, True), done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_formats_and_layouts(golden: GoldenStore, tmp_path: Path) -> None:
+    words = ("-s", f"a={golden('clean-533')}", "-o", "json", "--split-size", "200k")
+    for kind in ("parquet", "delta", "iceberg"):
+        done = call("export", tmp_path / kind, *words, "--format", kind, "--partition-by", "topic")
+        assert (done.code, done.err, done.json["rows"]) == (0, "", len(TRUTH))
+        assert {file["partition"][1] for file in done.json["files"] if file["rows"]} == {m["topic"] for m in TRUTH}
+        again = call("export", tmp_path / kind, *words, "--format", kind, "--partition-by", "topic")
+        assert (again.code, "a finished export is there" in again.err) == (2, True)
+        other = call("export", tmp_path / kind, *words, "--format", kind, "--cluster", "offset", "--incremental")
+        assert (other.code, "the layout is not that of the last commit: cluster, partition_by" in other.err) == (
+            2,
+            True,
+        )
+    assert call("export", tmp_path / "x", *words, "--catalog", "sqlite://").code == 2
+    assert call("export", "ftp://host/x", *words).code == 2
+    wrong = call("export", tmp_path / "y", *words, "--format", "iceberg", "--catalog", "nonsense://x")
+    assert (wrong.code, "Traceback" in wrong.err) == (1, False)
+
+
+def test_an_address_in_an_object_store(golden: GoldenStore, object_store: ObjectStore) -> None:
+    words = ("-s", f"a={golden('bcq-533')}", "-o", "json", "--incremental")
+    first = call("export", "s3://stores/of-the-command/out", *words)
+    assert (first.code, first.json["dest"]) == (0, "s3://stores/of-the-command/out")
+    assert call("export", "s3://stores/of-the-command/out", *words).json["rows"] == 0
+    for address in ("s3://nosuchbucket/out", "s3://"):
+        done = call("export", address, *words)
+        assert (done.code in (1, 2, 10), "Traceback" in done.err) == (True, False), done.err
+
+
+def test_progress_is_of_what_is_left(golden: GoldenStore, tmp_path: Path) -> None:
+    from store_core.export.export import export_stores
+    from store_core.export.runners.local import LocalRunner
+    from store_core.storage.store import Store
+
+    told: list[int] = []
+    planned: list[int] = []
+
+    def on_plan(size_bytes: int) -> Callable[[int], None]:
+        planned.append(size_bytes)
+        return told.append
+
+    for _ in range(2):
+        with Store.open(golden("bcq-533")) as store:
+            export_stores([("a", store)], tmp_path / "out", LocalRunner(1), incremental=True, on_plan=on_plan)
+    end = stores.truth("bcq-533")["messages"][-1]["phyOffset"] + stores.truth("bcq-533")["messages"][-1]["storeSize"]
+    with Store.open(golden("bcq-533")) as store:
+        assert planned == [store.log.size_bytes, store.log.size_bytes - end]
+
+    assert max(told) <= planned[0]
