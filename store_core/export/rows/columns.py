@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import or_
 from typing import Any, Final
 
@@ -43,9 +43,6 @@ class Cut:
         """A column of the table, of these rows."""
         values: NDArray[Any] = getattr(self.table, name)[self.rows]
         return values
-
-    def topics(self) -> list[str]:
-        return [decode_text(bytes(topic)) for topic in self.table.topics]
 
 
 def array_of(name: str, cut: Cut) -> pa.Array:
@@ -94,7 +91,11 @@ def _stored_body(cut: Cut) -> pa.BinaryArray:
 
 
 def _by_topic(text_of: Callable[[str], str]) -> Callable[[Cut], pa.Array]:
-    return lambda cut: _taken(pa.array(map(text_of, cut.topics()), pa.string()), cut.column("topic_id"))
+    @lru_cache(maxsize=8)  # window after window has the same topics
+    def words_of(topics: tuple[bytes, ...]) -> pa.StringArray:
+        return pa.array([text_of(decode_text(topic)) for topic in topics], pa.string())
+
+    return lambda cut: _taken(words_of(tuple(map(bytes, cut.table.topics))), cut.column("topic_id"))
 
 
 def _by_flags(text_of: Callable[[int], str], mask: int) -> Callable[[Cut], pa.Array]:
@@ -106,8 +107,18 @@ def _by_flags(text_of: Callable[[int], str], mask: int) -> Callable[[Cut], pa.Ar
 def _taken(texts: pa.StringArray, numbers: NDArray[Any]) -> pa.StringArray:
     """``texts[number]`` for each number; mostly they are all the same, which is quicker."""
     if (numbers == numbers[0]).all():
-        return pa.repeat(texts[int(numbers[0])], len(numbers))
+        return _repeated(texts[int(numbers[0])].as_py(), len(numbers))
     return texts.take(pa.array(numbers))
+
+
+def _repeated(text: str, count: int) -> pa.StringArray:
+    """The same text in all rows."""
+    return _many(text, 1 << (count - 1).bit_length()).slice(0, count)
+
+
+@lru_cache(maxsize=64)
+def _many(text: str, count: int) -> pa.StringArray:
+    return pa.repeat(pa.scalar(text, pa.string()), count)
 
 
 def _crc(cut: Cut) -> pa.StringArray:
@@ -137,7 +148,7 @@ _PARTS: Final[dict[str, ArrowPart]] = {
     "stored_body": ArrowPart.BODIES,
 }
 _MAKERS: Final[dict[str, Callable[[Cut], pa.Array]]] = {
-    "store": lambda cut: pa.repeat(pa.scalar(cut.store, pa.string()), cut.count),
+    "store": lambda cut: _repeated(cut.store, cut.count),
     "phy_offset": _numbers("phy_offset"),
     "size_bytes": _numbers("size_bytes"),
     "topic": _by_topic(str),
