@@ -53,7 +53,7 @@ def global_options(
             "--store",
             metavar="[NAME=]PATH",
             rich_help_panel=PANEL,
-            help=f"Store root; else ${STORE_VARIABLE}, else the one -c names, else {DEFAULT_STORE}.",
+            help=f"Store root or its URL; else ${STORE_VARIABLE}, else -c's, else {DEFAULT_STORE}.",
         ),
     ] = None,
     config: Annotated[
