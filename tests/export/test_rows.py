@@ -14,7 +14,7 @@ from store_core.codec.record import Message, encode_record
 from store_core.export.rows import bodies, schema
 from store_core.export.rows.batches import message_batches
 from store_core.export.rows.kinds import topic_kind
-from store_core.kernel import scan_window
+from store_core.kernel import arrow, scan_window
 from store_core.layout import record
 from store_core.scan.frames import ROW_COLUMNS, FrameTable
 
@@ -111,6 +111,14 @@ def test_bodies_that_inflate_far_come_in_several_batches(monkeypatch: pytest.Mon
     table = table_of(written(10, body=lambda i: body if i % 2 else b"plain", sys_flag=lambda i: flags if i % 2 else 0))
     assert [len(batch.rows) for batch in message_batches(table, np.arange(10), "s")] == [4, 4, 2]
     assert_as_messages(table, np.arange(10))
+
+
+def test_the_twin_makes_the_same_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = [compress(b"x" * 1000), (b"plain", 0), (b"no zlib", record.FLAG_COMPRESSED)]
+    table = table_of(written(20, body=lambda i: packed[i % 3][0], sys_flag=lambda i: packed[i % 3][1]))
+    found = list(message_batches(table, np.arange(20), "s"))
+    monkeypatch.setattr(arrow, "is_native", lambda: False)
+    assert list(message_batches(table, np.arange(20), "s")) == found
 
 
 def test_numbers_that_are_no_times_are_null() -> None:
