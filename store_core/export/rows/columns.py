@@ -91,7 +91,7 @@ def _stored_body(cut: Cut) -> pa.BinaryArray:
 
 
 def _by_topic(text_of: Callable[[str], str]) -> Callable[[Cut], pa.Array]:
-    @lru_cache(maxsize=8)  # window after window has the same topics
+    @lru_cache(maxsize=2)  # window after window has the same topics
     def words_of(topics: tuple[bytes, ...]) -> pa.StringArray:
         return pa.array([text_of(decode_text(topic)) for topic in topics], pa.string())
 
@@ -116,7 +116,7 @@ def _repeated(text: str, count: int) -> pa.StringArray:
     return _many(text, 1 << (count - 1).bit_length()).slice(0, count)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=12)  # no more than a window each: its records hold the text too
 def _many(text: str, count: int) -> pa.StringArray:
     return pa.repeat(pa.scalar(text, pa.string()), count)
 
