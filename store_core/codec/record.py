@@ -84,6 +84,7 @@ def _fixed_fields(head: bytes) -> tuple[Any, ...]:
 
 _parsed: Final = lru_cache(maxsize=8)(parse_properties)
 _Field = TypeVar("_Field", int, bytes)
+_Part = TypeVar("_Part", int, bytes, str)
 
 
 class _Fixed(Generic[_Field]):
@@ -105,13 +106,26 @@ class _Parts(NamedTuple):
     raw_properties: bytes
 
 
-class Message(_Parts):
+def _getter(name: str, kind: type[_Part]) -> _Part:
+    """What gets a part of any tuple of five."""
+    getter: _Part = vars(_Parts)[name]
+    return getter
+
+
+class Message(tuple[int, bytes, bytes, str, bytes]):
     """One record. ``phy_offset`` is where it lies, ``own_phy_offset`` where it says it lies; hosts and body are as stored.
 
-    It is made of few parts, so that many are made quickly: ``head`` is what stands in front of the body.
+    Made of a tuple of its parts in their order, and not a named tuple, whose making takes twice as long. ``head`` is what
+    stands in front of the body.
     """
 
     __slots__ = ()
+
+    phy_offset = _getter("phy_offset", int)
+    head = _getter("head", bytes)
+    body = _getter("body", bytes)
+    topic = _getter("topic", str)
+    raw_properties = _getter("raw_properties", bytes)
 
     size_bytes = _Fixed[int]("size_bytes")
     magic = _Fixed[int]("magic")
@@ -135,7 +149,7 @@ class Message(_Parts):
             head = _FIXED[fields["sys_flag"] & _HOST_MASK].pack(*fields.values())
         except struct_error as error:
             raise ValueError(str(error)) from error
-        return Message(self.phy_offset, head, body, self.topic, raw_properties)
+        return Message((self.phy_offset, head, body, self.topic, raw_properties))
 
     @property
     def properties(self) -> dict[str, str]:
@@ -206,7 +220,7 @@ def decode_record(buffer: Any, at: int, phy_offset: int, size_left: int | None =
     properties, cursor = _part(buffer, cursor, properties_length, size_bytes, end)
     if cursor - at != size_bytes:
         raise RecordError("mismatch", size_bytes)
-    return Message(phy_offset, bytes(buffer[at:body_at]), body, decode_text(topic), properties)
+    return Message((phy_offset, bytes(buffer[at:body_at]), body, decode_text(topic), properties))
 
 
 _BODY_LENGTH: Final = record.MIDDLE.field_struct("body_length")  # the last field in front of the body

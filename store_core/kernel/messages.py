@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
 from store_core.codec.record import Message, RecordError, decode_record
@@ -16,7 +15,6 @@ from store_core.storage.sequence import Segment, SegmentSequence
 Parts = tuple[int, bytes, bytes, str, bytes]
 _TO_UNWRAP: Final = record.FLAG_INNER_BATCH | record.FLAG_NEED_UNWRAP
 _LONG: Final = 1 << 63
-_as_message = partial(tuple.__new__, Message)
 
 
 def messages_of(log: SegmentSequence, entries: bytes) -> list[Message]:
@@ -33,7 +31,7 @@ def messages_of(log: SegmentSequence, entries: bytes) -> list[Message]:
         start, size_bytes = add(entries, log.read(start, size_bytes), start, found)
         if len(found) == known:
             break
-    return list(map(_as_message, found))
+    return list(map(Message, found))
 
 
 def mapped_messages_of(log: SegmentSequence, entries: bytes, mapped: Callable[[Segment], Any]) -> list[Message]:
@@ -46,7 +44,7 @@ def mapped_messages_of(log: SegmentSequence, entries: bytes, mapped: Callable[[S
         start, size_bytes = add(entries, mapped(segment), segment.phy_offset, found)
         if len(found) == known:
             break
-    return list(map(_as_message, found))
+    return list(map(Message, found))
 
 
 def add_messages(entries: bytes, window: Any, window_phy_offset: int, found: list[Parts]) -> tuple[int, int]:
