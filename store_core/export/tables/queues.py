@@ -19,6 +19,7 @@ from store_core.export.tables.times import times
 from store_core.findings import Finding, finding
 from store_core.layout import paths
 from store_core.layout import queue as layout
+from store_core.layout.schema import Layout
 from store_core.read.dump import QueueDump, all_queues
 from store_core.read.entries import ExtUnit
 from store_core.read.queue import BatchQueue, Queue
@@ -73,14 +74,23 @@ class QueuesTable:
             for queue in all_queues(store):
                 yield from self.of_queue(name, queue, columns, where)
 
-    def of_queue(self, store: str, queue: QueueDump, columns: Sequence[str], where: Where | None = None) -> Batches:
-        """The entries of one queue; none where the condition excludes the whole queue."""
+    def of_queue(
+        self,
+        store: str,
+        queue: QueueDump,
+        columns: Sequence[str],
+        where: Where | None = None,
+        *,
+        places: range | None = None,
+    ) -> Batches:
+        """The entries of one queue, or only those at some places of it, counted from 0 for the queue's whole life; none where
+        the condition excludes the whole queue."""
         field = ds.field
         promise = (field("store") == store) & (field("topic") == queue.topic) & (field("queue_id") == queue.queue_id)
         if where is not None and not where.possible([promise]):
             return
         names = needed(columns, where)
-        for entries in _chunks(queue.queue):
+        for entries in _chunks(queue.queue, places or places_of(queue.queue)):
             chunk = _Chunk(store, queue, entries)
             made = {column.name: chunk.column(column.name) for column in QUEUE_COLUMNS if column.name in names}
             rows = pa.RecordBatch.from_arrays(list(made.values()), schema=only(QUEUE_COLUMNS, names))
@@ -98,21 +108,31 @@ class _Entries:
     rows: NDArray[np.void]
 
 
-def _chunks(queue: Queue | BatchQueue) -> Iterator[_Entries]:
-    if isinstance(queue, Queue):
-        for first, rows in queue.columns(0, queue.max_offset):
-            yield _Entries(np.arange(first, first + len(rows)), rows)
-        return
-    step = layout.BATCH_ENTRY.size_bytes
+def places_of(queue: Queue | BatchQueue) -> range:
+    """The places of a queue, from its first file's begin to its end. In a batch queue they are no queue offsets."""
+    size = _layout_of(queue).size_bytes
+    end = queue.max_offset if isinstance(queue, Queue) else queue.end_slot
+    return range(min(queue.files.min_phy_offset // size, end), end)
+
+
+def _layout_of(queue: Queue | BatchQueue) -> Layout:
+    return layout.ENTRY if isinstance(queue, Queue) else layout.BATCH_ENTRY
+
+
+def _chunks(queue: Queue | BatchQueue, places: range) -> Iterator[_Entries]:
+    entry = _layout_of(queue)
+    step = entry.size_bytes
     for segment in queue.files.segments:
-        slot, end = -(-segment.phy_offset // step), min(segment.end_phy_offset // step, queue.end_slot)
-        while slot < end:
-            data = queue.files.read(slot * step, min(end - slot, _CHUNK_ENTRIES) * step)
-            rows = np.frombuffer(data, layout.BATCH_ENTRY.dtype, len(data) // step)
-            if not len(rows):
+        place = max(-(-segment.phy_offset // step), places.start)
+        end = min(segment.end_phy_offset // step, places.stop)
+        while place < end:
+            data = queue.files.read(place * step, min(end - place, _CHUNK_ENTRIES) * step)
+            rows = np.frombuffer(data, entry.dtype, len(data) // step)
+            if not len(rows):  # the file has been cut meanwhile
                 break
-            yield _Entries(rows["queue_offset"].astype(np.int64), rows)
-            slot += len(rows)
+            numbers = np.arange(place, place + len(rows)) if entry is layout.ENTRY else rows["queue_offset"]
+            yield _Entries(numbers.astype(np.int64), rows)
+            place += len(rows)
 
 
 class _Chunk:
@@ -149,7 +169,10 @@ class _Chunk:
             case "ext_tags_code":
                 values, missing = self._of_ext(lambda unit: unit.tags_code)
                 return pa.array(values, mask=missing)
-        return pa.array([None if unit is None else unit.bitmap for unit in self._units], pa.binary())  # ext_bitmap
+        if not self._units:  # ext_bitmap
+            return pa.nulls(len(rows), pa.binary())
+        bitmaps = [unit.bitmap if (unit := self._units.get(row)) is not None else None for row in range(len(rows))]
+        return pa.array(bitmaps, pa.binary())
 
     @property
     def _is_batch(self) -> bool:
@@ -175,19 +198,25 @@ class _Chunk:
 
     def _of_ext(self, value_of: Callable[[ExtUnit], int]) -> tuple[Ints, Mask]:
         """A number of each entry's ConsumeQueueExt unit, and where there is none."""
-        missing = np.array([unit is None for unit in self._units], np.bool_)
-        return np.array([0 if unit is None else value_of(unit) for unit in self._units], np.int64), missing
+        values, missing = np.zeros(len(self._entries.rows), np.int64), np.ones(len(self._entries.rows), np.bool_)
+        for row, unit in self._units.items():
+            values[row], missing[row] = value_of(unit), False
+        return values, missing
 
     @cached_property
-    def _units(self) -> list[ExtUnit | None]:
+    def _units(self) -> dict[int, ExtUnit]:
+        """ConsumeQueueExt units by row, of the few stores that have any."""
         queue = self._dumped.queue
         codes = self._entries.rows["tags_code"]
-        units: list[ExtUnit | None] = [None] * len(codes)
-        if isinstance(queue, Queue):
-            for row in np.flatnonzero(codes <= layout.EXT_MAX_ADDRESS):
-                units[row] = unit = queue.ext_of(int(codes[row]))
-                if unit is None:
-                    self._miss(int(row))
+        units: dict[int, ExtUnit] = {}
+        if not isinstance(queue, Queue):
+            return units
+        for row in np.flatnonzero(codes <= layout.EXT_MAX_ADDRESS):
+            unit = queue.ext_of(int(codes[row]))
+            if unit is None:
+                self._miss(int(row))
+            else:
+                units[int(row)] = unit
         return units
 
     def _miss(self, row: int) -> None:

@@ -1,0 +1,132 @@
+"""Tasks that write tables of derived files: some queues, or an index file each; done by the runners of an export."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
+
+import pyarrow as pa
+
+from store_core.export.dest.place import Place
+from store_core.export.tables.index import INDEX_COLUMNS, IndexTable
+from store_core.export.tables.queues import QUEUE_COLUMNS, QueuesTable, places_of
+from store_core.export.tables.table import schema_of
+from store_core.export.tables.writing import TableFile, write_table
+from store_core.findings import Finding
+from store_core.layout.queue import ENTRY
+from store_core.read.dump import QueueDump, all_queues
+from store_core.read.index import Index
+from store_core.read.queue import Queue
+from store_core.storage.settings import Settings
+from store_core.storage.store import Store
+
+Derived = Literal["queues", "index"]
+TASK_SIZE_BYTES: Final = 64 << 20  # of queue files: some three million entries
+
+
+class QueuePlaces(NamedTuple):
+    """Some places of a queue, or all of them."""
+
+    topic: str
+    queue_id: int
+    is_batch: bool
+    first: int
+    end: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableTask:
+    """All that a worker needs to write one file of a table; ``queues`` or the ``file`` of the index."""
+
+    store: str
+    settings: Settings
+    place: Place
+    name: str
+    queues: tuple[QueuePlaces, ...] = ()
+    file: str = ""
+
+    def run(self) -> TablePiece:
+        """Raises StoreError."""
+        with Store.open(self.settings.root, self.settings) as store:
+            return self._index(store) if self.file else self._queues(store)
+
+    def _queues(self, store: Store) -> TablePiece:
+        table = QueuesTable([(self.store, store)])
+        known = {(q.topic, q.queue_id, not isinstance(q.queue, Queue)): q for q in all_queues(store)}
+        names = schema_of(QUEUE_COLUMNS).names
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for wanted in self.queues:
+                queue = known.get(wanted[:3])
+                if queue is not None:  # else it has been removed meanwhile
+                    yield from table.of_queue(self.store, queue, names, places=range(wanted.first, wanted.end))
+
+        written = write_table(self.place, "queues", self.store, self.name, QUEUE_COLUMNS, batches())
+        return TablePiece(sum(queue.size_bytes for queue in self.queues), [written], table.findings)
+
+    def _index(self, store: Store) -> TablePiece:
+        table = IndexTable([(self.store, store)])
+        names = schema_of(INDEX_COLUMNS).names
+        with Index(store) as index:
+            files = [file for file in index.files if file.path.name == self.file]
+            batches = (batch for file in files for batch in table.of_file(self.store, file, names))
+            written = write_table(self.place, "index", self.store, self.name, INDEX_COLUMNS, batches)
+            return TablePiece(sum(file.size_bytes for file in files), [written], list(index.sizes.findings))
+
+
+@dataclass(slots=True)
+class TablePiece:
+    """The outcome of a task."""
+
+    walked_bytes: int
+    files: list[TableFile]
+    findings: list[Finding] = field(default_factory=list)
+
+
+def queue_tasks(
+    name: str, stem: str, store: Store, place: Place, topics: frozenset[str], size_bytes: int = TASK_SIZE_BYTES
+) -> list[TableTask]:
+    """Tasks of about ``size_bytes`` of queue files for all queues, or those of some topics. Raises FailedError where they
+    are in RocksDB."""
+    groups: list[list[QueuePlaces]] = []
+    room = 0
+    for queue in all_queues(store):
+        if topics and queue.topic not in topics:
+            continue
+        for part in _parts(queue, size_bytes):
+            if part.size_bytes > room:
+                groups.append([])
+                room = size_bytes
+            groups[-1].append(part)
+            room -= part.size_bytes
+    return [
+        TableTask(name, store.settings, place, f"{stem}-{number:06d}.parquet", tuple(group))
+        for number, group in enumerate(groups)
+    ]
+
+
+def index_tasks(name: str, stem: str, store: Store, place: Place) -> list[TableTask]:
+    """A task for each index file."""
+    return [
+        TableTask(name, store.settings, place, f"{stem}-{path.name}.parquet", file=path.name)
+        for path in store.index_files
+    ]
+
+
+def _parts(queue: QueueDump, size_bytes: int) -> Sequence[QueuePlaces]:
+    places = places_of(queue.queue)
+    is_batch = not isinstance(queue.queue, Queue)
+    step = max(size_bytes // ENTRY.size_bytes, 1)
+    return [
+        QueuePlaces(
+            queue.topic,
+            queue.queue_id,
+            is_batch,
+            first,
+            min(first + step, places.stop),
+            (min(first + step, places.stop) - first) * ENTRY.size_bytes,
+        )
+        for first in range(places.start, places.stop, step)
+    ]
