@@ -38,8 +38,12 @@ _NOTES: Final = """\
 * **verify-crc cold.** In the quietest rounds seen the walk alone took 1.97 s for 4 GiB and `cat` 1.9 s; on a busy machine handing
   windows from one thread to the other costs more than it saves. Asking the system to read further ahead (POSIX_FADV_WILLNEED,
   POSIX_FADV_SEQUENTIAL) made it slower.
-* **Queries and pulls.** The broker's code, compiled for these very loops, answers a query in 4 us and decodes a message in 0.7 us; an
-  interpreted point read takes 15 us.
+* **Pulls.** The broker's code, compiled for this very loop, decodes a message, its map of properties included, in 0.45 us of processor time.
+  A loop of ours takes 0.55 us for a message whose numbers and properties are cut when they are asked for, and 3 us where all of them
+  are: that is the price of making some thirty Python objects. Whole queues as columns take 0.13 us a message from a mapped log and 0.24 us
+  where it is read; half of the latter is copying from the page cache. In this store a hundred messages of a queue lie side by side; where
+  queues' messages alternate, a loop that does not map the log reads each record by itself.
+* **Queries.** The index and the log are mapped, as the broker maps them; half of a query is waiting for memory on both sides.
 """
 
 
