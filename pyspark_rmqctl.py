@@ -1,8 +1,8 @@
 """Makes ``spark.read.format("rocketmq-store")`` known to Spark, and is the program to hand to spark-submit.
 
-Where rmqctl is installed, or its sources are sent with ``--py-files``, Spark finds this module by the first word of its name,
-and nothing has to be imported. ``import pyspark_rmqctl`` works everywhere: it registers the source with the session at work and
-with those that are made later.
+Where rmqctl is installed, Spark finds this module by the first word of its name, and nothing has to be imported. ``import
+pyspark_rmqctl`` works everywhere, with ``--py-files`` too: it registers the source with the session at work and with those that
+are made later.
 
     spark-submit [options] pyspark_rmqctl.py export DEST -s STORE…    rmqctl export --spark in what spark-submit has started
     python -m pyspark_rmqctl sources FILE.zip                         for --py-files
@@ -12,23 +12,34 @@ with those that are made later.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any
+from zipimport import zipimporter
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from store_core.export.source.data_source import StoreSource as DefaultSource
+from store_core.export.source.data_source import StoreSource
 
-__all__ = ["DefaultSource", "register"]
+if isinstance(globals().get("__loader__"), zipimporter):
+    # What Spark finds in --py-files by itself it does not send to executors: here there is nothing to find.
+    warnings.warn(
+        "executors get rmqctl's sources alone and run the kernel's Python twin, which is many times slower: "
+        "send a packed environment with --archives instead, or install rmqctl there",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+else:
+    DefaultSource = StoreSource
 
 
 def register(session: SparkSession) -> None:
     """Make the source known to a session; nothing happens where it is."""
     try:
-        session.dataSource.register(DefaultSource)
+        session.dataSource.register(StoreSource)
     except AnalysisException as error:
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":  # Spark has found it by itself
             raise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import os
 import shlex
 import signal
 import subprocess
@@ -13,13 +15,16 @@ from pathlib import Path
 
 import pytest
 
+from store_core.export.runners.java import java_home
+from tests import stores
 from tests.conftest import DamagedStore, GoldenStore
 from tests.export.exports import export_one, files_of
 from tests.rmqctl.calls import ROOT
 
 pytest.importorskip("pyspark")
 
-from tests.export.clusters import CONF, Cluster, cluster, command_of, descendants, kill, wait_until
+import pyspark_rmqctl
+from tests.export.clusters import CONF, SPARK, Cluster, cluster, command_of, descendants, kill, wait_until
 
 SPLIT_SIZE = 10_000  # about a hundred tasks
 
@@ -200,3 +205,71 @@ def python_with_libraries(folder: Path) -> Path:
     )
     program.chmod(0o755)
     return program
+
+
+READING = """
+import sys
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+frame = spark.read.format("rocketmq-store").option("path", "a=" + sys.argv[1]).option("splitSize", "300k").load()
+rows = frame.selectExpr("phy_offset", "topic", "crc", "sha2(body, 256)").orderBy("phy_offset").collect()
+open(sys.argv[2], "w").write(repr([tuple(row) for row in rows]))
+"""
+
+
+def submit(
+    spark: Cluster, *words: str | Path, driver_python: Path | str = sys.executable, **variables: str
+) -> tuple[int, str]:
+    """``spark-submit``; exit code and what was said."""
+    conf = [word for setting in CONF for word in ("--conf", setting)]
+    env = {**os.environ, "PYSPARK_DRIVER_PYTHON": str(driver_python), "SPARK_LOCAL_IP": "127.0.0.1", **variables}
+    if (home := java_home()) is not None:
+        env["JAVA_HOME"] = str(home)
+    command = [SPARK / "bin" / "spark-submit", "--master", spark.url, *conf, *words]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def told_rows(name: str) -> list[tuple[int, str, str, str]]:
+    return [
+        (m["phyOffset"], m["topic"], "ok", m.get("plainSha256", m["bodySha256"]))
+        for m in stores.truth(name)["messages"]
+    ]
+
+
+def test_a_program_with_the_sources_alone(spark: Cluster, golden: GoldenStore, tmp_path: Path) -> None:
+    """Neither the driver nor the executors have the package, but for what is sent."""
+    assert pyspark_rmqctl.main(["sources", str(tmp_path / "rmqctl.zip")]) == 0
+    program, out = tmp_path / "program.py", tmp_path / "out.txt"
+    program.write_text("import pyspark_rmqctl\n" + READING)
+    python = python_with_libraries(tmp_path)
+    words = ("--conf", f"spark.pyspark.python={python}", "--py-files", tmp_path / "rmqctl.zip")
+    code, said = submit(spark, *words, program, golden("clean-533"), out, driver_python=python)
+    assert code == 0, said
+    assert ast.literal_eval(out.read_text()) == told_rows("clean-533")
+    assert "executors get rmqctl's sources alone and run the kernel's Python twin" in said
+
+
+def test_a_program_with_a_packed_environment(spark: Cluster, bare: Path, golden: GoldenStore, tmp_path: Path) -> None:
+    """Executors have nothing but Python. Nothing is imported: Spark finds the source where it is installed."""
+    archive = tmp_path / "environment.tar.gz"
+    assert pyspark_rmqctl.main(["environment", str(archive)]) == 0
+    program, out = tmp_path / "program.py", tmp_path / "out.txt"
+    program.write_text(READING)
+    words = ("--conf", f"spark.pyspark.python={bare}", "--archives", f"{archive}#rmqctl_env")
+    path = ("--conf", "spark.executorEnv.PYTHONPATH=rmqctl_env")
+    code, said = submit(spark, *words, *path, program, golden("clean-533"), out, PYTHONPATH=str(ROOT))
+    assert code == 0, said
+    assert ast.literal_eval(out.read_text()) == told_rows("clean-533")
+    assert "twin" not in said
+
+
+def test_an_export_that_spark_submit_starts(
+    spark: Cluster, golden: GoldenStore, tmp_path: Path, whole: dict[str, bytes]
+) -> None:
+    out = tmp_path / "out"
+    words = ("export", out, "-s", f"a={golden('load-533')}", "--split-size", str(SPLIT_SIZE))
+    code, said = submit(spark, "--conf", f"spark.pyspark.python={sys.executable}", ROOT / "pyspark_rmqctl.py", *words)
+    assert code == 0, said
+    assert files_of(out) == whole

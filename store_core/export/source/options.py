@@ -12,13 +12,13 @@ from typing import Final, Literal, TypeVar, get_args
 
 from store_core.errors import UsageError
 from store_core.read.log import LogFilter
+from store_core.storage.remote_path import path_of
 from store_core.storage.settings import Settings, load_settings
 
 Table = Literal["messages", "quarantine"]
 Word = TypeVar("Word", bound=str)
 Mode = Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"]  # Spark's own words for what cannot be read well
 
-SPLIT_SIZE_BYTES: Final = 256 << 20
 QUIET_MS: Final = 1000
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -54,14 +54,14 @@ class StoreOfSource:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Sizes in bytes. ``starting``: where a stream without a checkpoint begins: earliest, latest, or an offset."""
+    """Sizes in bytes. ``split_size_bytes``: None is left to the planning. ``starting``: where a stream without a checkpoint begins: earliest, latest, or an offset."""
 
     stores: tuple[StoreOfSource, ...]
     wanted: LogFilter = field(default_factory=LogFilter)
     table: Table = "messages"
     mode: Mode = "PERMISSIVE"
     columns: tuple[str, ...] | None = None
-    split_size_bytes: int = SPLIT_SIZE_BYTES
+    split_size_bytes: int | None = None
     max_bytes_per_trigger: int | None = None
     starting: str | int = EARLIEST
     fail_on_data_loss: bool = True
@@ -95,7 +95,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         table=_one_of("table", options.get("table", "messages").lower(), get_args(Table)),
         mode=_one_of("mode", options.get("mode", "PERMISSIVE").upper(), get_args(Mode)),
         columns=columns or None,
-        split_size_bytes=_size("splitSize", options.get("splitsize")) or SPLIT_SIZE_BYTES,
+        split_size_bytes=_size("splitSize", options.get("splitsize")),
         max_bytes_per_trigger=_size("maxBytesPerTrigger", options.get("maxbytespertrigger")),
         starting=starting if starting in (EARLIEST, LATEST) else number("startingOffset") or 0,
         fail_on_data_loss=_one_of("failOnDataLoss", options.get("failondataloss", "true").lower(), ("true", "false"))
@@ -112,7 +112,7 @@ def _stores(options: Mapping[str, str]) -> tuple[StoreOfSource, ...]:
     found = []
     for text in paths:
         named = _NAMED.fullmatch(text)
-        settings = load_settings(config, Path(named[2] if named else text).expanduser())
+        settings = load_settings(config, path_of(named[2] if named else text).expanduser())
         name = (named[1] if named else "") or settings.value("brokerName") or settings.root.name
         found.append(StoreOfSource(name, settings))
     twice = [name for name, times in Counter(store.name for store in found).items() if times > 1]

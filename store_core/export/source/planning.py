@@ -12,7 +12,11 @@ from store_core.export.source.reading import Reading
 from store_core.export.source.walk import plan
 from store_core.read.log import start_for_time
 from store_core.storage.live import is_live
+from store_core.storage.remote_path import is_remote
 from store_core.storage.store import Store
+
+_SPLIT_SIZE_BYTES: Final = 256 << 20
+_WHOLE: Final = 1 << 62
 
 
 def batch_readings(options: SourceOptions) -> list[Reading]:
@@ -26,9 +30,7 @@ def _readings_of(named: StoreOfSource, options: SourceOptions) -> list[Reading]:
         log = store.log
         start = max(wanted.from_phy_offset or 0, start_for_time(store, wanted.begin_ms), log.min_phy_offset)
         is_table_of_ranges = options.table == "quarantine"
-        size = options.split_size_bytes
-        if is_table_of_ranges:  # a segment's damage goes from end to end; there is little of it and it is quick to walk
-            size = max([size, *(log.file_size_bytes or segment.size_bytes for segment in log.segments)])
+        size = _split_size_bytes(store, options)
         splits = plan(log, start, wanted.to_phy_offset, size)
         is_part = wanted.to_phy_offset is not None and wanted.to_phy_offset < log.max_phy_offset
         tail_told = is_table_of_ranges and not is_part and not is_live(store.root).live
@@ -48,7 +50,13 @@ def _readings_of(named: StoreOfSource, options: SourceOptions) -> list[Reading]:
     ]
 
 
-_WHOLE: Final = 1 << 62
+def _split_size_bytes(store: Store, options: SourceOptions) -> int:
+    """Whole segments for ranges, which go from end to end of one and are quick to find, and for object stores, from which
+    what lies in front of a split would be fetched for nothing."""
+    size = options.split_size_bytes or _SPLIT_SIZE_BYTES
+    if options.table == "quarantine" or (options.split_size_bytes is None and is_remote(store.root)):
+        return max([size, *(store.log.file_size_bytes or segment.size_bytes for segment in store.log.segments)])
+    return size
 
 
 def followers(options: SourceOptions) -> dict[str, Follower]:
@@ -98,7 +106,7 @@ def _between(named: StoreOfSource, options: SourceOptions, start: int, stop: int
     with Store.open(named.settings.root, named.settings) as store:
         if options.fail_on_data_loss and start < store.log.min_phy_offset:
             raise data_lost(named, start, f"the log begins at {store.log.min_phy_offset}; what lay between is gone")
-        size = options.split_size_bytes if options.table == "messages" else _WHOLE
+        size = _split_size_bytes(store, options) if options.table == "messages" else _WHOLE
         splits = plan(store.log, start, stop, size, certain=start)
     return [
         Reading(

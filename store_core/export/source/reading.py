@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -17,6 +18,7 @@ from store_core.export.rows.batches import message_batches
 from store_core.export.source.options import Mode
 from store_core.export.source.walk import HEADS, SourceSplit, tables_of
 from store_core.export.splits.plan import Split, segments_of
+from store_core.kernel import is_native
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.read.log import LogFilter
 from store_core.scan.frames import FrameTable
@@ -56,6 +58,7 @@ def read_messages(reading: Reading) -> Iterator[pa.RecordBatch]:
     A bad checksum or a body that cannot be decompressed is marked (PERMISSIVE), left out (DROPMALFORMED) or an error (FAILFAST), and
     with FAILFAST so is what is no record between two of them.
     """
+    _say_if_slow()
     columns = reading.columns or tuple(schema.MESSAGES.names)
     decoded = columns if reading.mode == "PERMISSIVE" else (*columns, *(set(_NEEDED_TO_JUDGE) - set(columns)))
     with Store.open(reading.settings.root, reading.settings) as store:
@@ -67,6 +70,12 @@ def read_messages(reading: Reading) -> Iterator[pa.RecordBatch]:
                 rows = batch.rows if reading.mode == "PERMISSIVE" else _judged(batch.rows, reading.mode)
                 if len(rows):
                     yield rows.select(list(columns))
+
+
+def _say_if_slow() -> None:
+    """Warn in the executor's log where the compiled kernel is missing."""
+    if not is_native():
+        warnings.warn("no compiled kernel here: its Python twin does the work, many times slower", stacklevel=2)
 
 
 def _refuse_damage(table: FrameTable, damage: int | None) -> int | None:
