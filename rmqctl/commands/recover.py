@@ -72,6 +72,14 @@ def recover(
             help="Another copy of this store, a master's or a slave's: good records are taken from it. It is only read. Repeatable.",
         ),
     ] = None,
+    sibling_config: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--sibling-config",
+            metavar="FILE",
+            help="The broker's properties of the sibling that is named first, second, …: where its log lies.",
+        ),
+    ] = None,
     predict: Annotated[bool, typer.Option("--predict", help="Only tell what a broker would do.")] = False,
     jobs: JobsOption = 1,
     apply: ApplyOption = False,
@@ -101,11 +109,13 @@ def recover(
         from store_core.mend.salvage.options import KeepOptions
 
         siblings = tuple(path.expanduser().absolute() for path in sibling or ())
-        options = KeepOptions(gaps, not no_fill, siblings)
+        configs = tuple(path.expanduser().absolute() for path in sibling_config or ())
+        options = KeepOptions(gaps, not no_fill, siblings, configs)
         with ctx.progress("scan", WALKS * store.log.size_bytes) as bar:
             recovery = plan_recovery(store, policy, version, options, jobs=jobs, keep=keep, on_progress=bar)
         words = [*(["--gaps", gaps] if options.skips else []), *(["--no-fill"] if no_fill else [])]
         words += [word for path in siblings for word in ("--sibling", str(path))]
+        words += [word for path in configs for word in ("--sibling-config", str(path))]
         losses = told_losses(ctx, store, recovery, report, words)
         document = {"store": str(settings.root), **recovery.as_json()}
         lost_something = bool(recovery.lost)

@@ -38,12 +38,13 @@ class Patch:
 class Borrowed(Patch):
     """New bytes of a file that another log holds, from ``phy_offset`` on; they are read there each time, never held.
 
-    ``origin`` is the root of the store whose log it is.
+    ``origin`` is the root of the store whose log it is, ``config`` its properties file.
     """
 
     log: SegmentSequence | None = None
     phy_offset: int = 0
     origin: str = ""
+    config: str = ""
 
     def read(self, start: int, end: int) -> bytes:
         """Raises FailedError where the other log does not hold them any more."""

@@ -16,7 +16,6 @@ from store_core.layout.paths import parse_segment_name
 from store_core.storage.files import FileCache, unreadable
 from store_core.storage.remote_path import scan_folder
 
-
 _TAIL_BYTES: Final = 256 << 10  # read at a time, from the end on
 
 

@@ -232,9 +232,10 @@ def test_every_byte_of_a_head_in_turn(
     place = (message["topic"], message["queueId"], message["queueOffset"])
     original = damaged[:byte] + was + damaged[byte + 1 :]
     assert at == message["phyOffset"] + byte
-    start, width = field_at(store, number, "queue_id")
-    if start <= at < start + width:  # well-formed, and the only thing that is told wrong: nobody sees it as damage
-        assert now == damaged
+    fields = [field_at(store, number, name) for name in ("queue_id", "queue_offset")]
+    if any(start <= at < start + width for start, width in fields):  # well-formed, but its queue knows better
+        assert now == original
+        assert len(recovery.repaired) == 1
     elif place in places(recovery.lost):
         assert now not in (original, damaged)
         assert recovery.repaired == ()
@@ -242,3 +243,48 @@ def test_every_byte_of_a_head_in_turn(
         assert now in (original, damaged)
         assert bool(recovery.repaired) <= (now == original)
     assert opener.recover(store.root).plan.steps == ()
+
+
+@pytest.mark.parametrize("field", ["queue_id", "queue_offset"])
+@pytest.mark.parametrize("name", ["load-533", "load-497", "clean-540", "cqext-533"])
+def test_a_record_goes_back_to_its_queue_and_number(
+    name: str, field: str, damageable: DamageableOf, golden: GoldenStore, settings_of: SettingsOf
+) -> None:
+    """No checksum covers these fields; the entry and its neighbours do."""
+    store = damageable(name)
+    number = number_of(store)
+    opener = Opener(settings_of(name), stores.truth(name)["written_by"])
+    for byte, mask in (
+        (3, 1),
+        (3, 0xFF),
+        (0, 0x40),
+    ):  # a neighbour's number or queue, one far away, and one that cannot be
+        store.flip(number, field, byte, mask)
+        (repair,) = recovered(opener, store, golden(name)).repaired
+        assert (repair["fields"], repair["phy_offset"]) == ([field], store.message(number)["phyOffset"])
+        store.flip(number, field, byte, mask)
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_at_a_queues_ends_too(
+    last: bool, damageable: DamageableOf, golden: GoldenStore, settings_of: SettingsOf
+) -> None:
+    store = damageable("load-533")
+    messages = [m for m in store.truth["messages"] if is_queued(m) and m["bodyLength"] and m["topic"] == "Calm_orders"]
+    mine = [m for m in messages if m["queueId"] == messages[0]["queueId"]]
+    number = store.truth["messages"].index(mine[-1 if last else 0])
+    store.flip(number, "queue_id", 3, 0x20)
+    opener = Opener(settings_of("load-533"), "5.3.3")
+    (repair,) = recovered(opener, store, golden("load-533")).repaired
+    assert repair["fields"] == ["queue_id"]
+
+
+def test_an_entry_of_a_foreign_record_moves_nothing(damageable: DamageableOf, settings_of: SettingsOf) -> None:
+    """The record's own place has an entry for it: it is the other entry that is wrong."""
+    store = damageable("load-533")
+    messages = [m for m in store.truth["messages"] if is_queued(m) and m["topic"] == "Calm_orders"]
+    one = next(m for m in messages if m["queueId"] == 0 and m["queueOffset"] == 5)
+    other = next(m for m in messages if m["queueId"] == 1 and m["queueOffset"] == 5)
+    store.flip(store.truth["messages"].index(one), "body")
+    store.set_entry("Calm_orders", 0, 5, (other["phyOffset"], other["storeSize"], other["tagsCode"]))
+    assert Opener(settings_of("load-533"), "5.3.3").recover(store.root).repaired == ()

@@ -10,6 +10,7 @@ import pytest
 
 from store_core.errors import PlanOutOfDateError, UsageError
 from store_core.layout import paths
+from store_core.mend.applying.apply import apply
 from store_core.mend.applying.undo import undo
 from store_core.mend.plans.plan_json import load_plan, save_plan
 from store_core.mend.recover import Recovery
@@ -257,3 +258,26 @@ def test_what_no_copy_has_is_closed_as_usual(
     assert opener_of("load-533").recover(store.root).plan.steps == ()
     assert_kept(golden("load-533"), store.root, "load-533", found.intact)
     assert opener_of("load-533").predict(store.root) == recovery.after.as_json()
+
+
+def test_a_copy_whose_log_lies_elsewhere(
+    golden: GoldenStore, damageable: DamageableOf, store_copy: StoreCopy, tmp_path: Path
+) -> None:
+    """Its own properties file tells where; the plan remembers."""
+    store, sibling = damageable("load-533", "crash"), store_copy("load-533")
+    store.lose(4)
+    (sibling / paths.COMMITLOG).rename(tmp_path / "its-log")
+    config = tmp_path / "sibling.properties"
+    config.write_text(f"storePathRootDir={sibling}\nstorePathCommitLog={tmp_path / 'its-log'}\n")
+    options = with_siblings(sibling, sibling_configs=(config,))
+    opener = Opener(None, "5.3.3")
+    recovery = opener.recover(store.root, options=options)
+    assert recovery.lost == ()
+    save_plan(recovery.plan, tmp_path / "plan.json")
+    assert apply(load_plan(tmp_path / "plan.json"), store.root)
+    assert log_bytes(store.root) == log_bytes(golden("load-533"))
+
+
+def test_a_configuration_needs_its_sibling(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="more configurations than siblings"):
+        with_siblings(sibling_configs=(tmp_path,))

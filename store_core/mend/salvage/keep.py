@@ -22,12 +22,14 @@ from store_core.mend.salvage.derived import Derivation, DerivedChanges
 from store_core.mend.salvage.evidence import lost_by_queue_entries
 from store_core.mend.salvage.fence import Fence, close_region
 from store_core.mend.salvage.gaps import MOST_GAP_NUMBERS, Kept, QueueBounds, fill_gaps, skippable
-from store_core.mend.salvage.ground import read_ground
+from store_core.mend.salvage.ground import Ground, read_ground
 from store_core.mend.salvage.mended import MendedLog, mended_log
+from store_core.mend.salvage.misplaced import misplaced
 from store_core.mend.salvage.options import KeepOptions
 from store_core.mend.salvage.repair import Repair
 from store_core.mend.salvage.sibling import Siblings
 from store_core.mend.salvage.survey import LogSurvey, LostRecord, Region, WalkRules
+from store_core.storage.overlay import Patch
 from store_core.storage.settings import Settings
 from store_core.storage.store import QueueKey, Store
 
@@ -107,7 +109,7 @@ def salvage(
     bounds = QueueBounds()
     sinks = (bounds.add,) if options.skips else ()
     with ExitStack() as stack:
-        siblings = stack.enter_context(Siblings(store, options.siblings))
+        siblings = stack.enter_context(Siblings(store, options.siblings, options.sibling_configs))
         scratch = Path(stack.enter_context(TemporaryDirectory(prefix="rmqctl-")))
         derive = partial(Derivation, store, scratch=scratch, batch_topics=batch_topics_of(store), jobs=jobs)
         derivation = stack.enter_context(derive(store, walks=False))
@@ -126,6 +128,11 @@ def salvage(
             derivation.close()
             view = stack.enter_context(store.with_log(mended.log))
             derivation = stack.enter_context(derive(view, on_progress=on_derived))
+        if _moved(store, mended, derivation, ground):
+            derivation.close()
+            mended = mended_log(store, fences, survey.end_phy_offset, restored=ground.restored)
+            view = stack.enter_context(store.with_log(mended.log))
+            derivation = stack.enter_context(derive(view))
         found = Salvage(
             survey,
             fences,
@@ -152,6 +159,19 @@ def salvage(
         found.index_changes = derivation.index_changes()
         _tell_lost(store, found)
         yield found
+
+
+def _moved(store: Store, mended: MendedLog, derivation: Derivation, ground: Ground) -> bool:
+    """Whether records go back to the queue and number that they were sent to; the ground then has them restored."""
+    taken = [(at, at + patch.end) for at, patch in ground.restored.items()]
+    moved = [
+        repair
+        for repair in misplaced(store, mended.log, derivation.queues())
+        if not any(low < repair.phy_offset + repair.size_bytes and repair.phy_offset < high for low, high in taken)
+    ]
+    ground.repairs += moved
+    ground.restored |= {at: Patch(0, len(data), ((0, data),)) for repair in moved for at, data in repair.changes}
+    return bool(moved)
 
 
 @dataclass(slots=True)

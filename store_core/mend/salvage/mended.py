@@ -178,7 +178,8 @@ def _borrowed(patches: Iterable[Patch], size_bytes: int, chunks: Callable[[], It
     told: list[Any] = []
     for patch in patches:
         if isinstance(patch, Borrowed):
-            parts.append([patch.start, patch.origin, patch.phy_offset, patch.end - patch.start])
+            where = [patch.start, patch.origin, patch.phy_offset, patch.end - patch.start]
+            parts.append([*where, patch.config] if patch.config else where)
         else:
             told += [[patch.start + at, part.hex()] for at, part in patch.parts]
     return Built(SIBLING_BUILDER, {"parts": parts, "bytes": told}, size_bytes, digest_of(chunks()).crc32c)

@@ -26,18 +26,24 @@ class LoanRange(NamedTuple):
 class KeepOptions:
     """``gaps``: what stands in a queue for a lost message, a tombstone or a dead entry. ``fill``: whether holes are closed.
 
-    ``siblings``: roots of copies that damaged and missing ranges are taken from, in this order. ``loans``: the ranges that
+    ``siblings``: roots of copies that damaged and missing ranges are taken from, in this order; ``sibling_configs``: the first ones'
+    properties files, which tell where their logs lie. ``loans``: the ranges that
     were found there, so that a builder takes the same; None: they are to be looked for.
     """
 
     gaps: Gaps = "tombstone"
     fill: bool = True
     siblings: tuple[Path, ...] = ()
+    sibling_configs: tuple[Path, ...] = ()
     loans: tuple[LoanRange, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.gaps not in GAPS:
             raise UsageError(f"unknown gaps {self.gaps!r}", to_do=f"one of {', '.join(GAPS)}")
+        if len(self.sibling_configs) > len(self.siblings):
+            raise UsageError(
+                "more configurations than siblings", to_do="name each with its --sibling, in the same order"
+            )
 
     @property
     def skips(self) -> bool:
@@ -50,6 +56,8 @@ class KeepOptions:
             arguments["fill"] = False
         if self.loans:
             arguments["siblings"] = [str(path) for path in self.siblings]
+            if self.sibling_configs:
+                arguments["sibling_configs"] = [str(path) for path in self.sibling_configs]
             arguments["loans"] = [list(loan) for loan in self.loans]
         return arguments
 
@@ -60,5 +68,6 @@ class KeepOptions:
             gaps=arguments.get("gaps", "tombstone"),
             fill=arguments.get("fill", True),
             siblings=tuple(Path(path) for path in arguments.get("siblings", ())),
+            sibling_configs=tuple(Path(path) for path in arguments.get("sibling_configs", ())),
             loans=tuple(LoanRange(*loan) for loan in arguments.get("loans", ())),
         )

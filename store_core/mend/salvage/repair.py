@@ -219,7 +219,7 @@ def _is_proven(data: bytes, at: int, region: Region, entry: LostRecord | None) -
     return (
         message.topic == entry.topic
         and message.sys_flag & record.TRANSACTION_MASK in _IN_QUEUES
-        and _tags_fit(message, entry)
+        and tags_fit(message, entry)
     )
 
 
@@ -230,7 +230,7 @@ def _is_between(message: Message, region: Region) -> bool:
     return before <= message.store_timestamp_ms <= after
 
 
-def _tags_fit(message: Message, entry: LostRecord) -> bool:
+def tags_fit(message: Message, entry: LostRecord) -> bool:
     code = entry.tags_code
     if code is None or is_ext_address(code) or message.topic == paths.SCHEDULE_TOPIC:
         return True

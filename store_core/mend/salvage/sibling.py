@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import chain, islice, repeat
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -28,6 +29,7 @@ from store_core.read.records import read_record_bytes
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, scan_log
 from store_core.storage.overlay import Borrowed, Patch
+from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 
 BUILDER: Final = "sibling"
@@ -41,14 +43,16 @@ Span = tuple[int, int]  # [start, end) in the log
 class Siblings:
     """Other copies, open for reading as long as the context lasts. Raises NotAStoreError, UsageError for the store itself."""
 
-    def __init__(self, store: Store, roots: Iterable[Path]) -> None:
+    def __init__(self, store: Store, roots: Iterable[Path], configs: Iterable[Path] = ()) -> None:
+        """``configs``: the properties files of the first of them."""
         self.roots = tuple(roots)
+        self._configs = tuple(islice(chain(configs, repeat(None)), len(self.roots)))
         self._stack = ExitStack()
         self.stores: list[Store] = []
-        for root in self.roots:
+        for root, config in zip(self.roots, self._configs, strict=True):
             if os.path.realpath(root) == os.path.realpath(store.root):
                 raise UsageError("the store is no sibling of itself", path=str(root), to_do="name another copy")
-            self.stores.append(self._stack.enter_context(Store.open(root.absolute())))
+            self.stores.append(self._stack.enter_context(_open(root.absolute(), config)))
 
     def __enter__(self) -> Self:
         return self
@@ -67,6 +71,7 @@ class Siblings:
                 log=self.stores[loan.sibling].log,
                 phy_offset=loan.phy_offset,
                 origin=str(self.stores[loan.sibling].root),
+                config=str(self._configs[loan.sibling] or ""),
             )
             for loan in loans
         }
@@ -257,11 +262,15 @@ def _joined(segment_size_bytes: int, runs: Iterable[tuple[int, int, int]]) -> It
         yield held
 
 
+def _open(root: Path, config: Path | None) -> Store:
+    return Store.open(root, load_settings(config, root))
+
+
 def _build(building: Building) -> Iterator[Chunk]:
     """One file, or one range of one: bytes of a sibling, and bytes told, each at its place; zeros elsewhere."""
     (path,) = building.paths
-    for at, root, phy_offset, size_bytes in building.arguments["parts"]:
-        with Store.open(Path(root)) as sibling:
+    for at, root, phy_offset, size_bytes, *config in building.arguments["parts"]:
+        with _open(Path(root), Path(config[0]) if config else None) as sibling:
             for done in range(0, size_bytes, _READ_BYTES):  # what is missing shows in the digest
                 wanted = min(_READ_BYTES, size_bytes - done)
                 yield Chunk(path, sibling.log.read(phy_offset + done, wanted), at + done)
