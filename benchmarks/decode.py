@@ -1,6 +1,6 @@
 """Messages to Arrow columns: how fast one core decodes, and what a local export costs beside pyarrow's own writing.
 
-    python -m benchmarks.decode --size 512MiB --record 866
+    python -m benchmarks.decode --size 1GiB --record 866
 
 Everything is processor time of one process, the log in the page cache. "walk" reads the log, walks it and checks the
 bodies' and the properties' checksums; "decode" does the same and makes record batches of all columns. So the goals in
@@ -165,7 +165,7 @@ def speed(of: str, unit: str, value: float, least: float) -> contest.Row:
 
 
 def main() -> None:
-    parser = contest.arguments("decode", __doc__, size="512MiB", rounds=5)
+    parser = contest.arguments("decode", __doc__, size="1GiB", rounds=5)
     parser.add_argument("--record", type=parse_size, default=866, help="bytes of a record (default 866)")
     told = parser.parse_args()
     with (
