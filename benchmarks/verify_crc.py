@@ -6,8 +6,8 @@
 What is measured of rmqctl is the whole command, from its start to its end, and beside it the time that the command says
 its walk took. Of the broker it is the scan alone, in a JVM that has scanned the log before; of the plain reads whole
 commands. With one job rmqctl is one process in which one thread reads and one walks, where there is a second processor
-for it; the broker and the plain reads use one thread. Rows named "processor time" compare what busy neighbours cannot change much. The broker takes no part in cold
-rounds: it keeps its files mapped.
+for it; the broker and the plain reads use one thread. Rows named "processor time" compare what busy neighbours cannot
+change much. The broker takes no part in cold rounds: it keeps its files mapped.
 """
 
 from __future__ import annotations
