@@ -17,7 +17,7 @@ from store_core.export.dest.place import Place
 from store_core.export.dest.state import Commit, ExportState, filter_as_json
 from store_core.export.resume import Walked, Work
 from store_core.export.runners.runner import Runner
-from store_core.export.splits.notes import task_key
+from store_core.export.splits.notes import task_keys
 from store_core.export.splits.piece import Piece
 from store_core.export.splits.plan import SPLIT_SIZE_BYTES, Split, Task
 from store_core.export.store_export import StoreExport, StoreReport
@@ -128,7 +128,10 @@ def _planned(
 
 def _worked(jobs: Sequence[StoreExport], work: Work) -> list[Part]:
     """Have all tasks done, and the files that count."""
-    keyed = [{task_key(task, job.store.log): task for task in job.tasks()} for job in jobs]
+    keyed: list[dict[str, Task]] = []
+    for job in jobs:
+        planned = job.tasks()
+        keyed.append(dict(zip(task_keys(planned, job.store.log), planned, strict=True)))
     pieces = work.do({key: task for tasks in keyed for key, task in tasks.items()})
     parts: list[Part] = []
     for job, tasks in zip(jobs, keyed, strict=True):

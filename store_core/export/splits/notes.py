@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 import pickle
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import PurePath
@@ -39,21 +39,36 @@ _KNOWN: Final = frozenset(
 )
 
 
-def task_key(task: Task, log: SegmentSequence) -> str:
-    """A fingerprint of all that a task's outcome depends on: what is asked for, and the files that it reads.
+def task_keys(tasks: Sequence[Task], log: SegmentSequence) -> list[str]:
+    """For each of some tasks that differ by their splits alone, a fingerprint of all that its outcome depends on: what is
+    asked for, and the files that it reads.
 
     Changed files are told by length and times, the one that nobody can set included.
     """
-    told = {
-        "schema": schema.VERSION,
-        "store": task.store,
-        "stem": task.stem,
-        "settings": asdict(task.settings),
-        "split": asdict(task.split),
-        "wanted": {**asdict(task.wanted), "topics": sorted(task.wanted.topics)},
-        "layout": asdict(task.layout),
-        "segments": [_identity(segment) for segment, _ in segments_of(log, task.split)],
-    }
+    if not tasks:
+        return []
+    common = _digest(
+        {
+            "schema": schema.VERSION,
+            "store": tasks[0].store,
+            "stem": tasks[0].stem,
+            "settings": asdict(tasks[0].settings),
+            "wanted": {**asdict(tasks[0].wanted), "topics": sorted(tasks[0].wanted.topics)},
+            "layout": asdict(tasks[0].layout),
+        }
+    )
+    seen: dict[int, list[Any]] = {}  # by offset: a segment lies in several splits
+    keys: list[str] = []
+    for task in tasks:
+        read = [segment for segment, _ in segments_of(log, task.split)]
+        for segment in read:
+            if segment.phy_offset not in seen:
+                seen[segment.phy_offset] = _identity(segment)
+        keys.append(_digest([common, asdict(task.split), [seen[segment.phy_offset] for segment in read]]))
+    return keys
+
+
+def _digest(told: Any) -> str:
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=_plain).encode()).hexdigest()[:32]
 
 

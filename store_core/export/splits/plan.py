@@ -5,6 +5,7 @@ A record belongs to the split that holds its first byte. A split is whole segmen
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -111,10 +112,13 @@ def plan_splits(
 
 def segments_of(log: SegmentSequence, split: Split) -> Iterator[tuple[Segment, int]]:
     """The segments a split lies in, each with its end."""
-    for segment in log.segments:
-        end = nominal_end(log, segment)
-        if segment.phy_offset < split.stop_phy_offset and end > split.start_phy_offset:
-            yield segment, end
+    segments = log.segments
+    place = max(bisect_right(segments, split.start_phy_offset, key=lambda segment: segment.phy_offset) - 1, 0)
+    while place < len(segments) and segments[place].phy_offset < split.stop_phy_offset:
+        end = nominal_end(log, segments[place])
+        if end > split.start_phy_offset:
+            yield segments[place], end
+        place += 1
 
 
 def _clipped(start: int, end: int, first: int, stop: int | None) -> tuple[int, int] | None:
