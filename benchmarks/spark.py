@@ -1,0 +1,168 @@
+"""Exports on Spark against the local export, on the same cores; and what a read through Spark's own writer costs.
+
+    python -m benchmarks.spark --size 2GiB --record 866
+
+All on this machine, the log in the page cache, two cores. A Spark session takes some seconds to start: that is measured for
+itself, and what is compared is the time after it, from opening the store to the published manifest. "read" is
+``spark.read.format("rocketmq-store")`` into Parquet by Spark's own writer, zstd-1 as in an export. Resident memory is the most that a
+Python process which does tasks ever had.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks import contest
+from benchmarks.commands import measure
+from benchmarks.make_store import GIB, Made, Recipe, made_store
+from store_core.export.dest.folder import FolderDestination
+from store_core.export.export import export_stores
+from store_core.export.runners.java import java_home
+from store_core.export.runners.local import LocalRunner
+from store_core.export.runners.runner import Runner
+from store_core.export.runners.spark import DEFAULTS, LOCAL_DEFAULTS, SparkRunner
+from store_core.read.log import LogFilter
+from store_core.storage.settings import load_settings
+from store_core.storage.store import Store
+
+CONTEST: Final = "exports on Spark"
+LOCAL: Final = "local export, two processes"
+SPARK_2: Final = "Spark, two cores, after the start"
+SPARK_1: Final = "Spark, one core, after the start"
+READ: Final = "spark.read into Spark's own Parquet writer, two cores"
+START: Final = "start of Spark"
+_CONF: Final = {"spark.driver.memory": "2g"}
+_MB: Final = 1_000_000
+_MOST_MB: Final = 512
+_LOOK_EVERY_SECONDS: Final = 0.05
+
+
+def export(made: Made, runner: Runner, work: Path, wanted: LogFilter | None = None) -> float:
+    """Seconds of an export into a new folder, which is removed."""
+    out = work / "out"
+    started = time.perf_counter()
+    with Store.open(made.root, load_settings(None, made.root)) as store:
+        export_stores([("bench", store)], FolderDestination(out), runner, wanted)
+    seconds = time.perf_counter() - started
+    shutil.rmtree(out)
+    return seconds
+
+
+def started(stack: ExitStack, master: str, made: Made, work: Path) -> tuple[SparkRunner, float]:
+    """A runner whose Spark runs, and the seconds of an export of next to nothing that started it."""
+    runner = stack.enter_context(SparkRunner(master, tuple(_CONF.items())))
+    return runner, export(made, runner, work, LogFilter(to_phy_offset=1))
+
+
+@contextmanager
+def session() -> Iterator[Any]:
+    """A Spark session of this process with two cores."""
+    from pyspark.sql import SparkSession
+
+    import pyspark_rmqctl  # noqa: F401  # makes the source known
+
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if (home := java_home()) is not None:
+        os.environ["JAVA_HOME"] = str(home)
+    builder = SparkSession.builder.master("local[2]")
+    for key, value in (DEFAULTS | LOCAL_DEFAULTS | _CONF).items():
+        builder = builder.config(key, value)
+    spark = builder.config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS").getOrCreate()
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def read(spark: Any, made: Made, work: Path) -> float:
+    out = work / "read"
+    started = time.perf_counter()
+    frame = spark.read.format("rocketmq-store").option("path", f"bench={made.root}").option("splitSize", "128m").load()
+    writer = frame.write.option("compression", "zstd").option("parquet.compression.codec.zstd.level", "1")
+    writer.parquet(str(out))
+    seconds = time.perf_counter() - started
+    shutil.rmtree(out)
+    return seconds
+
+
+class Memory:
+    """Watches the Python processes of Spark below this one; ``most_bytes`` is the most that one of them had resident."""
+
+    def __init__(self) -> None:
+        self.most_bytes = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Memory:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(_LOOK_EVERY_SECONDS):
+            for pid in _below(os.getpid()):
+                with suppress(OSError):
+                    if b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                        self.most_bytes = max(self.most_bytes, _resident_bytes(pid))
+
+
+def _below(pid: int) -> Iterator[int]:
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                yield int(child)
+                yield from _below(int(child))
+
+
+def _resident_bytes(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM")), 0)
+
+
+def main() -> None:
+    parser = contest.arguments("spark", __doc__, size="2GiB", rounds=3)
+    parser.add_argument("--record", type=int, default=866, help="bytes of a record")
+    told = parser.parse_args()
+    name = CONTEST
+    with made_store(Recipe(told.size, told.record), told.work) as made, ExitStack() as stack:
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rmqctl-bench-", dir=told.work)))
+        measure(["cat", *map(str, made.segments)])
+        two, start_seconds = started(stack, "local[2]", made, work)
+        one, _ = started(stack, "local[1]", made, work)
+        spark = stack.enter_context(session())
+        local = LocalRunner(2)
+        contestants: dict[str, Callable[[], float]] = {
+            LOCAL: lambda: export(made, local, work),
+            SPARK_2: lambda: export(made, two, work),
+            SPARK_1: lambda: export(made, one, work),
+            READ: lambda: read(spark, made, work),
+        }
+        with Memory() as memory:
+            times = contest.interleave(contestants, told.rounds)
+        rows = [
+            contest.ratio(name, times, SPARK_2, LOCAL, ("<=", 1.25)),
+            contest.ratio(name, times, SPARK_1, SPARK_2, (">=", 1.7)),
+            contest.ratio(name, times, READ, LOCAL, ("<=", 3.5)),
+            contest.limit(name, START, "s", start_seconds, 9),
+            contest.limit(name, "a task", "MB resident", memory.most_bytes / _MB, _MOST_MB),
+        ]
+        store = f"{made.log_bytes / GIB:g} GiB of log, {made.messages} records of {told.record} B, made by {made.maker}"
+        measured = {**times, START: [start_seconds]}
+    command = f"python -m benchmarks.spark --size {told.size / GIB:g}GiB --record {told.record}"
+    contest.finish(told, name, command, store, measured, rows)
+
+
+if __name__ == "__main__":
+    main()
