@@ -34,7 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _main(None)
     finally:
-        gc.freeze()  # the process ends: what is still there need not be looked through once more
+        if "duckdb" not in sys.modules:  # it complains on stderr of what is never collected
+            gc.freeze()  # the process ends: what is still there need not be looked through once more
 
 
 def _main(argv: Sequence[str] | None) -> int:
