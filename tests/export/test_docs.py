@@ -8,11 +8,12 @@ import pytest
 
 from store_core.export.query.catalog import COLUMNS, described
 from store_core.export.rows import schema
+from store_core.export.tables.stats import STATS_COLUMNS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
 
 
-@pytest.mark.parametrize("columns", [schema.MESSAGE_COLUMNS, schema.QUARANTINE_COLUMNS])
+@pytest.mark.parametrize("columns", [schema.MESSAGE_COLUMNS, schema.QUARANTINE_COLUMNS, STATS_COLUMNS])
 def test_the_page_has_every_column_in_order(columns: tuple[schema.Column, ...]) -> None:
     rows = [
         f"| `{c.name}` | {str(c.type).replace('item: ', '')} | {'yes' if c.nullable else ''} | {c.meaning} |"
