@@ -252,6 +252,24 @@ def test_expired_segments_are_an_error_or_passed(damageable: Callable[..., Damag
     ]
 
 
+def test_a_segment_that_goes_between_planning_and_reading(damageable: Callable[..., Damageable]) -> None:
+    store = damageable("load-533")
+    lost = store.segments[1]
+    for fails in ("true", "false"):
+        stream = Stream(store.root, failOnDataLoss=fails)
+        readings = stream_readings(stream.options, {"a": 0}, {"a": 3 * SEGMENT_BYTES})
+        kept = lost.read_bytes()
+        lost.unlink()
+        if fails == "true":
+            with pytest.raises(FailedError, match="a segment went away before it was read"):
+                [batch for reading in readings for batch in read_messages(reading)]
+        else:
+            rows = sum(len(batch) for reading in readings for batch in read_messages(reading))
+            gone = range(SEGMENT_BYTES, 2 * SEGMENT_BYTES)
+            assert rows == sum(offset < 3 * SEGMENT_BYTES and offset not in gone for offset, _ in told("load-533"))
+        lost.write_bytes(kept)
+
+
 def test_a_log_that_was_cut_is_an_error(damageable: Callable[..., Damageable]) -> None:
     store = damageable("load-533")
     stream = Stream(store.root)

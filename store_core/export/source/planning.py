@@ -110,7 +110,16 @@ def _between(named: StoreOfSource, options: SourceOptions, start: int, stop: int
         splits = plan(store.log, start, stop, size, certain=start)
     return [
         Reading(
-            named.name, named.settings, split, options.wanted, options.mode, options.columns, start, stop, goes_on=True
+            named.name,
+            named.settings,
+            split,
+            options.wanted,
+            options.mode,
+            options.columns,
+            start,
+            stop,
+            goes_on=True,
+            may_be_gone=not options.fail_on_data_loss,
         )
         for split in splits
     ]

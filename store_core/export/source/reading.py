@@ -37,7 +37,8 @@ class Reading:
 
     ``start_phy_offset`` and ``end_phy_offset``: the bounds of all that is read, not of this split alone; None for the log's end.
     ``tail_told``: damage at that end is the log's torn tail, and nobody is writing it, so that it belongs to the quarantine.
-    ``goes_on``: it is known that records follow behind that end.
+    ``goes_on``: it is known that records follow behind that end. ``may_be_gone``: segments that have expired since the planning are
+    passed over.
     """
 
     store: str
@@ -50,6 +51,7 @@ class Reading:
     end_phy_offset: int | None = None
     tail_told: bool = False
     goes_on: bool = False
+    may_be_gone: bool = False
 
 
 def read_messages(reading: Reading) -> Iterator[pa.RecordBatch]:
@@ -63,7 +65,7 @@ def read_messages(reading: Reading) -> Iterator[pa.RecordBatch]:
     decoded = columns if reading.mode == "PERMISSIVE" else (*columns, *(set(_NEEDED_TO_JUDGE) - set(columns)))
     with Store.open(reading.settings.root, reading.settings) as store:
         damage: int | None = None
-        for table in tables_of(store, reading.split):
+        for table in tables_of(store, reading.split, may_be_gone=reading.may_be_gone):
             if reading.mode == "FAILFAST":
                 damage = _refuse_damage(table, damage)
             for batch in message_batches(table, np.flatnonzero(reading.wanted.rows(table)), reading.store, decoded):

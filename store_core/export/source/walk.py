@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from store_core.errors import FailedError
 from store_core.export.splits.plan import Split, segments_of
 from store_core.kernel.codes import FrameKind
 from store_core.scan.frames import FrameTable
@@ -57,14 +58,24 @@ def plan(log: SegmentSequence, start: int, stop: int | None, size_bytes: int, ce
     return splits
 
 
-def tables_of(store: Store, split: SourceSplit) -> Iterator[FrameTable]:
+def tables_of(store: Store, split: SourceSplit, *, may_be_gone: bool = False) -> Iterator[FrameTable]:
     """The messages with their first byte in a split, with what lies around them; a table is valid until the next one is
-    asked for. Raises FailedError where a segment cannot be read."""
-    bounds = Split(split.start_phy_offset, split.stop_phy_offset, exact=True)
-    for segment, end in segments_of(store.log, bounds):
+    asked for. Raises FailedError where a segment cannot be read, or unless it ``may_be_gone`` is not there any more."""
+    covered = split.start_phy_offset
+    for segment, end in segments_of(store.log, Split(split.start_phy_offset, split.stop_phy_offset, exact=True)):
         first = max(segment.phy_offset, split.start_phy_offset)
+        if first > covered and not may_be_gone:
+            break
         certain = max(segment.phy_offset, split.certain_phy_offset)
-        yield from _tables(store, segment, certain, first, min(end, split.stop_phy_offset))
+        covered = min(end, split.stop_phy_offset)
+        yield from _tables(store, segment, certain, first, covered)
+    if covered < split.stop_phy_offset and not may_be_gone:
+        raise FailedError(
+            "a segment went away before it was read",
+            path=str(store.root),
+            phy_offset=covered,
+            to_do="run the query again; a broker removes what has expired",
+        )
 
 
 def _tables(store: Store, segment: Segment, certain: int, first: int, stop: int) -> Iterator[FrameTable]:
