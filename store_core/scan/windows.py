@@ -12,6 +12,7 @@ from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import TYPE_CHECKING, Final
 
 from store_core.storage.files import LocalFile, open_file, unreadable
+from store_core.storage.remote_path import is_remote
 from store_core.storage.sequence import Segment, SegmentSequence
 
 if TYPE_CHECKING:
@@ -135,14 +136,16 @@ class WindowsAhead(Windows):
 def windows_over(
     log: SegmentSequence, segment: Segment, size_bytes: int, *, ahead: bool, buffers: Buffers
 ) -> Iterator[Windows]:
-    """Windows of ``size_bytes`` over a segment; with ``ahead`` by a thread, if there is more than one of them.
+    """Windows of ``size_bytes`` over a segment; with ``ahead`` by a thread, if there is more than one of them and the file
+    itself holds what the log shows.
 
     They live in ``buffers``, and until the end of the context. Raises FailedError where the file is there and cannot be
     opened.
     """
+    shows_the_file = log.is_plain(segment) or is_remote(segment.path)
     try:
         # Of its own: the log's cache may close one while the thread reads.
-        file = open_file(segment.path) if ahead and segment.size_bytes > size_bytes else None
+        file = open_file(segment.path) if ahead and shows_the_file and segment.size_bytes > size_bytes else None
     except FileNotFoundError:
         file = None
     except OSError as error:

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from store_core.kernel.codes import FrameKind
+from store_core.scan import side_by_side
 from store_core.scan.log import ScanOptions, scan_log
+from store_core.storage.overlay import Patch, overlaid
 from store_core.storage.store import Store
 from tests.conftest import GoldenStore
 from tests.damage import Damageable
@@ -96,3 +98,18 @@ def test_a_file_that_shrinks_under_the_scan(damageable: Callable[..., Damageable
         store.cut(segment=0, size_bytes=first.end_phy_offset)
         kinds = {int(kind) for table in tables for kind in table.kind}
     assert kinds >= {FrameKind.MESSAGE, FrameKind.DAMAGE}
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_view_is_walked_as_it_shows_itself(golden: GoldenStore, jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reads ahead must not read the file under a patch."""
+    monkeypatch.setattr(side_by_side, "PIECE_SIZE_BYTES", 4096)
+    with Store.open(golden("load-533")) as store:
+        segment = store.log.segments[1]
+        patches = {segment.path: [Patch(20_000, 40_000)]}
+        with store.with_log(overlaid(store.log, patches, store.log.segments)) as view:
+            tables = scan_log(view, options=ScanOptions(window_size_bytes=4096, jobs=jobs))
+            inside = [
+                t.kind[r] for t in tables for r in t.rows() if 25_000 <= t.phy_offset[r] - segment.phy_offset < 39_000
+            ]
+        assert FrameKind.MESSAGE not in inside
