@@ -244,3 +244,14 @@ def test_options_that_do_not_fit(tmp_path: Path) -> None:
         destination_of("ftp://host/x")
     with pytest.raises(UsageError, match="give one of them"):
         destination_of(tmp_path, overwrite=True, incremental=True)
+
+
+@pytest.mark.parametrize("kind", ["parquet", *FORMATS])
+def test_tasks_may_run_in_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Format) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = destination_of("relative/out", kind).place
+    monkeypatch.chdir("/")
+    (tmp_path / "relative" / "out" / UNFINISHED).mkdir(parents=True)
+    file, _, _ = place.create("data/x.parquet")
+    file.close()
+    assert len(list((tmp_path / "relative").rglob("*.parquet"))) == 1

@@ -13,6 +13,7 @@ from store_core.export.dest.parts import FOLDERS, Part
 from store_core.export.dest.place import StagingFolder
 from store_core.export.dest.state import Commit, ExportState
 from store_core.storage.publish import MANIFEST, ResultFolder
+from store_core.storage.remote_path import absolute_path
 
 
 class FolderDestination:
@@ -31,7 +32,7 @@ class FolderDestination:
 
     @property
     def place(self) -> StagingFolder:
-        return StagingFolder(self._folder.staging)
+        return StagingFolder(absolute_path(self._folder.staging))  # tasks may run in another folder
 
     def __enter__(self) -> Self:
         self._folder.__enter__()

@@ -16,7 +16,7 @@ from store_core.export.dest.place import FinalPlace
 from store_core.export.dest.state import Commit, ExportState
 from store_core.storage.objects import objects_at
 from store_core.storage.publish import UNFINISHED, remove_empty
-from store_core.storage.remote_path import is_remote
+from store_core.storage.remote_path import absolute_path, is_remote
 
 _NOTE: Final = ".note"
 _BEGUN: Final = f"{UNFINISHED}/begun.json"
@@ -36,7 +36,7 @@ class LooseDestination(ABC):
     def __init__(self, path: Path, *, overwrite: bool = False, incremental: bool = False) -> None:
         self.address = str(path)
         self.path: Path | None = None if is_remote(path) else path
-        self.objects = objects_at(path)
+        self.objects = objects_at(absolute_path(path))  # tasks may run in another folder
         self._overwrite, self._incremental = overwrite, incremental
         self._last: ExportState | None = None
         self._noted: dict[str, Sequence[Part]] = {}
