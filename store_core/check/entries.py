@@ -41,11 +41,11 @@ def entry_chunks(files: SegmentSequence, first: int, end: int) -> Iterator[tuple
 
 
 def filled_end(files: SegmentSequence) -> int:
-    """Number behind the last place that is not all zero."""
+    """Number behind the last place that is whole and not all zero."""
     for segment in reversed(files.segments):
         used = files.used_end(segment.phy_offset)
         if used > segment.phy_offset:
-            return -(-used // ENTRY_SIZE_BYTES)
+            return min(-(-used // ENTRY_SIZE_BYTES), segment.end_phy_offset // ENTRY_SIZE_BYTES)
     return files.min_phy_offset // ENTRY_SIZE_BYTES
 
 
