@@ -25,6 +25,7 @@ from tests import stores
 from tests.conftest import DamagedStore, GoldenStore, StoreCopy
 from tests.export.exports import export_one, found_rows, told_rows
 from tests.export.test_incremental import ENDS, OFFSETS, STORE, Growing
+from tests.object_stores import ObjectStore
 
 FORMATS: list[Format] = ["delta", "iceberg"]
 
@@ -255,3 +256,31 @@ def test_tasks_may_run_in_another_folder(tmp_path: Path, monkeypatch: pytest.Mon
     file, _, _ = place.create("data/x.parquet")
     file.close()
     assert len(list((tmp_path / "relative").rglob("*.parquet"))) == 1
+
+
+@pytest.mark.parametrize("where", ["folder", "object store"])
+def test_delta_lets_one_of_two_commits_in(
+    growing: Growing, tmp_path: Path, object_store: ObjectStore, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have seen the same table; the second one comes to write its log's entry when it is there already."""
+    out = str(tmp_path / "out") if where == "folder" else "s3://stores/two-at-once/out"
+    growing.end_at(ENDS[9])
+    export_to(growing.root, out, "delta", incremental=True)
+    growing.end_at(ENDS[-1])
+    monkeypatch.setattr(LooseDestination, "_take_lock", lambda self: None)
+    real = DeltaTable.create_write_transaction
+    calls: list[int] = []
+
+    def late(self: DeltaTable, *arguments: Any, **options: Any) -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            export_to(growing.root, out, "delta", incremental=True, split_size_bytes=1 << 30)
+        real(self, *arguments, **options)
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", late)
+    with pytest.raises(StoreInUseError, match="run the command again"):
+        export_to(growing.root, out, "delta", incremental=True)
+    assert export_to(growing.root, out, "delta", incremental=True).rows == 0
+    options = {"AWS_ENDPOINT_URL": object_store.environment["AWS_ENDPOINT_URL"], "AWS_ALLOW_HTTP": "true"}
+    table = DeltaTable(f"{out}/data", storage_options=options if where != "folder" else None).to_pyarrow_table()
+    assert sorted(table["phy_offset"].to_pylist()) == OFFSETS
