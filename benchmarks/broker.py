@@ -32,16 +32,18 @@ def is_available() -> bool:
 
 def make(root: Path, *, log_bytes: int, body_bytes: int, topics: int, queues: int, keys: int) -> int:
     """Let the real store code fill a new store; gives the number of messages. Raises RuntimeError where it fails."""
-    return int(_told("made ", "Maker", root, log_bytes, body_bytes, topics, queues, keys))
+    return int(_told("made ", "Maker", root, log_bytes, body_bytes, topics, queues, keys)[0])
 
 
-def recover(root: Path) -> float:
-    """Seconds that a broker takes to load a store and to build what follows from its log, in a JVM that has just started."""
-    return float(_told("recovered ", "Recovery", root))
+def recover(root: Path) -> tuple[float, float]:
+    """What a broker takes to load a store and to build what follows from its log, in a JVM that has just started: seconds, and
+    seconds of processor time."""
+    seconds, cpu_seconds = _told("recovered ", "Recovery", root)
+    return float(seconds), float(cpu_seconds)
 
 
-def _told(start: str, main: str, root: Path, *numbers: int) -> str:
-    """The word behind ``start`` of the line in which one of our Java programs tells its result."""
+def _told(start: str, main: str, root: Path, *numbers: int) -> list[str]:
+    """The words behind ``start`` of the line in which one of our Java programs tells its result."""
     with tempfile.TemporaryDirectory(prefix="rmqctl-benchmark-") as folder:
         home = Path(folder)
         done = subprocess.run(
@@ -55,7 +57,7 @@ def _told(start: str, main: str, root: Path, *numbers: int) -> str:
     told = [line.removeprefix(start).split() for line in done.stdout.splitlines() if line.startswith(start)]
     if not told:
         raise RuntimeError(f"the broker's store code told nothing: {(done.stdout + done.stderr)[-2000:]}")
-    return told[0][0]
+    return told[0]
 
 
 class Contestant:
