@@ -21,7 +21,8 @@ from store_core.scan.pieces import Piece as Piece
 from store_core.scan.pieces import missing_end, skip_hole
 from store_core.scan.pieces import nominal_end as nominal_end
 from store_core.scan.tail import stale_from
-from store_core.scan.windows import Buffers, Windows, windows_over
+from store_core.scan.windows import Windows, windows_over
+from store_core.storage.buffers import Buffers
 from store_core.storage.remote_path import is_remote
 from store_core.storage.sequence import Segment
 from store_core.storage.store import Store
