@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, Protocol, cast
 import pyarrow as pa
 
 from store_core.errors import UsageError
+from store_core.export.dest.parts import RESULT_FOLDERS
 from store_core.export.dest.place import Place, StagingFolder
 from store_core.export.dest.state import FORMAT, filter_as_json
 from store_core.export.export import refuse_inside, stems_of
@@ -36,13 +37,12 @@ What = Literal["queues", "index", "stats"]
 Stores = Sequence[tuple[str, Store]]
 Progress = Callable[[int], None]
 
-# Folders below the destination, each a table. ``data`` and ``quarantine`` are those of messages, which an overwrite removes.
+# Folders below the destination, each a table.
 TABLES: Final[dict[What, dict[str, Sequence[Column]]]] = {
     "queues": {"queues": QUEUE_COLUMNS},
     "index": {"index": INDEX_COLUMNS},
     "stats": {"stats": STATS_COLUMNS, "topics": TOPIC_COLUMNS, "groups": OFFSET_COLUMNS},
 }
-_FOLDERS: Final = ("data", "quarantine", *(name for tables in TABLES.values() for name in tables))
 
 
 class TablesRunner(Protocol):
@@ -222,7 +222,7 @@ def _refuse_filter(what: What, wanted: LogFilter) -> None:
 
 @contextmanager
 def _folder(dest: Path, overwrite: bool) -> Iterator[ResultFolder]:
-    with ResultFolder(dest, _FOLDERS) as folder:
+    with ResultFolder(dest, RESULT_FOLDERS) as folder:
         if folder.manifest() is not None and not overwrite:
             folder.finish()
             raise UsageError(

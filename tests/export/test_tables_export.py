@@ -213,3 +213,14 @@ def test_options_that_only_messages_know(golden: GoldenStore, tmp_path: Path, wo
 def test_tables_go_to_a_local_folder(golden: GoldenStore) -> None:
     result = call("export", "s3://bucket/out", "--what", "index", "-s", golden("lmq-533"))
     assert (result.code, result.err.split(":")[1]) == (exit_codes.USAGE, " index go to a local folder")
+
+
+def test_an_overwrite_leaves_nothing_of_other_tables(golden: GoldenStore, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    exported(golden(NAME), out, "stats")
+    assert call("export", out, "-s", golden(NAME), "--incremental").code == exit_codes.USAGE
+    assert {path.name for path in out.iterdir()} == {"manifest.json", *TABLES["stats"]}
+    assert call("export", out, "-s", golden(NAME), "--overwrite").code == exit_codes.OK
+    assert {path.name for path in out.iterdir()} == {"manifest.json", "data", "quarantine"}
+    exported(golden(NAME), out, "queues", overwrite=True)
+    assert {path.name for path in out.iterdir()} == {"manifest.json", "queues"}

@@ -9,7 +9,7 @@ from typing import Self
 
 from store_core.errors import UsageError
 from store_core.export.dest.manifest import Manifest, id_of, manifest_after
-from store_core.export.dest.parts import FOLDERS, Part
+from store_core.export.dest.parts import RESULT_FOLDERS, Part
 from store_core.export.dest.place import StagingFolder
 from store_core.export.dest.state import Commit, ExportState
 from store_core.storage.publish import MANIFEST, ResultFolder
@@ -24,7 +24,7 @@ class FolderDestination:
     def __init__(self, path: Path, *, overwrite: bool = False, incremental: bool = False) -> None:
         self.address = str(path)
         self.path: Path | None = path
-        self._folder = ResultFolder(path, tuple(FOLDERS.values()))
+        self._folder = ResultFolder(path, RESULT_FOLDERS)
         self._overwrite, self._incremental = overwrite, incremental
         self._manifest: Manifest | None = None
         self._is_finished = False  # a manifest stands, and we are not to add to it

@@ -21,6 +21,8 @@ Table = Literal["messages", "quarantine"]
 Partition = tuple[str, str | None] | None  # a column's or a part of time's name, and the value
 
 FOLDERS: Final[dict[Table, str]] = {"messages": "data", "quarantine": "quarantine"}
+# All that an export may fill, of other tables too (``tables_export``): an overwrite empties them.
+RESULT_FOLDERS: Final = (*FOLDERS.values(), "queues", "index", "stats", "topics", "groups")
 ROW_GROUP_SIZE_BYTES: Final = 16 << 20
 # Row groups are small, so that a filter of this size is right for most of them, and a key leads to little else.
 _BLOOM: Final = {"ndv": 20_000, "fpp": 0.05}

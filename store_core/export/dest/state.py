@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple
 
-from store_core.errors import FailedError
+from store_core.errors import FailedError, UsageError
 from store_core.export.rows import schema
 from store_core.read.log import LogFilter
 
@@ -132,8 +132,14 @@ class ExportState:
 
     @classmethod
     def from_json(cls, told: Any, where: str) -> ExportState:
-        """The state as ``as_json`` gave it. Raises FailedError for one that an export cannot go on from."""
+        """The state as ``as_json`` gave it. Raises FailedError, or UsageError, for one that cannot be gone on from."""
         try:
+            if told.get("what"):
+                raise UsageError(
+                    f"the export there is one of {told['what']}, not of messages",
+                    path=where,
+                    to_do="name another folder, or replace it with --overwrite",
+                )
             versions = (told["format"], told.get("manifest_version"), told["schema_version"])
             if versions == (FORMAT, MANIFEST_VERSION, schema.VERSION):
                 stores = tuple(StoreState.from_json(store) for store in told["stores"])
