@@ -66,9 +66,7 @@ def index_offsets(
 def add_messages(
     entries: bytes, window: bytes, window_phy_offset: int, found: list[tuple[int, bytes, bytes, str, bytes]], /
 ) -> tuple[int, int]: ...
-def mapped_record(
-    segment: npt.NDArray[np.uint8], at: int, topic: str, key: str, /
-) -> tuple[bytes, bool] | None: ...
+def mapped_record(segment: npt.NDArray[np.uint8], at: int, topic: str, key: str, /) -> tuple[bytes, bool] | None: ...
 def add_mapped_messages(
     entries: bytes,
     window: npt.NDArray[np.uint8],
