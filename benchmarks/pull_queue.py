@@ -29,8 +29,6 @@ MAPPED_LOOP = "rmqctl, loop of 32, messages, log mapped"
 ALL = "rmqctl, loop of 32, properties and numbers taken"
 BULK = "rmqctl, whole queue, columns"
 MAPPED = "rmqctl, whole queue, columns, log mapped"
-BULK_2 = "rmqctl, whole queue, columns, two threads"
-MAPPED_2 = "rmqctl, whole queue, columns, log mapped, two threads"
 BROKER = "broker, loop of 32, decoded"
 
 
@@ -58,12 +56,12 @@ def in_a_loop(made: Made, maps: LogMaps | None = None, *, all_parts: bool = Fals
     return stopwatch() - started
 
 
-def in_bulk(made: Made, maps: LogMaps | None = None, jobs: int = 1) -> float:
+def in_bulk(made: Made, maps: LogMaps | None = None) -> float:
     """Seconds; raises RuntimeError if a row is no message."""
     started = stopwatch()
     with Store.open(made.root) as store:
         for queue in queues_of(store, made):
-            for table in read_queue(queue, maps=maps, jobs=jobs):
+            for table in read_queue(queue, maps=maps):
                 if not table.good.all():
                     raise RuntimeError("an entry points to no record")
     return stopwatch() - started
@@ -94,8 +92,6 @@ def main() -> None:
             ALL: lambda: in_a_loop(made, all_parts=True),
             BULK: lambda: in_bulk(made),
             MAPPED: lambda: in_bulk(made, kept),
-            BULK_2: lambda: in_bulk(made, jobs=2),
-            MAPPED_2: lambda: in_bulk(made, kept, jobs=2),
         }
         contestants = {name: partial(by_us, name, pulled) for name, pulled in ours.items()}
         times = contest.interleave({BROKER: by_broker, **contestants}, told.rounds)
@@ -104,8 +100,6 @@ def main() -> None:
         MAPPED_LOOP: (">=", 1),
         BULK: (">=", 4),
         MAPPED: (">=", 4),
-        BULK_2: (">=", 4),
-        MAPPED_2: (">=", 4),
     }
     rows = [contest.ratio("pull", times, BROKER, name, goals.get(name)) for name in ours]
     counted = {f"{name}, processor time": seconds[1:] for name, seconds in processor.items()}  # without the warm-up

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -71,45 +70,18 @@ class QueueTable:
 
 
 def read_queue(
-    queue: Queue,
-    first: int | None = None,
-    end: int | None = None,
-    *,
-    maps: LogMaps | None = None,
-    jobs: int = 1,
+    queue: Queue, first: int | None = None, end: int | None = None, *, maps: LogMaps | None = None
 ) -> Iterator[QueueTable]:
     """Entries of [first, end) (the queue's ends where nothing is said) with their records, table by table.
 
-    ``jobs`` threads make tables ahead. Bodies' checksums are not looked at. Raises FailedError where a file cannot be read.
+    Bodies' checksums are not looked at. Raises FailedError where a file cannot be read.
     """
-    parts = _parts(queue, first, end, in_shares=maps is None or jobs > 1)
-    # The table that is looked at, and those that are made meanwhile, each in a buffer of its own.
-    places = itertools.cycle([maps or bytearray(2 * GATHERED_SIZE_BYTES) for _ in range(jobs + 1 if jobs > 1 else 1)])
-    if jobs == 1:
-        for place, (segment, rows) in zip(places, parts, strict=False):
-            yield _table(place, segment, rows)
-        return
-    from concurrent.futures import Future, ThreadPoolExecutor
-
-    waiting: deque[Future[QueueTable]] = deque()
-    with ThreadPoolExecutor(jobs) as pool:
-        for place, (segment, rows) in zip(places, parts, strict=False):
-            waiting.append(pool.submit(_table, place, segment, rows))
-            if len(waiting) > jobs:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-
-
-def _parts(
-    queue: Queue, first: int | None, end: int | None, *, in_shares: bool
-) -> Iterator[tuple[Segment | None, _Rows]]:
-    """Entries in a row whose records make a table, with their segment; None where they can lie in none."""
     first = queue.min_offset if first is None else first
     end = queue.max_offset if end is None else end
     segments = queue.log.segments
     starts = np.array([s.phy_offset for s in segments], np.int64)
     ends = np.array([s.end_phy_offset for s in segments], np.int64)
+    buffer = bytearray(2 * GATHERED_SIZE_BYTES if maps is None else 0)
     for start, entries in queue.columns(first, end):
         rows = _Rows(
             np.arange(start, start + len(entries), dtype=np.int64),
@@ -119,12 +91,12 @@ def _parts(
         )
         number, share = _places(rows, starts, ends)
         differs = number[1:] != number[:-1]
-        if in_shares:
+        if maps is None:
             differs |= share[1:] != share[:-1]
         cuts = np.flatnonzero(np.r_[True, differs, True]).tolist()
         for low, high in itertools.pairwise(cuts):
             segment = segments[int(number[low])] if number[low] >= 0 else None
-            yield segment, rows.part(slice(low, high))
+            yield _table(maps or buffer, segment, rows.part(slice(low, high)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -63,27 +63,25 @@ def check(queue: Queue, tables: Iterable[QueueTable]) -> int:
 
 
 @pytest.mark.parametrize("name", stores.WITH_QUEUE_FILES)
-@pytest.mark.parametrize(("gathered_size_bytes", "jobs"), [(1 << 14, 1), (1 << 12, 3), (bulk.GATHERED_SIZE_BYTES, 1)])
+@pytest.mark.parametrize("gathered_size_bytes", [1 << 14, bulk.GATHERED_SIZE_BYTES])
 def test_columns_are_the_records(
-    golden: GoldenStore, monkeypatch: pytest.MonkeyPatch, name: str, gathered_size_bytes: int, jobs: int
+    golden: GoldenStore, monkeypatch: pytest.MonkeyPatch, name: str, gathered_size_bytes: int
 ) -> None:
     monkeypatch.setattr(bulk, "GATHERED_SIZE_BYTES", gathered_size_bytes)
     with Store.open(golden(name)) as store:
         for key in store.queues:
             queue = open_queue(store, *key)
             assert isinstance(queue, Queue)
-            assert check(queue, read_queue(queue, jobs=jobs)) == queue.max_offset
+            assert check(queue, read_queue(queue)) == queue.max_offset
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_maps_may_be_kept(golden: GoldenStore, monkeypatch: pytest.MonkeyPatch, jobs: int) -> None:
-    monkeypatch.setattr(bulk, "GATHERED_SIZE_BYTES", 1 << 14)
+def test_maps_may_be_kept(golden: GoldenStore) -> None:
     with Store.open(golden("load-533")) as store:
         maps = LogMaps()
         for key in store.queues:
             queue = open_queue(store, *key)
             assert isinstance(queue, Queue)
-            assert check(queue, read_queue(queue, maps=maps, jobs=jobs)) == queue.max_offset
+            assert check(queue, read_queue(queue, maps=maps)) == queue.max_offset
         maps.close()
 
 
@@ -92,9 +90,7 @@ def test_part_of_a_queue(golden: GoldenStore) -> None:
         queue = open_queue(store, "Calm_audit", 0)
         assert isinstance(queue, Queue)
         numbers = [int(n) for table in read_queue(queue, 190, 410) for n in table.queue_offset]
-        some = next(read_queue(queue, 190, 410, jobs=2))  # whoever asks no more leaves no thread behind
     assert numbers == list(range(190, 410))
-    assert some.good.all()
 
 
 def test_hostile_entries_and_records(store_copy: StoreCopy) -> None:
