@@ -24,7 +24,7 @@ from store_core.read.queue import Queue
 from store_core.storage.files import open_read_only, unreadable
 from store_core.storage.sequence import Segment
 
-GATHERED_SIZE_BYTES: Final = 4 << 20  # so much of the log is read into one table: it stays in the processor's cache
+GATHERED_SIZE_BYTES: Final = 4 << 20  # so much of the log makes one table: it stays in the processor's cache
 Ints = NDArray[Any]
 
 
@@ -90,9 +90,7 @@ def read_queue(
             entries["tags_code"].astype(np.int64),
         )
         number, share = _places(rows, starts, ends)
-        differs = number[1:] != number[:-1]
-        if maps is None:
-            differs |= share[1:] != share[:-1]
+        differs = (number[1:] != number[:-1]) | (share[1:] != share[:-1])
         cuts = np.flatnonzero(np.r_[True, differs, True]).tolist()
         for low, high in itertools.pairwise(cuts):
             segment = segments[int(number[low])] if number[low] >= 0 else None
