@@ -37,8 +37,8 @@ _NOTES: Final = """\
   are: that is the price of making some thirty Python objects. Whole queues as columns take 0.13 us a message from a mapped log and 0.24 us
   where it is read; half of the latter is copying from the page cache. In this store a hundred messages of a queue lie side by side; where
   queues' messages alternate, a loop that does not map the log reads each record by itself.
-* **Queries.** The index and the log are mapped, as the broker maps them; half of a query is waiting for memory on both sides. What is
-  slower than the broker in one of a hundred queries are long chains: a Python object for each of their messages.
+* **Queries.** The index and the log are mapped, as the broker maps them; half of a query is waiting for memory on both sides. Why
+  one query in a hundred takes longer than the broker's is not known yet.
 * **Exports.** The ratio is of processor time, one job: decoding takes a quarter of what pyarrow's writing takes, sorting by topic, checksums
   and syncing the files the rest. `--jobs` divides all of it.
 * **Recovery.** A pass writes 20 bytes a message into queue files and 20 into an index whose chains go all over the file, and syncs; the
