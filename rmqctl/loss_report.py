@@ -65,9 +65,11 @@ def refuse_place(path: Path | None, settings: Settings) -> None:
         return
     if path.suffix.lower() not in (*_PAGE, _DATA):
         raise UsageError("a report is a page or data", path=str(path), to_do="name a file that ends in .html or .json")
-    real = path.resolve()
+    from store_core.storage.remote_path import real_path
+
+    real = real_path(path)
     for root in (settings.root, *settings.outside_paths):
-        if real.is_relative_to(root.resolve()):
+        if real.is_relative_to(real_path(root)):
             raise UsageError("a report is not saved inside the store", path=str(path), to_do="name a file elsewhere")
     if not real.parent.is_dir():
         raise UsageError("no place for a report", path=str(path), to_do="name a file in a folder that is there")

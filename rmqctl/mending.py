@@ -115,9 +115,10 @@ def carry_out(
 def save_carefully(plan: Plan, path: Path, root: Path) -> None:
     """Write a plan file, over an older plan or nothing. Raises UsageError for any other place."""
     from store_core.mend.plans.plan_json import load_plan, save_plan
+    from store_core.storage.remote_path import real_path
 
-    real = path.resolve()
-    if real.is_relative_to(root.resolve()):
+    real = real_path(path)
+    if real.is_relative_to(real_path(root)):
         raise UsageError("a plan is not saved inside the store", path=str(path), to_do="name a file elsewhere")
     if str(path) == "-" or not real.parent.is_dir():
         raise UsageError("no place for a plan", path=str(path), to_do="name a file in a folder that is there")

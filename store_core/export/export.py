@@ -23,6 +23,7 @@ from store_core.export.splits.plan import SPLIT_SIZE_BYTES, Split, Task
 from store_core.export.store_export import StoreExport, StoreReport
 from store_core.findings import Finding
 from store_core.read.log import LogFilter
+from store_core.storage.remote_path import real_path
 from store_core.storage.store import Store
 
 MIN_SPLIT_SIZE_BYTES: Final = 256
@@ -188,8 +189,8 @@ def stems_of(names: Sequence[str]) -> list[str]:
 
 def refuse_inside(dest: Path, stores: Stores) -> None:
     """Nothing may be written into a store: a broker that finds foreign folders may refuse to start."""
-    target = dest.resolve()
+    target = real_path(dest)
     for _, store in stores:
         for root in (store.root, *store.settings.copies, *store.settings.commitlog_paths):
-            if target.is_relative_to(root.resolve()):
+            if target.is_relative_to(real_path(root)):
                 raise UsageError("the destination lies inside the store", path=str(dest), to_do="name a folder outside")
