@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from tests.broker import jars, oracle
+from tests.ports import free_port
 
 RELEASE: Final = "5.3.3"
 PROPERTIES: Final = "timerWheelEnable=false\nenableDLegerCommitLog=false\n"  # everything else: a broker's defaults
@@ -120,7 +121,7 @@ def _properties(home: Path, text: str = PROPERTIES) -> Path:
 
 
 def _java(home: Path, *system: str) -> Sequence[str]:
-    options = (*_AS_A_BROKER, *system, f"-Dha.port={oracle.free_port()}")
+    options = (*_AS_A_BROKER, *system, f"-Dha.port={free_port()}")
     *command, classpath = oracle.java_command(RELEASE, home, *options, heap=_HEAP)
     return [*command, f"{_compiled()}:{classpath}"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -13,6 +12,7 @@ from typing import Any, Final
 
 from tests import stores
 from tests.broker import jars
+from tests.ports import free_port
 
 # Releases that the tests open stores with; 4.3.0 and 5.1.4 work as well.
 VERSIONS: Final = tuple(os.environ.get("RMQCTL_BROKER_VERSIONS", "4.9.7,5.3.3,5.4.0").split(","))
@@ -80,13 +80,6 @@ def for_every_release(properties: str) -> str:
 
 def java_environment(home: Path) -> dict[str, str]:
     return {**os.environ, "ROCKETMQ_HOME": str(home)}
-
-
-def free_port() -> int:
-    """A loopback port that nobody used a moment ago."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 def open_store(

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from tests.broker import oracle
+from tests.ports import free_port
 
 _START_SECONDS: Final = 60
 _STOP_SECONDS: Final = 60
@@ -26,8 +27,8 @@ class RunningBroker:
 
     def __init__(self, version: str, root: Path, properties: str, home: Path) -> None:
         self.version, self.root, self.home = version, root, home
-        self._name_server_port = oracle.free_port()
-        self._port = _port_with_neighbours()
+        self._name_server_port = free_port()
+        self._port = free_port(-2, 1)  # favoured clients; here, replication
         self.ha_port = self._port + 1
         self.name_server, self.address = f"127.0.0.1:{self._name_server_port}", f"127.0.0.1:{self._port}"
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -122,11 +123,3 @@ def _answers(port: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _port_with_neighbours() -> int:
-    """A broker listens on its port, two below (for favoured clients) and, here, one above (replication)."""
-    while True:
-        port = oracle.free_port()
-        if not any(_answers(p) for p in (port - 2, port, port + 1)):
-            return port

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 import pyspark
 
 from store_core.export.runners.java import java_home
+from tests.ports import free_port
 
 SPARK = Path(pyspark.__file__).parent
 _DEADLINE_SECONDS = 90
@@ -31,7 +31,7 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._daemons: list[subprocess.Popen[bytes]] = []
-        self._port = _free_port()
+        self._port = free_port()
         self.url = f"spark://127.0.0.1:{self._port}"
 
     def __enter__(self) -> Cluster:
@@ -135,9 +135,3 @@ def _read(path: Path) -> str:
     with suppress(OSError):
         return path.read_text(errors="replace")
     return ""
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])

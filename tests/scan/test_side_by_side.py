@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from zlib import crc32
@@ -18,6 +17,7 @@ from store_core.scan.log import ScanOptions, scan_log
 from store_core.storage.store import Store
 from tests.conftest import DamagedStore, GoldenStore
 from tests.damage import Damageable
+from tests.threads import running
 
 PIECES = (900, 20_000)
 _IN_WINDOW = ("body_at", "topic_at", "properties_at", "topic_id")  # count from each window's own begin
@@ -87,10 +87,9 @@ def test_a_body_full_of_records_does_not_mislead(
 
 def test_it_is_threads_that_walk(golden: GoldenStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(side_by_side, "PIECE_SIZE_BYTES", PIECES[1])
-    before = threading.active_count()
     with Store.open(golden("load-533")) as store:
         tables = scan_log(store, options=ScanOptions(jobs=2))
         next(tables)
-        assert threading.active_count() == before + 2
+        assert running("walk") == 2
         tables.close()  # type: ignore[attr-defined]  # a generator
-        assert threading.active_count() == before
+        assert not running("walk")

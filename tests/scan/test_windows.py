@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -17,6 +16,7 @@ from store_core.storage.overlay import Patch, overlaid
 from store_core.storage.store import Store
 from tests.conftest import GoldenStore
 from tests.damage import Damageable
+from tests.threads import running
 
 WINDOWS = (997, 4096, 50_000)
 
@@ -69,13 +69,12 @@ def test_runs_have_the_same_messages_and_ends(damageable: Callable[..., Damageab
 
 
 def test_the_thread_ends_with_the_scan(golden: GoldenStore) -> None:
-    before = threading.active_count()
     with Store.open(golden("load-533")) as store:
         tables = scan_log(store, options=ScanOptions(window_size_bytes=4096))
         next(tables)
-        assert threading.active_count() == before + 1
+        assert running("read-ahead") == 1
         del tables
-        assert threading.active_count() == before
+        assert not running("read-ahead")
 
 
 def test_segments_leave_their_buffers_to_the_next(golden: GoldenStore) -> None:
