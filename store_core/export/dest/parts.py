@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from store_core.check.log import finding_code_inside
+from store_core.export.dest.parquet import ParquetFile, WrittenFile
 from store_core.export.dest.place import Place
 from store_core.export.rows import schema
 from store_core.kernel.codes import FrameCode, FrameKind
@@ -56,16 +55,10 @@ class Range(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A written Parquet file. ``path`` is where it is to stand below the destination, ``staged`` its name until then."""
+class Part(WrittenFile):
+    """A written file of messages or of the quarantine."""
 
     table: Table
-    store: str
-    staged: str
-    path: str
-    rows: int
-    size_bytes: int
-    crc32c: int
     first_phy_offset: int | None
     last_phy_offset: int | None
     partition: Partition = None  # name and value, as the path tells them too
@@ -73,14 +66,7 @@ class Part:
     store_times_ms: tuple[int, int] | None = None  # the oldest and the newest
 
     def as_json(self) -> dict[str, Any]:
-        """A member of ``files`` in the manifest and in the command's result."""
-        return {
-            "path": self.path,
-            "table": self.table,
-            "store": self.store,
-            "rows": self.rows,
-            "size_bytes": self.size_bytes,
-            "crc32c": f"{self.crc32c:08x}",
+        return WrittenFile.as_json(self) | {
             "first_phy_offset": self.first_phy_offset,
             "last_phy_offset": self.last_phy_offset,
             "topics": self.topics,
@@ -91,10 +77,10 @@ class Part:
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> Part:
         """A part as ``as_json`` gave it, where it stays."""
-        pairs = {name: tuple(told[name]) if told[name] else None for name in ("topics", "store_times_ms", "partition")}
-        plain = {name: told[name] for name in ("table", "store", "path", "rows", "size_bytes")}
-        offsets = {name: told[name] for name in ("first_phy_offset", "last_phy_offset")}
-        return cls(**plain, **offsets, **pairs, staged=told["path"], crc32c=int(told["crc32c"], 16))  # type: ignore[arg-type]  # JSON
+        found = dict(told) | {"staged": told["path"], "crc32c": int(told["crc32c"], 16)}
+        for name in ("topics", "store_times_ms", "partition"):
+            found[name] = tuple(told[name]) if told[name] else None
+        return cls(**{field.name: found[field.name] for field in fields(cls)})
 
 
 class PartWriter:
@@ -114,23 +100,12 @@ class PartWriter:
 
         A column that is named in the path is left out of the file, as readers of such folders expect; not if it is ``whole``.
         """
-        self._file, staged, path = place.create(f"{FOLDERS[table]}/{folder_of(partition)}{file_name}")
         self._schema = schema_of(table, None if whole else partition)
-        try:
-            self._writer = pq.ParquetWriter(
-                self._file,
-                self._schema,
-                compression="zstd",
-                compression_level=1,
-                **(_message_options(self._schema) if table == "messages" else {}),
-            )
-        except BaseException:
-            self._file.discard()
-            raise
+        options = _message_options(self._schema) if table == "messages" else {}
+        self._file = ParquetFile(place, f"{FOLDERS[table]}/{folder_of(partition)}{file_name}", self._schema, **options)
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
-        self._offsets: list[int] = []
-        self._part = Part(table, store, staged, path, 0, 0, 0, None, None, partition)
+        self._part = Part(table, store, self._file.staged, self._file.path, 0, 0, 0, None, None, partition)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Rows of the table, in log order."""
@@ -167,26 +142,22 @@ class PartWriter:
         """Finish the file; tells what it is. Raises FailedError."""
         try:
             self._flush()
-            self._writer.close()
-            self._file.close()
         except BaseException:
             self.abort()
             raise
+        self._file.close()
         return replace(self._part, size_bytes=self._file.size_bytes, crc32c=self._file.crc32c)
 
     def abort(self) -> None:
-        self._file.drop()
-        with suppress(Exception):  # an unfinished writer would finish, and complain, whenever it is collected
-            self._writer.close()
-        self._writer.is_open = False  # one whose end cannot be written would try again when it is collected
-        self._file.discard()
+        self._file.abort()
 
     def _flush(self) -> None:
         if self._pending:
             self._count(pa.Table.from_batches(self._pending))
             names = self._schema.names
-            table = pa.Table.from_batches([batch.select(names) for batch in self._pending], self._schema)
-            self._writer.write_table(table, row_group_size=len(table))
+            self._file.write_group(
+                pa.Table.from_batches([batch.select(names) for batch in self._pending], self._schema)
+            )
             self._pending, self._pending_bytes = [], 0
 
 

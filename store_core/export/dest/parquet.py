@@ -1,0 +1,79 @@
+"""Parquet files of a result: written row group by row group at a place, described for the manifest."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from store_core.export.dest.place import Place
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A written file. ``path`` is where it is to stand below the destination, ``staged`` its name until then."""
+
+    table: str
+    store: str
+    staged: str
+    path: str
+    rows: int
+    size_bytes: int
+    crc32c: int
+
+    def as_json(self) -> dict[str, Any]:
+        """A member of ``files`` in the manifest and in the command's result."""
+        return {
+            "path": self.path,
+            "table": self.table,
+            "store": self.store,
+            "rows": self.rows,
+            "size_bytes": self.size_bytes,
+            "crc32c": f"{self.crc32c:08x}",
+        }
+
+
+class ParquetFile:
+    """A new file NAME at a place; ``abort`` removes it. Raises FailedError where it cannot be written; then none is left."""
+
+    def __init__(self, place: Place, name: str, schema: pa.Schema, **options: Any) -> None:
+        """``options`` are more of pyarrow's."""
+        self._file, self.staged, self.path = place.create(name)
+        try:
+            self._writer = pq.ParquetWriter(self._file, schema, compression="zstd", compression_level=1, **options)
+        except BaseException:
+            self._file.discard()
+            raise
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the whole file, once it is closed."""
+        return self._file.size_bytes
+
+    @property
+    def crc32c(self) -> int:
+        """Of the whole file, once it is closed."""
+        return self._file.crc32c
+
+    def write_group(self, rows: pa.Table) -> None:
+        """Rows as a row group."""
+        self._writer.write_table(rows, row_group_size=len(rows))
+
+    def close(self) -> None:
+        """Finish the file."""
+        try:
+            self._writer.close()
+            self._file.close()
+        except BaseException:
+            self.abort()
+            raise
+
+    def abort(self) -> None:
+        self._file.drop()
+        with suppress(Exception):  # an unfinished writer would finish, and complain, whenever it is collected
+            self._writer.close()
+        self._writer.is_open = False  # one whose end cannot be written would try again when it is collected
+        self._file.discard()
