@@ -8,26 +8,28 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, cast
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 
 from store_core.errors import UsageError
+from store_core.export.dest.parquet import WrittenFile
 from store_core.export.dest.parts import RESULT_FOLDERS
 from store_core.export.dest.place import Place, StagingFolder
 from store_core.export.dest.state import FORMAT, filter_as_json
 from store_core.export.export import refuse_inside, stems_of
 from store_core.export.rows import schema
 from store_core.export.rows.schema import Column
-from store_core.export.splits.plan import SPLIT_SIZE_BYTES, Task
+from store_core.export.runners.runner import Runner
+from store_core.export.splits.plan import SPLIT_SIZE_BYTES
 from store_core.export.survey import StoreStats, stats_of_stores
 from store_core.export.tables.index import INDEX_COLUMNS
 from store_core.export.tables.offsets import OFFSET_COLUMNS, OffsetsTable
 from store_core.export.tables.queues import QUEUE_COLUMNS
 from store_core.export.tables.stats import STATS_COLUMNS, TOPIC_COLUMNS, hourly_rows, topic_rows
 from store_core.export.tables.table import schema_of
-from store_core.export.tables.tasks import TASK_SIZE_BYTES, TablePiece, TableTask, index_tasks, queue_tasks
-from store_core.export.tables.writing import TableFile, write_table
+from store_core.export.tables.tasks import TASK_SIZE_BYTES, TableTask, index_tasks, queue_tasks
+from store_core.export.tables.writing import write_table
 from store_core.findings import Finding, summary
 from store_core.read.log import LogFilter
 from store_core.storage.publish import ResultFolder
@@ -45,12 +47,6 @@ TABLES: Final[dict[What, dict[str, Sequence[Column]]]] = {
 }
 
 
-class TablesRunner(Protocol):
-    """Runs tasks side by side, whatever they are."""
-
-    def run(self, tasks: Sequence[Task], on_walked: Progress) -> Sequence[object]: ...
-
-
 @dataclass(slots=True)
 class StoreTables:
     """What one store gave."""
@@ -66,7 +62,7 @@ class TablesReport:
 
     what: What
     dest: str
-    files: tuple[TableFile, ...]
+    files: tuple[WrittenFile, ...]
     bytes_read: int
     stores: tuple[StoreTables, ...]
     seconds: float
@@ -88,7 +84,7 @@ def export_tables(
     stores: Stores,
     dest: Path,
     what: What,
-    runner: TablesRunner,
+    runner: Runner,
     wanted: LogFilter | None = None,
     *,
     split_size_bytes: int | None = None,
@@ -136,7 +132,7 @@ class _Work:
     def __init__(
         self,
         stores: Stores,
-        runner: TablesRunner,
+        runner: Runner,
         wanted: LogFilter,
         split_size_bytes: int | None,
         on_progress: Progress | None,
@@ -147,7 +143,7 @@ class _Work:
         self.told = tuple(StoreTables(name) for name, _ in stores)
         self.read_bytes = 0
 
-    def derived(self, what: What, place: Place) -> list[TableFile]:
+    def derived(self, what: What, place: Place) -> list[WrittenFile]:
         """Queue or index entries: a file a task."""
         planned: list[list[TableTask]] = [
             queue_tasks(name, stem, store, place, self._wanted.topics, self._split_size_bytes or TASK_SIZE_BYTES)
@@ -156,9 +152,8 @@ class _Work:
             for (name, store), stem in zip(self._stores, self._stems, strict=True)
         ]
         tasks = [task for each in planned for task in each]
-        # A runner does not look into tasks; what they answer has ``walked_bytes``, as pieces of logs have.
-        answers = iter(cast("Sequence[TablePiece]", self._runner.run(cast("Sequence[Task]", tasks), self._add_read)))
-        files: list[TableFile] = []
+        answers = iter(self._runner.run(tasks, self._add_read))
+        files: list[WrittenFile] = []
         for told, each in zip(self.told, planned, strict=True):
             pieces = [next(answers) for _ in each]
             told.rows = sum(file.rows for piece in pieces for file in piece.files)
@@ -166,16 +161,16 @@ class _Work:
             files += [file for piece in pieces for file in piece.files]
         return files
 
-    def stats(self, place: Place) -> list[TableFile]:
+    def stats(self, place: Place) -> list[WrittenFile]:
         """Statistics of messages, and groups' progress: counted by tasks, added up and written here."""
         counted = stats_of_stores(
             self._stores,
-            self._runner,  # type: ignore[arg-type]  # any runner of ours; this one is asked for less
+            self._runner,
             self._wanted,
             split_size_bytes=self._split_size_bytes or SPLIT_SIZE_BYTES,
             on_progress=self._set_read,
         )
-        files: list[TableFile] = []
+        files: list[WrittenFile] = []
         for (name, store), stem, told, found in zip(self._stores, self._stems, self.told, counted, strict=True):
             progress = OffsetsTable([(name, store)])
             rows = {**_counted(name, found), "groups": _groups(progress, self._wanted.topics)}

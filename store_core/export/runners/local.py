@@ -13,9 +13,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import wait
 
 from store_core.errors import FailedError
-from store_core.export.runners.runner import OnPiece, Walked
-from store_core.export.splits.piece import Piece
-from store_core.export.splits.plan import Task
+from store_core.export.runners.runner import Doable, OnPiece, Told, Walked
 
 
 class LocalRunner:
@@ -24,10 +22,12 @@ class LocalRunner:
     def __init__(self, jobs: int = 1) -> None:
         self._jobs = jobs
 
-    def run(self, tasks: Sequence[Task], on_walked: Walked, on_piece: OnPiece | None = None) -> list[Piece]:
+    def run(
+        self, tasks: Sequence[Doable[Told]], on_walked: Walked, on_piece: OnPiece[Told] | None = None
+    ) -> list[Told]:
         """As ``runner.Runner.run``."""
 
-        def told(index: int, piece: Piece) -> Piece:
+        def told(index: int, piece: Told) -> Told:
             on_walked(piece.walked_bytes)
             if on_piece is not None:
                 on_piece(index, piece)

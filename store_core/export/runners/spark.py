@@ -21,10 +21,8 @@ from typing import Final, Self
 from store_core.errors import FailedError
 from store_core.export.runners.java import java_home
 from store_core.export.runners.pack import packed_environment
-from store_core.export.runners.runner import OnPiece
+from store_core.export.runners.runner import Doable, OnPiece, Told, Walked
 from store_core.export.runners.spark_messages import Done, Outcome, Progress, Start
-from store_core.export.splits.piece import Piece
-from store_core.export.splits.plan import Task
 
 LOCAL_MASTER: Final = "local[*]"
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # set by spark-submit, which has started Java and knows the master
@@ -89,8 +87,8 @@ class SparkRunner:
             self._opened.close()
 
     def run(
-        self, tasks: Sequence[Task], on_walked: Callable[[int], None], on_piece: OnPiece | None = None
-    ) -> list[Piece]:
+        self, tasks: Sequence[Doable[Told]], on_walked: Walked, on_piece: OnPiece[Told] | None = None
+    ) -> list[Told]:
         """As ``runner.Runner.run``. Where it raises, Spark is ended first, so that no task goes on writing."""
         try:
             return self._run(tasks, on_walked, on_piece or _unheard) if tasks else []
@@ -98,10 +96,10 @@ class SparkRunner:
             self._stop(patience_seconds=0)
             raise
 
-    def _run(self, tasks: Sequence[Task], on_walked: Callable[[int], None], on_piece: OnPiece) -> list[Piece]:
+    def _run(self, tasks: Sequence[Doable[Told]], on_walked: Walked, on_piece: OnPiece[Told]) -> list[Told]:
         connection = self._connection or self._start()
         walked = 0
-        done: dict[int, Piece] = {}
+        done: dict[int, Told] = {}
         try:
             connection.send([pickle.dumps(task) for task in tasks])
             while not isinstance(told := connection.recv(), Outcome):
@@ -181,8 +179,8 @@ class SparkRunner:
         return (telling or list(self._lines) or ["it said nothing"])[-1]
 
 
-def _unheard(index: int, piece: Piece) -> None:
-    """Nobody notes pieces."""
+def _unheard(index: int, answer: object) -> None:
+    """Nobody notes answers."""
 
 
 def _end(process: subprocess.Popen[str], patience_seconds: float) -> None:

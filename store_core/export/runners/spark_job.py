@@ -13,6 +13,7 @@ import pickle
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
@@ -164,7 +165,7 @@ def _what_is_here(folder: str) -> Iterator[str]:
     """On an executor: which kernel it has, "" without the package, else what is missing."""
     _enter(folder)
     try:
-        import store_core.export.splits.piece  # noqa: F401  # with all it needs
+        import_module("store_core.export.splits.piece")  # with all it needs
         from store_core.kernel import is_native
 
         yield "compiled" if is_native() else "twin"

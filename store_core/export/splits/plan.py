@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -53,7 +53,7 @@ class Task:
     split: Split
     wanted: LogFilter
     place: Place
-    layout: Layout = Layout()  # noqa: RUF009  # frozen
+    layout: Layout = field(default_factory=Layout)
     live: bool = False
 
     def run(self) -> Piece:

@@ -8,11 +8,12 @@ from typing import Final, Literal, NamedTuple
 
 import pyarrow as pa
 
+from store_core.export.dest.parquet import WrittenFile
 from store_core.export.dest.place import Place
 from store_core.export.tables.index import INDEX_COLUMNS, IndexTable
 from store_core.export.tables.queues import QUEUE_COLUMNS, QueuesTable, places_of
 from store_core.export.tables.table import schema_of
-from store_core.export.tables.writing import TableFile, write_table
+from store_core.export.tables.writing import write_table
 from store_core.findings import Finding
 from store_core.layout.queue import ENTRY
 from store_core.read.dump import QueueDump, all_queues
@@ -81,7 +82,7 @@ class TablePiece:
     """The outcome of a task."""
 
     walked_bytes: int
-    files: list[TableFile]
+    files: list[WrittenFile]
     findings: list[Finding] = field(default_factory=list)
 
 
