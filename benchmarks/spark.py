@@ -68,7 +68,7 @@ def session() -> Iterator[Any]:
     """A Spark session of this process with two cores."""
     from pyspark.sql import SparkSession
 
-    import pyspark_rmqctl  # noqa: F401  # makes the source known
+    from pyspark_rmqctl import register
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if (home := java_home()) is not None:
@@ -77,6 +77,7 @@ def session() -> Iterator[Any]:
     for key, value in (DEFAULTS | LOCAL_DEFAULTS | _CONF).items():
         builder = builder.config(key, value)
     spark = builder.config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS").getOrCreate()
+    register(spark)
     try:
         yield spark
     finally:

@@ -18,8 +18,7 @@ def apply(
 
     Example: rmqctl apply plan.json -s /data/rocketmq/store
     """
-    import store_core.mend.builders  # noqa: F401  # plans call the builders by name
-    from store_core.mend.plans.plan_json import load_plan
+    from store_core.mend.builders import load_plan
 
     settings = ctx.settings()
     plan = load_plan(plan_file)

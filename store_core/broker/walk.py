@@ -133,11 +133,12 @@ def _one(checked: Checked, rules: WalkRules) -> FrameTable:
     values = known_properties(checked.properties)
     keys = [*key_hashes(checked.topic, values)] if rules.index_keys else []
     keys += [*tag_hashes(checked.topic, values)] if rules.index_tags else []
+    columns: dict[str, Any] = frame_columns([row])
     return FrameTable(
         memoryview(window),
         row.phy_offset,
         [checked.topic],
-        **frame_columns([row]),  # type: ignore[arg-type]  # the columns of FrameTable by name
+        **columns,
         key_row=np.zeros(len(keys), np.uint32),
         key_hash=np.array(keys, np.int32),
     )

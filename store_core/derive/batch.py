@@ -41,7 +41,7 @@ class BatchQueueBuilder:
         self._existing = existing or {}
         self._log_min = log_min_phy_offset
 
-    def keys(self) -> list[QueueKey]:
+    def queue_keys(self) -> list[QueueKey]:
         """The batch queues that messages were dispatched to."""
         return [key for key in self._rows.queue_keys() if key.topic in self._rows.rules.batch_topics]
 

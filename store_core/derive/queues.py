@@ -77,7 +77,7 @@ class QueueBuilder:
         self._ext_size = ext_file_size_bytes
         self._numbering = lru_cache(maxsize=1024)(self._number)
 
-    def keys(self) -> list[QueueKey]:
+    def queue_keys(self) -> list[QueueKey]:
         """The ordinary queues that messages were dispatched to."""
         return [key for key in self._rows.queue_keys() if key.topic not in self._rows.rules.batch_topics]
 
@@ -138,8 +138,11 @@ class QueueBuilder:
                 paths.segment_name(number * plan.file_size_bytes),
                 plan.file_size_bytes,
                 int(row["store_timestamp_ms"]),
-                lambda n=number: plan.content(n, self._ordered(key, numbering, plan.units_before(n))),  # type: ignore[misc]  # bound now
+                partial(self._ext_content, plan, key, numbering, number),
             )
+
+    def _ext_content(self, plan: ExtPlan, key: QueueKey, numbering: Numbering, number: int) -> Iterator[bytes]:
+        return plan.content(number, self._ordered(key, numbering, plan.units_before(number)))
 
     def _number(self, key: QueueKey) -> Numbering:
         return number_rows(self._rows.rows(key))

@@ -11,6 +11,7 @@ Neither numpy nor a window is involved: rows are few, and come as tuples.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -20,7 +21,7 @@ from store_core.kernel import KERNEL_VARIABLE
 _OPEN_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _NOATIME: Final = getattr(os, "O_NOATIME", 0)
 Failure = tuple[int, int, int]  # the number of the error, the position in the file, how many bytes were wanted there
-Told = tuple[list[tuple[Any, ...]], int, int, int, bool, Failure | None]
+Told = tuple[Sequence[tuple[Any, ...]], int, int, int, bool, Failure | None]
 
 
 class FrameRow(NamedTuple):

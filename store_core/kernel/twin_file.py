@@ -11,7 +11,7 @@ from pathlib import Path
 
 from store_core.kernel.codes import FrameCode, FrameKind, ScanFlag, ScanState
 from store_core.kernel.columns import Row
-from store_core.kernel.file import Failure, Told
+from store_core.kernel.file import Failure, FrameRow, Told
 from store_core.kernel.twin import Stop, Walk
 from store_core.layout.record import MAX_RECORD_SIZE_BYTES
 from store_core.storage.files import open_read_only
@@ -42,7 +42,7 @@ class FileWalk:
             raise ValueError("the position in the file or the state makes no sense")
         to = min(to, self._segment_end)
         late = time.monotonic() + seconds
-        rows: list[tuple[int | bytes, ...]] = []
+        rows: list[FrameRow] = []
         message_count = 0
         need_bytes = 0
         failure: Failure | None = None
@@ -86,7 +86,7 @@ class FileWalk:
         to: int,
         state: ScanState,
         flags: ScanFlag,
-        rows: list[tuple[int | bytes, ...]],
+        rows: list[FrameRow],
     ) -> tuple[Stop, int]:
         """Where the walk over a window stops, and how many messages are in it. Its rows go to ``rows``."""
         walk = Walk(window, phy_offset, self._segment_end, flags | ScanFlag.RUNS | ScanFlag.NO_PROPERTIES, to)
@@ -98,13 +98,13 @@ class FileWalk:
             queue = row.own_phy_offset, row.queue_id, row.queue_offset
             last = rows[-1] if rows else None
             if last is not None and _goes_on(last, row):
-                rows[-1] = (*last[:3], last[3] + row.size_bytes, *last[4:])  # type: ignore[operator]
+                rows[-1] = last._replace(size_bytes=last.size_bytes + row.size_bytes)
             else:
-                rows.append((row.kind, row.code, row.phy_offset, row.size_bytes, *queue, topic))
+                rows.append(FrameRow(row.kind, row.code, row.phy_offset, row.size_bytes, *queue, topic))
         return stop, walk.message_count
 
 
-def _goes_on(last: tuple[int | bytes, ...], row: Row) -> bool:
+def _goes_on(last: FrameRow, row: Row) -> bool:
     """Whether a row is the rest of the one in front: a range of one kind, or a run of good messages."""
-    is_run = row.kind == FrameKind.MESSAGE and last[1] == row.code == FrameCode.OK
-    return last[0] == row.kind and (is_run or row.kind in _JOINED)
+    is_run = row.kind == FrameKind.MESSAGE and last.code == row.code == FrameCode.OK
+    return last.kind == row.kind and (is_run or row.kind in _JOINED)

@@ -46,7 +46,7 @@ def test_queue_files_are_the_brokers(golden: GoldenStore, tmp_path: Path, name: 
     with Store.open(golden(name)) as store, spooled(store, tmp_path) as rows:
         ext_size = next((files.file_size_bytes for files in store.ext_queues.values()), None)
         builder = QueueBuilder(rows, store.queues[builder_key(store)].file_size_bytes, ext_file_size_bytes=ext_size)
-        keys = builder.keys()
+        keys = builder.queue_keys()
         assert set(keys) == folders(store.root, "consumequeue")
         for key in keys:
             assert contents(builder.files(key)) == standing(store, "consumequeue", key), key
@@ -63,7 +63,7 @@ def builder_key(store: Store) -> QueueKey:
 def test_batch_queue_files_are_the_brokers(golden: GoldenStore, tmp_path: Path) -> None:
     with Store.open(golden("bcq-533")) as store, spooled(store, tmp_path) as rows:
         builder = BatchQueueBuilder(rows, 4600)
-        keys = builder.keys()
+        keys = builder.queue_keys()
         assert set(keys) == folders(store.root, "batchconsumequeue") == set(store.batch_queues)
         for key in keys:
             assert contents(builder.files(key)) == standing(store, "batchconsumequeue", key)

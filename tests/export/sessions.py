@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-import pyspark_rmqctl  # noqa: F401  # makes the source known to sessions
+from pyspark_rmqctl import register
 from store_core.export.runners.java import java_home
 from store_core.export.runners.spark import DEFAULTS, LOCAL_DEFAULTS
 
@@ -34,6 +34,7 @@ def spark_session(master: str = "local[2]", **conf: str) -> Iterator[SparkSessio
         for key, value in conf.items():
             builder = builder.config(key.replace("_", "."), value)
         session = builder.getOrCreate()
+        register(session)
         try:
             yield session
         finally:

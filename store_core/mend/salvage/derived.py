@@ -185,7 +185,7 @@ class Derivation:
     @property
     def queue_keys(self) -> list[QueueKey]:
         """The ordinary queues that the log's messages belong to."""
-        return self.queues().keys()
+        return self.queues().queue_keys()
 
     def queues(self, gap_entry: GapEntry | None = None) -> QueueBuilder:
         """The builder of the ordinary queues."""
@@ -219,7 +219,7 @@ class Derivation:
         """What to do so that every queue holds what the log says."""
         changes = DerivedChanges()
         builder, batch = self.queues(gap_entry), self.batch_queues()
-        ordinary, batches = set(builder.keys()), set(batch.keys())
+        ordinary, batches = set(builder.queue_keys()), set(batch.queue_keys())
         if ordinary and not self._known_queue_size():
             self._assumed_sizes[paths.CONSUMEQUEUE] = queue.DEFAULT_FILE_SIZE_BYTES
         if batches and not self._known_batch_queue_size():
@@ -255,7 +255,7 @@ class Derivation:
         ends = {key: queue_end(files, self._log_min) for key, files in self._store.queues.items()}
         ends |= {key: queue_end(f, self._log_min, batch=True) for key, f in self._store.batch_queues.items()}
         ends |= {key: builder.summary(key).end_queue_offset for key in self.queue_keys}
-        return ends | {key: last_number(self.rows.rows(key)) for key in batch.keys()}  # noqa: SIM118  # no mapping
+        return ends | {key: last_number(self.rows.rows(key)) for key in batch.queue_keys()}
 
     def _expired_files(self, key: QueueKey, *, batch: bool = False) -> list[Made]:
         """Files of a queue without a message in the log: its numbering must not begin anew."""

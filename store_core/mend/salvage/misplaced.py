@@ -27,7 +27,7 @@ def misplaced(store: Store, log: SegmentSequence, builder: QueueBuilder) -> list
     """Records of ``log`` that belong to a number which no record of the queue built from it has."""
     return [
         repair
-        for key in builder.keys()  # noqa: SIM118  # no mapping
+        for key in builder.queue_keys()
         if key in store.queues and not key.topic.startswith(paths.LMQ_PREFIX)
         for number in islice(_open_numbers(builder, key), _MOST_NUMBERS)
         if (repair := _of_number(store, log, key, number)) is not None
