@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Self
 
@@ -17,6 +19,8 @@ from store_core.storage.writer import Writer
 
 _REFUSED: Final = (errno.EACCES, errno.EAGAIN)
 _TO_DO: Final = "stop it and run the command again"
+_PATIENCE_SECONDS: Final = 5.0  # for who makes the file and takes the lock right now
+_PAUSE_SECONDS: Final = 0.002
 
 
 class StoreLock:
@@ -41,8 +45,9 @@ class StoreLock:
     def acquire(self) -> Self:
         """Take the lock, making the file where the store has none."""
         try:
-            while not self._try():
-                pass  # the file was replaced between opening and locking it
+            with self._alone():
+                while not self._try():
+                    pass  # the file was replaced between opening and locking it
         except OSError as error:
             raise failed(error, "cannot lock the store") from error
         return self
@@ -56,7 +61,7 @@ class StoreLock:
 
     def remove_file(self) -> None:
         """Remove the file while the lock is held, for a store that had none. Raises OSError."""
-        with self._writer.keeping_folder_mtime(""):
+        with self._alone(), self._writer.keeping_folder_mtime(""):
             self._writer.unlink(LOCK)
         self._writer.sync_folder("")
         self.created = False
@@ -66,6 +71,27 @@ class StoreLock:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No other rmqctl makes the file or takes the lock meanwhile, so that who made the file has the lock first.
+
+        Else one could lock the file that another one had just made, take it for the store's own, and leave it behind.
+        Held on the root folder, which no broker locks; goes with the process. Where the file system knows no such locks
+        everybody goes on without.
+        """
+        folder = os.open(self._writer.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            last = time.monotonic() + _PATIENCE_SECONDS
+            while not _flocked(folder):
+                if time.monotonic() > last:
+                    raise StoreInUseError(
+                        "another process is about to lock the store", path=str(self._writer.root), to_do=_TO_DO
+                    )
+                time.sleep(_PAUSE_SECONDS)
+            yield
+        finally:
+            os.close(folder)
 
     def _try(self) -> bool:
         """True once locked, false where the file is not the one of that name any more."""
@@ -118,3 +144,14 @@ class StoreLock:
             raise
         finally:
             self._writer.ops.forget(self._path)
+
+
+def _flocked(folder: int) -> bool:
+    """Whether nobody else has the folder locked now; True as well where nobody can lock it."""
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -11,7 +11,9 @@ from typing import Any, Final
 import pytest
 
 from rmqctl import exit_codes
+from store_core.errors import StoreInUseError
 from store_core.layout import paths
+from store_core.storage import lock
 from tests import stores
 from tests.conftest import DamagedStore, StoreCopy, differences
 from tests.rmqctl.calls import ROOT, call, command, environment
@@ -21,6 +23,7 @@ RECOVER: Final = ("recover", "--apply", "--yes")
 PUT: Final = ("put", "Calm_orders", "hello", "--queue-id", "0")
 PLANNING: Final = "store_core.mend.recover:recover"
 CHANGING: Final = "store_core.mend.applying.change:Change.forward"
+LOCKING: Final = "store_core.storage.lock:StoreLock._locked"
 PUTTING: Final = "store_core.engine.put:put"
 
 
@@ -77,6 +80,20 @@ def test_two_recoveries_started_together(sample: Path) -> None:
     # Whoever comes when all is done finds nothing to do, and that is no failure.
     assert {code for _, code in ended} <= {exit_codes.OK, exit_codes.IN_USE}
     assert [bool(document.get("undo_id")) for document, _ in ended].count(True) == 1, ended
+    assert_undone_exactly(sample, before)
+
+
+def test_who_has_made_the_lock_file_is_the_first_to_lock_it(sample: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else another one would take it for the store's own, and undo would leave it behind."""
+    (sample / paths.LOCK).unlink()
+    before = stores.snapshot(sample)
+    monkeypatch.setattr(lock, "_PATIENCE_SECONDS", 0.1)
+    with stopped(LOCKING, *RECOVER, "-s", sample, "-o", "json") as first:
+        assert (sample / paths.LOCK).exists()
+        with pytest.raises(StoreInUseError, match="about to lock"):
+            lock.StoreLock(sample).acquire()
+        done = go_on(first)
+    assert done["applied"]
     assert_undone_exactly(sample, before)
 
 
