@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from store_core.check.entries import empty_files
 from store_core.check.log_map import LogMap
 from store_core.check.report import Findings
 from store_core.check.runs import runs_of
@@ -37,7 +38,7 @@ def check_batch_queues(store: Store, rows: RowsByQueue, log: LogMap, findings: F
 
 class _BatchCheck:
     def __init__(self, store: Store, key: QueueKey, rows: RowsByQueue, log: LogMap, findings: Findings) -> None:
-        self.key, self.rows, self.log, self.findings = key, rows, log, findings
+        self.store, self.key, self.rows, self.log, self.findings = store, key, rows, log, findings
         self.files = store.batch_queues.get(key)
 
     def run(self) -> None:
@@ -46,12 +47,14 @@ class _BatchCheck:
         ascending = phy_offsets[order]
         explained = np.zeros(len(phy_offsets), bool)
         start = last_generation(self.rows.rows(self.key))
+        missing = 0
         for rows in self.rows.rows(self.key, start):
             place = np.searchsorted(ascending, rows["phy_offset"])
             found = place < len(ascending)
             found[found] = ascending[place[found]] == rows["phy_offset"][found]
             slots = order[place[found]]
             explained[slots] = True
+            missing += int(np.count_nonzero(~found))
             for begin, stop in runs_of(~found):
                 self._say("Q006", f"{stop - begin} records without an entry", rows, begin)
             self._compare(rows[found], first + slots)
@@ -61,6 +64,19 @@ class _BatchCheck:
             self._say_slots("Q001", first + begin, stop - begin, int(phy_offsets[begin]), "to where no record starts")
         for begin, stop in runs_of(~explained & beyond):
             self._say_slots("Q011", first + begin, stop - begin, int(phy_offsets[begin]), "behind the end of the log")
+        self._say_empty_files(first + len(phy_offsets) + missing)
+
+    def _say_empty_files(self, end: int) -> None:
+        """``end``: the place behind the last entry, those that are missing counted."""
+        for segment in empty_files(self.files, end, BATCH_ENTRY.size_bytes) if self.files is not None else ():
+            self.findings.say(
+                "Q017",
+                "a file of zeros behind the queue's end",
+                file=self.store.relative(segment.path),
+                size_bytes=segment.size_bytes,
+                topic=self.key.topic,
+                queue_id=self.key.queue_id,
+            )
 
     def _phy_offsets(self) -> tuple[int, Array]:
         """Number of the first place, and the offset of each good entry from there on."""

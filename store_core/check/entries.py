@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_core.layout import queue
-from store_core.storage.sequence import SegmentSequence
+from store_core.storage.sequence import Segment, SegmentSequence
 
 Array = NDArray[Any]
 Mask = NDArray[np.bool_]
@@ -47,6 +47,14 @@ def filled_end(files: SegmentSequence) -> int:
         if used > segment.phy_offset:
             return min(-(-used // ENTRY_SIZE_BYTES), segment.end_phy_offset // ENTRY_SIZE_BYTES)
     return files.min_phy_offset // ENTRY_SIZE_BYTES
+
+
+def empty_files(files: SegmentSequence, end: int, entry_size_bytes: int = ENTRY_SIZE_BYTES) -> Iterator[Segment]:
+    """Whole files of zeros that begin at the place ``end`` or behind it."""
+    for segment in files.segments:
+        is_behind = segment.phy_offset >= end * entry_size_bytes and segment.size_bytes == files.file_size_bytes
+        if is_behind and files.used_end(segment.phy_offset) == segment.phy_offset:
+            yield segment
 
 
 def fillers(entries: Array) -> Mask:

@@ -227,6 +227,14 @@ class _QueueCheck:
         filled = shapes.filled_end(files)
         if filled > end:
             self._say_run("Q009", end, filled, "bytes in {n} behind the queue's end", noun="place")
+        behind = max([end, *(stretch.end for stretch in self.numbering.stretches)])
+        for segment in shapes.empty_files(files, behind):
+            self._say(
+                "Q017",
+                "a file of zeros behind the queue's end",
+                segment.phy_offset // ENTRY_SIZE_BYTES,
+                size_bytes=segment.size_bytes,
+            )
 
     # Records without entries
 

@@ -107,4 +107,12 @@ KINDS: Final = (
         "A tags code is an address into ConsumeQueueExt, and there is no good unit.",
         REBUILD_QUEUES,
     ),
+    Kind(
+        "Q017",
+        "warning",
+        "queue file without an entry",
+        "A file of zeros behind the queue's end. Where it begins right at the end, every broker takes its first place for an entry at its next start: "
+        "a number is given up, and no message ever has it. Files further behind are deleted then, but three of them move the queue's end.",
+        REBUILD_QUEUES,
+    ),
 )

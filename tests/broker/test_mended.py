@@ -10,12 +10,14 @@ from typing import Any, Final
 import pytest
 
 from store_core.layout import paths
+from store_core.layout.queue import ENTRY
 from store_core.mend.rebuild import rebuild
 from store_core.mend.truncate import truncate
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 from tests import stores
 from tests.broker.conftest import OpenStore
+from tests.broker.oracle import VERSIONS
 from tests.broker.outcomes import compare_with_recorded
 from tests.broker.running import RunningBroker
 from tests.conftest import DamagedStore, GoldenStore, StoreCopy
@@ -118,6 +120,37 @@ def test_what_rebuild_leaves_opens_whole(
     apply_to(result, root)
     told = opened(open_store, version, base, root, config, result.after.as_json())
     assert_served(told, stores.truth(base)["messages"])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_queue_file_of_zeros_costs_a_number_unless_it_is_removed(
+    version: str, store_copy: StoreCopy, settings_of: SettingsOf, open_store: OpenStore
+) -> None:
+    """Right at a queue's end brokers take its first place for an entry: no message ever gets that number."""
+    root, config = store_copy("load-533"), settings_of("load-533")
+    topic, queue_id, full = _full_queue(root, config, version)
+    end = full * ENTRY.size_bytes
+    file = root / paths.CONSUMEQUEUE / topic / str(queue_id) / paths.segment_name(end)
+    file.write_bytes(bytes((file.parent / paths.segment_name(0)).stat().st_size))
+    for then, removed in ((full + 1, []), (full, [file])):
+        for path in removed:
+            apply_to(Opener(config, version).recover(root), root)
+            assert not path.exists()
+        predicted = Opener(config, version).predict(root)
+        told = opened(open_store, version, "load-533", root, config, predicted)
+        ends = [q["max"] for q in told["afterStart"]["queues"] if (q["topic"], q["queueId"]) == (topic, queue_id)]
+        assert ends == [then]
+
+
+def _full_queue(root: Path, config: Path, version: str) -> tuple[str, int, int]:
+    """Cut the log where the newest file of a queue has become full; the queue, and its end."""
+    per_file = int(stores.truth("load-533")["properties"]["mappedFileSizeConsumeQueue"]) // ENTRY.size_bytes
+    full = next(
+        m for m in stores.truth("load-533")["messages"] if m["queueOffset"] == 2 * per_file - 1 and is_queued(m)
+    )
+    with Store.open(root, load_settings(config, root, broker_version=version)) as store:
+        apply_to(truncate(store, full["phyOffset"] + full["storeSize"]), root)
+    return full["topic"], full["queueId"], 2 * per_file
 
 
 @pytest.mark.parametrize(("version", "base"), [("4.9.7", "load-497"), ("5.3.3", "load-533"), ("5.4.0", "load-533")])

@@ -12,8 +12,9 @@ import pytest
 from store_core.layout import index, paths, queue
 from store_core.layout.schema import Layout
 from store_core.mend.applying.undo import undo
+from store_core.mend.plans.plan import Op
 from tests import stores
-from tests.conftest import GoldenStore, differences
+from tests.conftest import GoldenStore, StoreCopy, differences
 from tests.damage import Damageable
 from tests.mend.recovering import Opener, after_repairs, apply_to, assert_kept, harm, places
 
@@ -192,3 +193,33 @@ def test_an_idle_queue_keeps_its_numbering(damageable: DamageableOf, settings_of
     assert file.read_bytes() == kept
     span = opener.predict(store.root)["queues"][paths.SCHEDULE_TOPIC]["0"]
     assert span["max_offset"] == entries
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("load-533", "consumequeue/Calm_bills/0"),
+        ("load-533", "consumequeue/Calm_new/3"),
+        ("bcq-533", "batchconsumequeue/Bcq_inner/0"),
+    ],
+)
+def test_a_queue_file_of_zeros_is_told_and_removed(
+    name: str, folder: str, store_copy: StoreCopy, settings_of: Callable[[str], Path]
+) -> None:
+    """Brokers take its first place for an entry (tests/broker/test_mended.py), so check says what recover removes."""
+    root, opener = store_copy(name), Opener(settings_of(name), "5.3.3")
+    newest = max((root / folder).iterdir(), default=None) if (root / folder).exists() else None
+    size = newest.stat().st_size if newest is not None else 4000
+    file = root / folder / paths.segment_name(int(newest.name) + size if newest is not None else 0)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(bytes(size))
+    path = str(file.relative_to(root))
+    assert [(f.code, f.file) for f in opener.check(root) if f.code[0] == "Q"] == [("Q017", path)]
+    recovery = opener.recover(root)
+    assert [(step.op, step.path) for step in recovery.plan.steps] == [(Op.REMOVE_FILE, path)]
+    assert [f.advice for f in recovery.findings if f.code == "Q017"] == ["The plan removes it."]
+    apply_to(recovery, root)
+    assert [f for f in opener.check(root) if f.code[0] == "Q"] == []
+    if newest is None:  # of a topic without configuration, which check tells
+        file.parent.rmdir()
+        file.parent.parent.rmdir()
