@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from store_core.codec.properties import parse_properties
 from store_core.derive.delay import DelayTable, delay_table
 from store_core.findings import Finding, finding
-from store_core.kernel.codes import FrameCode, PropertyFlag
-from store_core.kernel.derive import number_pairs
-from store_core.layout import paths, record
+from store_core.kernel.codes import PropertyFlag
+from store_core.kernel.derive import ROW as ROW
+from store_core.kernel.derive import dispatch_rows
+from store_core.layout import paths
 from store_core.scan.frames import FrameTable
 from store_core.storage.store import QueueKey, Store
 
@@ -24,19 +25,7 @@ INNER_BASE: Final = "INNER_BASE"
 INNER_NUM: Final = "INNER_NUM"
 _LIST_SEPARATOR: Final = ","
 _LARGEST_BATCH: Final = (1 << 15) - 1
-_TRANSACTIONS_WITH_ENTRY: Final = (record.TRANSACTION_NONE, record.TRANSACTION_COMMIT)
 
-# One entry to be: what queues of all kinds are built from. In memory and in scratch files only, so of native byte order.
-ROW: Final = np.dtype(
-    [
-        ("queue_offset", "i8"),
-        ("phy_offset", "i8"),
-        ("tags_code", "i8"),
-        ("store_timestamp_ms", "i8"),
-        ("size_bytes", "i4"),
-        ("batch_size", "i2"),
-    ]
-)
 Rows = NDArray[np.void]
 
 
@@ -93,18 +82,28 @@ class Dispatcher:
 
     def columns(self, table: FrameTable) -> DispatchColumns:
         """The entries of a table's messages, multi-dispatched ones behind the record's own."""
-        mask = table.messages & np.isin(table.sys_flag & record.TRANSACTION_MASK, _TRANSACTIONS_WITH_ENTRY)
-        if not self.rules.include_bad_crc:
-            mask &= table.code != FrameCode.BAD_CRC
-        picked = np.flatnonzero(mask)
-        key_id = self._key_ids(table, picked)
-        placeable = key_id >= 0
-        self.unplaceable += int(len(picked) - np.count_nonzero(placeable))
-        picked, key_id = picked[placeable], key_id[placeable]
-        rows = np.empty(len(picked), ROW)
-        for name in ("queue_offset", "phy_offset", "tags_code", "store_timestamp_ms", "size_bytes"):
-            rows[name] = getattr(table, name)[picked]
-        rows["batch_size"] = 1
+        picked, numbers, pairs, entries = dispatch_rows(
+            table.kind,
+            table.code,
+            table.sys_flag,
+            table.topic_id,
+            table.queue_id,
+            table.queue_offset,
+            table.phy_offset,
+            table.tags_code,
+            table.store_timestamp_ms,
+            table.size_bytes,
+            self.rules.include_bad_crc,
+        )
+        rows: Rows = entries.view(ROW)
+        ids = [self._raw_id(table.topics[topic_id], queue_id) for topic_id, queue_id in pairs]
+        key_id = np.array(ids, np.int32)[numbers] if ids else np.empty(0, np.int32)
+        if ids and min(ids) < 0:
+            placeable = key_id >= 0
+            self.unplaceable += int(len(picked) - np.count_nonzero(placeable))
+            picked, key_id, rows = picked[placeable], key_id[placeable], rows[placeable]
+        if not len(picked):
+            return DispatchColumns(key_id, rows)
         self._delay(table, picked, key_id, rows)
         if self.rules.batch_topics:
             self._batch(table, picked, key_id, rows)
@@ -126,12 +125,6 @@ class Dispatcher:
             self.keys.append(key)
         return known
 
-    def _key_ids(self, table: FrameTable, picked: NDArray[Any]) -> NDArray[Any]:
-        """Key id of each picked row; -1 where the queue can have no folder."""
-        numbers, pairs = number_pairs(table.topic_id[picked], table.queue_id[picked])
-        ids = [self._raw_id(table.topics[topic_id], queue_id) for topic_id, queue_id in pairs]
-        return np.array(ids, np.int32)[numbers] if ids else np.empty(0, np.int32)
-
     def _raw_id(self, topic: bytes, queue_id: int) -> int:
         known = self._raw_ids.get((topic, queue_id))
         if known is None:
@@ -146,9 +139,9 @@ class Dispatcher:
 
     def _delay(self, table: FrameTable, picked: NDArray[Any], key_id: NDArray[Any], rows: Rows) -> None:
         """Delivery time instead of the tag's hash for delayed messages."""
-        levels = table.delay_level[picked]
-        if not (levels > 0).any():
+        if not (table.delay_level > 0).any():
             return
+        levels = table.delay_level[picked]
         delayed = (levels > 0) & self._keys_mask(key_id, frozenset((paths.SCHEDULE_TOPIC,)))
         for level in np.unique(levels[delayed]).tolist():
             mask = delayed & (levels == level)
@@ -167,9 +160,9 @@ class Dispatcher:
 
     def _multi(self, table: FrameTable, picked: NDArray[Any], own: DispatchColumns) -> DispatchColumns:
         """Add the entries in light queues; such records are few, so a loop."""
-        listed = np.flatnonzero((table.property_flags[picked] & PropertyFlag.INNER_MULTI_DISPATCH) != 0)
-        if not self.rules.multi_dispatch or not len(listed):
+        if not self.rules.multi_dispatch or not (table.property_flags & PropertyFlag.INNER_MULTI_DISPATCH).any():
             return own
+        listed = np.flatnonzero((table.property_flags[picked] & PropertyFlag.INNER_MULTI_DISPATCH) != 0)
         ids: list[int] = []
         offsets: list[int] = []
         sources: list[int] = []

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from store_core.kernel.codes import FrameCode
 from store_core.kernel.derive import chain_entries, index_entries
-from store_core.layout import index, record
+from store_core.layout import index
 from store_core.layout.paths import INDEX_NAME_DIGITS
 from store_core.scan.frames import FrameTable
 from store_core.storage.spool import Spool
@@ -118,24 +118,22 @@ class IndexBuilder:
     def add(self, table: FrameTable, include_bad_crc: bool = False) -> None:
         """Index the messages of a table."""
         dispatched = table.messages if include_bad_crc else table.messages & (table.code != FrameCode.BAD_CRC)
-        rows = np.flatnonzero(dispatched)
-        if not len(rows):
+        if not dispatched.any():
             return
-        indexed = dispatched & ((table.sys_flag & record.TRANSACTION_MASK) != record.TRANSACTION_ROLLBACK)
         key_row, key_hash = table.key_row, table.key_hash
-        if not indexed[key_row].all():
-            keep = indexed[key_row]
+        if not include_bad_crc and (table.code == FrameCode.BAD_CRC).any():
+            keep = dispatched[key_row]
             key_row, key_hash = key_row[keep], key_hash[keep]
         at = 0
         # Any dispatched record, with keys or without, makes the next file when the open one is full.
-        self._roll(int(table.phy_offset[rows[0]]), int(table.store_timestamp_ms[rows[0]]))
+        first, last = int(dispatched.argmax()), len(table) - 1 - int(dispatched[::-1].argmax())
+        self._roll(int(table.phy_offset[first]), int(table.store_timestamp_ms[first]))
         while at < len(key_hash):
             if self._is_full:
                 self._roll(int(table.phy_offset[key_row[at]]), int(table.store_timestamp_ms[key_row[at]]))
             at += self._put(table, key_row[at:], key_hash[at:])
-        last = rows[-1]
         if self._is_full and (not len(key_row) or key_row[-1] != last):
-            self._roll(int(table.phy_offset[last]), self._store_time_behind(table, rows, key_row))
+            self._roll(int(table.phy_offset[last]), self._store_time_behind(table, np.flatnonzero(dispatched), key_row))
 
     def finish(self) -> list[IndexFileResult]:
         """The files, in order. They can be read until the builder is closed."""

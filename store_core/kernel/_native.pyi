@@ -55,9 +55,20 @@ def index_entries(
     begin_timestamp_ms: int,
     /,
 ) -> tuple[npt.NDArray[np.uint8], int]: ...
-def number_pairs(
-    topic_id: npt.NDArray[np.int32], queue_id: npt.NDArray[np.int32], /
-) -> tuple[npt.NDArray[np.int32], list[tuple[int, int]]]: ...
+def dispatch_rows(
+    kind: npt.NDArray[np.uint8],
+    code: npt.NDArray[np.uint8],
+    sys_flag: npt.NDArray[np.int32],
+    topic_id: npt.NDArray[np.int32],
+    queue_id: npt.NDArray[np.int32],
+    queue_offset: npt.NDArray[np.int64],
+    phy_offset: npt.NDArray[np.int64],
+    tags_code: npt.NDArray[np.int64],
+    store_timestamp_ms: npt.NDArray[np.int64],
+    size_bytes: npt.NDArray[np.int64],
+    include_bad_crc: bool,
+    /,
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int32], list[tuple[int, int]], npt.NDArray[np.uint8]]: ...
 def has_unique_key(record: bytes, topic: str, key: str, /) -> bool: ...
 def index_key_hash(topic: str, key: str, /) -> int: ...
 def index_offsets(

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_core.kernel import is_native
+from store_core.kernel.twin_derive import ROW as ROW
 
 Ints = NDArray[Any]
 
@@ -61,12 +62,34 @@ def index_entries(
     return made
 
 
-def number_pairs(topic_id: Ints, queue_id: Ints) -> tuple[Ints, list[tuple[int, int]]]:
-    """The distinct pairs of two columns of one length, as they first appear, and the number of each row's: i32[n]."""
-    numbered: tuple[Ints, list[tuple[int, int]]] = _kernel().number_pairs(
-        np.ascontiguousarray(topic_id, np.int32), np.ascontiguousarray(queue_id, np.int32)
+def dispatch_rows(
+    kind: Ints,
+    code: Ints,
+    sys_flag: Ints,
+    topic_id: Ints,
+    queue_id: Ints,
+    queue_offset: Ints,
+    phy_offset: Ints,
+    tags_code: Ints,
+    store_timestamp_ms: Ints,
+    size_bytes: Ints,
+    include_bad_crc: bool,
+) -> tuple[Ints, Ints, list[tuple[int, int]], Ints]:
+    """The messages of a table that get an entry in their queue, and what it is made of. All columns are as the scan gives them.
+
+    Returns their places u32[n], the number of each one's topic and queue i32[n], the distinct topics and queues in the
+    order they first appear, and the entries, each a ROW: u8[n * ROW.itemsize]. Raises ValueError where the columns do not
+    fit each other.
+    """
+    columns = (
+        np.ascontiguousarray(kind, np.uint8),
+        np.ascontiguousarray(code, np.uint8),
+        *(np.ascontiguousarray(column, np.int32) for column in (sys_flag, topic_id, queue_id)),
+        *(np.ascontiguousarray(column, np.int64) for column in (queue_offset, phy_offset, tags_code)),
+        *(np.ascontiguousarray(column, np.int64) for column in (store_timestamp_ms, size_bytes)),
     )
-    return numbered
+    found: tuple[Ints, Ints, list[tuple[int, int]], Ints] = _kernel().dispatch_rows(*columns, include_bad_crc)
+    return found
 
 
 def group_rows(parts: Sequence[Ints], key_ids: Sequence[Ints], width: int, keys: int) -> tuple[Ints, Ints]:

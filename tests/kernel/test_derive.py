@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from store_core.kernel import twin_derive
+from store_core.kernel.codes import FrameCode, FrameKind
+from store_core.kernel.twin_derive import ROW
 from store_core.layout import index
 
 native = pytest.importorskip("store_core.kernel._native", reason="not built: no cargo", exc_type=ImportError)
@@ -50,16 +52,37 @@ def test_chains() -> None:
     assert made[0] == made[1]
 
 
-def test_pairs() -> None:
+@pytest.mark.parametrize("include_bad_crc", [False, True])
+def test_dispatched_rows(include_bad_crc: bool) -> None:
     draw = random.Random(9)
-    topic_id = np.array(draw.choices(range(3000), k=9000), np.int32)
-    queue_id = np.array(draw.choices((-1, 0, 7, (1 << 31) - 1), k=9000), np.int32)
-    numbers, pairs = native.number_pairs(topic_id, queue_id)
-    expected, known = twin_derive.number_pairs(topic_id, queue_id)
-    assert (numbers.tolist(), pairs) == (expected.tolist(), known)
+    wide = (-(1 << 63), -1, 0, 1, (1 << 63) - 1)
+    columns = [
+        np.array(draw.choices((FrameKind.MESSAGE, FrameKind.DAMAGE, FrameKind.BLANK), k=9000), np.uint8),
+        np.array(draw.choices((FrameCode.OK, FrameCode.BAD_CRC, FrameCode.OWN_OFFSET), k=9000), np.uint8),
+        np.array(draw.choices((0, 1, 4, 8, 9, 12, 16, -1), k=9000), np.int32),
+        np.array(draw.choices(range(3000), k=9000), np.int32),
+        np.array(draw.choices((-1, 0, 7, (1 << 31) - 1), k=9000), np.int32),
+        *(np.array(draw.choices(wide, k=9000), np.int64) for _ in range(4)),
+        np.array(draw.choices((91, 1000, 32 << 20), k=9000), np.int64),
+    ]
+    picked, numbers, pairs, rows = native.dispatch_rows(*columns, include_bad_crc)
+    expected = twin_derive.dispatch_rows(*columns, include_bad_crc)
+    assert (picked.tolist(), numbers.tolist(), pairs, bytes(rows)) == (
+        expected[0].tolist(),
+        expected[1].tolist(),
+        expected[2],
+        bytes(expected[3]),
+    )
+    kind, code, sys_flag, topic_id, queue_id = (column[picked] for column in columns[:5])
+    assert {(int(k), int(s) & 12) for k, s in zip(kind, sys_flag, strict=True)} == {
+        (FrameKind.MESSAGE, 0),
+        (FrameKind.MESSAGE, 8),
+    }
+    assert (FrameCode.BAD_CRC in code) == include_bad_crc
     assert [pairs[number] for number in numbers.tolist()] == list(
         zip(topic_id.tolist(), queue_id.tolist(), strict=True)
     )
+    assert (rows.view(ROW)["phy_offset"] == columns[6][picked]).all()
 
 
 def test_grouped_rows() -> None:
@@ -74,14 +97,15 @@ def test_grouped_rows() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     slots, one, wide = np.zeros(4, np.int32), np.zeros(1, np.int32), np.zeros(1, np.int64)
-    rows = np.zeros(1, np.uint32)
+    rows, byte = np.zeros(1, np.uint32), np.zeros(1, np.uint8)
+    columns = (byte, byte, one, one, one, wide, wide, wide, wide)
     wrongs: tuple[Callable[[], object], ...] = (
         lambda: native.chain_entries(slots, np.array([4]), 1),
         lambda: native.chain_entries(slots, np.array([-1]), 1),
         lambda: native.index_entries(slots, rows + 1, one, wide, wide, 1, 0),
         lambda: native.index_entries(slots, rows, one - 1, wide, wide, 1, 0),
         lambda: native.index_entries(slots[:0], rows, one, wide, wide, 1, 0),
-        lambda: native.number_pairs(one, one[:0]),
+        lambda: native.dispatch_rows(*columns, wide[:0], False),
         lambda: native.group_rows([np.zeros(38, np.uint8)], [one], 37, 1),
         lambda: native.group_rows([np.zeros(38, np.uint8)], [one + 1], 38, 1),
     )

@@ -44,6 +44,8 @@ def expected() -> dict[str, Any]:
         "LONGEST_HEAD": codes.LONGEST_HEAD_BYTES,
         "CRC_MASK": record.CRC_MASK,
         "TRANSACTION_MASK": record.TRANSACTION_MASK,
+        "TRANSACTION_NONE": record.TRANSACTION_NONE,
+        "TRANSACTION_COMMIT": record.TRANSACTION_COMMIT,
         "TRANSACTION_ROLLBACK": record.TRANSACTION_ROLLBACK,
         "FLAG_BORN_HOST_V6": record.FLAG_BORN_HOST_V6,
         "FLAG_STORE_HOST_V6": record.FLAG_STORE_HOST_V6,

@@ -6,7 +6,9 @@ use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1, PyReadwriteArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::layout::{INDEX_ENTRY_SIZE, NO_INDEX_ENTRY};
+use crate::layout::{
+    BAD_CRC, INDEX_ENTRY_SIZE, MESSAGE, NO_INDEX_ENTRY, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE,
+};
 
 type Bytes<'py> = Bound<'py, PyArray1<u8>>;
 type Numbers<'py> = Bound<'py, PyArray1<i32>>;
@@ -97,25 +99,70 @@ fn seconds(stored: i64, begin: i64) -> i32 {
     i32::try_from((stored.saturating_sub(begin) / 1000).max(0)).unwrap_or(i32::MAX)
 }
 
-/// Which of the distinct pairs each row has, and the pairs; see `store_core.kernel.derive`.
+/// Bytes of a row that `dispatch_rows` gives: four times 8, 4, 2.
+const ROW_SIZE: usize = 38;
+
+/// Places of the rows with an entry, which pair each has, the pairs, the entries.
+type Dispatched<'py> = (Bound<'py, PyArray1<u32>>, Numbers<'py>, Vec<(i32, i32)>, Bytes<'py>);
+
+/// The messages that get an entry in their queue, and what it is made of; see `store_core.kernel.derive`.
 #[pyfunction]
-#[pyo3(signature = (topic_id, queue_id, /))]
-pub fn number_pairs<'py>(
+#[pyo3(signature = (kind, code, sys_flag, topic_id, queue_id, queue_offset, phy_offset, tags_code, store_timestamp_ms, size_bytes, include_bad_crc, /))]
+#[allow(clippy::too_many_arguments)] // one for each column
+pub fn dispatch_rows<'py>(
     py: Python<'py>,
+    kind: PyReadonlyArray1<'py, u8>,
+    code: PyReadonlyArray1<'py, u8>,
+    sys_flag: PyReadonlyArray1<'py, i32>,
     topic_id: PyReadonlyArray1<'py, i32>,
     queue_id: PyReadonlyArray1<'py, i32>,
-) -> PyResult<(Numbers<'py>, Vec<(i32, i32)>)> {
+    queue_offset: PyReadonlyArray1<'py, i64>,
+    phy_offset: PyReadonlyArray1<'py, i64>,
+    tags_code: PyReadonlyArray1<'py, i64>,
+    store_timestamp_ms: PyReadonlyArray1<'py, i64>,
+    size_bytes: PyReadonlyArray1<'py, i64>,
+    include_bad_crc: bool,
+) -> PyResult<Dispatched<'py>> {
+    let (kind, code, sys_flag) = (kind.as_slice()?, code.as_slice()?, sys_flag.as_slice()?);
     let (topic_id, queue_id) = (topic_id.as_slice()?, queue_id.as_slice()?);
-    if topic_id.len() != queue_id.len() {
+    let (queue_offset, phy_offset) = (queue_offset.as_slice()?, phy_offset.as_slice()?);
+    let (tags_code, stored) = (tags_code.as_slice()?, store_timestamp_ms.as_slice()?);
+    let size_bytes = size_bytes.as_slice()?;
+    let len = kind.len();
+    let lengths = [code.len(), sys_flag.len(), topic_id.len(), queue_id.len(), queue_offset.len()];
+    let others = [phy_offset.len(), tags_code.len(), stored.len(), size_bytes.len()];
+    if lengths.into_iter().chain(others).any(|other| other != len) || u32::try_from(len).is_err() {
         return Err(nonsense());
     }
-    let (numbers, pairs) = py.detach(|| {
+    let (picked, numbers, pairs, rows) = py.detach(|| {
         let mut pairs = Pairs::default();
-        let numbers: Vec<i32> =
-            topic_id.iter().zip(queue_id).map(|(topic, queue)| pairs.number(*topic, *queue)).collect();
-        (numbers, pairs.all)
+        let mut picked = Vec::with_capacity(len);
+        let mut numbers = Vec::with_capacity(len);
+        let mut rows = Vec::with_capacity(len.saturating_mul(ROW_SIZE));
+        let heads = kind.iter().zip(code).zip(sys_flag).zip(topic_id).zip(queue_id);
+        let places = queue_offset.iter().zip(phy_offset).zip(tags_code).zip(stored).zip(size_bytes);
+        for (at, (head, place)) in heads.zip(places).enumerate() {
+            let ((((kind, code), sys_flag), topic), queue) = head;
+            let ((((number, phy_offset), tags_code), stored), size) = place;
+            let transaction = sys_flag & TRANSACTION_MASK;
+            let has_entry = transaction == TRANSACTION_NONE || transaction == TRANSACTION_COMMIT;
+            if *kind != MESSAGE || !has_entry || (*code == BAD_CRC && !include_bad_crc) {
+                continue;
+            }
+            picked.push(at as u32); // the length has been checked
+            numbers.push(pairs.number(*topic, *queue));
+            let mut row = [0; ROW_SIZE];
+            row[..8].copy_from_slice(&number.to_ne_bytes());
+            row[8..16].copy_from_slice(&phy_offset.to_ne_bytes());
+            row[16..24].copy_from_slice(&tags_code.to_ne_bytes());
+            row[24..32].copy_from_slice(&stored.to_ne_bytes());
+            row[32..36].copy_from_slice(&(*size as i32).to_ne_bytes()); // a message is at most 32 MiB long
+            row[36..].copy_from_slice(&1_i16.to_ne_bytes());
+            rows.extend_from_slice(&row);
+        }
+        (picked, numbers, pairs.all, rows)
     });
-    Ok((numbers.into_pyarray(py), pairs))
+    Ok((picked.into_pyarray(py), numbers.into_pyarray(py), pairs, rows.into_pyarray(py)))
 }
 
 const RECENT: usize = 1024;

@@ -66,7 +66,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(derive::chain_entries, module)?)?;
     module.add_function(wrap_pyfunction!(derive::group_rows, module)?)?;
     module.add_function(wrap_pyfunction!(derive::index_entries, module)?)?;
-    module.add_function(wrap_pyfunction!(derive::number_pairs, module)?)?;
+    module.add_function(wrap_pyfunction!(derive::dispatch_rows, module)?)?;
     module.add_function(wrap_pyfunction!(messages::add_mapped_messages, module)?)?;
     module.add_function(wrap_pyfunction!(messages::good_entries, module)?)?;
     module.add_function(wrap_pyfunction!(messages::add_messages, module)?)?;
