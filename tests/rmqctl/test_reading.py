@@ -110,10 +110,17 @@ def test_get(golden: GoldenStore) -> None:
     assert message["msgId"] in people.out
 
 
-def test_get_of_nothing(golden: GoldenStore) -> None:
-    result = call("get", "12345", "-s", golden(NAME), "-o", "json")
+@pytest.mark.parametrize("identifier", ["12345", "9" * 19, "9" * 40, "7F0000010000740E" + "F" * 16])
+def test_get_of_nothing(golden: GoldenStore, identifier: str) -> None:
+    result = call("get", identifier, "-s", golden(NAME), "-o", "json")
     assert (result.code, list(result.json)) == (exit_codes.FAILED, ["error"])
-    assert result.err.startswith("error: no message '12345'")
+    assert result.err.startswith(f"error: no message {identifier!r}")
+
+
+def test_get_takes_an_offset_as_a_segment_is_named(golden: GoldenStore) -> None:
+    start = next(m["phyOffset"] for m in told() if m["phyOffset"] and m["phyOffset"] % (128 << 10) == 0)
+    result = call("get", f"{start:020}", "-s", golden(NAME), "-o", "json")
+    assert (result.code, result.json["phy_offset"]) == (exit_codes.OK, start)
 
 
 def test_bodies(golden: GoldenStore) -> None:
