@@ -1,8 +1,11 @@
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+
+from store_core.codec.record import Message
 
 LAYOUT: Final[dict[str, int | bytes | dict[bytes, int]]]
 
@@ -23,6 +26,19 @@ class FileWalk:
         self, at: int, to: int, state: int, flags: int, seconds: float, /
     ) -> tuple[list[tuple[Any, ...]], int, int, int, bool, tuple[int, int, int] | None]: ...
     def close(self) -> None: ...
+
+class KeyFinder:
+    def __init__(
+        self,
+        files: Sequence[npt.NDArray[np.uint8]],
+        slots: int,
+        segments: Sequence[tuple[int, int]],
+        map_segment: Callable[[int], npt.NDArray[np.uint8]],
+        message_type: type[Message],
+        /,
+    ) -> None: ...
+    def records(self, query: tuple[Any, ...], /) -> list[tuple[int, bytes]]: ...
+    def messages(self, query: tuple[Any, ...], /) -> list[Message]: ...
 
 def scan_window(
     window: npt.NDArray[np.uint8],
@@ -69,15 +85,11 @@ def dispatch_rows(
     include_bad_crc: bool,
     /,
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int32], list[tuple[int, int]], npt.NDArray[np.uint8]]: ...
-def has_unique_key(record: bytes, topic: str, key: str, /) -> bool: ...
+def carries_key(record: bytes, topic: str, key: str, kind: str, /) -> bool: ...
 def index_key_hash(topic: str, key: str, /) -> int: ...
-def index_offsets(
-    file: npt.NDArray[np.uint8], slots: int, key_hash: int, begin_ms: int, end_ms: int, limit: int, /
-) -> tuple[int, list[int]]: ...
 def add_messages(
     entries: bytes, window: bytes, window_phy_offset: int, found: list[tuple[int, bytes, bytes, str, bytes]], /
 ) -> tuple[int, int]: ...
-def mapped_record(segment: npt.NDArray[np.uint8], at: int, topic: str, key: str, /) -> tuple[bytes, bool] | None: ...
 def add_mapped_messages(
     entries: bytes,
     window: npt.NDArray[np.uint8],

@@ -1,16 +1,18 @@
-"""What a query by key asks of its key, of an index file and of single records; compiled where it could be, without numpy."""
+"""What a query by key asks of its key, of an index file and of single records; without numpy."""
 
 from __future__ import annotations
 
 from typing import Any, Final, Protocol
 
 from store_core.codec import tags
+from store_core.codec.properties import KEY_SEPARATOR
 from store_core.kernel.codes import PropertyFlag
 from store_core.kernel.compiled import compiled as _compiled
 from store_core.kernel.twin_properties import known_properties
-from store_core.kernel.twin_record import RecordHead, check_prefix, check_record
+from store_core.kernel.twin_record import RecordHead, check_record
 from store_core.layout import index, record
 
+_KEY_SEPARATOR: Final = KEY_SEPARATOR.encode()
 _HEADER_SIZE: Final = index.HEADER.size_bytes
 _SLOT_SIZE: Final = index.SLOT.size_bytes
 _ENTRY_SIZE: Final = index.ENTRY.size_bytes
@@ -34,43 +36,29 @@ def index_key_hash(topic: str, key: str) -> int:
     return tags.index_key_hash(topic, key)
 
 
-def has_unique_key(data: bytes, topic: str, key: str) -> bool:
-    """Whether a record's bytes are a well-formed record of the topic with this unique key that brokers index.
+def carries_key(data: bytes, topic: str, key: str, kind: str) -> bool:
+    """Whether a record's bytes are a well-formed record of the topic with this key that brokers index. ``kind``: the unique key
+    (``unique``), one of the user's (``key``), or either (``any``).
 
     False may also mean that the topic, the key or what the record holds has to be decoded to tell.
     """
     if _compiled is not None:
         try:
-            return _compiled.has_unique_key(data, topic, key)
+            return _compiled.carries_key(data, topic, key, kind)
         except UnicodeEncodeError:
             return False
     head = check_record(data, 0, len(data))
-    if not isinstance(head, RecordHead) or head.size_bytes != len(data):
+    if not key or not isinstance(head, RecordHead) or head.size_bytes != len(data):
         return False
     if head.sys_flag & record.TRANSACTION_MASK == record.TRANSACTION_ROLLBACK:
         return False
     if data[head.topic_at : head.topic_at + head.topic_length] != topic.encode(errors="surrogatepass"):
         return False
     known = known_properties(data[head.properties_at : head.properties_at + head.properties_length])
-    return known.get(PropertyFlag.UNIQ_KEY) == key.encode(errors="surrogatepass")
-
-
-def mapped_record(segment: Any, at: int, topic: str, key: str) -> tuple[bytes, bool] | None:
-    """The bytes of the record at a place of a segment (a numpy array), by its own size field, None where none can start;
-    and ``has_unique_key`` of them."""
-    if _compiled is not None:
-        try:
-            return _compiled.mapped_record(segment, at, topic, key)
-        except UnicodeEncodeError:  # a word of the command line that is no text
-            pass
-    prefix = segment[at : at + record.PREFIX.size_bytes]
-    if len(prefix) < record.PREFIX.size_bytes:
-        return None
-    size_bytes, magic = record.PREFIX.struct.unpack(prefix)
-    if check_prefix(size_bytes, magic, len(segment) - at):
-        return None
-    data = bytes(segment[at : at + size_bytes])
-    return data, has_unique_key(data, topic, key)
+    wanted = key.encode(errors="surrogatepass")
+    if kind != "key" and known.get(PropertyFlag.UNIQ_KEY) == wanted:
+        return True
+    return kind != "unique" and wanted in known.get(PropertyFlag.KEYS, b"").split(_KEY_SEPARATOR)
 
 
 def index_offsets(
@@ -106,15 +94,3 @@ def index_offsets(
             break
         number = previous
     return begin, found
-
-
-def mapped_index_offsets(
-    file: Any, slots: int, key_hash: int, begin_ms: int, end_ms: int, limit: int
-) -> tuple[int, list[int]]:
-    """As ``index_offsets``, for a numpy array of the file's bytes."""
-    if _compiled is not None:
-        try:
-            return _compiled.index_offsets(file, slots, key_hash, begin_ms, end_ms, limit)
-        except OverflowError:  # a time or a number of slots that no file can have
-            pass
-    return index_offsets(file, slots, key_hash, begin_ms, end_ms, limit)

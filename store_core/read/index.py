@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from store_core.findings import Finding, finding
-from store_core.kernel.point import Sliceable, index_offsets, mapped_index_offsets
+from store_core.kernel.point import Sliceable, index_offsets
 from store_core.layout import index as layout
-from store_core.read.maps import map_file
 from store_core.storage.files import FileCache, unreadable
 from store_core.storage.store import Store
 
@@ -68,16 +67,12 @@ class BrokenChainError(Exception):
 
 
 class IndexFile:
-    """One index file. What lies behind a short file's end counts as zeros, as a broker maps it.
+    """One index file. What lies behind a short file's end counts as zeros, as a broker maps it."""
 
-    ``mapped``: for who asks much; a disk that fails under a map ends the process, where a read raises FailedError.
-    """
-
-    def __init__(self, path: Path, sizes: IndexSizes, *, mapped: bool = False) -> None:
+    def __init__(self, path: Path, sizes: IndexSizes) -> None:
         self.path = path
         self.sizes = sizes
-        self._offsets = mapped_index_offsets if mapped else index_offsets
-        self._data: Sliceable = map_file(path, at_random=True) if mapped else _OnDisk(path)
+        self._data: Sliceable = _OnDisk(path)
         self.size_bytes = len(self._data)
 
     def close(self) -> None:
@@ -128,7 +123,7 @@ class IndexFile:
 
     def select(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> tuple[int, list[int]]:
         """What a broker takes from this file: its begin time, ms, and offsets, newest first (``kernel.point``)."""
-        return self._offsets(self._data, self.sizes.slots, key_hash, begin_ms, end_ms, limit)
+        return index_offsets(self._data, self.sizes.slots, key_hash, begin_ms, end_ms, limit)
 
     def rows(self, first: int = 1) -> Iterator[IndexRow]:
         """Every entry from a number on, in the order they were written."""
@@ -190,11 +185,11 @@ class _OnDisk:
 
 
 class Index:
-    """All index files of a store, in order of their names, open until closed. ``mapped`` as in ``IndexFile``."""
+    """All index files of a store, in order of their names, open until closed."""
 
-    def __init__(self, store: Store, *, mapped: bool = False) -> None:
+    def __init__(self, store: Store) -> None:
         self.sizes = index_sizes(store)
-        self.files = tuple(IndexFile(path, self.sizes, mapped=mapped) for path in store.index_files)
+        self.files = tuple(IndexFile(path, self.sizes) for path in store.index_files)
         self._newest_first = self.files[::-1]
 
     def __enter__(self) -> Self:

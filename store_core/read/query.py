@@ -9,10 +9,10 @@ from typing import Any, Final, Literal, NamedTuple
 
 from store_core.codec.record import Message, RecordError, decode_record
 from store_core.findings import Finding
-from store_core.kernel.point import has_unique_key, index_key_hash, mapped_record
+from store_core.kernel.keys import KeyType
+from store_core.kernel.point import carries_key, index_key_hash
 from store_core.layout import record
 from store_core.read.index import END_OF_TIME_MS, BrokenChainError, Index, IndexFile
-from store_core.read.maps import LogMaps
 from store_core.read.records import read_message, read_record_bytes
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import Store
@@ -20,7 +20,6 @@ from store_core.storage.store import Store
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 Source = Literal["auto", "index", "scan"]
 Answered = Literal["index", "scan", "index+scan"]
-KeyType = Literal["any", "key", "unique"]
 DEFAULT_LIMIT: Final = 64
 
 
@@ -86,28 +85,17 @@ def _answer(index: Index, messages: Iterable[Message], source: Answered, finding
     return KeyAnswer(tuple(messages), source, last.end_phy_offset, last.end_timestamp_ms, findings)
 
 
-def records_by_index(
-    index: Index, log: SegmentSequence, query: KeyQuery, maps: LogMaps | None = None
-) -> Iterator[tuple[int, bytes]]:
-    """(offset, record) of what a broker's index answers, in log order, without what only shares the hash.
-
-    ``maps``: where the log's segments are kept mapped, for who asks much.
-    """
-    offsets = index.query(query.key_hash, query.limit, query.begin_ms, query.end_ms)
-    for phy_offset in sorted(set(offsets)) if len(offsets) > 1 else offsets:
-        if maps is None:
-            data = read_record_bytes(log, phy_offset)
-            if data is not None and _is_carried(query, data):
-                yield phy_offset, data
-        elif (segment := log.find(phy_offset)) is not None:
-            found = mapped_record(maps.of(segment), phy_offset - segment.phy_offset, query.topic, query.key)
-            if found is not None and ((found[1] and query.type != "key") or _is_carried(query, found[0])):
-                yield phy_offset, found[0]
+def records_by_index(index: Index, log: SegmentSequence, query: KeyQuery) -> Iterator[tuple[int, bytes]]:
+    """(offset, record) of what a broker's index answers, in log order, without what only shares the hash."""
+    for phy_offset in sorted(set(index.query(query.key_hash, query.limit, query.begin_ms, query.end_ms))):
+        data = read_record_bytes(log, phy_offset)
+        if data is not None and _is_carried(query, data):
+            yield phy_offset, data
 
 
 def _is_carried(query: KeyQuery, data: bytes) -> bool:
-    """As ``KeyQuery.carried_by``, on a record's bytes: a unique key is told without decoding the record."""
-    if query.type != "key" and has_unique_key(data, query.topic, query.key):
+    """As ``KeyQuery.carried_by``, on a record's bytes: most often it is told without decoding the record."""
+    if carries_key(data, query.topic, query.key, query.type):
         return True
     # Malformed bytes decode to replacement characters.
     is_plain = query.key.isascii() or _REPLACEMENT not in query.key

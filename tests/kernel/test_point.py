@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
-import numpy as np
 import pytest
 
 from store_core.codec import tags
 from store_core.codec.record import RecordError, decode_record
 from store_core.kernel import point
-from store_core.layout import index, record
+from store_core.layout import record
 from store_core.read.records import read_record_bytes
 from store_core.storage.store import Store
 from tests import stores
@@ -40,10 +39,29 @@ def test_every_unique_key_is_seen(golden: GoldenStore, name: str) -> None:
         key = message.unique_key
         if key is None or message.transaction == "rollback":
             continue
-        seen += point.has_unique_key(data, message.topic, key)
-        assert not point.has_unique_key(data, message.topic, key[:-1])
-        assert not point.has_unique_key(data, message.topic, "")
-        assert not point.has_unique_key(data, message.topic + "x", key)
+        for kind in ("any", "unique"):
+            seen += point.carries_key(data, message.topic, key, kind)
+            assert not point.carries_key(data, message.topic, key[:-1], kind)
+            assert not point.carries_key(data, message.topic, "", kind)
+            assert not point.carries_key(data, message.topic + "x", key, kind)
+        assert not point.carries_key(data, message.topic, key, "key")
+    assert seen
+
+
+@pytest.mark.parametrize("name", ["clean-430", "clean-540", "load-533"])
+def test_every_key_of_a_user_is_seen(golden: GoldenStore, name: str) -> None:
+    seen = 0
+    for data in records(golden, name):
+        message = decode_record(data, 0, 0)
+        if message.transaction == "rollback":
+            continue
+        for key in message.keys:
+            seen += point.carries_key(data, message.topic, key, "any")
+            assert point.carries_key(data, message.topic, key, "key") or not key.isascii()
+            assert not point.carries_key(data, message.topic, key, "unique") or key == message.unique_key
+            assert not point.carries_key(data, message.topic, f"{key} ", "key")
+            assert not point.carries_key(data, message.topic, f"{key}x", "key")
+        assert not point.carries_key(data, message.topic, "", "key")
     assert seen
 
 
@@ -54,66 +72,28 @@ def test_rolled_back_records_have_none(golden: GoldenStore) -> None:
     record.HEAD.field_struct("sys_flag").pack_into(
         data, record.HEAD.offset_of("sys_flag"), message.sys_flag | record.TRANSACTION_ROLLBACK
     )
-    assert not point.has_unique_key(bytes(data), message.topic, message.unique_key)
+    assert not point.carries_key(bytes(data), message.topic, message.unique_key, "any")
 
 
 def test_damaged_records_never_carry_what_they_do_not_decode_to(golden: GoldenStore) -> None:
     random = Random(11)
     for data in list(records(golden, "load-533"))[:50]:
         message = decode_record(data, 0, 0)
-        key = message.unique_key or "none"
+        key = random.choice([message.unique_key or "none", *message.keys])
         for _ in range(40):
             damaged = bytearray(data)
             damaged[random.randrange(len(data))] ^= 1 << random.randrange(8)
-            if not point.has_unique_key(bytes(damaged), message.topic, key):
+            if not point.carries_key(bytes(damaged), message.topic, key, "any"):
                 continue
             try:
                 found = decode_record(bytes(damaged), 0, 0)
             except RecordError:
                 pytest.fail("a unique key in what is no record")
-            assert (found.topic, found.unique_key) == (message.topic, key)
+            assert found.topic == message.topic
+            assert key in (found.unique_key, *found.keys)
 
 
 @pytest.mark.parametrize("topic", ["Calm_audit", "%RETRY%g", "Größe", "\U0001f600", "a\udc80b", ""])
 @pytest.mark.parametrize("key", ["K1", "7F000001", "ключ", "\U0001f600x", "polygenelubricants", "\udcff", ""])
 def test_hashes(topic: str, key: str) -> None:
     assert point.index_key_hash(topic, key) == tags.index_key_hash(topic, key)
-
-
-def test_damaged_index_files_give_what_the_definition_gives(golden: GoldenStore) -> None:
-    """The compiled walk over a chain against its readable twin, whatever the file holds."""
-    random = Random(5)
-    name = sorted((golden("load-533") / "index").iterdir())[0]
-    whole = bytearray(name.read_bytes())
-    slots = 500
-    hashes = {index.ENTRY.struct.unpack_from(whole, index.entry_at(slots, n))[0] for n in range(1, 2000, 7)}
-    begin, end = index.HEADER.struct.unpack_from(whole)[:2]
-    times = (0, begin, begin + 1000, (begin + end) // 2, end, (1 << 63) - 1, 1 << 64, -1)
-    found = 0
-    for turn in range(300):
-        data = bytearray(whole)
-        for _ in range(turn and random.choice((1, 20, 3000))):
-            place = random.randrange(random.choice((index.HEADER.size_bytes, len(data))))
-            data[place] = random.choice((0, 1, 127, 255))
-        if turn % 3:
-            del data[random.choice((len(data), random.randrange(len(data)), random.randrange(60))) :]
-        array = np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8)
-        for key_hash in random.sample(sorted(hashes), 5):
-            asked = (slots, key_hash, random.choice(times[:4]), random.choice(times[2:]), random.choice((0, 1, 64)))
-            expected = point.index_offsets(data, *asked)
-            assert point.mapped_index_offsets(array, *asked) == expected, asked
-            found += len(expected[1])
-    assert found
-
-
-def test_records_of_a_mapped_segment(golden: GoldenStore) -> None:
-    """At every place of a segment's start: the bytes that a read gives, and whether they carry a key."""
-    path = sorted((golden("load-533") / "commitlog").iterdir())[0]
-    segment = np.frombuffer(path.read_bytes()[:4000], np.uint8)
-    first = stores.truth("load-533")["messages"][0]
-    key = first["properties"]["UNIQ_KEY"]
-    found = {at: point.mapped_record(segment, at, first["topic"], key) for at in range(4010)}
-    starts = {m["phyOffset"]: m["storeSize"] for m in stores.truth("load-533")["messages"]}
-    whole = {at: (segment[at : at + size].tobytes(), at == 0) for at, size in starts.items() if at + size <= 4000}
-    assert {at: record for at, record in found.items() if record is not None} == whole
-    assert point.mapped_record(segment, 0, first["topic"], "\udcff") == (whole[0][0], False)

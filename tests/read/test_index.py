@@ -16,11 +16,10 @@ from tests import stores
 from tests.conftest import GoldenStore, StoreCopy
 
 
-@pytest.mark.parametrize("mapped", [False, True], ids=["read", "mapped"])
 @pytest.mark.parametrize("name", stores.GOLDEN)
-def test_every_query_gives_the_offsets_the_broker_gives(golden: GoldenStore, name: str, mapped: bool) -> None:
+def test_every_query_gives_the_offsets_the_broker_gives(golden: GoldenStore, name: str) -> None:
     truth = stores.truth(name)
-    with Store.open(golden(name)) as store, Index(store, mapped=mapped) as index:
+    with Store.open(golden(name)) as store, Index(store) as index:
         for asked in truth["keyQueries"]:
             key_hash = index_key_hash(asked["topic"], asked["key"])
             found = index.query(key_hash, asked["max"], asked["begin"], asked["end"])
@@ -77,8 +76,7 @@ def test_a_file_cut_short_counts_as_zeros_behind_its_end(store_copy: StoreCopy) 
             assert cut_at < 400_000
 
 
-@pytest.mark.parametrize("mapped", [False, True], ids=["read", "mapped"])
-def test_a_chain_that_runs_in_a_circle_ends(store_copy: StoreCopy, mapped: bool) -> None:
+def test_a_chain_that_runs_in_a_circle_ends(store_copy: StoreCopy) -> None:
     root = store_copy("load-533")
     path = sorted((root / "index").iterdir())[0]
     sizes = IndexSizes(500, 2000)
@@ -90,7 +88,7 @@ def test_a_chain_that_runs_in_a_circle_ends(store_copy: StoreCopy, mapped: bool)
         for place in range(1, 2000):
             raw.seek(layout.entry_at(500, place) + layout.ENTRY.offset_of("previous"))
             raw.write(layout.ENTRY.field_struct("previous").pack(1999 if place == number else place))
-    file = IndexFile(path, sizes, mapped=mapped)
+    file = IndexFile(path, sizes)
     assert len(file.select(key_hash, 0, 1 << 62, 64)[1]) <= 1
     assert len(list(file.slot_rows(key_hash % 500))) == 1
     file.close()

@@ -11,6 +11,7 @@ mod columns;
 mod derive;
 mod file;
 mod hosts;
+mod keys;
 mod layout;
 mod messages;
 mod pairs;
@@ -61,6 +62,7 @@ fn scan_window<'py>(
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("LAYOUT", layout::dict(module.py())?)?;
     module.add_class::<file::FileWalk>()?;
+    module.add_class::<keys::KeyFinder>()?;
     module.add_function(wrap_pyfunction!(arrow::arrow_columns, module)?)?;
     module.add_function(wrap_pyfunction!(records::cut_records, module)?)?;
     module.add_function(wrap_pyfunction!(derive::chain_entries, module)?)?;
@@ -70,9 +72,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(messages::add_mapped_messages, module)?)?;
     module.add_function(wrap_pyfunction!(messages::good_entries, module)?)?;
     module.add_function(wrap_pyfunction!(messages::add_messages, module)?)?;
-    module.add_function(wrap_pyfunction!(point::has_unique_key, module)?)?;
-    module.add_function(wrap_pyfunction!(point::index_offsets, module)?)?;
+    module.add_function(wrap_pyfunction!(point::carries_key, module)?)?;
     module.add_function(wrap_pyfunction!(point::index_key_hash, module)?)?;
-    module.add_function(wrap_pyfunction!(point::mapped_record, module)?)?;
     module.add_function(wrap_pyfunction!(scan_window, module)?)
 }

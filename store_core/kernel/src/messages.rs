@@ -52,27 +52,32 @@ fn add(entries: &[u8], window: &[u8], window_phy_offset: i64, found: &Bound<'_, 
         if head.size != bytes || head.sys_flag & BATCH_TO_UNWRAP == BATCH_TO_UNWRAP {
             return Ok((0, 0));
         }
-        let part = |at: usize, length: usize| record.get(at..at + length).unwrap_or(&[]);
-        let raw_topic = part(head.topic_at, head.topic_length);
+        let raw_topic = record.get(head.topic_at..head.topic_at + head.topic_length).unwrap_or(&[]);
         if raw_topic != topic.0 {
             topic = (raw_topic, text(py, raw_topic));
         }
-        found.append(parts(py, phy_offset, &head, part, topic.1.clone())?)?;
+        found.append(parts(py, phy_offset, record, &head, topic.1.clone())?)?;
     }
     Ok((0, 0))
 }
 
 const BATCH_TO_UNWRAP: i32 = FLAG_INNER_BATCH | FLAG_NEED_UNWRAP;
 
+/// A whole record, as the parts of a message.
+pub fn whole<'py>(py: Python<'py>, phy_offset: i64, record: &[u8], head: &Head) -> PyResult<Bound<'py, PyTuple>> {
+    let topic = record.get(head.topic_at..head.topic_at + head.topic_length).unwrap_or(&[]);
+    parts(py, phy_offset, record, head, text(py, topic))
+}
+
 /// In the order of `store_core.codec.record.Message`.
-fn parts<'py, 'a>(
+fn parts<'py>(
     py: Python<'py>,
     phy_offset: i64,
+    record: &[u8],
     head: &Head,
-    part: impl Fn(usize, usize) -> &'a [u8],
     topic: Bound<'py, PyString>,
 ) -> PyResult<Bound<'py, PyTuple>> {
-    let bytes = |at, length| PyBytes::new(py, part(at, length));
+    let bytes = |at: usize, length: usize| PyBytes::new(py, record.get(at..at + length).unwrap_or(&[]));
     let before_body = bytes(0, head.body_at);
     let body = bytes(head.body_at, head.body_length);
     (phy_offset, before_body, body, topic, bytes(head.properties_at, head.properties_length)).into_pyobject(py)
