@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -16,6 +17,7 @@ from store_core.layout import record
 if TYPE_CHECKING:
     from store_core.broker.dispatch import Dispatcher
     from store_core.broker.load import CheckpointTimes, Loaded
+    from store_core.broker.proven import Proven
     from store_core.broker.versions import Behaviour
     from store_core.scan.frames import FrameTable
     from store_core.storage.sequence import Segment
@@ -104,8 +106,12 @@ def recover_log(
     *,
     on_table: TableSink | None = None,
     on_progress: Progress | None = None,
+    proven: Proven | None = None,
 ) -> LogRecovery:
-    """Scan, dispatch and cut. ``on_table`` sees every accepted table, ``on_progress`` the bytes scanned so far."""
+    """Scan, dispatch and cut. ``on_table`` sees every accepted table, ``on_progress`` the bytes scanned so far.
+
+    A table may have one row for plain records that follow each other, where they are not dispatched (``SegmentWalk``).
+    """
     result = LogRecovery(segments=list(loaded.segments))
     queues = [*dispatcher.queues.values(), *dispatcher.batch_queues.values()]
     if not loaded.segments:
@@ -116,7 +122,7 @@ def recover_log(
     queue_end = max((queue.end_phy_offset for queue in queues), default=-1)
     start = first_segment(store, loaded.segments, loaded.checkpoint, rules, queue_end)
     result.first_file_scanned = loaded.segments[start].name
-    _scan(store, loaded.segments[start:], rules, dispatcher, queue_end, result, on_table, on_progress)
+    _scan(store, loaded.segments[start:], rules, dispatcher, queue_end, result, on_table, on_progress, proven)
     if not result.refusal:
         _cut_queues(dispatcher, rules, queue_end, result.end_phy_offset)
         _cut_log(result)
@@ -187,12 +193,16 @@ def _scan(
     result: LogRecovery,
     on_table: TableSink | None,
     on_progress: Progress | None,
+    proven: Proven | None,
 ) -> None:
     done = 0
+    plain_to = _not_dispatched(rules, queue_end)
     for segment in segments:
         at, ahead = segment.phy_offset, 0
         while True:
-            walk = SegmentWalk(store.log, segment, rules.walk(check_crc=True), at, segment.end_phy_offset)
+            walking = rules.walk(check_crc=True)
+            end = segment.end_phy_offset
+            walk = SegmentWalk(store.log, segment, walking, at, end, plain_to=plain_to, proven=proven)
             for table in walk:
                 if on_table is not None:
                     on_table(table)
@@ -222,6 +232,13 @@ def _goes_on_behind_mismatch(stopped: Checked, rules: LogRules) -> bool:
         and rules.aborted
         and rules.behaviour.mismatch_is_record
     )
+
+
+def _not_dispatched(rules: LogRules, queue_end: int) -> int:
+    """In front of which offset a record that lies where it says it lies is not dispatched again."""
+    if rules.aborted:
+        return 0
+    return queue_end if rules.behaviour.clean_start_dispatches else sys.maxsize
 
 
 def _to_dispatch(table: FrameTable, rules: LogRules, queue_end: int) -> FrameTable | None:

@@ -15,6 +15,7 @@ from store_core.errors import FailedError
 from store_core.layout import paths, queue
 
 if TYPE_CHECKING:
+    from store_core.broker.proven import Proven
     from store_core.broker.versions import Behaviour
     from store_core.scan.frames import FrameTable
     from store_core.storage.store import Store
@@ -45,10 +46,12 @@ def start_broker(
     *,
     on_table: Callable[[FrameTable], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
+    proven: Proven | None = None,
 ) -> Start:
     """Play a start through. Reads what the broker would scan and the queue files it looks at.
 
-    ``on_table`` sees every table of records that recovery accepts. Raises FailedError for queues kept in RocksDB and
+    ``on_table`` sees every table of records that recovery accepts, plain ones as one row where they are not dispatched.
+    ``proven``: what starts of other releases on the same log have found. Raises FailedError for queues kept in RocksDB and
     for files that cannot be read.
     """
     if store.queues_in_rocksdb:
@@ -64,7 +67,7 @@ def start_broker(
     for state in (*dispatcher.queues.values(), *dispatcher.batch_queues.values()):
         state.recover()
     rules = LogRules.of(store, behaviour)
-    log = recover_log(store, loaded, rules, dispatcher, on_table=on_table, on_progress=on_progress)
+    log = recover_log(store, loaded, rules, dispatcher, on_table=on_table, on_progress=on_progress, proven=proven)
     if not log.refusal:
         log.refusal = _correct_min(dispatcher, log)
     if not log.refusal and rules.catches_up:

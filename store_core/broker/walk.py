@@ -9,15 +9,19 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from store_core.broker.proven import Proven
 from store_core.broker.record_check import Checked, CheckRules, Verdict, check_at
 from store_core.kernel import scan_window
 from store_core.kernel.codes import FrameCode, FrameKind, PropertyFlag, ScanFlag, ScanState
-from store_core.kernel.columns import frame_columns
+from store_core.kernel.columns import Row, frame_columns
 from store_core.kernel.twin_properties import key_hashes, known_properties, tag_hashes
 from store_core.layout import record
 from store_core.scan.frames import ROW_COLUMNS, FrameTable
+from store_core.scan.windows import windows_over
+from store_core.storage.buffers import Buffers
 
 if TYPE_CHECKING:
+    from store_core.scan.windows import Windows
     from store_core.storage.sequence import Segment, SegmentSequence
 
 WINDOW_SIZE_BYTES: Final = 4 << 20
@@ -49,38 +53,75 @@ class SegmentWalk:
     """Iterates over tables of accepted records from ``at`` on; afterwards ``end`` and ``stopped`` say where and why it ended.
 
     ``limit`` is the end of what the broker can read in this segment. A table is valid until the next is asked for.
+    Nobody looks at single records in front of ``plain_to``: those that are as they should be come there as one row, of
+    which only place and length are told. ``proven``: what walks of other releases found already, and where this one's
+    finds go.
     """
 
-    def __init__(self, log: SegmentSequence, segment: Segment, rules: WalkRules, at: int, limit: int) -> None:
+    def __init__(
+        self,
+        log: SegmentSequence,
+        segment: Segment,
+        rules: WalkRules,
+        at: int,
+        limit: int,
+        *,
+        plain_to: int = 0,
+        proven: Proven | None = None,
+    ) -> None:
         self._log = log.holding(segment)
         self._segment = segment
         self._rules = rules
         self._limit = limit
+        self._plain_to = min(plain_to, limit) if not rules.check.verify_property_crc else 0
+        self._proven = proven if self._log is log else None
         self.end = at
         self.stopped = Checked(Verdict.FAILED)
 
     def __iter__(self) -> Iterator[FrameTable]:
-        size = WINDOW_SIZE_BYTES
-        buffer = memoryview(bytearray(min(size, max(self._limit - self.end, 0))))
+        if self._proven is not None:
+            end = self._proven.end(self._segment, self.end, self._plain_to, self._rules.check)
+            if end > self.end:
+                table = _plain(self.end, end - self.end)
+                self.end = end
+                yield table
+        size = max(min(WINDOW_SIZE_BYTES, self._limit - self.end), 1)
+        with windows_over(
+            self._log, self._segment, size, ahead=self._limit - self.end > size, buffers=Buffers()
+        ) as over:
+            yield from self._walk(over, size)
+
+    def _walk(self, over: Windows, usual: int) -> Iterator[FrameTable]:
+        wanted = usual
         while True:
-            count = self._log.read_into(self.end, buffer[: max(self._limit - self.end, 0)]) if len(buffer) else 0
-            window = buffer[:count]
-            result = scan_window(window, self.end, 0, self._limit, int(ScanState.CHAINED), self._rules.flags)
+            left = max(self._limit - self.end, 0)
+            window = over.window(self.end, wanted)[:left] if left else memoryview(b"")
+            in_runs = self._in_runs(self.end + len(window))
+            flags = self._rules.flags | (ScanFlag.RUNS if in_runs else 0)
+            result = scan_window(window, self.end, 0, self._limit, int(ScanState.CHAINED), flags)
             accepted = self._accepted(result)
+            wanted = usual
             if accepted:
                 table = _head_of(result, window, self.end, accepted)
+                if self._proven is not None and not self._rules.check.verify_property_crc:
+                    self._proven.add(self._segment, table, check_crc=self._rules.check.check_crc)
                 self.end = table.end_phy_offset
                 yield table
             in_chain = accepted == len(result.kind) and result.next_state == ScanState.CHAINED
             if in_chain and accepted and self.end < self._limit:
                 continue
             if in_chain and result.need_bytes > len(window) and self.end + len(window) < self._limit:
-                buffer = memoryview(bytearray(min(result.need_bytes, self._limit - self.end)))
+                wanted = min(result.need_bytes, self._limit - self.end)
                 continue
             single = self._check_here()
             if single is None:
                 return
             yield single
+
+    def _in_runs(self, window_end: int) -> bool:
+        """Whether single records of a window do not matter: neither to who asks, nor to what this release accepts."""
+        check = self._rules.check
+        return window_end <= self._plain_to and check.reads_v2 and check.reads_v6_hosts
 
     def _accepted(self, result: Any) -> int:
         """How many of the window's first rows the broker takes for records one behind the other."""
@@ -109,10 +150,21 @@ class SegmentWalk:
 
 def _head_of(result: Any, window: memoryview, at: int, count: int) -> FrameTable:
     columns = {name: getattr(result, name)[:count] for name in ROW_COLUMNS}
+    in_run = columns["topic_id"] < 0
+    if in_run.any():  # where they say they lie is where they lie
+        columns["own_phy_offset"] = np.where(in_run, columns["phy_offset"], columns["own_phy_offset"])
     keep = result.key_row < count
     return FrameTable(
         window, at, result.topics, **columns, key_row=result.key_row[keep], key_hash=result.key_hash[keep]
     )
+
+
+def _plain(phy_offset: int, size_bytes: int) -> FrameTable:
+    """A table of one row for plain records that follow each other."""
+    row = Row(FrameKind.MESSAGE, FrameCode.OK, phy_offset, size_bytes, own_phy_offset=phy_offset)
+    columns: dict[str, Any] = frame_columns([row])
+    none = np.zeros(0, np.int32)
+    return FrameTable(memoryview(b""), phy_offset, [], **columns, key_row=none.astype(np.uint32), key_hash=none)
 
 
 def select(table: FrameTable, mask: NDArray[np.bool_]) -> FrameTable:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
 from store_core.broker.load import batch_topics_of
+from store_core.broker.proven import Proven
 from store_core.codec.json_dialect import dumps
 from store_core.derive.checkpoint import rebuilt_checkpoint
 from store_core.derive.queues import Entry
@@ -30,6 +32,7 @@ from store_core.mend.salvage.derived import Derivation, DerivedChanges, contents
 from store_core.mend.salvage.salvage_plan import add_derived, chunks_of, settings_arguments, store_of
 from store_core.mend.salvage.survey import LogSurvey, survey_log
 from store_core.read.checkpoint import read_checkpoint
+from store_core.scan.frames import FrameTable
 from store_core.scan.log import Progress
 from store_core.scan.walks import Walks
 from store_core.storage.config_files import read_config
@@ -68,7 +71,8 @@ def rebuild(
     walks = Walks(on_progress, store.log.size_bytes)
     with ExitStack() as own:
         stack = own if keep is None else keep
-        derivation, survey, changes = stack.enter_context(_derived(store, parts, walks, jobs))
+        proven = Proven()
+        derivation, survey, changes = stack.enter_context(_derived(store, parts, walks, jobs, proven))
         draft = Draft(store.root)
         built = Built(_BUILDER, {**settings_arguments(store.settings), "parts": list(parts)})
         for change in changes:
@@ -83,14 +87,14 @@ def rebuild(
         if len(draft):
             draft.depend_on_the_rest(*store.settings.outside_paths)
         with shadow_of(store, None, changes, files) as shadow:
-            after = predict(shadow, on_progress=walks.next()).outcome
+            after = predict(shadow, on_progress=walks.next(), proven=proven).outcome
         made = contents_of(*changes)
         return Rebuilding(draft.plan("rebuild"), after, (*survey.findings, *derivation.findings), made)
 
 
 @contextmanager
 def _derived(
-    store: Store, parts: tuple[str, ...], walks: Walks, jobs: int = 1
+    store: Store, parts: tuple[str, ...], walks: Walks, jobs: int = 1, proven: Proven | None = None
 ) -> Iterator[tuple[Derivation, LogSurvey, list[DerivedChanges]]]:
     with TemporaryDirectory(prefix="rmqctl-") as scratch:
         topics = batch_topics_of(store)
@@ -98,7 +102,8 @@ def _derived(
             store, store, Path(scratch), batch_topics=topics, include_bad_crc=True, walks=False
         ) as derivation:
             options = replace(derivation.options, jobs=jobs)
-            survey = survey_log(store, (derivation.add,), options=options, on_progress=walks.next())
+            sinks = (derivation.add, partial(_prove, store, proven or Proven()))
+            survey = survey_log(store, sinks, options=options, on_progress=walks.next())
             if not survey.messages and (store.queues or store.index_files):
                 raise FailedError(
                     "the log holds no record, while queues or index files stand",
@@ -112,6 +117,13 @@ def _derived(
             if "index" in parts:
                 changes.append(derivation.index_changes())
             yield derivation, survey, changes
+
+
+def _prove(store: Store, proven: Proven, table: FrameTable) -> None:
+    """What the walk with checksums finds plain, no broker's start needs to look at again."""
+    segment = store.log.find(int(table.phy_offset[0])) if len(table) else None
+    if segment is not None:
+        proven.add(segment, table, check_crc=True)
 
 
 def _standing(store: Store, key: QueueKey, queue_offset: int) -> Entry | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from store_core.broker.dispatch import EarlyDelivery
 from store_core.broker.evidence import Evidence, evidence_of
 from store_core.broker.load import DELAY_PROGRESS, read_config
+from store_core.broker.proven import Proven
 from store_core.broker.start import Start, start_broker
 from store_core.broker.versions import Behaviour, Version, groups_of
 from store_core.mend.prediction.ghosts import GhostHunt
@@ -57,12 +58,18 @@ class Prediction:
         }
 
 
-def predict(store: Store, version: Version | None = None, *, on_progress: Progress | None = None) -> Prediction:
+def predict(
+    store: Store,
+    version: Version | None = None,
+    *,
+    on_progress: Progress | None = None,
+    proven: Proven | None = None,
+) -> Prediction:
     """Play the next start through, reading what the broker would read, and the queue files.
 
     Without ``version`` (or one in the store's settings) the store's own evidence decides; where it leaves several releases that
     behave differently here, the worst outcome is assumed: not starting, then most messages lost. ``on_progress`` is told
-    the bytes of the log scanned so far. Raises FailedError for queues in RocksDB and files that cannot be read,
+    the bytes of the log scanned so far. ``proven``: what earlier walks over this log have found. Raises FailedError for queues in RocksDB and files that cannot be read,
     UsageError for a version nothing is known of.
     """
     if version is None and store.settings.broker_version:
@@ -72,8 +79,9 @@ def predict(store: Store, version: Version | None = None, *, on_progress: Progre
     else:
         evidence = evidence_of(store)
     played: list[tuple[tuple[Version, ...], Outcome, list[str]]] = []
+    known = Proven() if proven is None else proven
     for behaviour, versions in groups_of(evidence.possible):
-        outcome, notes = outcome_of(store, behaviour, on_progress=on_progress)
+        outcome, notes = outcome_of(store, behaviour, on_progress=on_progress, proven=known)
         played.append((versions, outcome, notes))
     worst = max(played, key=lambda p: (_badness(p[1]), p[0][-1]))
     same = tuple(v for versions, outcome, _ in played if outcome == worst[1] for v in versions)
@@ -81,10 +89,12 @@ def predict(store: Store, version: Version | None = None, *, on_progress: Progre
     return Prediction(worst[1], max(same), evidence, _joined(others), tuple(worst[2]))
 
 
-def outcome_of(store: Store, behaviour: Behaviour, *, on_progress: Progress | None = None) -> tuple[Outcome, list[str]]:
+def outcome_of(
+    store: Store, behaviour: Behaviour, *, on_progress: Progress | None = None, proven: Proven | None = None
+) -> tuple[Outcome, list[str]]:
     """The outcome for releases that behave so, and notes about what it depends on besides."""
     hunt = GhostHunt(store)
-    start = start_broker(store, behaviour, on_table=hunt.look_at, on_progress=on_progress)
+    start = start_broker(store, behaviour, on_table=hunt.look_at, on_progress=on_progress, proven=proven)
     return outcome_of_start(store, start, hunt), start.log.notes
 
 

@@ -243,7 +243,7 @@ def _incomplete(store: Store, segments: list[Segment], end: int, queues: list[Qu
     counts = np.zeros(len(segments), np.int64)
     for offsets, sizes in _all_entries(queues):
         place = np.searchsorted(starts, offsets, "right") - 1
-        for number in np.unique(place[place >= 0]):
+        for number in np.flatnonzero(np.bincount(place[place >= 0])).tolist():
             mine = (place == number) & (offsets < ends[number])
             begins, stops = offsets[mine], offsets[mine] + sizes[mine]
             sums[number] += _hash_sum(begins) - _hash_sum(stops)
