@@ -20,7 +20,7 @@ from store_core.findings import Finding
 from store_core.storage.remote_path import is_remote, on_disk_only
 
 if TYPE_CHECKING:
-    from rmqctl.naming import Called
+    from store_core.export.naming import Called
     from store_core.storage.settings import Settings
     from store_core.storage.store import Store
 
@@ -86,42 +86,34 @@ class Context:
 
         ``joined``: copies of one broker's log come as one store, which is said.
         """
-        from rmqctl.naming import Called, distinct_names
+        from store_core.export.naming import Called, distinct_names
         from store_core.storage.store import Store
 
         with ExitStack() as opened:
-            stores: list[Store] = []
-            for named in self.stores or (None,):
-                settings = self.settings(named)
-                stores.append(opened.enter_context(Store.open(settings.root, settings)))
+            settings = [self.settings(named) for named in self.stores or (None,)]
+            stores = [opened.enter_context(Store.open(each.root, each)) for each in settings]
             given = [named.name if named else None for named in self.stores or (None,)]
-            called = [Called.of(name, store) for name, store in zip(given, stores, strict=True)]
+            called = [Called.of(name, each) for name, each in zip(given, settings, strict=True)]
             if joined and len(stores) > 1:
                 stores, called = self._joined(stores, called, opened)
             yield list(zip(distinct_names(called), stores, strict=True))
 
     def _joined(self, stores: list[Store], called: list[Called], opened: ExitStack) -> tuple[list[Store], list[Called]]:
-        from rmqctl.naming import Called
-        from store_core.export.copies import find_copies, joint_settings
+        from store_core.export.copies import taken_once
         from store_core.storage.store import Store
 
-        found = find_copies(stores, [each.given for each in called])
-        for parted in found.parted:
-            one, two = stores[parted.first].root, stores[parted.second].root
-            self.warn(
-                f"{one} and {two} were copies of one log, which part at {parted.phy_offset}: each is taken for itself"
-            )
-        joint: list[tuple[Store, Called]] = []
-        for group in found.groups:
-            if len(group) == 1:
-                joint.append((stores[group[0]], called[group[0]]))
-                continue
-            settings = joint_settings([stores[number] for number in group])
-            together = Called.together([called[number] for number in sorted(group)])
-            roots = " and ".join(str(stores[number].root) for number in group)
-            self.note(f"copies of one log, each record is taken once: {roots}")
-            joint.append((opened.enter_context(Store.open(settings.root, settings)), together))
-        return [store for store, _ in joint], [each for _, each in joint]
+        taken, warnings = taken_once(stores, called)
+        for text in warnings:
+            self.warn(text)
+        by_root = {store.root: store for store in stores}
+        joint: list[Store] = []
+        for each in taken:
+            if each.settings.copies:
+                self.note(f"copies of one log, each record is taken once: {' and '.join(map(str, each.roots))}")
+                joint.append(opened.enter_context(Store.open(each.settings.root, each.settings)))
+            else:
+                joint.append(by_root[each.settings.root])
+        return joint, [each.called for each in taken]
 
     # Results
 

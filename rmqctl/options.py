@@ -25,6 +25,7 @@ __all__ = [
     "Begin",
     "End",
     "GlobalOptions",
+    "KeepCopiesOption",
     "StoreName",
     "TimeType",
     "TopicArgument",
@@ -260,4 +261,7 @@ End = Annotated[
     typer.Option("--end", click_type=TimeType(), help="Stored at or before this time (ISO 8601, epoch ms, -15m)."),
 ]
 JobsOption = Annotated[int, typer.Option("--jobs", min=1, help="Threads that walk the log.")]
+KeepCopiesOption = Annotated[
+    bool, typer.Option("--keep-copies", help="Take copies of one broker's log each for itself.")
+]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]

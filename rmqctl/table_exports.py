@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rmqctl.blocks import Block, Facts, Findings, Table
 from rmqctl.context import exit_for_findings
+from rmqctl.copies import note_healed, of_copies
 from store_core.errors import UsageError
 from store_core.storage.remote_path import is_remote, path_of
 
@@ -59,6 +60,7 @@ def export_tables_of(
             overwrite=overwrite,
             on_progress=bar,
         )
+    note_healed(ctx, report.stores)
     document = _document(report)
     ctx.emit(document, rows="files", blocks=_blocks(document))
     return exit_for_findings(report.findings)
@@ -72,7 +74,10 @@ def _document(report: TablesReport) -> dict[str, Any]:
         "rows": report.rows,
         "bytes_read": report.bytes_read,
         "bytes_written": report.bytes_written,
-        "stores": [{"store": told.store, "rows": told.rows, "findings": told.findings} for told in report.stores],
+        "stores": [
+            {"store": told.store, "rows": told.rows, **of_copies(told), "findings": told.findings}
+            for told in report.stores
+        ],
         "seconds": round(report.seconds, 3),
     }
 

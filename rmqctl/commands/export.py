@@ -11,14 +11,14 @@ import typer
 
 from rmqctl.blocks import Facts, Findings, Table
 from rmqctl.context import Context, exit_for_findings
+from rmqctl.copies import note_healed, of_copies
 from rmqctl.messages import Topics
-from rmqctl.options import Begin, End
+from rmqctl.options import Begin, End, KeepCopiesOption
 from rmqctl.running import ConfOption, MasterOption, PackEnvOption, SparkChoice, SparkOption, SplitSizeOption
 
 if TYPE_CHECKING:
     from store_core.export.dest.destination import Destination
     from store_core.export.export import ExportReport
-    from store_core.export.store_export import StoreReport
 
 
 def export(
@@ -61,9 +61,7 @@ def export(
     incremental: Annotated[
         bool, typer.Option("--incremental", help="Add what has come since the last export into DEST.")
     ] = False,
-    keep_copies: Annotated[
-        bool, typer.Option("--keep-copies", help="Export copies of one broker's log each for itself.")
-    ] = False,
+    keep_copies: KeepCopiesOption = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a finished export in DEST.")] = False,
 ) -> int:
     """Export messages to Parquet: a table of messages, one of damaged ranges, and a manifest; or other tables (--what).
@@ -118,10 +116,7 @@ def export(
             layout=Layout(partition_by, cluster, whole_files=format_ == "iceberg"),
             on_plan=lambda size_bytes: shown.enter_context(ctx.progress("export", size_bytes)),
         )
-    for store in report.stores:
-        if store.healed:
-            size = sum(high - low for low, high in store.healed)
-            ctx.note(f"{store.store}: {size} bytes around damage were taken from another copy")
+    note_healed(ctx, report.stores)
     if report.taken:
         ctx.note(f"{report.taken} splits had been done before")
     if incremental and not report.parts:
@@ -155,22 +150,12 @@ def _document(report: ExportReport) -> dict[str, Any]:
                 "store": store.store,
                 "from_phy_offset": store.from_phy_offset,
                 "next_phy_offset": store.next_phy_offset,
-                **_of_copies(store),
+                **of_copies(store),
                 "findings": store.findings,
             }
             for store in report.stores
         ],
         "seconds": round(report.seconds, 3),
-    }
-
-
-def _of_copies(store: StoreReport) -> dict[str, Any]:
-    """What is told of a log of which several copies were read."""
-    if not store.copies:
-        return {}
-    return {
-        "copies": store.copies,
-        "healed": [{"phy_offset": low, "size_bytes": high - low} for low, high in store.healed],
     }
 
 

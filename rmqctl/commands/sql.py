@@ -15,7 +15,7 @@ from rmqctl.blocks import Block, Findings, Table
 from rmqctl.cells import Column
 from rmqctl.context import Context
 from rmqctl.messages import shown_or_told
-from rmqctl.options import SizeType
+from rmqctl.options import KeepCopiesOption, SizeType
 from store_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def sql(
     ] = None,
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Threads that sort, group and join.")] = os.cpu_count()
     or 1,
+    keep_copies: KeepCopiesOption = False,
 ) -> int:
     """Query what stores hold with SQL: messages, queues, index, offsets and findings, read where they are.
 
@@ -62,7 +63,7 @@ def sql(
     query = sys.stdin.read() if query == _STDIN else query
     memory_bytes = MEMORY_BYTES if memory is None else memory
     zone = _zone_name(ctx.options.zone)
-    with ctx.open_stores() as stores:
+    with ctx.open_stores(joined=not keep_copies) as stores:
         total = sum(store.log.size_bytes for _, store in stores)
         with ctx.progress("sql", total) as bar:
             known = Tables(stores, lambda walked_bytes: bar(min(walked_bytes, total)))

@@ -17,8 +17,11 @@ from typing import Final
 
 from crc32c import crc32c
 
+from store_core.export.naming import Called
 from store_core.kernel.codes import FrameCode, FrameKind
+from store_core.layout.paths import CONSUMEQUEUE
 from store_core.scan.log import ScanOptions, scan_segment
+from store_core.storage.remote_path import is_there, real_path
 from store_core.storage.sequence import Segment
 from store_core.storage.settings import Settings
 from store_core.storage.store import Store
@@ -76,10 +79,45 @@ def find_copies(stores: Sequence[Store], names: Sequence[str | None] = ()) -> Co
     return Copies(tuple(map(tuple, groups)), tuple(parted))
 
 
-def joint_settings(stores: Sequence[Store]) -> Settings:
-    """Copies of one log, the one that goes furthest first, as settings of one store that has what any of them has.
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A log that is taken once; its settings tell the copies."""
+
+    settings: Settings
+    called: Called
+
+    @property
+    def roots(self) -> tuple[Path, ...]:
+        """Where the log and its copies lie."""
+        return (self.settings.root, *self.settings.copies)
+
+
+def taken_once(stores: Sequence[Store], called: Sequence[Called]) -> tuple[list[Taken], list[str]]:
+    """Some stores with copies of one log joined, in the order they were named in; and what a person should be warned of.
 
     Raises FailedError where a log cannot be read.
+    """
+    found = find_copies(stores, [each.given for each in called])
+    taken = [
+        Taken(
+            joint_settings([stores[number] for number in group]) if len(group) > 1 else stores[group[0]].settings,
+            Called.together([called[number] for number in sorted(group)]),
+        )
+        for group in found.groups
+    ]
+    roots = [store.root for store in stores]
+    return taken, [
+        f"{roots[parted.first]} and {roots[parted.second]} were copies of one log, which part at {parted.phy_offset}: "
+        "each is taken for itself"
+        for parted in found.parted
+    ]
+
+
+def joint_settings(stores: Sequence[Store]) -> Settings:
+    """Copies of one log, the one that goes furthest first, as settings of one store that has what any of them has of the log.
+
+    What follows from the log (queues, index) and what stands beside it is the first one's that has queues: a backup of the
+    log alone may go furthest. Raises FailedError where a log cannot be read.
     """
     first: dict[int, Path] = {}
     most: dict[int, tuple[int, Path]] = {}
@@ -89,12 +127,32 @@ def joint_settings(stores: Sequence[Store]) -> Settings:
             first.setdefault(segment.phy_offset, segment.path.parent)
             if segment.phy_offset not in most or has > most[segment.phy_offset][0]:
                 most[segment.phy_offset] = has, segment.path.parent
+    main = next((store for store in stores if is_there(store.root / CONSUMEQUEUE)), stores[0])
     return replace(
-        stores[0].settings,
+        main.settings,
         commitlog_paths=tuple(dict.fromkeys(folder for store in stores for folder in store.settings.commitlog_paths)),
-        copies=tuple(store.root for store in stores[1:]),
+        copies=tuple(store.root for store in stores if store is not main),
         choices={offset: folder for offset, (_, folder) in most.items() if folder != first[offset]},
     )
+
+
+def apart(settings: Settings) -> list[Settings]:
+    """The settings of each copy for itself, from those of the store that has them all."""
+    roots = {root: real_path(root) for root in (settings.root, *settings.copies)}
+    owners = {
+        folder: [root for root, real in roots.items() if real_path(folder).is_relative_to(real)] or list(roots)
+        for folder in settings.commitlog_paths
+    }
+    return [
+        replace(
+            settings,
+            root=root,
+            commitlog_paths=tuple(folder for folder, whose in owners.items() if root in whose),
+            copies=(),
+            choices={},
+        )
+        for root in roots
+    ]
 
 
 class Log:

@@ -63,7 +63,7 @@ class StoreExport:
         start, lost = _start(store, task, last)
         is_proven = last is not None and start == last.next_phy_offset
         self._plans = plan_splits(store.log, start, task.wanted.to_phy_offset, split_size_bytes, is_proven=is_proven)
-        self.report = StoreReport(task.store, start, start, copies=_copies(store))
+        self.report = StoreReport(task.store, start, start, copies=copies_of(store))
         self._lost = lost
         self._findings = LogFindings()
         self._edges: list[tuple[Range, str]] = []  # rows of the quarantine table that no task wrote
@@ -167,7 +167,8 @@ class StoreExport:
         self.report.told = tuple(behind)
 
 
-def _copies(store: Store) -> tuple[str, ...]:
+def copies_of(store: Store) -> tuple[str, ...]:
+    """Where the copies of the log lie that are read as one, if several."""
     others = store.settings.copies
     return tuple(map(str, (store.root, *others))) if others else ()
 

@@ -22,6 +22,7 @@ from store_core.export.rows import schema
 from store_core.export.rows.schema import Column
 from store_core.export.runners.runner import Runner
 from store_core.export.splits.plan import SPLIT_SIZE_BYTES
+from store_core.export.store_export import copies_of
 from store_core.export.survey import StoreStats, stats_of_stores
 from store_core.export.tables.index import INDEX_COLUMNS
 from store_core.export.tables.offsets import OFFSET_COLUMNS, OffsetsTable
@@ -49,11 +50,13 @@ TABLES: Final[dict[What, dict[str, Sequence[Column]]]] = {
 
 @dataclass(slots=True)
 class StoreTables:
-    """What one store gave."""
+    """What one store gave. ``copies``, ``healed``: as for an export of messages; derived files are one copy's own."""
 
     store: str
+    copies: tuple[str, ...] = ()
     rows: int = 0
     findings: list[Finding] = field(default_factory=list)
+    healed: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +143,7 @@ class _Work:
         self._stores, self._runner, self._wanted = stores, runner, wanted
         self._split_size_bytes, self._on_progress = split_size_bytes, on_progress
         self._stems = stems_of([name for name, _ in stores])
-        self.told = tuple(StoreTables(name) for name, _ in stores)
+        self.told = tuple(StoreTables(name, copies_of(store)) for name, store in stores)
         self.read_bytes = 0
 
     def derived(self, what: What, place: Place) -> list[WrittenFile]:
@@ -180,6 +183,7 @@ class _Work:
                     files.append(write_table(place, table, name, f"{stem}.parquet", columns, batches))
             told.rows = sum(file.rows for file in files if file.store == name)
             told.findings = [*found.report.findings, *progress.findings]
+            told.healed = found.report.healed
         return files
 
     def _add_read(self, size_bytes: int) -> None:

@@ -14,8 +14,8 @@ from store_core.export.source.reading import read_messages, read_ranges
 
 
 def source_table(root: Path, **options: str | int) -> pa.Table:
-    """The rows of one store, named ``a``, in the order of the partitions."""
-    parsed = parse_options({"path": f"a={root}", **{name: str(value) for name, value in options.items()}})
+    """The rows of one store, named ``a``, in the order of the partitions; ``path`` names others."""
+    parsed = parse_options({"path": f"a={root}"} | {name: str(value) for name, value in options.items()})
     read = read_messages if parsed.table == "messages" else read_ranges
     readings = pickle.loads(pickle.dumps(batch_readings(parsed)))
     batches = [batch for reading in readings for batch in read(reading)]

@@ -46,7 +46,7 @@ class Watched:
     def __init__(self, table: Any) -> None:
         self._table, self.columns = table, table.columns
         self.asked: list[tuple[list[str], list[str]]] = []
-        self.findings: list[Any] = []
+        self.found: list[Any] = []
         self.batches_given = 0
 
     def batches(self, columns: Any, where: Where | None = None) -> Batches:

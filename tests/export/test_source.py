@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
+import pyarrow.compute as pc
 import pytest
 
 from store_core.errors import FailedError, UsageError
@@ -17,10 +19,12 @@ from store_core.layout import record
 from store_core.layout.record import MAGIC_BLANK, PREFIX
 from store_core.read.log import LogFilter
 from store_core.storage.store import Store
+from tests import stores
 from tests.conftest import DamagedStore, GoldenStore
 from tests.damage import Damageable
 from tests.export.exports import export_one, ranges_of, table_of
 from tests.export.sources import source_ranges, source_table
+from tests.export.test_copies import lag
 from tests.export.test_splits import HARD_CASES, LOG_CASES, SEGMENT_BYTES, first_harmed_segment, whole_log
 
 
@@ -199,12 +203,52 @@ def test_splits_cover_the_log_and_know_where_frames_start(golden: GoldenStore) -
             assert all(s.stop_phy_offset - s.start_phy_offset <= max(size, 300) for s in splits)
 
 
+def test_copies_of_one_log_are_taken_once(
+    golden: GoldenStore, damageable: Callable[..., Damageable], tmp_path: Path
+) -> None:
+    """The slave lags, the master has lost its oldest files; the rows are those of a whole log, under the first name."""
+    master, slave = damageable("load-533"), lag(damageable("load-533"), 1500)
+    for segment in master.segments[:2]:
+        segment.unlink()
+    export_one(golden("load-533"), tmp_path / "out")
+    paths = f"{slave.root},{golden('crash-533')},a={master.root}"
+    whole = source_table(master.root, path=paths, splitSize="70k")
+    assert whole.filter(pc.field("store") == "a").sort_by("phy_offset").equals(table_of(tmp_path / "out"))
+    assert whole.num_rows == 2183 + 3061
+    assert source_table(master.root, path=paths, table="quarantine").num_rows == 0
+    apart = source_table(master.root, path=f"a={master.root},b={slave.root}", keepCopies="true")
+    assert Counter(apart.column("store").to_pylist()) == {
+        "a": sum(message["phyOffset"] >= 2 * SEGMENT_BYTES for message in stores.truth("load-533")["messages"]),
+        "b": 1500,
+    }
+    with pytest.raises(UsageError, match="two stores are called 'a'"):
+        source_table(master.root, path=f"a={master.root},a={golden('crash-533')}")
+
+
+def test_logs_that_have_parted_are_told(golden: GoldenStore, damageable: Callable[..., Damageable]) -> None:
+    other = damageable("load-533")
+    for record_number in range(2000, 2183):
+        other.flip(record=record_number, field="store_timestamp_ms", byte=7)
+    with pytest.warns(UserWarning, match="were copies of one log, which part at"):
+        rows = source_table(other.root, path=f"a={golden('load-533')},b={other.root}", columns="store")
+    assert rows.num_rows == 2 * 2183
+
+
+def test_stores_are_called_as_in_an_export(golden: GoldenStore, tmp_path: Path) -> None:
+    for name in ("clean-533", "ipv6-533"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "store").symlink_to(golden(name))
+    paths = f"{tmp_path}/clean-533/store,{tmp_path}/ipv6-533/store"
+    rows = source_table(tmp_path, path=paths, columns="store")
+    assert set(rows.column("store").to_pylist()) == {"clean-533/store", "ipv6-533/store"}
+
+
 @pytest.mark.parametrize(
     ("options", "what"),
     [
         ({}, "no store is named"),
         ({"path": "/a", "tpoic": "x"}, "no option 'tpoic'"),
-        ({"path": "/a/x,/b/x"}, "two stores are called 'x'"),
+        ({"path": "/a", "keepCopies": "perhaps"}, "keepCopies is 'perhaps'"),
         ({"path": "/a", "splitSize": "big"}, "splitSize is no size"),
         ({"path": "/a", "fromOffset": "-1"}, "fromOffset is no number"),
         ({"path": "/a", "beginTime": "yesterday"}, "beginTime is no time"),

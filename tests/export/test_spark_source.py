@@ -19,6 +19,7 @@ pytest.importorskip("pyspark")
 import pyspark_rmqctl
 from tests.export.log_writer import LogWriter
 from tests.export.sessions import Query, spark_session
+from tests.export.test_copies import lag
 from tests.export.test_splits import SEGMENT_BYTES
 
 
@@ -67,6 +68,19 @@ def test_sql_over_two_stores_and_twice_the_same_frame(golden: GoldenStore, spark
         sum(counts.values()),
     ]
     assert frame.union(only).count() == sum(counts.values()) + counts["ipv6-533"]
+
+
+def test_a_master_and_its_slave_are_one_table_and_no_stream(
+    golden: GoldenStore, damageable: Callable[..., Damageable], spark: Any, tmp_path: Path
+) -> None:
+    slave = lag(damageable("load-533"), 1500).root
+    assert read(spark, slave, golden("load-533"), columns="store").groupBy("store").count().collect() == [("a", 2183)]
+    both = f"{slave},{golden('load-533')}"
+    with pytest.raises(Exception, match="are copies of one log, and a stream would read each record 2 times"):
+        Query(spark, slave, tmp_path / "refused", path=both).finish()
+    apart = Query(spark, slave, tmp_path / "apart", path=both, keepCopies="true")
+    apart.finish()
+    assert len(apart.rows()) == 2183 + 1500
 
 
 def test_nothing_to_read_is_no_rows(golden: GoldenStore, spark: Any) -> None:

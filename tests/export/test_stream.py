@@ -10,13 +10,14 @@ import pytest
 
 from store_core.errors import FailedError, UsageError
 from store_core.export.source.options import SourceOptions, parse_options
-from store_core.export.source.planning import followers, shared_out, stream_readings
+from store_core.export.source.planning import followers, refuse_copies, refuse_renamed, shared_out, stream_readings
 from store_core.export.source.reading import read_messages, read_ranges
 from tests import stores
 from tests.conftest import GoldenStore
 from tests.damage import Damageable
 from tests.export.log_writer import LogWriter
 from tests.export.sources import source_ranges, source_table
+from tests.export.test_copies import lag
 from tests.export.test_splits import SEGMENT_BYTES, record_of
 
 
@@ -305,3 +306,24 @@ def test_a_limit_is_shared_among_stores(golden: GoldenStore, tmp_path: Path) -> 
     assert 0 < end["a"] <= 60_000
     assert 0 < end["b"] <= 60_000
     assert shared_out(found, begin, None, {"a": 5000, "b": 0}) == {"a": 5000, "b": 0}
+
+
+def test_a_stream_takes_no_copies(golden: GoldenStore, damageable: Callable[..., Damageable]) -> None:
+    slave = lag(damageable("load-533"), 1500).root
+    paths = {"path": f"{golden('load-533')},{slave},{golden('crash-533')}"}
+    with pytest.raises(UsageError, match=r"are copies of one log.*2 times: name one of them in option\(\"path\"\)"):
+        refuse_copies(parse_options(paths))
+    refuse_copies(parse_options(paths | {"keepCopies": "true"}))
+    refuse_copies(parse_options({"path": f"{golden('load-533')},{golden('crash-533')}"}))
+
+
+@pytest.mark.parametrize(
+    ("known", "now", "is_refused"),
+    [("a", "a", False), ("ab", "a", False), ("a", "ab", False), ("a", "b", True), ("ab", "bc", True), ("", "a", False)],
+)
+def test_a_store_of_another_name_is_not_read_once_more(known: str, now: str, is_refused: bool) -> None:
+    if is_refused:
+        with pytest.raises(UsageError, match="stands in its place: name the stores as before"):
+            refuse_renamed(known, now)
+    else:
+        refuse_renamed(known, now)

@@ -1,11 +1,14 @@
-"""`rmqctl export` of several stores, copies of one broker's log among them."""
+"""`rmqctl export` and `sql` of several stores, copies of one broker's log among them."""
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.conftest import GoldenStore
@@ -101,3 +104,109 @@ def test_stores_in_folders_of_one_name(golden: GoldenStore, damageable: Damageab
     assert [store["store"] for store in told] == ["one/store", "two/store"]
     done = export(tmp_path / "out", "-s", roots[0], "-s", roots[1])
     assert (done.code, rows(tmp_path / "out")) == (0, {"one/store": 2047, "two/store": 3061})
+
+
+# Other tables, and SQL
+
+
+def asked(query: str, *words: object) -> Result:
+    return call("sql", query, "-o", "json", *words)
+
+
+@pytest.mark.parametrize("what", ["queues", "index", "stats"])
+def test_other_tables_have_each_record_once(golden: GoldenStore, slave: Path, tmp_path: Path, what: str) -> None:
+    master = golden("load-533")
+    both = export(tmp_path / "both", "--what", what, "-s", f"a={slave}", "-s", master)
+    alone = export(tmp_path / "alone", "--what", what, "-s", f"a={master}")
+    assert both.err == f"note: copies of one log, each record is taken once: {master} and {slave}\n"
+    assert both.json["stores"][0]["copies"] == [str(master), str(slave)]
+    assert (both.code, both.json["rows"]) == (0, alone.json["rows"])
+    for file in (tmp_path / "alone").rglob("*.parquet"):
+        assert (tmp_path / "both" / file.relative_to(tmp_path / "alone")).read_bytes() == file.read_bytes()
+    apart = export(tmp_path / "apart", "--what", what, "--keep-copies", "-s", f"m={master}", "-s", f"s={slave}")
+    assert [store["store"] for store in apart.json["stores"]] == ["m", "s"]
+    assert apart.json["rows"] > alone.json["rows"]
+
+
+def test_statistics_count_what_another_copy_made_good(
+    golden: GoldenStore, damageable: DamageableStore, tmp_path: Path
+) -> None:
+    store = damageable("load-533")
+    store.flip(record=500, field="body")
+    done = export(tmp_path / "out", "--what", "stats", "-s", f"a={store.root}", "-s", golden("load-533"))
+    assert (done.code, done.json["stores"][0]["findings"]) == (0, [])
+    assert done.err.endswith(
+        f"note: a: {store.message(500)['storeSize']} bytes around damage were taken from another copy\n"
+    )
+    topics = table(tmp_path / "out" / "topics")
+    assert sum(topics.column("messages").to_pylist()) == 2183
+    assert sum(topics.column("bad_messages").to_pylist()) == 0
+
+
+def table(folder: Path) -> pa.Table:
+    return pa.concat_tables([pq.read_table(path) for path in sorted(folder.iterdir())])
+
+
+TABLES_COUNTED = 'select (select count(*) from messages), (select count(*) from queues), (select count(*) from "index"), (select count(*) from offsets)'
+
+
+def test_sql_has_each_record_once(golden: GoldenStore, slave: Path) -> None:
+    master, other = golden("load-533"), golden("crash-533")
+    done = asked(
+        "select store, count(*) n from messages group by 1 order by 1",
+        "-s",
+        slave,
+        "-s",
+        f"b={other}",
+        "-s",
+        f"a={master}",
+    )
+    assert done.code == 0
+    assert done.err == f"note: copies of one log, each record is taken once: {master} and {slave}\n"
+    assert done.json["rows"] == [{"store": "a", "n": 2183}, {"store": "b", "n": 3061}]
+    both = asked(TABLES_COUNTED, "-s", f"a={slave}", "-s", f"a={master}")
+    assert both.json["rows"] == asked(TABLES_COUNTED, "-s", master).json["rows"]
+    apart = asked("select count(*) n from messages", "--keep-copies", "-s", f"s={slave}", "-s", f"m={master}")
+    assert (apart.err, apart.json["rows"]) == ("", [{"n": 2183 + 1500}])
+
+
+def test_sql_reads_what_any_copy_has(damageable: DamageableStore, slave: Path) -> None:
+    """The master has expired what the slave still has; its queues begin where they do."""
+    master = damageable("load-533")
+    for path in master.segments[:3]:
+        path.unlink()
+    query = "select count(*) n, count(m.phy_offset) found from queues q left join messages m using (phy_offset)"
+    done = asked(query, "-s", f"a={slave}", "-s", f"a={master.root}")
+    assert (done.code, done.json["rows"]) == (0, [{"n": 2183, "found": 2183}])
+
+
+def test_a_backup_of_the_log_alone_leaves_the_queues_to_others(
+    golden: GoldenStore, slave: Path, tmp_path: Path
+) -> None:
+    backup = tmp_path / "backup"
+    shutil.copytree(golden("load-533") / "commitlog", backup / "commitlog")
+    done = asked(TABLES_COUNTED, "-s", f"a={backup}", "-s", f"a={slave}")
+    [counts] = [list(row.values()) for row in done.json["rows"]]
+    assert counts[0] == 2183
+    assert counts[1:] == list(asked(TABLES_COUNTED, "-s", slave).json["rows"][0].values())[1:]
+
+
+def test_findings_are_those_of_each_copy(golden: GoldenStore, damageable: DamageableStore) -> None:
+    """Damage in the copy that is not read is told of that copy, and no copy is a fault of the other."""
+    store = damageable("load-533")
+    store.flip(record=0, field="body")
+    paths = ("-s", f"a={golden('load-533')}", "-s", f"a={store.root}")
+    done = asked("select store, code, file from findings", *paths)
+    file = f"{store.root}/commitlog/{store.segments[0].name}"
+    assert (done.code, done.json["rows"]) == (3, [{"store": "a", "code": "L001", "file": file}])
+    assert [found["file"] for found in done.json["findings"]] == [file]
+    assert asked("select count(*) from messages", *paths).code == 0
+
+
+def test_findings_of_several_stores_tell_which(damageable: DamageableStore) -> None:
+    one, two = damageable("load-533"), damageable("crash-533")
+    for store in (one, two):
+        store.flip(record=0, field="body")
+    done = asked("select count(*) from messages", "-s", f"a={one.root}", "-s", f"b={two.root}")
+    assert done.code == 3
+    assert [found["file"] for found in done.json["findings"]] == [str(store.segments[0]) for store in (one, two)]

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from store_core.errors import FailedError
 from store_core.export.rows.schema import MESSAGE_COLUMNS, TIME, Column
-from store_core.export.tables.findings import FINDING_COLUMNS, FindingsTable
+from store_core.export.tables.findings import FINDING_COLUMNS, FindingsTable, in_full
 from store_core.export.tables.index import INDEX_COLUMNS, IndexTable
 from store_core.export.tables.messages import MessagesTable
 from store_core.export.tables.offsets import OFFSET_COLUMNS, OffsetsTable
@@ -47,6 +47,8 @@ class Tables:
     def __init__(
         self, stores: Sequence[tuple[str, Store]], on_progress: Callable[[int], None] = lambda walked_bytes: None
     ) -> None:
+        is_one = len(stores) == 1 and not stores[0][1].settings.copies
+        self._roots = {} if is_one else {name: store.root for name, store in stores}
         self._stopped = Event()
         self._on_progress = on_progress
         self.by_name: dict[str, Table] = {
@@ -59,8 +61,11 @@ class Tables:
 
     @property
     def findings(self) -> list[Finding]:
-        """What the tables that were read have met, each finding once."""
-        return list(dict.fromkeys(found for table in self.by_name.values() for found in table.findings))
+        """What the tables that were read have met, each finding once; of several stores with their files in full."""
+        found = [told for table in self.by_name.values() for told in table.found]
+        if self._roots:
+            found = [(store, in_full(self._roots[store], each)) for store, each in found]
+        return [each for _, each in dict.fromkeys(found)]
 
     def stop(self) -> None:
         """Have whoever reads a table of messages or findings raise FailedError soon."""

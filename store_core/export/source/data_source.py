@@ -83,6 +83,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._followers = followers(options)
         self._target: dict[str, int] | None = None
+        self._is_checked = False
 
     def initialOffset(self) -> dict[str, int]:
         return {name: follower.first(self._options.starting) for name, follower in self._followers.items()}
@@ -95,9 +96,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """``maxBytesPerTrigger`` is shared out among the stores that have something to read."""
         from store_core.export.source.planning import shared_out
 
+        self._check(start)
         most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         begin = self._begin(start)
         return dict(start) | shared_out(self._followers, begin, most, self._target)
+
+    def _check(self, start: Mapping[str, int]) -> None:
+        """Once, before anything is read."""
+        from store_core.export.source.planning import refuse_copies, refuse_renamed
+
+        if not self._is_checked:
+            refuse_renamed(start, self._followers)
+            refuse_copies(self._options)
+            self._is_checked = True
 
     def prepareForTriggerAvailableNow(self) -> None:
         """What is there now is the target; the newest record is given the time to show that it is whole."""

@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from store_core.errors import FailedError
-from store_core.export.source.options import EARLIEST, LATEST, StoreOfSource
+from store_core.export.source.options import EARLIEST, LATEST
 from store_core.export.source.walk import FULL, chained_end
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.layout.record import HEAD, MAGIC_V1, MAGIC_V2, PREFIX
@@ -28,6 +28,7 @@ from store_core.scan.frames import FrameTable, Ints
 from store_core.scan.log import ScanOptions, nominal_end, scan_segment
 from store_core.scan.tail import has_entry
 from store_core.storage.sequence import Segment, SegmentSequence
+from store_core.storage.settings import Settings
 from store_core.storage.store import Store
 
 _FRAMES: Final = ScanOptions(check_crc=False, properties=False)
@@ -35,6 +36,14 @@ _STEP_BYTES: Final = 16 << 20  # so much of zeros behind the tail is looked at
 _LOOK_BEHIND_EVERY_S: Final = 60.0
 _MOST_LOOKED_UP: Final = 64
 _FROM_START: Final = 'start the query with another checkpoint, or go on with option("failOnDataLoss", "false")'
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A store by its name in the ``store`` column."""
+
+    name: str
+    settings: Settings
 
 
 @dataclass(slots=True)
@@ -60,7 +69,7 @@ class Follower:
 
     def __init__(
         self,
-        named: StoreOfSource,
+        named: Named,
         *,
         quiet_ms: int,
         fail_on_data_loss: bool = True,
@@ -256,7 +265,7 @@ class Follower:
         return None
 
 
-def data_lost(named: StoreOfSource, start: int, what: str) -> FailedError:
+def data_lost(named: Named, start: int, what: str) -> FailedError:
     """What a stream cannot read any more, and what to do."""
     return FailedError(
         f"the stream has read {named.name} up to {start}, and {what}", path=str(named.settings.root), to_do=_FROM_START

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -36,6 +35,7 @@ BATCH: Final = (
     "columns",
     "splitSize",
     "mode",
+    "keepCopies",
 )
 STREAM: Final = ("maxBytesPerTrigger", "startingOffset", "failOnDataLoss", "quietMs")
 _KNOWN: Final = {name.lower(): name for name in (*BATCH, *STREAM)}
@@ -46,15 +46,16 @@ _EXAMPLE_OF_TIME: Final = "2026-07-31T12:00:00+08:00 (UTC where no zone is named
 
 @dataclass(frozen=True, slots=True)
 class StoreOfSource:
-    """A store by its name in the ``store`` column."""
+    """A store as it was named, ``given`` the NAME that stands in front of its path; ``planning`` finds its name."""
 
-    name: str
+    given: str | None
     settings: Settings
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Sizes in bytes. ``split_size_bytes``: None is left to the planning. ``starting``: where a stream without a checkpoint begins: earliest, latest, or an offset."""
+    """Sizes in bytes. ``split_size_bytes``: None is left to the planning. ``starting``: where a stream without a checkpoint
+    begins: earliest, latest, or an offset. ``keep_copies``: copies of one log are taken each for itself."""
 
     stores: tuple[StoreOfSource, ...]
     wanted: LogFilter = field(default_factory=LogFilter)
@@ -66,6 +67,7 @@ class SourceOptions:
     starting: str | int = EARLIEST
     fail_on_data_loss: bool = True
     quiet_ms: int = QUIET_MS
+    keep_copies: bool = False
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
@@ -98,9 +100,9 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         split_size_bytes=_size("splitSize", options.get("splitsize")),
         max_bytes_per_trigger=_size("maxBytesPerTrigger", options.get("maxbytespertrigger")),
         starting=starting if starting in (EARLIEST, LATEST) else number("startingOffset") or 0,
-        fail_on_data_loss=_one_of("failOnDataLoss", options.get("failondataloss", "true").lower(), ("true", "false"))
-        == "true",
+        fail_on_data_loss=_is_true("failOnDataLoss", options.get("failondataloss", "true")),
         quiet_ms=QUIET_MS if quiet_ms is None else quiet_ms,
+        keep_copies=_is_true("keepCopies", options.get("keepcopies", "false")),
     )
 
 
@@ -109,16 +111,13 @@ def _stores(options: Mapping[str, str]) -> tuple[StoreOfSource, ...]:
     paths = _listed(options.get("path"))
     if not paths:
         raise UsageError("no store is named", to_do='give option("path", "[NAME=]PATH"), several with commas between')
-    found = []
-    for text in paths:
-        named = _NAMED.fullmatch(text)
-        settings = load_settings(config, path_of(named[2] if named else text).expanduser())
-        name = (named[1] if named else "") or settings.value("brokerName") or settings.root.name
-        found.append(StoreOfSource(name, settings))
-    twice = [name for name, times in Counter(store.name for store in found).items() if times > 1]
-    if twice:
-        raise UsageError(f"two stores are called {twice[0]!r}", to_do="name them with NAME=PATH")
-    return tuple(found)
+    named = [(_NAMED.fullmatch(text), text) for text in paths]
+    return tuple(
+        StoreOfSource(
+            found[1] if found else None, load_settings(config, path_of(found[2] if found else text).expanduser())
+        )
+        for found, text in named
+    )
 
 
 def _listed(text: str | None) -> tuple[str, ...]:
@@ -130,6 +129,10 @@ def _one_of(name: str, value: str, known: tuple[Word, ...]) -> Word:
         if word == value:
             return word
     raise UsageError(f"{name} is {value!r}", to_do=f"it may be {', '.join(known)}")
+
+
+def _is_true(name: str, text: str) -> bool:
+    return _one_of(name, text.lower(), ("true", "false")) == "true"
 
 
 def _size(name: str, text: str | None) -> int | None:

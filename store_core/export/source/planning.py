@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from store_core.errors import UsageError
-from store_core.export.source.follow import Follower, data_lost
+from store_core.export.copies import find_copies, taken_once
+from store_core.export.naming import Called, distinct_names
+from store_core.export.source.follow import Follower, Named, data_lost
 from store_core.export.source.options import SourceOptions, StoreOfSource
 from store_core.export.source.reading import Reading
 from store_core.export.source.walk import plan
@@ -21,10 +25,54 @@ _WHOLE: Final = 1 << 62
 
 def batch_readings(options: SourceOptions) -> list[Reading]:
     """Everything that is asked for, in splits, store by store in log order. Raises StoreError."""
-    return [reading for store in options.stores for reading in _readings_of(store, options)]
+    return [reading for store in _taken(options) for reading in _readings_of(store, options)]
 
 
-def _readings_of(named: StoreOfSource, options: SourceOptions) -> list[Reading]:
+def _taken(options: SourceOptions) -> list[Named]:
+    """The stores with their names; copies of one log as one."""
+    if options.keep_copies or len(options.stores) == 1:
+        return named_stores(options)
+    with _opened(options.stores) as stores:
+        taken, said = taken_once(stores, _called(options))
+    for text in said:
+        warnings.warn(text, stacklevel=2)
+    names = distinct_names([each.called for each in taken])
+    return [Named(name, each.settings) for name, each in zip(names, taken, strict=True)]
+
+
+def named_stores(options: SourceOptions) -> list[Named]:
+    """The stores as they were named, each with its name. Raises UsageError where two have one."""
+    names = distinct_names(_called(options))
+    return [Named(name, store.settings) for name, store in zip(names, options.stores, strict=True)]
+
+
+def _called(options: SourceOptions) -> list[Called]:
+    return [Called.of(store.given, store.settings) for store in options.stores]
+
+
+@contextmanager
+def _opened(stores: Sequence[StoreOfSource]) -> Iterator[list[Store]]:
+    with ExitStack() as opened:
+        yield [opened.enter_context(Store.open(store.settings.root, store.settings)) for store in stores]
+
+
+def refuse_copies(options: SourceOptions) -> None:
+    """Raise UsageError where a stream would read a record twice: it follows each log by itself, and cannot change from one
+    copy to another."""
+    if options.keep_copies or len(options.stores) == 1:
+        return
+    with _opened(options.stores) as stores:
+        found = find_copies(stores, [store.given for store in options.stores])
+    for group in found.groups:
+        if len(group) > 1:
+            roots = " and ".join(str(stores[number].root) for number in group)
+            raise UsageError(
+                f"{roots} are copies of one log, and a stream would read each record {len(group)} times",
+                to_do='name one of them in option("path"), or take each for itself with option("keepCopies", "true")',
+            )
+
+
+def _readings_of(named: Named, options: SourceOptions) -> list[Reading]:
     wanted = options.wanted
     with Store.open(named.settings.root, named.settings) as store:
         log = store.log
@@ -65,8 +113,19 @@ def followers(options: SourceOptions) -> dict[str, Follower]:
         raise UsageError("fromOffset and toOffset are for batches", to_do='give option("startingOffset", OFFSET)')
     return {
         named.name: Follower(named, quiet_ms=options.quiet_ms, fail_on_data_loss=options.fail_on_data_loss)
-        for named in options.stores
+        for named in named_stores(options)
     }
+
+
+def refuse_renamed(known: Iterable[str], now: Iterable[str]) -> None:
+    """Raise UsageError where some stores of a checkpoint are gone and others are new: under another name a store would be
+    read from its beginning once more."""
+    gone, new = sorted(set(known) - set(now)), sorted(set(now) - set(known))
+    if gone and new:
+        raise UsageError(
+            f"the checkpoint has read {', '.join(gone)}, and {', '.join(new)} stands in its place",
+            to_do="name the stores as before, NAME=PATH, or start the query with another checkpoint",
+        )
 
 
 def shared_out(
@@ -96,13 +155,13 @@ def stream_readings(options: SourceOptions, begin: Mapping[str, int], end: Mappi
     """What lies between two offsets, in splits. The same two give the same rows whenever they are asked for."""
     return [
         reading
-        for named in options.stores
+        for named in named_stores(options)
         if begin[named.name] < end.get(named.name, 0)
         for reading in _between(named, options, begin[named.name], end[named.name])
     ]
 
 
-def _between(named: StoreOfSource, options: SourceOptions, start: int, stop: int) -> list[Reading]:
+def _between(named: Named, options: SourceOptions, start: int, stop: int) -> list[Reading]:
     with Store.open(named.settings.root, named.settings) as store:
         if options.fail_on_data_loss and start < store.log.min_phy_offset:
             raise data_lost(named, start, f"the log begins at {store.log.min_phy_offset}; what lay between is gone")

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 
 from store_core.check.store import check_store
+from store_core.export.copies import apart
 from store_core.export.rows.schema import Column
-from store_core.export.tables.table import Batches, Where, schema_of, wanted_rows
+from store_core.export.tables.table import Batches, StoresTable, Where, schema_of, wanted_rows
 from store_core.findings import Finding
 from store_core.storage.live import is_live
+from store_core.storage.remote_path import path_of
 from store_core.storage.store import Store
 
 FINDING_COLUMNS: Final = (
@@ -29,26 +33,44 @@ FINDING_COLUMNS: Final = (
 )
 
 
-class FindingsTable:
-    """Findings of a check of the whole of each store, which is made once, when the first reading comes to it."""
+class FindingsTable(StoresTable):
+    """Findings of a check of the whole of each store, which is made once, when the first reading comes to it.
+
+    Of a log that is read from several copies each copy is checked for itself, and files are named in full.
+    """
 
     columns: Sequence[Column] = FINDING_COLUMNS
 
     def __init__(
         self, stores: Sequence[tuple[str, Store]], on_progress: Callable[[int], None] = lambda walked_bytes: None
     ) -> None:
-        self._stores, self._on_progress = stores, on_progress
+        super().__init__(stores)
+        self._on_progress = on_progress
         self._known: dict[str, list[Finding]] = {}
-
-    @property
-    def findings(self) -> list[Finding]:
-        return [found for listed in self._known.values() for found in listed]
 
     def batches(self, columns: Sequence[str], where: Where | None = None) -> Batches:
         for name, store in self._stores:
             if name not in self._known:
-                self._known[name] = check_store(
-                    store, live=is_live(store.root).live, on_progress=self._on_progress
-                ).findings
+                self._known[name] = self._checked(store)
+                self.tell(name, self._known[name])
             rows = [{"store": name, **found.as_json()} for found in self._known[name]]
             yield wanted_rows(pa.RecordBatch.from_pylist(rows, schema_of(FINDING_COLUMNS)), columns, where)
+
+    def _checked(self, store: Store) -> list[Finding]:
+        if not store.settings.copies:
+            return self._check(store)
+        found: list[Finding] = []
+        for settings in apart(store.settings):
+            with Store.open(settings.root, settings) as copy:
+                found += [in_full(settings.root, each) for each in self._check(copy)]
+        return found
+
+    def _check(self, store: Store) -> list[Finding]:
+        return check_store(store, live=is_live(store.root).live, on_progress=self._on_progress).findings
+
+
+def in_full(root: Path, found: Finding) -> Finding:
+    """A finding that names its file in full, for where there are several stores."""
+    if found.file is None or path_of(found.file).is_absolute():
+        return found
+    return replace(found, file=str(root / found.file))

@@ -11,11 +11,9 @@ import pyarrow.dataset as ds
 from numpy.typing import NDArray
 
 from store_core.export.rows.schema import TIME, Column
-from store_core.export.tables.table import Batches, Where, needed, only, schema_of, wanted_rows
+from store_core.export.tables.table import Batches, StoresTable, Where, needed, only, schema_of, wanted_rows
 from store_core.export.tables.times import times
-from store_core.findings import Finding
 from store_core.read.index import Index, IndexFile
-from store_core.storage.store import Store
 
 INDEX_COLUMNS: Final = (
     Column("store", pa.string(), "name of the store", repeats=True),
@@ -27,27 +25,19 @@ INDEX_COLUMNS: Final = (
     Column("store_time", TIME, "the file's begin and whole seconds; null for a number that is no time", nullable=True),
     Column("previous", pa.int32(), "number of the next older entry on the slot; 0 or less: none"),
 )
+_SCHEMA: Final = schema_of(INDEX_COLUMNS)
 _MILLISECONDS: Final = 1000
 
 
-class IndexTable:
+class IndexTable(StoresTable):
     """Entries of all index files of some stores. Which topic and key an entry is of, only its record tells."""
 
     columns: Sequence[Column] = INDEX_COLUMNS
 
-    def __init__(self, stores: Sequence[tuple[str, Store]]) -> None:
-        self._stores = stores
-        self._found: dict[Finding, None] = {}
-        self._schema = schema_of(INDEX_COLUMNS)
-
-    @property
-    def findings(self) -> list[Finding]:
-        return list(self._found)
-
     def batches(self, columns: Sequence[str], where: Where | None = None) -> Batches:
         for name, store in self._stores:
             with Index(store) as index:
-                self._found.update(dict.fromkeys(index.sizes.findings))
+                self.tell(name, index.sizes.findings)
                 for file in index.files:
                     yield from self.of_file(name, file, columns, where)
 
@@ -74,4 +64,4 @@ class IndexTable:
             "store_time": times(stored_ms),
             "previous": pa.array(entries["previous"].astype(np.int32)),
         }
-        return pa.RecordBatch.from_arrays([made[name] for name in self._schema.names], schema=self._schema)
+        return pa.RecordBatch.from_arrays([made[name] for name in _SCHEMA.names], schema=_SCHEMA)

@@ -15,8 +15,7 @@ from store_core.check.pieces import log_range, whole_log
 from store_core.export.rows import schema
 from store_core.export.rows.batches import message_batches
 from store_core.export.rows.schema import Column
-from store_core.export.tables.table import Batches, Where
-from store_core.findings import Finding
+from store_core.export.tables.table import Batches, StoresTable, Where
 from store_core.read.records import read_store_timestamp_ms
 from store_core.scan.frames import FrameTable, Ints
 from store_core.scan.log import Piece, ScanOptions, nominal_end, scan_segment
@@ -31,7 +30,7 @@ _STRETCHES: Final = 256  # of a segment, to find where in it a condition on offs
 _LEAST_STRETCH_BYTES: Final = 64 << 10
 
 
-class MessagesTable:
+class MessagesTable(StoresTable):
     """Every record of the logs of some stores, each with its name, in log order (docs/export.md, "Messages").
 
     A condition on offsets, stores and store times leaves out segments; one on any column is decided before the other columns are
@@ -42,14 +41,9 @@ class MessagesTable:
     columns: Sequence[Column] = schema.MESSAGE_COLUMNS
 
     def __init__(self, stores: Sequence[tuple[str, Store]], on_progress: Callable[[int], None] | None = None) -> None:
-        self._stores = stores
+        super().__init__(stores)
         self._on_progress = on_progress
         self._walked_bytes = 0
-        self._found: dict[tuple[str, Finding], None] = {}
-
-    @property
-    def findings(self) -> list[Finding]:
-        return [found for _, found in self._found]
 
     def batches(self, columns: Sequence[str], where: Where | None = None) -> Batches:
         for name, store in self._stores:
@@ -59,9 +53,6 @@ class MessagesTable:
         self._walked_bytes += size_bytes
         if self._on_progress is not None:
             self._on_progress(self._walked_bytes)
-
-    def _tell_found(self, name: str, found: Sequence[Finding]) -> None:
-        self._found.update(((name, one), None) for one in found)
 
 
 class _Reading:
@@ -73,7 +64,6 @@ class _Reading:
         self._table, self._name, self._store = table, name, store
         self._columns, self._where = list(columns), where
         self._findings = LogFindings()
-        self._bodies: list[Finding] = []
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         pieces = _pieces(self._name, self._store, self._where)
@@ -89,8 +79,8 @@ class _Reading:
                 self._findings.put_back()  # nobody looked further: what is held back may be the tail or not
             log = self._store.log
             goes_on = not pieces or pieces[-1].to_phy_offset < nominal_end(log, log.segments[-1])
-            listed = self._findings.end(live=is_live(self._store.root).live, log_goes_on=goes_on)
-            self._table._tell_found(self._name, [*listed, *self._bodies])
+            live = is_live(self._store.root).live
+            self._table.tell(self._name, self._findings.end(live=live, log_goes_on=goes_on))
 
     def _walked(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         stop = None if piece.to_phy_offset >= nominal_end(self._store.log, piece.segment) else piece.to_phy_offset
@@ -113,7 +103,7 @@ class _Reading:
 
     def _columns_of(self, table: FrameTable, rows: Ints, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         for batch in message_batches(table, rows, self._name, names):
-            self._bodies += batch.findings
+            self._table.tell(self._name, batch.findings)
             yield batch.rows
 
 

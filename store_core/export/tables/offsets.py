@@ -9,11 +9,9 @@ import pyarrow as pa
 
 from store_core.export.rows.batches import topic_kind
 from store_core.export.rows.schema import Column
-from store_core.export.tables.table import Batches, Where, schema_of, wanted_rows
-from store_core.findings import Finding
+from store_core.export.tables.table import Batches, StoresTable, Where, schema_of, wanted_rows
 from store_core.read.progress import lags, read_progress
 from store_core.read.rules import rules_of
-from store_core.storage.store import Store
 
 OFFSET_COLUMNS: Final = (
     Column("store", pa.string(), "name of the store", repeats=True),
@@ -34,23 +32,15 @@ OFFSET_COLUMNS: Final = (
 )
 
 
-class OffsetsTable:
+class OffsetsTable(StoresTable):
     """Progress of all consumer groups of some stores, as ``lag`` shows it."""
 
     columns: Sequence[Column] = OFFSET_COLUMNS
 
-    def __init__(self, stores: Sequence[tuple[str, Store]]) -> None:
-        self._stores = stores
-        self._found: dict[Finding, None] = {}
-
-    @property
-    def findings(self) -> list[Finding]:
-        return list(self._found)
-
     def batches(self, columns: Sequence[str], where: Where | None = None) -> Batches:
         for name, store in self._stores:
             progress = read_progress(store.root)
-            self._found.update(dict.fromkeys(progress.findings))
+            self.tell(name, progress.findings)
             rows = [
                 {
                     "store": name,

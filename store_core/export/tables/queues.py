@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from store_core.export.rows.batches import topic_kind
 from store_core.export.rows.schema import TIME, Column
-from store_core.export.tables.table import Batches, Mask, Where, needed, only, wanted_rows
+from store_core.export.tables.table import Batches, Mask, StoresTable, Where, needed, only, wanted_rows
 from store_core.export.tables.times import times
 from store_core.findings import Finding, finding
 from store_core.layout import paths
@@ -24,7 +24,6 @@ from store_core.read.dump import QueueDump, all_queues
 from store_core.read.entries import ExtUnit
 from store_core.read.queue import BatchQueue, Queue
 from store_core.scan.frames import Ints
-from store_core.storage.store import Store
 
 QUEUE_COLUMNS: Final = (
     Column("store", pa.string(), "name of the store", repeats=True),
@@ -50,23 +49,14 @@ QUEUE_COLUMNS: Final = (
     Column("ext_bitmap", pa.binary(), "bitmap of the filter, from ConsumeQueueExt; else null", nullable=True),
 )
 _CHUNK_ENTRIES: Final = 1 << 16
-_MOST_FINDINGS: Final = 1000
 _STATES: Final = pa.array(["message", "expired", "filler", "dead"])
 _MESSAGE, _EXPIRED, _FILLER, _DEAD = range(4)
 
 
-class QueuesTable:
+class QueuesTable(StoresTable):
     """Entries of all queues of some stores, from each one's first file's begin to the queue's end."""
 
     columns: Sequence[Column] = QUEUE_COLUMNS
-
-    def __init__(self, stores: Sequence[tuple[str, Store]]) -> None:
-        self._stores = stores
-        self._found: dict[Finding, None] = {}
-
-    @property
-    def findings(self) -> list[Finding]:
-        return list(self._found)
 
     def batches(self, columns: Sequence[str], where: Where | None = None) -> Batches:
         """Raises FailedError where a store keeps its queues in RocksDB."""
@@ -94,9 +84,7 @@ class QueuesTable:
             chunk = _Chunk(store, queue, entries)
             made = {column.name: chunk.column(column.name) for column in QUEUE_COLUMNS if column.name in names}
             rows = pa.RecordBatch.from_arrays(list(made.values()), schema=only(QUEUE_COLUMNS, names))
-            for found in chunk.findings:
-                if len(self._found) < _MOST_FINDINGS:
-                    self._found[found] = None
+            self.tell(store, chunk.findings)
             yield wanted_rows(rows, columns, where)
 
 
@@ -110,17 +98,18 @@ class _Entries:
 
 def places_of(queue: Queue | BatchQueue) -> range:
     """The places of a queue, from its first file's begin to its end. In a batch queue they are no queue offsets."""
-    size = _layout_of(queue).size_bytes
+    size = layout_of(queue).size_bytes
     end = queue.max_offset if isinstance(queue, Queue) else queue.end_slot
     return range(min(queue.files.min_phy_offset // size, end), end)
 
 
-def _layout_of(queue: Queue | BatchQueue) -> Layout:
+def layout_of(queue: Queue | BatchQueue) -> Layout:
+    """What an entry of a queue looks like."""
     return layout.ENTRY if isinstance(queue, Queue) else layout.BATCH_ENTRY
 
 
 def _chunks(queue: Queue | BatchQueue, places: range) -> Iterator[_Entries]:
-    entry = _layout_of(queue)
+    entry = layout_of(queue)
     step = entry.size_bytes
     for segment in queue.files.segments:
         place = max(-(-segment.phy_offset // step), places.start)

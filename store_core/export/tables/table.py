@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Generator, Sequence
+from collections import Counter
+from collections.abc import Container, Generator, Iterable, Sequence
 from functools import cached_property
 from typing import Any, Final, Protocol
 
@@ -12,8 +13,10 @@ import pyarrow.dataset as ds
 from numpy.typing import NDArray
 from pyarrow.fs import LocalFileSystem
 
+from store_core.check.report import MOST_FINDINGS_PER_CODE
 from store_core.export.rows.schema import Column
-from store_core.findings import Finding
+from store_core.findings import KINDS, Finding, finding
+from store_core.storage.store import Store
 
 Mask = NDArray[np.bool_]
 Batches = Generator[pa.RecordBatch, None, None]
@@ -79,9 +82,40 @@ class Table(Protocol):
         ...
 
     @property
-    def findings(self) -> list[Finding]:
-        """What was met while reading, so far."""
+    def found(self) -> list[tuple[str, Finding]]:
+        """What was met while reading, so far, each with its store's name."""
         ...
+
+
+class StoresTable:
+    """What tables share: some stores, each with its name, and what was met in them. Each finding counts once, however
+    often the table is read; of each code a store has a thousand, and a last one that says that there are more."""
+
+    def __init__(self, stores: Sequence[tuple[str, Store]]) -> None:
+        self._stores = stores
+        self._found: dict[tuple[str, Finding], None] = {}
+        self._counts: Counter[tuple[str, str]] = Counter()
+
+    @property
+    def found(self) -> list[tuple[str, Finding]]:
+        """As ``Table.found``."""
+        return list(self._found)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What was met, of whatever store."""
+        return [found for _, found in self._found]
+
+    def tell(self, store: str, findings: Iterable[Finding]) -> None:
+        """Something was met in a store."""
+        for found in findings:
+            if (store, found) not in self._found:
+                count = self._counts[store, found.code]
+                if count > MOST_FINDINGS_PER_CODE:  # one more than listed: who counts tells how many more there are
+                    found = finding(found.code, f"and more: {KINDS[found.code].title}")
+                else:
+                    self._counts[store, found.code] += 1
+                self._found[store, found] = None
 
 
 def schema_of(columns: Sequence[Column]) -> pa.Schema:

@@ -11,11 +11,10 @@ import pyarrow as pa
 from store_core.export.dest.parquet import WrittenFile
 from store_core.export.dest.place import Place
 from store_core.export.tables.index import INDEX_COLUMNS, IndexTable
-from store_core.export.tables.queues import QUEUE_COLUMNS, QueuesTable, places_of
+from store_core.export.tables.queues import QUEUE_COLUMNS, QueuesTable, layout_of, places_of
 from store_core.export.tables.table import schema_of
 from store_core.export.tables.writing import write_table
 from store_core.findings import Finding
-from store_core.layout.queue import ENTRY
 from store_core.read.dump import QueueDump, all_queues
 from store_core.read.index import Index
 from store_core.read.queue import Queue
@@ -118,16 +117,12 @@ def index_tasks(name: str, stem: str, store: Store, place: Place) -> list[TableT
 
 def _parts(queue: QueueDump, size_bytes: int) -> Sequence[QueuePlaces]:
     places = places_of(queue.queue)
+    entry = layout_of(queue.queue).size_bytes
+    step = max(size_bytes // entry, 1)
+    starts = range(places.start, places.stop, step)
+    ends = [min(start + step, places.stop) for start in starts]
     is_batch = not isinstance(queue.queue, Queue)
-    step = max(size_bytes // ENTRY.size_bytes, 1)
     return [
-        QueuePlaces(
-            queue.topic,
-            queue.queue_id,
-            is_batch,
-            first,
-            min(first + step, places.stop),
-            (min(first + step, places.stop) - first) * ENTRY.size_bytes,
-        )
-        for first in range(places.start, places.stop, step)
+        QueuePlaces(queue.topic, queue.queue_id, is_batch, first, end, (end - first) * entry)
+        for first, end in zip(starts, ends, strict=True)
     ]

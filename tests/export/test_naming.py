@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rmqctl.naming import Called, distinct_names
 from store_core.errors import UsageError
+from store_core.export.naming import Called, distinct_names
 from store_core.layout import paths
 from store_core.storage.identity import BrokerIdentity, broker_identity
 from store_core.storage.remote_path import path_of

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from store_core.errors import UsageError
 from store_core.storage.identity import broker_identity
-from store_core.storage.store import Store
+from store_core.storage.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +21,11 @@ class Called:
     root: Path
 
     @classmethod
-    def of(cls, given: str | None, store: Store) -> Called:
-        told = store.settings.value("brokerName")
-        if given is None and not told and (identity := broker_identity(store.root)) is not None:
+    def of(cls, given: str | None, settings: Settings) -> Called:
+        told = settings.value("brokerName")
+        if given is None and not told and (identity := broker_identity(settings.root)) is not None:
             told = identity.broker
-        return cls(given, told or None, store.root)
+        return cls(given, told or None, settings.root)
 
     @classmethod
     def together(cls, copies: Sequence[Called]) -> Called:
