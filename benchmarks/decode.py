@@ -12,15 +12,13 @@ command that does its tasks one after the other.
 
 from __future__ import annotations
 
-import io
 import shutil
 import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -31,8 +29,9 @@ from benchmarks import contest
 from benchmarks.commands import measure, rmqctl
 from benchmarks.make_store import Made, Recipe, made_store
 from rmqctl.options import parse_size
-from store_core.export.dest.parts import PartWriter
+from store_core.export.dest.parts import message_options
 from store_core.export.export import export_stores
+from store_core.export.rows import schema
 from store_core.export.rows.batches import message_batches
 from store_core.export.runners.local import LocalRunner
 from store_core.kernel import arrow, native, twin_arrow
@@ -100,42 +99,24 @@ def export(made: Made, dest: Path) -> None:
         export_stores([("store", store)], dest, LocalRunner(1))
 
 
-class PlainFile(io.FileIO):
-    """A file as pyarrow would write it by itself: no checksum is taken of it and it is not synced."""
-
-    size_bytes = crc32c = 0
-
-
-@dataclass(frozen=True, slots=True)
-class PlainFolder:
-    """A place for files of which nothing is expected."""
-
-    folder: Path
-
-    def create(self, path: str) -> tuple[Any, str, str]:
-        name = Path(path).name
-        return PlainFile(self.folder / name, "w"), name, path
-
-    def remove(self, staged: str) -> None:
-        (self.folder / staged).unlink()
-
-
-Groups = list[list[pa.RecordBatch]]
+Groups = list[pa.Table]
 
 
 def groups_of(path: Path) -> Groups:
     """The row groups of a file of an export."""
     file = pq.ParquetFile(path)
-    return [file.read_row_group(i).combine_chunks().to_batches() for i in range(file.num_row_groups)]
+    return [file.read_row_group(i).combine_chunks() for i in range(file.num_row_groups)]
 
 
 def write(files: Sequence[Groups], folder: Path) -> None:
-    """With the settings of the export."""
+    """As somebody would write tables with pyarrow who wants what an export's files have."""
     for number, groups in enumerate(files):
-        writer = PartWriter(PlainFolder(folder), "messages", "store", f"plain-{number}.parquet")
-        for batches in groups:
-            writer.write_group(batches)
-        writer.close()
+        path = folder / f"plain-{number}.parquet"
+        with pq.ParquetWriter(
+            path, schema.MESSAGES, compression="zstd", compression_level=1, **message_options(schema.MESSAGES)
+        ) as file:
+            for group in groups:
+                file.write_table(group, row_group_size=len(group))
 
 
 def export_anew(made: Made, dest: Path) -> float:
@@ -173,7 +154,7 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="rmqctl-bench-", dir=told.work) as folder,
     ):
         files = exported(made, Path(folder) / "first")
-        sizes = [batch["size_bytes"] for groups in files for group in groups for batch in group]
+        sizes = [group["size_bytes"] for groups in files for group in groups]
         count, log_bytes = sum(map(len, sizes)), sum(pc.sum(column).as_py() for column in sizes)
         contestants = {
             CRC: processor(lambda: checksum(made, log_bytes)),

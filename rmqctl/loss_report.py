@@ -104,7 +104,7 @@ def _arguments(ctx: Context, settings: Settings) -> tuple[str, ...]:
 
 
 def _save(path: Path, data: bytes) -> None:
-    from store_core.storage.publish import PartFile
+    from store_core.storage.part_file import PartFile
 
     file = PartFile(path)  # never over another file, even one that has just been made
     try:

@@ -27,6 +27,18 @@ class FileWalk:
     ) -> tuple[list[tuple[Any, ...]], int, int, int, bool, tuple[int, int, int] | None]: ...
     def close(self) -> None: ...
 
+class Collector:
+    def __init__(self, wanted: int, expected_bytes: int, /) -> None: ...
+    def add(
+        self,
+        window: npt.NDArray[np.uint8],
+        at: npt.NDArray[np.int64],
+        size_bytes: npt.NDArray[np.int64],
+        group: npt.NDArray[np.uint32],
+        /,
+    ) -> None: ...
+    def take(self, group: int, /) -> dict[str, Any]: ...
+
 class KeyFinder:
     def __init__(
         self,

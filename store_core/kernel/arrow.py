@@ -6,7 +6,7 @@ The compiled kernel where one could be built, else the twin, ``twin_arrow``, whi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,3 +62,27 @@ def arrow_columns(window: Any, at: Ints, size_bytes: Ints, wanted: int) -> Arrow
     from store_core.kernel.twin_arrow import arrow_columns as twin
 
     return twin(window, at, size_bytes, wanted)
+
+
+class Collector(Protocol):
+    """Records of many windows, by group, until all of a group are asked for as columns."""
+
+    def add(self, window: Any, at: Ints, size_bytes: Ints, group: Ints) -> None:
+        """Records at places of a window, as for ``arrow_columns``, and each one's group: small numbers, new ones less
+        than the number of rows behind the largest so far. Raises ValueError as that does; then it is of no use any more."""
+        ...
+
+    def take(self, group: int) -> ArrowColumns:
+        """The records of a group, in the order they came. They are no longer there then."""
+        ...
+
+
+def collector(wanted: int, expected_bytes: int) -> Collector:
+    """A new one. ``wanted``: ArrowPart; ``expected_bytes``: the length of all records that come before all are taken, about."""
+    if is_native():
+        from store_core.kernel.native import Collector as Compiled
+
+        return Compiled(wanted, expected_bytes)
+    from store_core.kernel.twin_arrow import Collector as Twin
+
+    return Twin(wanted, expected_bytes)

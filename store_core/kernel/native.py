@@ -33,14 +33,35 @@ def scan_window(
     window: Any, window_phy_offset: int, at: int, segment_end_phy_offset: int, state: int, flags: int
 ) -> WindowColumns:
     """As ``twin.scan_window``. The window is not copied, and other threads run meanwhile."""
-    data = np.frombuffer(window, dtype=np.uint8) if len(window) else np.empty(0, dtype=np.uint8)
-    return WindowColumns(**_native.scan_window(data, window_phy_offset, at, segment_end_phy_offset, state, flags))
+    return WindowColumns(
+        **_native.scan_window(_bytes(window), window_phy_offset, at, segment_end_phy_offset, state, flags)
+    )
 
 
 def arrow_columns(window: Any, at: Ints, size_bytes: Ints, wanted: int) -> ArrowColumns:
     """As ``twin_arrow.arrow_columns``."""
-    data = np.frombuffer(window, dtype=np.uint8) if len(window) else np.empty(0, dtype=np.uint8)
     at, size_bytes = (np.ascontiguousarray(column, np.int64) for column in (at, size_bytes))
-    parts = _native.arrow_columns(data, at, size_bytes, wanted).items()
-    columns: dict[str, Any] = {name: Texts(*part) if isinstance(part, tuple) else part for name, part in parts}
+    return _columns(_native.arrow_columns(_bytes(window), at, size_bytes, wanted))
+
+
+class Collector:
+    """As ``twin_arrow.Collector``."""
+
+    def __init__(self, wanted: int, expected_bytes: int) -> None:
+        self._collector = _native.Collector(wanted, expected_bytes)
+
+    def add(self, window: Any, at: Ints, size_bytes: Ints, group: Ints) -> None:
+        at, size_bytes = (np.ascontiguousarray(column, np.int64) for column in (at, size_bytes))
+        self._collector.add(_bytes(window), at, size_bytes, np.ascontiguousarray(group, np.uint32))
+
+    def take(self, group: int) -> ArrowColumns:
+        return _columns(self._collector.take(group))
+
+
+def _bytes(window: Any) -> NDArray[np.uint8]:
+    return np.frombuffer(window, dtype=np.uint8) if len(window) else np.empty(0, dtype=np.uint8)
+
+
+def _columns(parts: dict[str, Any]) -> ArrowColumns:
+    columns: dict[str, Any] = {name: Texts(*part) if isinstance(part, tuple) else part for name, part in parts.items()}
     return ArrowColumns(**columns)

@@ -23,7 +23,38 @@ def arrow_columns(window: Any, at: Ints, size_bytes: Ints, wanted: int) -> Arrow
     """As ``arrow.arrow_columns``."""
     if len(at) != len(size_bytes):
         raise ValueError("the columns differ in length")
-    messages = [_record(window, start, size) for start, size in zip(at.tolist(), size_bytes.tolist(), strict=True)]
+    places = zip(at.tolist(), size_bytes.tolist(), strict=True)
+    return _columns([_record(window, start, size) for start, size in places], wanted)
+
+
+class Collector:
+    """As ``arrow.Collector``."""
+
+    def __init__(self, wanted: int, expected_bytes: int) -> None:
+        del expected_bytes  # lists grow by themselves
+        self._wanted = wanted
+        self._messages: list[list[Message]] = []
+
+    def add(self, window: Any, at: Ints, size_bytes: Ints, group: Ints) -> None:
+        if not len(at) == len(size_bytes) == len(group):
+            raise ValueError("the columns differ in length")
+        places = zip(at.tolist(), size_bytes.tolist(), group.tolist(), strict=True)
+        most = len(self._messages) + len(at)
+        for start, size, number in places:
+            if number >= most:
+                raise ValueError("too large a group number")
+            while number >= len(self._messages):
+                self._messages.append([])
+            self._messages[number].append(_record(window, start, size))
+
+    def take(self, group: int) -> ArrowColumns:
+        messages: list[Message] = []
+        if group < len(self._messages):
+            messages, self._messages[group] = self._messages[group], messages
+        return _columns(messages, self._wanted)
+
+
+def _columns(messages: Sequence[Message], wanted: int) -> ArrowColumns:
     columns: dict[str, Any] = {}
     if wanted & ArrowPart.IDS:
         columns["offset_msg_id"] = _texts([message.offset_msg_id for message in messages])

@@ -18,7 +18,8 @@ from crc32c import crc32c
 from store_core.errors import StoreError
 from store_core.storage.failure import failed
 from store_core.storage.ops import FileOps
-from store_core.storage.publish import PartFile, checksum_of
+from store_core.storage.part_file import PartFile
+from store_core.storage.publish import checksum_of
 from store_core.storage.remote_path import RemotePath
 from store_core.storage.writer import save_file
 
@@ -27,7 +28,7 @@ class Objects(Protocol):
     """Can be pickled. Names have slashes. All methods raise FailedError where the place refuses."""
 
     def create(self, name: str) -> Any:
-        """A new file, written front to end, which is there when it is closed; see ``publish.PartFile``."""
+        """A new file, written front to end, which is there when it is closed; see ``part_file.PartFile``."""
         ...
 
     def write(self, name: str, data: bytes) -> None:

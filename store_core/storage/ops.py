@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections import OrderedDict
 from contextlib import suppress
@@ -35,6 +36,19 @@ class FileOps:
         while rest:
             done = os.pwrite(fd, rest, offset)
             rest, offset = rest[done:], offset + done
+
+    def write_directly(self, path: Path, wanted: bool) -> bool:
+        """Whether writes to a file go past the page cache from now on; they may if the file system can do that.
+
+        Then memory, position and length of each must begin with a page.
+        """
+        fd = self._descriptor(path)
+        flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+        try:
+            fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_DIRECT if wanted else flags & ~os.O_DIRECT)
+        except OSError:
+            return False
+        return wanted
 
     def truncate(self, path: Path, size_bytes: int) -> None:
         os.ftruncate(self._descriptor(path), size_bytes)

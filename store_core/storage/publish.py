@@ -8,16 +8,15 @@ manifest stands only over complete data, and is replaced in one step.
 from __future__ import annotations
 
 import fcntl
-import io
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from crc32c import crc32c
 
-from store_core.errors import FailedError, StoreInUseError, UsageError
+from store_core.errors import StoreInUseError, UsageError
 from store_core.storage.failure import failed
 from store_core.storage.ops import FileOps
 from store_core.storage.writer import save_file
@@ -32,68 +31,6 @@ _NEW: Final = ".new"
 _FILE_MODE: Final = 0o644
 _FOLDER_MODE: Final = 0o755
 _CHUNK_SIZE_BYTES: Final = 4 << 20
-_WRITE_SIZE_BYTES: Final = 1 << 20
-
-
-class PartFile(io.RawIOBase):
-    """A new file, written from front to end, that knows its length and CRC-32C; synced when it is closed.
-
-    What is written waits until there is a good deal of it: libraries write page by page. Raises FailedError where the
-    system refuses, for a full disk too. ``discard`` removes it; what a library still writes into it then goes nowhere.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.size_bytes = 0
-        self.crc32c = 0
-        self._dropped = False
-        self._waiting = bytearray()
-        self._ops = FileOps()
-        with _told("writing a result file"):
-            self._ops.create(path, _FILE_MODE)
-
-    def writable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self.size_bytes
-
-    def write(self, data: Any, /) -> int:
-        view = memoryview(data).cast("B")
-        self._waiting += view
-        self.size_bytes += len(view)
-        if len(self._waiting) >= _WRITE_SIZE_BYTES:
-            self._write_waiting()
-        return len(view)
-
-    def _write_waiting(self) -> None:
-        data, self._waiting = self._waiting, bytearray()
-        self.crc32c = crc32c(data, self.crc32c)
-        if not self._dropped:
-            with _told("writing a result file"):
-                self._ops.write(self.path, self.size_bytes - len(data), memoryview(data))
-
-    def close(self) -> None:
-        if not self.closed:
-            super().close()
-            with _told("writing a result file"):
-                try:
-                    self._write_waiting()
-                    if not self._dropped:
-                        self._ops.sync_file(self.path)
-                finally:
-                    self._ops.close()
-
-    def drop(self) -> None:
-        """From now on nothing is written."""
-        self._dropped = True
-
-    def discard(self) -> None:
-        self.drop()
-        with suppress(FailedError):
-            self.close()
-        with suppress(OSError):
-            self._ops.unlink(self.path)
 
 
 class ResultFolder:

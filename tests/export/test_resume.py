@@ -19,7 +19,7 @@ from store_core.export.runners.runner import OnPiece, Walked
 from store_core.export.splits.piece import Piece
 from store_core.export.splits.plan import Task
 from store_core.read.log import LogFilter
-from store_core.storage import publish
+from store_core.storage import part_file, publish
 from store_core.storage.ops import FileOps
 from store_core.storage.publish import MANIFEST, UNFINISHED
 from tests.conftest import StoreCopy
@@ -70,7 +70,8 @@ def run_until(root: Path, out: Path, kill_after: int | None, patch: pytest.Monke
     """Export, dead after so many primitives; what has happened until then."""
     ops = RecordingOps(out.parent, kill_after=kill_after)
     with patch.context() as context:
-        context.setattr(publish, "FileOps", lambda: ops)
+        for module in (publish, part_file):
+            context.setattr(module, "FileOps", lambda: ops)
         try:
             export_one(root, out, split_size_bytes=SPLIT_SIZE_BYTES)
         except Killed:

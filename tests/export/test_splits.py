@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,9 @@ class Memory:
 
     def write(self, batch: pa.RecordBatch) -> None:
         Memory.batches[self.name].append(batch)
+
+    def write_group(self, batches: Sequence[pa.RecordBatch]) -> None:
+        Memory.batches[self.name] += batches
 
     def close(self) -> Part:
         rows = sum(map(len, Memory.batches[self.name]))

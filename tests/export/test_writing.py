@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from store_core.errors import FailedError
+from store_core.export.dest import parquet
 from store_core.export.dest.parts import PartWriter, Range, quarantine_rows
 from store_core.export.dest.place import StagingFolder
 from store_core.kernel.codes import FrameCode, FrameKind
-from store_core.storage import publish
+from store_core.storage import part_file
+from tests.threads import running
 
 ROWS = quarantine_rows("s", [(Range(FrameKind.DAMAGE, FrameCode.SIZE, 7, 8, "commitlog/0"), "L002")])
 
@@ -33,13 +35,15 @@ def test_a_disk_that_refuses(fails_at: str, times_before: int, tmp_path: Path, m
     printed: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", printed.append)
     monkeypatch.setattr(os, fails_at, refusing)
-    monkeypatch.setattr(publish, "_WRITE_SIZE_BYTES", 1)  # every write of the library goes to the disk
+    monkeypatch.setattr(parquet, "_BUFFER_SIZE_BYTES", 1)
+    monkeypatch.setattr(part_file, "_BLOCK_SIZE_BYTES", 64)  # nearly every write of the library goes to the disk
     with pytest.raises(FailedError, match=r"Input/output error.*ddrescue"):
         write_part(tmp_path)
     gc.collect()
     assert calls
     assert printed == []
     assert list(tmp_path.iterdir()) == []
+    assert running(part_file.THREAD) == 0
 
 
 def write_part(folder: Path) -> None:

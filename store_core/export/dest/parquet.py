@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from store_core.export.dest.place import Place
+
+_BUFFER_SIZE_BYTES: Final = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,9 @@ class ParquetFile:
         """``options`` are more of pyarrow's."""
         self._file, self.staged, self.path = place.create(name)
         try:
-            self._writer = pq.ParquetWriter(self._file, schema, compression="zstd", compression_level=1, **options)
+            # The library writes page by page, and each time asks Python to.
+            self._stream = pa.BufferedOutputStream(pa.PythonFile(self._file, "w"), _BUFFER_SIZE_BYTES)
+            self._writer = pq.ParquetWriter(self._stream, schema, compression="zstd", compression_level=1, **options)
         except BaseException:
             self._file.discard()
             raise
@@ -66,6 +70,7 @@ class ParquetFile:
         """Finish the file."""
         try:
             self._writer.close()
+            self._stream.flush()
             self._file.close()
         except BaseException:
             self.abort()
@@ -76,4 +81,6 @@ class ParquetFile:
         with suppress(Exception):  # an unfinished writer would finish, and complain, whenever it is collected
             self._writer.close()
         self._writer.is_open = False  # one whose end cannot be written would try again when it is collected
+        with suppress(Exception):
+            self._stream.close()
         self._file.discard()

@@ -101,7 +101,7 @@ class PartWriter:
         A column that is named in the path is left out of the file, as readers of such folders expect; not if it is ``whole``.
         """
         self._schema = schema_of(table, None if whole else partition)
-        options = _message_options(self._schema) if table == "messages" else {}
+        options = message_options(self._schema) if table == "messages" else {}
         self._file = ParquetFile(place, f"{FOLDERS[table]}/{folder_of(partition)}{file_name}", self._schema, **options)
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
@@ -190,7 +190,7 @@ def escaped(value: str | None) -> str:
     return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", value) if value else _NO_VALUE
 
 
-def _message_options(columns: pa.Schema) -> dict[str, Any]:
+def message_options(columns: pa.Schema) -> dict[str, Any]:
     """What the writer is asked for; it refuses names that are not there."""
     there = set(columns.names)
     options = {

@@ -10,7 +10,8 @@ from typing import Protocol
 
 from store_core.errors import FailedError
 from store_core.storage.objects import Objects
-from store_core.storage.publish import PartFile, remove_part
+from store_core.storage.part_file import PartFile
+from store_core.storage.publish import remove_part
 
 
 class NewFile(Protocol):

@@ -7,61 +7,67 @@ share a group. Rows of a topic stay in log order.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
+from store_core.codec.text import decode_text
 from store_core.export.dest.layout import Layout
 from store_core.export.dest.parts import ROW_GROUP_SIZE_BYTES, Part, Partition, PartWriter
 from store_core.export.dest.place import Place
+from store_core.export.rows.collected import CollectedRows
+from store_core.export.rows.columns import microseconds
+from store_core.findings import Finding
+from store_core.scan.frames import FrameTable, Ints
 
-_RUN_SIZE_BYTES: Final = 160 << 20  # rows that are sorted at once: those of a split of the usual size
+_RUN_SIZE_BYTES: Final = 192 << 20  # rows that are sorted at once: those of a split of the usual size
 _LEAST_GROUP_SIZE_BYTES: Final = 4 << 20
+_DAY_MS: Final = 24 * 60 * 60 * 1000
+
+_Key = tuple[Partition, str]  # and a topic
 
 
 @dataclass(frozen=True, slots=True)
-class _Slice:
+class _Rows:
     """Rows of one topic in one partition, in log order."""
 
     partition: Partition
     topic: str
     rows: pa.RecordBatch
-    size_bytes: int
 
 
 class MessageWriter:
     """Takes a split's messages in log order, and writes them as the layout asks; ``abort`` removes what was written."""
 
-    def __init__(self, place: Place, store: str, stem: str, layout: Layout) -> None:
-        self._place, self._store, self._stem, self._layout = place, store, stem, layout
+    def __init__(self, place: Place, store: str, stem: str, layout: Layout, expected_bytes: int) -> None:
+        """``expected_bytes``: the length of the split's records, about."""
+        self._place, self._store, self._stem = place, store, stem
+        self._whole_files = layout.whole_files
+        self._is_in_order = layout.cluster == "offset" and layout.partition_by is None
+        self._most_bytes = ROW_GROUP_SIZE_BYTES if self._is_in_order else _RUN_SIZE_BYTES
+        self._keys = _Keys(layout)
+        self._collected = CollectedRows(store, min(expected_bytes, self._most_bytes))
         self._writer: PartWriter | None = None  # of the file that is being written
         self._parts: list[Part] = []
         self._partition: Partition = None  # of that file
-        self._slices: list[_Slice] = []
-        self._pending_bytes = 0
-        self._keeps_order = layout.cluster == "offset" and layout.partition_by is None
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Rows of the table, in log order. Raises FailedError."""
-        if not len(batch):
-            return
-        if self._keeps_order:
-            self._plain_writer(batch).write(batch)
-            return
-        self._slices += _slices_of(batch, self._layout)
-        self._pending_bytes += batch.nbytes
-        if self._pending_bytes >= _RUN_SIZE_BYTES:
-            self._flush()
+    def write(self, table: FrameTable, rows: Ints) -> Iterator[Finding]:
+        """Messages of a table by their row numbers, in log order; tells what is wrong with bodies. Raises FailedError."""
+        if len(rows):
+            for findings in self._collected.add(table, rows, self._keys.numbers(table, rows)):
+                yield from findings
+                if self._collected.size_bytes >= self._most_bytes:
+                    self._flush()
 
     def close(self) -> list[Part]:
         """Finish the files; tells what they are. Raises FailedError."""
         self._flush()
-        if self._writer is not None:
-            self._close_file()
+        self._close_file()
         return self._parts
 
     def abort(self) -> None:
@@ -70,14 +76,9 @@ class MessageWriter:
         for part in self._parts:
             self._place.remove(part.staged)
 
-    def _plain_writer(self, batch: pa.RecordBatch) -> PartWriter:
-        if self._writer is None:
-            self._writer = self._open(None, batch.column("phy_offset")[0].as_py())
-        return self._writer
-
     def _open(self, partition: Partition, phy_offset: int) -> PartWriter:
         name = f"{self._stem}-{phy_offset:020d}.parquet"
-        return PartWriter(self._place, "messages", self._store, name, partition, whole=self._layout.whole_files)
+        return PartWriter(self._place, "messages", self._store, name, partition, whole=self._whole_files)
 
     def _close_file(self) -> None:
         if self._writer is not None:
@@ -85,88 +86,90 @@ class MessageWriter:
             self._writer = None
 
     def _flush(self) -> None:
-        """Write the slices so far: a file a partition, or into the one file where there are none."""
-        slices = sorted(self._slices, key=_order)  # stable: in log order within a topic
-        self._slices, self._pending_bytes = [], 0
+        """Write the rows so far: a file a partition, or into the one file where there are none."""
+        found = [_Rows(*self._keys.of(number), rows) for number, rows in self._collected.drained().items()]
+        found.sort(key=_order)
         least: dict[Partition, int] = {}
-        for each in slices:
+        for each in found:
             first = each.rows.column("phy_offset")[0].as_py()
             least[each.partition] = min(first, least.get(each.partition, first))
-        for group in _grouped(slices):
+        for group in _grouped(found):
             partition = group[0].partition
-            if self._writer is not None and self._partition != partition:
+            if self._writer is None or self._partition != partition:
                 self._close_file()
-            if self._writer is None:
                 self._writer, self._partition = self._open(partition, least[partition]), partition
             self._writer.write_group([each.rows for each in group])
-        if self._layout.partition_by is not None:
+        if not self._is_in_order and self._partition is not None:
             self._close_file()
 
 
-def _slices_of(batch: pa.RecordBatch, layout: Layout) -> Iterator[_Slice]:
-    """A batch cut by what it is sorted by, each slice in log order."""
-    topics = _topics(batch, layout)
-    partitions = _partitions(batch, layout)
-    codes = partitions.indices.to_numpy() * np.int64(len(topics.dictionary)) + topics.indices.to_numpy()
-    order = np.argsort(codes, kind="stable")
-    if not np.array_equal(order, np.arange(len(order))):
-        batch = batch.take(pa.array(order))
-    codes = codes[order]
-    bounds = [0, *(np.flatnonzero(np.diff(codes)) + 1).tolist(), len(codes)]
-    for first, end in pairwise(bounds):
-        number, topic = divmod(int(codes[first]), len(topics.dictionary))
-        value = partitions.dictionary[number].as_py()
-        partition = (layout.partition_by, value or None) if layout.partition_by is not None else None
-        rows = batch.slice(first, end - first)
-        yield _Slice(partition, topics.dictionary[topic].as_py(), rows, rows.nbytes)
+class _Keys:
+    """Which partition and topic rows belong to, numbered as they appear."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._by = layout.partition_by
+        self._sorts = layout.cluster == "topic"
+        self._numbers: dict[_Key, int] = {}
+        self._all: list[_Key] = []
+
+    def of(self, number: int) -> _Key:
+        return self._all[number]
+
+    def numbers(self, table: FrameTable, rows: Ints) -> NDArray[np.uint32]:
+        """A number for each of the rows."""
+        days = table.store_timestamp_ms[rows] // _DAY_MS if self._by == "day" else None
+        if self._sorts or self._by == "topic":
+            texts, topics = list(map(decode_text, table.topics)), table.topic_id[rows]
+        else:
+            texts, topics = [""], np.zeros(len(rows), np.int32)
+        if days is None:
+            there, places = np.flatnonzero(np.bincount(topics)), topics
+            numbers = np.zeros(int(there[-1]) + 1, np.uint32)
+            numbers[there] = [self._number(texts[topic], None) for topic in there.tolist()]
+            return numbers[places]
+        pairs, places = np.unique(np.stack((days, topics), 1), axis=0, return_inverse=True)
+        return np.array([self._number(texts[topic], day) for day, topic in pairs.tolist()], np.uint32)[places]
+
+    def _number(self, topic: str, day: int | None) -> int:
+        value = topic if self._by == "topic" else None if day is None else _day_text(day)
+        partition = (self._by, value or None) if self._by is not None else None
+        key = (partition, topic if self._sorts else "")
+        if key not in self._numbers:
+            self._numbers[key] = len(self._all)
+            self._all.append(key)
+        return self._numbers[key]
 
 
-def _topics(batch: pa.RecordBatch, layout: Layout) -> pa.DictionaryArray:
-    """The topic of each row; the same for all where rows are not sorted by it."""
-    return batch.column("topic").dictionary_encode() if layout.cluster == "topic" else _all(len(batch), "")
+def _day_text(day: int) -> str | None:
+    """Year, month and day of a day since the epoch; None where its times are null."""
+    text: str | None = pc.strftime(microseconds(np.array([day * _DAY_MS])), format="%Y-%m-%d")[0].as_py()
+    return text
 
 
-def _all(count: int, value: str) -> pa.DictionaryArray:
-    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([value]))
-
-
-def _partitions(batch: pa.RecordBatch, layout: Layout) -> pa.DictionaryArray:
-    """What each row is partitioned by; empty for no value."""
-    if layout.partition_by == "topic":
-        return batch.column("topic").dictionary_encode()
-    if layout.partition_by == "day":
-        return pc.strftime(batch.column("store_time"), format="%Y-%m-%d").fill_null("").dictionary_encode()
-    return _all(len(batch), "")
-
-
-def _order(each: _Slice) -> tuple[str, str]:
+def _order(each: _Rows) -> tuple[str, str]:
     return (each.partition[1] or "" if each.partition is not None else "", each.topic)
 
 
-def _grouped(slices: Sequence[_Slice]) -> Iterator[list[_Slice]]:
-    """Sorted slices as row groups, each of one partition."""
-    group: list[_Slice] = []
+def _grouped(found: Sequence[_Rows]) -> Iterator[list[_Rows]]:
+    """Sorted rows as row groups, each of one partition: topics of some size in groups of their own, of about one size."""
+    small: list[_Rows] = []
     size = 0
-    for number, each in enumerate(slices):
-        begins = size >= ROW_GROUP_SIZE_BYTES or (bool(group) and each.partition != group[0].partition)
-        if group and each.topic != group[-1].topic:
-            begins = begins or size >= _LEAST_GROUP_SIZE_BYTES or _fills_a_group(slices, number)
-        if group and begins:
-            yield group
-            group, size = [], 0
-        group.append(each)
-        size += each.size_bytes
-    if group:
-        yield group
+    for each in found:
+        fills = each.rows.nbytes >= _LEAST_GROUP_SIZE_BYTES
+        if small and (fills or size >= _LEAST_GROUP_SIZE_BYTES or each.partition != small[-1].partition):
+            yield small
+            small, size = [], 0
+        if fills:
+            yield from ([part] for part in _divided(each))
+        else:
+            small.append(each)
+            size += each.rows.nbytes
+    if small:
+        yield small
 
 
-def _fills_a_group(slices: Sequence[_Slice], first: int) -> bool:
-    """Whether the topic that begins here is large enough for a group of its own."""
-    size = 0
-    for each in slices[first:]:
-        if (each.partition, each.topic) != (slices[first].partition, slices[first].topic):
-            return False
-        size += each.size_bytes
-        if size >= _LEAST_GROUP_SIZE_BYTES:
-            return True
-    return False
+def _divided(each: _Rows) -> Iterator[_Rows]:
+    count = max(round(each.rows.nbytes / ROW_GROUP_SIZE_BYTES), 1)
+    bounds = [len(each.rows) * number // count for number in range(count + 1)]
+    for start, end in pairwise(bounds):
+        yield replace(each, rows=each.rows.slice(start, end - start))

@@ -41,11 +41,8 @@ def message_batches(table: FrameTable, rows: Ints, store: str, columns: Sequence
         return
     wanted = _wanted(None if columns is None else tuple(columns))
     compressed = (table.sys_flag[rows] & record.FLAG_COMPRESSED) != 0
-    if BODY_COLUMNS.isdisjoint(wanted.fields.names) or not compressed.any():
-        portions = iter([Bodies(slice(0, len(rows)), compressed)])
-    else:
-        portions = inflated(table, rows, compressed)
-    for bodies in portions:
+    wants_bodies = not BODY_COLUMNS.isdisjoint(wanted.fields.names)
+    for bodies in inflated(table, rows, compressed) if wants_bodies else [Bodies(slice(0, len(rows)), compressed)]:
         yield Batch(_batch(table, rows[bodies.places], store, bodies, wanted), bodies.findings)
 
 
@@ -64,14 +61,14 @@ def _wanted(columns: tuple[str, ...] | None) -> _Wanted:
 
 
 def _batch(table: FrameTable, rows: Ints, store: str, bodies: Bodies, wanted: _Wanted) -> pa.RecordBatch:
-    which = _in_a_row(rows)
+    which = in_a_row(rows)
     at = table.phy_offset[which] - table.window_phy_offset
     parts = arrow_columns(table.window, at, table.size_bytes[which], wanted.parts)
-    cut = Cut(table, which, len(rows), store, parts, bodies)
+    cut = Cut(lambda name: getattr(table, name)[which], tuple(table.topics), len(rows), store, parts, bodies)
     return pa.RecordBatch.from_arrays([array_of(name, cut) for name in wanted.fields.names], schema=wanted.fields)
 
 
-def _in_a_row(rows: Ints) -> slice | Ints:
+def in_a_row(rows: Ints) -> slice | Ints:
     """Row numbers as a slice where they follow each other, which spares copies."""
     first, last = int(rows[0]), int(rows[-1])
     return slice(first, last + 1) if last - first + 1 == len(rows) else np.asarray(rows)

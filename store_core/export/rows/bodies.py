@@ -60,6 +60,9 @@ def inflated(table: FrameTable, rows: Ints, compressed: NDArray[np.bool_]) -> It
     start, size_bytes = 0, 0
     plain: list[bytes | None] = []
     findings: list[Finding] = []
+    if not compressed.any():
+        yield Bodies(slice(0, len(rows)), compressed)
+        return
     for place in np.flatnonzero(compressed).tolist():
         body, found = _plain_body(table, int(rows[place]))
         plain.append(body)

@@ -21,7 +21,6 @@ from store_core.export.rows.kinds import topic_kind
 from store_core.kernel.arrow import ArrowColumns, Texts
 from store_core.kernel.codes import ArrowPart, FrameCode
 from store_core.layout import record
-from store_core.scan.frames import FrameTable, Ints
 
 _MICROSECONDS: Final = 1000
 _CRC_WORDS: Final = pa.array(["ok", "bad"])
@@ -30,19 +29,17 @@ _LARGEST_MS: Final = np.iinfo(np.int64).max // _MICROSECONDS
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Some rows of a table, ``count`` of them, and what was cut out of the window for them."""
+    """Some rows, ``count`` of them: what was cut out of a window for them, and by name what columns of a FrameTable hold.
 
-    table: FrameTable
-    rows: slice | Ints
+    ``topics`` is what ``topic_id`` counts.
+    """
+
+    column: Callable[[str], NDArray[Any]]
+    topics: tuple[bytes, ...]
     count: int
     store: str
     parts: ArrowColumns
     bodies: Bodies
-
-    def column(self, name: str) -> NDArray[Any]:
-        """A column of the table, of these rows."""
-        values: NDArray[Any] = getattr(self.table, name)[self.rows]
-        return values
 
 
 def array_of(name: str, cut: Cut) -> pa.Array:
@@ -95,7 +92,7 @@ def _by_topic(text_of: Callable[[str], str]) -> Callable[[Cut], pa.Array]:
     def words_of(topics: tuple[bytes, ...]) -> pa.StringArray:
         return pa.array([text_of(decode_text(topic)) for topic in topics], pa.string())
 
-    return lambda cut: _taken(words_of(tuple(map(bytes, cut.table.topics))), cut.column("topic_id"))
+    return lambda cut: _taken(words_of(cut.topics), cut.column("topic_id"))
 
 
 def _by_flags(text_of: Callable[[int], str], mask: int) -> Callable[[Cut], pa.Array]:
@@ -126,16 +123,32 @@ def _crc(cut: Cut) -> pa.StringArray:
 
 
 def _times(name: str) -> Callable[[Cut], pa.Array]:
-    return lambda cut: _microseconds(cut.column(name))
+    return lambda cut: microseconds(cut.column(name))
 
 
-def _microseconds(timestamp_ms: NDArray[Any]) -> pa.TimestampArray:
+def microseconds(timestamp_ms: NDArray[Any]) -> pa.TimestampArray:
     """Milliseconds to microseconds; null where that does not fit."""
     beyond = (timestamp_ms > _LARGEST_MS) | (timestamp_ms < -_LARGEST_MS)
     microseconds = np.where(beyond, 0, timestamp_ms) * _MICROSECONDS
     return pa.array(microseconds, mask=beyond if beyond.any() else None).view(schema.TIME)
 
 
+# Columns of a FrameTable that these are made of, besides topic_id.
+FIXED_COLUMNS: Final = (
+    "phy_offset",
+    "size_bytes",
+    "code",
+    "queue_id",
+    "queue_offset",
+    "flag",
+    "sys_flag",
+    "born_timestamp_ms",
+    "store_timestamp_ms",
+    "reconsume_times",
+    "prepared_transaction_offset",
+    "body_crc",
+    "body_length",
+)
 _PARTS: Final[dict[str, ArrowPart]] = {
     "offset_msg_id": ArrowPart.IDS,
     "unique_key": ArrowPart.KEYS,

@@ -14,7 +14,6 @@ from store_core.check.report import MOST_FINDINGS_PER_CODE
 from store_core.export.dest.parts import Part, PartWriter, Range, inside, quarantine_rows
 from store_core.export.dest.state import Proof
 from store_core.export.dest.writing import MessageWriter
-from store_core.export.rows.batches import message_batches
 from store_core.export.rows.memory import keep_freed_memory
 from store_core.export.splits.plan import Split, Task, segments_of
 from store_core.export.splits.tail import is_settled, proof_of
@@ -99,7 +98,7 @@ class SplitWork:
         self._settled = settled
         self._piece = Piece(task.split)
         self._keep_from = task.wanted.from_phy_offset or 0
-        self._messages = MessageWriter(task.place, task.store, task.stem, task.layout)
+        self._messages = MessageWriter(task.place, task.store, task.stem, task.layout, task.split.size_bytes)
         self._quarantine: PartWriter | None = None
         self._since: list[Range] = []  # what is no frame, since the last message
         self._inside: list[Range] = []
@@ -218,12 +217,12 @@ class SplitWork:
 
     def take(self, table: FrameTable, rows: Ints, file: str) -> None:
         """Wanted messages, in log order: row numbers of a table."""
-        for batch in message_batches(table, rows, self._task.store):
-            self._messages.write(batch.rows)
-            self._piece.rows += len(batch.rows)
-            room = max(MOST_FINDINGS_PER_CODE - len(self._piece.bodies), 0)
-            self._piece.bodies += [replace(found, file=file) for found in batch.findings[:room]]
-            self._piece.bodies_beyond += len(batch.findings[room:])
+        for found in self._messages.write(table, rows):
+            if len(self._piece.bodies) < MOST_FINDINGS_PER_CODE:
+                self._piece.bodies.append(replace(found, file=file))
+            else:
+                self._piece.bodies_beyond += 1
+        self._piece.rows += len(rows)
 
     def _flush_inside(self) -> None:
         if self._inside:

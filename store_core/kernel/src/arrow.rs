@@ -28,16 +28,21 @@ pub fn arrow_columns<'py>(
     let columns = py.detach(|| {
         let most = size_bytes.iter().fold(0_usize, |sum, size| sum.saturating_add(usize::try_from(*size).unwrap_or(0)));
         let mut columns = Columns::new(at.len(), most.min(data.len()), wanted);
+        let mut recent = Recent::new();
         for (at, size) in at.iter().zip(size_bytes) {
-            columns.add(place(data, *at, *size)?)?;
+            columns.add(place(data, *at, *size)?, &mut recent)?;
         }
         Some(columns)
     });
-    columns.ok_or_else(|| PyValueError::new_err("no record at one of the places, or too much text"))?.into_dict(py)
+    columns.ok_or_else(nonsense)?.into_dict(py)
+}
+
+pub fn nonsense() -> PyErr {
+    PyValueError::new_err("no record at one of the places, or too much text")
 }
 
 /// The bytes of a place that all lie in the window.
-fn place(data: &[u8], at: i64, size: i64) -> Option<&[u8]> {
+pub fn place(data: &[u8], at: i64, size: i64) -> Option<&[u8]> {
     let at = usize::try_from(at).ok()?;
     data.get(at..at.checked_add(usize::try_from(size).ok()?)?)
 }
@@ -115,7 +120,8 @@ impl Nullable {
     }
 }
 
-struct Columns {
+/// Rows so far.
+pub struct Columns {
     wanted: u32,
     offset_msg_id: Texts,
     born_host: Texts,
@@ -128,9 +134,19 @@ struct Columns {
     names: Texts,
     values: Texts,
     body: Texts,
-    recent: RecentHosts,
+}
+
+/// What is kept from one record to the next, whatever column they go to.
+pub struct Recent {
+    hosts: RecentHosts,
     pairs: Pairs,
     text: Vec<u8>,
+}
+
+impl Recent {
+    pub fn new() -> Self {
+        Self { hosts: RecentHosts::new(), pairs: Pairs::default(), text: Vec::new() }
+    }
 }
 
 // Enough for most; what is longer moves its vector.
@@ -141,7 +157,7 @@ const TYPICAL_HOST: usize = 20;
 
 impl Columns {
     /// For so many rows, whose records have together so many bytes.
-    fn new(rows: usize, record_bytes: usize, wanted: u32) -> Self {
+    pub fn new(rows: usize, record_bytes: usize, wanted: u32) -> Self {
         let rows_if = |part: u32| if wanted & part != 0 { rows } else { 0 };
         let [ids, hosts, keys, pairs, bodies] =
             [WANT_IDS, WANT_HOSTS, WANT_KEYS, WANT_PROPERTIES, WANT_BODIES].map(rows_if);
@@ -164,15 +180,12 @@ impl Columns {
             names: Texts::new(pairs * TYPICAL_PAIRS, pairs_bytes),
             values: Texts::new(pairs * TYPICAL_PAIRS, pairs_bytes),
             body: Texts::new(bodies, if bodies == 0 { 0 } else { record_bytes }),
-            recent: RecentHosts::new(),
-            pairs: Pairs::default(),
-            text: Vec::new(),
         }
     }
 
     /// Take in a row; None if the bytes are no record, or a column becomes too long.
     #[inline]
-    fn add(&mut self, record: &[u8]) -> Option<()> {
+    pub fn add(&mut self, record: &[u8], recent: &mut Recent) -> Option<()> {
         let Check::Record(head) = record::check_record(record, i64::try_from(record.len()).ok()?) else {
             return None;
         };
@@ -180,10 +193,10 @@ impl Columns {
             return None;
         }
         if self.wanted & (WANT_IDS | WANT_HOSTS) != 0 {
-            self.add_hosts(record, &head)?;
+            self.add_hosts(record, &head, &mut recent.hosts)?;
         }
         if self.wanted & (WANT_PROPERTIES | WANT_KEYS) != 0 {
-            self.add_properties(part(record, head.properties_at, head.properties_length)?)?;
+            self.add_properties(part(record, head.properties_at, head.properties_length)?, recent)?;
         }
         if self.wanted & WANT_BODIES != 0 {
             self.body.add(part(record, head.body_at, head.body_length)?);
@@ -193,7 +206,7 @@ impl Columns {
     }
 
     #[inline]
-    fn add_hosts(&mut self, record: &[u8], head: &Head) -> Option<()> {
+    fn add_hosts(&mut self, record: &[u8], head: &Head, recent: &mut RecentHosts) -> Option<()> {
         let (born_size, store_size) = layout::host_sizes(head.sys_flag);
         let born = part(record, HEAD_SIZE, born_size)?;
         let store = part(record, HEAD_SIZE + born_size + STORE_TIME_SIZE, store_size)?;
@@ -203,23 +216,24 @@ impl Columns {
             self.offset_msg_id.end();
         }
         if self.wanted & WANT_HOSTS != 0 {
-            self.born_host.add(self.recent.text(born));
-            self.store_host.add(self.recent.text(store));
+            self.born_host.add(recent.text(born));
+            self.store_host.add(recent.text(store));
         }
         Some(())
     }
 
     #[inline]
-    fn add_properties(&mut self, raw: &[u8]) -> Option<()> {
+    fn add_properties(&mut self, raw: &[u8], recent: &mut Recent) -> Option<()> {
+        let Recent { pairs, text, .. } = recent;
         let is_utf8 = raw.is_ascii() || str::from_utf8(raw).is_ok();
         if !is_utf8 {
-            self.text.clear();
-            properties::decode_java(raw, |text| self.text.extend_from_slice(text.as_bytes()));
+            text.clear();
+            properties::decode_java(raw, |part| text.extend_from_slice(part.as_bytes()));
         }
-        let text = if is_utf8 { raw } else { &self.text };
-        self.pairs.split(text);
+        let text = if is_utf8 { raw } else { text };
+        pairs.split(text);
         if self.wanted & WANT_PROPERTIES != 0 {
-            for (name, value) in self.pairs.of(text) {
+            for (name, value) in pairs.of(text) {
                 self.names.add(name);
                 self.values.add(value);
             }
@@ -227,7 +241,7 @@ impl Columns {
         }
         if self.wanted & WANT_KEYS != 0 {
             let [mut unique_key, mut tags, mut keys]: [&[u8]; 3] = [&[]; 3];
-            for (name, value) in self.pairs.of(text) {
+            for (name, value) in pairs.of(text) {
                 match name {
                     PROPERTY_UNIQ_KEY => unique_key = value,
                     PROPERTY_TAGS => tags = value,
@@ -245,7 +259,7 @@ impl Columns {
         Some(())
     }
 
-    fn into_dict(self, py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    pub fn into_dict(self, py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
         let dict = PyDict::new(py);
         if self.wanted & WANT_IDS != 0 {
             dict.set_item("offset_msg_id", self.offset_msg_id.into_tuple(py, None)?)?;

@@ -7,6 +7,7 @@
 
 mod arrow;
 mod blocks;
+mod collect;
 mod columns;
 mod derive;
 mod file;
@@ -62,6 +63,7 @@ fn scan_window<'py>(
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("LAYOUT", layout::dict(module.py())?)?;
     module.add_class::<file::FileWalk>()?;
+    module.add_class::<collect::Collector>()?;
     module.add_class::<keys::KeyFinder>()?;
     module.add_function(wrap_pyfunction!(arrow::arrow_columns, module)?)?;
     module.add_function(wrap_pyfunction!(records::cut_records, module)?)?;

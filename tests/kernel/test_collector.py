@@ -1,0 +1,66 @@
+"""Records collected by group are the columns of each group's records, whatever windows they came in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from store_core.kernel import twin_arrow
+from store_core.kernel.arrow import ArrowColumns, Collector
+from tests.kernel.driver import segments
+from tests.kernel.test_arrow import EVERY, assert_same, both, messages_of, record_of
+
+COLLECTORS: dict[str, Callable[[int, int], Collector]] = {"twin": twin_arrow.Collector}
+try:
+    from store_core.kernel import native
+except ImportError:
+    pass
+else:
+    COLLECTORS["native"] = native.Collector
+NONE = np.zeros(0, np.int64)
+
+
+def assert_equal(mine: ArrowColumns, other: ArrowColumns) -> None:
+    for field in fields(ArrowColumns):
+        assert_same(getattr(mine, field.name), getattr(other, field.name), field.name)
+
+
+@pytest.mark.parametrize("kind", COLLECTORS)
+@pytest.mark.parametrize("expected_bytes", [0, 1_000_000])
+@pytest.mark.parametrize("name", ["load-533", "clean-533"])
+def test_groups_of_a_log(golden: Callable[[str], Path], name: str, expected_bytes: int, kind: str) -> None:
+    random = np.random.default_rng(5)
+    collected = COLLECTORS[kind](EVERY, expected_bytes)
+    for segment in segments(golden(name))[:2]:
+        data, at, size = messages_of(segment)
+        group = random.integers(0, 5, len(at)) ** 2  # some numbers have no rows
+        for rows in np.array_split(np.arange(len(at)), 7):
+            first = int(at[rows[0]])
+            collected.add(data[first:], at[rows] - first, size[rows], group[rows])
+        for number in range(18):
+            assert_equal(collected.take(number), both(data, at[group == number], size[group == number]))
+        assert_equal(collected.take(1), both(b"", NONE, NONE))  # it has been taken
+
+
+@pytest.mark.parametrize("kind", COLLECTORS)
+class TestRefused:
+    def test_places(self, kind: str) -> None:
+        record = record_of(body=b"123456")
+        with pytest.raises(ValueError, match=r"record|place"):
+            COLLECTORS[kind](EVERY, 0).add(record, np.array([1]), np.array([len(record) - 1]), np.array([0]))
+
+    def test_lengths(self, kind: str) -> None:
+        for lengths in ((1, 2, 1), (1, 1, 2), (2, 1, 1)):
+            columns: list[Any] = [np.zeros(length, np.int64) for length in lengths]
+            with pytest.raises(ValueError, match="length"):
+                COLLECTORS[kind](EVERY, 0).add(b"", *columns)
+
+    def test_a_group_that_nobody_needs(self, kind: str) -> None:
+        record = record_of()
+        with pytest.raises(ValueError, match="group"):
+            COLLECTORS[kind](EVERY, 0).add(record, np.array([0]), np.array([len(record)]), np.array([1 << 31]))
