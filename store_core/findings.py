@@ -13,7 +13,20 @@ from typing import Final
 from store_core.kinds import checkpoint, index, log, progress, queues, store
 from store_core.kinds.kind import Kind, Severity
 
-__all__ = ["KINDS", "Finding", "Kind", "Severity", "finding", "summary", "worst"]
+__all__ = ["FINDING_FIELDS", "KINDS", "Finding", "Kind", "Severity", "finding", "summary", "worst"]
+
+FINDING_FIELDS: Final = (
+    "code",
+    "severity",
+    "file",
+    "phy_offset",
+    "size_bytes",
+    "topic",
+    "queue_id",
+    "queue_offset",
+    "message",
+    "advice",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +46,7 @@ class Finding:
 
     def as_json(self) -> dict[str, object]:
         """The FINDING object of the command line's contract."""
-        return {
-            "code": self.code,
-            "severity": self.severity,
-            "file": self.file,
-            "phy_offset": self.phy_offset,
-            "size_bytes": self.size_bytes,
-            "topic": self.topic,
-            "queue_id": self.queue_id,
-            "queue_offset": self.queue_offset,
-            "message": self.message,
-            "advice": self.advice,
-        }
+        return {name: getattr(self, name) for name in FINDING_FIELDS}
 
 
 KINDS: Final = {

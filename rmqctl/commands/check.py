@@ -5,6 +5,7 @@ from __future__ import annotations
 from rmqctl.blocks import Facts, Findings
 from rmqctl.context import Context, exit_for_findings
 from rmqctl.options import JobsOption
+from store_core.findings import FINDING_FIELDS
 
 
 def check(
@@ -24,6 +25,7 @@ def check(
     ctx.emit(
         {"store": name, "findings": report.findings, "summary": report.summary},
         rows="findings",
+        fields=FINDING_FIELDS,
         blocks=[Facts({"store": name, **report.summary}, "Check"), Findings(report.findings)],
     )
     return exit_for_findings(report.findings)

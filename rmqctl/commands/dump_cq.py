@@ -33,7 +33,7 @@ def dump_cq(
 
     Example: rmqctl dump-cq orders 0 --from 100 --to 110 --resolve
     """
-    from store_core.read.dump import dump_entries
+    from store_core.read.dump import dump_entries, fields_of
 
     if all_ == (topic is not None and queue_id is not None):
         raise UsageError("dump-cq takes a topic and a queue id, or --all", to_do="give one of both")
@@ -45,7 +45,8 @@ def dump_cq(
             for queue in queues:
                 yield from dump_entries(queue, first=from_, end=to, resolve=resolve, findings=findings)
 
-        ctx.emit({"entries": rows(), "findings": lambda: findings}, rows="entries")
+        fields = fields_of(queues, resolve=resolve)
+        ctx.emit({"entries": rows(), "findings": lambda: findings}, rows="entries", fields=fields)
     return shown_or_told(ctx, findings)
 
 

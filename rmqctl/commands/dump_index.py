@@ -39,14 +39,14 @@ def dump_index(
 
     Example: rmqctl dump-index --file 20261121021137121 --slot 17
     """
-    from store_core.read.index import Index
+    from store_core.read.index import Index, IndexRow
 
     with ctx.open_store() as store, Index(store) as index:
         if file is not None and file not in {path.name for path in store.index_files}:
             raise FailedError(f"no index file {file!r}", path=str(store.root), to_do="see `rmqctl info` for the files")
         rows = islice(_rows(index, file, slot), max_)
         findings = list(index.sizes.findings)
-        ctx.emit({"entries": rows, "findings": findings}, rows="entries", columns=_COLUMNS)
+        ctx.emit({"entries": rows, "findings": findings}, rows="entries", columns=_COLUMNS, fields=IndexRow._fields)
     return shown_or_told(ctx, findings)
 
 

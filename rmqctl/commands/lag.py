@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Annotated
 
 import typer
@@ -21,7 +22,7 @@ def lag(
 
     Example: rmqctl lag --group billing -o json
     """
-    from store_core.read.progress import lags, read_progress
+    from store_core.read.progress import Lag, lags, read_progress
     from store_core.read.pull import require_queue_files
     from store_core.read.rules import rules_of
 
@@ -30,5 +31,5 @@ def lag(
         progress = read_progress(store.root)
         wanted = progress.only(frozenset(group or ()), frozenset(topic or ()))
         rows = [row.as_json() for row in lags(store, wanted, rules_of(store))]
-    ctx.emit({"groups": rows}, rows="groups")
+    ctx.emit({"groups": rows}, rows="groups", fields=[field.name for field in dataclasses.fields(Lag)])
     return told(ctx, progress.findings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -24,6 +24,8 @@ from rmqctl.options import Begin, End
 if TYPE_CHECKING:
     from store_core.findings import Finding
     from store_core.scan.frames import FrameTable
+
+_RANGE_FIELDS: Final = ("kind", "code")  # what rows of --all have that messages have not
 
 
 def log(
@@ -73,5 +75,6 @@ def log(
             return [*found, *(finding for finding in bodies if finding.code != "L001")]
 
         shown = map(preview, rows()) if is_for_people(ctx) else rows()
-        ctx.emit({"messages": shown, "findings": findings}, rows="messages", columns=MESSAGE_COLUMNS)
+        fields = view.fields + (_RANGE_FIELDS if all_ else ())
+        ctx.emit({"messages": shown, "findings": findings}, rows="messages", columns=MESSAGE_COLUMNS, fields=fields)
         return shown_or_told(ctx, findings())

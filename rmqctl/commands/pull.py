@@ -96,7 +96,7 @@ def pull(
     }
     facts = tuple(key for key in document if key != "messages")
     shown = {**document, "messages": [preview(row) for row in messages]} if is_for_people(ctx) else document
-    ctx.emit(shown, rows="messages", columns=MESSAGE_COLUMNS, facts=facts)
+    ctx.emit(shown, rows="messages", columns=MESSAGE_COLUMNS, fields=view.fields, facts=facts)
     return told(ctx, findings)
 
 

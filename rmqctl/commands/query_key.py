@@ -55,5 +55,5 @@ def query_key(
     }
     facts = tuple(name for name in document if name != "messages")
     shown = {**document, "messages": [preview(row) for row in messages]} if is_for_people(ctx) else document
-    ctx.emit(shown, rows="messages", columns=MESSAGE_COLUMNS, facts=facts)
+    ctx.emit(shown, rows="messages", columns=MESSAGE_COLUMNS, fields=view.fields, facts=facts)
     return told(ctx, findings)

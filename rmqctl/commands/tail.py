@@ -52,5 +52,5 @@ def tail(
                     yield view.as_json(message)
 
         shown = map(preview, rows()) if is_for_people(ctx) else rows()
-        ctx.emit({"messages": shown}, rows="messages", columns=MESSAGE_COLUMNS, live=True)
+        ctx.emit({"messages": shown}, rows="messages", columns=MESSAGE_COLUMNS, fields=view.fields, live=True)
     return shown_or_told(ctx, findings)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -38,6 +38,15 @@ def all_queues(store: Store) -> list[QueueDump]:
         QueueDump(*key, Queue(files, store.log, ext=store.ext_queues.get(key))) for key, files in store.queues.items()
     ]
     return simple + [QueueDump(*key, BatchQueue(files, store.log)) for key, files in store.batch_queues.items()]
+
+
+def fields_of(dumped: Sequence[QueueDump], *, resolve: bool) -> tuple[str, ...]:
+    """The keys that rows of these queues may have, all of them."""
+    batches = any(isinstance(each.queue, BatchQueue) for each in dumped)
+    fields = ("topic", "queue_id", *(BatchEntry if batches else Entry)._fields)
+    if any(isinstance(each.queue, Queue) and each.queue.ext is not None for each in dumped):
+        fields += ("ext",)
+    return (*fields, "record") if resolve else fields
 
 
 def dump_entries(

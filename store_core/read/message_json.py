@@ -4,13 +4,39 @@ from __future__ import annotations
 
 from base64 import b64encode
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from store_core.codec.compression import BodyError, decompress
 from store_core.codec.record import Message, body_crc_ok
 from store_core.findings import Finding, finding
 
 BodyForm = Literal["plain", "raw", "none"]
+_BODY_FIELDS: Final = ("body", "body_encoding")
+_FIELDS: Final = (
+    "topic",
+    "queue_id",
+    "queue_offset",
+    "phy_offset",
+    "size_bytes",
+    "offset_msg_id",
+    "unique_key",
+    "tags",
+    "keys",
+    "flag",
+    "sys_flag",
+    "transaction",
+    "compression",
+    "born_timestamp_ms",
+    "born_host",
+    "store_timestamp_ms",
+    "store_host",
+    "reconsume_times",
+    "prepared_transaction_offset",
+    "body_crc",
+    "crc",
+    "body_size_bytes",
+    "properties",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +44,11 @@ class MessageView:
     """How messages are shown: the decompressed body, the stored one, or none."""
 
     body: BodyForm = "plain"
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The keys of every message that is shown so, also where there is none."""
+        return _FIELDS if self.body == "none" else _FIELDS + _BODY_FIELDS
 
     def as_json(self, message: Message, findings: list[Finding] | None = None) -> dict[str, Any]:
         """One MESSAGE. A wrong checksum and a body that cannot be decompressed are added to ``findings``."""

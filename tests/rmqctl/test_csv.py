@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqctl.options import Format
-from tests.conftest import StoreCopy
+from tests import stores
+from tests.conftest import GoldenStore, StoreCopy
+from tests.damage import Damageable
 from tests.rmqctl.calls import call
 from tests.rmqctl.test_output import emitted
 
@@ -59,3 +61,60 @@ def test_a_message_with_awkward_bytes(output: Format, store_copy: StoreCopy) -> 
     assert call("put", "Calm_orders", body, "--tags", tag, "--queue-id", "0", "-s", root).code == 0
     found = read_back(call("tail", "-n", "2", "-s", root, "-o", output).out, output)[-1]
     assert (found["body"], found["tags"]) == (body, tag)
+
+
+def rows_as_json(output: Format, *words: object) -> tuple[list[dict[str, str]], list[dict[str, Any]]]:
+    """The rows of a command as they are read back from ``output``, and as ``ndjson`` gives them."""
+    return read_back(call(*words, "-o", output).out, output), call(*words, "-o", "ndjson").lines
+
+
+@pytest.mark.parametrize("output", DELIMITERS)
+def test_ranges_stand_beside_messages_whatever_comes_first(output: Format, store_copy: StoreCopy) -> None:
+    store = Damageable(store_copy("load-533"), stores.truth("load-533"))
+    store.flip(record=0, field="body")
+    for options in ((), ("--from", 130000, "--to", 131072)):
+        rows, told = rows_as_json(output, "log", "--all", "--no-body", "-s", store.root, *options)
+        assert len(rows) == len(told) > 1
+        for row, one in zip(rows, told, strict=True):
+            assert set(one) <= set(row)
+            assert {key: row[key] for key in ("kind", "code", "phy_offset", "topic")} == {
+                key: str("" if one.get(key) is None else one[key]) for key in ("kind", "code", "phy_offset", "topic")
+            }
+    assert {"blank"} < {row["kind"] for row in rows_as_json(output, "log", "--all", "-s", store.root)[0]}
+
+
+@pytest.mark.parametrize(("name", "more"), [("bcq-533", "batch_size"), ("cqext-533", "ext"), ("load-533", None)])
+def test_entries_of_all_kinds_of_queues_have_all_columns(name: str, more: str | None, golden: GoldenStore) -> None:
+    rows, told = rows_as_json("csv", "dump-cq", "--all", "--resolve", "-s", golden(name))
+    assert len(rows) == len(told) > 1
+    assert set(rows[0]) == set().union(*told) >= {"record", *([more] if more else [])}
+
+
+NO_ROWS: Final = (
+    ("check",),
+    ("lag", "--group", "nobody"),
+    ("log", "--topic", "nobody"),
+    ("pull", "nobody", 0),
+    ("query-key", "nobody", "nothing"),
+    ("tail", "-n", 0),
+    ("dump-cq", "Calm_audit", 0, "--from", 999999),
+    ("dump-index", "--slot", 999999),
+)
+SOME_ROWS: Final = (
+    ("lag",),
+    ("log", "--max", 1),
+    ("pull", "Calm_audit", 0, "--max", 1),
+    ("query-key", "Calm_audit", "shared9"),
+    ("tail", "-n", 1),
+    ("dump-cq", "Calm_audit", 0, "--to", 1),
+    ("dump-index", "--max", 1),
+)
+
+
+@pytest.mark.parametrize("words", NO_ROWS, ids=lambda words: words[0])
+def test_no_rows_have_a_head_all_the_same(words: tuple[object, ...], golden: GoldenStore) -> None:
+    empty = call(*words, "-s", golden("load-533"), "-o", "csv").out
+    assert empty.count("\n") == 1
+    for some in (some for some in SOME_ROWS if some[0] == words[0]):
+        rows, told = rows_as_json("csv", *some, "-s", golden("load-533"))
+        assert empty.rstrip("\n").split(",") == list(rows[0]) == list(told[0])
