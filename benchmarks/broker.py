@@ -6,6 +6,7 @@ import hashlib
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -36,19 +37,27 @@ def make(root: Path, *, log_bytes: int, body_bytes: int, topics: int, queues: in
     return int(_told("made ", "Maker", root, log_bytes, body_bytes, topics, queues, keys)[0])
 
 
-def recover(root: Path) -> tuple[float, float]:
-    """What a broker takes to load a store and to build what follows from its log, in a JVM that has just started: seconds, and
-    seconds of processor time."""
-    seconds, cpu_seconds = _told("recovered ", "Recovery", root)
-    return float(seconds), float(cpu_seconds)
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a broker took to load a store and to build what follows from its log; ``load``: the part before its start."""
+
+    seconds: float
+    cpu_seconds: float
+    load_seconds: float
+    load_cpu_seconds: float
 
 
-def _told(start: str, main: str, root: Path, *numbers: int) -> list[str]:
+def recover(root: Path, release: str = RELEASE) -> Recovered:
+    """Have the real code of a release recover a store, in a JVM that has just started."""
+    return Recovered(*map(float, _told("recovered ", "Recovery", root, release=release)))
+
+
+def _told(start: str, main: str, root: Path, *numbers: int, release: str = RELEASE) -> list[str]:
     """The words behind ``start`` of the line in which one of our Java programs tells its result."""
     with tempfile.TemporaryDirectory(prefix="rmqctl-benchmark-") as folder:
         home = Path(folder)
         done = subprocess.run(
-            [*_java(home), main, str(root), str(_properties(home)), *map(str, numbers)],
+            [*_java(home, release=release), main, str(root), str(_properties(home)), *map(str, numbers)],
             env=oracle.java_environment(home),
             capture_output=True,
             text=True,
@@ -120,18 +129,18 @@ def _properties(home: Path, text: str = PROPERTIES) -> Path:
     return path
 
 
-def _java(home: Path, *system: str) -> Sequence[str]:
+def _java(home: Path, *system: str, release: str = RELEASE) -> Sequence[str]:
     options = (*_AS_A_BROKER, *system, f"-Dha.port={free_port()}")
-    *command, classpath = oracle.java_command(RELEASE, home, *options, heap=_HEAP)
-    return [*command, f"{_compiled()}:{classpath}"]
+    *command, classpath = oracle.java_command(release, home, *options, heap=_HEAP)
+    return [*command, f"{_compiled(release)}:{classpath}"]
 
 
-def _compiled() -> Path:
+def _compiled(release: str) -> Path:
     """Folder with this folder's Java classes, compiled against the release and the tests' Java classes."""
-    sources = sorted(_SOURCES.glob("*.java"))
-    classpath = jars.classpath(RELEASE)
+    sources = sorted(_SOURCES.glob("*.java" if release == RELEASE else "Recovery.java"))
+    classpath = jars.classpath(release)
     digest = hashlib.sha256(classpath.encode() + b"".join(s.read_bytes() for s in sources)).hexdigest()[:16]
-    classes = jars.jars(RELEASE).parent / f"benchmarks-{digest}"
+    classes = jars.jars(release).parent / f"benchmarks-{digest}"
     if not classes.exists():
         making = classes.with_suffix(".making")
         subprocess.run(

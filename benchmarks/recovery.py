@@ -1,11 +1,13 @@
 """Queues and index from the log alone: rmqctl's builders against the real broker's start on a store without them.
 
-    python -m benchmarks.recovery --size 2GiB
+    python -m benchmarks.recovery --size 4GiB
+    python -m benchmarks.recovery --size 4GiB --no-crc      against 4.9.7, whose dispatch looks at no checksum
 
-Both read the whole log, check every body, and make every queue and index file. Of rmqctl that is one pass of the library
-(what recover, rebuild and truncate build on) in a process of its own, files written to a scratch folder; of the broker its
-load and dispatch, in a JVM that has just started, as a broker's is. The whole command is measured too: rebuild plans,
-predicts, writes, syncs and checks.
+Both read the whole log, check every body (unless told not to), and make every queue and index file. Of rmqctl that is one
+pass of the library (what recover, rebuild and truncate build on) in a process of its own: queue files are written, the
+index stands in its scratch file. Of the broker its load and dispatch, in a JVM that has just started, as a broker's is;
+against its dispatch alone its load does not count. Neither waits for the disk. The whole command is measured too: rebuild
+plans, predicts, writes, keeps what it replaces, syncs every file and checks its result.
 """
 
 from __future__ import annotations
@@ -27,19 +29,23 @@ LIBRARY: Final = "rmqctl, one pass"
 TWO: Final = "rmqctl, one pass, two threads"
 COMMAND: Final = "rmqctl rebuild all --apply"
 BROKER: Final = "broker's load and dispatch"
+DISPATCH: Final = "4.9.7's dispatch"
+WITHOUT_CRC: Final = "rmqctl, one pass without checksums"
 CPU: Final = ", processor time"
+_UNCHECKED_RELEASE: Final = "4.9.7"
 _PASS: Final = """
-import sys, tempfile
+import sys
 from pathlib import Path
 from store_core.mend.salvage.derived import Derivation
 from store_core.storage.store import Store
+from store_core.storage.writer import Writer
 
-with Store.open(Path(sys.argv[1])) as store, tempfile.TemporaryDirectory() as scratch:
-    with Derivation(store, store, Path(scratch), jobs=int(sys.argv[2])) as derived:
-        changes = [derived.queue_changes(), derived.index_changes()]
-        for file in (file for change in changes for file in change.new):
-            for _ in file.read():
-                pass
+root, jobs, unchecked = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "unchecked"
+with Store.open(root) as store, Derivation(store, store, root.parent, include_bad_crc=unchecked, jobs=jobs) as derived:
+    with Writer(root) as writer:
+        for file in derived.queue_changes().new:
+            (root / file.path).parent.mkdir(parents=True, exist_ok=True)
+            writer.create(file.path, file.read())
 """
 
 
@@ -66,53 +72,78 @@ class Times:
         return seconds
 
 
-def by_library(made: Made, jobs: int) -> tuple[float, float]:
+def by_library(made: Made, jobs: int, *, unchecked: bool = False) -> tuple[float, float]:
     with only_the_log(made) as root:
-        found = measure([sys.executable, "-c", _PASS, str(root), str(jobs)])
+        how = "unchecked" if unchecked else "checked"
+        found = measure([sys.executable, "-c", _PASS, str(root), str(jobs), how])
         return found.seconds, found.cpu_seconds
 
 
 def by_command(made: Made) -> tuple[float, float]:
     with only_the_log(made) as root:
-        found = measure(rmqctl("rebuild", "all", "-s", root, "--apply", "-o", "json"), accept=(0, 3))
+        found = measure(rmqctl("rebuild", "all", "-s", root, "--apply", "-q", "-o", "json"), accept=(0, 3))
         return found.seconds, found.cpu_seconds
 
 
 def by_broker(made: Made) -> tuple[float, float]:
     with only_the_log(made) as root:
-        return broker.recover(root)
+        found = broker.recover(root)
+        return found.seconds, found.cpu_seconds
+
+
+def by_dispatch(made: Made) -> tuple[float, float]:
+    with only_the_log(made) as root:
+        found = broker.recover(root, _UNCHECKED_RELEASE)
+        return found.seconds - found.load_seconds, found.cpu_seconds - found.load_cpu_seconds
 
 
 def main() -> None:
-    parser = contest.arguments("recovery", __doc__, size="2GiB", rounds=5)
+    parser = contest.arguments("recovery", __doc__, size="4GiB", rounds=3)
     parser.add_argument("--record", type=int, default=533, help="bytes of a record")
+    parser.add_argument("--no-crc", action="store_true", help=f"against the dispatch of {_UNCHECKED_RELEASE}")
     told = parser.parse_args()
     with made_store(Recipe(told.size, told.record), told.work) as made:
         took = Times()
-        contestants: dict[str, Callable[[], float]] = {
-            LIBRARY: lambda: took(LIBRARY, *by_library(made, 1)),
-            TWO: lambda: took(TWO, *by_library(made, 2)),
-            COMMAND: lambda: took(COMMAND, *by_command(made)),
-        }
-        if broker.is_available():
+        contestants: dict[str, Callable[[], float]]
+        if told.no_crc:
+            contestants = {WITHOUT_CRC: lambda: took(WITHOUT_CRC, *by_library(made, 1, unchecked=True))}
+        else:
+            contestants = {
+                LIBRARY: lambda: took(LIBRARY, *by_library(made, 1)),
+                TWO: lambda: took(TWO, *by_library(made, 2)),
+                COMMAND: lambda: took(COMMAND, *by_command(made)),
+            }
+        if broker.is_available() and told.no_crc:
+            contestants[DISPATCH] = lambda: took(DISPATCH, *by_dispatch(made))
+        elif broker.is_available():
             contestants[BROKER] = lambda: took(BROKER, *by_broker(made))
         walls = contest.interleave(contestants, told.rounds)
     # The warm-up round's processor time does not count either.
     times = {**walls, **{name: found[-told.rounds :] for name, found in took.cpu.items()}}
-    rows = []
-    if BROKER in times:
-        long_records = told.record >= 1000
-        rows = [
-            contest.ratio("recovery", times, BROKER, LIBRARY, (">=", 4 if long_records else 6)),
-            contest.ratio("recovery", times, BROKER, TWO, None if long_records else (">=", 9)),
-            contest.ratio("recovery", times, BROKER, COMMAND),
-            contest.ratio("recovery", times, BROKER + CPU, LIBRARY + CPU),
-            contest.ratio("recovery", times, BROKER + CPU, TWO + CPU),
-            contest.ratio("recovery", times, BROKER + CPU, COMMAND + CPU),
-        ]
     store = f"{made.log_bytes / GIB:g} GiB of log, {made.messages} records of {told.record} B, made by {made.maker}"
     command = f"python -m benchmarks.recovery --size {told.size / GIB:g}GiB --record {told.record}"
-    contest.finish(told, f"recovery, {told.record} B", command, store, times, rows)
+    command += " --no-crc" if told.no_crc else ""
+    name = f"recovery {'without checksums, ' if told.no_crc else ''}{told.record} B"
+    contest.finish(told, name.replace("recovery ", "recovery, ", 1), command, store, times, _rows(times, told.record))
+
+
+def _rows(times: contest.Times, record_bytes: int) -> list[contest.Row]:
+    if DISPATCH in times:
+        return [
+            contest.ratio("recovery", times, DISPATCH, WITHOUT_CRC, (">=", 3)),
+            contest.ratio("recovery", times, DISPATCH + CPU, WITHOUT_CRC + CPU),
+        ]
+    if BROKER not in times:
+        return []
+    long_records = record_bytes >= 1000
+    return [
+        contest.ratio("recovery", times, BROKER, LIBRARY, (">=", 4 if long_records else 6)),
+        contest.ratio("recovery", times, BROKER, TWO, None if long_records else (">=", 9)),
+        contest.ratio("recovery", times, BROKER, COMMAND),
+        contest.ratio("recovery", times, BROKER + CPU, LIBRARY + CPU),
+        contest.ratio("recovery", times, BROKER + CPU, TWO + CPU),
+        contest.ratio("recovery", times, BROKER + CPU, COMMAND + CPU),
+    ]
 
 
 if __name__ == "__main__":

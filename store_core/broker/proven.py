@@ -39,6 +39,12 @@ class Proven:
         is_plain &= (table.magic == record.MAGIC_V1) & ((table.sys_flag & _V6_HOSTS) == 0)
         self._go_on((segment.phy_offset, check_crc, True), table, is_plain)
 
+    def add_run(self, segment: Segment, start: int, end: int, *, check_crc: bool) -> None:
+        """Plain records [start, end) whose formats nobody has looked at."""
+        ends = self._ends.setdefault((segment.phy_offset, check_crc, False), [segment.phy_offset])
+        if start == ends[-1] < end:
+            ends.append(end)
+
     def _go_on(self, key: _Key, table: FrameTable, is_plain: NDArray[np.bool_]) -> None:
         """What follows from what is known already counts."""
         count = len(is_plain) if is_plain.all() else int(is_plain.argmin())

@@ -19,7 +19,7 @@ from store_core.storage.files import unreadable
 from store_core.storage.store import Store
 
 # Stays in the processor's cache from the reading to the walking; reading smaller ones costs more calls than it saves.
-_BLOCK_SIZE_BYTES: Final = 2 << 20
+BLOCK_SIZE_BYTES: Final = 2 << 20
 # So long an interrupt may have to wait.
 _CALL_SECONDS: Final = 0.05
 _MAY_GO_ON: Final = (FrameKind.DAMAGE, FrameKind.ZEROS, FrameKind.STALE)
@@ -47,7 +47,7 @@ class RunOptions(NamedTuple):
 
     flags: ScanFlag = CHECK_ALL
     read_ahead: bool = True
-    block_size_bytes: int = _BLOCK_SIZE_BYTES
+    block_size_bytes: int = BLOCK_SIZE_BYTES
     call_seconds: float = _CALL_SECONDS
 
 

@@ -9,6 +9,8 @@ from store_core.broker.proven import Proven
 from store_core.broker.versions import Version, behaviour_of
 from store_core.kernel import scan_window
 from store_core.kernel.columns import WindowColumns
+from store_core.kernel.file import FileWalk, Walked
+from store_core.kernel.file import walk as walk_file
 from store_core.mend.prediction.outcome import Outcome
 from store_core.mend.prediction.predict import outcome_of
 from store_core.storage.store import Store
@@ -31,13 +33,23 @@ SMALL_WINDOW_BYTES = 16 << 10
 BASES = ("load-533", "load-497")
 
 
+@pytest.fixture(params=["file", "windows"])
+def small_reads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Log files are read in many parts, by the kernel or as windows."""
+    monkeypatch.setattr(walk, "WINDOW_SIZE_BYTES", SMALL_WINDOW_BYTES)
+    monkeypatch.setattr(walk, "BLOCK_SIZE_BYTES", SMALL_WINDOW_BYTES)
+    monkeypatch.setattr(walk, "CALL_SECONDS", 0.0)
+    if request.param == "windows":
+        monkeypatch.setattr(walk.SegmentWalk, "_has_plain_part", False)
+
+
+@pytest.mark.usefixtures("small_reads")
 @pytest.mark.parametrize("name", DAMAGES)
 @pytest.mark.parametrize("base", BASES)
 def test_what_other_releases_found_changes_nothing(
     base: str, name: str, damaged: DamagedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = damaged(base, name, "clean")
-    monkeypatch.setattr(walk, "WINDOW_SIZE_BYTES", SMALL_WINDOW_BYTES)
     with Store.open(root) as store:
         proven = Proven()
         shared = [_played(store, release, proven) for release in RELEASES]
@@ -45,18 +57,23 @@ def test_what_other_releases_found_changes_nothing(
         assert shared == [_played(store, release, None) for release in RELEASES]
 
 
+@pytest.mark.usefixtures("small_reads")
 def test_a_log_is_read_once_for_releases_that_want_the_same(
     damaged: DamagedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = damaged("load-533", "untouched", "clean")
-    monkeypatch.setattr(walk, "WINDOW_SIZE_BYTES", SMALL_WINDOW_BYTES)
     calls: list[int] = []
 
     def counted(window: memoryview, phy_offset: int, at: int, end: int, state: int, flags: int) -> WindowColumns:
         calls.append(phy_offset)
         return scan_window(window, phy_offset, at, end, state, flags)
 
+    def counted_file(file: FileWalk, at: int, to: int, state: int, flags: int, seconds: float) -> Walked:
+        calls.append(at)
+        return walk_file(file, at, to, state, flags, seconds)
+
     monkeypatch.setattr(walk, "scan_window", counted)
+    monkeypatch.setattr(walk, "walk_file", counted_file)
     with Store.open(root) as store:
         proven = Proven()
         _played(store, "5.2.0", proven)
