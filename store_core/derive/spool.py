@@ -85,21 +85,33 @@ class RowSpool:
         return int(self._count[low:high].sum())
 
     def read(self, key_id: int, start: int = 0, stop: int | None = None) -> Iterator[Rows]:
-        """Rows [start, stop) of a key by the chunk, in order."""
+        """Rows [start, stop) of a key, in order, in chunks of up to READ_ROWS."""
+        parts: list[bytes] = []
+        room = READ_ROWS
+        for at, count in self._places(key_id, start, stop):
+            while count:
+                size = min(count, room)
+                parts.append(self._spool.read(at * ROW.itemsize, size * ROW.itemsize))
+                at, count, room = at + size, count - size, room - size
+                if not room:
+                    yield np.frombuffer(b"".join(parts), ROW)
+                    parts.clear()
+                    room = READ_ROWS
+        if parts:
+            yield np.frombuffer(b"".join(parts), ROW)
+
+    def _places(self, key_id: int, start: int, stop: int | None) -> Iterator[tuple[int, int]]:
+        """Where in the file rows [start, stop) of a key lie: first row and count, one for each run."""
         low, high = np.searchsorted(self._key_id, [key_id, key_id + 1])
-        at = 0
-        for piece in range(int(low), int(high)):
-            count = int(self._count[piece])
-            first = max(start - at, 0)
-            last = count if stop is None else min(stop - at, count)
-            while first < last:
-                size = min(last - first, READ_ROWS)
-                data = self._spool.read((int(self._start[piece]) + first) * ROW.itemsize, size * ROW.itemsize)
-                yield np.frombuffer(data, ROW)
-                first += size
-            at += count
-            if stop is not None and at >= stop:
+        counts = self._count[low:high]
+        ends = np.cumsum(counts, dtype=np.int64)
+        for piece in range(int(np.searchsorted(ends, start, "right")), len(ends)):
+            begins = int(ends[piece]) - int(counts[piece])
+            first = max(start - begins, 0)
+            last = int(counts[piece]) if stop is None else min(stop - begins, int(counts[piece]))
+            if first >= last:
                 return
+            yield int(self._start[low + piece]) + first, last - first
 
 
 class QueueSpooler:
