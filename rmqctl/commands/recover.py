@@ -26,6 +26,7 @@ from rmqctl.mending import (
 from rmqctl.options import JobsOption, YesOption
 from store_core.errors import FailedError
 from store_core.findings import Finding, finding
+from store_core.storage.remote_path import path_of
 
 if TYPE_CHECKING:
     from store_core.broker.versions import Version
@@ -65,11 +66,12 @@ def recover(
         typer.Option("--no-fill", help="Leave holes in the log as they are, and tell what a broker will do there."),
     ] = False,
     sibling: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Option(
             "--sibling",
             metavar="STORE",
-            help="Another copy of this store, a master's or a slave's: good records are taken from it. It is only read. Repeatable.",
+            help="Another copy of this store, a master's, a slave's or one in an object store (s3://BUCKET/FOLDER): good records are taken from it. "
+            "It is only read. Repeatable.",
         ),
     ] = None,
     sibling_config: Annotated[
@@ -78,6 +80,16 @@ def recover(
             "--sibling-config",
             metavar="FILE",
             help="The broker's properties of the sibling that is named first, second, …: where its log lies.",
+        ),
+    ] = None,
+    sibling_from: Annotated[
+        int | None,
+        typer.Option(
+            "--sibling-from",
+            metavar="PHY_OFFSET",
+            min=0,
+            help="Where the log begins later here than at a sibling: take what is missing at its begin, from the segment that holds this offset on. "
+            "Without it that is taken for expired.",
         ),
     ] = None,
     predict: Annotated[bool, typer.Option("--predict", help="Only tell what a broker would do.")] = False,
@@ -108,14 +120,15 @@ def recover(
         from store_core.mend.recover import recover as plan_recovery
         from store_core.mend.salvage.options import KeepOptions
 
-        siblings = tuple(path.expanduser().absolute() for path in sibling or ())
+        siblings = tuple(path_of(text).expanduser().absolute() for text in sibling or ())
         configs = tuple(path.expanduser().absolute() for path in sibling_config or ())
-        options = KeepOptions(gaps, not no_fill, siblings, configs)
+        options = KeepOptions(gaps, not no_fill, siblings, configs, sibling_from)
         with ctx.progress("scan", WALKS * store.log.size_bytes) as bar:
             recovery = plan_recovery(store, policy, version, options, jobs=jobs, keep=keep, on_progress=bar)
         words = [*(["--gaps", gaps] if options.skips else []), *(["--no-fill"] if no_fill else [])]
         words += [word for path in siblings for word in ("--sibling", str(path))]
         words += [word for path in configs for word in ("--sibling-config", str(path))]
+        words += ["--sibling-from", str(sibling_from)] if sibling_from is not None else []
         losses = told_losses(ctx, store, recovery, report, words)
         document = {"store": str(settings.root), **recovery.as_json()}
         lost_something = bool(recovery.lost)

@@ -128,7 +128,7 @@ def recover(
             tuple(lost_runs(found.given_up)),
             notes_of(found, after, prediction.assumed),
             found.survey.kept_messages,
-            tuple(loans_of(found.options)),
+            tuple(loans_of(found.options, found.earlier)),
             tuple(repair.as_json() for repair in found.repairs),
             tuple(lost_records_of(store, found)),
             contents_of(found.queue_changes, found.index_changes),

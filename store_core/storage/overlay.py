@@ -49,17 +49,17 @@ class Borrowed(Patch):
     def read(self, start: int, end: int) -> bytes:
         """Raises FailedError where the other log does not hold them any more."""
         assert self.log is not None  # None only because the fields before have defaults
-        at, data = self.phy_offset + start - self.start, b""
-        while len(data) < end - start:
-            part = self.log.read(at + len(data), end - start - len(data))
-            if not part:
+        at, data, done = self.phy_offset + start - self.start, bytearray(end - start), 0
+        while done < len(data):
+            read = self.log.read_into(at + done, memoryview(data)[done:])
+            if not read:
                 raise FailedError(
-                    f"nothing can be read at offset {at + len(data)} any more",
-                    path=str(self.log.folders[0]),
+                    f"nothing can be read at offset {at + done} any more",
+                    path=self.origin,
                     to_do="make the plan anew",
                 )
-            data += part
-        return data
+            done += read
+        return bytes(data)
 
     def apart(self) -> Patch:
         return replace(self, log=self.log.apart() if self.log is not None else None)

@@ -12,6 +12,7 @@ import pytest
 from store_core.layout import paths
 from store_core.layout.queue import ENTRY
 from store_core.mend.rebuild import rebuild
+from store_core.mend.salvage.options import KeepOptions
 from store_core.mend.truncate import truncate
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
@@ -119,6 +120,29 @@ def test_what_rebuild_leaves_opens_whole(
         result = rebuild(store, "all")
     apply_to(result, root)
     told = opened(open_store, version, base, root, config, result.after.as_json())
+    assert_served(told, stores.truth(base)["messages"])
+
+
+@pytest.mark.parametrize(("version", "base"), [("4.9.7", "load-497"), ("5.4.0", "load-533")])
+@pytest.mark.parametrize("lost", [(0, 1), (-1,)], ids=["the begin", "the end"])
+def test_segments_from_a_sibling_open_whole(
+    lost: tuple[int, ...],
+    version: str,
+    base: str,
+    golden: GoldenStore,
+    store_copy: StoreCopy,
+    settings_of: SettingsOf,
+    open_store: OpenStore,
+) -> None:
+    """The first ones have gone, or the last one: nothing is left of them but queue entries and a copy."""
+    root, config = store_copy(base, "crash"), settings_of(base)
+    segments = sorted((root / paths.COMMITLOG).iterdir())
+    for number in lost:
+        segments[number].unlink()
+    options = KeepOptions(siblings=(golden(base),), sibling_from=0)
+    recovery = Opener(config, version).recover(root, options=options)
+    apply_to(recovery, root)
+    told = opened(open_store, version, base, root, config, recovery.after.as_json())
     assert_served(told, stores.truth(base)["messages"])
 
 

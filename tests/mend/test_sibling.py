@@ -8,17 +8,19 @@ from typing import Any, Final
 
 import pytest
 
-from store_core.errors import PlanOutOfDateError, UsageError
+from store_core.errors import NotAStoreError, PlanOutOfDateError, UsageError
 from store_core.layout import paths
 from store_core.mend.applying.apply import apply
 from store_core.mend.applying.undo import undo
 from store_core.mend.plans.plan_json import load_plan, save_plan
 from store_core.mend.recover import Recovery
 from store_core.mend.salvage.options import KeepOptions
+from store_core.storage.remote_path import path_of
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore, StoreCopy, differences
 from tests.damage import Damageable
-from tests.mend.recovering import VERSIONS, Opener, apply_to, assert_kept, harm, log_bytes, places
+from tests.mend.recovering import VERSIONS, Opener, apply_to, assert_kept, harm, is_queued, log_bytes, places
+from tests.object_stores import ObjectStore
 
 SettingsOf = Callable[[str], Path]
 OpenerOf = Callable[[str], Opener]
@@ -195,6 +197,79 @@ def test_a_store_of_another_kind_is_refused(
         opener_of("load-533").recover(store.root, options=with_siblings(empty))
 
 
+@pytest.mark.parametrize("lost", [1, 3])
+def test_a_lost_begin_comes_back_when_asked_for(
+    lost: int, golden: GoldenStore, damageable: DamageableOf, opener_of: OpenerOf
+) -> None:
+    """Nobody can be sure that it has not expired: it is told, with what speaks for a loss."""
+    store, opener = damageable("load-533", "crash"), opener_of("load-533")
+    begin = lost * store.segment_size_bytes
+    for _ in range(lost):
+        store.lose(0)
+    gone = [m for m in store.truth["messages"] if m["phyOffset"] < begin]
+    told = opener.recover(store.root, options=with_siblings(golden("load-533")))
+    assert taken_records(told) == 0
+    (earlier,) = [one["earlier"] for one in told.siblings]
+    assert (earlier["phy_offset"], earlier["size_bytes"]) == (0, begin)
+    assert earlier["queue_entries"] == sum(is_queued(m) for m in gone)
+    assert earlier["is_young"]
+    (note,) = [note for note in told.notes if "--sibling-from 0 takes them" in note]
+    assert "queue entries here still point there" in note
+    asked = with_siblings(golden("load-533"), sibling_from=100)  # in the first segment
+    taken = assert_as_it_was(opener, store.root, golden("load-533"), "load-533", asked)
+    assert taken_records(taken) == len(gone)
+    assert [one["earlier"] for one in taken.siblings] == [None]
+
+
+def test_only_what_is_asked_for_of_a_lost_begin(
+    golden: GoldenStore, damageable: DamageableOf, opener_of: OpenerOf
+) -> None:
+    """From the second segment on; the copy has lost a page of it, which is closed."""
+    store, sibling, opener = damageable("load-533", "crash"), damageable("load-533"), opener_of("load-533")
+    size = store.segment_size_bytes
+    for _ in range(3):
+        store.lose(0)
+    sibling.zero(size + 8192, 4096)
+    found = harm(golden("load-533"), sibling.root, "load-533")
+    recovery = opener.recover(store.root, options=with_siblings(sibling.root, sibling_from=size + 5))
+    assert places(recovery.lost) == found.lost_places
+    assert [one["earlier"]["size_bytes"] for one in recovery.siblings] == [size]
+    apply_to(recovery, store.root)
+    assert opener.recover(store.root).plan.steps == ()
+    assert opener.predict(store.root) == recovery.after.as_json()
+    assert recovery.after.min_phy_offset == size
+    made = store.root / paths.COMMITLOG / paths.segment_name(size)
+    following = next(m for m in store.truth["messages"] if m["phyOffset"] == 2 * size)
+    assert made.stat().st_mtime_ns == following["storeTimestamp"] * 1_000_000
+    assert_kept(golden("load-533"), store.root, "load-533", [m for m in found.intact if m["phyOffset"] >= size])
+
+
+def test_a_begin_that_nobody_has(damageable: DamageableOf, opener_of: OpenerOf) -> None:
+    store, sibling = damageable("load-533", "crash"), damageable("load-533")
+    store.lose(0)
+    store.lose(0)
+    sibling.lose(0)
+    with pytest.raises(UsageError, match=r"no sibling has the segment that holds 100") as told:
+        opener_of("load-533").recover(store.root, options=with_siblings(sibling.root, sibling_from=100))
+    assert told.value.to_do == f"name another copy, or an offset from {store.segment_size_bytes} on"
+
+
+def test_a_begin_is_not_taken_where_the_copies_differ(damageable: DamageableOf, opener_of: OpenerOf) -> None:
+    store, sibling = damageable("load-533", "crash"), damageable("load-533")
+    store.lose(0)
+    first = next(n for n, m in enumerate(store.truth["messages"]) if m["phyOffset"] == store.segment_size_bytes)
+    sibling.set_field(first, "reconsume_times", 7)
+    recovery = opener_of("load-533").recover(store.root, options=with_siblings(sibling.root))
+    assert [one["earlier"] for one in recovery.siblings] == [None]
+    with pytest.raises(UsageError, match="no sibling has the segment"):
+        opener_of("load-533").recover(store.root, options=with_siblings(sibling.root, sibling_from=0))
+
+
+def test_a_begin_needs_somebody_to_take_it_from() -> None:
+    with pytest.raises(UsageError, match="nobody is named"):
+        with_siblings(sibling_from=0)
+
+
 def test_a_sane_store_takes_nothing(store_copy: StoreCopy, golden: GoldenStore, opener_of: OpenerOf) -> None:
     recovery = opener_of("load-533").recover(store_copy("load-533"), options=with_siblings(golden("load-533")))
     assert (recovery.plan.steps, taken_records(recovery)) == ((), 0)
@@ -276,6 +351,33 @@ def test_a_copy_whose_log_lies_elsewhere(
     save_plan(recovery.plan, tmp_path / "plan.json")
     assert apply(load_plan(tmp_path / "plan.json"), store.root)
     assert log_bytes(store.root) == log_bytes(golden("load-533"))
+
+
+def test_a_copy_in_an_object_store(
+    golden: GoldenStore, damageable: DamageableOf, opener_of: OpenerOf, object_store: ObjectStore, tmp_path: Path
+) -> None:
+    """A missing segment, a bad body and the torn end come from there; a saved plan finds the way again."""
+    store, sibling = damageable("load-533", "crash"), path_of(object_store.put(golden("load-533")))
+    store.lose(4)
+    store.flip(100, "body")
+    store.tear(30)
+    recovery = assert_as_it_was(
+        opener_of("load-533"), store.root, golden("load-533"), "load-533", with_siblings(sibling)
+    )
+    assert [(one["sibling"], len(one["ranges"])) for one in recovery.siblings] == [(str(sibling), 3)]
+    save_plan(recovery.plan, tmp_path / "plan.json")
+    assert apply(load_plan(tmp_path / "plan.json"), store.root)
+    assert log_bytes(store.root) == log_bytes(golden("load-533"))
+
+
+def test_what_is_no_store_is_told_as_the_sibling(
+    damageable: DamageableOf, opener_of: OpenerOf, object_store: ObjectStore, tmp_path: Path
+) -> None:
+    root = damageable("load-533", "crash").root
+    for nothing in (tmp_path / "nothing", path_of("s3://stores/nothing")):
+        with pytest.raises(NotAStoreError, match="the sibling is no store: no such") as told:
+            opener_of("load-533").recover(root, options=with_siblings(nothing))
+        assert (told.value.path, "--sibling" in str(told.value.to_do)) == (str(nothing), True)
 
 
 def test_a_configuration_needs_its_sibling(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests import stores
 from tests.damage import Damageable
 from tests.object_stores import ObjectStore
 from tests.rmqctl.calls import call
@@ -34,8 +35,6 @@ READING = {
 @pytest.fixture(scope="session")
 def wounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One damaged store for all commands: a bad body, a lost segment, a torn tail, a short queue file, ``abort``."""
-    from tests import stores
-
     root = stores.copy_store(
         stores.unpack("load-533", tmp_path_factory.mktemp("golden") / "a"), tmp_path_factory.mktemp("b") / "s"
     )
@@ -99,6 +98,18 @@ def test_nothing_is_changed_there(words: tuple[str, ...], object_store: ObjectSt
     assert refused.err == (
         f"error: this cannot be done with a store in an object store ({address}): copy it to a disk, and name the copy\n"
     )
+
+
+def test_a_copy_there_gives_what_is_damaged_here(
+    object_store: ObjectStore, wounded: Path, golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    root = stores.copy_store(wounded, tmp_path / "store")
+    address = object_store.put(golden("load-533"))
+    document = call("recover", "--sibling", address, "--apply", "-s", root, "-o", "json").json
+    assert (document["applied"], document["lost"]) == (True, [])
+    (taken,) = document["siblings"]
+    assert (taken["sibling"], len(taken["ranges"]), taken["earlier"]) == (address, 3, None)
+    assert [f for f in document["findings"] if f["severity"] != "info"] == []
 
 
 def test_no_store_there(object_store: ObjectStore) -> None:

@@ -11,9 +11,9 @@ from store_core.codec.record import body_crc_ok
 from store_core.layout.record import PREFIX
 from store_core.mend.salvage.evidence import lost_by_queue_entries
 from store_core.mend.salvage.mended import restored_log
-from store_core.mend.salvage.options import LoanRange
+from store_core.mend.salvage.options import KeepOptions, LoanRange
 from store_core.mend.salvage.repair import Repair, repairs_in
-from store_core.mend.salvage.sibling import Siblings
+from store_core.mend.salvage.sibling import Earlier, Siblings
 from store_core.mend.salvage.survey import LogSurvey, LostRecord, TableSink, WalkRules, survey_log
 from store_core.read.records import read_message
 from store_core.scan.frames import FrameTable
@@ -45,6 +45,7 @@ class Ground:
     loans: list[LoanRange] = field(default_factory=list)
     repairs: list[Repair] = field(default_factory=list)
     own_end_phy_offset: int = 0  # where the last good record ends that this store has itself
+    earlier: list[Earlier] = field(default_factory=list)  # siblings whose log begins before this store's
     is_first: bool = True  # nothing had to be taken back: this is what the first walk showed
 
 
@@ -52,7 +53,7 @@ def read_ground(
     store: Store,
     rules: WalkRules,
     siblings: Siblings,
-    loans: tuple[LoanRange, ...] | None,
+    options: KeepOptions,
     sinks: tuple[TableSink, ...] = (),
     first: FirstWalk | None = None,
     jobs: int = 1,
@@ -62,9 +63,9 @@ def read_ground(
 
     ``sinks`` see the tables of every walk, ``first`` those of the first one. Walks are made by ``jobs`` threads.
     """
-    options = replace(first.options if first is not None else ScanOptions(), jobs=jobs)
+    scanned = replace(first.options if first is not None else ScanOptions(), jobs=jobs)
     all_sinks = (*sinks, first.add) if first is not None else sinks
-    survey = survey_log(store, all_sinks, rules=rules, options=options, on_progress=on_progress)
+    survey = survey_log(store, all_sinks, rules=rules, options=scanned, on_progress=on_progress)
     again = partial(_again, store, rules, sinks, jobs)
     both = sorted([*survey.regions, *survey.blanks], key=lambda r: r.phy_offset)
     placed = lost_by_queue_entries(store, both)
@@ -73,21 +74,25 @@ def read_ground(
     ground = Ground(survey, {n: known[id(r)] for n, r in enumerate(survey.regions) if id(r) in known})
     if wrong:
         ground = again(wrong, {})
-    own_end = ground.survey.end_phy_offset
+    own_end, earlier = ground.survey.end_phy_offset, list[Earlier]()
     if siblings.roots:
-        with store.with_log(restored_log(store, wrong)) as view:
-            loans = tuple(siblings.find(view, ground.survey)) if loans is None else loans
+        loans = options.loans
+        if loans is None:
+            with store.with_log(restored_log(store, wrong)) as view:
+                asked = siblings.find(view, ground.survey, options.sibling_from)
+            loans, earlier = tuple(asked.loans), asked.earlier
         if loans:
             found = siblings.patches(loans)
             ground = again(_apart(wrong, found), found)
             ground.loans = [loan for loan in loans if loan.phy_offset in ground.restored]
     if repairs := _repairs(store, {**_apart(wrong, ground.restored), **ground.restored}, ground.survey):
-        loaned, loans = ground.restored, tuple(ground.loans)
+        loaned, kept = ground.restored, ground.loans
         patches = {at: Patch(0, len(data), ((0, data),)) for repair in repairs for at, data in repair.changes}
         ground = again(_apart(wrong, {**loaned, **patches}), {**loaned, **patches})
-        ground.loans = list(loans)
+        ground.loans = kept
         ground.repairs = [r for r in repairs if all(at in ground.restored for at, _ in r.changes)]
     ground.own_end_phy_offset = own_end
+    ground.earlier = earlier
     return ground
 
 

@@ -14,6 +14,7 @@ from store_core.mend.plans.content import Piece as ContentPiece
 from store_core.mend.plans.draft import Draft
 from store_core.mend.salvage.fence import Fence, Piece
 from store_core.mend.salvage.sibling import BUILDER as SIBLING_BUILDER
+from store_core.read.records import read_message
 from store_core.scan.log import nominal_end
 from store_core.storage.digest import digest_of
 from store_core.storage.overlay import Borrowed, Patch, overlaid
@@ -22,6 +23,7 @@ from store_core.storage.settings import Settings
 from store_core.storage.store import Store
 
 _WINDOW_SIZE_BYTES: Final = 1 << 20
+_NS_PER_MS: Final = 1_000_000
 
 
 @dataclass(slots=True)
@@ -63,12 +65,12 @@ class MendedLog:
             else:
                 draft.remove_file(stray.path, why="a broker refuses to start with it")
         for path, size_bytes in self.created.items():
-            patches = self.patches.get(path, [])
+            patches, mtime_ns = self.patches.get(path, []), self._written_until_ns(path)
             if any(isinstance(patch, Borrowed) for patch in patches):
                 for_file = _borrowed(patches, size_bytes, partial(self._chunks, path))
-                draft.create_file(path, built=for_file, why="a missing segment, from a sibling")
+                draft.create_file(path, built=for_file, mtime_ns=mtime_ns, why="a missing segment, from a sibling")
             else:
-                draft.create_file(path, *_whole(patches, size_bytes), why="a missing segment")
+                draft.create_file(path, *_whole(patches, size_bytes), mtime_ns=mtime_ns, why="a missing segment")
         for path, size_bytes in self.lengths.items():
             draft.set_length(path, size_bytes, why="the segment size")
         for path, patches in self.patches.items():
@@ -82,6 +84,17 @@ class MendedLog:
                     draft.write_range(path, patch.start, *_pieces(patch), why="a hole is closed")
                 else:
                     draft.zero_range(path, patch.start, patch.end - patch.start, why="left-overs behind the end")
+
+    def _written_until_ns(self, path: Path) -> int | None:
+        """When a new segment would have been written last: as the next one began. None where no record there tells.
+
+        Expiry goes by this time, and waits at the first file that is not due: a new one would keep all behind it, too.
+        """
+        log = self.log
+        segment = next(segment for segment in self.segments if segment.path == path)
+        following = log.following(segment)
+        message = read_message(log, (following or segment).phy_offset)
+        return message.store_timestamp_ms * _NS_PER_MS if message is not None else None
 
     def _chunks(self, path: Path) -> Iterator[bytes]:
         """What a file will hold."""

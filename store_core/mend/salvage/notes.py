@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -10,6 +10,7 @@ from store_core.broker.versions import Version
 from store_core.findings import Finding
 from store_core.mend.plans.plan import Op, Plan
 from store_core.mend.prediction.outcome import Outcome
+from store_core.mend.salvage.earlier import LeftOut
 from store_core.mend.salvage.gaps import Kept
 from store_core.mend.salvage.keep import Salvage
 from store_core.mend.salvage.options import KeepOptions
@@ -37,6 +38,7 @@ def notes_of(found: Salvage, after: Outcome, version: Version) -> tuple[str, ...
     """What a person should know about the plan's way to deal with what is lost."""
     notes = (
         *_sibling_notes(found),
+        *(_earlier_note(found.options, left) for left in found.earlier),
         _repair_note(found.repairs),
         _dead_note(found),
         _kept_note(found.kept),
@@ -64,14 +66,16 @@ def _advice(found: Finding, gone: set[str], *, fills: bool) -> str:
     return _MENDED if any(words in found.advice for words in _MENDING) else found.advice
 
 
-def loans_of(options: KeepOptions) -> list[dict[str, Any]]:
-    """What is taken from each sibling, for the command's document."""
+def loans_of(options: KeepOptions, earlier: Iterable[LeftOut] = ()) -> list[dict[str, Any]]:
+    """What is taken from each sibling, for the command's document, and what of its log's begin is not."""
+    left = {each.sibling: each.as_json() for each in earlier}
     return [
         {
             "sibling": str(root),
             "records": sum(loan.records for loan in mine),
             "bytes": sum(loan.size_bytes for loan in mine),
             "ranges": [{"phy_offset": n.phy_offset, "size_bytes": n.size_bytes, "records": n.records} for n in mine],
+            "earlier": left.get(number),
         }
         for number, root in enumerate(options.siblings)
         for mine in [[loan for loan in options.loans or () if loan.sibling == number]]
@@ -98,6 +102,30 @@ def _sibling_notes(found: Salvage) -> list[str]:
         behind = sum(r["records"] for r in taken["ranges"] if r["phy_offset"] >= found.own_end_phy_offset)
         notes.append(text + (f"; {behind} of them stand behind the last record of this store" if behind else ""))
     return notes
+
+
+def _earlier_note(options: KeepOptions, left: LeftOut) -> str:
+    signs = []
+    if left.queue_entries:
+        signs.append(
+            f"{_count(left.queue_entries, 'queue entry')} here still point{'s'[: left.queue_entries == 1]} there"
+        )
+    if left.groups:
+        signs.append(f"consumer groups have not got all of it ({_few(left.groups)})")
+    if left.is_young:
+        signs.append("it was too young to expire by its age when the log was last written to")
+    told = f" Signs of a loss: {'; '.join(signs)}." if signs else ""
+    end = left.phy_offset + left.size_bytes
+    return (
+        f"the log begins at {end}, that of {options.siblings[left.sibling]} at {left.phy_offset}: {left.size_bytes} bytes that have expired "
+        f"here, or were lost.{told} --sibling-from {left.phy_offset} takes them"
+    )
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(
+        [*names[:_MOST_NAMED], *([f"and {len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else [])]
+    )
 
 
 def _repair_note(repairs: list[Repair]) -> str:
@@ -143,4 +171,6 @@ def _open_note(found: Salvage, after: Outcome, version: Version) -> str:
 
 
 def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
+    if number != 1:
+        noun = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number} {noun}"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from store_core.errors import UsageError
+from store_core.storage.remote_path import path_of
 
 Gaps = Literal["tombstone", "skip"]
 GAPS: Final[tuple[Gaps, ...]] = ("tombstone", "skip")
@@ -27,7 +28,8 @@ class KeepOptions:
     """``gaps``: what stands in a queue for a lost message, a tombstone or a dead entry. ``fill``: whether holes are closed.
 
     ``siblings``: roots of copies that damaged and missing ranges are taken from, in this order; ``sibling_configs``: the first ones'
-    properties files, which tell where their logs lie. ``loans``: the ranges that
+    properties files, which tell where their logs lie. ``sibling_from``: offset of a segment before this log's first one, from which on
+    they give what is missing at its begin. ``loans``: the ranges that
     were found there, so that a builder takes the same; None: they are to be looked for.
     """
 
@@ -35,6 +37,7 @@ class KeepOptions:
     fill: bool = True
     siblings: tuple[Path, ...] = ()
     sibling_configs: tuple[Path, ...] = ()
+    sibling_from: int | None = None
     loans: tuple[LoanRange, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -44,6 +47,9 @@ class KeepOptions:
             raise UsageError(
                 "more configurations than siblings", to_do="name each with its --sibling, in the same order"
             )
+
+        if self.sibling_from is not None and not self.siblings:
+            raise UsageError("nobody is named to take an earlier part of the log from", to_do="add --sibling STORE")
 
     @property
     def skips(self) -> bool:
@@ -67,7 +73,7 @@ class KeepOptions:
         return cls(
             gaps=arguments.get("gaps", "tombstone"),
             fill=arguments.get("fill", True),
-            siblings=tuple(Path(path) for path in arguments.get("siblings", ())),
+            siblings=tuple(path_of(path) for path in arguments.get("siblings", ())),
             sibling_configs=tuple(Path(path) for path in arguments.get("sibling_configs", ())),
             loans=tuple(LoanRange(*loan) for loan in arguments.get("loans", ())),
         )

@@ -3,12 +3,12 @@
 A copy is trusted where it proves itself only. A record is taken when it is well-formed, says that it lies where it lies,
 and its body's and properties' checksums hold; and from a damaged range only when the good records on both sides of
 the range are the same, byte for byte, in both stores. Behind the last good record of our log the copy's records are taken as
-long as they follow each other without a break: what never arrived here is as much part of the log as what was torn.
+long as they follow each other without a break: what never arrived here is as much part of the log as what was torn. What lies
+before our first byte has expired as a rule, and is taken only where somebody says from where on.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from store_core.errors import UsageError
+from store_core.errors import NotAStoreError, UsageError
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.layout.record import MIN_RECORD_SIZE_BYTES
 from store_core.mend.plans.content import Building, Chunk, register_builder
@@ -29,6 +29,7 @@ from store_core.read.records import read_record_bytes
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, scan_log
 from store_core.storage.overlay import Borrowed, Patch
+from store_core.storage.remote_path import path_of, real_path
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 
@@ -38,6 +39,25 @@ _SAMPLES: Final = 64
 _OPTIONS: Final = ScanOptions(check_property_crc=True)
 
 Span = tuple[int, int]  # [start, end) in the log
+Run = tuple[int, int, int]  # start, end, records
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """Sibling number ``sibling``'s log begins before ours, which begins at ``end_phy_offset``."""
+
+    sibling: int
+    phy_offset: int
+    end_phy_offset: int
+
+
+@dataclass(slots=True)
+class Found:
+    """What siblings can give. ``reached``: one of them has the segment from which on more was asked for."""
+
+    loans: list[LoanRange] = field(default_factory=list)
+    earlier: list[Earlier] = field(default_factory=list)
+    reached: bool = False
 
 
 class Siblings:
@@ -50,7 +70,7 @@ class Siblings:
         self._stack = ExitStack()
         self.stores: list[Store] = []
         for root, config in zip(self.roots, self._configs, strict=True):
-            if os.path.realpath(root) == os.path.realpath(store.root):
+            if real_path(root) == real_path(store.root):
                 raise UsageError("the store is no sibling of itself", path=str(root), to_do="name another copy")
             self.stores.append(self._stack.enter_context(_open(root.absolute(), config)))
 
@@ -76,21 +96,45 @@ class Siblings:
             for loan in loans
         }
 
-    def find(self, store: Store, survey: LogSurvey) -> list[LoanRange]:
-        """What they can give, the first that has a record gives it. Raises UsageError for one that is no copy of this store."""
-        taken: list[LoanRange] = []
+    def find(self, store: Store, survey: LogSurvey, from_phy_offset: int | None = None) -> Found:
+        """What they can give, the first that has a record gives it.
+
+        ``from_phy_offset``: what lies before this store's first byte is taken too, from the segment that holds it on. Raises
+        UsageError for one that is no copy of this store, and where nobody has that segment.
+        """
+        found = Found()
+        begins = store.log.min_phy_offset
         for number, (root, sibling) in enumerate(zip(self.roots, self.stores, strict=True)):
             comparison = _Comparison(store, sibling, survey)
             comparison.assert_related(root)
-            found = _joined(store.log.file_size_bytes, self._runs(sibling, comparison, survey, taken))
-            taken += [LoanRange(number, start, end - start, count) for start, end, count in found]
-        return sorted(taken, key=lambda loan: loan.phy_offset)
+            runs = self._runs(sibling, comparison, survey, found.loans)
+            first = sibling.log.find(from_phy_offset) if from_phy_offset is not None else None
+            if sibling.log.min_phy_offset < begins and comparison.same_begin():
+                found.earlier.append(Earlier(number, sibling.log.min_phy_offset, begins))
+                if first is not None:
+                    found.reached = True
+                    runs = chain(self._runs_before(sibling, first.phy_offset, begins, found.loans), runs)
+            joined = _joined(store.log.file_size_bytes, runs)
+            found.loans += [LoanRange(number, start, end - start, count) for start, end, count in joined]
+        if from_phy_offset is not None and from_phy_offset < begins and not found.reached:
+            reach = min((each.phy_offset for each in found.earlier), default=None)
+            more = "" if reach is None else f", or an offset from {reach} on"
+            raise UsageError(
+                f"no sibling has the segment that holds {from_phy_offset}", to_do=f"name another copy{more}"
+            )
+        found.loans.sort(key=lambda loan: loan.phy_offset)
+        return found
+
+    def _runs_before(self, sibling: Store, start: int, end: int, taken: list[LoanRange]) -> Iterator[Run]:
+        """Whole records before our first byte, apart from those that another copy gives."""
+        for low, high in _without((start, end), _given(taken)):
+            yield from _records_in(sibling, low, high)
 
     def _runs(
         self, sibling: Store, comparison: _Comparison, survey: LogSurvey, taken: list[LoanRange]
-    ) -> Iterator[tuple[int, int, int]]:
-        """(start, end, records): whole records of one copy, apart from those that another one gives."""
-        given = sorted((loan.phy_offset, loan.phy_offset + loan.size_bytes) for loan in taken)
+    ) -> Iterator[Run]:
+        """Whole records of one copy, apart from those that another one gives."""
+        given = _given(taken)
         for region in survey.regions:
             start = comparison.start_between_same(region)
             for low, high in _without((start, region.end_phy_offset), given) if start is not None else ():
@@ -147,6 +191,16 @@ class _Comparison:
             return end
         return start if self.is_torn(start, end - start) else None
 
+    def same_begin(self) -> bool:
+        """Whether both hold the same first good record of ours, so that what the copy has before it belongs there."""
+        begin = self.store.log.min_phy_offset
+        first = next((region for region in self.survey.regions if region.phy_offset == begin), None)
+        if first is not None:
+            behind = self._behind(first)
+            return behind is not None and self.is_same(*behind)
+        data = read_record_bytes(self.store.log, begin)
+        return data is not None and self.is_same(begin, len(data))
+
     def is_torn(self, phy_offset: int, size_bytes: int) -> bool:
         """Whether our record is the copy's up to somewhere behind its body's begin, and zeros from there on.
 
@@ -196,6 +250,10 @@ def _place(neighbour: Neighbour | None) -> Span | None:
     return (neighbour.phy_offset, neighbour.size_bytes) if neighbour is not None else None
 
 
+def _given(taken: list[LoanRange]) -> list[Span]:
+    return sorted((loan.phy_offset, loan.phy_offset + loan.size_bytes) for loan in taken)
+
+
 def _without(span: Span, given: list[Span]) -> list[Span]:
     """A span without ranges (in order) that somebody gave already."""
     left, start = [], span[0]
@@ -212,7 +270,7 @@ def _good(table: FrameTable) -> Any:
     return (table.kind == FrameKind.MESSAGE) & (table.code == FrameCode.OK)
 
 
-def _records_in(sibling: Store, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+def _records_in(sibling: Store, start: int, end: int) -> Iterator[Run]:
     """Records that check out, and blanks, that lie wholly in a span; those that join come as one."""
     for table in scan_log(sibling, from_phy_offset=start, to_phy_offset=end, options=_OPTIONS):
         good, ends = _good(table), table.phy_offset + table.size_bytes
@@ -221,7 +279,7 @@ def _records_in(sibling: Store, start: int, end: int) -> Iterator[tuple[int, int
         yield from _runs_of(table.phy_offset[rows], ends[rows], good[rows])
 
 
-def _records_behind(sibling: Store, last: int, start: int, from_phy_offset: int) -> Iterator[tuple[int, int, int]]:
+def _records_behind(sibling: Store, last: int, start: int, from_phy_offset: int) -> Iterator[Run]:
     """Records that follow each other from ``start`` on, over blanks, without a break; those before another offset are not
     given. ``last``: where our last record begins."""
     at = start
@@ -240,17 +298,17 @@ def _records_behind(sibling: Store, last: int, start: int, from_phy_offset: int)
         at = int(ends[chain[-1]])
 
 
-def _runs_of(starts: Any, ends: Any, is_record: Any) -> Iterator[tuple[int, int, int]]:
-    """(start, end, records) of frames that join."""
+def _runs_of(starts: Any, ends: Any, is_record: Any) -> Iterator[Run]:
+    """Frames that join as one."""
     first = 0
     for stop in np.flatnonzero(np.r_[ends[:-1] != starts[1:], True]).tolist() if len(starts) else ():
         yield int(starts[first]), int(ends[stop]), int(np.count_nonzero(is_record[first : stop + 1]))
         first = stop + 1
 
 
-def _joined(segment_size_bytes: int, runs: Iterable[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
+def _joined(segment_size_bytes: int, runs: Iterable[Run]) -> Iterator[Run]:
     """Runs that join as one, as far as a segment goes."""
-    held: tuple[int, int, int] | None = None
+    held: Run | None = None
     for start, end, count in runs:
         if held is not None and held[1] == start and start % segment_size_bytes:
             held = held[0], end, held[2] + count
@@ -263,14 +321,18 @@ def _joined(segment_size_bytes: int, runs: Iterable[tuple[int, int, int]]) -> It
 
 
 def _open(root: Path, config: Path | None) -> Store:
-    return Store.open(root, load_settings(config, root))
+    try:
+        return Store.open(root, load_settings(config, root))
+    except NotAStoreError as error:
+        to_do = "name the root of a copy of this store with --sibling"
+        raise NotAStoreError(f"the sibling is no store: {error.what}", path=error.path, to_do=to_do) from error
 
 
 def _build(building: Building) -> Iterator[Chunk]:
     """One file, or one range of one: bytes of a sibling, and bytes told, each at its place; zeros elsewhere."""
     (path,) = building.paths
     for at, root, phy_offset, size_bytes, *config in building.arguments["parts"]:
-        with _open(Path(root), Path(config[0]) if config else None) as sibling:
+        with _open(path_of(root), Path(config[0]) if config else None) as sibling:
             for done in range(0, size_bytes, _READ_BYTES):  # what is missing shows in the digest
                 wanted = min(_READ_BYTES, size_bytes - done)
                 yield Chunk(path, sibling.log.read(phy_offset + done, wanted), at + done)
