@@ -1,4 +1,4 @@
-"""Jars of a RocketMQ release with everything they need, through Maven, and our Java sources compiled against them.
+"""Jars through Maven, those of a RocketMQ release with everything they need first of all, and our Java sources compiled against them.
 
 Kept from run to run in ``$RMQCTL_TEST_CACHE`` (default ``~/.cache/rmqctl-tests``), one folder a release.
 """
@@ -29,13 +29,14 @@ _POM: Final = """\
 </project>
 """
 _DEPENDENCY: Final = (
-    "<dependency><groupId>org.apache.rocketmq</groupId><artifactId>{artifact}</artifactId>"
-    "<version>{version}</version></dependency>"
+    "<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>"
+    "{exclusions}</dependency>"
 )
+_ALONE: Final = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
 
 
 class NoBrokerError(Exception):
-    """This machine cannot run a real broker: no JDK, no Maven, or Maven gets nothing."""
+    """This machine cannot run a real broker, nor YARN: no JDK, no Maven, or Maven gets nothing."""
 
 
 def missing_tools() -> list[str]:
@@ -47,10 +48,20 @@ def jars(version: str) -> Path:
     """Folder with all jars of a release; fetched once. Raises NoBrokerError."""
     if missing := missing_tools():
         raise NoBrokerError(f"real brokers need a JDK and Maven; not on PATH: {', '.join(missing)}")
-    folder = _cache() / version
-    with _locked(folder):
+    return fetched(version, *(dependency("org.apache.rocketmq", artifact, version) for artifact in _ARTIFACTS))
+
+
+def dependency(group: str, artifact: str, version: str, *, alone: bool = False) -> str:
+    """What to fetch, in Maven's words; ``alone``: without what it needs."""
+    return _DEPENDENCY.format(group=group, artifact=artifact, version=version, exclusions=_ALONE if alone else "")
+
+
+def fetched(name: str, *dependencies: str) -> Path:
+    """Folder with jars and what they need, kept under a name; fetched once. Raises NoBrokerError."""
+    folder = cache() / name
+    with locked(folder):
         if not (folder / "complete").exists():
-            _fetch(version, folder)
+            _fetch(name, folder, "".join(dependencies))
             (folder / "complete").touch()
     return folder / "jars"
 
@@ -61,13 +72,14 @@ def classpath(version: str) -> str:
     return f"{_compiled(version, found)}:{found}/*"
 
 
-def _cache() -> Path:
+def cache() -> Path:
+    """Where things that were fetched are kept from run to run."""
     named = os.environ.get("RMQCTL_TEST_CACHE")
     return Path(named) if named else Path.home() / ".cache" / "rmqctl-tests"
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """One process at a time, for test workers side by side."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "busy").open("w") as file:
@@ -75,8 +87,7 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _fetch(version: str, folder: Path) -> None:
-    dependencies = "".join(_DEPENDENCY.format(artifact=a, version=version) for a in _ARTIFACTS)
+def _fetch(name: str, folder: Path, dependencies: str) -> None:
     (folder / "pom.xml").write_text(_POM.format(dependencies=dependencies))
     command = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars", "-DincludeScope=runtime"]
     said = ""
@@ -91,14 +102,14 @@ def _fetch(version: str, folder: Path) -> None:
         if done.returncode == 0:
             return
         said = (done.stdout + done.stderr)[-2000:]
-    raise NoBrokerError(f"Maven cannot get RocketMQ {version}: {said}")
+    raise NoBrokerError(f"Maven cannot get the jars of {name}: {said}")
 
 
 def _compiled(version: str, found: Path) -> Path:
     sources = sorted(SOURCES.glob("*.java"))
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
-    classes = _cache() / version / f"classes-{digest[:16]}"
-    with _locked(classes.parent):
+    classes = cache() / version / f"classes-{digest[:16]}"
+    with locked(classes.parent):
         if not classes.exists():
             making = classes.with_suffix(".making")
             command = ["javac", "-nowarn", "-Xlint:none", "-cp", f"{found}/*", "-d", str(making), *map(str, sources)]

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import time
+import venv
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -101,6 +102,15 @@ def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
         for _ in range(workers):
             started.worker()
         yield started
+
+
+def bare_python(folder: Path) -> Path:
+    """A Python with nothing but itself, made in a folder."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    python = folder / "bin" / "python"
+    alone = subprocess.run([python, "-I", "-c", "import numpy"], capture_output=True, check=False)
+    assert alone.returncode != 0
+    return python
 
 
 def wait_until(holds: Callable[[], bool], seconds: float = _DEADLINE_SECONDS) -> None:

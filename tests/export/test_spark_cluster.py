@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import sysconfig
-import venv
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from tests.rmqctl.calls import ROOT
 pytest.importorskip("pyspark")
 
 import pyspark_rmqctl
-from tests.export.clusters import CONF, SPARK, Cluster, cluster, command_of, descendants, kill, wait_until
+from tests.export.clusters import CONF, SPARK, Cluster, bare_python, cluster, command_of, descendants, kill, wait_until
 
 SPLIT_SIZE = 10_000  # about a hundred tasks
 
@@ -156,12 +155,7 @@ def test_a_killed_driver_and_a_killed_export(
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Python with nothing but itself."""
-    folder = tmp_path_factory.mktemp("bare")
-    venv.create(folder, with_pip=False, symlinks=True)
-    python = folder / "bin" / "python"
-    alone = subprocess.run([python, "-I", "-c", "import numpy"], capture_output=True, check=False)
-    assert alone.returncode != 0
-    return python
+    return bare_python(tmp_path_factory.mktemp("bare"))
 
 
 def test_executors_that_have_nothing_but_python(

@@ -30,10 +30,8 @@ class Job:
     def __init__(self, context: Any, scratch: Path, environment: Path | None = None) -> None:
         self._context = context
         self._scratch = scratch
-        self._folder = ""  # on executors, of the environment that was sent
         if environment is not None:
             context.addArchive(f"{environment}#{ENVIRONMENT}")
-            self._folder = ENVIRONMENT
         self._notes: list[str] = []
         self._prepared = False
 
@@ -79,10 +77,7 @@ class Job:
         teller.start()
         try:
             numbered = self._context.parallelize(list(enumerate(tasks)), len(tasks))
-            folder = self._folder
-            answers: list[tuple[str, bytes]] = numbered.map(
-                lambda each: _do(folder, each[0], each[1], walked, done)
-            ).collect()
+            answers: list[tuple[str, bytes]] = numbered.map(lambda each: _do(each[0], each[1], walked, done)).collect()
             return answers
         finally:
             stop.set()
@@ -112,10 +107,7 @@ class Job:
 
     def _ask(self) -> set[str]:
         slots = max(self._context.defaultParallelism, 1)
-        folder = self._folder
-        return set(
-            self._context.parallelize(range(slots), slots).mapPartitions(lambda _: _what_is_here(folder)).collect()
-        )
+        return set(self._context.parallelize(range(slots), slots).mapPartitions(lambda _: _what_is_here()).collect())
 
 
 _SEE: Final = "run it with -v to see what Spark says"
@@ -136,19 +128,18 @@ def _several() -> Any:
     return Several()
 
 
-def _enter(folder: str) -> None:
-    """On an executor: work in the environment that was sent, if one was."""
-    if folder:
-        from pyspark import SparkFiles
+def _enter() -> None:
+    """On an executor: work in the environment that was sent, by us or with ``--archives``, if one was."""
+    from pyspark import SparkFiles
 
-        path = SparkFiles.get(folder)
-        if path not in sys.path:
-            sys.path.insert(0, path)
+    path = SparkFiles.get(ENVIRONMENT)
+    if path not in sys.path and Path(path).is_dir():
+        sys.path.insert(0, path)
 
 
-def _do(folder: str, number: int, task: bytes, walked: Any, done: Any) -> tuple[str, bytes]:
+def _do(number: int, task: bytes, walked: Any, done: Any) -> tuple[str, bytes]:
     """On an executor: one task. An error of ours comes back as a value, not as Java's stack trace."""
-    _enter(folder)
+    _enter()
     from store_core.errors import StoreError
 
     try:
@@ -161,9 +152,9 @@ def _do(folder: str, number: int, task: bytes, walked: Any, done: Any) -> tuple[
     return "piece", data
 
 
-def _what_is_here(folder: str) -> Iterator[str]:
+def _what_is_here() -> Iterator[str]:
     """On an executor: which kernel it has, "" without the package, else what is missing."""
-    _enter(folder)
+    _enter()
     try:
         import_module("store_core.export.splits.piece")  # with all it needs
         from store_core.kernel import is_native
