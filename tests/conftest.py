@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests import object_stores, stores
+from tests.azurite import NoAzuriteError
 from tests.damage import Damageable
 from tests.surgery import Exit, apply_case, set_exit
 
@@ -77,16 +80,37 @@ def differences(before: dict[str, stores.Entry], after: dict[str, stores.Entry])
 
 
 @pytest.fixture(scope="session")
-def _object_store() -> Iterator[object_stores.ObjectStore]:
-    with object_stores.running() as store:
-        yield store
+def _object_stores() -> Iterator[Callable[[object_stores.Kind], object_stores.ObjectStore]]:
+    with ExitStack() as stack:
+
+        @cache
+        def running(kind: object_stores.Kind) -> object_stores.ObjectStore:
+            try:
+                return stack.enter_context(object_stores.running(kind))
+            except NoAzuriteError as error:
+                pytest.skip(str(error))
+
+        yield running
 
 
 @pytest.fixture
-def object_store(_object_store: object_stores.ObjectStore) -> Iterator[object_stores.ObjectStore]:
+def object_store(
+    _object_stores: Callable[[object_stores.Kind], object_stores.ObjectStore],
+) -> Iterator[object_stores.ObjectStore]:
     """A server that speaks S3, and an environment in which this process and its children find it; ``put(root)`` a store."""
-    with object_stores.in_environment(_object_store.environment):
-        yield _object_store
+    store = _object_stores("s3")
+    with object_stores.in_environment(store.environment):
+        yield store
+
+
+@pytest.fixture(params=object_stores.KINDS)
+def any_object_store(
+    _object_stores: Callable[[object_stores.Kind], object_stores.ObjectStore], request: pytest.FixtureRequest
+) -> Iterator[object_stores.ObjectStore]:
+    """As ``object_store``, once for each kind of object store. Without npm there is none of Azure's kind: skipped then."""
+    store = _object_stores(request.param)
+    with object_stores.in_environment(store.environment):
+        yield store
 
 
 @pytest.fixture

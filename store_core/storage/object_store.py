@@ -191,16 +191,22 @@ def _azure(container: str) -> Any:
     from pyarrow.fs import AzureFileSystem
 
     environ = os.environ
-    account = container.partition("@")[2].partition(".")[0] or environ.get("AZURE_STORAGE_ACCOUNT", "")
-    if not account:
-        to_do = "name it as CONTAINER@ACCOUNT.dfs.core.windows.net, or set AZURE_STORAGE_ACCOUNT"
-        raise UsageError("the address names no storage account", path=f"abfss://{container}", to_do=to_do)
+    account = account_of(RemotePath("abfss:", container))
     options = {"account_key": environ.get("AZURE_STORAGE_KEY"), "sas_token": environ.get("AZURE_STORAGE_SAS_TOKEN")}
     endpoint = urlsplit(environ.get("AZURE_STORAGE_BLOB_ENDPOINT", ""))
     if endpoint.netloc:
         places = {"blob_storage_authority": endpoint.netloc, "dfs_storage_authority": endpoint.netloc}
         options |= places | {"blob_storage_scheme": endpoint.scheme, "dfs_storage_scheme": endpoint.scheme}
     return AzureFileSystem(account, **{name: value for name, value in options.items() if value})
+
+
+def account_of(path: RemotePath) -> str:
+    """The storage account of an Azure address. Raises UsageError."""
+    account = path.parts[1].partition("@")[2].partition(".")[0] or os.environ.get("AZURE_STORAGE_ACCOUNT", "")
+    if not account:
+        to_do = "name it as CONTAINER@ACCOUNT.dfs.core.windows.net, or set AZURE_STORAGE_ACCOUNT"
+        raise UsageError("the address names no storage account", path=str(path), to_do=to_do)
+    return account
 
 
 _AZURE: Final = ("abfs", "abfss")

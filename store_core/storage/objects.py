@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from crc32c import crc32c
 
-from store_core.errors import StoreError
+from store_core.errors import NotAStoreError, StoreError
 from store_core.storage.failure import failed
 from store_core.storage.ops import FileOps
 from store_core.storage.part_file import PartFile
@@ -171,7 +171,7 @@ class RemotePart(io.RawIOBase):
         self.size_bytes = 0
         self.crc32c = 0
         self._dropped = False
-        with _answered(path):
+        with _answered(path), _no_bucket(path):
             self._stream = _files(path).open_output_stream(_key(path))
 
     def writable(self) -> bool:
@@ -230,6 +230,15 @@ def _answered(path: RemotePath) -> Iterator[None]:
 
     with told(path):
         yield
+
+
+@contextmanager
+def _no_bucket(path: RemotePath) -> Iterator[None]:
+    """What cannot be found where something new is to be written is the bucket."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise NotAStoreError("no such bucket", path=str(path), to_do="make it, or name another one") from error
 
 
 @contextmanager

@@ -8,19 +8,19 @@ that none is made twice.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from store_core.errors import FailedError, StoreInUseError
 from store_core.export.dest.bounds import delta_statistics
+from store_core.export.dest.delta_access import storage_options
 from store_core.export.dest.loose import LooseDestination
 from store_core.export.dest.missing import assert_installed, told
 from store_core.export.dest.parts import FOLDERS, Part, Table
 from store_core.export.dest.state import Commit, ExportState
 from store_core.export.rows import schema
-from store_core.storage.objects import LocalObjects
+from store_core.storage.objects import LocalObjects, RemoteObjects
 
 _APPLICATION: Final = "rmqctl-export"
 _STATE: Final = "rmqctl.export"
@@ -135,10 +135,8 @@ class DeltaDestination(LooseDestination):
         return self.objects.address_of(_NAMES[name])
 
     def _options(self) -> dict[str, str] | None:
-        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
-        if self.path is not None or not endpoint:
-            return None
-        return {"AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": str(endpoint.startswith("http:")).lower()}
+        folder = self.objects.folder if isinstance(self.objects, RemoteObjects) else None
+        return storage_options(folder) or None if folder is not None else None
 
     def _overtaken(self) -> StoreInUseError:
         return StoreInUseError(

@@ -21,6 +21,7 @@ from store_core.export.rows import schema
 
 CATALOG: Final = "catalog.db"
 NAMESPACE: Final = "rmqctl"
+_FILE_ACCESS: Final = "store_core.export.dest.iceberg_io.ObjectFileIO"
 _STATE: Final = "rmqctl.export"
 _NUMBER: Final = "rmqctl.commit"
 # Bounds are kept where files have them; for the others the library would complain about each file.
@@ -120,7 +121,8 @@ class IcebergDestination(LooseDestination):
         from pyiceberg.catalog.sql import SqlCatalog
 
         if self._catalog is None:
-            self._catalog = SqlCatalog(NAMESPACE, uri=self._uri, warehouse=self.address, **self._options())
+            files = {} if self.path is not None else {"py-io-impl": _FILE_ACCESS}
+            self._catalog = SqlCatalog(NAMESPACE, uri=self._uri, warehouse=self.address, **files)
             self._catalog.create_namespace_if_not_exists(NAMESPACE)
         return self._catalog
 
@@ -165,12 +167,6 @@ class IcebergDestination(LooseDestination):
                 found: dict[str, Any] = json.loads(text)
                 return found
         return None
-
-    def _options(self) -> dict[str, str]:
-        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
-        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or ""
-        told_options = {"s3.endpoint": endpoint, "s3.region": region}
-        return {name: value for name, value in told_options.items() if value and self.path is None}
 
     def _overtaken(self) -> StoreInUseError:
         return StoreInUseError(
