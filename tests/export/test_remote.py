@@ -47,6 +47,13 @@ def test_rows_and_files_are_the_same(
     assert_same(root, object_store.put(root), tmp_path, LocalRunner(), split_size_bytes)
 
 
+def test_each_kind_of_object_store_gives_the_same(
+    golden: GoldenStore, any_object_store: ObjectStore, tmp_path: Path
+) -> None:
+    root = golden("lmq-533")
+    assert_same(root, any_object_store.put(root), tmp_path, LocalRunner(jobs=2), 50_000)
+
+
 def test_damage_is_the_same(damaged: DamagedStore, object_store: ObjectStore, tmp_path: Path) -> None:
     root = damaged("load-533", "zero-page-mid")
     assert_same(root, object_store.put(root), tmp_path, LocalRunner(jobs=2), 50_000)

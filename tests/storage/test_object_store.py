@@ -1,4 +1,4 @@
-"""Listings and bytes out of an object store: a real server on loopback that speaks S3."""
+"""Listings and bytes out of object stores: servers on loopback (tests/object_stores.py)."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ GoldenStore = Callable[[str], Path]
 
 
 @pytest.fixture
-def segment(golden: GoldenStore, object_store: ObjectStore) -> tuple[RemotePath, bytes]:
+def segment(golden: GoldenStore, any_object_store: ObjectStore) -> tuple[RemotePath, bytes]:
     """A remote segment and what it holds."""
     root = golden("clean-533")
     name = Path(paths.COMMITLOG) / "00000000000000000000"
-    path = path_of(object_store.put(root)) / name
+    path = path_of(any_object_store.put(root)) / name
     assert isinstance(path, RemotePath)
     return path, (root / name).read_bytes()
 
@@ -88,9 +88,9 @@ def test_a_whole_file_is_fetched(segment: tuple[RemotePath, bytes], monkeypatch:
         assert file.seek(0, 2) == len(data)
 
 
-def test_a_store_is_listed_as_it_lies(golden: GoldenStore, object_store: ObjectStore) -> None:
+def test_a_store_is_listed_as_it_lies(golden: GoldenStore, any_object_store: ObjectStore) -> None:
     root = golden("cqext-533")
-    with Store.open(root) as local, Store.open(object_store.put(root)) as remote:
+    with Store.open(root) as local, Store.open(any_object_store.put(root)) as remote:
         assert remote.root.is_dir()
         assert [(s.name, s.size_bytes) for s in remote.log.segments] == [
             (s.name, s.size_bytes) for s in local.log.segments
@@ -152,8 +152,8 @@ def test_what_was_put_since_is_seen_by_who_opens_anew(golden: GoldenStore, objec
     object_store.files.delete_file(key)
 
 
-def test_folders_and_files_are_told_apart(golden: GoldenStore, object_store: ObjectStore) -> None:
-    root = path_of(object_store.put(golden("clean-533")))
+def test_folders_and_files_are_told_apart(golden: GoldenStore, any_object_store: ObjectStore) -> None:
+    root = path_of(any_object_store.put(golden("clean-533")))
     for path, is_folder in [(root, True), (root / "config", True), (root / "checkpoint", False)]:
         assert (path.exists(), path.is_dir(), path.is_file()) == (True, is_folder, not is_folder)
     with scan_folder(root) as entries:
@@ -190,8 +190,11 @@ def test_a_log_is_walked_in_windows_that_are_read_ahead(
     assert max(windows) < 200_000  # a record that is longer than a window
 
 
-@pytest.mark.parametrize("address", ["s3://no-such-bucket/store", "s3://stores/nothing/here"])
-def test_nothing_there_is_no_store(address: str, object_store: ObjectStore) -> None:
+@pytest.mark.parametrize("wrong", ["bucket", "folder"])
+def test_nothing_there_is_no_store(wrong: str, any_object_store: ObjectStore) -> None:
+    address = any_object_store.address("nothing/here")
+    if wrong == "bucket":
+        address = address.replace("//stores", "//no-such-bucket")
     with pytest.raises(NotAStoreError) as refused:
         Store.open(address)
     assert str(refused.value).startswith(f"no such bucket, or nothing in that folder ({address}): ")
