@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -98,7 +98,7 @@ def carry_out(
     After applying, ``findings`` are those of the closing check, which ``jobs`` threads make.
     """
     if save is not None:
-        save_carefully(plan, save, settings.root)
+        save_carefully(plan, save, settings.root, document)
         ctx.note(f"plan {plan.id} saved as {save}")
     document |= {"applied": False, "undo_id": None}
     if not apply:
@@ -112,9 +112,12 @@ def carry_out(
     return exit_for_findings(document["findings"])
 
 
-def save_carefully(plan: Plan, path: Path, root: Path) -> None:
-    """Write a plan file, over an older plan or nothing. Raises UsageError for any other place."""
-    from store_core.mend.plans.plan_json import load_plan, save_plan
+def save_carefully(plan: Plan, path: Path, root: Path, document: Mapping[str, Any]) -> None:
+    """Write a plan file, over an older plan or nothing, with what ``document`` says of its outcome.
+
+    Raises UsageError for any other place.
+    """
+    from store_core.mend.plans.plan_json import OUTLOOK, load_plan, save_plan
     from store_core.storage.remote_path import real_path
 
     real = real_path(path)
@@ -130,7 +133,7 @@ def save_carefully(plan: Plan, path: Path, root: Path) -> None:
         except (UsageError, OSError):
             to_do = "name another file, or remove this one first"
             raise UsageError("there is a file that is no plan", path=str(path), to_do=to_do) from None
-    save_plan(plan, path)
+    save_plan(plan, path, {name: document[name] for name in OUTLOOK})
 
 
 def apply_plan(
@@ -152,7 +155,7 @@ def closing_check(ctx: Context, settings: Settings, jobs: int = 1) -> list[Findi
     from store_core.check.store import check_store
     from store_core.storage.store import Store
 
-    with Store.open(settings.root, settings) as store, ctx.progress("check", store.log.size_bytes) as bar:
+    with Store.open(settings.root, settings) as store, ctx.progress("check", store.log.size_bytes, known=True) as bar:
         return check_store(store, jobs=jobs, on_progress=bar).findings
 
 

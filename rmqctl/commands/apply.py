@@ -18,10 +18,11 @@ def apply(
 
     Example: rmqctl apply plan.json -s /data/rocketmq/store
     """
-    from store_core.mend.builders import load_plan
+    from store_core.mend.builders import load_outlook, load_plan
 
     settings = ctx.settings()
     plan = load_plan(plan_file)
+    outlook = load_outlook(plan_file)
     with at_work(ctx, settings, apply=True) as lock:
         ctx.open_store().close()
         undo_id = apply_plan(ctx, settings, plan, lock) if plan.steps else None
@@ -29,6 +30,7 @@ def apply(
         document = {
             "store": str(settings.root),
             "plan": plan.summary(),
+            **outlook,
             "findings": findings,
             "applied": True,
             "undo_id": undo_id,

@@ -109,3 +109,15 @@ def test_reading_leaves_a_plan_as_good_as_it_was(sample: Path, tmp_path: Path) -
         call(*words, "-s", sample, "-o", "json")
     done = call("apply", plan, "-s", sample, "-o", "json")
     assert (done.code, done.json["plan"], done.json["applied"]) == (exit_codes.OK, saved, True)
+
+
+@pytest.mark.parametrize("words", [("recover",), ("truncate", 567104)], ids=lambda words: words[0])
+def test_apply_tells_what_was_planned(words: tuple[object, ...], sample: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    told = call(*words, "-s", sample, "-o", "json", "--save", plan).json
+    done = call("apply", plan, "-s", sample, "-o", "json").json
+    assert list(done) == ["store", "plan", "after", "lost", "findings", "applied", "undo_id"]
+    assert {key: done[key] for key in ("plan", "after", "lost")} == {
+        key: told[key] for key in ("plan", "after", "lost")
+    }
+    assert (done["applied"], done["lost"] != []) == (True, True)

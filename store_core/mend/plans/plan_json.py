@@ -6,6 +6,7 @@ import base64
 import binascii
 import json
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from store_core.storage.failure import failed
 from store_core.storage.files import read_whole
 from store_core.storage.writer import save_file
 
+OUTLOOK: Final = ("after", "lost")
 _FORMAT: Final = "rmqctl plan"
 _FORMAT_VERSION: Final = 1
 
@@ -38,14 +40,18 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
     return {"id": plan.id, **identity(plan)}
 
 
-def plan_to_bytes(plan: Plan) -> bytes:
-    return json.dumps(plan_to_json(plan), indent=1).encode() + b"\n"
+def plan_to_bytes(plan: Plan, outlook: Mapping[str, Any] | None = None) -> bytes:
+    return json.dumps({**plan_to_json(plan), **({"outlook": outlook} if outlook else {})}, indent=1).encode() + b"\n"
 
 
-def save_plan(plan: Plan, path: Path | str) -> None:
-    """Write a plan file (``--save``). Raises FailedError."""
+def save_plan(plan: Plan, path: Path | str, outlook: Mapping[str, Any] | None = None) -> None:
+    """Write a plan file (``--save``). Raises FailedError.
+
+    ``outlook`` is what was told when the plan was made, ``after`` and ``lost``. It is no part of the plan, and goes along
+    for whoever carries it out later.
+    """
     try:
-        save_file(path, plan_to_bytes(plan))
+        save_file(path, plan_to_bytes(plan, outlook))
     except OSError as error:
         raise failed(error, "cannot save the plan") from error
 
@@ -60,6 +66,13 @@ def load_plan(path: Path | str) -> Plan:
             f"cannot read the plan: {reason}", path=str(path), to_do="name a file made with --save"
         ) from error
     return plan_from_bytes(data, str(path))
+
+
+def load_outlook(path: Path | str) -> dict[str, Any]:
+    """``after`` and ``lost`` as they were told when a plan that ``load_plan`` takes was saved; None where they were not."""
+    outlook = json.loads(read_whole(Path(path))).get("outlook")
+    outlook = outlook if isinstance(outlook, dict) else {}
+    return {name: outlook.get(name) for name in OUTLOOK}
 
 
 def plan_from_bytes(data: bytes, path: str) -> Plan:
