@@ -2,44 +2,54 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rmqctl.blocks import Block, Facts, Findings, Table
 from rmqctl.context import exit_for_findings
 from rmqctl.copies import note_healed, of_copies
 from store_core.errors import UsageError
-from store_core.storage.remote_path import is_remote, path_of
 
 if TYPE_CHECKING:
     from rmqctl.context import Context
     from rmqctl.running import SparkChoice
+    from store_core.export.dest.address import Format
+    from store_core.export.dest.destination import Destination
     from store_core.export.tables_export import TablesReport, What
     from store_core.read.log import LogFilter
 
 
-def local_folder(dest: str, what: str, *, only_messages: dict[str, bool]) -> Path:
-    """The destination of such an export. Raises UsageError for one elsewhere, and where options that only messages have, by
-    their names, are given."""
-    given = [name for name, is_given in only_messages.items() if is_given]
-    if given:
-        raise UsageError(f"{', '.join(given)}: for messages, not for {what}", to_do="leave it out")
-    path = path_of(dest)
-    if is_remote(path):
-        raise UsageError(f"{what} go to a local folder", to_do="name one, and copy it where it is to be")
-    return path
+def destination_of_tables(
+    dest: str,
+    what: What,
+    format_: Format,
+    *,
+    catalog: str | None,
+    overwrite: bool,
+    incremental: bool,
+    others: list[str],
+) -> Destination:
+    """The destination of such an export. ``others``: options that were given and that only messages know. Raises UsageError
+    for one that does not fit."""
+    from store_core.export.dest.address import destination_of
+    from store_core.export.tables_export import table_set
+
+    if incremental:
+        to_do = "leave out --incremental, and replace the last one with --overwrite"
+        raise UsageError(f"{what} are exported as a whole each time", to_do=to_do)
+    if others:
+        raise UsageError(f"{', '.join(others)}: for messages, not for {what}", to_do="leave it out")
+    return destination_of(dest, format_, catalog=catalog, overwrite=overwrite, tables=table_set(what))
 
 
 def export_tables_of(
     ctx: Context,
-    dest: Path,
+    dest: Destination,
     what: What,
     wanted: LogFilter,
     choice: SparkChoice,
     *,
     jobs: int,
     split_size_bytes: int | None,
-    overwrite: bool,
     joined: bool,
 ) -> int:
     """The command once its options are read; gives the exit code."""
@@ -57,7 +67,6 @@ def export_tables_of(
             runner,
             wanted,
             split_size_bytes=split_size_bytes,
-            overwrite=overwrite,
             on_progress=bar,
         )
     note_healed(ctx, report.stores)

@@ -80,25 +80,20 @@ def export(
     wanted = LogFilter(from_, to, begin, end, frozenset(topic or ()))
     choice = SparkChoice(spark, master, conf, pack_env)
     if what != "messages":
-        from rmqctl.table_exports import export_tables_of, local_folder
+        from rmqctl.table_exports import destination_of_tables, export_tables_of
 
-        only_messages = {
-            f"--format {format_}": format_ != "parquet",
-            "--catalog": catalog is not None,
-            "--partition-by": partition_by is not None,
-            "--incremental": incremental,
-        }
-        folder = local_folder(dest, what, only_messages=only_messages)
-        return export_tables_of(
-            ctx,
-            folder,
+        others = {"--partition-by": partition_by is not None, "--cluster": cluster != "topic"}
+        tables = destination_of_tables(
+            dest,
             what,
-            wanted,
-            choice,
-            jobs=jobs,
-            split_size_bytes=split_size,
+            format_,
+            catalog=catalog,
             overwrite=overwrite,
-            joined=not keep_copies,
+            incremental=incremental,
+            others=[name for name, is_given in others.items() if is_given],
+        )
+        return export_tables_of(
+            ctx, tables, what, wanted, choice, jobs=jobs, split_size_bytes=split_size, joined=not keep_copies
         )
     destination = destination_of(dest, format_, catalog=catalog, overwrite=overwrite, incremental=incremental)
     with (

@@ -1,11 +1,11 @@
-"""An export of what is not messages: queue entries, index entries, statistics. Whole or not at all, by the same runners."""
+"""An export of what is not messages: queue entries, index entries, statistics. Whole or not at all, by the same runners, to the
+same destinations."""
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import uuid
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -13,10 +13,12 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 
 from store_core.errors import UsageError
+from store_core.export.dest.destination import Destination
+from store_core.export.dest.folder import FolderDestination
 from store_core.export.dest.parquet import WrittenFile
-from store_core.export.dest.parts import RESULT_FOLDERS
 from store_core.export.dest.place import Place, StagingFolder
-from store_core.export.dest.state import FORMAT, filter_as_json
+from store_core.export.dest.state import FORMAT, Commit, filter_as_json
+from store_core.export.dest.tables import TableSet, WholeState
 from store_core.export.export import refuse_inside, stems_of
 from store_core.export.rows import schema
 from store_core.export.rows.schema import Column
@@ -33,7 +35,6 @@ from store_core.export.tables.tasks import TASK_SIZE_BYTES, TableTask, index_tas
 from store_core.export.tables.writing import write_table
 from store_core.findings import Finding, summary
 from store_core.read.log import LogFilter
-from store_core.storage.publish import ResultFolder
 from store_core.storage.store import Store
 
 What = Literal["queues", "index", "stats"]
@@ -85,7 +86,7 @@ class TablesReport:
 
 def export_tables(
     stores: Stores,
-    dest: Path,
+    dest: Path | Destination,
     what: What,
     runner: Runner,
     wanted: LogFilter | None = None,
@@ -94,28 +95,41 @@ def export_tables(
     overwrite: bool = False,
     on_progress: Progress | None = None,
 ) -> TablesReport:
-    """Write tables of some stores, each with its name, as Parquet below a folder, with a manifest over them.
+    """Write tables of some stores, each with its name, to a destination that was made for ``table_set(what)``, or to a folder.
 
     ``split_size_bytes`` is how much of the log, or of queue files, a task reads. Nothing appears before all is written.
-    Raises UsageError for a folder that must not be written to, or a filter that this does not know, StoreInUseError where
-    another export writes there, FailedError where reading or writing fails.
+    ``overwrite`` is for a folder. Raises UsageError for a place that must not be written to, or a filter that this does not know,
+    StoreInUseError where another export writes there, FailedError where reading or writing fails.
     """
     started = time.monotonic()
     wanted = wanted or LogFilter()
     _refuse_filter(what, wanted)
-    refuse_inside(dest, stores)
+    if isinstance(dest, Path):
+        dest = FolderDestination(dest, overwrite=overwrite, tables=table_set(what))
+    if dest.path is not None:
+        refuse_inside(dest.path, stores)
     work = _Work(stores, runner, wanted, split_size_bytes, on_progress)
-    with _folder(dest, overwrite) as folder:
-        place = StagingFolder(folder.staging)
+    with dest as destination:
+        plan = uuid.uuid4().hex  # nothing is taken over from an export that broke off
+        destination.begin(plan)
+        place = destination.place
         files = work.stats(place) if what == "stats" else work.derived(what, place)
         files += [
             write_table(place, name, "", "empty.parquet", columns, ())
             for name, columns in TABLES[what].items()
-            if not any(file.table == name for file in files)
+            if destination.never_empty and not any(file.table == name for file in files)
         ]
-        report = TablesReport(what, str(dest), tuple(files), work.read_bytes, work.told, time.monotonic() - started)
-        folder.publish([(file.staged, file.path) for file in files], _manifest(report, wanted))
+        report = TablesReport(
+            what, destination.address, tuple(files), work.read_bytes, work.told, time.monotonic() - started
+        )
+        destination.publish(files, Commit(1, plan, ()), WholeState(_told(report, wanted)))
     return report
+
+
+def table_set(what: What) -> TableSet:
+    """What a destination needs to know of these tables."""
+    columns = {name: schema_of(columns) for name, columns in TABLES[what].items()}
+    return TableSet(what, {name: name for name in columns}, columns, adds=False)
 
 
 def size_of(stores: Stores, what: What, topics: frozenset[str] = frozenset()) -> int:
@@ -219,21 +233,9 @@ def _refuse_filter(what: What, wanted: LogFilter) -> None:
         raise UsageError("index entries do not tell their topics", to_do="leave out --topic")
 
 
-@contextmanager
-def _folder(dest: Path, overwrite: bool) -> Iterator[ResultFolder]:
-    with ResultFolder(dest, RESULT_FOLDERS) as folder:
-        if folder.manifest() is not None and not overwrite:
-            folder.finish()
-            raise UsageError(
-                "a finished export is there",
-                path=str(dest),
-                to_do="name another folder, or replace it with --overwrite",
-            )
-        yield folder
-
-
-def _manifest(report: TablesReport, wanted: LogFilter) -> bytes:
-    document: dict[str, Any] = {
+def _told(report: TablesReport, wanted: LogFilter) -> dict[str, Any]:
+    """What the manifest says, or the commit of a table; of the files, the one that holds it adds them."""
+    return {
         "format": FORMAT,
         "what": report.what,
         "schema_version": schema.VERSION,
@@ -242,6 +244,4 @@ def _manifest(report: TablesReport, wanted: LogFilter) -> bytes:
         "stores": [
             {"store": told.store, "rows": told.rows, "findings": summary(told.findings)} for told in report.stores
         ],
-        "files": [file.as_json() for file in report.files],
     }
-    return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode(errors="backslashreplace")

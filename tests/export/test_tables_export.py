@@ -202,17 +202,19 @@ def test_the_command(golden: GoldenStore, damageable: Callable[..., Damageable],
 
 @pytest.mark.parametrize(
     "words",
-    [["--format", "delta"], ["--incremental"], ["--partition-by", "topic"], ["--from", "1"], ["--master", "local"]],
+    [
+        ["--catalog", "sqlite:///x.db"],
+        ["--incremental"],
+        ["--partition-by", "topic"],
+        ["--cluster", "offset"],
+        ["--from", "1"],
+        ["--master", "local"],
+    ],
 )
-def test_options_that_only_messages_know(golden: GoldenStore, tmp_path: Path, words: list[str]) -> None:
+def test_options_that_do_not_fit(golden: GoldenStore, tmp_path: Path, words: list[str]) -> None:
     result = call("export", tmp_path / "out", "--what", "queues", *words, "-s", golden("lmq-533"))
     assert (result.code, result.err.count("\n")) == (exit_codes.USAGE, 1)
     assert not (tmp_path / "out").exists()
-
-
-def test_tables_go_to_a_local_folder(golden: GoldenStore) -> None:
-    result = call("export", "s3://bucket/out", "--what", "index", "-s", golden("lmq-533"))
-    assert (result.code, result.err.split(":")[1]) == (exit_codes.USAGE, " index go to a local folder")
 
 
 def test_an_overwrite_leaves_nothing_of_other_tables(golden: GoldenStore, tmp_path: Path) -> None:

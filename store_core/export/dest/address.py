@@ -11,6 +11,7 @@ from store_core.export.dest.delta import DeltaDestination
 from store_core.export.dest.destination import Destination
 from store_core.export.dest.folder import FolderDestination
 from store_core.export.dest.iceberg import IcebergDestination
+from store_core.export.dest.tables import MESSAGES, TableSet
 from store_core.storage.remote_path import is_remote, path_of
 
 Format = Literal["parquet", "delta", "iceberg"]
@@ -23,6 +24,7 @@ def destination_of(
     catalog: str | None = None,
     overwrite: bool = False,
     incremental: bool = False,
+    tables: TableSet = MESSAGES,
 ) -> Destination:
     """The destination at a local path, or at an URL of an object store (s3, gs, abfss).
 
@@ -34,6 +36,6 @@ def destination_of(
         raise UsageError("--catalog is for --format iceberg", to_do="give that too, or leave it out")
     path = path_of(address)
     if format == "iceberg":
-        return IcebergDestination(path, catalog, overwrite=overwrite, incremental=incremental)
+        return IcebergDestination(path, catalog, overwrite=overwrite, incremental=incremental, tables=tables)
     kind = DeltaDestination if format == "delta" else BucketDestination if is_remote(path) else FolderDestination
-    return kind(path, overwrite=overwrite, incremental=incremental)
+    return kind(path, overwrite=overwrite, incremental=incremental, tables=tables)

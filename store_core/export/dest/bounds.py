@@ -6,17 +6,23 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from store_core.export.dest.parquet import WrittenFile
 from store_core.export.dest.parts import Part
 
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
-def delta_statistics(part: Part) -> str:
+def delta_statistics(part: WrittenFile) -> str:
     """Statistics of an add action of Delta's protocol, JSON."""
-    least: dict[str, Any] = {"phy_offset": part.first_phy_offset}
-    most: dict[str, Any] = {"phy_offset": part.last_phy_offset}
-    if part.store:
-        least["store"] = most["store"] = part.store
+    least: dict[str, Any] = {"store": part.store} if part.store else {}
+    most = dict(least)
+    if isinstance(part, Part):
+        _add_bounds(part, least, most)
+    return json.dumps({"numRecords": part.rows, "minValues": least, "maxValues": most, "nullCount": {}})
+
+
+def _add_bounds(part: Part, least: dict[str, Any], most: dict[str, Any]) -> None:
+    least["phy_offset"], most["phy_offset"] = part.first_phy_offset, part.last_phy_offset
     if part.topics is not None and not (part.partition and part.partition[0] == "topic"):
         least["topic"], most["topic"] = part.topics
     if part.store_times_ms is not None:
@@ -24,7 +30,6 @@ def delta_statistics(part: Part) -> str:
             least["store_time"], most["store_time"] = (_time(time) for time in part.store_times_ms)
         except OverflowError:  # a year that nothing else can read either
             least.pop("store_time", None)
-    return json.dumps({"numRecords": part.rows, "minValues": least, "maxValues": most, "nullCount": {}})
 
 
 def _time(time_ms: int) -> str:

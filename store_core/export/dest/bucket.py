@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 from store_core.errors import StoreInUseError
 from store_core.export.dest.loose import LooseDestination
-from store_core.export.dest.manifest import Manifest, manifest_after
-from store_core.export.dest.parts import FOLDERS, Part
+from store_core.export.dest.manifest import Manifest, manifest_after, paths_of
+from store_core.export.dest.parquet import WrittenFile
+from store_core.export.dest.parts import RESULT_FOLDERS
 from store_core.export.dest.state import Commit, ExportState
+from store_core.export.dest.tables import STANDS, State, WholeState
 from store_core.storage.publish import MANIFEST
 
 
@@ -21,7 +23,7 @@ class BucketDestination(LooseDestination):
 
     never_empty = True
 
-    def standing(self) -> ExportState | None:
+    def standing(self) -> ExportState | WholeState | None:
         self._began_with = self.objects.read(MANIFEST)
         self._manifest: Manifest | None = None
         if self._began_with is None:
@@ -29,10 +31,12 @@ class BucketDestination(LooseDestination):
             return None
         if self._overwrite:
             return None
+        if not self.tables.adds:
+            return STANDS
         self._manifest = Manifest.from_bytes(self._began_with, f"{self.address}/{MANIFEST}")
         return self._manifest.state
 
-    def commit(self, parts: Sequence[Part], commit: Commit, state: ExportState) -> None:
+    def commit(self, parts: Sequence[WrittenFile], commit: Commit, state: State) -> None:
         before = self._manifest if self._incremental else None
         manifest = manifest_after(before, parts, commit, state)
         if self.objects.read(MANIFEST) != self._began_with:
@@ -40,19 +44,20 @@ class BucketDestination(LooseDestination):
                 "another export has been published here meanwhile", path=self.address, to_do="run the command again"
             )
         if not self._overwrite:
-            self._keep(manifest)  # whoever reads all files there are sees none that was given up
-        self.objects.write(MANIFEST, manifest.as_bytes())
+            self._keep(
+                paths_of(manifest, self.address)
+            )  # whoever reads all files there are sees none that was given up
+        self.objects.write(MANIFEST, manifest)
 
-    def publish(self, parts: Sequence[Part], commit: Commit, state: ExportState) -> None:
+    def publish(self, parts: Sequence[WrittenFile], commit: Commit, state: State) -> None:
         super().publish(parts, commit, state)
         written = self.objects.read(MANIFEST)
         if written is not None:
-            self._keep(Manifest.from_bytes(written, self.address))
+            self._keep(paths_of(written, self.address))
 
-    def _keep(self, manifest: Manifest) -> None:
+    def _keep(self, paths: set[str]) -> None:
         """Remove what was written by exports that did not end, or belonged to the one that was replaced."""
-        paths = manifest.paths
-        for folder in FOLDERS.values():
+        for folder in RESULT_FOLDERS:
             for name in self.objects.names(folder):
                 if name not in paths:
                     self.objects.remove(name)

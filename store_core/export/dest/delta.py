@@ -1,7 +1,7 @@
 """Delta tables as a destination: files are written by tasks and added in one commit, which holds the export's state too.
 
-``DEST/messages`` and ``DEST/quarantine`` are tables. The commit of the messages decides; it names the quarantine's files,
-which the next export adds if this one does not come to it. A commit carries its number as an application transaction, so
+Each folder below DEST is a table. Of messages and quarantine the commit of the messages decides; it names the quarantine's
+files, which the next export adds if this one does not come to it. Other tables are replaced, the one that decides last. A commit carries its number as an application transaction, so
 that none is made twice.
 """
 
@@ -10,56 +10,62 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from store_core.errors import FailedError, StoreInUseError
 from store_core.export.dest.bounds import delta_statistics
 from store_core.export.dest.delta_access import storage_options
 from store_core.export.dest.loose import LooseDestination
 from store_core.export.dest.missing import assert_installed, told
-from store_core.export.dest.parts import FOLDERS, Part, Table
+from store_core.export.dest.parquet import WrittenFile
+from store_core.export.dest.parts import Part
 from store_core.export.dest.state import Commit, ExportState
-from store_core.export.rows import schema
+from store_core.export.dest.tables import MESSAGES, STANDS, State, TableSet, WholeState, in_order, told_in_commit
 from store_core.storage.objects import LocalObjects, RemoteObjects
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _APPLICATION: Final = "rmqctl-export"
 _STATE: Final = "rmqctl.export"
-_NAMES: Final[dict[Table, str]] = {"messages": FOLDERS["messages"], "quarantine": FOLDERS["quarantine"]}
 
 
 class DeltaDestination(LooseDestination):
-    """``Destination`` for two Delta tables below a folder or an address. Needs the extra ``lake``."""
+    """``Destination`` for Delta tables below a folder or an address. Needs the extra ``lake``."""
 
     flat = True
     never_empty = False
 
-    def __init__(self, path: Path, *, overwrite: bool = False, incremental: bool = False) -> None:
+    def __init__(
+        self, path: Path, *, overwrite: bool = False, incremental: bool = False, tables: TableSet = MESSAGES
+    ) -> None:
         assert_installed("deltalake", "--format delta")
-        super().__init__(path, overwrite=overwrite, incremental=incremental)
+        super().__init__(path, overwrite=overwrite, incremental=incremental, tables=tables)
 
-    def standing(self) -> ExportState | None:
+    def standing(self) -> ExportState | WholeState | None:
         with told(self.address, "reading the Delta table"):
-            table = self._table("messages")
+            table = self._table(self.tables.main)
             self._began_with = self._number(table)
             if table is None:
                 self.refuse_foreign()
                 return None
+            if not self.tables.adds:
+                return STANDS
             if self._overwrite and not self._incremental:
                 return self._state_of(table, must=False)
             return self._state_of(table)
 
-    def commit(self, parts: Sequence[Part], commit: Commit, state: ExportState) -> None:
-        quarantine = [part.as_json() for part in parts if part.table == "quarantine"]
-        told_state = {"state": state.as_json(), "quarantine": quarantine}
+    def commit(self, parts: Sequence[WrittenFile], commit: Commit, state: State) -> None:
+        told_state = told_in_commit(self.tables, parts, state)
         with told(self.address, "committing to the Delta table"):
-            if self._number(self._table("messages")) != self._began_with:
+            if self._number(self._table(self.tables.main)) != self._began_with:
                 raise self._overtaken()
-            number = self._began_with + 1
-            self._add("messages", number, [part for part in parts if part.table == "messages"], state, told_state)
-            self._add("quarantine", number, [part for part in parts if part.table == "quarantine"], state, {})
+            for name in in_order(self.tables):
+                mine = [part for part in parts if part.table == name]
+                self._add(name, self._began_with + 1, mine, state, told_state if name == self.tables.main else {})
 
     def _add(
-        self, name: Table, number: int, parts: Sequence[Part], state: ExportState, told_state: Mapping[str, Any]
+        self, name: str, number: int, parts: Sequence[WrittenFile], state: State, told_state: Mapping[str, Any]
     ) -> None:
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import CommitFailedError, DeltaError
@@ -73,7 +79,7 @@ class DeltaDestination(LooseDestination):
             max_commit_retries=0,
         )
         actions = [_action(part) for part in parts]
-        columns = _columns(name, by)
+        columns = _columns(self.tables.columns[name], by)
         try:
             if table is None:
                 create_table_with_add_actions(
@@ -81,7 +87,7 @@ class DeltaDestination(LooseDestination):
                     storage_options=self._options(), commit_properties=properties,
                 )  # fmt: skip
             else:
-                mode = "overwrite" if self._overwrite else "append"
+                mode = "overwrite" if self._overwrite or not self.tables.adds else "append"
                 table.create_write_transaction(actions, mode, columns, by, commit_properties=properties)
         except CommitFailedError as error:
             raise self._overtaken() from error
@@ -90,7 +96,7 @@ class DeltaDestination(LooseDestination):
                 raise self._overtaken() from error
             raise
         if isinstance(self.objects, LocalObjects):
-            self.objects.sync(f"{_NAMES[name]}/_delta_log")
+            self.objects.sync(f"{self.tables.folders[name]}/_delta_log")
 
     def complete(self) -> None:
         """Add the quarantine's files that the last commit of the messages names."""
@@ -101,7 +107,7 @@ class DeltaDestination(LooseDestination):
                 state = ExportState.from_json(written["state"], self.address)
                 self._add("quarantine", number, [Part.from_json(told) for told in written["quarantine"]], state, {})
 
-    def _table(self, name: Table) -> Any:
+    def _table(self, name: str) -> Any:
         """The table; None if there is none yet."""
         from deltalake import DeltaTable
 
@@ -131,8 +137,8 @@ class DeltaDestination(LooseDestination):
             to_do="export anew, with --overwrite, and keep the table's log longer than exports lie apart",
         )
 
-    def _address(self, name: Table) -> str:
-        return self.objects.address_of(_NAMES[name])
+    def _address(self, name: str) -> str:
+        return self.objects.address_of(self.tables.folders[name])
 
     def _options(self) -> dict[str, str] | None:
         folder = self.objects.folder if isinstance(self.objects, RemoteObjects) else None
@@ -144,19 +150,19 @@ class DeltaDestination(LooseDestination):
         )
 
 
-def _action(part: Part) -> Any:
+def _action(part: WrittenFile) -> Any:
     from deltalake.transaction import AddAction
 
-    values = {part.partition[0]: part.partition[1]} if part.partition is not None else {}
+    partition = part.partition if isinstance(part, Part) else None
+    values = {partition[0]: partition[1]} if partition is not None else {}
     name = part.path.partition("/")[2]
     return AddAction(name, part.size_bytes, values, 0, True, delta_statistics(part))
 
 
-def _columns(name: Table, by: Sequence[str] | None) -> Any:
+def _columns(columns: pa.Schema, by: Sequence[str] | None) -> Any:
     import pyarrow as pa
     from deltalake import Schema
 
-    columns = schema.MESSAGES if name == "messages" else schema.QUARANTINE
     if by and by[0] not in columns.names:
         columns = columns.append(pa.field(by[0], pa.date32()))
     return Schema.from_arrow(columns)

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, Self
 
+from store_core.export.dest.parquet import WrittenFile
 from store_core.export.dest.parts import Part
 from store_core.export.dest.place import Place
 from store_core.export.dest.state import Commit, ExportState
+from store_core.export.dest.tables import State
 
 
 class Destination(Protocol):
@@ -69,6 +71,6 @@ class Destination(Protocol):
         """There is nothing to publish: what was noted may go."""
         ...
 
-    def publish(self, parts: Sequence[Part], commit: Commit, state: ExportState) -> None:
+    def publish(self, parts: Sequence[WrittenFile], commit: Commit, state: State) -> None:
         """Make the parts visible, all or none, with what the export has come to."""
         ...

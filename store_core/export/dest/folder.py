@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from store_core.errors import UsageError
 from store_core.export.dest.manifest import Manifest, id_of, manifest_after
+from store_core.export.dest.parquet import WrittenFile
 from store_core.export.dest.parts import RESULT_FOLDERS, Part
 from store_core.export.dest.place import StagingFolder
 from store_core.export.dest.state import Commit, ExportState
+from store_core.export.dest.tables import MESSAGES, State, TableSet
 from store_core.storage.publish import MANIFEST, ResultFolder
 from store_core.storage.remote_path import absolute_path
 
@@ -21,11 +22,13 @@ class FolderDestination:
 
     never_empty = True
 
-    def __init__(self, path: Path, *, overwrite: bool = False, incremental: bool = False) -> None:
+    def __init__(
+        self, path: Path, *, overwrite: bool = False, incremental: bool = False, tables: TableSet = MESSAGES
+    ) -> None:
         self.address = str(path)
         self.path: Path | None = path
         self._folder = ResultFolder(path, RESULT_FOLDERS)
-        self._overwrite, self._incremental = overwrite, incremental
+        self._overwrite, self._incremental, self._tables = overwrite, incremental, tables
         self._manifest: Manifest | None = None
         self._is_finished = False  # a manifest stands, and we are not to add to it
         self._is_done = False
@@ -43,7 +46,7 @@ class FolderDestination:
             elif standing is not None and not self._overwrite:
                 self._is_finished = True
                 if self._folder.begun() is None:
-                    raise self._refusal()
+                    raise self._tables.refusal(self.address)
         except BaseException:
             self._folder.finish()
             self._folder.__exit__()
@@ -62,7 +65,7 @@ class FolderDestination:
         self._is_done = self._folder.begun() == begun and id_of(self._folder.manifest()) == plan
         if self._is_finished and not self._is_done:
             self._folder.finish()
-            raise self._refusal()
+            raise self._tables.refusal(self.address)
         self._folder.begin(begun)
         return self._is_done
 
@@ -85,17 +88,10 @@ class FolderDestination:
     def finish(self) -> None:
         self._folder.finish()
 
-    def publish(self, parts: Sequence[Part], commit: Commit, state: ExportState) -> None:
+    def publish(self, parts: Sequence[WrittenFile], commit: Commit, state: State) -> None:
         if self._is_done:
             self._folder.finish()
             return
         manifest = manifest_after(self._manifest, parts, commit, state)
         standing = self._manifest.paths if self._manifest is not None else ()
-        self._folder.publish([(part.staged, part.path) for part in parts], manifest.as_bytes(), standing)
-
-    def _refusal(self) -> UsageError:
-        return UsageError(
-            "a finished export is there",
-            path=self.address,
-            to_do="name another folder, add to it with --incremental, or replace it with --overwrite",
-        )
+        self._folder.publish([(part.staged, part.path) for part in parts], manifest, standing)

@@ -1,7 +1,7 @@
 """Iceberg tables as a destination: files are written by tasks and added in one snapshot, which holds the export's state too.
 
-The tables are ``rmqctl.messages`` and ``rmqctl.quarantine`` in an SQL catalog, without more the file ``catalog.db`` beside
-their files. The snapshot of the messages decides, as in ``dest.delta``.
+The tables are ``rmqctl.messages``, ``rmqctl.quarantine`` and so on in an SQL catalog, without more the file ``catalog.db``
+beside their files. Which snapshot decides is as in ``dest.delta``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from typing import Any, Final
 from store_core.errors import FailedError, StoreInUseError, UsageError
 from store_core.export.dest.loose import LooseDestination
 from store_core.export.dest.missing import assert_installed, told
-from store_core.export.dest.parts import FOLDERS, Part, Table
+from store_core.export.dest.parquet import WrittenFile
+from store_core.export.dest.parts import Part
 from store_core.export.dest.state import Commit, ExportState
+from store_core.export.dest.tables import MESSAGES, STANDS, State, TableSet, WholeState, in_order, told_in_commit
 from store_core.export.rows import schema
 
 CATALOG: Final = "catalog.db"
@@ -33,7 +35,7 @@ _PROPERTIES: Final = {
 
 
 class IcebergDestination(LooseDestination):
-    """``Destination`` for two Iceberg tables below a folder or an address. Needs the extra ``lake``.
+    """``Destination`` for Iceberg tables below a folder or an address. Needs the extra ``lake``.
 
     ``catalog``: an SQLAlchemy address of a catalog; without one, in a local folder, SQLite's file beside the data.
     """
@@ -41,11 +43,17 @@ class IcebergDestination(LooseDestination):
     flat = True
 
     def __init__(
-        self, path: Path, catalog: str | None = None, *, overwrite: bool = False, incremental: bool = False
+        self,
+        path: Path,
+        catalog: str | None = None,
+        *,
+        overwrite: bool = False,
+        incremental: bool = False,
+        tables: TableSet = MESSAGES,
     ) -> None:
         assert_installed("pyiceberg", "--format iceberg")
         assert_installed("sqlalchemy", "--format iceberg")
-        super().__init__(path, overwrite=overwrite, incremental=incremental)
+        super().__init__(path, overwrite=overwrite, incremental=incremental, tables=tables)
         if catalog is None and self.path is None:
             raise UsageError(
                 "an Iceberg catalog cannot be a file in an object store",
@@ -57,14 +65,16 @@ class IcebergDestination(LooseDestination):
         self._catalog: Any = None
         self._began_with = 0
 
-    def standing(self) -> ExportState | None:
+    def standing(self) -> ExportState | WholeState | None:
         if self._is_own_catalog and self.objects.read(CATALOG) is None:
             self.refuse_foreign()
         with told(self.address, "reading the Iceberg catalog"):
-            table = self._table("messages")
+            table = self._table(self.tables.main)
             self._began_with = self._number(table)
             if table is None or self._began_with == 0:
                 return None
+            if not self.tables.adds:
+                return STANDS
             written = self._written(table)
             if written is None:
                 raise FailedError(
@@ -74,19 +84,17 @@ class IcebergDestination(LooseDestination):
                 )
             return ExportState.from_json(written["state"], self.address)
 
-    def commit(self, parts: Sequence[Part], commit: Commit, state: ExportState) -> None:
-        quarantine = [part.as_json() for part in parts if part.table == "quarantine"]
-        told_state = {"state": state.as_json(), "quarantine": quarantine}
+    def commit(self, parts: Sequence[WrittenFile], commit: Commit, state: State) -> None:
+        told_state = {_STATE: json.dumps(told_in_commit(self.tables, parts, state))}
         with told(self.address, "committing to the Iceberg table"):
-            if self._number(self._table("messages")) != self._began_with:
+            if self._number(self._table(self.tables.main)) != self._began_with:
                 raise self._overtaken()
-            number = self._began_with + 1
-            messages = [part for part in parts if part.table == "messages"]
-            self._add("messages", number, messages, state, {_STATE: json.dumps(told_state)})
-            self._add("quarantine", number, [part for part in parts if part.table == "quarantine"], state, {})
+            for name in in_order(self.tables):
+                mine = [part for part in parts if part.table == name]
+                self._add(name, self._began_with + 1, mine, state, told_state if name == self.tables.main else {})
 
     def _add(
-        self, name: Table, number: int, parts: Sequence[Part], state: ExportState, properties: Mapping[str, str]
+        self, name: str, number: int, parts: Sequence[WrittenFile], state: State, properties: Mapping[str, str]
     ) -> None:
         from pyiceberg.exceptions import CommitFailedException
         from pyiceberg.expressions import AlwaysTrue
@@ -98,7 +106,7 @@ class IcebergDestination(LooseDestination):
         paths = [self.objects.address_of(part.path) for part in parts]
         try:
             with table.transaction() as transaction:
-                if self._overwrite and _has_files(table):
+                if (self._overwrite or not self.tables.adds) and _has_files(table):
                     transaction.delete(AlwaysTrue(), snapshot_properties={_NUMBER: str(number)})
                 if paths:
                     transaction.add_files(paths, snapshot_properties=told_properties)
@@ -126,7 +134,7 @@ class IcebergDestination(LooseDestination):
             self._catalog.create_namespace_if_not_exists(NAMESPACE)
         return self._catalog
 
-    def _table(self, name: Table) -> Any:
+    def _table(self, name: str) -> Any:
         """The table as it is now; None if there is none yet."""
         from pyiceberg.exceptions import NoSuchTableError
 
@@ -135,17 +143,15 @@ class IcebergDestination(LooseDestination):
         except NoSuchTableError:
             return None
 
-    def _made(self, name: Table, state: ExportState) -> Any:
-        import pyarrow as pa
+    def _made(self, name: str, state: State) -> Any:
         from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 
-        columns: pa.Schema = schema.MESSAGES if name == "messages" else schema.QUARANTINE
         table = self._opened().create_table(
             (NAMESPACE, name),
-            columns,
-            location=self.objects.address_of(FOLDERS[name]),
+            self.tables.columns[name],
+            location=self.objects.address_of(self.tables.folders[name]),
             partition_spec=UNPARTITIONED_PARTITION_SPEC,
-            properties=_PROPERTIES,
+            properties=_PROPERTIES if self.tables.adds else {},
         )
         by = state.layout["partition_by"] if name == "messages" else None
         if by is not None:

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Final, Self
 
 from store_core.errors import StoreInUseError, UsageError
-from store_core.export.dest.parts import FOLDERS, Part
+from store_core.export.dest.parquet import WrittenFile
+from store_core.export.dest.parts import RESULT_FOLDERS, Part
 from store_core.export.dest.place import FinalPlace
 from store_core.export.dest.state import Commit, ExportState
+from store_core.export.dest.tables import MESSAGES, State, TableSet, WholeState
 from store_core.storage.objects import objects_at
 from store_core.storage.publish import UNFINISHED, remove_empty
 from store_core.storage.remote_path import absolute_path, is_remote
@@ -33,12 +35,14 @@ class LooseDestination(ABC):
     flat = False
     never_empty = False
 
-    def __init__(self, path: Path, *, overwrite: bool = False, incremental: bool = False) -> None:
+    def __init__(
+        self, path: Path, *, overwrite: bool = False, incremental: bool = False, tables: TableSet = MESSAGES
+    ) -> None:
         self.address = str(path)
         self.path: Path | None = None if is_remote(path) else path
         self.objects = objects_at(absolute_path(path))  # tasks may run in another folder
-        self._overwrite, self._incremental = overwrite, incremental
-        self._last: ExportState | None = None
+        self._overwrite, self._incremental, self.tables = overwrite, incremental, tables
+        self._last: ExportState | WholeState | None = None
         self._noted: dict[str, Sequence[Part]] = {}
         self._lock: int | None = None
         self._is_finished = self._is_done = self._is_over = False
@@ -49,7 +53,7 @@ class LooseDestination(ABC):
 
     @property
     def last(self) -> ExportState | None:
-        return self._last if self._incremental else None
+        return self._last if self._incremental and isinstance(self._last, ExportState) else None
 
     @property
     def notes_kept(self) -> int:
@@ -64,7 +68,7 @@ class LooseDestination(ABC):
             elif self._last is not None and not self._overwrite:
                 self._is_finished = True
                 if self.objects.read(_BEGUN) is None:
-                    raise self._refusal()
+                    raise self.tables.refusal(self.address)
         except BaseException:
             self._is_over = not self.objects.names(UNFINISHED)
             self._leave()
@@ -80,7 +84,7 @@ class LooseDestination(ABC):
         self._is_done = is_ours and self._last is not None and self._last.id == plan
         if self._is_finished and not self._is_done:
             self._is_over = True
-            raise self._refusal()
+            raise self.tables.refusal(self.address)
         if not is_ours:
             self.objects.write(_BEGUN, begun)
         return self._is_done
@@ -105,7 +109,7 @@ class LooseDestination(ABC):
     def finish(self) -> None:
         self._is_over = True
 
-    def publish(self, parts: Sequence[Part], commit: Commit, state: ExportState) -> None:
+    def publish(self, parts: Sequence[WrittenFile], commit: Commit, state: State) -> None:
         if self._is_done:
             self.complete()
         else:
@@ -113,16 +117,16 @@ class LooseDestination(ABC):
         self._is_over = True
 
     @abstractmethod
-    def standing(self) -> ExportState | None:
+    def standing(self) -> ExportState | WholeState | None:
         """The state that the last commit left, None without one. Raises UsageError where something else is there."""
 
     @abstractmethod
-    def commit(self, parts: Sequence[Part], commit: Commit, state: ExportState) -> None:
+    def commit(self, parts: Sequence[WrittenFile], commit: Commit, state: State) -> None:
         """Make parts visible in one step; in place of all others where nothing is to be added to."""
 
     def refuse_foreign(self, *known: str) -> None:
         """Raise UsageError where there is anything but what begins with these names."""
-        known = (f"{UNFINISHED}/", *(f"{folder}/" for folder in FOLDERS.values()), *known)
+        known = (*(f"{folder}/" for folder in (UNFINISHED, *RESULT_FOLDERS)), *known)
         if any(not name.startswith(known) for name in self.objects.names("")):
             raise UsageError("the folder is not empty", path=self.address, to_do="name a new or an empty folder")
 
@@ -163,10 +167,3 @@ class LooseDestination(ABC):
                 path=self.address,
                 to_do="wait for it, or name another folder",
             ) from error
-
-    def _refusal(self) -> UsageError:
-        return UsageError(
-            "a finished export is there",
-            path=self.address,
-            to_do="name another place, add to it with --incremental, or replace it with --overwrite",
-        )

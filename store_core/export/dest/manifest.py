@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from store_core.errors import FailedError
-from store_core.export.dest.parts import Part
+from store_core.export.dest.parquet import WrittenFile
 from store_core.export.dest.state import Commit, ExportState
+from store_core.export.dest.tables import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +27,7 @@ class Manifest:
 
     def as_bytes(self) -> bytes:
         """JSON, UTF-8."""
-        document = {**self.state.as_json(), "commits": list(self.commits), "files": list(self.files)}
-        return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode(errors="backslashreplace")
+        return _as_bytes({**self.state.as_json(), "commits": list(self.commits), "files": list(self.files)})
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> Manifest:
@@ -37,12 +37,33 @@ class Manifest:
             state = ExportState.from_json(told, where)
             return cls(state, tuple(told["commits"]), tuple({**file, "path": file["path"]} for file in told["files"]))
         except (ValueError, KeyError, TypeError) as error:
-            raise FailedError(
-                "the manifest cannot be read", path=where, to_do="export anew, with --overwrite"
-            ) from error
+            raise unreadable(where) from error
 
 
-def manifest_after(last: Manifest | None, parts: Sequence[Part], commit: Commit, state: ExportState) -> Manifest:
+def manifest_after(last: Manifest | None, parts: Sequence[WrittenFile], commit: Commit, state: State) -> bytes:
+    """The manifest of a folder once a commit has written parts; ``last`` is the one that it adds to."""
+    if isinstance(state, ExportState):
+        return _added(last, parts, commit, state).as_bytes()
+    return _as_bytes({**state.as_json(), "files": [part.as_json() for part in parts]})
+
+
+def paths_of(manifest: bytes, where: str) -> set[str]:
+    """The files of a manifest. Raises FailedError for anything else."""
+    try:
+        return {str(file["path"]) for file in json.loads(manifest)["files"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise unreadable(where) from error
+
+
+def unreadable(where: str) -> FailedError:
+    return FailedError("the manifest cannot be read", path=where, to_do="export anew, with --overwrite")
+
+
+def _as_bytes(document: Mapping[str, Any]) -> bytes:
+    return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode(errors="backslashreplace")
+
+
+def _added(last: Manifest | None, parts: Sequence[WrittenFile], commit: Commit, state: ExportState) -> Manifest:
     """The manifest once a commit has added parts."""
     added = tuple({**part.as_json(), "commit": commit.number} for part in parts)
     return Manifest(
