@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from rmqctl import exit_codes
 from rmqctl.cells import Column, escape_controls
 from rmqctl.options import DEFAULT_STORE, Format, GlobalOptions, StoreName
 from rmqctl.output import Blocks, Document, Output
-from rmqctl.progress import OnProgress, progress
+from rmqctl.progress import Course, OnProgress, progress
 from rmqctl.streams import say
 from store_core.errors import UsageError
 from store_core.findings import Finding
@@ -32,6 +32,7 @@ class Context:
     command: str
     options: GlobalOptions
     output: Output
+    _courses: list[Course] = field(default_factory=list, repr=False, compare=False)  # the one under way
 
     # The store
 
@@ -148,35 +149,54 @@ class Context:
     def note(self, text: str) -> None:
         """A remark on stderr; nothing with -q."""
         if not self.options.quiet:
-            say(f"note: {text}")
+            self._say(f"note: {text}")
 
     def detail(self, text: str) -> None:
         """A remark on stderr, only with -v."""
         if self.options.verbose and not self.options.quiet:
-            say(text)
+            self._say(text)
 
     def warn(self, text: str) -> None:
         """A warning on stderr; nothing with -q."""
         if not self.options.quiet:
-            say(f"warning: {text}")
+            self._say(f"warning: {text}")
 
     def complain(self, text: str) -> None:
         """What is wrong with the store, on stderr, with -q too."""
-        say(f"error: {text}")
+        self._say(f"error: {text}")
+
+    def _say(self, text: str) -> None:
+        self.step_aside()
+        say(text)
+
+    def step_aside(self) -> None:
+        """Let something else than the bar have the terminal."""
+        for course in self._courses:
+            course.step_aside()
 
     @contextmanager
-    def progress(self, label: str, total_bytes: int) -> Iterator[OnProgress]:
-        """``with ctx.progress("verify", size) as bar``: ``bar(done_bytes)`` with the bytes done so far."""
+    def progress(
+        self, label: str, total_bytes: int, *, ahead_bytes: int = 0, known: bool = False
+    ) -> Iterator[OnProgress]:
+        """``with ctx.progress("verify", size) as bar``: ``bar(done_bytes)`` with the bytes done so far.
+
+        Within another one, both are one bar. ``ahead_bytes``: of such work to come, which is then ``known``.
+        """
+        if self._courses:
+            self._courses[0].begin(total_bytes, known=known)
+            yield self._courses[0]
+            return
         options = self.options
         wanted = not (options.quiet or options.no_progress)
-        with (
-            progress(label, total_bytes, wanted=wanted, verbose=options.verbose, color=not options.no_color) as (
-                on_progress,
-                step_aside,
-            ),
-            self.output.behind(step_aside),
-        ):
-            yield on_progress
+        shown = progress(
+            label, total_bytes + ahead_bytes, wanted=wanted, verbose=options.verbose, color=not options.no_color
+        )
+        with shown as (on_progress, step_aside), self.output.behind(step_aside):
+            self._courses.append(Course(on_progress, step_aside, ahead_bytes))
+            try:
+                yield self._courses[0]
+            finally:
+                self._courses.clear()
 
 
 def confirm(ctx: Context, text: str, yes: bool) -> bool:
@@ -185,6 +205,7 @@ def confirm(ctx: Context, text: str, yes: bool) -> bool:
         return True
     if not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(f"{ctx.command} needs a confirmation", to_do="give --yes")
+    ctx.step_aside()
     print(f"{escape_controls(text)} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 

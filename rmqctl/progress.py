@@ -6,15 +6,22 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from rmqctl.cells import human_size
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-OnProgress = Callable[[int], None]
 StepAside = Callable[[], None]
+
+
+class OnProgress(Protocol):
+    """Takes the bytes done so far, and what all comes to where that turns out otherwise than it was told."""
+
+    def __call__(self, done_bytes: int, /) -> None: ...
+    def expect(self, total_bytes: int, /) -> None: ...
+
 
 _BAR_AFTER_SECONDS: Final = 0.4  # shorter work shows no bar and never loads Rich
 _LINE_EVERY_SECONDS: Final = 3.0
@@ -35,11 +42,46 @@ def progress(
     elif wanted and verbose:
         yield _Lines(label, total_bytes), _nothing
     else:
-        yield _nothing, _nothing
+        yield _Silence(), _nothing
 
 
-def _nothing(*_: int) -> None:
+def _nothing() -> None:
     pass
+
+
+class _Silence:
+    def __call__(self, done_bytes: int, /) -> None:
+        pass
+
+    def expect(self, total_bytes: int, /) -> None:
+        pass
+
+
+class Course:
+    """One bar over several pieces of work, one after the other.
+
+    ``ahead_bytes``: of the piece to come that is known from the start. A piece that begins takes the place of what the piece before has left undone.
+    """
+
+    def __init__(self, bar: OnProgress, step_aside: StepAside, ahead_bytes: int = 0) -> None:
+        self._bar = bar
+        self.step_aside = step_aside
+        self._ahead = ahead_bytes
+        self._before = self._done = 0
+
+    def begin(self, total_bytes: int, *, known: bool) -> None:
+        """The next piece; ``known``: it is the one that was ahead."""
+        self._before = self._done
+        if known:
+            self._ahead = 0
+        self.expect(total_bytes)
+
+    def __call__(self, done_bytes: int, /) -> None:
+        self._done = self._before + done_bytes
+        self._bar(self._done)
+
+    def expect(self, total_bytes: int, /) -> None:
+        self._bar.expect(self._before + total_bytes + self._ahead)
 
 
 class _Bar:
@@ -63,6 +105,12 @@ class _Bar:
         if self._bar is not None:
             bar, task = self._bar
             bar.update(task, completed=done_bytes)
+
+    def expect(self, total_bytes: int) -> None:
+        self._total_bytes = total_bytes
+        if self._bar is not None:
+            bar, task = self._bar
+            bar.update(task, total=total_bytes)
 
     def step_aside(self) -> None:
         """Let results have the terminal; the bar comes back once it is silent again."""
@@ -111,6 +159,9 @@ class _Lines:
             return
         self._said = now
         print(self._line(done_bytes, now - self._started), file=sys.stderr, flush=True)
+
+    def expect(self, total_bytes: int) -> None:
+        self._total_bytes = total_bytes
 
     def _line(self, done_bytes: int, seconds: float) -> str:
         rate = done_bytes / seconds if seconds > 0 else 0.0

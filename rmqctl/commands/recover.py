@@ -109,7 +109,7 @@ def recover(
 
     settings = ctx.settings()
     refuse_place(report, settings)
-    with at_work(ctx, settings, apply=apply and not predict) as lock, ExitStack() as keep:
+    with at_work(ctx, settings, apply=apply and not predict) as lock, ExitStack() as keep, ExitStack() as shown:
         version = Version.parse(settings.broker_version) if settings.broker_version else None
         if apply:
             settings.writable_outside_paths()
@@ -123,8 +123,11 @@ def recover(
         siblings = tuple(path_of(text).expanduser().absolute() for text in sibling or ())
         configs = tuple(path.expanduser().absolute() for path in sibling_config or ())
         options = KeepOptions(gaps, not no_fill, siblings, configs, sibling_from)
-        with ctx.progress("scan", WALKS * store.log.size_bytes) as bar:
-            recovery = plan_recovery(store, policy, version, options, jobs=jobs, keep=keep, on_progress=bar)
+        size = store.log.size_bytes
+        bar = shown.enter_context(ctx.progress("recover", WALKS * size, ahead_bytes=size if apply else 0))
+        recovery = plan_recovery(
+            store, policy, version, options, jobs=jobs, keep=keep, on_progress=bar, on_total=bar.expect
+        )
         words = [*(["--gaps", gaps] if options.skips else []), *(["--no-fill"] if no_fill else [])]
         words += [word for path in siblings for word in ("--sibling", str(path))]
         words += [word for path in configs for word in ("--sibling-config", str(path))]
@@ -157,6 +160,7 @@ def recover(
             keep=keep,
             jobs=jobs,
         )
+        shown.close()
         ctx.emit(document, rows="lost", blocks=lambda: _blocks(document, loss_blocks(losses)))
         return code
 

@@ -91,10 +91,12 @@ def recover(
     jobs: int = 1,
     keep: ExitStack | None = None,
     on_progress: Progress | None = None,
+    on_total: Progress | None = None,
 ) -> Recovery:
     """Work out prediction and plan. Reads only; scratch files go to the system's folder for them.
 
-    ``jobs`` threads walk the log. What was built can be read as long as ``keep`` is open. ``on_progress`` is told the bytes walked in all WALKS. Raises UsageError for an unknown policy or options that are not its
+    ``jobs`` threads walk the log. What was built can be read as long as ``keep`` is open. ``on_progress`` is told the bytes walked in all WALKS, ``on_total`` what they
+    come to as far as is known by then. Raises UsageError for an unknown policy or options that are not its
     own, FailedError where the store cannot be read, or where policy ``broker`` is asked for and the broker would not start.
     """
     if policy not in POLICIES:
@@ -104,15 +106,14 @@ def recover(
         raise UsageError("policy broker closes no holes", to_do="use --policy keep with these options")
     refuse_foreign_store(store)
     last_exit: Literal["clean", "crash"] = "crash" if store.aborted else "clean"
-    walks = Walks(on_progress, store.log.size_bytes)
+    walks = Walks(on_progress, store.log.size_bytes, planned=WALKS, on_total=on_total)
     prediction = predict(store, version, on_progress=walks.next())
     with ExitStack() as own:
         stack = own if keep is None else keep
         if policy == "broker":
             return _as_broker(store, prediction, last_exit, walks, stack)
         rules = walk_rules(store.settings, prediction.assumed)
-        told = {"on_progress": walks.next(), "on_derived": walks.next()}
-        found = stack.enter_context(salvage(store, rules, options, jobs=jobs, **told))
+        found = stack.enter_context(salvage(store, rules, options, jobs=jobs, walks=walks))
         arguments = {**settings_arguments(store.settings), "version": str(prediction.assumed)}
         built = Built(BUILDER, {**arguments, **({"keep": kept} if (kept := found.options.as_arguments()) else {})})
         plan = replace(salvage_plan(store, found, built), policy=policy)
@@ -140,7 +141,7 @@ def _as_broker(
 ) -> Recovery:
     told = walks.next()
     result = stack.enter_context(broker_result(store, behaviour_of(prediction.assumed), on_progress=told))
-    walks.next()  # queues and index follow from the same walk
+    walks.leave_out()  # queues and index follow from the same walk
     found = Salvage(result.survey, [], result.mended, result.derivation, lowers_progress=False)
     found.queue_changes, found.index_changes = result.queue_changes, result.index_changes
     arguments = {**settings_arguments(store.settings), "version": str(prediction.assumed)}

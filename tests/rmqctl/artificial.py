@@ -201,8 +201,8 @@ def opens(ctx: Context) -> None:
         ctx.emit({"stores": [name for name, _ in stores]})
 
 
-def work(ctx: Context, seconds: float = 0.0) -> None:
-    """Work with a progress bar.
+def work(ctx: Context, seconds: float = 0.0, talk: bool = False) -> None:
+    """Work with a progress bar, and a note in the middle.
 
     Example: rmqctl work --seconds 1
     """
@@ -211,6 +211,9 @@ def work(ctx: Context, seconds: float = 0.0) -> None:
         while (left := end - time.monotonic()) > 0:
             bar(int(total * (1 - left / seconds)))
             time.sleep(0.02)
+            if talk and left < seconds / 2:
+                ctx.note("half of it")
+                talk = False
     ctx.note("a note")
     ctx.detail("a detail")
     ctx.warn("a warning")

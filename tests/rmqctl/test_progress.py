@@ -8,7 +8,8 @@ import pytest
 
 from rmqctl import progress as module
 from rmqctl.app import main
-from rmqctl.progress import progress
+from rmqctl.progress import Course, progress
+from tests.conftest import DamagedStore
 from tests.rmqctl.calls import ARTIFICIAL, ROOT, artificial, on_terminal
 
 
@@ -96,3 +97,47 @@ def test_several_walks_are_one_progress(
     assert shares == sorted(shares)
     assert shares[-1] > 66
     assert max(shares) <= 100
+
+
+@pytest.mark.parametrize("words", [[], ["--apply"], ["--apply", "--jobs", "2"], ["--policy", "broker"]])
+def test_recover_is_one_progress_to_its_end(
+    words: list[str], damaged: DamagedStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Planning, applying and the closing check, of whose bytes the plan tells the most: in the end all are done."""
+    monkeypatch.setattr(module, "_LINE_EVERY_SECONDS", 0.0)
+    root = damaged("load-533", "flip-body-mid", "crash")
+    main(["recover", "-s", str(root), "-v", "-o", "json", *words])
+    lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("note: ")]
+    assert lines
+    assert all(re.fullmatch(r"recover: \S+ \S+ of .* \(\d+%\), .*/s, \d+ s left", line) for line in lines)
+    shares = [int(share) for share in re.findall(r"\((\d+)%\)", "\n".join(lines))]
+    assert shares[-1] == 100
+    assert max(shares) <= 100
+
+
+def test_what_is_said_meanwhile_stands_on_a_line_of_its_own() -> None:
+    shown = on_terminal("work", "--seconds", "2.4", "--talk", "-o", "json", program=ARTIFICIAL).out
+    before, text, behind = shown.partition("note: half of it")
+    assert "%" in before
+    assert text
+    assert re.search(r"\x1b\[2K(\r|\n)*$", before[before.rindex("%") :])
+    assert "%" in behind
+
+
+def test_a_piece_within_takes_the_place_of_what_was_left() -> None:
+    said: list[tuple[str, int]] = []
+
+    class Bar:
+        def __call__(self, done_bytes: int, /) -> None:
+            said.append(("done", done_bytes))
+
+        def expect(self, total_bytes: int, /) -> None:
+            said.append(("total", total_bytes))
+
+    course = Course(Bar(), lambda: None, ahead_bytes=10)
+    course(30)  # of 40 that were told
+    course.begin(5, known=False)
+    course(5)
+    course.begin(10, known=True)
+    course(10)
+    assert said == [("done", 30), ("total", 45), ("done", 35), ("total", 45), ("done", 45)]

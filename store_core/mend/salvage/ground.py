@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
@@ -18,10 +17,9 @@ from store_core.mend.salvage.survey import LogSurvey, LostRecord, TableSink, Wal
 from store_core.read.records import read_message
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions
+from store_core.scan.walks import Walks
 from store_core.storage.overlay import Patch
 from store_core.storage.store import Store
-
-Progress = Callable[[int], None]
 
 
 class FirstWalk(Protocol):
@@ -57,16 +55,17 @@ def read_ground(
     sinks: tuple[TableSink, ...] = (),
     first: FirstWalk | None = None,
     jobs: int = 1,
-    on_progress: Progress | None = None,
+    walks: Walks | None = None,
 ) -> Ground:
     """Walk the log, and again where something changes what it shows: a blank that is none, records had back.
 
     ``sinks`` see the tables of every walk, ``first`` those of the first one. Walks are made by ``jobs`` threads.
     """
+    walks = walks or Walks(None, 0)
     scanned = replace(first.options if first is not None else ScanOptions(), jobs=jobs)
     all_sinks = (*sinks, first.add) if first is not None else sinks
-    survey = survey_log(store, all_sinks, rules=rules, options=scanned, on_progress=on_progress)
-    again = partial(_again, store, rules, sinks, jobs)
+    survey = survey_log(store, all_sinks, rules=rules, options=scanned, on_progress=walks.next())
+    again = partial(_again, store, rules, sinks, jobs, walks)
     both = sorted([*survey.regions, *survey.blanks], key=lambda r: r.phy_offset)
     placed = lost_by_queue_entries(store, both)
     known = {id(region): placed[number] for number, region in enumerate(both) if number in placed}
@@ -101,12 +100,13 @@ def _again(
     rules: WalkRules,
     sinks: tuple[TableSink, ...],
     jobs: int,
+    walks: Walks,
     wrong: dict[int, Patch],
     restored: dict[int, Patch],
 ) -> Ground:
     """Walk over what could be had again. What still lies where a broker cannot walk is not kept."""
     with store.with_log(restored_log(store, {**wrong, **restored})) as view:
-        survey = survey_log(view, sinks, rules=rules, options=ScanOptions(jobs=jobs))
+        survey = survey_log(view, sinks, rules=rules, options=ScanOptions(jobs=jobs), on_progress=walks.more())
     closed = [(r.phy_offset, r.end_phy_offset) for r in (*survey.regions, *survey.tail)]
     kept = {at: patch for at, patch in restored.items() if not any(low <= at < high for low, high in closed)}
     return Ground(survey, lost_by_queue_entries(store, survey.regions), kept, is_first=False)

@@ -6,7 +6,7 @@ same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,11 +30,11 @@ from store_core.mend.salvage.options import KeepOptions
 from store_core.mend.salvage.repair import Repair
 from store_core.mend.salvage.sibling import Siblings
 from store_core.mend.salvage.survey import LogSurvey, LostRecord, Region, WalkRules
+from store_core.scan.walks import Walks
 from store_core.storage.overlay import Patch
 from store_core.storage.settings import Settings
 from store_core.storage.store import QueueKey, Store
 
-Progress = Callable[[int], None]
 _MOST_MISSING_SEGMENTS: Final = 64  # entries that point further behind the log are taken for wild
 
 
@@ -100,15 +100,15 @@ def salvage(
     options: KeepOptions | None = None,
     *,
     jobs: int = 1,
-    on_progress: Progress | None = None,
-    on_derived: Progress | None = None,
+    walks: Walks | None = None,
 ) -> Iterator[Salvage]:
     """Work out how everything readable is kept; nothing is written but scratch files, which vanish at the end.
 
-    ``on_progress`` is told of the walk over the log as it is, by ``jobs`` threads; queues and index are built on the way. Where
-    the log will be another, they are built anew from that, and ``on_derived`` is told of it. Raises FailedError where the store cannot be read or there is no room for scratch files.
+    ``walks`` is told of the walk over the log as it is, by ``jobs`` threads, on which queues and index are built, and of a second one
+    where the log will be another, so that they are built anew from that; and of all that damage needs besides. Raises FailedError where the store cannot be read or there is no room for scratch files.
     """
     rules, options = rules or WalkRules(), options or KeepOptions()
+    walks = walks or Walks(None, 0)
     bounds = QueueBounds()
     sinks = (bounds.add,) if options.skips else ()
     with ExitStack() as stack:
@@ -116,26 +116,23 @@ def salvage(
         scratch = Path(stack.enter_context(TemporaryDirectory(prefix="rmqctl-")))
         derive = partial(Derivation, store, scratch=scratch, batch_topics=batch_topics_of(store), jobs=jobs)
         derivation = stack.enter_context(derive(store, walks=False))
-        ground = read_ground(
-            store, rules, siblings, options, sinks, first=derivation, jobs=jobs, on_progress=on_progress
-        )
+        ground = read_ground(store, rules, siblings, options, sinks, first=derivation, jobs=jobs, walks=walks)
         survey = ground.survey
         closing = _Closing(store, options, bounds, ground.known, rules.property_crc)
         fences = closing.fences(survey.regions) if options.fill else closing.left_open(survey.regions)
         mended = mended_log(store, fences, survey.end_phy_offset, restored=ground.restored)
         if ground.is_first and survey.is_whole:
             derivation.finish()
-            if on_derived is not None:
-                on_derived(store.log.size_bytes)
+            walks.leave_out()
         else:  # other records will be in it
             derivation.close()
             view = stack.enter_context(store.with_log(mended.log))
-            derivation = stack.enter_context(derive(view, on_progress=on_derived))
+            derivation = stack.enter_context(derive(view, on_progress=walks.next()))
         if _moved(store, mended, derivation, ground):
             derivation.close()
             mended = mended_log(store, fences, survey.end_phy_offset, restored=ground.restored)
             view = stack.enter_context(store.with_log(mended.log))
-            derivation = stack.enter_context(derive(view))
+            derivation = stack.enter_context(derive(view, on_progress=walks.more()))
         found = Salvage(
             survey,
             fences,
