@@ -9,6 +9,10 @@ from store_core.codec.record import Message
 
 LAYOUT: Final[dict[str, int | bytes | dict[bytes, int]]]
 
+_Table = tuple[
+    npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64], dict[str, Any]
+]
+
 class FileWalk:
     def __init__(
         self,
@@ -64,9 +68,21 @@ def scan_window(
 def arrow_columns(
     window: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], size_bytes: npt.NDArray[np.int64], wanted: int, /
 ) -> dict[str, Any]: ...
-def cut_records(
-    window: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], size_bytes: npt.NDArray[np.int64], /
-) -> dict[str, Any]: ...
+def plan_table(
+    entries: bytes, row: int, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], most_bytes: int, /
+) -> tuple[int, int, int]: ...
+def cut_table(entries: bytes, row: int, rows: int, window: npt.NDArray[np.uint8], start: int, /) -> _Table: ...
+def read_table(
+    entries: bytes,
+    row: int,
+    rows: int,
+    path: Path,
+    open_flags: int,
+    noatime: int,
+    start: int,
+    buffer: npt.NDArray[np.uint8],
+    /,
+) -> tuple[_Table, int]: ...
 def chain_entries(
     slots: npt.NDArray[np.int32], slot: npt.NDArray[np.int64], first: int, /
 ) -> tuple[npt.NDArray[np.int32], int]: ...

@@ -1,17 +1,15 @@
-"""The heads of records at known places, as columns; compiled where it could be."""
+"""The heads of records at known places, as columns."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from store_core.kernel import is_native
 from store_core.kernel.twin_record import RecordHead, check_record
-
-Ints = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,24 +39,13 @@ class RecordColumns:
     properties_length: NDArray[np.int32]
 
 
-def cut_records(window: Any, at: Ints, size_bytes: Ints) -> RecordColumns:
+def twin_cut_records(window: Any, places: Iterable[tuple[int, int]]) -> RecordColumns:
     """The heads of the records at these places of a window (bytes-like), in their order.
 
-    ``at``: indices; ``size_bytes``: how long the record should be; arrays of int64 of one length. A row is good where a
-    well-formed record of exactly that length stands. Raises ValueError when the arrays differ in length.
+    ``places``: index and how long the record should be. A row is good where a well-formed record of exactly that length
+    stands.
     """
-    if not is_native():
-        return twin_cut_records(window, at, size_bytes)
-    from store_core.kernel import _native
-
-    data = np.frombuffer(window, dtype=np.uint8) if len(window) else np.empty(0, dtype=np.uint8)
-    at, size_bytes = (np.ascontiguousarray(column, np.int64) for column in (at, size_bytes))
-    return RecordColumns(**_native.cut_records(data, at, size_bytes))
-
-
-def twin_cut_records(window: Any, at: Ints, size_bytes: Ints) -> RecordColumns:
-    """As ``cut_records``: the definition, to be read."""
-    rows = [_row(window, *place) for place in zip(at.tolist(), size_bytes.tolist(), strict=True)]
+    rows = [_row(window, *place) for place in places]
     columns = zip(*rows, strict=True) if rows else ([] for _ in _TYPES)
     return RecordColumns(**{name: np.array(column, _TYPES[name]) for name, column in zip(_TYPES, columns, strict=True)})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from store_core.layout import queue as layout
 from store_core.layout.schema import Layout
@@ -12,13 +12,9 @@ from store_core.read.entries import BatchEntry, Entry, ExtUnit, good_entries
 from store_core.read.rules import RULES_5, ReadRules
 from store_core.storage.sequence import Segment, SegmentSequence
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
 ENTRY_SIZE_BYTES: Final = layout.ENTRY.size_bytes
 _FILES_RECOVERED: Final = 3  # a broker checks the newest three files at start and trusts the others
-_CHUNK_ENTRIES: Final = 1 << 16
+_CHUNK_ENTRIES: Final = 1 << 15
 _KEPT_ENTRIES: Final = 256
 _unpack: Final = layout.ENTRY.struct.unpack_from
 _iter_unpack: Final = layout.ENTRY.struct.iter_unpack
@@ -140,24 +136,12 @@ class Queue:
 
     def entries(self, first: int, end: int) -> Iterator[Entry]:
         """Entries of [first, end) as stored, in order; places without a file are left out."""
-        at = max(first, 0)
-        while at < end:
-            data = self.stored(at, end - at)
-            whole = len(data) // ENTRY_SIZE_BYTES
-            if not whole:
-                following = self.next_file_offset(at)
-                if following is None:
-                    return
-                at = following
-                continue
-            for number, fields in enumerate(_iter_unpack(data[: whole * ENTRY_SIZE_BYTES]), at):
+        for at, data in self.chunks(first, end):
+            for number, fields in enumerate(_iter_unpack(data), at):
                 yield Entry(number, *fields)
-            at += whole
 
-    def columns(self, first: int, end: int) -> Iterator[tuple[int, NDArray[np.void]]]:
-        """As ``entries``, in bulk: (queue offset of the first, structured array of ``layout.queue.ENTRY``) by the chunk."""
-        import numpy as np
-
+    def chunks(self, first: int, end: int) -> Iterator[tuple[int, bytes]]:
+        """As ``entries``, in bulk: (queue offset of the first, whole entries as stored) by the chunk."""
         at = max(first, 0)
         while at < end:
             data = self.stored(at, end - at)
@@ -168,7 +152,7 @@ class Queue:
                     return
                 at = following
                 continue
-            yield at, np.frombuffer(data, layout.ENTRY.dtype, whole)
+            yield at, data[: whole * ENTRY_SIZE_BYTES]
             at += whole
 
     def next_file_offset(self, queue_offset: int) -> int | None:

@@ -68,6 +68,7 @@ def expected() -> dict[str, Any]:
         "FLAG_INNER_BATCH": record.FLAG_INNER_BATCH,
         "QUEUE_ENTRY_PHY_OFFSET_AT": queue.ENTRY.offset_of("phy_offset"),
         "QUEUE_ENTRY_SIZE_BYTES_AT": queue.ENTRY.offset_of("size_bytes"),
+        "QUEUE_ENTRY_TAGS_CODE_AT": queue.ENTRY.offset_of("tags_code"),
         "QUEUE_ENTRY_SIZE": queue.ENTRY.size_bytes,
         "NEIGHBOUR_GAP": codes.NEIGHBOUR_GAP_BYTES,
         "READ_AT_ONCE": codes.READ_AT_ONCE_BYTES,

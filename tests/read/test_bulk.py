@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from store_core.errors import FailedError
 from store_core.layout.queue import FILLER_SIZE_BYTES
 from store_core.read import bulk
 from store_core.read.bulk import QueueTable, read_queue
@@ -124,3 +125,38 @@ def test_hostile_entries_and_records(store_copy: StoreCopy) -> None:
         assert isinstance(queue, Queue)
         good = check(queue, read_queue(queue))
     assert 0 < good < 517 - len(hostile)
+
+
+def test_a_file_that_cannot_be_read_is_told(store_copy: StoreCopy) -> None:
+    root = store_copy("load-533")
+    with Store.open(root) as store:
+        queue = open_queue(store, "Calm_audit", 0)
+        assert isinstance(queue, Queue)
+        count = queue.max_offset
+        segment = store.log.segments[1].path
+        segment.unlink()
+        gone = [bool(good) for table in read_queue(queue) for good in table.good]
+        assert len(gone) == count
+        assert 0 < sum(gone) < count  # as after a broker's own cleaning
+        segment.mkdir()
+        with pytest.raises(FailedError, match="cannot read") as told:
+            list(read_queue(queue))
+        assert told.value.path == str(segment)
+
+
+def test_a_file_that_is_cut_while_the_queue_is_read(store_copy: StoreCopy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk, "GATHERED_SIZE_BYTES", 1 << 14)
+    root = store_copy("load-533")
+    with Store.open(root) as store:
+        queue = open_queue(store, "Calm_audit", 0)
+        assert isinstance(queue, Queue)
+        segment = store.log.segments[1]
+        tables = read_queue(queue)
+        first = next(tables)
+        assert first.good.all()
+        cut_at = segment.phy_offset + 50_000
+        with segment.path.open("r+b") as file:
+            file.truncate(50_000)
+        for table in tables:
+            lost = (table.phy_offset < segment.end_phy_offset) & (table.phy_offset + table.size_bytes > cut_at)
+            assert table.good.tolist() == (~lost).tolist()

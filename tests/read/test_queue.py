@@ -167,9 +167,11 @@ def test_entries_come_in_bulk_as_they_come_one_by_one(golden: GoldenStore) -> No
     with Store.open(golden("load-533")) as store:
         queue = open_queue(store, "Calm_audit", 0)
         assert isinstance(queue, Queue)
-        rows = [(start + i, *row) for start, column in queue.columns(150, 450) for i, row in enumerate(column.tolist())]
-        assert rows == [tuple(entry) for entry in queue.entries(150, 450)]
+        chunks = [*queue.chunks(150, 450)]
+        rows = [row for start, data in chunks for row in enumerate(ENTRY.struct.iter_unpack(data), start)]
+        assert rows == [(entry[0], entry[1:]) for entry in queue.entries(150, 450)]
         assert len(rows) == 300
+        assert len(chunks) == 3  # of 200 entries a file
 
 
 def test_a_missing_queue_file_is_stepped_over(store_copy: StoreCopy) -> None:

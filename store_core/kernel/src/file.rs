@@ -185,7 +185,7 @@ impl FileWalk {
 }
 
 /// Opens a file as `store_core.storage.files.open_read_only` does.
-fn open(path: &Path, flags: i32, noatime: i32) -> Result<File> {
+pub fn open(path: &Path, flags: i32, noatime: i32) -> Result<File> {
     let opened = |flags| OpenOptions::new().read(true).custom_flags(flags).open(path);
     let file = match opened(flags | noatime) {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => opened(flags)?,
@@ -195,7 +195,7 @@ fn open(path: &Path, flags: i32, noatime: i32) -> Result<File> {
 }
 
 /// As Python's own calls raise it: with the number, by which Python picks the class.
-fn as_python_error(error: Error) -> PyErr {
+pub fn as_python_error(error: Error) -> PyErr {
     match error.raw_os_error() {
         Some(number) => PyOSError::new_err((number, error.to_string())),
         None => PyOSError::new_err("not a regular file"),

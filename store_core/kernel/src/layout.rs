@@ -97,6 +97,7 @@ numbers! {
     // queue.ENTRY
     QUEUE_ENTRY_PHY_OFFSET_AT: usize = 0;
     QUEUE_ENTRY_SIZE_BYTES_AT: usize = 8;
+    QUEUE_ENTRY_TAGS_CODE_AT: usize = 12;
     QUEUE_ENTRY_SIZE: usize = 20;
 
     // codes.FrameKind

@@ -21,6 +21,8 @@ mod properties;
 mod record;
 mod records;
 mod resync;
+mod tables;
+mod tasks;
 mod walk;
 
 use numpy::PyReadonlyArray1;
@@ -66,7 +68,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<collect::Collector>()?;
     module.add_class::<keys::KeyFinder>()?;
     module.add_function(wrap_pyfunction!(arrow::arrow_columns, module)?)?;
-    module.add_function(wrap_pyfunction!(records::cut_records, module)?)?;
+    module.add_function(wrap_pyfunction!(tables::cut_table, module)?)?;
+    module.add_function(wrap_pyfunction!(tables::plan_table, module)?)?;
+    module.add_function(wrap_pyfunction!(tables::read_table, module)?)?;
     module.add_function(wrap_pyfunction!(derive::chain_entries, module)?)?;
     module.add_function(wrap_pyfunction!(derive::group_rows, module)?)?;
     module.add_function(wrap_pyfunction!(derive::index_entries, module)?)?;

@@ -1,9 +1,8 @@
-//! The heads of records at known places, as columns (twin: in store_core/kernel/records.py).
+//! The heads of records at known places, as columns (twin: in store_core/kernel/tables.py).
 
 use std::hint::black_box;
 
-use numpy::{IntoPyArray, PyReadonlyArray1};
-use pyo3::exceptions::PyValueError;
+use numpy::IntoPyArray;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -18,7 +17,7 @@ const MIDDLE_AT: i64 = (HEAD_SIZE + STORE_TIME_SIZE + 2 * HOST_V4_SIZE) as i64;
 macro_rules! columns {
     ($($name:ident: $type:ty = $value:expr;)*) => {
         #[derive(Default)]
-        struct Columns {
+        pub struct Columns {
             good: Vec<bool>,
             $($name: Vec<$type>,)*
         }
@@ -47,8 +46,13 @@ macro_rules! columns {
         }
 
         impl Columns {
-            fn for_rows(rows: usize) -> Self {
+            pub fn for_rows(rows: usize) -> Self {
                 Self { good: Vec::with_capacity(rows), $($name: Vec::with_capacity(rows),)* }
+            }
+
+            pub fn append(&mut self, other: &mut Self) {
+                self.good.append(&mut other.good);
+                $(self.$name.append(&mut other.$name);)*
             }
 
             fn add(&mut self, group: &Group, rows: usize) {
@@ -56,7 +60,7 @@ macro_rules! columns {
                 $(self.$name.extend_from_slice(group.$name.get(..rows).unwrap_or(&[]));)*
             }
 
-            fn into_dict(self, py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+            pub fn into_dict(self, py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
                 let dict = PyDict::new(py);
                 dict.set_item("good", self.good.into_pyarray(py))?;
                 $(dict.set_item(stringify!($name), self.$name.into_pyarray(py))?;)*
@@ -87,34 +91,20 @@ columns! {
     properties_length: i32 = |_, head| head.properties_length as i32;
 }
 
-/// The heads of the records at these places of a window; see `store_core.kernel.records`.
-#[pyfunction]
-#[pyo3(signature = (window, at, size_bytes, /))]
-pub fn cut_records<'py>(
-    py: Python<'py>,
-    window: PyReadonlyArray1<'py, u8>,
-    at: PyReadonlyArray1<'py, i64>,
-    size_bytes: PyReadonlyArray1<'py, i64>,
-) -> PyResult<Bound<'py, PyDict>> {
-    let (data, at, size_bytes) = (window.as_slice()?, at.as_slice()?, size_bytes.as_slice()?);
-    if at.len() != size_bytes.len() || u32::try_from(data.len()).is_err() {
-        return Err(PyValueError::new_err("the columns differ in length, or the window is too long"));
-    }
-    py.detach(|| cut(data, at, size_bytes)).into_dict(py)
-}
-
-fn cut(data: &[u8], at: &[i64], size_bytes: &[i64]) -> Columns {
-    let mut columns = Columns::for_rows(at.len());
-    let mut group = Group::new();
-    for (at, size_bytes) in at.chunks(GROUP).zip(size_bytes.chunks(GROUP)) {
-        fetch(data, at);
-        for (row, (at, size)) in at.iter().zip(size_bytes).enumerate() {
-            let head = head(data, *at, *size);
-            group.set(row, u32::try_from(*at).unwrap_or(0), head.as_ref());
+impl Columns {
+    /// Adds the heads of the records at these places of a window, of which `data` is what lies from `base` on: zeros where none
+    /// of exactly that size stands.
+    pub fn cut(&mut self, data: &[u8], base: i64, at: &[i64], size_bytes: &[i64]) {
+        let mut group = Group::new();
+        for (at, size_bytes) in at.chunks(GROUP).zip(size_bytes.chunks(GROUP)) {
+            fetch(data, base, at);
+            for (row, (at, size)) in at.iter().zip(size_bytes).enumerate() {
+                let head = head(data, at.wrapping_sub(base), *size);
+                group.set(row, u32::try_from(*at).unwrap_or(0), head.as_ref());
+            }
+            self.add(&group, at.len());
         }
-        columns.add(&group, at.len());
     }
-    columns
 }
 
 /// The head of a well-formed record of exactly this size.
@@ -130,10 +120,11 @@ fn head(data: &[u8], at: i64, size: i64) -> Option<Head> {
 
 /// Has the processor fetch what of these records will be looked at, one while it waits for the other.
 #[inline(always)]
-fn fetch(data: &[u8], at: &[i64]) {
+fn fetch(data: &[u8], base: i64, at: &[i64]) {
     let byte = |at: i64| usize::try_from(at).ok().and_then(|at| data.get(at)).copied().unwrap_or(0);
-    black_box(at.iter().fold(0, |sum, at| sum ^ byte(*at) ^ byte(at.wrapping_add(MIDDLE_AT))));
-    black_box(at.iter().fold(0, |sum, at| sum ^ byte_behind_body(data, *at).unwrap_or(0)));
+    let places = || at.iter().map(|at| at.wrapping_sub(base));
+    black_box(places().fold(0, |sum, at| sum ^ byte(at) ^ byte(at.wrapping_add(MIDDLE_AT))));
+    black_box(places().fold(0, |sum, at| sum ^ byte_behind_body(data, at).unwrap_or(0)));
 }
 
 #[inline(always)]
