@@ -8,6 +8,7 @@ from datetime import tzinfo
 from typing import Any, Final, Literal
 
 from rmqctl.jsonstream import encode_line
+from rmqctl.streams import RAW_BYTES
 from rmqctl.times import format_time
 
 Kind = Literal["text", "number", "size", "time", "severity"]
@@ -19,11 +20,12 @@ _CONTROLS: Final = {
     **{c: f"\\x{c:02x}" for c in (*range(0x20), *range(0x7F, 0xA0))},
     **{c: f"\\u{c:04x}" for c in (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A), 0xFEFF)},
     **{c: f"\\u{c:04x}" for c in range(0xD800, 0xE000)},
+    **dict.fromkeys(RAW_BYTES, "\N{REPLACEMENT CHARACTER}"),
     0x09: "\\t",
     0x0A: "\\n",
     0x0D: "\\r",
 }
-_JSON_CONTROLS: Final = {c: f"\\u{c:04x}" for c in _CONTROLS if c >= 0x7F}
+_JSON_CONTROLS: Final = {c: f"\\u{c:04x}" for c in _CONTROLS if c >= 0x7F and c not in RAW_BYTES}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import sys
 from contextlib import suppress
 from typing import IO, Final
 
 _BUFFER_BYTES: Final = 1 << 16
-_UNENCODABLE: Final = "backslashreplace"  # in JSON a lone surrogate's escape is right as it stands
+_UNENCODABLE: Final = "rmqctl"
+RAW_BYTES: Final = range(0xDC80, 0xDD00)  # what Python makes of bytes in names and words that are not UTF-8
+_REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}".encode()
+
+
+def _replaced(error: UnicodeError) -> tuple[bytes, int]:
+    """A raw byte of a name as U+FFFD where that can be written, all else as its escape, which JSON has too."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    character = error.object[error.start]
+    raw = ord(character) in RAW_BYTES and error.encoding == "utf-8"
+    return _REPLACEMENT if raw else character.encode("ascii", "backslashreplace"), error.start + 1
+
+
+codecs.register_error(_UNENCODABLE, _replaced)
 
 
 def prepare_streams() -> None:
@@ -24,6 +39,15 @@ def prepare_streams() -> None:
                 )
             else:
                 stream.reconfigure(errors=_UNENCODABLE)
+
+
+def standard_input() -> IO[bytes]:
+    """What is piped in, as bytes. Raises FailedError where the caller has closed it: nothing is not an empty text."""
+    if sys.stdin is None:
+        from store_core.errors import FailedError
+
+        raise FailedError("standard input is closed", to_do="pipe something in, or name a file")
+    return sys.stdin.buffer
 
 
 def abandon(stream: IO[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -12,7 +11,7 @@ import typer
 from rmqctl import exit_codes
 from rmqctl.context import Context
 from rmqctl.options import TopicArgument
-from rmqctl.streams import say
+from rmqctl.streams import say, standard_input
 from store_core.errors import FailedError, UsageError
 
 if TYPE_CHECKING:
@@ -170,7 +169,7 @@ def _body(word: str | None, file: str | None, limit: int | None) -> bytes:
     size = (limit or DEFAULT_MAX_MESSAGE_SIZE_BYTES) + 1  # one byte more is refused by the broker's own rule
     try:
         if file == _STANDARD_INPUT:
-            return sys.stdin.buffer.read(size)
+            return standard_input().read(size)
         with open(str(Path(str(file)).expanduser()), "rb") as opened:
             return opened.read(size)
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +26,12 @@ class Called:
         told = settings.value("brokerName")
         if given is None and not told and (identity := broker_identity(settings.root)) is not None:
             told = identity.broker
-        return cls(given, told or None, settings.root)
+        return cls(None if given is None else _readable(given), told or None, settings.root)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts of the store's path, as they can be written anywhere."""
+        return tuple(_readable(part) for part in self.root.parts)
 
     @classmethod
     def together(cls, copies: Sequence[Called]) -> Called:
@@ -51,15 +57,20 @@ def distinct_names(stores: Sequence[Called]) -> list[str]:
 def _by_path(number: int, stores: Sequence[Called], names: Sequence[str | None]) -> str:
     """The last parts of a store's path, as many as no other store without a name has."""
     root = stores[number].root
-    parts = [part for part in root.parts if part != root.anchor] or [str(root)]
+    parts = [part for part in stores[number].parts if part != root.anchor] or [str(root)]
     taken = {name for name in names if name is not None}
-    others = [called.root.parts for n, called in enumerate(stores) if n != number and names[n] is None]
+    others = [called.parts for n, called in enumerate(stores) if n != number and names[n] is None]
     for count in range(1, len(parts) + 1):
         name = "/".join(parts[-count:])
         if name not in taken and not any(other[-count:] == tuple(parts[-count:]) for other in others):
             return name
     if not any(called.root == root for n, called in enumerate(stores) if n != number):
-        return str(root)
+        return _readable(str(root))
     raise UsageError(
         "two stores are one", path=str(root), to_do="name each store once, or its copies with -s NAME=PATH"
     )
+
+
+def _readable(text: str) -> str:
+    """A word of the command line or of a path, with U+FFFD for bytes that are not UTF-8."""
+    return os.fsencode(text).decode(errors="replace")

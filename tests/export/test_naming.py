@@ -31,6 +31,7 @@ def names(*stores: tuple[str | None, str | None, str]) -> list[str]:
         ([("broker-a", None, "/m"), (None, "broker-a", "/s")], ["broker-a", "s"]),
         ([("s", None, "/m"), (None, None, "/data/s")], ["s", "data/s"]),
         ([(None, None, "s3://box/store"), (None, None, "/store")], ["box/store", "/store"]),
+        ([(None, None, "/a/s\udcff"), (None, None, "/b/s\udcfe")], ["a/s\ufffd", "b/s\ufffd"]),
     ],
 )
 def test_no_two_names_are_alike(stores: list[tuple[str | None, str | None, str]], expected: list[str]) -> None:

@@ -73,7 +73,7 @@ def test_json_for_terminals_means_the_same(text: str) -> None:
         ({}, "text", False, ""),
         ({"k": "\x1b"}, "text", False, r'{"k": "\u001b"}'),
         (b"\xffa\x1b", "text", False, "\ufffda\\x1b"),
-        ("\udc80", "text", False, "\\udc80"),
+        ("a\udc80\ud800", "text", False, "a\ufffd\\ud800"),
     ],
 )
 def test_cells(value: Any, kind: Kind, humanised: bool, shown: str) -> None:

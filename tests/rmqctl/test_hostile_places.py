@@ -227,3 +227,41 @@ def test_put_does_not_follow_a_link_out_of_the_store_and_begins_nothing(
     assert (refused.code, refused.json["error"]["code"]) == (2, "usage")
     assert "lies outside the store and is not written to" in refused.err
     assert differences(before, stores.snapshot(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    "words", [("info",), ("check",), ("recover",), ("verify-crc",), ("export", "out")], ids=lambda w: w[0]
+)
+def test_a_store_whose_path_is_no_utf8(words: tuple[str, ...], store_copy: StoreCopy, tmp_path: Path) -> None:
+    root = os.path.join(os.fsencode(tmp_path), b"a\xff store")
+    os.rename(store_copy(_NAME), root)
+    words = (*words[:1], *(str(tmp_path / word) for word in words[1:]))
+    for output in ("json", "plain"):
+        done = subprocess.run(
+            [*command(*words), "-s", root, "-o", output], cwd=ROOT, env=environment(), capture_output=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert "\\udc" not in done.stdout.decode()
+        assert "a\ufffd store" in done.stdout.decode() or (words[0], output) == ("recover", "plain")
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+    missing = subprocess.run(
+        [*command(*words), "-s", root + b"/x", "-o", "json"],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        check=False,
+    )
+    assert json.loads(missing.stdout)["error"]["path"].endswith("/a\ufffd store/x")
+    assert "/a\ufffd store/x" in missing.stderr.decode()
+
+
+def test_a_body_from_a_closed_standard_input_is_no_empty_body(store_copy: StoreCopy) -> None:
+    root = store_copy(_NAME)
+    before = stores.snapshot(root)
+    words = shlex.join([*command("put", TOPIC, "--file", "-", "-s", root)])
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"{words} <&-"], cwd=ROOT, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "error: standard input is closed: pipe something in, or name a file\n"
+    assert stores.snapshot(root) == before
