@@ -17,6 +17,7 @@ from store_core.export.runners.java import java_home
 from tests.ports import free_port
 
 SPARK = Path(pyspark.__file__).parent
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"  # Java's options for programs that are soon done
 _DEADLINE_SECONDS = 90
 CONF = (
     "spark.driver.memory=512m",

@@ -20,12 +20,11 @@ from typing import Any, Final
 from xml.sax.saxutils import escape
 
 from tests.broker.jars import NoBrokerError, dependency, fetched, missing_tools
-from tests.export.clusters import SPARK, descendants, kill, wait_until
+from tests.export.clusters import SHORT_LIVED, SPARK, descendants, kill, wait_until
 from tests.ports import free_port
 
 _BOUNCY_CASTLE: Final = "1.82"
 _HOST: Final = "127.0.0.1"
-_SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"  # half the time of such programs
 _QUICK: Final = {  # heartbeats and pauses, which are made for thousands of machines
     "spark.yarn.report.interval": "200ms",
     "spark.yarn.scheduler.heartbeat.interval-ms": "200",
@@ -46,7 +45,7 @@ class Yarn:
             "HADOOP_CONF_DIR": str(self.folder / "conf"),
             "JAVA_HOME": str(_java_home()),
             "SPARK_LOCAL_IP": _HOST,
-            "SPARK_SUBMIT_OPTS": _SHORT_LIVED,
+            "SPARK_SUBMIT_OPTS": SHORT_LIVED,
         }
 
     @property
@@ -58,7 +57,7 @@ class Yarn:
             "spark.yarn.stagingDir": f"file:{self.folder}/staging",
         }
         quick = dict.fromkeys(
-            [f"spark.{whose}.extraJavaOptions" for whose in ("driver", "executor", "yarn.am")], _SHORT_LIVED
+            [f"spark.{whose}.extraJavaOptions" for whose in ("driver", "executor", "yarn.am")], SHORT_LIVED
         )
         settings = {
             **small,
@@ -100,7 +99,7 @@ def yarn(folder: Path, jars: Path) -> Iterator[Yarn]:
     daemons: dict[str, subprocess.Popen[bytes]] = {}
     try:
         for name in ("resourcemanager.ResourceManager", "nodemanager.NodeManager"):
-            command = ["java", *_SHORT_LIVED.split(), "-Xmx256m", f"-Dhadoop.log.dir={folder}", "-cp", path]
+            command = ["java", *SHORT_LIVED.split(), "-Xmx256m", f"-Dhadoop.log.dir={folder}", "-cp", path]
             command += [f"org.apache.hadoop.yarn.server.{name}"]
             with (folder / f"{name}.log").open("wb") as log:
                 daemons[name] = subprocess.Popen(
