@@ -25,7 +25,7 @@ _MESSAGE_OPTIONS: Final = ("--queue-id", "--keys", "--tags", "--property", "--de
 def put(
     ctx: Context,
     topic: TopicArgument,
-    body: Annotated[str | None, typer.Argument(metavar="[BODY]", help="Body; or give --file.")] = None,
+    body: Annotated[str | None, typer.Argument(metavar="[BODY]", help="Body; - is standard input. Or give --file.")] = None,
     queue_id: Annotated[
         int | None, typer.Option("--queue-id", metavar="N", min=0, help="Queue; one at random without it.")
     ] = None,
@@ -164,6 +164,8 @@ def _body(word: str | None, file: str | None, limit: int | None) -> bytes:
 
     if (word is None) == (file is None):
         raise UsageError("a message has one body", to_do="give BODY or --file")
+    if word == _STANDARD_INPUT:
+        word, file = None, word
     if word is not None:
         return os.fsencode(word)
     size = (limit or DEFAULT_MAX_MESSAGE_SIZE_BYTES) + 1  # one byte more is refused by the broker's own rule

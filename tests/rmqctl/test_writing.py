@@ -62,11 +62,12 @@ def test_bodies_from_files_and_standard_input(rmqctl: Call, root: Path, tmp_path
     data = bytes(range(256))
     (tmp_path / "body").write_bytes(data)
     stored = [rmqctl("put", "Calm_audit", "--file", tmp_path / "body", "-o", "json").json]
-    piped = subprocess.run(
-        command("put", "Calm_audit", "--file", "-", "-s", root, "-o", "json"),
-        input=data, env=environment(), capture_output=True, check=True,
-    )  # fmt: skip
-    stored.append(json.loads(piped.stdout))
+    for words in (("--file", "-"), ("-",)):
+        piped = subprocess.run(
+            command("put", "Calm_audit", *words, "-s", root, "-o", "json"),
+            input=data, env=environment(), capture_output=True, check=True,
+        )  # fmt: skip
+        stored.append(json.loads(piped.stdout))
     for answer in stored:
         got = rmqctl("get", answer["phy_offset"], "-o", "json").json
         assert (got["body_size_bytes"], got["body_encoding"]) == (256, "base64")
