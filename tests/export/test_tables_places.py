@@ -25,6 +25,7 @@ from store_core.storage.objects import RemoteObjects
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 from tests.conftest import GoldenStore
+from tests.damage import Damageable
 from tests.export.test_buckets import names_in, read
 from tests.export.test_tables_export import rows_of
 from tests.object_stores import ObjectStore
@@ -229,6 +230,23 @@ def test_a_catalog_names_the_tables(golden: GoldenStore, tmp_path: Path) -> None
     with sqlite3.connect(tmp_path / "out" / "catalog.db") as catalog:
         names = catalog.execute("select table_name from iceberg_tables order by 1").fetchall()
     assert names == [("groups",), ("stats",), ("topics",)]
+
+
+@pytest.mark.parametrize("what", TABLES)
+def test_a_store_in_an_object_store_gives_the_same(
+    damageable: Callable[..., Damageable], object_store: ObjectStore, tmp_path: Path, what: What
+) -> None:
+    store = damageable(OTHER)
+    store.flip(record=100, field="body")
+    done = [
+        call("export", tmp_path / where, "--what", what, "-s", f"a={root}", "--split-size", "50000", "-o", "json")
+        for where, root in (("here", store.root), ("there", object_store.put(store.root)))
+    ]
+    told = [{**each.json, "dest": "", "seconds": 0} for each in done]
+    assert (done[0].code, told[0]) == (done[1].code, told[1])
+    assert done[0].code == (exit_codes.FINDINGS if what == "stats" else exit_codes.OK)
+    files = [{path.name: path.read_bytes() for path in (tmp_path / d).rglob("*.*")} for d in ("here", "there")]
+    assert files[0] == files[1]
 
 
 def test_spark_reads_and_writes_in_an_object_store(

@@ -29,6 +29,16 @@ READING = {
     "pull": ("pull", "LoadTopicA", "0"),
     "query-key": ("query-key", "LoadTopicA", "k1", "--source", "scan"),
     "query-key, index": ("query-key", "LoadTopicA", "k1", "--source", "index"),
+    "sql": ("sql", "select topic, count(*), sum(size_bytes), max(store_time) from messages group by 1 order by 1"),
+    "sql, some of the log": ("sql", "select * from messages where phy_offset between 50000 and 99999 order by 2"),
+    "sql, queues": (
+        "sql",
+        "select q.topic, q.queue_id, state, count(*), count(m.phy_offset) from queues q left join messages m"
+        " using (phy_offset) group by all order by all",
+    ),
+    "sql, index": ("sql", 'select file, count(*), min(store_time), sum(key_hash) from "index" group by 1 order by 1'),
+    "sql, offsets": ("sql", "select * from offsets order by all"),
+    "sql, findings": ("sql", "select * from findings order by all"),
 }
 
 
