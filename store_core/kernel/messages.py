@@ -37,8 +37,9 @@ def messages_of(log: SegmentSequence, entries: bytes) -> list[Message]:
 def mapped_messages_of(log: SegmentSequence, entries: bytes, mapped: Callable[[Segment], Any]) -> list[Message]:
     """As ``messages_of``, where ``mapped`` gives a segment's bytes as a numpy array."""
     add = add_messages if _compiled is None else _compiled.add_mapped_messages
+    look = add_messages if _compiled is None else _compiled.add_messages
     found: list[Parts] = []
-    start, size_bytes = add_messages(entries[: ENTRY.size_bytes], b"", 0, found)
+    start, size_bytes = look(entries, b"", 0, found)
     while size_bytes and (segment := log.find(start)) is not None:
         known = len(found)
         start, size_bytes = add(entries, mapped(segment), segment.phy_offset, found)

@@ -16,10 +16,9 @@ from store_core.codec.record import Message
 from store_core.errors import FailedError
 from store_core.findings import KINDS, Finding, finding
 from store_core.kernel.messages import mapped_messages_of, messages_of
-from store_core.layout.queue import ENTRY
 from store_core.read.entries import BatchEntry, Entry
 from store_core.read.maps import LogMaps
-from store_core.read.queue import BatchQueue, Queue
+from store_core.read.queue import ENTRY_SIZE_BYTES, BatchQueue, Queue
 from store_core.read.records import needs_unwrap, read_message, unwrapped
 from store_core.read.rules import RULES_5, ReadRules
 from store_core.read.tags import TagFilter
@@ -39,7 +38,7 @@ Status = Literal[
 ]
 DEFAULT_LIMIT: Final = 32
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
-_FILTER_ENTRIES: Final = 16_000 // ENTRY.size_bytes  # maxFilterMessageSize: entries that one call looks at
+_FILTER_ENTRIES: Final = 16_000 // ENTRY_SIZE_BYTES  # maxFilterMessageSize: entries that one call looks at
 
 
 class PullResult(NamedTuple):
@@ -98,10 +97,11 @@ def pull(
     first, end = queue.min_offset, queue.max_offset
     if offset is None:
         offset = first
-    answer = _outside(offset, first, end)
-    if answer is not None:
-        return PullResult(topic, queue_id, offset, *answer, first, end)
-    taken = _plain_messages(queue, offset, min(limit, end - offset), maps) if tags is None else []
+    if not first <= offset < end:
+        return PullResult(topic, queue_id, offset, *_outside(offset, first, end), first, end)
+    taken: list[Message] = []
+    if tags is None and isinstance(queue, Queue):
+        taken = _plain_messages(queue, offset, limit if limit < end - offset else end - offset, maps)
     behind = offset + len(taken)
     if taken and (len(taken) == limit or behind == end):
         return PullResult(topic, queue_id, offset, "FOUND", behind, first, end, tuple(taken))
@@ -120,29 +120,25 @@ def pull(
     )
 
 
-def _plain_messages(queue: Queue | BatchQueue, offset: int, count: int, maps: LogMaps | None) -> list[Message]:
+def _plain_messages(queue: Queue, offset: int, count: int, maps: LogMaps | None) -> list[Message]:
     """The messages of up to ``count`` entries, up to the first that has to be looked at by itself."""
     found: list[Message] = []
-    while isinstance(queue, Queue) and len(found) < count:
+    while len(found) < count:
         entries = queue.stored(offset + len(found), count - len(found))
         more = messages_of(queue.log, entries) if maps is None else mapped_messages_of(queue.log, entries, maps.of)
-        found += more
-        if not more or len(more) * ENTRY.size_bytes < len(entries):
+        found = found + more if found else more
+        if not more or len(more) * ENTRY_SIZE_BYTES < len(entries):
             break
     return found
 
 
-def _outside(offset: int, first: int, end: int) -> tuple[Status, int] | None:
+def _outside(offset: int, first: int, end: int) -> tuple[Status, int]:
     """The answer where the offset is not in the queue: status and where to go on."""
     if end == 0:
         return "NO_MESSAGE_IN_QUEUE", 0
     if offset < first:
         return "OFFSET_TOO_SMALL", first
-    if offset == end:
-        return "OFFSET_OVERFLOW_ONE", offset
-    if offset > end:
-        return "OFFSET_OVERFLOW_BADLY", end
-    return None
+    return "OFFSET_OVERFLOW_ONE" if offset == end else "OFFSET_OVERFLOW_BADLY", end
 
 
 class _Loop:
