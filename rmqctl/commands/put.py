@@ -25,7 +25,9 @@ _MESSAGE_OPTIONS: Final = ("--queue-id", "--keys", "--tags", "--property", "--de
 def put(
     ctx: Context,
     topic: TopicArgument,
-    body: Annotated[str | None, typer.Argument(metavar="[BODY]", help="Body; - is standard input. Or give --file.")] = None,
+    body: Annotated[
+        str | None, typer.Argument(metavar="[BODY]", help="Body; - is standard input. Or give --file.")
+    ] = None,
     queue_id: Annotated[
         int | None, typer.Option("--queue-id", metavar="N", min=0, help="Queue; one at random without it.")
     ] = None,
