@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from mmap import mmap
 from pathlib import Path
 from typing import Any, Final
 
@@ -71,6 +72,11 @@ def index_file_name(timestamp_ms: int) -> str:
 def is_index_file_name(name: str) -> bool:
     """Whether a broker could have given this name."""
     return len(name) == INDEX_NAME_DIGITS and name.isascii() and name.isdecimal()
+
+
+def _empty_slots(count: int) -> Array:
+    """A slot table without entries: pages of its own, which the system gets back when it goes."""
+    return np.frombuffer(mmap(-1, max(count, 1) * index.SLOT.size_bytes), np.int32, count)
 
 
 class IndexBuilder:
@@ -167,12 +173,12 @@ class IndexBuilder:
         self._header = IndexHeaderState(
             before.end_timestamp_ms, before.end_timestamp_ms, before.end_phy_offset, before.end_phy_offset
         )
-        self._slots = np.zeros(self._slot_count, np.int32)
+        self._slots = _empty_slots(self._slot_count)
         self._open = True
 
     def _go_on(self, start: IndexStart) -> None:
         """Open the first file with the entries that stay, hung on their slots anew."""
-        self._slots = np.zeros(self._slot_count, np.int32)
+        self._slots = _empty_slots(self._slot_count)
         self._open = True
         self._made_ms = start.header.begin_timestamp_ms
         used, last = 0, None

@@ -22,7 +22,7 @@ from store_core.scan.pieces import missing_end, skip_hole
 from store_core.scan.pieces import nominal_end as nominal_end
 from store_core.scan.tail import stale_from
 from store_core.scan.windows import Windows, windows_over
-from store_core.storage.buffers import Buffers
+from store_core.storage.buffers import Buffers, give_freed_memory_back
 from store_core.storage.remote_path import is_remote
 from store_core.storage.sequence import Segment
 from store_core.storage.store import Store
@@ -105,6 +105,7 @@ def scan_log(
         )
         if on_progress is not None:
             on_progress(done)
+    give_freed_memory_back()
 
 
 def _tables(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from store_core.scan.log import ScanOptions
     from store_core.storage.sequence import Segment
 
-PIECE_SIZE_BYTES: Final = 4 << 20
+PIECE_SIZE_BYTES: Final = 2 << 20  # each thread has one, and one more waits
 _BEHIND_BYTES: Final = 64 << 10  # read with a piece, for the record that begins in it and ends in the next one
 _FRAMES: Final = (FrameKind.MESSAGE, FrameKind.BLANK)
 

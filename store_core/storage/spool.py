@@ -12,7 +12,7 @@ from typing import Final, Self
 
 from store_core.errors import FailedError
 
-_MOST_WAITING: Final = 4  # writes, of 2.5 MB at most
+_MOST_WAITING: Final = 2  # writes, of 2.5 MB at most
 
 
 class Spool:
