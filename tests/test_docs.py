@@ -1,9 +1,9 @@
-"""The sessions shown in docs/guide.md, docs/recovery.md, docs/loss_report.md, docs/sql.md and docs/walk.md are run again, and must say what the pages say.
+"""The sessions shown in docs/guide.md, docs/recovery.md, docs/loss_report.md, docs/sql.md, docs/walk.md and docs/pipeline.md are run again, and must say what the pages say.
 
 A block marked ``console`` holds commands behind ``$`` and what they print, stdout and stderr together, through a pipe. A page is
 one shell session. ``/data/rocketmq`` stands for a folder of the test. A line ``...`` stands for any lines, ``...`` at the end of a
 line for the rest of it; a comment ``<!-- $ command -->`` is run and not shown. A block marked ``python`` is a program, and a block
-marked ``text`` behind it what it prints. What differs from run to run (ids made from
+marked ``text`` behind it what it prints; the programs of docs/pipeline.md are cells of one, so that Spark is started once. What differs from run to run (ids made from
 modification times, times of the day, durations) is compared by its form only.
 """
 
@@ -14,20 +14,24 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from rmqctl.commands import built_commands
+from store_core.export.runners.java import java_home
+from tests.export.clusters import SHORT_LIVED
 from tests.rmqctl.calls import environment
 
 ROOT: Final = Path(__file__).parent.parent
 DOCS: Final = ROOT / "docs"
-PAGES: Final = ("guide.md", "recovery.md", "loss_report.md", "sql.md", "walk.md")
+PAGES: Final = ("guide.md", "recovery.md", "loss_report.md", "sql.md", "walk.md", "pipeline.md")
+IN_CELLS: Final = "pipeline.md"
 SHOWN_FOLDER: Final = "/data/rocketmq"
 END: Final = "\x1e"  # parts the outputs of a session's commands
-_DEADLINE_SECONDS: Final = 120
+_DEADLINE_SECONDS: Final = 240
 
 _BLOCK: Final = re.compile(
     r"^```console\n(?P<session>.*?)^```$|^<!-- \$ (?P<hidden>.*?) -->$"
@@ -49,6 +53,7 @@ class Shown:
 
     command: str
     output: str | None
+    is_cell: bool = False  # of the Python program that the cells around it make up
 
 
 def session(page: str) -> list[Shown]:
@@ -57,6 +62,9 @@ def session(page: str) -> list[Shown]:
     for block in _BLOCK.finditer((DOCS / page).read_text()):
         if block["hidden"]:
             found.append(Shown(block["hidden"], None))
+            continue
+        if block["program"] and page == IN_CELLS:
+            found.append(Shown(block["program"], block["printed"] or "", is_cell=True))
             continue
         if block["program"]:
             found.append(Shown(f"python3 - <<'END'\n{block['program']}END", block["printed"] or ""))
@@ -70,19 +78,29 @@ def session(page: str) -> list[Shown]:
 def run(commands: list[Shown], folder: Path) -> list[str]:
     """Run a session in one shell, in a folder that holds ``sample_store``; gives what each command printed."""
     program = 'rmqctl() { "$PYTHON" -m rmqctl "$@"; }\npython3() { "$PYTHON" "$@"; }\nexec 2>&1\n'
-    for shown in commands:
-        command = shown.command.replace(SHOWN_FOLDER, str(folder))
-        program += f"{command}\nstatus=$?; printf '{END}'; (exit $status)\n"
+    for is_cell, group in groupby(commands, key=lambda shown: shown.is_cell):
+        texts = [shown.command.replace(SHOWN_FOLDER, str(folder)) for shown in group]
+        if is_cell:
+            texts = ["python3 - <<'END'\n" + f"print({END!r}, end='', flush=True)\n".join(texts) + "END"]
+        for text in texts:
+            program += f"{text}\nstatus=$?; printf '{END}'; (exit $status)\n"
     done = subprocess.run(
         ["bash", "-c", program],
         cwd=folder,
-        env=environment(PYTHON=sys.executable, PYTHONPATH=str(ROOT), HOME=str(folder)),
+        env=environment(PYTHON=sys.executable, PYTHONPATH=str(ROOT), HOME=str(folder), **_for_spark()),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=_DEADLINE_SECONDS,
         check=False,
     )
     return done.stdout.decode().split(END)[: len(commands)]
+
+
+def _for_spark() -> dict[str, str]:
+    """A Java if need be, this Python for executors, and no name of this machine's that may not be known."""
+    home = java_home()
+    java = {"JAVA_HOME": str(home)} if home is not None else {}
+    return {**java, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_SUBMIT_OPTS": SHORT_LIVED}
 
 
 def normal(text: str, folder: Path | None = None) -> str:

@@ -13,6 +13,7 @@ import pytest
 
 from store_core.errors import FailedError, NotAStoreError
 from store_core.export.rows.schema import MESSAGE_COLUMNS, TIME
+from store_core.export.runners import pack
 from store_core.export.runners.java import brought_java_home, java_home
 from store_core.export.runners.runner import OnPiece, Walked
 from store_core.export.runners.spark import DEFAULTS, LOCAL_DEFAULTS, SparkRunner
@@ -175,3 +176,15 @@ SPARK_TYPES = {
     str(pa.list_(pa.string())): "array<string>",
     str(pa.map_(pa.string(), pa.string())): "map<string,string>",
 }
+
+
+def test_an_environment_is_packed_only_where_rmqctl_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that runs from such an archive itself is told that it need not make one."""
+    monkeypatch.setattr(pack, "DISTRIBUTION", "rmqctl-nowhere")
+    with pytest.raises(
+        FailedError, match="cannot be packed where rmqctl-nowhere is not installed: leave --pack-env out"
+    ):
+        pack.save_environment(tmp_path / "environment.tar.gz")
+    assert list(tmp_path.iterdir()) == []

@@ -103,9 +103,17 @@ def _files() -> Iterator[tuple[str, Path]]:
 
 
 def _needed(name: str) -> list[metadata.Distribution]:
-    """The installed distributions that one requires, and those that they require, without extras."""
+    """The installed distributions that one requires, and those that they require, without extras. Raises FailedError."""
     found: dict[str, metadata.Distribution] = {}
-    waiting = _requirements(name)
+    try:
+        waiting = _requirements(name)
+    except (
+        metadata.PackageNotFoundError
+    ) as error:  # the driver runs from an archive itself, or from a folder of sources
+        raise FailedError(
+            f"the environment cannot be packed where {name} is not installed",
+            to_do="leave --pack-env out if spark-submit sends an archive with --archives, else install rmqctl",
+        ) from error
     while waiting:
         wanted = waiting.pop()
         if wanted not in found:
