@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from datetime import UTC, timedelta, timezone, tzinfo
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -16,6 +15,7 @@ from rmqctl.cells import Column
 from rmqctl.context import Context
 from rmqctl.messages import shown_or_told
 from rmqctl.options import KeepCopiesOption, SizeType
+from rmqctl.streams import standard_input
 from store_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def sql(
     from store_core.export.query.catalog import Tables
     from store_core.export.query.duck import MEMORY_BYTES, answered
 
-    query = sys.stdin.read() if query == _STDIN else query
+    query = standard_input().read().decode(errors="replace") if query == _STDIN else query
     memory_bytes = MEMORY_BYTES if memory is None else memory
     zone = _zone_name(ctx.options.zone)
     with ctx.open_stores(joined=not keep_copies) as stores:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ def last_messages(store: Store, count: int, wanted: Wanted) -> tuple[list[Messag
 
     from store_core.scan.log import ScanOptions, scan_segment
 
+    count = min(count, sys.maxsize)
     found: list[Message] = []
     end: int | None = None
     for segment in reversed(store.log.segments):

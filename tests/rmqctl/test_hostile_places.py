@@ -209,6 +209,62 @@ def test_files_that_are_named_are_files(
     assert (code in (1, 2), err.startswith("error: cannot read"), str(named) in err) == (True, True, True), err
 
 
+IN_THE_WAY: Final[dict[str, tuple[str, Callable[[Path], object], str]]] = {
+    "a segment is a folder": ("commitlog/00000000000000131072", Path.mkdir, "move it out of the store"),
+    "a segment is a pipe": ("commitlog/00000000000000131072", os.mkfifo, "move it out of the store"),
+    "a segment is on a disk that is not mounted": (
+        "commitlog/00000000000000131072",
+        lambda path: path.symlink_to("/nowhere/at/all"),
+        "mount the disk that it leads to",
+    ),
+    "a queue file is a folder": (f"consumequeue/{TOPIC}/0/00000000000000000000", Path.mkdir, "a folder stands where a"),
+    "the index is a file": (paths.INDEX, Path.touch, "move it away"),
+    "config is a file": (paths.CONFIG, Path.touch, "move it away"),
+    "our own folder is a file": (paths.OURS, Path.touch, "move it away"),
+}
+
+
+@pytest.mark.parametrize("name", IN_THE_WAY)
+def test_what_stands_in_the_way_of_mending_is_told(name: str, store_copy: StoreCopy) -> None:
+    """Nobody knows whose it is, and it may be all that tells where something is: nothing is changed."""
+    root = store_copy(_NAME, "crash")
+    place, make, advice = IN_THE_WAY[name]
+    path = root / place
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    make(path)
+    before = stores.snapshot(root)
+    for words in (("recover", "--apply", "--yes"), ("rebuild", "all")):
+        result = call(*words, "-s", root, "-o", "json")
+        assert result.code == 1, result.err
+        assert place in result.err
+        assert advice in result.err
+        assert differences(before, stores.snapshot(root)) == []
+
+
+@pytest.mark.parametrize("place", [paths.ABORT, "index/20260101000000000"])
+def test_an_empty_folder_that_stops_a_broker_goes_and_comes_back(place: str, store_copy: StoreCopy) -> None:
+    root = store_copy(_NAME)
+    (root / place).mkdir()
+    before = stores.snapshot(root)
+    assert place in {found["file"] for found in call("check", "-s", root, "-o", "json").json["findings"]}
+    document = call("recover", "--apply", "-s", root, "-o", "json").json
+    assert [(step["op"], step["path"]) for step in document["plan"]["steps"]] == [("remove folder", place)]
+    assert (document["after"]["starts"], document["findings"]) == (True, [])
+    assert call("undo", "--apply", "-s", root).code == 0
+    now = {path: entry for path, entry in stores.snapshot(root).items() if not path.startswith(paths.OURS)}
+    assert differences(before, now) == []
+
+
+def test_a_pipe_for_a_checkpoint_is_a_finding(store_copy: StoreCopy) -> None:
+    root = store_copy(_NAME)
+    (root / paths.CHECKPOINT).unlink()
+    os.mkfifo(root / paths.CHECKPOINT)
+    result = call("check", "-s", root, "-o", "json")
+    assert (result.code, [(f["code"], f["file"]) for f in result.json["findings"]]) == (3, [("S008", paths.CHECKPOINT)])
+
+
 def test_a_configuration_may_come_through_a_pipe(golden: GoldenStore) -> None:
     words = shlex.join(command("checkpoint", "-s", golden(_NAME)))
     piped = ["bash", "-c", f"{words} -c <(echo mappedFileSizeCommitLog=odd)"]
@@ -255,10 +311,11 @@ def test_a_store_whose_path_is_no_utf8(words: tuple[str, ...], store_copy: Store
     assert "/a\ufffd store/x" in missing.stderr.decode()
 
 
-def test_a_body_from_a_closed_standard_input_is_no_empty_body(store_copy: StoreCopy) -> None:
+@pytest.mark.parametrize("what", [("put", TOPIC), ("put", TOPIC, "--file"), ("sql",)], ids=" ".join)
+def test_a_closed_standard_input_is_no_empty_text(what: tuple[str, ...], store_copy: StoreCopy) -> None:
     root = store_copy(_NAME)
     before = stores.snapshot(root)
-    words = shlex.join([*command("put", TOPIC, "--file", "-", "-s", root)])
+    words = shlex.join(command(*what, "-", "-s", root))
     done = subprocess.run(
         ["/bin/sh", "-c", f"{words} <&-"], cwd=ROOT, env=environment(), capture_output=True, text=True, check=False
     )

@@ -265,6 +265,8 @@ def test_tail(golden: GoldenStore) -> None:
     assert [row["phy_offset"] for row in rows] == [m["phyOffset"] for m in told()[-3:]]
     rows = call("tail", "-n", 2, "-s", golden(NAME), "--topic", "Calm_bills").lines
     assert [row["phy_offset"] for row in rows] == [m["phyOffset"] for m in told() if m["topic"] == "Calm_bills"][-2:]
+    rows = call("tail", "-n", 10**30, "-s", golden(NAME), "--no-body", "-o", "ndjson").lines
+    assert [row["phy_offset"] for row in rows] == [m["phyOffset"] for m in told()]
 
 
 def test_tail_follows_until_interrupted(store_copy: StoreCopy) -> None:
