@@ -1,39 +1,27 @@
-"""Messages to Arrow columns: how fast one core decodes, and what a local export costs beside pyarrow's own writing.
+"""Messages to Arrow columns: how fast one core decodes.
 
     python -m benchmarks.decode --size 1GiB --record 866
 
 Everything is processor time of one process, the log in the page cache. "walk" reads the log, walks it and checks the
 bodies' and the properties' checksums; "decode" does the same and makes record batches of all columns. So the goals in
-GB/s (of the log) and rows/s cover reading, walking, checksums and decoding. "export" is the library's, one job, from
-opening the store to the published manifest; it is compared with what pyarrow takes to write the rows of its files with
-the same settings, in the same order and row groups, where they lie in memory already. Resident memory is that of a
-command that does its tasks one after the other.
+GB/s (of the log) and rows/s cover reading, walking, checksums and decoding.
 """
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from benchmarks import contest
-from benchmarks.commands import measure, rmqctl
 from benchmarks.make_store import Made, Recipe, made_store
 from rmqctl.options import parse_size
-from store_core.export.dest.parts import message_options
-from store_core.export.export import export_stores
-from store_core.export.rows import schema
 from store_core.export.rows.batches import message_batches
-from store_core.export.runners.local import LocalRunner
 from store_core.kernel import arrow, native, twin_arrow
 from store_core.kernel.codes import ArrowPart, FrameKind
 from store_core.scan.log import ScanOptions, scan_log
@@ -41,16 +29,12 @@ from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 
 _WINDOW_BYTES: Final = 4 << 20
-_MB: Final = 1_000_000
-_MOST_MB: Final = 512
 _OPTIONS: Final = ScanOptions(check_crc=True, check_property_crc=True, properties=False, read_ahead=False)
 _NARROW: Final = ("topic", "queue_id", "store_time", "body_size_bytes")
 CRC: Final = "read and zlib.crc32 alone"
 WALK: Final = "walk with checksums"
 DECODE: Final = "decode, all columns"
 NARROW: Final = "decode, four narrow columns"
-WRITE: Final = "pyarrow writes the same rows out of memory"
-EXPORT: Final = "local export, one job"
 KERNEL: Final = "kernel, Arrow columns of a window"
 TWIN: Final = "twin, Arrow columns of a window"
 
@@ -94,44 +78,6 @@ def decode(made: Made, columns: Sequence[str] | None = None) -> None:
         pass
 
 
-def export(made: Made, dest: Path) -> None:
-    with Store.open(made.root, load_settings(None, made.root)) as store:
-        export_stores([("store", store)], dest, LocalRunner(1))
-
-
-Groups = list[pa.Table]
-
-
-def groups_of(path: Path) -> Groups:
-    """The row groups of a file of an export."""
-    file = pq.ParquetFile(path)
-    return [file.read_row_group(i).combine_chunks() for i in range(file.num_row_groups)]
-
-
-def write(files: Sequence[Groups], folder: Path) -> None:
-    """As somebody would write tables with pyarrow who wants what an export's files have."""
-    for number, groups in enumerate(files):
-        path = folder / f"plain-{number}.parquet"
-        with pq.ParquetWriter(
-            path, schema.MESSAGES, compression="zstd", compression_level=1, **message_options(schema.MESSAGES)
-        ) as file:
-            for group in groups:
-                file.write_table(group, row_group_size=len(group))
-
-
-def export_anew(made: Made, dest: Path) -> float:
-    shutil.rmtree(dest, ignore_errors=True)
-    return processor(lambda: export(made, dest))()
-
-
-def exported(made: Made, dest: Path) -> list[Groups]:
-    """The files of an export, in memory."""
-    export(made, dest)
-    files = [groups_of(path) for path in sorted((dest / "data").rglob("*.parquet"))]
-    shutil.rmtree(dest)
-    return files
-
-
 def of_a_window(made: Made, decoder: Callable[..., arrow.ArrowColumns]) -> Callable[[], object]:
     with made.segments[0].open("rb") as file:
         window = file.read(_WINDOW_BYTES)
@@ -149,26 +95,18 @@ def main() -> None:
     parser = contest.arguments("decode", __doc__, size="1GiB", rounds=5)
     parser.add_argument("--record", type=parse_size, default=866, help="bytes of a record (default 866)")
     told = parser.parse_args()
-    with (
-        made_store(Recipe(told.size, told.record), told.work) as made,
-        tempfile.TemporaryDirectory(prefix="rmqctl-bench-", dir=told.work) as folder,
-    ):
-        files = exported(made, Path(folder) / "first")
-        sizes = [group["size_bytes"] for groups in files for group in groups]
+    with made_store(Recipe(told.size, told.record), told.work) as made:
+        sizes = [batch["size_bytes"] for batch in batches(made, ("size_bytes",))]
         count, log_bytes = sum(map(len, sizes)), sum(pc.sum(column).as_py() for column in sizes)
         contestants = {
             CRC: processor(lambda: checksum(made, log_bytes)),
             WALK: processor(lambda: walk(made)),
             DECODE: processor(lambda: decode(made)),
             NARROW: processor(lambda: decode(made, _NARROW)),
-            WRITE: processor(lambda: write(files, Path(folder))),
-            EXPORT: lambda: export_anew(made, Path(folder) / "export"),
             KERNEL: processor(of_a_window(made, native.arrow_columns)),
             TWIN: processor(of_a_window(made, twin_arrow.arrow_columns)),
         }
         times = contest.interleave(contestants, told.rounds)
-        command = rmqctl("export", Path(folder) / "command", "-s", f"store={made.root}", "--jobs", 1, "-o", "json")
-        resident = measure(command).resident_bytes
     seconds = min(times[DECODE])
     rows = [
         speed("decode on one core, best round", "GB/s", log_bytes / seconds / 1e9, 1.5),
@@ -176,9 +114,7 @@ def main() -> None:
         contest.ratio("decode", times, DECODE, CRC),
         contest.ratio("decode", times, DECODE, WALK),
         contest.ratio("decode", times, NARROW, WALK),
-        contest.ratio("decode", times, EXPORT, WRITE, ("<=", 1.3)),
         contest.ratio("decode", times, TWIN, KERNEL),
-        contest.limit("decode", "rmqctl export --jobs 1", "MB resident", resident / _MB, _MOST_MB),
     ]
     store = f"{count} records of {log_bytes / count:.0f} B (mean), made by {made.maker}"
     command_line = f"python -m benchmarks.decode --size {told.size >> 20}MiB --record {told.record}"

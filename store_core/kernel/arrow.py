@@ -27,23 +27,34 @@ class Texts(NamedTuple):
     valid: NDArray[np.uint8] | None
 
 
+class Words(NamedTuple):
+    """A column of texts that recur: row i is text ``numbers[i]`` of ``texts``, which has each once, as they appear.
+
+    ``valid`` as in Texts; a null has the number 0.
+    """
+
+    numbers: NDArray[np.int32]
+    texts: Texts
+    valid: NDArray[np.uint8] | None
+
+
 @dataclass(frozen=True, slots=True)
 class ArrowColumns:
     """The parts that were asked for; the others are None. The arrays own their bytes.
 
     ``key_bounds`` and ``pair_bounds``: the keys of row i are those from key_bounds[i] to key_bounds[i + 1], and so its
-    properties in ``names`` and ``values``.
+    properties in ``names`` and ``values``. Words are what a Collector gives, Texts what ``arrow_columns`` does.
     """
 
     offset_msg_id: Texts | None = None
-    born_host: Texts | None = None
-    store_host: Texts | None = None
+    born_host: Texts | Words | None = None
+    store_host: Texts | Words | None = None
     unique_key: Texts | None = None
-    tags: Texts | None = None
+    tags: Texts | Words | None = None
     key_bounds: NDArray[np.int32] | None = None
     keys: Texts | None = None
     pair_bounds: NDArray[np.int32] | None = None
-    names: Texts | None = None
+    names: Texts | Words | None = None
     values: Texts | None = None
     body: Texts | None = None
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_core.kernel import _native
-from store_core.kernel.arrow import ArrowColumns, Texts
+from store_core.kernel.arrow import ArrowColumns, Texts, Words
 from store_core.kernel.columns import WindowColumns
 
 Ints = NDArray[Any]
@@ -63,5 +63,12 @@ def _bytes(window: Any) -> NDArray[np.uint8]:
 
 
 def _columns(parts: dict[str, Any]) -> ArrowColumns:
-    columns: dict[str, Any] = {name: Texts(*part) if isinstance(part, tuple) else part for name, part in parts.items()}
+    columns: dict[str, Any] = {name: _column(part) for name, part in parts.items()}
     return ArrowColumns(**columns)
+
+
+def _column(part: Any) -> Any:
+    if not isinstance(part, tuple):
+        return part
+    first, second, valid = part
+    return Words(first, Texts(*second), valid) if isinstance(second, tuple) else Texts(*part)

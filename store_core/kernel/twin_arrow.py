@@ -5,7 +5,7 @@ What a part of a record means is for ``codec.record`` to say; this only lays it 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_core.codec.record import Message, RecordError, decode_record
-from store_core.kernel.arrow import ArrowColumns, Ints, Texts
+from store_core.kernel.arrow import ArrowColumns, Ints, Texts, Words
 from store_core.kernel.codes import ArrowPart
 
 _MOST_BYTES: Final = np.iinfo(np.int32).max
@@ -24,7 +24,7 @@ def arrow_columns(window: Any, at: Ints, size_bytes: Ints, wanted: int) -> Arrow
     if len(at) != len(size_bytes):
         raise ValueError("the columns differ in length")
     places = zip(at.tolist(), size_bytes.tolist(), strict=True)
-    return _columns([_record(window, start, size) for start, size in places], wanted)
+    return _columns([_record(window, start, size) for start, size in places], wanted, _nullable)
 
 
 class Collector:
@@ -51,24 +51,26 @@ class Collector:
         messages: list[Message] = []
         if group < len(self._messages):
             messages, self._messages[group] = self._messages[group], messages
-        return _columns(messages, self._wanted)
+        return _columns(messages, self._wanted, _words)
 
 
-def _columns(messages: Sequence[Message], wanted: int) -> ArrowColumns:
+def _columns(
+    messages: Sequence[Message], wanted: int, recurring: Callable[[Sequence[str | None], bool], Texts | Words]
+) -> ArrowColumns:
     columns: dict[str, Any] = {}
     if wanted & ArrowPart.IDS:
         columns["offset_msg_id"] = _texts([message.offset_msg_id for message in messages])
     if wanted & ArrowPart.HOSTS:
-        columns["born_host"] = _texts([message.born_host for message in messages])
-        columns["store_host"] = _texts([message.store_host for message in messages])
+        columns["born_host"] = recurring([message.born_host for message in messages], False)
+        columns["store_host"] = recurring([message.store_host for message in messages], False)
     if wanted & ArrowPart.KEYS:
-        columns["unique_key"] = _nullable([message.unique_key for message in messages])
-        columns["tags"] = _nullable([message.tags for message in messages])
+        columns["unique_key"] = _nullable([message.unique_key for message in messages], True)
+        columns["tags"] = recurring([message.tags for message in messages], True)
         columns["key_bounds"] = _bounds([len(message.keys) for message in messages])
         columns["keys"] = _texts([key for message in messages for key in message.keys])
     if wanted & ArrowPart.PROPERTIES:
         columns["pair_bounds"] = _bounds([len(message.properties) for message in messages])
-        columns["names"] = _texts([name for message in messages for name in message.properties])
+        columns["names"] = recurring([name for message in messages for name in message.properties], False)
         columns["values"] = _texts([value for message in messages for value in message.properties.values()])
     if wanted & ArrowPart.BODIES:
         columns["body"] = _bytes([message.body for message in messages])
@@ -91,10 +93,19 @@ def _texts(texts: Sequence[str]) -> Texts:
     return _bytes([text.encode() for text in texts])
 
 
-def _nullable(texts: Sequence[str | None]) -> Texts:
+def _nullable(texts: Sequence[str | None], may_be_null: bool) -> Texts:
     """A null takes no bytes."""
-    valid = np.packbits(np.array([text is not None for text in texts], bool), bitorder="little")
-    return _texts([text or "" for text in texts])._replace(valid=valid)
+    return _texts([text or "" for text in texts])._replace(valid=_valid(texts) if may_be_null else None)
+
+
+def _words(texts: Sequence[str | None], may_be_null: bool) -> Words:
+    known: dict[str, int] = {}
+    numbers = [0 if text is None else known.setdefault(text, len(known)) for text in texts]
+    return Words(np.array(numbers, np.int32), _texts(list(known)), _valid(texts) if may_be_null else None)
+
+
+def _valid(texts: Sequence[str | None]) -> NDArray[np.uint8]:
+    return np.packbits(np.array([text is not None for text in texts], bool), bitorder="little")
 
 
 def _bytes(parts: Sequence[bytes]) -> Texts:

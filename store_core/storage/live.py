@@ -134,6 +134,7 @@ class _Inodes:
     def __init__(self, roots: Iterable[Path | str]) -> None:
         self._roots = [os.path.realpath(root) for root in roots]
         self._inodes: frozenset[tuple[int, int]] | None = None
+        self._mapped: dict[tuple[str, str, str], bool] = {}  # most processes map the same libraries, part by part
 
     def has_path(self, path: str) -> bool:
         return any(path.startswith(root + "/") for root in self._roots)
@@ -142,6 +143,16 @@ class _Inodes:
         if self._inodes is None:
             self._inodes = frozenset(_inodes_below(self._roots))
         return (device, inode) in self._inodes
+
+    def has_mapped(self, device: str, inode: str, path: str) -> bool:
+        """As a process's list of mappings tells a file."""
+        told = (device, inode, path)
+        found = self._mapped.get(told)
+        if found is None:
+            major, minor = (int(part, 16) for part in device.split(":"))
+            found = self.has_path(path) or self.has_inode(os.makedev(major, minor), int(inode))
+            self._mapped[told] = found
+        return found
 
 
 def _inodes_below(roots: Iterable[str]) -> Iterator[tuple[int, int]]:
@@ -188,8 +199,5 @@ def _mappings(pid: int, places: _Inodes) -> Iterator[tuple[str, bool]]:
     with suppress(OSError), (_PROC / str(pid) / "maps").open(encoding="utf-8", errors="surrogateescape") as lines:
         for line in lines:
             words = line.rstrip("\n").split(maxsplit=5)
-            if len(words) == 6 and words[5].startswith("/"):
-                permissions, device, inode, path = words[1], words[3], words[4], words[5]
-                major, minor = (int(part, 16) for part in device.split(":"))
-                if places.has_path(path) or places.has_inode(os.makedev(major, minor), int(inode)):
-                    yield path, "w" in permissions and permissions.endswith("s")
+            if len(words) == 6 and words[5].startswith("/") and places.has_mapped(words[3], words[4], words[5]):
+                yield words[5], "w" in words[1] and words[1].endswith("s")

@@ -7,13 +7,13 @@ import io
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from mmap import mmap
 from pathlib import Path
 from typing import Any, Final
 
 from crc32c import crc32c
 
 from store_core.errors import FailedError
+from store_core.storage.buffers import KEPT
 from store_core.storage.failure import failed
 from store_core.storage.ops import FileOps
 
@@ -37,7 +37,7 @@ class PartFile(io.RawIOBase):
         self.crc32c = 0  # once it is closed
         self._dropped = False
         self._is_direct = False
-        self._blocks = [mmap(-1, _BLOCK_SIZE_BYTES)]  # one that is filled, one on its way; they begin with a page
+        self._blocks = [KEPT.take(_BLOCK_SIZE_BYTES)]  # one that is filled, one on its way
         self._filled_bytes = 0  # of the first one
         self._thread: ThreadPoolExecutor | None = None
         self._on_its_way: Future[None] | None = None
@@ -76,6 +76,7 @@ class PartFile(io.RawIOBase):
                 finally:
                     self._end_thread()
                     self._ops.close()
+                    KEPT.give_back(*self._blocks)
 
     def drop(self) -> None:
         """From now on nothing is written."""
@@ -92,7 +93,7 @@ class PartFile(io.RawIOBase):
         """The block that is full goes to the disk; the other one, which is there by now, is filled next."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, THREAD)
-            self._blocks.append(mmap(-1, _BLOCK_SIZE_BYTES))
+            self._blocks.append(KEPT.take(_BLOCK_SIZE_BYTES))
             self._is_direct = self._ops.write_directly(self.path, True)
         with _told():
             self._wait()

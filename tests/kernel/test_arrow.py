@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from store_core.codec.properties import parse_properties
 from store_core.codec.record import Message, decode_record, encode_record
 from store_core.kernel import twin_arrow
-from store_core.kernel.arrow import ArrowColumns, Texts
+from store_core.kernel.arrow import ArrowColumns, Texts, Words
 from store_core.kernel.codes import ArrowPart, FrameKind
 from tests import stores
 from tests.kernel.driver import FASTEST, Segment, segments
@@ -85,8 +85,8 @@ def encoded(text: str | None) -> bytes | None:
     return None if text is None else text.encode()
 
 
-def listed(texts: Texts | None) -> list[bytes | None]:
-    assert texts is not None
+def listed(texts: Texts | Words | None) -> list[bytes | None]:
+    assert isinstance(texts, Texts)
     bounds, data = texts.offsets.tolist(), texts.data.tobytes()
     assert bounds[-1] == len(data)
     valid = [True] * (len(bounds) - 1)

@@ -26,6 +26,7 @@ ROW_GROUP_SIZE_BYTES: Final = 16 << 20
 # Row groups are small, so that a filter of this size is right for most of them, and a key leads to little else.
 _BLOOM: Final = {"ndv": 20_000, "fpp": 0.05}
 _MESSAGE_OPTIONS: Final[dict[str, Any]] = {
+    "store_schema": False,  # it would tell readers of our dictionaries
     "write_page_index": True,
     "bloom_filter_options": dict.fromkeys(schema.BLOOM_PATHS, _BLOOM),
 }
@@ -155,14 +156,15 @@ class PartWriter:
         if self._pending:
             self._count(pa.Table.from_batches(self._pending))
             names = self._schema.names
-            self._file.write_group(
-                pa.Table.from_batches([batch.select(names) for batch in self._pending], self._schema)
-            )
+            rows = pa.Table.from_batches([batch.select(names) for batch in self._pending], self._schema)
+            self._file.write_group(rows.unify_dictionaries())  # the writer takes one dictionary a row group
             self._pending, self._pending_bytes = [], 0
 
 
 def _wider(bounds: Any, values: pa.ChunkedArray) -> Any:
     """Bounds that hold these values too; None where there are none."""
+    if pa.types.is_dictionary(values.type):
+        values = pa.chunked_array([chunk.dictionary for chunk in values.chunks])
     found = pc.min_max(values)
     least, most = (
         (value.value if isinstance(value, pa.TimestampScalar) else value.as_py())
@@ -174,8 +176,8 @@ def _wider(bounds: Any, values: pa.ChunkedArray) -> Any:
 
 
 def schema_of(table: Table, partition: Partition = None) -> pa.Schema:
-    """The columns of a table's files in a partition."""
-    whole = schema.MESSAGES if table == "messages" else schema.QUARANTINE
+    """The columns of a table's files in a partition, as they are written."""
+    whole = schema.WRITTEN if table == "messages" else schema.QUARANTINE
     named = partition[0] if partition is not None else ""
     return whole.remove(whole.get_field_index(named)) if named in whole.names else whole
 

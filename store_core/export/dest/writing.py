@@ -27,6 +27,7 @@ from store_core.scan.frames import FrameTable, Ints
 
 _RUN_SIZE_BYTES: Final = 192 << 20  # rows that are sorted at once: those of a split of the usual size
 _LEAST_GROUP_SIZE_BYTES: Final = 4 << 20
+_MANY_WORDS: Final = 1000
 _DAY_MS: Final = 24 * 60 * 60 * 1000
 
 _Key = tuple[Partition, str]  # and a topic
@@ -172,4 +173,13 @@ def _divided(each: _Rows) -> Iterator[_Rows]:
     count = max(round(each.rows.nbytes / ROW_GROUP_SIZE_BYTES), 1)
     bounds = [len(each.rows) * number // count for number in range(count + 1)]
     for start, end in pairwise(bounds):
-        yield replace(each, rows=each.rows.slice(start, end - start))
+        yield replace(each, rows=_with_few_words(each.rows.slice(start, end - start)) if count > 1 else each.rows)
+
+
+def _with_few_words(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows without the words of others, where these are many: each row group's file part would hold them all."""
+    for number, field in enumerate(rows.schema):
+        words = rows.column(number)
+        if pa.types.is_dictionary(field.type) and len(words.dictionary) > _MANY_WORDS:
+            rows = rows.set_column(number, field, words.dictionary_decode().dictionary_encode())
+    return rows

@@ -26,12 +26,12 @@ _ROW_SIZE_BYTES: Final = 200
 
 
 class CollectedRows:
-    """Rows of ``schema.MESSAGES``, collected by group until they are drained. Groups are numbered from 0 on."""
+    """Rows of ``schema.WRITTEN``, collected by group until they are drained. Groups are numbered from 0 on."""
 
     def __init__(self, store: str, expected_bytes: int) -> None:
         """``expected_bytes``: how long the records until the next ``drained`` will be together, about."""
         self._store = store
-        self._collector = collector(parts_of(schema.MESSAGES.names), expected_bytes)
+        self._collector = collector(parts_of(schema.WRITTEN.names), expected_bytes)
         self._topics: dict[bytes, int] = {}
         self._clear()
 
@@ -71,8 +71,9 @@ class CollectedRows:
         if not self._groups:
             return {}
         groups = np.concatenate(self._groups)
-        order = np.argsort(groups, kind="stable")
         counts = np.bincount(groups)
+        small = groups.astype(np.uint16) if len(counts) <= 1 << 16 else groups  # of two bytes, they are sorted by radix
+        order = np.argsort(small, kind="stable")
         fixed = {name: np.concatenate(parts)[order] for name, parts in self._fixed.items()}
         plain = _Plain(np.concatenate(self._compressed), self._plain, order)
         self._clear()
@@ -85,10 +86,9 @@ class CollectedRows:
 
     def _batch(self, fixed: dict[str, NDArray[Any]], rows: slice, parts: ArrowColumns, plain: _Plain) -> pa.RecordBatch:
         count = rows.stop - rows.start
-        cut = Cut(lambda name: fixed[name][rows], tuple(self._topics), count, self._store, parts, plain.bodies(rows))
-        return pa.RecordBatch.from_arrays(
-            [array_of(name, cut) for name in schema.MESSAGES.names], schema=schema.MESSAGES
-        )
+        bodies = plain.bodies(rows)
+        cut = Cut(lambda name: fixed[name][rows], tuple(self._topics), count, self._store, parts, bodies, in_words=True)
+        return pa.RecordBatch.from_arrays([array_of(name, cut) for name in schema.WRITTEN.names], schema=schema.WRITTEN)
 
 
 class _Plain:

@@ -18,7 +18,7 @@ from store_core.codec.text import decode_text
 from store_core.export.rows import schema
 from store_core.export.rows.bodies import Bodies
 from store_core.export.rows.kinds import topic_kind
-from store_core.kernel.arrow import ArrowColumns, Texts
+from store_core.kernel.arrow import ArrowColumns, Texts, Words
 from store_core.kernel.codes import ArrowPart, FrameCode
 from store_core.layout import record
 
@@ -31,7 +31,7 @@ _LARGEST_MS: Final = np.iinfo(np.int64).max // _MICROSECONDS
 class Cut:
     """Some rows, ``count`` of them: what was cut out of a window for them, and by name what columns of a FrameTable hold.
 
-    ``topics`` is what ``topic_id`` counts.
+    ``topics`` is what ``topic_id`` counts. ``in_words``: columns are wanted as ``schema.WRITTEN`` has them.
     """
 
     column: Callable[[str], NDArray[Any]]
@@ -40,6 +40,7 @@ class Cut:
     store: str
     parts: ArrowColumns
     bodies: Bodies
+    in_words: bool = False
 
 
 def array_of(name: str, cut: Cut) -> pa.Array:
@@ -63,9 +64,12 @@ def _texts(name: str, kind: pa.DataType) -> Callable[[Cut], pa.Array]:
     return lambda cut: _array(kind, getattr(cut.parts, name))
 
 
-def _array(kind: pa.DataType, texts: Texts | None) -> pa.Array:
+def _array(kind: pa.DataType, texts: Texts | Words | None) -> pa.Array:
     assert texts is not None
     valid = None if texts.valid is None else pa.py_buffer(texts.valid)
+    if isinstance(texts, Words):
+        numbers = pa.Array.from_buffers(pa.int32(), len(texts.numbers), [valid, pa.py_buffer(texts.numbers)])
+        return pa.DictionaryArray.from_arrays(numbers, _array(kind, texts.texts))
     buffers = [valid, pa.py_buffer(texts.offsets), pa.py_buffer(texts.data)]
     return pa.Array.from_buffers(kind, len(texts.offsets) - 1, buffers)
 
@@ -92,25 +96,28 @@ def _by_topic(text_of: Callable[[str], str]) -> Callable[[Cut], pa.Array]:
     def words_of(topics: tuple[bytes, ...]) -> pa.StringArray:
         return pa.array([text_of(decode_text(topic)) for topic in topics], pa.string())
 
-    return lambda cut: _taken(words_of(cut.topics), cut.column("topic_id"))
+    return lambda cut: _taken(words_of(cut.topics), cut.column("topic_id"), cut)
 
 
 def _by_flags(text_of: Callable[[int], str], mask: int) -> Callable[[Cut], pa.Array]:
     """A word for some bits of each row's sysFlag."""
     words = pa.array([text_of(bits) for bits in range(mask + 1)], pa.string())
-    return lambda cut: _taken(words, cut.column("sys_flag") & mask)
+    return lambda cut: _taken(words, cut.column("sys_flag") & mask, cut)
 
 
-def _taken(texts: pa.StringArray, numbers: NDArray[Any]) -> pa.StringArray:
+def _taken(texts: pa.StringArray, numbers: NDArray[Any], cut: Cut) -> pa.Array:
     """``texts[number]`` for each number; mostly they are all the same, which is quicker."""
     if (numbers == numbers[0]).all():
-        return _repeated(texts[int(numbers[0])].as_py(), len(numbers))
-    return texts.take(pa.array(numbers))
+        return _repeated(texts[int(numbers[0])].as_py(), cut)
+    taken = texts.take(pa.array(numbers))
+    return taken.dictionary_encode() if cut.in_words else taken
 
 
-def _repeated(text: str, count: int) -> pa.StringArray:
+def _repeated(text: str, cut: Cut) -> pa.Array:
     """The same text in all rows."""
-    return _many(text, 1 << (count - 1).bit_length()).slice(0, count)
+    if cut.in_words:
+        return pa.DictionaryArray.from_arrays(pa.array(np.zeros(cut.count, np.int32)), pa.array([text], pa.string()))
+    return _many(text, 1 << (cut.count - 1).bit_length()).slice(0, cut.count)
 
 
 @lru_cache(maxsize=12)  # no more than a window each: its records hold the text too
@@ -119,7 +126,7 @@ def _many(text: str, count: int) -> pa.StringArray:
 
 
 def _crc(cut: Cut) -> pa.StringArray:
-    return _taken(_CRC_WORDS, (cut.column("code") == FrameCode.BAD_CRC).astype(np.int8))
+    return _taken(_CRC_WORDS, (cut.column("code") == FrameCode.BAD_CRC).astype(np.int8), cut)
 
 
 def _times(name: str) -> Callable[[Cut], pa.Array]:
@@ -161,7 +168,7 @@ _PARTS: Final[dict[str, ArrowPart]] = {
     "stored_body": ArrowPart.BODIES,
 }
 _MAKERS: Final[dict[str, Callable[[Cut], pa.Array]]] = {
-    "store": lambda cut: _repeated(cut.store, cut.count),
+    "store": lambda cut: _repeated(cut.store, cut),
     "phy_offset": _numbers("phy_offset"),
     "size_bytes": _numbers("size_bytes"),
     "topic": _by_topic(str),

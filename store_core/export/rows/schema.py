@@ -81,6 +81,17 @@ QUARANTINE_COLUMNS: Final = (
 MESSAGES: Final = pa.schema([column.field for column in MESSAGE_COLUMNS])
 QUARANTINE: Final = pa.schema([column.field for column in QUARANTINE_COLUMNS])
 
+_WORD: Final = pa.dictionary(pa.int32(), pa.string())
+
+
+def _written(column: Column) -> pa.Field:
+    kind = pa.map_(_WORD, pa.string()) if pa.types.is_map(column.type) else _WORD if column.repeats else column.type
+    return column.field.with_type(kind)
+
+
+# The messages as they are handed to Parquet's writer: what it would make a dictionary of comes with one. Files are the same.
+WRITTEN: Final = pa.schema([_written(column) for column in MESSAGE_COLUMNS])
+
 # Where a dictionary page pays off, by path inside a Parquet file.
 DICTIONARY_PATHS: Final = [
     *(column.name for column in MESSAGE_COLUMNS if column.repeats),

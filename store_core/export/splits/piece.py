@@ -21,6 +21,7 @@ from store_core.findings import Finding
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.scan.frames import ROW_COLUMNS, FrameTable, Ints
 from store_core.scan.log import ScanOptions, scan_segment
+from store_core.storage.buffers import KEPT
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.settings import Settings
 from store_core.storage.store import Store
@@ -111,7 +112,7 @@ class SplitWork:
             stop = min(end, split.stop_phy_offset)
             self._add_hole(at, segment.phy_offset)
             at = max(at, segment.phy_offset)
-            tables = scan_segment(store, segment, _OPTIONS, at, stop, chained=split.exact)
+            tables = scan_segment(store, segment, _OPTIONS, at, stop, chained=split.exact, buffers=KEPT)
             if self._task.live:
                 tables = self._settled_tables(tables, store.log)
             self._walk(tables, store.relative(segment.path), stop)

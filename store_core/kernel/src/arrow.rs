@@ -1,5 +1,7 @@
 //! The variable parts of records as Arrow lays them out: offsets, bytes, validity (twin: twin_arrow.py).
 
+use std::collections::HashMap;
+
 use numpy::{IntoPyArray, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -27,7 +29,7 @@ pub fn arrow_columns<'py>(
     }
     let columns = py.detach(|| {
         let most = size_bytes.iter().fold(0_usize, |sum, size| sum.saturating_add(usize::try_from(*size).unwrap_or(0)));
-        let mut columns = Columns::new(at.len(), most.min(data.len()), wanted);
+        let mut columns = Columns::new(at.len(), most.min(data.len()), wanted, false);
         let mut recent = Recent::new();
         for (at, size) in at.iter().zip(size_bytes) {
             columns.add(place(data, *at, *size)?, &mut recent)?;
@@ -72,6 +74,17 @@ impl Texts {
         self.offsets.push(self.data.len() as i32);
     }
 
+    fn len(&self) -> usize {
+        self.offsets.len() - 1
+    }
+
+    #[inline(always)]
+    fn get(&self, number: i32) -> Option<&[u8]> {
+        let number = usize::try_from(number).ok()?;
+        let (start, end) = (*self.offsets.get(number)?, *self.offsets.get(number + 1)?);
+        self.data.get(usize::try_from(start).ok()?..usize::try_from(end).ok()?)
+    }
+
     fn fits(&self) -> bool {
         i32::try_from(self.data.len()).is_ok() && i32::try_from(self.offsets.len()).is_ok()
     }
@@ -102,21 +115,105 @@ impl Valid {
     }
 }
 
-/// Texts of rows that may have none.
-struct Nullable {
+/// A column of texts that recur: as such, or each once with a number a row.
+struct Recurring {
     texts: Texts,
-    valid: Valid,
+    words: Option<Words>,
 }
 
-impl Nullable {
-    fn new(rows: usize, bytes: usize) -> Self {
-        Self { texts: Texts::new(rows, bytes), valid: Valid::default() }
+struct Words {
+    numbers: Vec<i32>,
+    known: HashMap<Vec<u8>, i32>,
+    /// Numbers by a cheap mark of the text; looked at first.
+    recent: [i32; RECENT_WORDS],
+}
+
+const RECENT_WORDS: usize = 256;
+
+impl Recurring {
+    fn new(rows: usize, bytes: usize, in_words: bool) -> Self {
+        if !in_words {
+            return Self { texts: Texts::new(rows, bytes), words: None };
+        }
+        let words = Words { numbers: Vec::with_capacity(rows), known: HashMap::new(), recent: [0; RECENT_WORDS] };
+        Self { texts: Texts::new(0, 0), words: Some(words) }
     }
 
     #[inline(always)]
     fn add(&mut self, text: &[u8]) {
-        self.texts.add(text);
-        self.valid.add(!text.is_empty()); // no property has an empty value
+        match &mut self.words {
+            None => self.texts.add(text),
+            Some(words) => words.add(text, &mut self.texts),
+        }
+    }
+
+    /// Of a row that is null.
+    #[inline(always)]
+    fn add_none(&mut self) {
+        match &mut self.words {
+            None => self.texts.add(&[]),
+            Some(words) => words.numbers.push(0),
+        }
+    }
+
+    fn into_tuple(self, py: Python<'_>, valid: Option<Valid>) -> PyResult<Bound<'_, PyTuple>> {
+        let Some(words) = self.words else {
+            return self.texts.into_tuple(py, valid);
+        };
+        let valid = valid.map(|valid| valid.bits.into_pyarray(py));
+        (words.numbers.into_pyarray(py), self.texts.into_tuple(py, None)?, valid).into_pyobject(py)
+    }
+}
+
+impl Words {
+    #[inline(always)]
+    fn add(&mut self, text: &[u8], texts: &mut Texts) {
+        let (first, last) = (text.first().copied().unwrap_or(0), text.last().copied().unwrap_or(0));
+        let mixed = text.len() as u32 ^ u32::from(first).rotate_left(8) ^ u32::from(last).rotate_left(16);
+        let slot = (mixed.wrapping_mul(0x9E37_79B1) >> 24) as usize;
+        let recent = self.recent.get(slot).copied().unwrap_or(0);
+        let number = if texts.get(recent) == Some(text) { recent } else { self.look_up(text, texts, slot) };
+        self.numbers.push(number);
+    }
+
+    #[cold]
+    fn look_up(&mut self, text: &[u8], texts: &mut Texts, slot: usize) -> i32 {
+        let number = match self.known.get(text) {
+            Some(number) => *number,
+            None => {
+                let number = texts.len() as i32; // columns that grow too long are refused row by row
+                texts.add(text);
+                self.known.insert(text.to_vec(), number);
+                number
+            }
+        };
+        if let Some(recent) = self.recent.get_mut(slot) {
+            *recent = number;
+        }
+        number
+    }
+}
+
+/// Texts of rows that may have none.
+struct Nullable {
+    texts: Recurring,
+    valid: Valid,
+}
+
+impl Nullable {
+    fn new(rows: usize, bytes: usize, in_words: bool) -> Self {
+        Self { texts: Recurring::new(rows, bytes, in_words), valid: Valid::default() }
+    }
+
+    #[inline(always)]
+    fn add(&mut self, text: &[u8]) {
+        let is_valid = !text.is_empty(); // no property has an empty value
+        if is_valid {
+            self.texts.add(text);
+        } else {
+            self.texts.add_none();
+        }
+        self.valid.add(is_valid);
     }
 }
 
@@ -124,14 +221,14 @@ impl Nullable {
 pub struct Columns {
     wanted: u32,
     offset_msg_id: Texts,
-    born_host: Texts,
-    store_host: Texts,
+    born_host: Recurring,
+    store_host: Recurring,
     unique_key: Nullable,
     tags: Nullable,
     key_bounds: Vec<i32>,
     keys: Texts,
     pair_bounds: Vec<i32>,
-    names: Texts,
+    names: Recurring,
     values: Texts,
     body: Texts,
 }
@@ -156,8 +253,8 @@ const TYPICAL_ID: usize = 32;
 const TYPICAL_HOST: usize = 20;
 
 impl Columns {
-    /// For so many rows, whose records have together so many bytes.
-    pub fn new(rows: usize, record_bytes: usize, wanted: u32) -> Self {
+    /// For so many rows, whose records have together so many bytes. `in_words`: what recurs is there once.
+    pub fn new(rows: usize, record_bytes: usize, wanted: u32, in_words: bool) -> Self {
         let rows_if = |part: u32| if wanted & part != 0 { rows } else { 0 };
         let [ids, hosts, keys, pairs, bodies] =
             [WANT_IDS, WANT_HOSTS, WANT_KEYS, WANT_PROPERTIES, WANT_BODIES].map(rows_if);
@@ -170,14 +267,14 @@ impl Columns {
         Self {
             wanted,
             offset_msg_id: Texts::new(ids, ids * TYPICAL_ID),
-            born_host: Texts::new(hosts, hosts * TYPICAL_HOST),
-            store_host: Texts::new(hosts, hosts * TYPICAL_HOST),
-            unique_key: Nullable::new(keys, keys * TYPICAL_ID),
-            tags: Nullable::new(keys, keys * TYPICAL_PART),
+            born_host: Recurring::new(hosts, hosts * TYPICAL_HOST, in_words),
+            store_host: Recurring::new(hosts, hosts * TYPICAL_HOST, in_words),
+            unique_key: Nullable::new(keys, keys * TYPICAL_ID, false),
+            tags: Nullable::new(keys, keys * TYPICAL_PART, in_words),
             key_bounds: bounds(keys),
             keys: Texts::new(keys, keys * TYPICAL_PART),
             pair_bounds: bounds(pairs),
-            names: Texts::new(pairs * TYPICAL_PAIRS, pairs_bytes),
+            names: Recurring::new(pairs * TYPICAL_PAIRS, pairs_bytes, in_words),
             values: Texts::new(pairs * TYPICAL_PAIRS, pairs_bytes),
             body: Texts::new(bodies, if bodies == 0 { 0 } else { record_bytes }),
         }
@@ -201,8 +298,8 @@ impl Columns {
         if self.wanted & WANT_BODIES != 0 {
             self.body.add(part(record, head.body_at, head.body_length)?);
         }
-        let fits = self.body.fits() && self.names.fits() && self.values.fits() && self.keys.fits();
-        (fits && self.unique_key.texts.fits() && self.tags.texts.fits()).then_some(())
+        let fits = self.body.fits() && self.names.texts.fits() && self.values.fits() && self.keys.fits();
+        (fits && self.unique_key.texts.texts.fits() && self.tags.texts.texts.fits()).then_some(())
     }
 
     #[inline]
@@ -237,7 +334,7 @@ impl Columns {
                 self.names.add(name);
                 self.values.add(value);
             }
-            self.pair_bounds.push(i32::try_from(self.names.offsets.len()).ok()? - 1);
+            self.pair_bounds.push(i32::try_from(self.values.len()).ok()?);
         }
         if self.wanted & WANT_KEYS != 0 {
             let [mut unique_key, mut tags, mut keys]: [&[u8]; 3] = [&[]; 3];
@@ -254,7 +351,7 @@ impl Columns {
             for key in keys.split(|byte| *byte == KEY_SEPARATOR).filter(|key| !key.is_empty()) {
                 self.keys.add(key);
             }
-            self.key_bounds.push(i32::try_from(self.keys.offsets.len()).ok()? - 1);
+            self.key_bounds.push(i32::try_from(self.keys.len()).ok()?);
         }
         Some(())
     }

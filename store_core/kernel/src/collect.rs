@@ -58,7 +58,7 @@ impl Collector {
     #[pyo3(signature = (group, /))]
     fn take<'py>(&mut self, py: Python<'py>, group: u32) -> PyResult<Bound<'py, PyDict>> {
         let columns = self.groups.get_mut(group as usize).and_then(Option::take);
-        columns.unwrap_or_else(|| Columns::new(0, 0, self.wanted)).into_dict(py)
+        columns.unwrap_or_else(|| Columns::new(0, 0, self.wanted, true)).into_dict(py)
     }
 }
 
@@ -90,7 +90,7 @@ impl Collector {
             if columns.is_none() && rows > 0 {
                 let expected = |count: usize| left_bytes / bytes.max(1) as f64 * count as f64 * SLACK;
                 let capacity = |count: usize| count.max((expected(count) as usize).min(MOST_EXPECTED_BYTES));
-                *columns = Some(Columns::new(capacity(rows), capacity(sum), self.wanted));
+                *columns = Some(Columns::new(capacity(rows), capacity(sum), self.wanted, true));
             }
         }
         self.collected_bytes = self.collected_bytes.saturating_add(bytes);

@@ -1,0 +1,196 @@
+"""A local export beside pyarrow's own writing of the same rows, and what a query for one topic reads of it.
+
+    python -m benchmarks.export --size 1GiB --record 866
+
+"pyarrow" writes the rows of the export's files, which lie in memory as plain columns, a table a row group, in their order:
+zstd-1, with the same row groups, dictionaries, statistics, bloom filters and page index, to files that it opens by itself and
+does not sync. "export" is the library's, from opening the store to the published manifest, its files synced and with
+checksums; the log is in the page cache. Once in processor time, one job against one thread, and once by the clock, as many
+jobs as there are processors against as many processes, which have their rows in memory and wait; those of the export are
+started first. Resident memory is that of a command that does its tasks one after the other. The query is DuckDB's, for
+all columns of one topic of eight.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from fsspec.implementations.local import LocalFileOpener, LocalFileSystem
+
+from benchmarks import contest
+from benchmarks.commands import measure, rmqctl
+from benchmarks.make_store import Made, Recipe, made_store
+from rmqctl.options import parse_size
+from store_core.export.dest.parts import message_options
+from store_core.export.export import export_stores
+from store_core.export.rows import schema
+from store_core.export.runners.local import LocalRunner
+from store_core.storage.settings import load_settings
+from store_core.storage.store import Store
+
+_MB: Final = 1_000_000
+_MOST_MB: Final = 512
+_PROCESSES: Final = os.cpu_count() or 1
+WRITE: Final = "pyarrow writes the same rows out of memory, processor time"
+EXPORT: Final = "local export, one job, processor time"
+WRITE_ALL: Final = "pyarrow writes the same rows out of memory, all processors"
+EXPORT_ALL: Final = "local export, all processors"
+
+Groups = list[pa.Table]
+Clock = Callable[[], float]
+
+
+def groups_of(path: Path) -> Groups:
+    """The row groups of a file of an export."""
+    file = pq.ParquetFile(path)
+    return [file.read_row_group(i).combine_chunks() for i in range(file.num_row_groups)]
+
+
+def write(files: Sequence[tuple[Path, Groups]]) -> None:
+    """As somebody would who has the rows and wants such files."""
+    options = {"compression": "zstd", "compression_level": 1} | message_options(schema.MESSAGES)
+    for path, groups in files:
+        with pq.ParquetWriter(path, schema.MESSAGES, **options) as file:
+            for group in groups:
+                file.write_table(group, row_group_size=len(group))
+
+
+def write_when_told(pairs: Sequence[tuple[Path, Path]], told: Connection) -> None:
+    """A process that writes rows of files that were exported, whenever it gets a word."""
+    files = [(plain, groups_of(path)) for path, plain in pairs]
+    told.send("ready")
+    while told.recv():
+        write(files)
+        told.send("done")
+
+
+@contextmanager
+def writers(pairs: Sequence[tuple[Path, Path]]) -> Iterator[list[Connection]]:
+    """Processes that share files, as ``write_when_told``."""
+    context = multiprocessing.get_context("spawn")
+    connections = []
+    for number in range(_PROCESSES):
+        mine, its = context.Pipe()
+        context.Process(target=write_when_told, args=(pairs[number::_PROCESSES], its), daemon=True).start()
+        connections.append(mine)
+    _hear(connections)
+    yield connections
+    for connection in connections:
+        connection.send(False)
+
+
+def write_in_all(connections: Sequence[Connection]) -> None:
+    for connection in connections:
+        connection.send(True)
+    _hear(connections)
+
+
+def _hear(connections: Sequence[Connection]) -> None:
+    for connection in connections:
+        connection.recv()
+
+
+def export(made: Made, dest: Path, jobs: int) -> None:
+    with Store.open(made.root, load_settings(None, made.root)) as store:
+        export_stores([("store", store)], dest, LocalRunner(jobs))
+
+
+def anew(clock: Clock, folder: Path, work: Callable[[], object], *, is_made: bool = False) -> Callable[[], float]:
+    """What a clock says of some work that fills a folder, which it makes by itself if it is not made."""
+
+    def run() -> float:
+        shutil.rmtree(folder, ignore_errors=True)
+        if is_made:
+            folder.mkdir()
+        started = clock()
+        work()
+        return clock() - started
+
+    return run
+
+
+class CountingFile(LocalFileOpener):  # type: ignore[misc]  # fsspec has no types
+    """Adds up what is read of it."""
+
+    def read(self, *args: int) -> bytes:
+        data: bytes = super().read(*args)
+        CountingFiles.read_bytes += len(data)
+        return data
+
+    def readinto(self, buffer: Any) -> int:
+        size = int(self.f.readinto(buffer))
+        CountingFiles.read_bytes += size
+        return size
+
+
+class CountingFiles(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """Local files that say how much is read of them, as ``counting://``."""
+
+    protocol = "counting"
+    cachable = False
+    read_bytes = 0
+
+    def _open(self, path: str, mode: str = "rb", block_size: int | None = None, **options: Any) -> Any:
+        return CountingFile(path, mode, fs=self, compression=None)
+
+
+def read_percent(data: Path, topic: str) -> float:
+    """How much of a folder of files a query for one topic reads."""
+    fsspec.register_implementation("counting", CountingFiles, clobber=True)
+    with duckdb.connect() as connection:
+        connection.register_filesystem(CountingFiles())
+        CountingFiles.read_bytes = 0
+        connection.sql(f"select * from 'counting://{data}/*.parquet' where topic = '{topic}'").to_arrow_table()
+    return 100 * CountingFiles.read_bytes / sum(path.stat().st_size for path in data.glob("*.parquet"))
+
+
+def main() -> None:
+    parser = contest.arguments("export", __doc__, size="1GiB", rounds=5)
+    parser.add_argument("--record", type=parse_size, default=866, help="bytes of a record (default 866)")
+    told = parser.parse_args()
+    with (
+        made_store(Recipe(told.size, told.record), told.work) as made,
+        tempfile.TemporaryDirectory(prefix="rmqctl-bench-", dir=told.work) as name,
+    ):
+        folder = Path(name)
+        export(made, folder / "first", 1)
+        paths = sorted((folder / "first" / "data").glob("*.parquet"))
+        percent = max(read_percent(folder / "first" / "data", made.topic_of(n * 800)) for n in range(8))
+        files = [(folder / "plain" / path.name, groups_of(path)) for path in paths]
+        all_files = [(path, folder / "all" / path.name) for path in paths]
+        with writers(all_files) as connections:
+            contestants = {
+                WRITE: anew(time.process_time, folder / "plain", lambda: write(files), is_made=True),
+                EXPORT: anew(time.process_time, folder / "one", lambda: export(made, folder / "one", 1)),
+                WRITE_ALL: anew(time.monotonic, folder / "all", lambda: write_in_all(connections), is_made=True),
+                EXPORT_ALL: anew(time.monotonic, folder / "many", lambda: export(made, folder / "many", _PROCESSES)),
+            }
+            times = contest.interleave(contestants, told.rounds)
+        command = rmqctl("export", folder / "command", "-s", f"store={made.root}", "--jobs", 1, "-o", "json")
+        resident = measure(command).resident_bytes
+    rows = [
+        contest.ratio("export", times, EXPORT, WRITE, ("<=", 1.3)),
+        contest.ratio("export", times, EXPORT_ALL, WRITE_ALL, ("<=", 1.3)),
+        contest.limit("export", "rmqctl export --jobs 1", "MB resident", resident / _MB, _MOST_MB),
+        contest.limit("export", "DuckDB, one topic of eight", "% of the bytes read", percent, 15),
+    ]
+    store = f"{made.messages} records of {told.record} B, made by {made.maker}"
+    command_line = f"python -m benchmarks.export --size {told.size >> 20}MiB --record {told.record}"
+    contest.finish(told, "local export", command_line, store, times, rows)
+
+
+if __name__ == "__main__":
+    main()
