@@ -25,6 +25,7 @@ from tests.ports import free_port
 
 _BOUNCY_CASTLE: Final = "1.82"
 _HOST: Final = "127.0.0.1"
+_START_SECONDS: Final = 180
 _QUICK: Final = {  # heartbeats and pauses, which are made for thousands of machines
     "spark.yarn.report.interval": "200ms",
     "spark.yarn.scheduler.heartbeat.interval-ms": "200",
@@ -105,7 +106,10 @@ def yarn(folder: Path, jars: Path) -> Iterator[Yarn]:
                 daemons[name] = subprocess.Popen(
                     command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
                 )
-        wait_until(lambda: bool(_gone(daemons) or [node for node in cluster.nodes() if node["state"] == "RUNNING"]))
+        wait_until(
+            lambda: bool(_gone(daemons) or [node for node in cluster.nodes() if node["state"] == "RUNNING"]),
+            _START_SECONDS,
+        )
         assert not _gone(daemons), "\n".join((folder / f"{name}.log").read_text()[-2000:] for name in _gone(daemons))
         yield cluster
     finally:
