@@ -93,11 +93,13 @@ columns! {
 
 impl Columns {
     /// Adds the heads of the records at these places of a window, of which `data` is what lies from `base` on: zeros where none
-    /// of exactly that size stands.
-    pub fn cut(&mut self, data: &[u8], base: i64, at: &[i64], size_bytes: &[i64]) {
+    /// of exactly that size stands. `FAR`: the window is not in the processor's cache.
+    pub fn cut<const FAR: bool>(&mut self, data: &[u8], base: i64, at: &[i64], size_bytes: &[i64]) {
         let mut group = Group::new();
         for (at, size_bytes) in at.chunks(GROUP).zip(size_bytes.chunks(GROUP)) {
-            fetch(data, base, at);
+            if FAR {
+                fetch(data, base, at);
+            }
             for (row, (at, size)) in at.iter().zip(size_bytes).enumerate() {
                 let head = head(data, at.wrapping_sub(base), *size);
                 group.set(row, u32::try_from(*at).unwrap_or(0), head.as_ref());

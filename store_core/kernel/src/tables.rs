@@ -81,7 +81,8 @@ pub fn cut_table<'py>(
     }
     py.detach(|| {
         let mut table = Table::of(entries, row, rows, |phy_offset| phy_offset.wrapping_sub(start));
-        table.cut(window);
+        table.columns = Columns::for_rows(table.at.len());
+        table.columns.cut::<true>(window, 0, &table.at, &table.size_bytes);
         table
     })
     .into_told(py)
@@ -196,19 +197,6 @@ impl Table {
         }
     }
 
-    /// Cuts rows whose records lie in a window.
-    fn cut(&mut self, window: &[u8]) {
-        let bytes = self.size_bytes.iter().fold(0, |sum, size| sum + usize::try_from(*size).unwrap_or(0).min(BLOCK));
-        let share = self.at.len().div_ceil(tasks::worth(bytes)).max(1);
-        let parts = self.at.chunks(share).zip(self.size_bytes.chunks(share)).collect();
-        let cut = tasks::all(parts, |(at, size_bytes)| {
-            let mut columns = Columns::for_rows(at.len());
-            columns.cut(window, 0, at, size_bytes);
-            columns
-        });
-        self.columns = joined(cut);
-    }
-
     /// Turns places in the file into places in a buffer that holds neighbours together.
     fn gather(&mut self) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
@@ -264,7 +252,9 @@ impl Table {
             let end = runs.last().map_or(base, end_of);
             let own = buffer.split_off_mut(..(end - base).min(buffer.len())).unwrap_or(&mut []);
             let (own_at, own_size) = (at.split_at(rows), size_bytes.split_at(rows));
-            parts.push(Part { runs, at: own_at.0, size_bytes: own_size.0, buffer: own, base });
+            // Made here, as what another thread takes of the system's memory is new to it; the first gets all rows in the end.
+            let columns = Columns::for_rows(if parts.is_empty() { self.at.len() } else { rows });
+            parts.push(Part { runs, at: own_at.0, size_bytes: own_size.0, buffer: own, base, columns });
             (at, size_bytes) = (own_at.1, own_size.1);
             base = end;
         }
@@ -297,6 +287,7 @@ struct Part<'a> {
     buffer: &'a mut [u8],
     /// Where this part begins in the whole buffer.
     base: usize,
+    columns: Columns,
 }
 
 struct Done {
@@ -308,7 +299,7 @@ struct Done {
 impl Part<'_> {
     fn read(self, file: &File) -> Result<Done> {
         let base = i64::try_from(self.base).unwrap_or(0);
-        let mut done = Done { columns: Columns::for_rows(self.at.len()), filled: self.base, is_short: false };
+        let mut done = Done { columns: self.columns, filled: self.base, is_short: false };
         let mut left = (self.at, self.size_bytes);
         let mut rows = 0; // read and not cut
         let mut bytes = 0; // of them
@@ -327,7 +318,7 @@ impl Part<'_> {
             if is_last || bytes >= BLOCK {
                 let (at, size_bytes) =
                     (left.0.split_at(rows.min(left.0.len())), left.1.split_at(rows.min(left.1.len())));
-                done.columns.cut(self.buffer.get(..begin + count).unwrap_or(&[]), base, at.0, size_bytes.0);
+                done.columns.cut::<false>(self.buffer.get(..begin + count).unwrap_or(&[]), base, at.0, size_bytes.0);
                 left = (at.1, size_bytes.1);
                 (rows, bytes) = (0, 0);
             }
