@@ -113,3 +113,12 @@ def test_log_tells_only_of_what_was_asked_for(damageable: Callable[..., Damageab
 def test_findings_of_rows_are_called_what_they_are() -> None:
     told = call("log", "-s", ROOT / "sample_store", "-o", "ndjson", "--from", 567104, "--max", 1, "-q").err
     assert told.startswith("error: L001 ")
+
+
+def test_a_store_without_a_log_is_no_empty_log(damageable: Callable[..., Damageable]) -> None:
+    store = damageable(NAME)
+    for _ in store.segments:
+        store.lose(0)
+    result = call("log", "-s", store.root, "-o", "json")
+    assert (result.code, result.json["messages"]) == (exit_codes.FINDINGS, [])
+    assert [found["code"] for found in result.json["findings"]] == ["S007"]
