@@ -38,7 +38,7 @@ class Patch:
 class Borrowed(Patch):
     """New bytes of a file that another log holds, from ``phy_offset`` on; they are read there each time, never held.
 
-    ``origin`` is the root of the store whose log it is, ``config`` its properties file.
+    ``origin`` is the root of the store whose log it is, "" for the file's own, and ``config`` its properties file.
     """
 
     log: SegmentSequence | None = None

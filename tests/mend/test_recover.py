@@ -15,7 +15,7 @@ from store_core.mend.applying.undo import undo
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore, StoreCopy, differences
 from tests.damage import Damageable
-from tests.mend.recovering import VERSIONS, Opener, after_repairs, apply_to, assert_kept, harm, places
+from tests.mend.recovering import VERSIONS, Opener, after_repairs, apply_to, assert_kept, harm, log_bytes, places
 from tests.surgery import Exit
 
 SettingsOf = Callable[[str], Path]
@@ -216,3 +216,43 @@ def test_two_small_holes_beside_one_record_are_closed_as_one(
     apply_to(recovery, store.root)
     assert opener_of("load-533").recover(store.root).plan.steps == ()
     assert {f.code for f in opener_of("load-533").check(store.root)} == {"L016"}
+
+
+@pytest.mark.parametrize("swapped", [(1, 2), (0, 6, 3), (2, -1)], ids=str)
+def test_segments_under_each_others_names_get_their_places_back(
+    swapped: tuple[int, ...],
+    golden: GoldenStore,
+    damageable: Callable[..., Damageable],
+    settings_of: Callable[[str], Path],
+) -> None:
+    """A wrong copy: every record is whole, and says where it belongs. Queues and ids are right again without another word."""
+    store, opener = damageable("load-533", "crash"), Opener(settings_of("load-533"), "5.3.3")
+    files = [store.segments[number] for number in swapped]
+    contents = [path.read_bytes() for path in files]
+    for path, data in zip(files, [*contents[1:], contents[0]], strict=True):
+        path.write_bytes(data)
+    before = stores.snapshot(store.root)
+    recovery = opener.recover(store.root)
+    assert (recovery.lost, recovery.given_up, len(recovery.notes)) == ((), (), 1)
+    assert {step.path for step in recovery.plan.steps} == {*(str(p.relative_to(store.root)) for p in files), "abort"}
+    applied = apply_to(recovery, store.root)
+    assert applied is not None
+    assert log_bytes(store.root) == log_bytes(golden("load-533"))
+    assert opener.recover(store.root).plan.steps == ()
+    assert opener.predict(store.root) == recovery.after.as_json()
+    undo(store.root, applied.undo_id, apply=True)
+    assert differences(before, stores.snapshot(store.root)) in ([], [".rmqctl"])
+
+
+def test_swapped_segments_with_damage_are_kept_as_they_stand(
+    damageable: Callable[..., Damageable], settings_of: Callable[[str], Path]
+) -> None:
+    """Then records are kept where they lie, and told that they say otherwise."""
+    store, opener = damageable("load-533", "crash"), Opener(settings_of("load-533"), "5.3.3")
+    one, other = store.segments[1:3]
+    contents = one.read_bytes(), other.read_bytes()
+    one.write_bytes(contents[1][:4096] + bytes(512) + contents[1][4608:])
+    other.write_bytes(contents[0])
+    recovery = opener.recover(store.root)
+    assert [f.code for f in recovery.findings if f.code == "L007"]
+    assert recovery.after.starts

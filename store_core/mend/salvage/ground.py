@@ -8,6 +8,7 @@ from typing import Protocol
 
 from store_core.codec.record import body_crc_ok
 from store_core.layout.record import PREFIX
+from store_core.mend.salvage.displaced import Move, is_better, moves, patches_of
 from store_core.mend.salvage.evidence import lost_by_queue_entries
 from store_core.mend.salvage.mended import restored_log
 from store_core.mend.salvage.options import KeepOptions, LoanRange
@@ -43,6 +44,7 @@ class Ground:
     loans: list[LoanRange] = field(default_factory=list)
     repairs: list[Repair] = field(default_factory=list)
     own_end_phy_offset: int = 0  # where the last good record ends that this store has itself
+    moved: list[Move] = field(default_factory=list)  # segments that get their own places back
     earlier: list[Earlier] = field(default_factory=list)  # siblings whose log begins before this store's
     is_first: bool = True  # nothing had to be taken back: this is what the first walk showed
 
@@ -73,15 +75,23 @@ def read_ground(
     ground = Ground(survey, {n: known[id(r)] for n, r in enumerate(survey.regions) if id(r) in known})
     if wrong:
         ground = again(wrong, {})
+    moved = moves(store)
+    back: dict[int, Patch] = {}
+    if moved:
+        in_place: dict[int, Patch] = {**patches_of(store, moved)}
+        better = again(_apart(wrong, in_place), in_place)
+        if is_better(moved, store.log.file_size_bytes, ground.survey, better.survey):
+            ground, back = better, {**patches_of(store, moved, better.survey.end_phy_offset)}
+            ground.restored = back
     own_end, earlier = ground.survey.end_phy_offset, list[Earlier]()
     if siblings.roots:
         loans = options.loans
         if loans is None:
-            with store.with_log(restored_log(store, wrong)) as view:
+            with store.with_log(restored_log(store, {**_apart(wrong, back), **back})) as view:
                 asked = siblings.find(view, ground.survey, options.sibling_from)
             loans, earlier = tuple(asked.loans), asked.earlier
         if loans:
-            found = siblings.patches(loans)
+            found = {**_apart(siblings.patches(loans), back), **back}
             ground = again(_apart(wrong, found), found)
             ground.loans = [loan for loan in loans if loan.phy_offset in ground.restored]
     if repairs := _repairs(store, {**_apart(wrong, ground.restored), **ground.restored}, ground.survey):
@@ -92,6 +102,7 @@ def read_ground(
         ground.repairs = [r for r in repairs if all(at in ground.restored for at, _ in r.changes)]
     ground.own_end_phy_offset = own_end
     ground.earlier = earlier
+    ground.moved = [move for move in moved if move.phy_offset in back]
     return ground
 
 

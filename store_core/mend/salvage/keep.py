@@ -19,6 +19,7 @@ from store_core.broker.versions import Version, behaviour_of
 from store_core.findings import Finding, finding
 from store_core.layout.record import HEAD
 from store_core.mend.salvage.derived import Derivation, DerivedChanges
+from store_core.mend.salvage.displaced import Move
 from store_core.mend.salvage.earlier import LeftOut, weighed
 from store_core.mend.salvage.evidence import lost_by_queue_entries
 from store_core.mend.salvage.fence import Fence, close_region
@@ -46,6 +47,7 @@ class Salvage:
     nobody can name; ``given_up`` readable ones that had to go; ``unfilled`` numbers of queues that no message has any more;
     ``dead`` those of them that get a dead entry; ``kept`` got a tombstone although numbers are to be skipped.
     ``own_end_phy_offset``: where the log's last record ended before anything came from siblings.
+    ``moved``: segments that stood under each other's names.
     ``earlier``: what siblings have before the log's first byte, and was not asked for.
     ``repairs``: records whose head was damaged, and is made good.
     ``lowers_progress``: consumers' progress behind the queues' ends is set to these. ``property_crc``: new records carry one.
@@ -69,6 +71,7 @@ class Salvage:
     repairs: list[Repair] = field(default_factory=list)
     dead: list[tuple[QueueKey, int]] = field(default_factory=list)
     kept: list[Kept] = field(default_factory=list)
+    moved: list[Move] = field(default_factory=list)
     earlier: list[LeftOut] = field(default_factory=list)
 
     @property
@@ -143,6 +146,7 @@ def salvage(
             own_end_phy_offset=ground.own_end_phy_offset,
             repairs=ground.repairs,
             kept=closing.kept,
+            moved=ground.moved,
             earlier=weighed(store, ground.earlier, mended.log.min_phy_offset, survey.last_store_timestamp_ms),
         )
         if not survey.last_phy_offset and not survey.messages:

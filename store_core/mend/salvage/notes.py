@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from store_core.broker.versions import Version
 from store_core.findings import Finding
+from store_core.layout import paths
 from store_core.mend.plans.plan import Op, Plan
 from store_core.mend.prediction.outcome import Outcome
 from store_core.mend.salvage.earlier import LeftOut
@@ -39,6 +40,7 @@ def notes_of(found: Salvage, after: Outcome, version: Version) -> tuple[str, ...
     notes = (
         *_sibling_notes(found),
         *(_earlier_note(found.options, left) for left in found.earlier),
+        _moved_note(found),
         _repair_note(found.repairs),
         _dead_note(found),
         _kept_note(found.kept),
@@ -126,6 +128,13 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(
         [*names[:_MOST_NAMED], *([f"and {len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else [])]
     )
+
+
+def _moved_note(found: Salvage) -> str:
+    if not found.moved:
+        return ""
+    names = [f"{paths.segment_name(move.from_phy_offset)} belongs at {move.phy_offset}" for move in found.moved]
+    return f"segments stand under each other's names, as all their records say: {_few(names)}"
 
 
 def _repair_note(repairs: list[Repair]) -> str:

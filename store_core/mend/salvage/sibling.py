@@ -332,7 +332,7 @@ def _build(building: Building) -> Iterator[Chunk]:
     """One file, or one range of one: bytes of a sibling, and bytes told, each at its place; zeros elsewhere."""
     (path,) = building.paths
     for at, root, phy_offset, size_bytes, *config in building.arguments["parts"]:
-        with _open(path_of(root), Path(config[0]) if config else None) as sibling:
+        with _open(path_of(root or building.root), Path(config[0]) if config else None) as sibling:
             for done in range(0, size_bytes, _READ_BYTES):  # what is missing shows in the digest
                 wanted = min(_READ_BYTES, size_bytes - done)
                 yield Chunk(path, sibling.log.read(phy_offset + done, wanted), at + done)
