@@ -24,12 +24,13 @@ from rmqctl.mending import (
     refuse_unconfirmed,
 )
 from rmqctl.options import JobsOption, YesOption
-from store_core.errors import FailedError
+from store_core.errors import FailedError, UsageError
 from store_core.findings import Finding, finding
 from store_core.storage.remote_path import path_of
 
 if TYPE_CHECKING:
     from store_core.broker.versions import Version
+    from store_core.mend.prediction.outcome import Outcome
     from store_core.storage.store import Store
 
 _MOST_LOST_SHOWN = 15
@@ -120,6 +121,8 @@ def recover(
         from store_core.mend.recover import recover as plan_recovery
         from store_core.mend.salvage.options import KeepOptions
 
+        if sibling and not all(sibling):
+            raise UsageError("the sibling's path is empty", to_do="name a copy's root with --sibling")
         siblings = tuple(path_of(text).expanduser().absolute() for text in sibling or ())
         configs = tuple(path.expanduser().absolute() for path in sibling_config or ())
         options = KeepOptions(gaps, not no_fill, siblings, configs, sibling_from)
@@ -174,7 +177,7 @@ def _predict(ctx: Context, store: Store, version: Version | None, report: Path |
         "store": str(store.root),
         "last_exit": "crash" if store.aborted else "clean",
         **prediction.as_json(),
-        "findings": _nothing_to_read(store),
+        "findings": _nothing_to_read(store, prediction.outcome),
     }
     losses = told_losses(ctx, store, prediction, report)
     ctx.emit(
@@ -187,11 +190,14 @@ def _predict(ctx: Context, store: Store, version: Version | None, report: Path |
     return exit_codes.OK if fine else exit_codes.FINDINGS
 
 
-def _nothing_to_read(store: Store) -> list[Finding]:
-    """A log without files beside queues: nothing in the log is lost, but the broker deletes every queue."""
-    if store.log.segments or not store.queues:
+def _nothing_to_read(store: Store, outcome: Outcome) -> list[Finding]:
+    """A log without a record beside queues: nothing in the log is lost, but the broker deletes every queue."""
+    if not store.queues or (
+        store.log.segments and (not outcome.starts or (outcome.max_phy_offset or 0) > store.log.min_phy_offset)
+    ):
         return []
-    return [finding("S007", f"there is no log file: a broker deletes all {len(store.queues)} queues at its start")]
+    what = "there is no log file" if not store.log.segments else "the log holds no record"
+    return [finding("S007", f"{what}: a broker deletes all {len(store.queues)} queues at its start")]
 
 
 def _blocks(document: dict[str, Any], losses: Iterator[Block]) -> Iterator[Block]:

@@ -19,7 +19,8 @@ def check_checkpoint(
     A broker takes three seconds off, so less than that does no harm; after a crash (``starting``) the log's torn tail
     explains it. On a live store the file may be newer than the walk.
     """
-    if (store.root / paths.CHECKPOINT).is_dir():  # said by the layout
+    path = store.root / paths.CHECKPOINT
+    if path.exists() and not path.is_file():  # said by the layout
         return
     checkpoint = read_checkpoint(store.root)
     for found in checkpoint.findings:

@@ -23,7 +23,7 @@ _FOLDERS: Final = (
     paths.TIMERLOG,
     paths.COMPACTION,
 )
-_FILES: Final = (paths.CHECKPOINT, paths.LOCK, paths.TIMERWHEEL)
+_FILES: Final = (paths.CHECKPOINT, paths.LOCK, paths.TIMERWHEEL, paths.ABORT)
 
 
 def check_layout(store: Store, findings: Findings) -> None:
@@ -42,12 +42,12 @@ def check_layout(store: Store, findings: Findings) -> None:
 
 
 def _check_types(store: Store, findings: Findings) -> None:
-    """Folders that are files, and the other way round."""
+    """Folders that are files, the other way round, and what is neither."""
     wanted = [(store.root / name, True) for name in _FOLDERS] + [(store.root / name, False) for name in _FILES]
     wanted += [(folder, True) for folder in store.settings.commitlog_paths]
     for path, is_folder in wanted:
-        if path.exists() and path.is_dir() != is_folder:
-            found = "a file" if is_folder else "a folder"
+        if path.exists() and not (path.is_dir() if is_folder else path.is_file()):
+            found = "a folder" if path.is_dir() else "a file" if path.is_file() else "a pipe or a device"
             findings.say(
                 "S008", f"{found} where a {'folder' if is_folder else 'file'} belongs", file=store.relative(path)
             )

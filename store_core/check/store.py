@@ -102,6 +102,8 @@ class _Walk:
             if len(table):
                 self._add(table)
         starting = self.live or self.store.aborted
+        if self.store.log.segments and not self.log.messages and (queues := len(self.store.queues)):
+            self.findings.say(_NO_LOG, f"the log holds no record, while {queues} queues stand")
         with self.spooler.finish() as rows:
             self.index.end(self.log, starting=starting)
             if self.store.queues_in_rocksdb:

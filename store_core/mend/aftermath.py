@@ -31,7 +31,7 @@ def shadow_of(
     new = {file.path: file.read for change in changes for file in change.new}
     for name, data in (files or {}).items():
         new[name] = partial(iter, (data,))
-    gone = {*removed, *(path for change in changes for path in change.removed)}
+    gone = {*removed, *(path for change in changes for path in (*change.removed, *change.removed_folders))}
     left_out = (paths.COMMITLOG,) if mended is not None else ()
     with TemporaryDirectory(prefix="rmqctl-") as scratch:
         root = lay_out_shadow(store.root, Path(scratch), new=new, removed=gone, left_out=left_out)

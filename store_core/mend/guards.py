@@ -9,15 +9,24 @@ from store_core.errors import FailedError, UsageError
 from store_core.layout import paths
 from store_core.storage.store import Store
 
+_FOLDERS: Final = (
+    paths.CONSUMEQUEUE,
+    paths.BATCHCONSUMEQUEUE,
+    paths.CONSUMEQUEUE_EXT,
+    paths.INDEX,
+    paths.CONFIG,
+    paths.OURS,
+)
 _DLEDGER_FOLDER: Final = "dledger-"
 
 
 def refuse_foreign_store(store: Store) -> None:
     """Raise FailedError where queues or log are kept in a form that mending does not know, UsageError for wrong sizes."""
     where = str(store.root)
-    for tree in (paths.CONSUMEQUEUE, paths.BATCHCONSUMEQUEUE, paths.CONSUMEQUEUE_EXT, paths.INDEX):
+    for tree in _FOLDERS:
         if os.path.lexists(store.root / tree) and not os.path.isdir(store.root / tree):
             raise FailedError(f"{tree} is no folder", path=str(store.root / tree), to_do="move it away first")
+    _refuse_what_stands_for_segments(store)
     if store.queues_in_rocksdb:
         raise FailedError(
             "the queues are kept in a RocksDB database",
@@ -28,6 +37,25 @@ def refuse_foreign_store(store: Store) -> None:
     _refuse_sizes(
         store, "mappedFileSizeCommitLog", store.log.configured_file_size_bytes, store.log.derived_file_size_bytes
     )
+
+
+def _refuse_what_stands_for_segments(store: Store) -> None:
+    """Raise FailedError where something else has a segment's name: it may be all that tells where the segment is."""
+    for stray in store.log.strays:
+        offset = paths.parse_segment_name(stray.path.name)
+        if offset is None or stray.duplicate_of is not None:
+            continue
+        if stray.path.is_file():
+            if not store.log.file_size_bytes or stray.size_bytes != store.log.file_size_bytes:
+                continue
+            if offset % store.log.file_size_bytes or offset < store.log.max_phy_offset:
+                continue
+            what, to_do = "a segment so far behind the others that its name must be wrong", "rename it or move it out"
+        elif stray.path.is_symlink() and not stray.path.exists():
+            what, to_do = "a link that leads nowhere", "mount the disk that it leads to, or remove it"
+        else:
+            what, to_do = "a folder, a pipe or a device has a segment's name", "move it out of the store"
+        raise FailedError(what, path=str(stray.path), to_do=f"{to_do}, and run the command again")
 
 
 def refuse_dledger(store: Store) -> None:

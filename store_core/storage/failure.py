@@ -6,7 +6,7 @@ import errno
 from typing import Final
 
 from store_core.errors import FailedError
-from store_core.storage.files import DISK_FAILS
+from store_core.storage.files import DISK_FAILS, NO_FILE
 
 _READ_ONLY = "the file system is read-only: work on a copy, or mount it for writing"
 _NOT_ALLOWED = "run as the user that owns the store"
@@ -21,6 +21,7 @@ _TO_DO: Final = {
     errno.ENOENT: "something else changes this store: stop it and run the command again",
     errno.ELOOP: "it is a symbolic link: put the file itself there",
     errno.EIO: DISK_FAILS,
+    errno.EISDIR: NO_FILE,
 }
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from store_core.storage.object_store import RemoteFile
 
 DISK_FAILS = "the disk fails: copy the store with ddrescue to a good one first, and work on the copy"
+NO_FILE = "a folder stands where a file belongs: move it out of the store, and run the command again"
 _MOST_NEAR = 256
 _NOATIME = getattr(os, "O_NOATIME", 0)
 
@@ -178,5 +179,6 @@ def unreadable(path: Path, error: OSError, at: int | None = None, size_bytes: in
     """The error for a file that is there and cannot be read, there where the range is known."""
     reason = error.strerror or type(error).__name__
     what = "cannot read" + (f" {size_bytes} bytes at {at} of the file" if size_bytes and at is not None else "")
-    to_do = DISK_FAILS if error.errno == errno.EIO else "check permissions and the disk"
+    advice = {errno.EIO: DISK_FAILS, errno.EISDIR: NO_FILE}
+    to_do = advice.get(error.errno or 0, "check permissions and the disk")
     return FailedError(f"{what}: {reason}", path=str(path), to_do=to_do)

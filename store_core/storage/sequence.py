@@ -16,6 +16,8 @@ from store_core.layout.paths import parse_segment_name
 from store_core.storage.files import FileCache, unreadable
 from store_core.storage.remote_path import scan_folder
 
+_MOST_MISSING_FILES: Final = 1 << 16  # in a row
+_MAX_OFFSET: Final = (1 << 63) - 1
 _TAIL_BYTES: Final = 256 << 10  # read at a time, from the end on
 
 
@@ -128,7 +130,7 @@ class SegmentSequence:
         self.configured_file_size_bytes = file_size_bytes
         self._used_ends: dict[int, int] = {}
         self.derived_file_size_bytes = derive_file_size_bytes([list(self.segments)])
-        self.segments = tuple(self._on_the_grid(self.segments))
+        self.segments = tuple(self._within_reach(self._on_the_grid(self.segments)))
 
     def holding(self, segment: Segment) -> SegmentSequence:
         """What reads of a file's range give its own bytes: these files, or for one that lies over them, it alone."""
@@ -170,6 +172,18 @@ class SegmentSequence:
             if below != segment.phy_offset and (segment.size_bytes != size or is_over_one):
                 self.strays.append(Stray(segment.path, False, segment.size_bytes))
             else:
+                yield segment
+
+    def _within_reach(self, segments: Iterable[Segment]) -> Iterator[Segment]:
+        """Without files so far behind the one before that only their names can be wrong, and without those beyond all offsets."""
+        last: Segment | None = None
+        reach = _MOST_MISSING_FILES * self.file_size_bytes
+        for segment in segments:
+            is_wild = last is not None and segment.phy_offset - last.end_phy_offset > reach > 0
+            if is_wild or segment.phy_offset + max(segment.size_bytes, self.file_size_bytes) > _MAX_OFFSET:
+                self.strays.append(Stray(segment.path, False, segment.size_bytes))
+            else:
+                last = segment
                 yield segment
 
     def _without_duplicates(self, segments: list[Segment]) -> Iterator[Segment]:

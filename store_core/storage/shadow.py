@@ -20,7 +20,7 @@ def lay_out_shadow(
 ) -> Path:
     """Make ``folder`` look like the store at ``root`` after a change; gives the shadow's root.
 
-    Paths are relative to the root: ``new`` files with their content, ``removed`` files, and folders ``left_out`` wholly.
+    Paths are relative to the root: ``new`` files with their content, ``removed`` files and folders, and folders ``left_out`` wholly.
     Nothing of the store is touched. Raises OSError where the scratch folder has no room.
     """
     shadow = folder / "store"
@@ -36,7 +36,8 @@ def lay_out_shadow(
             if os.path.islink(os.path.join(path, name)) and not any(t.startswith(f"{relative}{name}/") for t in touched)
         }
         names += sorted(kept.difference(name for name in folders if relative + name in skipped))
-        folders[:] = [name for name in folders if relative + name not in skipped and name not in kept]
+        gone = {name for name in folders if relative + name in skipped or relative + name in removed}
+        folders[:] = [name for name in folders if name not in gone and name not in kept]
         os.makedirs(shadow / here, exist_ok=True)
         for name in names:
             if relative + name not in new and relative + name not in removed:

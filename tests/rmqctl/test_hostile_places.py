@@ -217,6 +217,16 @@ IN_THE_WAY: Final[dict[str, tuple[str, Callable[[Path], object], str]]] = {
         lambda path: path.symlink_to("/nowhere/at/all"),
         "mount the disk that it leads to",
     ),
+    "a segment's name is far off": (
+        "commitlog/00100000000000000000",
+        lambda path: shutil.copy2(path.with_name("0" * 20), path),
+        "rename it or move it out",
+    ),
+    "a segment's name is beyond all offsets": (
+        "commitlog/09223372036854644736",
+        lambda path: shutil.copy2(path.with_name("0" * 20), path),
+        "rename it or move it out",
+    ),
     "a queue file is a folder": (f"consumequeue/{TOPIC}/0/00000000000000000000", Path.mkdir, "a folder stands where a"),
     "the index is a file": (paths.INDEX, Path.touch, "move it away"),
     "config is a file": (paths.CONFIG, Path.touch, "move it away"),

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pytest
 
+from rmqctl import exit_codes
 from store_core.codec.hosts import host_bytes
 from store_core.codec.record import encode_record
 from store_core.layout import paths
@@ -333,3 +334,17 @@ def test_queues_in_rocksdb_end_with_one_clear_error(golden: GoldenStore, read_on
         result = call(*words, "-s", root, "-o", "json")
         assert (result.code, result.json["error"]["code"]) == (1, "failed"), words
         assert "RocksDB" in result.err
+
+
+@pytest.mark.leaves_damage("there is nothing to mend it with")
+def test_a_log_of_nothing_but_zeros_is_no_success(damageable: Callable[..., Damageable]) -> None:
+    """A disk that came up empty: nothing is changed, and nobody is told that all is well."""
+    store = damageable("load-533", "crash")
+    for path in store.segments:
+        path.write_bytes(bytes(store.segment_size_bytes))
+    before = stores.snapshot(store.root)
+    for words in (("check",), ("recover", "--predict"), ("recover",), ("recover", "--apply", "--yes")):
+        result = call(*words, "-s", store.root, "-o", "json")
+        assert result.code == exit_codes.FINDINGS, words
+        assert "S007" in [found["code"] for found in result.json["findings"]]
+        assert differences(before, stores.snapshot(store.root)) == []

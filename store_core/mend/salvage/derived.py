@@ -244,6 +244,9 @@ class Derivation:
                 changes.new.append(_new_file(f"{paths.INDEX}/{made.name}", made))
         names = {made.name for made in self.index_files} | self.standing_index.expired
         changes.removed += [self._store.relative(p) for p in self._store.index_files if p.name not in names]
+        # Brokers do not start with a folder of such a name; one that holds something is somebody's.
+        folders = [p for p in self._store.index_strays if p.name.isdecimal() and p.is_dir() and not any(p.iterdir())]
+        changes.removed_folders += [self._store.relative(p) for p in folders if p.name not in names]
         return changes
 
     def queue_ends(self) -> dict[QueueKey, int]:

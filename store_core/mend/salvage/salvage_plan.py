@@ -43,7 +43,9 @@ def salvage_plan(store: Store, found: Salvage, built: Built) -> Plan:
         why = "times of the log as it is" if is_checkpoint else "nothing behind the end of a queue is promised"
         draft.write_file(name, data, mtime_ns=mtime_ns, why=why)
     if store.aborted:
-        draft.remove_file(store.root / paths.ABORT, why="nothing is left to recover")
+        abort = store.root / paths.ABORT
+        remove = draft.remove_folder if abort.is_dir() else draft.remove_file
+        remove(abort, why="nothing is left to recover")
     if len(draft):
         draft.depend_on_the_rest(*store.settings.outside_paths)
     return draft.plan("recover", "keep")
