@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 from store_core.codec.record import Message, RecordError, decode_record
 from store_core.kernel.compiled import compiled as _compiled
-from store_core.kernel.point import Sliceable, carries_key, index_key_hash, index_offsets
+from store_core.kernel.point import Sliceable, index_key_hash, index_offsets
 
 KeyType = Literal["any", "key", "unique"]
 MapSegment = Callable[[int], Any]
@@ -20,7 +20,7 @@ class Query(Protocol):
     def __iter__(self) -> Iterator[Any]: ...
 
     def carried_by(self, message: Message, /) -> bool:
-        """Whether a record really has the key. Asked where ``point.carries_key`` cannot tell it."""
+        """Whether a record really has the key. The compiled finder asks only where ``point.carries_key`` cannot tell it."""
 
 
 class KeyFinder(Protocol):
@@ -67,10 +67,10 @@ class PlainKeyFinder:
         return [message for message, _ in self._found(query)]
 
     def _found(self, query: Query) -> Iterator[tuple[Message, bytes]]:
-        topic, key, kind, begin_ms, end_ms, limit = query
+        topic, key, _, begin_ms, end_ms, limit = query
         offsets = self._offsets(index_key_hash(topic, key), begin_ms, end_ms, limit)
         for message, data in self._well_formed(sorted(set(offsets))):
-            if carries_key(data, topic, key, kind) or query.carried_by(message):
+            if query.carried_by(message):
                 yield message, data
 
     def _offsets(self, key_hash: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:

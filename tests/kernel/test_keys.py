@@ -164,10 +164,12 @@ def test_what_bytes_do_not_tell_the_query_is_asked(golden: GoldenStore) -> None:
 
     topic, key = keys()[0]
     for finder in both(bytes_of(root / "index"), bytes_of(root / "commitlog")):
-        assert len(finder.messages(Asking((topic, key, "unique", 0, END_OF_TIME_MS, 64)))) == 1
         with pytest.raises(LookupError, match="not to be told"):
             finder.records(Asking((topic, key, "key", 0, END_OF_TIME_MS, 64)))
-    assert [message.unique_key for message in asked] == [key, key]
+        assert asked.pop().unique_key == key
+        if not isinstance(finder, PlainKeyFinder):
+            assert len(finder.messages(Asking((topic, key, "unique", 0, END_OF_TIME_MS, 64)))) == 1
+            assert asked == []
 
 
 def test_a_segment_is_mapped_when_it_is_first_needed_and_once(golden: GoldenStore) -> None:
