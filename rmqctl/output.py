@@ -137,6 +137,8 @@ class Output:
             return value
         if isinstance(value, bool | Mapping | list | tuple):
             value = encode_line(value)
+        elif isinstance(value, bytes | bytearray | memoryview):
+            value = bytes(value).decode("utf-8", "replace")  # as in JSON
         return escape_controls(str(value)) if self.terminal else value
 
     def _human(self, chosen: str, blocks: Iterable[Block]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from store_core.export.tables.table import Batches, Where
 from store_core.storage.store import Store
 from tests import stores
 from tests.conftest import GoldenStore, StoreCopy
+from tests.object_stores import ObjectStore
 
 NAME = "clean-533"
 
@@ -145,6 +147,7 @@ def test_times_are_cut_into_days_of_the_zone(golden: GoldenStore) -> None:
 
 def test_several_statements_and_names_twice(golden: GoldenStore) -> None:
     with tables(golden(NAME)) as known:
+        assert ask(known, "begin; select * from messages; commit; select 2") == [(2,)]
         with answered("create temp table t as select 1 x; select x, x, x x_2 from t", known) as answer:
             assert len(set(answer.schema.names)) == 3
             assert [batch.to_pylist() for batch in answer.batches] == [[dict.fromkeys(answer.schema.names, 1)]]
@@ -161,6 +164,7 @@ def test_several_statements_and_names_twice(golden: GoldenStore) -> None:
         ("select * from nope", "table with name nope does not exist"),
         ("select cast(topic as int) from messages", "could not convert string"),
         ("select error('so\n\nand so') from messages", "so"),
+        ("select", "SELECT clause without selection list"),
     ],
 )
 def test_a_wrong_query_is_told_in_one_line(golden: GoldenStore, query: str, told: str) -> None:
@@ -240,3 +244,27 @@ def test_the_catalogue_has_sql_types(golden: GoldenStore) -> None:
         for table in COLUMNS:
             types = {name: kind for name, kind, *_ in ask(known, f"describe {table}")}
             assert types == {row["column"]: row["type"] for row in rows if row["table"] == table}
+
+
+@pytest.mark.parametrize(
+    ("query", "folder"),
+    [("select topic from messages", "commitlog"), ("select topic from queues", "consumequeue")],
+)
+def test_files_that_go_away_are_told(store_copy: StoreCopy, object_store: ObjectStore, query: str, folder: str) -> None:
+    """In an object store, and on a disk: what is not there any more is not left out of an answer."""
+    root = store_copy("clean-533")
+    address = object_store.put(root)
+
+    def gone_here() -> None:
+        shutil.rmtree(root / folder)
+
+    def gone_there() -> None:
+        object_store.files.delete_dir(f"{address.removeprefix('s3://')}/{folder}")
+
+    for place, go in ((address, gone_there), (root, gone_here)):
+        with Store.open(place) as store:
+            known = Tables([("a", store)])
+            assert len(store.log.segments) + len(store.queues) > 10  # listed, and not open
+            go()
+            with pytest.raises(FailedError, match="a file of the store went away while it was read"):
+                ask(known, query)

@@ -225,6 +225,12 @@ def test_an_iceberg_catalog_is_asked_for(golden: GoldenStore, object_store: Obje
     assert names_in(object_store, address) == set()
 
 
+def test_a_destination_is_asked_for(golden: GoldenStore) -> None:
+    for what in ("messages", "stats"):
+        refused = call("export", "", "--what", what, "-s", golden(NAME))
+        assert (refused.code, refused.err[:31]) == (exit_codes.USAGE, "error: no destination is named:")
+
+
 def test_a_catalog_names_the_tables(golden: GoldenStore, tmp_path: Path) -> None:
     exported(golden(NAME), tmp_path / "out", "stats", "iceberg")
     with sqlite3.connect(tmp_path / "out" / "catalog.db") as catalog:

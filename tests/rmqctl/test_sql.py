@@ -71,6 +71,13 @@ def test_values_as_json(golden: GoldenStore) -> None:
     }
 
 
+def test_bytes_are_text_in_every_format(golden: GoldenStore) -> None:
+    query = "select '\\x00a'::blob a, '\\xAA'::blob b"
+    for name, expected in (("csv", "\0a,\ufffd"), ("tsv", "\0a\t\ufffd")):
+        assert call("sql", query, "-s", golden(NAME), "-o", name).out.splitlines()[1] == expected
+    assert call("sql", query, "-s", golden(NAME), "-o", "ndjson").lines == [{"a": "\0a", "b": "\ufffd"}]
+
+
 def test_several_stores(golden: GoldenStore) -> None:
     query = "select store, count(*) n from messages group by 1 order by 1"
     result = call("sql", query, "-s", f"b={golden('lmq-533')}", "-s", f"a={golden(NAME)}", "-o", "ndjson")

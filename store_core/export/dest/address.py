@@ -34,6 +34,8 @@ def destination_of(
         raise UsageError("--incremental adds and --overwrite replaces", to_do="give one of them")
     if catalog is not None and format != "iceberg":
         raise UsageError("--catalog is for --format iceberg", to_do="give that too, or leave it out")
+    if not str(address).strip():
+        raise UsageError("no destination is named", to_do="name a folder, or an address like s3://BUCKET/FOLDER")
     path = path_of(address)
     if format == "iceberg":
         return IcebergDestination(path, catalog, overwrite=overwrite, incremental=incremental, tables=tables)

@@ -31,4 +31,5 @@ def complaint(error: Exception) -> Exception:
     error_type, to_do = _BY_KIND.get(found[1].strip(), (UsageError, _SEE_TABLES))
     said = " ".join(_PLACE.split(text[found.end() :])[0].split())
     said = said if len(said) <= _LONGEST else f"{said[:_LONGEST]}…"
-    return error_type(said[:1].lower() + said[1:], to_do=to_do)
+    is_word = not said[:2].isupper()  # SELECT is none
+    return error_type(said[:1].lower() + said[1:] if is_word else said, to_do=to_do)

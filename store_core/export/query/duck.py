@@ -98,7 +98,9 @@ class _Engine:
         if not statements:
             raise UsageError("there is no query", to_do="give a SELECT")
         for statement in statements[:-1]:
-            self._connection.execute(statement)
+            relation = self._connection.sql(statement)
+            for _ in relation.to_arrow_reader(_BATCH_ROWS) if relation is not None else ():
+                continue  # a statement counts as done when its rows have been taken
         relation = self._connection.sql(statements[-1])
         if relation is None:
             raise UsageError("the last statement gives no rows", to_do="end with a SELECT")

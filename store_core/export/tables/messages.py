@@ -15,7 +15,9 @@ from store_core.check.pieces import log_range, whole_log
 from store_core.export.rows import schema
 from store_core.export.rows.batches import message_batches
 from store_core.export.rows.schema import Column
+from store_core.export.tables.gone import refuse_gone
 from store_core.export.tables.table import Batches, StoresTable, Where
+from store_core.kernel.codes import FrameKind
 from store_core.read.records import read_store_timestamp_ms
 from store_core.scan.frames import FrameTable, Ints
 from store_core.scan.log import Piece, ScanOptions, nominal_end, scan_segment
@@ -94,6 +96,8 @@ class _Reading:
                 yield from self._decoded(table, rows)
             self._table._tell_walked(table.end_phy_offset - at)
             at = table.end_phy_offset
+            if len(table) and table.kind[-1] == FrameKind.DAMAGE:
+                refuse_gone(piece.segment.path)
 
     def _decoded(self, table: FrameTable, rows: Ints) -> Iterator[pa.RecordBatch]:
         if self._where is not None:

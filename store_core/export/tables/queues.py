@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from store_core.export.rows.batches import topic_kind
 from store_core.export.rows.schema import TIME, Column
+from store_core.export.tables.gone import refuse_gone
 from store_core.export.tables.table import Batches, Mask, StoresTable, Where, needed, only, wanted_rows
 from store_core.export.tables.times import times
 from store_core.findings import Finding, finding
@@ -80,7 +81,11 @@ class QueuesTable(StoresTable):
         if where is not None and not where.possible([promise]):
             return
         names = needed(columns, where)
-        for entries in _chunks(queue.queue, places or places_of(queue.queue)):
+        places = places_of(queue.queue) if places is None else places
+        files = queue.queue.files.segments
+        if files and places.stop * layout_of(queue.queue).size_bytes <= files[-1].phy_offset:
+            refuse_gone(files[-1].path)  # else it only looks as if the queue ended in front of it
+        for entries in _chunks(queue.queue, places):
             chunk = _Chunk(store, queue, entries)
             made = {column.name: chunk.column(column.name) for column in QUEUE_COLUMNS if column.name in names}
             rows = pa.RecordBatch.from_arrays(list(made.values()), schema=only(QUEUE_COLUMNS, names))
@@ -118,6 +123,7 @@ def _chunks(queue: Queue | BatchQueue, places: range) -> Iterator[_Entries]:
             data = queue.files.read(place * step, min(end - place, _CHUNK_ENTRIES) * step)
             rows = np.frombuffer(data, entry.dtype, len(data) // step)
             if not len(rows):  # the file has been cut meanwhile
+                refuse_gone(segment.path)
                 break
             numbers = np.arange(place, place + len(rows)) if entry is layout.ENTRY else rows["queue_offset"]
             yield _Entries(numbers.astype(np.int64), rows)
