@@ -185,7 +185,7 @@ def main() -> None:
         contest.ratio("export", times, EXPORT, WRITE, ("<=", 1.3)),
         contest.ratio("export", times, EXPORT_ALL, WRITE_ALL, ("<=", 1.3)),
         contest.limit("export", "rmqctl export --jobs 1", "MB resident", resident / _MB, _MOST_MB),
-        contest.limit("export", "DuckDB, one topic of eight", "% of the bytes read", percent, 15),
+        contest.limit("export", "DuckDB, one topic of eight", "% read", percent, 15),
     ]
     store = f"{made.messages} records of {told.record} B, made by {made.maker}"
     command_line = f"python -m benchmarks.export --size {told.size >> 20}MiB --record {told.record}"

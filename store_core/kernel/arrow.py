@@ -43,7 +43,8 @@ class ArrowColumns:
     """The parts that were asked for; the others are None. The arrays own their bytes.
 
     ``key_bounds`` and ``pair_bounds``: the keys of row i are those from key_bounds[i] to key_bounds[i + 1], and so its
-    properties in ``names`` and ``values``. Words are what a Collector gives, Texts what ``arrow_columns`` does.
+    properties in ``names`` and ``values``. Words are what a Collector gives, unless there are too many
+    different ones; else they are Texts, as the others are.
     """
 
     offset_msg_id: Texts | None = None

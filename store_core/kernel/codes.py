@@ -102,5 +102,7 @@ LONGEST_HEAD_BYTES: Final = record.body_at(record.FLAG_BORN_HOST_V6 | record.FLA
 NEIGHBOUR_GAP_BYTES: Final = 4096
 # and all of them are no longer than this.
 READ_AT_ONCE_BYTES: Final = 256 << 10
+# Texts of which there are more different ones in a column are not collected as words.
+MOST_WORDS: Final = 1 << 16
 # A window this long always decides something in damage.
 RESYNC_BYTES: Final = 2 * ZERO_RUN_BYTES

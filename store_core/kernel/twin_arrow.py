@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from store_core.codec.record import Message, RecordError, decode_record
 from store_core.kernel.arrow import ArrowColumns, Ints, Texts, Words
-from store_core.kernel.codes import ArrowPart
+from store_core.kernel.codes import MOST_WORDS, ArrowPart
 
 _MOST_BYTES: Final = np.iinfo(np.int32).max
 
@@ -98,9 +98,11 @@ def _nullable(texts: Sequence[str | None], may_be_null: bool) -> Texts:
     return _texts([text or "" for text in texts])._replace(valid=_valid(texts) if may_be_null else None)
 
 
-def _words(texts: Sequence[str | None], may_be_null: bool) -> Words:
+def _words(texts: Sequence[str | None], may_be_null: bool) -> Texts | Words:
     known: dict[str, int] = {}
     numbers = [0 if text is None else known.setdefault(text, len(known)) for text in texts]
+    if len(known) > MOST_WORDS:
+        return _nullable(texts, may_be_null)
     return Words(np.array(numbers, np.int32), _texts(list(known)), _valid(texts) if may_be_null else None)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from store_core.kernel import twin_arrow
 from store_core.kernel.arrow import ArrowColumns, Collector, Texts, Words
+from store_core.kernel.codes import MOST_WORDS, ArrowPart
 from tests.kernel.driver import segments
 from tests.kernel.test_arrow import EVERY, assert_same, both, listed, messages_of, record_of, with_properties
 
@@ -69,6 +70,23 @@ def test_words_that_are_easily_mixed_up(kind: str) -> None:
     collected = COLLECTORS[kind](EVERY, 0)
     collected.add(data, at, size, np.zeros(len(at), np.int64))
     assert_equal(collected.take(0), both(data, at, size))
+
+
+def test_too_many_words() -> None:
+    """Then the column is what it would be without words."""
+    strings = [b"", *(b"TAGS\x01%d\x02" % number for number in range(MOST_WORDS + 1)), b"", b"TAGS\x017\x02"]
+    data, at, size = with_properties(strings)
+    plain = twin_arrow.arrow_columns(data, at, size, ArrowPart.KEYS)
+    for collector in COLLECTORS.values():
+        collected = collector(ArrowPart.KEYS, 0)
+        few = np.delete(np.arange(len(at)), 5)
+        for group, rows in enumerate((np.arange(len(at)), few)):
+            collected.add(data, at[rows], size[rows], np.full(len(rows), group))
+        assert_same(collected.take(0).tags, plain.tags, "tags")
+        tags = collected.take(1).tags
+        assert isinstance(tags, Words)
+        assert tags.numbers[[0, 1, 5, -3, -2, -1]].tolist() == [0, 0, 4, MOST_WORDS - 1, 0, 6]
+        assert len(tags.texts.offsets) == MOST_WORDS + 1
 
 
 @pytest.mark.parametrize("kind", COLLECTORS)

@@ -72,6 +72,7 @@ def expected() -> dict[str, Any]:
         "QUEUE_ENTRY_SIZE": queue.ENTRY.size_bytes,
         "NEIGHBOUR_GAP": codes.NEIGHBOUR_GAP_BYTES,
         "READ_AT_ONCE": codes.READ_AT_ONCE_BYTES,
+        "MOST_WORDS": codes.MOST_WORDS,
         **{kind.name: kind for kind in codes.FrameKind if kind is not codes.FrameKind.HOLE},
         **{code.name: code for code in codes.FrameCode},
         **{state.name: state for state in codes.ScanState},

@@ -63,7 +63,7 @@ class CollectedRows:
         self._groups.append(groups)
         self._compressed.append(bodies.compressed)
         self._plain.append(bodies.plain)
-        plain_bytes = sum(len(body or b"") for body in bodies.plain)
+        plain_bytes = 2 * sum(len(body or b"") for body in bodies.plain)  # once more when they become a column
         self.size_bytes += int(sizes.sum()) + len(rows) * _ROW_SIZE_BYTES + plain_bytes
 
     def drained(self) -> dict[int, pa.RecordBatch]:

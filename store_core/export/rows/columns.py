@@ -64,6 +64,16 @@ def _texts(name: str, kind: pa.DataType) -> Callable[[Cut], pa.Array]:
     return lambda cut: _array(kind, getattr(cut.parts, name))
 
 
+def _words(name: str) -> Callable[[Cut], pa.Array]:
+    """A column of texts that recur."""
+    return lambda cut: _word_array(getattr(cut.parts, name), cut)
+
+
+def _word_array(texts: Texts | Words | None, cut: Cut) -> pa.Array:
+    found = _array(pa.string(), texts)
+    return found.dictionary_encode() if cut.in_words and isinstance(texts, Texts) else found
+
+
 def _array(kind: pa.DataType, texts: Texts | Words | None) -> pa.Array:
     assert texts is not None
     valid = None if texts.valid is None else pa.py_buffer(texts.valid)
@@ -79,7 +89,7 @@ def _keys(cut: Cut) -> pa.ListArray:
 
 
 def _properties(cut: Cut) -> pa.MapArray:
-    names, values = (_array(pa.string(), texts) for texts in (cut.parts.names, cut.parts.values))
+    names, values = _word_array(cut.parts.names, cut), _array(pa.string(), cut.parts.values)
     return pa.MapArray.from_arrays(pa.array(cut.parts.pair_bounds), names, values)
 
 
@@ -177,16 +187,16 @@ _MAKERS: Final[dict[str, Callable[[Cut], pa.Array]]] = {
     "queue_offset": _numbers("queue_offset"),
     "offset_msg_id": _texts("offset_msg_id", pa.string()),
     "unique_key": _texts("unique_key", pa.string()),
-    "tags": _texts("tags", pa.string()),
+    "tags": _words("tags"),
     "keys": _keys,
     "flag": _numbers("flag"),
     "sys_flag": _numbers("sys_flag"),
     "transaction": _by_flags(transaction_kind, record.TRANSACTION_MASK),
     "compression": _by_flags(compression_kind, record.COMPRESSION_MASK | record.FLAG_COMPRESSED),
     "born_time": _times("born_timestamp_ms"),
-    "born_host": _texts("born_host", pa.string()),
+    "born_host": _words("born_host"),
     "store_time": _times("store_timestamp_ms"),
-    "store_host": _texts("store_host", pa.string()),
+    "store_host": _words("store_host"),
     "reconsume_times": _numbers("reconsume_times"),
     "prepared_transaction_offset": _numbers("prepared_transaction_offset"),
     "body_crc": _numbers("body_crc"),

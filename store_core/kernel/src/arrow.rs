@@ -115,7 +115,7 @@ impl Valid {
     }
 }
 
-/// A column of texts that recur: as such, or each once with a number a row.
+/// A column of texts that recur: as such, or each once with a number a row, unless there turn out to be too many of them.
 struct Recurring {
     texts: Texts,
     words: Option<Words>,
@@ -129,6 +129,8 @@ struct Words {
 }
 
 const RECENT_WORDS: usize = 256;
+/// The number of a null, as long as rows are added.
+const NONE: i32 = -1;
 
 impl Recurring {
     fn new(rows: usize, bytes: usize, in_words: bool) -> Self {
@@ -143,8 +145,24 @@ impl Recurring {
     fn add(&mut self, text: &[u8]) {
         match &mut self.words {
             None => self.texts.add(text),
-            Some(words) => words.add(text, &mut self.texts),
+            Some(words) => {
+                words.add(text, &mut self.texts);
+                if self.texts.len() > MOST_WORDS {
+                    self.spell_out();
+                }
+            }
         }
+    }
+
+    /// Goes on without words.
+    #[cold]
+    fn spell_out(&mut self) {
+        let Some(words) = self.words.take() else { return };
+        let mut texts = Texts::new(words.numbers.len(), self.texts.data.len());
+        for number in words.numbers {
+            texts.add(self.texts.get(number).unwrap_or(&[]));
+        }
+        self.texts = texts;
     }
 
     /// Of a row that is null.
@@ -152,7 +170,7 @@ impl Recurring {
     fn add_none(&mut self) {
         match &mut self.words {
             None => self.texts.add(&[]),
-            Some(words) => words.numbers.push(0),
+            Some(words) => words.numbers.push(NONE),
         }
     }
 
@@ -161,7 +179,9 @@ impl Recurring {
             return self.texts.into_tuple(py, valid);
         };
         let valid = valid.map(|valid| valid.bits.into_pyarray(py));
-        (words.numbers.into_pyarray(py), self.texts.into_tuple(py, None)?, valid).into_pyobject(py)
+        let mut numbers = words.numbers;
+        numbers.iter_mut().for_each(|number| *number = (*number).max(0));
+        (numbers.into_pyarray(py), self.texts.into_tuple(py, None)?, valid).into_pyobject(py)
     }
 }
 

@@ -158,6 +158,7 @@ numbers! {
     RESYNC: usize = 1024;
     NEIGHBOUR_GAP: i64 = 4096;
     READ_AT_ONCE: i64 = 256 << 10;
+    MOST_WORDS: usize = 1 << 16;
 }
 
 texts! {
