@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from store_core.check.report import MOST_FINDINGS_PER_CODE, Findings
@@ -14,6 +15,7 @@ from store_core.kernel.file import FrameRow
 if TYPE_CHECKING:
     from store_core.scan.frames import FrameTable
 
+_TAIL_SEGMENTS: Final = 2
 _BY_FRAME_CODE: Final = {
     FrameCode.BAD_CRC: ("L001", "the body does not match its checksum"),
     FrameCode.OWN_OFFSET: ("L007", "the record says it lies at {own_phy_offset}"),
@@ -147,12 +149,15 @@ class LogFindings:
     def end(self, *, live: bool = False, log_goes_on: bool = False) -> list[Finding]:
         """The log is over: what is still held back is its tail, which a broker that runs may be writing.
 
-        ``log_goes_on``: only the part that was looked at is over; damage at its end is no tail.
+        ``log_goes_on``: only the part that was looked at is over; damage at its end is no tail. A last write may have
+        ended in the segment of the last good record and in the next one; what is damaged behind those was no last write.
         """
+        damaged = dict.fromkeys(file for kind, _, _, _, file in self._held if kind == FrameKind.DAMAGE)
+        of_the_tail = set(islice(damaged, _TAIL_SEGMENTS))
         for kind, code, at, size, file in self._held:
             if kind == FrameKind.HOLE:
                 self._say("L006", f"no file for {size} bytes of the log", None, at, size)
-            elif kind == FrameKind.DAMAGE and log_goes_on:
+            elif kind == FrameKind.DAMAGE and (log_goes_on or not (live or file in of_the_tail)):
                 finding_code, text = _DAMAGE_BY_CODE.get(FrameCode(code), ("L002", f"{size} bytes that are no record"))
                 self._say(finding_code, text, file, at, size)
             elif kind == FrameKind.DAMAGE and not live:

@@ -95,6 +95,22 @@ def test_damage_at_the_end_of_a_range_is_no_torn_tail(damageable: Callable[..., 
     assert [f.code for f in report.findings] == ["L002"]
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("first", [0, 4])
+def test_whole_segments_of_garbage_are_no_torn_tail(
+    damageable: Callable[..., Damageable], first: int, jobs: int
+) -> None:
+    store = damageable("load-533")
+    size = store.segment_size_bytes
+    for number in range(first, 8):
+        store.write(number * size, b"\x5a" * size)
+    with Store.open(store.root) as opened:
+        report = verify_log(opened, jobs=jobs)
+    told = [(found.code, found.phy_offset, found.size_bytes) for found in report.findings]
+    garbage = [(number * size, size) for number in range(first, 8)]
+    assert told == [("L004" if n < 2 else "L002", *where) for n, where in enumerate(garbage)]
+
+
 def test_a_range_outside_the_log_is_a_usage_error(golden: GoldenStore) -> None:
     with Store.open(golden("load-533")) as store, pytest.raises(UsageError, match="outside the log"):
         log_range(store, 1 << 40, None)
