@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from mmap import mmap
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ from store_core.kernel.derive import chain_entries, index_entries
 from store_core.layout import index
 from store_core.layout.paths import INDEX_NAME_DIGITS
 from store_core.scan.frames import FrameTable
+from store_core.storage.buffers import Buffers
 from store_core.storage.spool import Spool
 
 _CHUNK_SIZE_BYTES: Final = 1 << 20
@@ -76,7 +76,7 @@ def is_index_file_name(name: str) -> bool:
 
 def _empty_slots(count: int) -> Array:
     """A slot table without entries: pages of its own, which the system gets back when it goes."""
-    return np.frombuffer(mmap(-1, max(count, 1) * index.SLOT.size_bytes), np.int32, count)
+    return np.frombuffer(Buffers().take(max(count, 1) * index.SLOT.size_bytes), np.int32, count)
 
 
 class IndexBuilder:
