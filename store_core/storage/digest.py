@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,6 +14,11 @@ from crc32c import crc32c
 from store_core.storage.files import open_read_only
 
 WINDOW_SIZE_BYTES: Final = 1 << 20  # stays in the processor's cache from the reading to the checksum
+
+_ALL_ONES: Final = 0xFFFFFFFF
+_POLYNOMIAL: Final = 0x82F63B78
+_ONE: Final = 1 << 31  # reflected: x^0 is the highest bit
+_X_8: Final = 1 << 23
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +51,58 @@ def windows(path: Path, offset: int = 0, size_bytes: int | None = None) -> Itera
         os.close(fd)
 
 
-def digest_range(path: Path, offset: int, size_bytes: int) -> Digest:
-    """Digest of the bytes that a file has in a range; fewer than asked for where it ends before. Raises OSError."""
-    return digest_of(windows(path, offset, size_bytes))
+def digest_range(path: Path, offset: int, size_bytes: int | None = None) -> Digest:
+    """Digest of the bytes that a file has in a range; fewer than asked for where it ends before. Raises OSError.
+
+    Holes are not read: a file may have been stretched to any length.
+    """
+    crc, at = 0, offset
+    fd = open_read_only(path)
+    try:
+        end = os.fstat(fd).st_size
+        if size_bytes is not None:
+            end = min(end, offset + size_bytes)
+        while at < end:
+            if (data := _next_data(fd, at, end)) > at:
+                crc, at = crc32c_behind_zeros(crc, data - at), data
+                continue
+            if not (window := os.pread(fd, min(WINDOW_SIZE_BYTES, end - at), at)):
+                break
+            crc, at = crc32c(window, crc), at + len(window)
+    finally:
+        os.close(fd)
+    return Digest(crc, max(at - offset, 0))
 
 
 def digest_file(path: Path) -> Digest:
     """Digest of a whole file. Raises OSError."""
-    return digest_of(windows(path))
+    return digest_range(path, 0)
+
+
+def crc32c_behind_zeros(crc: int, count: int) -> int:
+    """CRC-32C of bytes with so many zeros behind them: a multiplication with x^(8 count), not a look at each of them."""
+    factor, square = _ONE, _X_8
+    while count:
+        if count & 1:
+            factor = _product(factor, square)
+        square, count = _product(square, square), count >> 1
+    return _product(crc ^ _ALL_ONES, factor) ^ _ALL_ONES
+
+
+def _product(a: int, b: int) -> int:
+    """Of two polynomials modulo CRC-32C's, bits reflected as in the checksum."""
+    product = 0
+    while a:
+        if a & _ONE:
+            product ^= b
+        a = (a << 1) & _ALL_ONES
+        b = (b >> 1) ^ (_POLYNOMIAL if b & 1 else 0)
+    return product
+
+
+def _next_data(fd: int, at: int, end: int) -> int:
+    """Where the next bytes lie that are no hole; ``at`` where the file system does not tell."""
+    try:
+        return min(os.lseek(fd, at, os.SEEK_DATA), end)
+    except OSError as error:
+        return end if error.errno == errno.ENXIO else at
