@@ -26,14 +26,14 @@ KINDS: Final = (
         "warning",
         "config file read from its .bak",
         "The main file is missing, empty or broken; a broker reads the copy, which is older.",
-        "Compare both; progress since the copy is lost.",
+        "Compare both: progress since the copy is lost. `rmqctl recover` makes the copy the file.",
     ),
     Kind(
         "P004",
         "error",
         "config file cannot be read",
         "Neither the file nor its .bak can be parsed; a broker refuses to start or starts with nothing.",
-        "Mend the JSON by hand, or remove both files to start empty on purpose.",
+        "Name another copy of the store with `rmqctl recover --sibling`, mend the JSON by hand, or remove both files to start empty on purpose.",
     ),
     Kind(
         "P005",

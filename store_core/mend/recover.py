@@ -142,7 +142,7 @@ def _as_broker(
     told = walks.next()
     result = stack.enter_context(broker_result(store, behaviour_of(prediction.assumed), on_progress=told))
     walks.leave_out()  # queues and index follow from the same walk
-    found = Salvage(result.survey, [], result.mended, result.derivation, lowers_progress=False)
+    found = Salvage(result.survey, [], result.mended, result.derivation)
     found.queue_changes, found.index_changes = result.queue_changes, result.index_changes
     arguments = {**settings_arguments(store.settings), "version": str(prediction.assumed)}
     plan = replace(salvage_plan(store, found, Built(_BROKER_BUILDER, arguments)), policy="broker")

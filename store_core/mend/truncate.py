@@ -42,6 +42,7 @@ from store_core.read.checkpoint import read_checkpoint
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import Progress, ScanOptions, scan_log
 from store_core.scan.walks import Walks
+from store_core.storage.config_files import read_config
 from store_core.storage.store import Store
 
 WALKS: Final = (
@@ -90,7 +91,10 @@ def truncate(
         changes = (cut.queue_changes, cut.index_changes)
         for change in changes:
             add_derived(draft, change, built)
-        files = {**_checkpoint(store, cut), **lowered_progress(store, cut.derivation.queue_ends())}
+        files = {
+            **_checkpoint(store, cut),
+            **lowered_progress(store, cut.derivation.queue_ends(), read_config(store.root)),
+        }
         for name, data in files.items():
             draft.write_file(name, data, why="nothing behind the cut is promised")
         draft.depend_on_the_rest(*store.settings.outside_paths)

@@ -18,6 +18,7 @@ from store_core.broker.load import batch_topics_of
 from store_core.broker.versions import Version, behaviour_of
 from store_core.findings import Finding, finding
 from store_core.layout.record import HEAD
+from store_core.mend.salvage.configuration import Configuration, salvaged_configuration
 from store_core.mend.salvage.derived import Derivation, DerivedChanges
 from store_core.mend.salvage.displaced import Move
 from store_core.mend.salvage.earlier import LeftOut, weighed
@@ -50,7 +51,8 @@ class Salvage:
     ``moved``: segments that stood under each other's names.
     ``earlier``: what siblings have before the log's first byte, and was not asked for.
     ``repairs``: records whose head was damaged, and is made good.
-    ``lowers_progress``: consumers' progress behind the queues' ends is set to these. ``property_crc``: new records carry one.
+    ``configuration``: config files as they will be, progress behind the queues' ends apart, which is set to these; None: they stay.
+    ``property_crc``: new records carry one.
     """
 
     survey: LogSurvey
@@ -64,7 +66,7 @@ class Salvage:
     given_up: list[LostRecord] = field(default_factory=list)
     unfilled: list[tuple[QueueKey, int, int]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
-    lowers_progress: bool = True
+    configuration: Configuration | None = None
     property_crc: bool = False
     options: KeepOptions = field(default_factory=KeepOptions)
     own_end_phy_offset: int = 0
@@ -162,6 +164,7 @@ def salvage(
         _correct_own_offsets(store, found)
         found.queue_changes = derivation.queue_changes(lambda key, number: entries.get((key, number)))
         found.index_changes = derivation.index_changes()
+        found.configuration = salvaged_configuration(store, siblings.stores, derivation.queue_keys)
         _tell_lost(store, found)
         yield found
 

@@ -27,6 +27,7 @@ _MENDING: Final = (
     "`rmqctl rebuild index`",
     "`rmqctl checkpoint --rebuild`",
 )
+_CONFIG: Final = ("P002", "P003", "P004")
 _HOLES: Final = ("L001", "L002", "L003", "L006", "L008", "L013")
 _ADVICE: Final = {
     "L006": "Is a log folder missing (name the broker's properties file with `-c`)? Is there a copy (name it with `--sibling`)? "
@@ -54,15 +55,18 @@ def in_recover(findings: Iterable[Finding], plan: Plan, options: KeepOptions | N
     if not plan.steps:
         return tuple(findings)
     gone = {step.path for step in plan.steps if step.op in (Op.REMOVE_FILE, Op.REMOVE_FOLDER)}
+    written = {step.path for step in plan.steps}
     fills = options is None or options.fill
-    return tuple(replace(found, advice=_advice(found, gone, fills=fills)) for found in findings)
+    return tuple(replace(found, advice=_advice(found, gone, written, fills=fills)) for found in findings)
 
 
-def _advice(found: Finding, gone: set[str], *, fills: bool) -> str:
+def _advice(found: Finding, gone: set[str], written: set[str], *, fills: bool) -> str:
     if found.file in gone and found.code[0] in "LQI":
         return "The plan removes it."
     if found.code in _HOLES and not fills:
         return "It is left as it is (--no-fill)."
+    if found.file in written and found.code in _CONFIG:
+        return _MENDED
     if found.code in _ADVICE:
         return _ADVICE[found.code]
     return _MENDED if any(words in found.advice for words in _MENDING) else found.advice

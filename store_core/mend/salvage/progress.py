@@ -6,18 +6,17 @@ from collections.abc import Mapping
 
 from store_core.codec.json_dialect import dumps
 from store_core.layout import paths, timer
-from store_core.storage.config_files import ConfigFiles, offset_table, read_config
+from store_core.storage.config_files import ConfigFiles, offset_table
 from store_core.storage.config_text import release_layout, render_consumer_offsets
 from store_core.storage.store import QueueKey, Store
 
 
-def lowered_progress(store: Store, ends: Mapping[QueueKey, int]) -> dict[str, bytes]:
+def lowered_progress(store: Store, ends: Mapping[QueueKey, int], config: ConfigFiles) -> dict[str, bytes]:
     """Files by their path in the store, with progress behind the new ends of queues set to these.
 
     Left alone, a group would not see the messages that get the lost ones' numbers. Queues that ``ends`` does not know
-    keep what they have.
+    keep what they have. ``config``: the store's config files.
     """
-    config = read_config(store.root)
     lowered = {
         (group, topic, queue_id): ends[QueueKey(topic, queue_id)]
         for (group, topic, queue_id), offset in offset_table(config).items()

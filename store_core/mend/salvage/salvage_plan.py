@@ -40,8 +40,7 @@ def salvage_plan(store: Store, found: Salvage, built: Built) -> Plan:
     for name, data in small_files(store, found).items():
         is_checkpoint = name == paths.CHECKPOINT
         mtime_ns = found.survey.last_store_timestamp_ms * _NS_PER_MS if is_checkpoint else None
-        why = "times of the log as it is" if is_checkpoint else "nothing behind the end of a queue is promised"
-        draft.write_file(name, data, mtime_ns=mtime_ns, why=why)
+        draft.write_file(name, data, mtime_ns=mtime_ns, why=_why(found, name))
     if store.aborted:
         abort = store.root / paths.ABORT
         remove = draft.remove_folder if abort.is_dir() else draft.remove_file
@@ -67,10 +66,20 @@ def add_derived(draft: Draft, changes: DerivedChanges, built: Built) -> None:
 
 
 def small_files(store: Store, found: Salvage) -> dict[str, bytes]:
-    """The checkpoint and the progress files, where they promise too much, by their path in the store."""
+    """The checkpoint and the config files, where they promise too much or were lost, by their path in the store."""
     checkpoint = _checkpoint_bytes(store, found)
     files = {} if checkpoint is None else {paths.CHECKPOINT: checkpoint}
-    return {**files, **lowered_progress(store, found.derivation.queue_ends())} if found.lowers_progress else files
+    if (config := found.configuration) is None:
+        return files
+    files |= {name: written.data for name, written in config.written.items()}
+    return files | lowered_progress(store, found.derivation.queue_ends(), config.files)
+
+
+def _why(found: Salvage, name: str) -> str:
+    if name == paths.CHECKPOINT:
+        return "times of the log as it is"
+    written = found.configuration.written.get(name) if found.configuration else None
+    return written.why if written else "nothing behind the end of a queue is promised"
 
 
 def _checkpoint_bytes(store: Store, found: Salvage) -> bytes | None:
