@@ -23,7 +23,9 @@ from store_core.derive.index_style import index_style
 from store_core.derive.spool import QueueSpooler
 from store_core.findings import Finding
 from store_core.layout import paths
+from store_core.layout.queue import ENTRY
 from store_core.read.index import index_sizes
+from store_core.read.queue import end_of_entries
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, scan_log
 from store_core.storage.config_files import ConfigFiles, read_config
@@ -102,8 +104,8 @@ class _Walk:
             if len(table):
                 self._add(table)
         starting = self.live or self.store.aborted
-        if self.store.log.segments and not self.log.messages and (queues := len(self.store.queues)):
-            self.findings.say(_NO_LOG, f"the log holds no record, while {queues} queues stand")
+        if self.store.log.segments and not self.log.messages and (queues := _with_entries(self.store)):
+            self.findings.say(_NO_LOG, f"the log holds no record, while {queues} queues have entries")
         with self.spooler.finish() as rows:
             self.index.end(self.log, starting=starting)
             if self.store.queues_in_rocksdb:
@@ -124,3 +126,8 @@ class _Walk:
         self.log.add(table)
         self.spooler.add(table)
         self.index.add(table)
+
+
+def _with_entries(store: Store) -> int:
+    """How many queues have any: a log cut back to nothing leaves files without."""
+    return sum(end_of_entries(files, ENTRY) > files.min_phy_offset for files in store.queues.values())
