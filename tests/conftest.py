@@ -25,9 +25,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Started behind a shell's "&" we would hand an ignored Ctrl-C down to the commands under test.
+    # Started behind a shell's "&" or by nohup we would hand ignored signals down to the commands under test.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     config.addinivalue_line(
         "markers", "leaves_damage(reason): the store the test writes to is not checked afterwards, for this reason"
     )

@@ -158,7 +158,9 @@ def _write_settings(folder: Path) -> int:
         "yarn.nodemanager.log-dirs": str(folder / "logs"),
         "yarn.nodemanager.vmem-check-enabled": "false",
         "yarn.nodemanager.pmem-check-enabled": "false",
-        "yarn.nodemanager.disk-health-checker.enable": "false",  # it refuses disks that are nine tenths full
+        # A disk that is nine tenths full would do no more; the checker looks at it once even where it is disabled.
+        "yarn.nodemanager.disk-health-checker.enable": "false",
+        "yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage": "100",
         "yarn.nodemanager.resource.memory-mb": "4096",
         "yarn.nodemanager.resource.cpu-vcores": "8",
         "yarn.scheduler.minimum-allocation-mb": "128",
