@@ -31,23 +31,24 @@ _NOTES: Final = """\
 
 * **verify-crc with two jobs.** One job already reads in one thread and checks in another. Two of them are two threads that each do both, on two
   cores: what a second one adds here is only that neither waits for the other.
-* **verify-crc cold** was measured before the kernel read files itself.
+* **verify-crc cold.** The disk here hands over 2 GB/s and differs twofold from run to run. With one job there is one reader, which waits where `cat`,
+  whose reads are smaller, does not; why is not known yet.
 * **Pulls.** The broker's code, compiled for this very loop, decodes a message, its map of properties included, in 0.45 us of processor time.
   A loop of ours takes 0.55 us for a message whose numbers and properties are cut when they are asked for, and 3 us where all of them
   are: that is the price of making some thirty Python objects. Whole queues as columns take 0.13 us a message from a mapped log and 0.24 us
   where it is read; half of the latter is copying from the page cache. In this store a hundred messages of a queue lie side by side; where
   queues' messages alternate, a loop that does not map the log reads each record by itself.
-* **Queries.** The index and the log are mapped, as the broker maps them; half of a query is waiting for memory on both sides. Why
-  one query in a hundred takes longer than the broker's is not known yet.
-* **Exports.** In processor time an export costs what pyarrow's writing costs and a quarter more: reading, walking, checksums and decoding. Files
+* **Queries.** The index and the log are mapped, as the broker maps them; half of a query is waiting for memory on both sides. The
+  slow ones are first looks at pages, not long chains.
+* **Exports.** In processor time an export costs what pyarrow's writing costs and about half as much again: reading, walking, checksums and decoding. Files
   are written past the page cache, which pays for most of that. By the clock, starting the processes counts too, and waiting for the disk: pyarrow's
   files are not synced.
 * **Recovery** was measured on a machine that others kept far busier than it has cores: see the loads. Wall times tell there who was given
-  the processors, so look at processor time. Of ours half is the system's: copying the log in, and fresh pages for what is written, 40
+  the processors, so look at processor time. A good part of ours is the system's: copying the log in, and fresh pages for what is written, 40
   bytes a message of index, 20 of queue files and 38 of scratch rows that sort messages by queue, which the broker does not need. A
   second thread divides the work and adds a fifth to it. `rebuild all --apply` also keeps what it replaces, syncs every file, plays the start
   of each release it may be started with, and checks its own result, which is a second walk.
-* **Predictions.** Walking takes no longer than reading; on so little, a command's own start takes longer than either. What is left
+* **Predictions.** On so little, a command's own start takes longer than walking or reading. What is left
   is looking at all queue entries two or three times: eight million of them in 4 GiB.
 """
 
