@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from store_core.closing import Closing
 from store_core.derive.dispatch import ROW, DispatchColumns, Dispatcher, Rows
 from store_core.kernel.derive import group_rows
 from store_core.scan.frames import FrameTable
@@ -132,19 +133,13 @@ class QueueSpooler:
         return RowsByQueue(self.dispatcher, self._rows)
 
 
-class RowsByQueue:
+class RowsByQueue(Closing):
     """Every message's entry by queue, in log order. A context that gives its scratch file back."""
 
     def __init__(self, dispatcher: Dispatcher, rows: RowSpool) -> None:
         self.rules = dispatcher.rules
         self._ids = {dispatcher.keys[key_id]: key_id for key_id in rows.key_ids()}
         self._rows = rows
-
-    def __enter__(self) -> RowsByQueue:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         self._rows.close()

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from store_core.closing import Closing
 from store_core.findings import Finding, finding
 from store_core.kernel.point import Sliceable, index_offsets
 from store_core.layout import index as layout
@@ -184,19 +185,13 @@ class _OnDisk:
         return self._files.read(self._path, start, stop - start).ljust(stop - start, b"\0")  # cut short meanwhile
 
 
-class Index:
+class Index(Closing):
     """All index files of a store, in order of their names, open until closed."""
 
     def __init__(self, store: Store) -> None:
         self.sizes = index_sizes(store)
         self.files = tuple(IndexFile(path, self.sizes) for path in store.index_files)
         self._newest_first = self.files[::-1]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         for file in self.files:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
+from store_core.closing import Closing
 from store_core.codec.record import Message
 from store_core.findings import Finding
 from store_core.kernel.keys import KeyFinder, PlainKeyFinder, key_finder
@@ -16,7 +16,7 @@ from store_core.storage.store import Store
 _NOT_FOR_THE_KERNEL: Final = (UnicodeEncodeError, OverflowError)
 
 
-class KeyLookup:
+class KeyLookup(Closing):
     """What a broker's index answers, without what only shares the hash: as ``records_by_index``, over maps.
 
     Opening has the system map what it holds of the files in its memory; mapped pages count as resident. A disk that fails
@@ -33,14 +33,6 @@ class KeyLookup:
         spans = [(segment.phy_offset, segment.end_phy_offset) for segment in self._segments]
         self._parts = files, sizes.slots, spans, lambda number: self._maps.of(self._segments[number])
         self._finder: KeyFinder = key_finder(*self._parts)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Let go of the files: from now on nothing is found."""

@@ -7,15 +7,15 @@ import tempfile
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
+from store_core.closing import Closing
 from store_core.errors import FailedError
 
 _MOST_WAITING: Final = 2  # writes, of 2.5 MB at most
 
 
-class Spool:
+class Spool(Closing):
     """An unnamed file that vanishes with its last descriptor. Positions are bytes from its start; what was never written is 0.
 
     A thread does the writing, so that new pages are taken from the system while the caller goes on. What is given to be
@@ -32,14 +32,6 @@ class Spool:
         self.size_bytes = 0
         self._thread = ThreadPoolExecutor(1, "spool")
         self._waiting: deque[Future[None]] = deque()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Wait for the thread; what has not been written is not missed."""

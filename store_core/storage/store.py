@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Self
 
+from store_core.closing import Closing
 from store_core.errors import NotAStoreError
 from store_core.layout import paths
 from store_core.storage.files import file_cache, unreadable
@@ -27,7 +27,7 @@ class QueueKey(NamedTuple):
     queue_id: int
 
 
-class Store:
+class Store(Closing):
     """What a store root holds. Opening lists nothing yet; each part is listed when it is first asked for.
 
     All reads are read-only; nothing is locked, created or touched.
@@ -64,14 +64,6 @@ class Store:
                 to_do="name the folder that holds commitlog/ with -s",
             )
         return cls(settings)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         self.cache.close()

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
+from store_core.closing import Closing
 from store_core.storage.ops import Buffer, FileOps
 from store_core.storage.places import Places
 
@@ -32,7 +33,7 @@ class Ownership:
         return cls(stat.S_IMODE(info.st_mode), info.st_uid, info.st_gid)
 
 
-class Writer:
+class Writer(Closing):
     """Changes files below a store root (and ``writable_roots``). Every call is one or few primitives of ``ops``.
 
     Paths are as ``Places`` says. All methods raise OSError where the system refuses, UsageError for a path that lies
@@ -133,12 +134,6 @@ class Writer:
 
     def close(self) -> None:
         self.ops.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def save_file(path: Path | str, data: bytes) -> None:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Protocol
 
+from store_core.closing import Closing
 from store_core.derive.batch import BatchQueueBuilder
 from store_core.derive.dispatch import Dispatcher, dispatch_rules
 from store_core.derive.index import IndexBuilder, IndexFileResult
@@ -78,7 +78,7 @@ def contents_of(*changes: DerivedChanges) -> dict[str, Callable[[], Iterator[byt
     return {file.path: file.read for change in changes for file in change.new}
 
 
-class Derivation:
+class Derivation(Closing):
     """Queues and index built from a log. A context: its scratch files vanish with it.
 
     ``log_store`` is the store with the log as it will be; ``store`` the store as it is. ``include_bad_crc``: records
@@ -145,14 +145,6 @@ class Derivation:
         """No more tables will come; from now on there is something to ask."""
         self.rows = self._spooler.finish()
         self.index_files: list[IndexFileResult] = self._index.finish()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Give the scratch files back."""
