@@ -16,7 +16,7 @@ from store_core.kernel.derive import chain_entries, index_entries
 from store_core.layout import index
 from store_core.layout.paths import INDEX_NAME_DIGITS
 from store_core.scan.frames import FrameTable
-from store_core.storage.buffers import Buffers
+from store_core.storage.buffers import new_pages
 from store_core.storage.spool import Spool
 
 _CHUNK_SIZE_BYTES: Final = 1 << 20
@@ -75,8 +75,8 @@ def is_index_file_name(name: str) -> bool:
 
 
 def _empty_slots(count: int) -> Array:
-    """A slot table without entries: pages of its own, which the system gets back when it goes."""
-    return np.frombuffer(Buffers().take(max(count, 1) * index.SLOT.size_bytes), np.int32, count)
+    """A slot table without entries. As pages: malloc would keep some of its 20 MB."""
+    return np.frombuffer(new_pages(max(count, 1) * index.SLOT.size_bytes), np.int32, count)
 
 
 class IndexBuilder:
