@@ -6,7 +6,6 @@ files.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from crc32c import crc32c
 from store_core.errors import NotAStoreError, StoreError
 from store_core.storage.failure import failed
 from store_core.storage.ops import FileOps
-from store_core.storage.part_file import PartFile
+from store_core.storage.part_file import PartFile, ResultFile
 from store_core.storage.publish import checksum_of
 from store_core.storage.remote_path import RemotePath
 from store_core.storage.writer import save_file
@@ -163,22 +162,14 @@ class RemoteObjects:
         return RemotePath(self.folder, *name.split("/"))
 
 
-class RemotePart(io.RawIOBase):
+class RemotePart(ResultFile):
     """As ``PartFile``, in an object store. Where the process is killed before it is closed, it is never there."""
 
     def __init__(self, path: RemotePath) -> None:
+        super().__init__()
         self._path = path
-        self.size_bytes = 0
-        self.crc32c = 0
-        self._dropped = False
         with _answered(path), _no_bucket(path):
             self._stream = _files(path).open_output_stream(_key(path))
-
-    def writable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self.size_bytes
 
     def write(self, data: Any, /) -> int:
         view = memoryview(data).cast("B")
@@ -195,12 +186,9 @@ class RemotePart(io.RawIOBase):
             with _answered(self._path):
                 self._stream.close()
 
-    def drop(self) -> None:
-        self._dropped = True
-
     def discard(self) -> None:
         """The client would end what is not ended, whenever it is collected: better now, and then it is removed."""
-        self._dropped = True
+        self.drop()
         with suppress(StoreError):
             self.close()
         with suppress(StoreError, FileNotFoundError), _answered(self._path):

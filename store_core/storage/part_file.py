@@ -22,8 +22,27 @@ _BLOCK_SIZE_BYTES: Final = 4 << 20
 THREAD: Final = "rmqctl-part"
 
 
-class PartFile(io.RawIOBase):
-    """A new file, written from front to end, that knows its length and CRC-32C; synced when it is closed.
+class ResultFile(io.RawIOBase):
+    """What is written from front to end and knows its length and, once it is closed, its CRC-32C."""
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self.crc32c = 0
+        self._dropped = False
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.size_bytes
+
+    def drop(self) -> None:
+        """From now on nothing is written."""
+        self._dropped = True
+
+
+class PartFile(ResultFile):
+    """A new file, synced when it is closed.
 
     A thread writes one block while the next one is filled, and past the page cache where the file system lets it: copying
     there takes a third of the processor time that encoding the rows does (measured), and the cache holds better things,
@@ -32,10 +51,8 @@ class PartFile(io.RawIOBase):
     """
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self.path = path
-        self.size_bytes = 0
-        self.crc32c = 0  # once it is closed
-        self._dropped = False
         self._is_direct = False
         self._blocks = [KEPT.take(_BLOCK_SIZE_BYTES)]  # one that is filled, one on its way
         self._filled_bytes = 0  # of the first one
@@ -44,12 +61,6 @@ class PartFile(io.RawIOBase):
         self._ops = FileOps()
         with _told():
             self._ops.create(path, _FILE_MODE)
-
-    def writable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self.size_bytes
 
     def write(self, data: Any, /) -> int:
         view = memoryview(data).cast("B")
@@ -77,10 +88,6 @@ class PartFile(io.RawIOBase):
                     self._end_thread()
                     self._ops.close()
                     KEPT.give_back(*self._blocks)
-
-    def drop(self) -> None:
-        """From now on nothing is written."""
-        self._dropped = True
 
     def discard(self) -> None:
         self.drop()
