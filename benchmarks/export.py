@@ -22,13 +22,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import duckdb
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-from fsspec.implementations.local import LocalFileOpener, LocalFileSystem
 
 from benchmarks import contest
 from benchmarks.commands import measure, rmqctl
@@ -40,6 +37,7 @@ from store_core.export.rows import schema
 from store_core.export.runners.local import LocalRunner
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
+from tests.export.counting import duckdb_reads
 
 _MB: Final = 1_000_000
 _MOST_MB: Final = 512
@@ -122,39 +120,10 @@ def anew(clock: Clock, folder: Path, work: Callable[[], object], *, is_made: boo
     return run
 
 
-class CountingFile(LocalFileOpener):  # type: ignore[misc]  # fsspec has no types
-    """Adds up what is read of it."""
-
-    def read(self, *args: int) -> bytes:
-        data: bytes = super().read(*args)
-        CountingFiles.read_bytes += len(data)
-        return data
-
-    def readinto(self, buffer: Any) -> int:
-        size = int(self.f.readinto(buffer))
-        CountingFiles.read_bytes += size
-        return size
-
-
-class CountingFiles(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
-    """Local files that say how much is read of them, as ``counting://``."""
-
-    protocol = "counting"
-    cachable = False
-    read_bytes = 0
-
-    def _open(self, path: str, mode: str = "rb", block_size: int | None = None, **options: Any) -> Any:
-        return CountingFile(path, mode, fs=self, compression=None)
-
-
 def read_percent(data: Path, topic: str) -> float:
     """How much of a folder of files a query for one topic reads."""
-    fsspec.register_implementation("counting", CountingFiles, clobber=True)
-    with duckdb.connect() as connection:
-        connection.register_filesystem(CountingFiles())
-        CountingFiles.read_bytes = 0
-        connection.sql(f"select * from 'counting://{data}/*.parquet' where topic = '{topic}'").to_arrow_table()
-    return 100 * CountingFiles.read_bytes / sum(path.stat().st_size for path in data.glob("*.parquet"))
+    _, read_bytes = duckdb_reads(data, f"select * from {{}} where topic = '{topic}'")
+    return 100 * read_bytes / sum(path.stat().st_size for path in data.glob("*.parquet"))
 
 
 def main() -> None:

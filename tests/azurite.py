@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Final
 
-from tests.broker.jars import cache, locked
+from tests.broker.jars import cache, locked, trouble_of
 
 _VERSION: Final = "3.35.0"
-_TRIES: Final = 3
-_NPM_SECONDS: Final = 300
 # What Azurite's documentation tells everybody: no secret.
 ACCOUNT: Final = "devstoreaccount1"
 KEY: Final = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -50,16 +47,5 @@ def _fetch(folder: Path) -> None:
         str(folder),
         f"azurite@{_VERSION}",
     ]
-    said = ""
-    for _ in range(_TRIES):
-        try:
-            done = subprocess.run(
-                words, cwd=folder, capture_output=True, text=True, timeout=_NPM_SECONDS, stdin=subprocess.DEVNULL
-            )
-        except subprocess.TimeoutExpired:
-            said = f"no answer within {_NPM_SECONDS} s"
-            continue
-        if done.returncode == 0:
-            return
-        said = (done.stdout + done.stderr)[-2000:]
-    raise NoAzuriteError(f"npm cannot get Azurite {_VERSION}: {said}")
+    if said := trouble_of(words, folder, folder / "node_modules"):
+        raise NoAzuriteError(f"npm cannot get Azurite {_VERSION}: {said}")

@@ -19,7 +19,7 @@ from typing import Final
 SOURCES: Final = Path(__file__).parent / "oracle"
 _ARTIFACTS: Final = ("rocketmq-broker", "rocketmq-namesrv", "rocketmq-tools")
 _TRIES: Final = 4
-_MAVEN_SECONDS: Final = 600
+_FETCH_SECONDS: Final = 600
 
 _POM: Final = """\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -90,19 +90,27 @@ def locked(folder: Path) -> Iterator[None]:
 def _fetch(name: str, folder: Path, dependencies: str) -> None:
     (folder / "pom.xml").write_text(_POM.format(dependencies=dependencies))
     command = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars", "-DincludeScope=runtime"]
+    if said := trouble_of(command, folder, folder / "jars"):
+        raise NoBrokerError(f"Maven cannot get the jars of {name}: {said}")
+
+
+def trouble_of(command: list[str], folder: Path, result: Path) -> str:
+    """Have a client fetch ``result``, again where the registry does not answer; what it said last where it never came."""
     said = ""
     for attempt in range(_TRIES):
         time.sleep(5 * attempt)
-        shutil.rmtree(folder / "jars", ignore_errors=True)
+        shutil.rmtree(result, ignore_errors=True)
         try:
-            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_MAVEN_SECONDS)
+            done = subprocess.run(
+                command, cwd=folder, capture_output=True, text=True, timeout=_FETCH_SECONDS, stdin=subprocess.DEVNULL
+            )
         except subprocess.TimeoutExpired:
-            said = f"no answer within {_MAVEN_SECONDS} s"
+            said = f"no answer within {_FETCH_SECONDS} s"
             continue
         if done.returncode == 0:
-            return
-        said = (done.stdout + done.stderr)[-2000:]
-    raise NoBrokerError(f"Maven cannot get the jars of {name}: {said}")
+            return ""
+        said = (done.stdout + done.stderr)[-2000:] or f"it ended with {done.returncode}"
+    return said
 
 
 def _compiled(version: str, found: Path) -> Path:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow.parquet as pq
 import pytest
@@ -21,10 +19,10 @@ from store_core.storage.objects import RemoteObjects, RemotePart
 from tests import azurite
 from tests.conftest import GoldenStore, StoreCopy
 from tests.export.exports import export_one, found_rows, told_rows
+from tests.export.killing import run_killed
 from tests.export.test_incremental import ENDS, OFFSETS, STORE, Growing
 from tests.export.test_lakes import export_to
 from tests.object_stores import ObjectStore
-from tests.rmqctl.calls import ROOT, environment
 
 
 @pytest.fixture
@@ -97,34 +95,15 @@ def test_commits_add_up(growing: Growing, bucket: ObjectStore, address: str) -> 
     assert offsets_in(bucket, address) == OFFSETS[:10]
 
 
-# A real rmqctl that kills itself at its n-th request that writes.
-_KILLING = """
-import os, signal, sys
-from store_core.storage.objects import RemoteObjects, RemotePart
-left = int(sys.argv.pop(1))
-def killing(real):
-    def call(*args):
-        global left
-        left -= 1
-        if left < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return real(*args)
-    return call
-RemotePart.close = killing(RemotePart.close)
-RemoteObjects.remove = killing(RemoteObjects.remove)
-from rmqctl.app import main
-sys.exit(main())
-"""
+_OBJECTS: Final = "store_core.storage.objects"
+REQUESTS: Final = {f"{_OBJECTS}:RemotePart": "close", f"{_OBJECTS}:RemoteObjects": "remove"}
 
 
 def test_a_real_process_killed_again_and_again(growing: Growing, bucket: ObjectStore, address: str) -> None:
     growing.end_at(3 * 65536)
     words = ["export", address, "-s", f"a={growing.root}", "--split-size", "65536", "--jobs", "1", "-o", "json"]
     for step in range(20):
-        done = subprocess.run(
-            [sys.executable, "-c", _KILLING, str(3 * step), *words],
-            cwd=ROOT, env=environment() | bucket.environment, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        done = run_killed(3 * step, REQUESTS, *words, variables=bucket.environment)
         if done.returncode != -signal.SIGKILL:
             break
     assert (done.returncode, done.stderr.count("Traceback")) == (0, 0), done.stderr

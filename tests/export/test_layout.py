@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import fsspec
 import pandas
 import polars
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
-from fsspec.implementations.local import LocalFileOpener, LocalFileSystem
 from pyarrow.fs import FSSpecHandler, PyFileSystem
 
 from store_core.export.dest import parts, writing
@@ -23,36 +21,12 @@ from store_core.export.dest.parts import escaped
 from store_core.export.rows import schema
 from tests import stores
 from tests.conftest import GoldenStore
+from tests.export.counting import CountingFiles, duckdb_reads
 from tests.export.exports import export_one, found_rows, told_rows
 
 STORE = "load-533"
 TRUTH = stores.truth(STORE)["messages"]
 LAYOUTS = [Layout(partition, cluster) for partition in (None, "topic", "day") for cluster in ("topic", "offset")]
-
-
-class CountingFile(LocalFileOpener):  # type: ignore[misc]  # fsspec has no types
-    """Adds up what is read of it."""
-
-    def read(self, *args: int) -> bytes:
-        data: bytes = super().read(*args)
-        CountingFiles.read_bytes += len(data)
-        return data
-
-    def readinto(self, buffer: Any) -> int:
-        size = int(self.f.readinto(buffer))
-        CountingFiles.read_bytes += size
-        return size
-
-
-class CountingFiles(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
-    """Local files that say how much is read of them, as ``counting://``."""
-
-    protocol = "counting"
-    cachable = False
-    read_bytes = 0
-
-    def _open(self, path: str, mode: str = "rb", block_size: int | None = None, **options: Any) -> Any:
-        return CountingFile(path, mode, fs=self, compression=None)
 
 
 @pytest.fixture
@@ -117,29 +91,15 @@ def test_pandas_polars_and_duckdb_read_it(golden: GoldenStore, tmp_path: Path, p
         assert dict(connection.execute(f"select topic, count(*) from '{pattern}' group by 1").fetchall()) == told
 
 
-@pytest.fixture
-def counted() -> type[CountingFiles]:
-    fsspec.register_implementation("counting", CountingFiles, clobber=True)
-    return CountingFiles
-
-
-def duckdb_reads(out: Path, query: str, counted: type[CountingFiles]) -> tuple[list[Any], int]:
-    with duckdb.connect() as connection:
-        connection.register_filesystem(CountingFiles())
-        counted.read_bytes = 0
-        rows: Any = connection.execute(query.format(f"'counting://{out}/data/*.parquet'")).to_arrow_table()
-        return rows["phy_offset"].to_pylist(), counted.read_bytes
-
-
-def arrow_reads(out: Path, keep: ds.Expression, counted: type[CountingFiles]) -> tuple[pa.Table, int]:
+def arrow_reads(out: Path, keep: ds.Expression) -> tuple[pa.Table, int]:
     files = PyFileSystem(FSSpecHandler(CountingFiles()))
     data = ds.dataset(str(out / "data"), filesystem=files, partitioning=None)
-    counted.read_bytes = 0
-    return data.to_table(filter=keep), counted.read_bytes
+    CountingFiles.read_bytes = 0
+    return data.to_table(filter=keep), CountingFiles.read_bytes
 
 
 @pytest.mark.usefixtures("small_groups")
-def test_a_query_reads_little(golden: GoldenStore, tmp_path: Path, counted: type[CountingFiles]) -> None:
+def test_a_query_reads_little(golden: GoldenStore, tmp_path: Path) -> None:
     """Of every column. A topic of a twentieth of the bytes costs less than a seventh, a key or a moment too."""
     out = tmp_path / "out"
     report = export_one(golden(STORE), out, split_size_bytes=1 << 30)
@@ -153,24 +113,24 @@ def test_a_query_reads_little(golden: GoldenStore, tmp_path: Path, counted: type
     topic = min(sizes, key=lambda name: abs(sizes[name] / sizes.total() - 0.05))
     offsets = sorted(message["phyOffset"] for message in TRUTH if message["topic"] == topic)
 
-    rows, read = duckdb_reads(out, f"select * from {{}} where topic = '{topic}'", counted)
-    assert sorted(rows) == offsets
+    found, read = duckdb_reads(out / "data", f"select * from {{}} where topic = '{topic}'")
+    assert sorted(found["phy_offset"].to_pylist()) == offsets
     assert 0 < read < most
-    table, read = arrow_reads(out, ds.field("topic") == topic, counted)
+    table, read = arrow_reads(out, ds.field("topic") == topic)
     assert sorted(table["phy_offset"].to_pylist()) == offsets
     assert 0 < read < most + footer  # it looks at it twice
 
     message = next(m for m in TRUTH if m["topic"] == topic and "UNIQ_KEY" in m["properties"])
     key = message["properties"]["UNIQ_KEY"]
     with_key = [m["phyOffset"] for m in TRUTH if m["properties"].get("UNIQ_KEY") == key]
-    for column, value, found in (("unique_key", key, with_key), ("offset_msg_id", message["msgId"], offsets[:1])):
-        rows, read = duckdb_reads(out, f"select * from {{}} where {column} = '{value}'", counted)
-        assert sorted(rows) == found
+    for column, value, wanted in (("unique_key", key, with_key), ("offset_msg_id", message["msgId"], offsets[:1])):
+        found, read = duckdb_reads(out / "data", f"select * from {{}} where {column} = '{value}'")
+        assert sorted(found["phy_offset"].to_pylist()) == wanted
         assert 0 < read < most
 
     moment = f"epoch_ms(store_time) = {message['storeTimestamp']} and topic = '{topic}'"
-    rows, read = duckdb_reads(out, f"select * from {{}} where {moment}", counted)
-    assert message["phyOffset"] in rows
+    found, read = duckdb_reads(out / "data", f"select * from {{}} where {moment}")
+    assert message["phyOffset"] in found["phy_offset"].to_pylist()
     assert 0 < read < most
 
 

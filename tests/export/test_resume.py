@@ -6,10 +6,9 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -24,8 +23,8 @@ from store_core.storage.ops import FileOps
 from store_core.storage.publish import MANIFEST, UNFINISHED
 from tests.conftest import StoreCopy
 from tests.export.exports import export_one, files_of, manifest_of
+from tests.export.killing import run_killed
 from tests.recording import Killed, RecordingOps, replay, unsynced
-from tests.rmqctl.calls import ROOT, environment
 
 SPLIT_SIZE_BYTES = 65_536
 SPLITS = 4  # one a segment
@@ -226,32 +225,7 @@ def test_a_changed_segment_is_read_again(root: Path, tmp_path: Path, monkeypatch
     assert files_of(out) == files_of(tmp_path / "anew")
 
 
-# A real rmqctl that kills itself at its n-th change of a file in the destination.
-_KILLING = """
-import os, signal, sys
-from store_core.storage.ops import FileOps
-left = int(sys.argv.pop(1))
-def killing(real):
-    def call(*args):
-        global left
-        left -= 1
-        if left < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return real(*args)
-    return call
-for name in ("create", "rename", "unlink", "mkdir", "sync_file", "sync_folder", "rmdir"):
-    setattr(FileOps, name, killing(getattr(FileOps, name)))
-from rmqctl.app import main
-if __name__ == "__main__":
-    sys.exit(main())
-"""
-
-
-def run_killed(after: int, *words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", _KILLING, str(after), *map(str, words)],
-        cwd=ROOT, env=environment(), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+CHANGES: Final = {"store_core.storage.ops:FileOps": "create rename unlink mkdir sync_file sync_folder rmdir"}
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -260,7 +234,7 @@ def test_a_real_process_killed_again_and_again(root: Path, whole: dict[str, byte
     out = tmp_path / "out"
     words = ("export", out, "-s", f"a={root}", "--split-size", SPLIT_SIZE_BYTES, "--jobs", jobs, "-o", "json")
     for step in range(30):
-        done = run_killed(12 + 3 * step, *words)
+        done = run_killed(12 + 3 * step, CHANGES, *words)
         if done.returncode != -signal.SIGKILL:
             break
         if (out / MANIFEST).exists():
