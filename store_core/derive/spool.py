@@ -1,18 +1,17 @@
-"""Queue entries of a whole log, by queue, in bounded memory: sorted runs in a scratch file."""
+"""Queue entries of a whole log, by queue, in bounded memory: sorted runs in a scratch file, packed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from store_core.closing import Closing
-from store_core.derive.dispatch import ROW, DispatchColumns, Dispatcher, Rows
-from store_core.kernel.derive import group_rows
+from store_core.derive.dispatch import DispatchColumns, Dispatcher, Rows
+from store_core.kernel.derive import pack_rows, unpack_rows
 from store_core.scan.frames import FrameTable
 from store_core.storage.spool import Spool
 from store_core.storage.store import QueueKey
@@ -21,13 +20,13 @@ RUN_ROWS: Final = 1 << 16  # 2.5 MB, of which there are two while a run is sorte
 READ_ROWS: Final = 1 << 15
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """Where the rows of each queue lie in one sorted run: ids, first rows (in the whole file), counts."""
+class _Run(NamedTuple):
+    """Where the rows of each queue lie in one sorted run: ids, how many rows, positions and sizes in the file. One item a queue."""
 
     key_id: NDArray[Any]
-    start: NDArray[Any]
-    count: NDArray[Any]
+    rows: NDArray[Any]
+    at: NDArray[Any]
+    size_bytes: NDArray[Any]
 
 
 class RowSpool:
@@ -55,64 +54,48 @@ class RowSpool:
         if not self._waiting:
             return
         keys = max(int(c.key_id.max()) for c in self._waiting) + 1
-        rows, counts = group_rows(
-            [c.rows.view(np.uint8) for c in self._waiting], [c.key_id for c in self._waiting], ROW.itemsize, keys
+        packed, ids, counts, sizes = pack_rows(
+            [c.rows.view(np.uint8) for c in self._waiting], [c.key_id for c in self._waiting], keys
         )
-        start = self._spool.append(rows.data) // ROW.itemsize
-        ids = np.flatnonzero(counts)
-        count = counts[ids]
-        first = np.cumsum(count, dtype=np.int64) - count
-        self._runs.append(_Run(ids.astype(np.int32), first + start, count))
+        at = self._spool.append(packed.data) + np.cumsum(sizes, dtype=np.int64) - sizes
+        self._runs.append(_Run(ids, counts, at, sizes))
         self._waiting.clear()
         self._waiting_rows = 0
 
     def seal(self) -> None:
         """No more rows will come: sort out where each key's rows lie."""
         self._flush()
-        parts = self._runs or [_Run(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int32))]
-        key_id = np.concatenate([r.key_id for r in parts])
-        order = np.argsort(key_id, kind="stable")
-        self._start = np.concatenate([r.start for r in parts])[order]
-        self._count = np.concatenate([r.count for r in parts])[order]
-        self._key_id = key_id[order]
+        columns = [np.concatenate(column) for column in zip(*self._runs, strict=True)] or [np.empty(0, np.int64)] * 4
+        order = np.argsort(columns[0], kind="stable")
+        self._sorted = _Run(*(column[order] for column in columns))
         self._runs.clear()
 
     def key_ids(self) -> list[int]:
         """Keys that have rows."""
-        return [int(k) for k in np.unique(self._key_id)]
+        return [int(k) for k in np.unique(self._sorted.key_id)]
 
     def count(self, key_id: int) -> int:
-        low, high = np.searchsorted(self._key_id, [key_id, key_id + 1])
-        return int(self._count[low:high].sum())
+        return int(self._of(key_id).rows.sum())
 
     def read(self, key_id: int, start: int = 0, stop: int | None = None) -> Iterator[Rows]:
-        """Rows [start, stop) of a key, in order, in chunks of up to READ_ROWS."""
-        parts: list[bytes] = []
-        room = READ_ROWS
-        for at, count in self._places(key_id, start, stop):
-            while count:
-                size = min(count, room)
-                parts.append(self._spool.read(at * ROW.itemsize, size * ROW.itemsize))
-                at, count, room = at + size, count - size, room - size
-                if not room:
-                    yield np.frombuffer(b"".join(parts), ROW)
-                    parts.clear()
-                    room = READ_ROWS
-        if parts:
-            yield np.frombuffer(b"".join(parts), ROW)
+        """Rows [start, stop) of a key, in order, in chunks of up to READ_ROWS and as many as a run may have."""
+        run = self._of(key_id)
+        ends = np.cumsum(run.rows, dtype=np.int64)
+        total = int(ends[-1]) if len(ends) else 0
+        stop = total if stop is None else min(stop, total)
+        while start < stop:
+            first = int(np.searchsorted(ends, start, "right"))
+            past = int(np.searchsorted(ends, min(start + READ_ROWS, stop))) + 1
+            begins = int(ends[first] - run.rows[first])
+            places = zip(run.at[first:past].tolist(), run.size_bytes[first:past].tolist(), strict=True)
+            packed = b"".join(self._spool.read(at, size) for at, size in places)
+            yield unpack_rows(packed, run.rows[first:past])[start - begins : stop - begins]
+            start = int(ends[past - 1])
 
-    def _places(self, key_id: int, start: int, stop: int | None) -> Iterator[tuple[int, int]]:
-        """Where in the file rows [start, stop) of a key lie: first row and count, one for each run."""
-        low, high = np.searchsorted(self._key_id, [key_id, key_id + 1])
-        counts = self._count[low:high]
-        ends = np.cumsum(counts, dtype=np.int64)
-        for piece in range(int(np.searchsorted(ends, start, "right")), len(ends)):
-            begins = int(ends[piece]) - int(counts[piece])
-            first = max(start - begins, 0)
-            last = int(counts[piece]) if stop is None else min(stop - begins, int(counts[piece]))
-            if first >= last:
-                return
-            yield int(self._start[low + piece]) + first, last - first
+    def _of(self, key_id: int) -> _Run:
+        """What the runs hold of a key, in their order."""
+        low, high = np.searchsorted(self._sorted.key_id, [key_id, key_id + 1])
+        return _Run(*(column[low:high] for column in self._sorted))
 
 
 class QueueSpooler:

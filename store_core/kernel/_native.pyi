@@ -86,9 +86,10 @@ def read_table(
 def chain_entries(
     slots: npt.NDArray[np.int32], slot: npt.NDArray[np.int64], first: int, /
 ) -> tuple[npt.NDArray[np.int32], int]: ...
-def group_rows(
-    parts: list[npt.NDArray[np.uint8]], key_ids: list[npt.NDArray[np.int32]], width: int, keys: int, /
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]: ...
+def pack_rows(
+    parts: list[npt.NDArray[np.uint8]], key_ids: list[npt.NDArray[np.int32]], keys: int, /
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]: ...
+def unpack_rows(packed: npt.NDArray[np.uint8], counts: npt.NDArray[np.int32], /) -> npt.NDArray[np.uint8]: ...
 def index_entries(
     slots: npt.NDArray[np.int32],
     key_row: npt.NDArray[np.uint32],

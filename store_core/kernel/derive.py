@@ -92,11 +92,20 @@ def dispatch_rows(
     return found
 
 
-def group_rows(parts: Sequence[Ints], key_ids: Sequence[Ints], width: int, keys: int) -> tuple[Ints, Ints]:
-    """Rows of ``width`` bytes sorted by key, those of a key in their order, u8[rows * width]; and the keys' counts, i32[keys].
+def pack_rows(parts: Sequence[Ints], key_ids: Sequence[Ints], keys: int) -> tuple[Ints, Ints, Ints, Ints]:
+    """ROWs sorted by key, those of a key in their order, and packed for a scratch file.
 
-    ``parts`` u8 and ``key_ids`` i32 are the rows and their keys, in parts. Raises ValueError where they do not fit each other.
+    ``parts`` u8 and ``key_ids`` i32, all below ``keys``, are the rows and their keys, in parts. Returns u8 what was packed,
+    and of each key with rows, i32 all three: its id, how many rows, how many bytes. Raises ValueError where they do not fit
+    each other.
     """
     ids = [np.ascontiguousarray(part, np.int32) for part in key_ids]
-    grouped: tuple[Ints, Ints] = _kernel().group_rows(list(parts), ids, width, keys)
-    return grouped
+    packed: tuple[Ints, Ints, Ints, Ints] = _kernel().pack_rows(list(parts), ids, keys)
+    return packed
+
+
+def unpack_rows(packed: bytes, counts: Ints) -> Ints:
+    """The ROWs of keys that ``pack_rows`` put back to back, ``counts`` of each. Raises ValueError for anything else."""
+    data = np.frombuffer(packed, np.uint8)
+    rows: Ints = _kernel().unpack_rows(data, np.ascontiguousarray(counts, np.int32)).view(ROW)
+    return rows

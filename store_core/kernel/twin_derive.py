@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +23,9 @@ ROW: Final = np.dtype(
     ]
 )
 Ints = NDArray[Any]
+# The fields of a row in the order of their bits, and what stands in front of a key's first row.
+_PACKED: Final = ("phy_offset", "queue_offset", "tags_code", "store_timestamp_ms", "size_bytes", "batch_size")
+_FIRST: Final[tuple[int, ...]] = (0, -1, 0, 0, 0, 1)
 _MS_PER_SECOND: Final = 1000
 _LARGEST_SECONDS: Final = (1 << 31) - 1
 _TRANSACTIONS_WITH_ENTRY: Final = (record.TRANSACTION_NONE, record.TRANSACTION_COMMIT)
@@ -88,8 +91,77 @@ def dispatch_rows(
     return picked.astype(np.uint32), np.array(found, np.int32), list(numbers), rows.view(np.uint8)
 
 
-def group_rows(parts: Sequence[Ints], key_ids: Sequence[Ints], width: int, keys: int) -> tuple[Ints, Ints]:
-    """A stable sort by key."""
+def pack_rows(parts: Sequence[Ints], key_ids: Sequence[Ints], keys: int) -> tuple[Ints, Ints, Ints, Ints]:
+    """A stable sort by key, then row by row what is not as the row before of its key lets expect.
+
+    A row is a byte with a bit for each field that differs, then each of these fields: the difference with its sign in the
+    lowest bit, so that small ones are small numbers, 7 bits a byte, the lowest first, the top bit set but in the last.
+    """
     key_id = np.concatenate(key_ids)
-    rows = np.concatenate(parts).reshape(-1, width)
-    return rows[np.argsort(key_id, kind="stable")].reshape(-1), np.bincount(key_id, minlength=keys).astype(np.int32)
+    rows = np.concatenate(parts).view(ROW)[np.argsort(key_id, kind="stable")]
+    counts = np.bincount(key_id, minlength=keys)
+    ids = np.flatnonzero(counts)
+    packed, sizes, start = bytearray(), [], 0
+    for count in counts[ids].tolist():
+        begin, before = len(packed), _FIRST
+        for row in rows[start : start + count][list(_PACKED)].tolist():
+            far = [_wrapped(value - expected) for value, expected in zip(row, _expected(before), strict=True)]
+            packed.append(sum(1 << field for field, difference in enumerate(far) if difference))
+            for difference in filter(None, far):
+                packed += _number(difference)
+            before = row
+        start += count
+        sizes.append(len(packed) - begin)
+    data = np.frombuffer(packed, np.uint8)
+    return data, ids.astype(np.int32), counts[ids].astype(np.int32), np.array(sizes, np.int32)
+
+
+def unpack_rows(packed: Ints, counts: Ints) -> Ints:
+    """Row by row what is expected and how far it is from that."""
+    data = iter(bytes(packed))
+    rows = np.zeros(int(counts.sum()), ROW)
+    at = 0
+    try:
+        for count in counts.tolist():
+            row = _FIRST
+            for _ in range(count):
+                flags = next(data)
+                far = [_difference(data) if flags >> field & 1 else 0 for field in range(len(_PACKED))]
+                row = tuple(_wrapped(value + more) for value, more in zip(_expected(row), far, strict=True))
+                for name, value in zip(_PACKED, row, strict=True):
+                    rows[name][at] = value
+                at += 1
+    except StopIteration:
+        raise ValueError("the columns do not fit each other") from None
+    if next(data, None) is not None:
+        raise ValueError("the columns do not fit each other")
+    return rows.view(np.uint8)
+
+
+def _expected(before: tuple[int, ...]) -> tuple[int, ...]:
+    """What the row behind one is if nothing is new: the next number of the queue."""
+    phy_offset, queue_offset, *rest = before
+    return phy_offset, queue_offset + 1, *rest
+
+
+def _wrapped(value: int) -> int:
+    """As 64 bits with a sign hold it."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def _number(difference: int) -> bytes:
+    left = difference << 1 if difference >= 0 else -(difference << 1) - 1
+    parts = []
+    while left >= 1 << 7:
+        parts.append(left & 0x7F | 0x80)
+        left >>= 7
+    return bytes([*parts, left])
+
+
+def _difference(data: Iterator[int]) -> int:
+    value = shift = 0
+    while (byte := next(data)) >= 1 << 7:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+    value |= byte << shift
+    return -(value + 1 >> 1) if value & 1 else value >> 1

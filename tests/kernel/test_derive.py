@@ -85,14 +85,36 @@ def test_dispatched_rows(include_bad_crc: bool) -> None:
     assert (rows.view(ROW)["phy_offset"] == columns[6][picked]).all()
 
 
-def test_grouped_rows() -> None:
+def test_packed_rows() -> None:
     draw = random.Random(10)
-    key_ids = [np.array(draw.choices(range(5), k=count), np.int32) for count in (100, 1, 70)]
-    parts = [np.frombuffer(draw.randbytes(38 * len(ids)), np.uint8) for ids in key_ids]
-    rows, counts = native.group_rows(parts, key_ids, 38, 9)
-    expected, known = twin_derive.group_rows(parts, key_ids, 38, 9)
-    assert (bytes(rows), counts.tolist()) == (bytes(expected), known.tolist())
-    assert counts.tolist()[5:] == [0, 0, 0, 0]
+    key_ids = [np.array(draw.choices(range(5), k=count), np.int32) for count in (300, 1, 70)]
+    rows = np.frombuffer(draw.randbytes(ROW.itemsize * 371), ROW).copy()
+    rows[100:200] = rows[100]  # neighbours that are alike, but for their numbers
+    rows["queue_offset"][100:200] = np.arange(100)
+    parts = [part.view(np.uint8) for part in np.split(rows, [300, 301])]
+    packed = [kernel.pack_rows(parts, key_ids, 9) for kernel in (native, twin_derive)]
+    assert [column.tolist() for column in packed[0]] == [column.tolist() for column in packed[1]]
+    data, ids, counts, sizes = packed[0]
+    assert ids.tolist() == list(range(5))
+    assert sizes.sum() == len(data)
+    expected = rows[np.argsort(np.concatenate(key_ids), kind="stable")]
+    for kernel in (native, twin_derive):
+        assert bytes(kernel.unpack_rows(data, counts)) == expected.tobytes()
+        begin = int(sizes[0])
+        one = kernel.unpack_rows(data[begin : begin + int(sizes[1])], counts[1:2])  # a key's can be read alone
+        assert bytes(one) == expected[int(counts[0]) : int(counts[0] + counts[1])].tobytes()
+        for wrong in (data[:-1], np.append(data, np.uint8(0))):
+            with pytest.raises(ValueError, match="do not fit"):
+                kernel.unpack_rows(wrong, counts)
+
+
+def test_rows_as_they_mostly_are_take_few_bytes() -> None:
+    rows = np.zeros(1000, ROW)
+    rows["queue_offset"] = np.arange(7, 1007)
+    rows["phy_offset"] = np.arange(1000) * 34_000
+    rows["size_bytes"], rows["batch_size"], rows["tags_code"] = 533, 1, 2_598_919
+    packed, *_ = native.pack_rows([rows.view(np.uint8)], [np.zeros(1000, np.int32)], 1)
+    assert len(packed) < 5000
 
 
 def test_what_does_not_fit_is_refused() -> None:
@@ -106,8 +128,11 @@ def test_what_does_not_fit_is_refused() -> None:
         lambda: native.index_entries(slots, rows, one - 1, wide, wide, 1, 0),
         lambda: native.index_entries(slots[:0], rows, one, wide, wide, 1, 0),
         lambda: native.dispatch_rows(*columns, wide[:0], False),
-        lambda: native.group_rows([np.zeros(38, np.uint8)], [one], 37, 1),
-        lambda: native.group_rows([np.zeros(38, np.uint8)], [one + 1], 38, 1),
+        lambda: native.pack_rows([np.zeros(37, np.uint8)], [one], 1),
+        lambda: native.pack_rows([np.zeros(38, np.uint8)], [one + 1], 1),
+        lambda: native.unpack_rows(np.zeros(3, np.uint8), one - 1),
+        lambda: native.unpack_rows(np.zeros(3, np.uint8), one + 4),
+        lambda: native.unpack_rows(np.full(30, 255, np.uint8), one + 1),
     )
     for wrong in wrongs:
         with pytest.raises(ValueError, match="do not fit"):

@@ -13,7 +13,7 @@ use crate::layout::{
 type Bytes<'py> = Bound<'py, PyArray1<u8>>;
 type Numbers<'py> = Bound<'py, PyArray1<i32>>;
 
-fn nonsense() -> PyErr {
+pub fn nonsense() -> PyErr {
     PyValueError::new_err("the columns do not fit each other")
 }
 
@@ -100,7 +100,44 @@ fn seconds(stored: i64, begin: i64) -> i32 {
 }
 
 /// Bytes of a row that `dispatch_rows` gives: four times 8, 4, 2.
-const ROW_SIZE: usize = 38;
+pub const ROW_SIZE: usize = 38;
+
+/// What an entry in a queue is made of, in memory and in scratch files only: in the processor's byte order.
+pub struct Row {
+    pub queue_offset: i64,
+    pub phy_offset: i64,
+    pub tags_code: i64,
+    pub store_timestamp_ms: i64,
+    pub size_bytes: i32,
+    pub batch_size: i16,
+}
+
+impl Row {
+    #[inline(always)]
+    pub fn of(bytes: &[u8; ROW_SIZE]) -> Self {
+        let long = |at: usize| i64::from_ne_bytes(std::array::from_fn(|byte| bytes[at + byte]));
+        Self {
+            queue_offset: long(0),
+            phy_offset: long(8),
+            tags_code: long(16),
+            store_timestamp_ms: long(24),
+            size_bytes: i32::from_ne_bytes(std::array::from_fn(|byte| bytes[32 + byte])),
+            batch_size: i16::from_ne_bytes([bytes[36], bytes[37]]),
+        }
+    }
+
+    #[inline(always)]
+    pub fn bytes(&self) -> [u8; ROW_SIZE] {
+        let mut row = [0; ROW_SIZE];
+        row[..8].copy_from_slice(&self.queue_offset.to_ne_bytes());
+        row[8..16].copy_from_slice(&self.phy_offset.to_ne_bytes());
+        row[16..24].copy_from_slice(&self.tags_code.to_ne_bytes());
+        row[24..32].copy_from_slice(&self.store_timestamp_ms.to_ne_bytes());
+        row[32..36].copy_from_slice(&self.size_bytes.to_ne_bytes());
+        row[36..].copy_from_slice(&self.batch_size.to_ne_bytes());
+        row
+    }
+}
 
 /// Places of the rows with an entry, which pair each has, the pairs, the entries.
 type Dispatched<'py> = (Bound<'py, PyArray1<u32>>, Numbers<'py>, Vec<(i32, i32)>, Bytes<'py>);
@@ -151,14 +188,15 @@ pub fn dispatch_rows<'py>(
             }
             picked.push(at as u32); // the length has been checked
             numbers.push(pairs.number(*topic, *queue));
-            let mut row = [0; ROW_SIZE];
-            row[..8].copy_from_slice(&number.to_ne_bytes());
-            row[8..16].copy_from_slice(&phy_offset.to_ne_bytes());
-            row[16..24].copy_from_slice(&tags_code.to_ne_bytes());
-            row[24..32].copy_from_slice(&stored.to_ne_bytes());
-            row[32..36].copy_from_slice(&(*size as i32).to_ne_bytes()); // a message is at most 32 MiB long
-            row[36..].copy_from_slice(&1_i16.to_ne_bytes());
-            rows.extend_from_slice(&row);
+            let row = Row {
+                queue_offset: *number,
+                phy_offset: *phy_offset,
+                tags_code: *tags_code,
+                store_timestamp_ms: *stored,
+                size_bytes: *size as i32, // a message is at most 32 MiB long
+                batch_size: 1,
+            };
+            rows.extend_from_slice(&row.bytes());
         }
         (picked, numbers, pairs.all, rows)
     });
@@ -204,49 +242,4 @@ impl Pairs {
         }
         id
     }
-}
-
-/// Rows of some bytes sorted by their key, and how many each key has; see `store_core.kernel.derive`.
-#[pyfunction]
-#[pyo3(signature = (parts, key_ids, width, keys, /))]
-pub fn group_rows<'py>(
-    py: Python<'py>,
-    parts: Vec<PyReadonlyArray1<'py, u8>>,
-    key_ids: Vec<PyReadonlyArray1<'py, i32>>,
-    width: usize,
-    keys: usize,
-) -> PyResult<(Bytes<'py>, Numbers<'py>)> {
-    let parts = parts.iter().map(|part| part.as_slice()).collect::<Result<Vec<_>, _>>()?;
-    let key_ids = key_ids.iter().map(|ids| ids.as_slice()).collect::<Result<Vec<_>, _>>()?;
-    let fits = parts.len() == key_ids.len()
-        && width > 0
-        && parts.iter().zip(&key_ids).all(|(part, ids)| ids.len().checked_mul(width) == Some(part.len()));
-    if !fits {
-        return Err(nonsense());
-    }
-    let (sorted, counts) = py.detach(|| grouped(&parts, &key_ids, width, keys)).ok_or_else(nonsense)?;
-    Ok((sorted.into_pyarray(py), counts.into_pyarray(py)))
-}
-
-/// Every row goes where those of its key in front of it, and those of keys before its own, leave it.
-fn grouped(parts: &[&[u8]], key_ids: &[&[i32]], width: usize, keys: usize) -> Option<(Vec<u8>, Vec<i32>)> {
-    let mut counts = vec![0_i32; keys];
-    for id in key_ids.iter().copied().flatten() {
-        *counts.get_mut(usize::try_from(*id).ok()?)? += 1;
-    }
-    let mut next = Vec::with_capacity(keys);
-    let mut end = 0_usize;
-    for count in &counts {
-        next.push(end);
-        end = end.checked_add(usize::try_from(*count).ok()?.checked_mul(width)?)?;
-    }
-    let mut sorted = vec![0; end];
-    for (part, ids) in parts.iter().zip(key_ids) {
-        for (row, id) in part.chunks_exact(width).zip(ids.iter()) {
-            let at = next.get_mut(usize::try_from(*id).ok()?)?;
-            sorted.get_mut(*at..*at + width)?.copy_from_slice(row);
-            *at += width;
-        }
-    }
-    Some((sorted, counts))
 }

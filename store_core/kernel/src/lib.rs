@@ -11,10 +11,12 @@ mod collect;
 mod columns;
 mod derive;
 mod file;
+mod gist;
 mod hosts;
 mod keys;
 mod layout;
 mod messages;
+mod packed;
 mod pairs;
 mod point;
 mod properties;
@@ -72,12 +74,13 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tables::plan_table, module)?)?;
     module.add_function(wrap_pyfunction!(tables::read_table, module)?)?;
     module.add_function(wrap_pyfunction!(derive::chain_entries, module)?)?;
-    module.add_function(wrap_pyfunction!(derive::group_rows, module)?)?;
     module.add_function(wrap_pyfunction!(derive::index_entries, module)?)?;
     module.add_function(wrap_pyfunction!(derive::dispatch_rows, module)?)?;
     module.add_function(wrap_pyfunction!(messages::add_mapped_messages, module)?)?;
     module.add_function(wrap_pyfunction!(messages::good_entries, module)?)?;
     module.add_function(wrap_pyfunction!(messages::add_messages, module)?)?;
+    module.add_function(wrap_pyfunction!(packed::pack_rows, module)?)?;
+    module.add_function(wrap_pyfunction!(packed::unpack_rows, module)?)?;
     module.add_function(wrap_pyfunction!(point::carries_key, module)?)?;
     module.add_function(wrap_pyfunction!(point::index_key_hash, module)?)?;
     module.add_function(wrap_pyfunction!(scan_window, module)?)
