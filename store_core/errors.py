@@ -6,6 +6,7 @@ StoreError
 ├── StoreInUseError       a broker or another rmqctl works on it (exit 11)
 ├── PlanOutOfDateError    the store has changed since the plan or journal was made (exit 12)
 └── FailedError           anything else that stops the work: I/O, disk full, unsupported (exit 1)
+    └── UnreadableError   a file that is there and cannot be read
 """
 
 from __future__ import annotations
@@ -63,3 +64,10 @@ class FailedError(StoreError):
     """The work cannot go on: I/O error, disk full, something this version does not support."""
 
     code = "failed"
+
+
+class UnreadableError(FailedError):
+    """A file of a store is there, and the system refuses to read it: ``number`` is its errno, ``at`` where in the file."""
+
+    number = 0
+    at = 0

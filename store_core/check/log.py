@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from store_core.check.report import MOST_FINDINGS_PER_CODE, Findings
 from store_core.findings import Finding
-from store_core.kernel.codes import FrameCode, FrameKind
+from store_core.kernel.codes import FrameCode, FrameKind, HoleCode
 from store_core.kernel.file import FrameRow
 
 if TYPE_CHECKING:
@@ -25,12 +25,16 @@ _DAMAGE_BY_CODE: Final = {
     FrameCode.BLANK_SIZE: ("L008", "the blank's length does not reach the segment's end"),
     FrameCode.LENGTH_MISMATCH: ("L013", "the record's length is not the sum of its parts"),
 }
+UNREADABLE: Final = "L021"
+_WHY_UNREADABLE: Final = {HoleCode.NO_PERMISSION: "permission denied", HoleCode.IO_ERROR: "input/output error"}
 
 
 def finding_code_inside(kind: int, code: int) -> str:
     """The code of the finding for a stretch that is no message, with good records behind it."""
     if kind == FrameKind.DAMAGE:
         return _DAMAGE_BY_CODE.get(FrameCode(code), ("L002", ""))[0]
+    if kind == FrameKind.HOLE and code != HoleCode.NO_FILE:
+        return UNREADABLE
     return {FrameKind.ZEROS: "L003", FrameKind.STALE: "L005", FrameKind.HOLE: "L006"}[FrameKind(kind)]
 
 
@@ -111,8 +115,6 @@ class LogFindings:
                 queue_id=row.queue_id,
                 queue_offset=row.queue_offset,
             )
-        elif kind == FrameKind.HOLE:
-            self.hole(at, size)
         elif kind == FrameKind.STALE:
             self._say("L005", f"{size} bytes of old records behind the tail", file, at, size)
         else:
@@ -125,7 +127,7 @@ class LogFindings:
             if kind == FrameKind.ZEROS:
                 self._say("L003", f"{size} zero bytes inside the log", file, at, size)
             elif kind == FrameKind.HOLE:
-                self._say("L006", f"no file for {size} bytes of the log", None, at, size)
+                self._say_hole(code, at, size, file)
             else:
                 finding_code, text = _DAMAGE_BY_CODE.get(FrameCode(code), ("L002", f"{size} bytes that are no record"))
                 self._say(finding_code, text, file, at, size)
@@ -156,7 +158,7 @@ class LogFindings:
         of_the_tail = set(islice(damaged, _TAIL_SEGMENTS))
         for kind, code, at, size, file in self._held:
             if kind == FrameKind.HOLE:
-                self._say("L006", f"no file for {size} bytes of the log", None, at, size)
+                self._say_hole(code, at, size, file)
             elif kind == FrameKind.DAMAGE and (log_goes_on or not (live or file in of_the_tail)):
                 finding_code, text = _DAMAGE_BY_CODE.get(FrameCode(code), ("L002", f"{size} bytes that are no record"))
                 self._say(finding_code, text, file, at, size)
@@ -164,6 +166,12 @@ class LogFindings:
                 self._say("L004", f"{size} bytes behind the last whole record", file, at, size)
         self._held.clear()
         return self._found.all()
+
+    def _say_hole(self, code: int, at: int, size: int, file: str) -> None:
+        if code == HoleCode.NO_FILE:
+            self._say("L006", f"no file for {size} bytes of the log", None, at, size)
+        else:
+            self._say(UNREADABLE, f"{size} bytes cannot be read: {_WHY_UNREADABLE[HoleCode(code)]}", file, at, size)
 
     def _say(
         self,

@@ -11,12 +11,14 @@ elsewhere read the same.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from crc32c import crc32c
 
+from store_core.errors import UnreadableError
 from store_core.export.naming import Called
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.layout.paths import CONSUMEQUEUE
@@ -156,7 +158,7 @@ def apart(settings: Settings) -> list[Settings]:
 
 
 class Log:
-    """One log, looked at here and there."""
+    """One log, looked at here and there. What cannot be read says nothing: another copy may have it."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -174,12 +176,13 @@ class Log:
     def _end_in(self, segment: Segment) -> int:
         """Where the last frame of a segment ends; 0 if it holds none."""
         end = 0
-        if self._is_empty(segment):
-            return end
-        for table in scan_segment(self._store, segment, _TO_THE_END):
-            frames = ((table.kind == FrameKind.MESSAGE) | (table.kind == FrameKind.BLANK)).nonzero()[0]
-            if len(frames):
-                end = int(table.phy_offset[frames[-1]] + table.size_bytes[frames[-1]])
+        with suppress(UnreadableError):
+            if self._is_empty(segment):
+                return end
+            for table in scan_segment(self._store, segment, _TO_THE_END):
+                frames = ((table.kind == FrameKind.MESSAGE) | (table.kind == FrameKind.BLANK)).nonzero()[0]
+                if len(frames):
+                    end = int(table.phy_offset[frames[-1]] + table.size_bytes[frames[-1]])
         return end
 
     def _is_empty(self, segment: Segment) -> bool:
@@ -202,11 +205,12 @@ class Log:
         """Whole records and blanks that begin in [start, stop) of one segment."""
         found: Frames = {}
         segment = self._store.log.find(start)
-        for table in scan_segment(self._store, segment, _SAMPLE, start, stop) if segment is not None else ():
-            is_blank = table.kind == FrameKind.BLANK
-            for row in ((table.messages | is_blank) & (table.code == FrameCode.OK)).nonzero()[0]:
-                checksum = None if is_blank[row] else crc32c(table.record(row))
-                found[int(table.phy_offset[row])] = int(table.size_bytes[row]), checksum
+        with suppress(UnreadableError):
+            for table in scan_segment(self._store, segment, _SAMPLE, start, stop) if segment is not None else ():
+                is_blank = table.kind == FrameKind.BLANK
+                for row in ((table.messages | is_blank) & (table.code == FrameCode.OK)).nonzero()[0]:
+                    checksum = None if is_blank[row] else crc32c(table.record(row))
+                    found[int(table.phy_offset[row])] = int(table.size_bytes[row]), checksum
         return found
 
 

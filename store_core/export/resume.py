@@ -56,7 +56,7 @@ class Work:
         self._on_walked.begin(sum(tasks[key].split.size_bytes for key in left))
 
         def note(index: int, piece: Piece) -> None:
-            if not piece.withheld:
+            if not (piece.withheld or piece.refused):
                 self._destination.note(left[index], note_of(piece), piece.parts)
 
         done = self._runner.run([tasks[key] for key in left], self._on_walked, note)

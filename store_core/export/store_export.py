@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from store_core.check.log import LogFindings
+from store_core.check.log import UNREADABLE, LogFindings
 from store_core.check.report import MOST_FINDINGS_PER_CODE
-from store_core.errors import PlanOutOfDateError
-from store_core.export.dest.parts import KIND_NAMES, Part, PartWriter, Range, inside, quarantine_rows
+from store_core.errors import FailedError, PlanOutOfDateError
+from store_core.export.dest.parts import Part, PartWriter, Range, inside, kind_name, quarantine_rows
 from store_core.export.dest.state import Proof, StoreState, Told
 from store_core.export.healing import Stretch, heal
 from store_core.export.splits.join import Joined, join_pieces, walk_on
@@ -37,6 +37,7 @@ class StoreReport:
     told: tuple[Told, ...] = ()
     copies: tuple[str, ...] = ()  # where the copies of the log lie that were read as one, if several
     healed: list[Stretch] = field(default_factory=list)  # damage that another of them made good
+    left_out: list[Finding] = field(default_factory=list)  # of the findings, those about what earlier commits left out
 
     def as_state(self) -> StoreState:
         return StoreState(
@@ -44,9 +45,10 @@ class StoreReport:
             self.from_phy_offset,
             self.next_phy_offset,
             self.rows,
-            summary(self.findings),
+            summary([found for found in self.findings if found not in self.left_out]),
             self.proof,
             self.told,
+            tuple(refused for found in self.findings if (refused := _refused(found, self.next_phy_offset)) is not None),
         )
 
 
@@ -70,6 +72,7 @@ class StoreExport:
         self._held: list[Range] = []  # may be the tail of the log
         self._bodies: list[Finding] = []
         self._bodies_beyond = 0
+        self._met_frames = False
 
     def tasks(self) -> list[Task]:
         return [replace(self._task, split=split) for plan in self._plans for split in plan.splits]
@@ -121,6 +124,7 @@ class StoreExport:
     def _add(self, piece: Piece, *, head_counts: bool) -> None:
         report = self.report
         if piece.next_phy_offset is not None:
+            self._met_frames = True
             report.next_phy_offset = max(report.next_phy_offset, piece.next_phy_offset)
             report.proof = piece.proof
         report.rows += piece.rows
@@ -151,12 +155,29 @@ class StoreExport:
             elif found.kind == FrameKind.DAMAGE and not live:
                 self._edges.append((found, "L004"))
         self._tell_once()
-        self.report.findings = [*self._lost, *self._findings.end(live=live), *self._bodies]
+        self.report.left_out = list(_left_out(self._last))
+        self.report.findings = [
+            *self._lost,
+            *self.report.left_out,
+            *self._findings.end(live=live),
+            *self._bodies,
+        ]
+        self._assert_readable()
         if not self.store.log.segments:
             self.report.findings.append(finding("S007", "there is no log file"))
         if self._bodies_beyond:
             self.report.findings.append(
                 finding("L012", f"and {self._bodies_beyond} more: bodies that cannot be decompressed")
+            )
+
+    def _assert_readable(self) -> None:
+        """Damage stops no export, but whoever may read nothing at all is helped best at once."""
+        refused = [found for found in self.report.findings if found.code == UNREADABLE]
+        if self._last is None and refused and not self._met_frames:
+            raise FailedError(
+                f"nothing of the log of {self.report.store} can be read: {refused[0].message}",
+                path=str(self.store.root / (refused[0].file or "")),
+                to_do="check permissions and the disk",
             )
 
     def _tell_once(self) -> None:
@@ -212,5 +233,23 @@ def _expired(store: Store, at: int) -> Iterator[Finding]:
         )
 
 
+def _left_out(last: StoreState | None) -> Iterator[Finding]:
+    """What earlier commits could not read, and so lack."""
+    for refused in last.refused if last is not None else ():
+        yield finding(
+            UNREADABLE,
+            f"{refused.size_bytes} bytes could not be read when they were exported, and are missing there",
+            phy_offset=refused.phy_offset,
+            size_bytes=refused.size_bytes,
+        )
+
+
+def _refused(found: Finding, next_phy_offset: int) -> Told | None:
+    """What a finding says could not be read; None where the next commit will try again."""
+    if found.code != UNREADABLE or found.phy_offset is None or found.phy_offset >= next_phy_offset:
+        return None
+    return Told(found.phy_offset, found.size_bytes or 0, "unreadable")
+
+
 def _told(found: Range) -> Told:
-    return Told(found.phy_offset, found.size_bytes, KIND_NAMES[FrameKind(found.kind)])
+    return Told(found.phy_offset, found.size_bytes, kind_name(found))

@@ -39,6 +39,14 @@ class FrameCode(IntEnum):
     RESIDUE = 21  # what follows zeros or stale records and is no frame
 
 
+class HoleCode(IntEnum):
+    """Why a hole is one: numbers that no ``FrameCode`` has, for the scan's own rows."""
+
+    NO_FILE = 0
+    NO_PERMISSION = 64  # there is a file, and the system does not let us read it
+    IO_ERROR = 65  # there is a file, and the disk or the file system fails
+
+
 class ScanState(IntEnum):
     """What ends where a window begins; goes in as ``state`` and comes out as ``next_state``."""
 

@@ -140,4 +140,11 @@ KINDS: Final = (
         "A broker has removed the oldest segments since the last commit of an incremental export, and that had not come so far. The messages in them are in no export.",
         "Export more often than brokers remove files (fileReservedTime); what is gone may be in a replica.",
     ),
+    Kind(
+        "L021",
+        "error",
+        "part of the log cannot be read",
+        "The file is there, but the system refuses to read it, or a part of it: a missing permission, or a disk that fails. All the rest has been looked at; the messages in this range have not, and are in no result.",
+        "Give the permission, or copy a failing disk with ddrescue and work on the copy; then run the command again. An export that is finished gets the range with `rmqctl export --from --to` into another folder, or with `--overwrite`.",
+    ),
 )

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from store_core.errors import FailedError
+from store_core.errors import UnreadableError
 from store_core.storage.remote_path import RemotePath
 
 if TYPE_CHECKING:
@@ -175,10 +175,12 @@ class FileCache:
         self.close()  # views of a log (overlays, logs of several folders) have caches that nobody else knows
 
 
-def unreadable(path: Path, error: OSError, at: int | None = None, size_bytes: int | None = None) -> FailedError:
+def unreadable(path: Path, error: OSError, at: int | None = None, size_bytes: int | None = None) -> UnreadableError:
     """The error for a file that is there and cannot be read, there where the range is known."""
     reason = error.strerror or type(error).__name__
     what = "cannot read" + (f" {size_bytes} bytes at {at} of the file" if size_bytes and at is not None else "")
     advice = {errno.EIO: DISK_FAILS, errno.EISDIR: NO_FILE}
     to_do = advice.get(error.errno or 0, "check permissions and the disk")
-    return FailedError(f"{what}: {reason}", path=str(path), to_do=to_do)
+    found = UnreadableError(f"{what}: {reason}", path=str(path), to_do=to_do)
+    found.number, found.at = error.errno or 0, at or 0
+    return found

@@ -14,7 +14,7 @@ from store_core.check.log import finding_code_inside
 from store_core.export.dest.parquet import ParquetFile, WrittenFile
 from store_core.export.dest.place import Place
 from store_core.export.rows import schema
-from store_core.kernel.codes import FrameCode, FrameKind
+from store_core.kernel.codes import FrameCode, FrameKind, HoleCode
 
 Table = Literal["messages", "quarantine"]
 Partition = tuple[str, str | None] | None  # a column's or a part of time's name, and the value
@@ -33,7 +33,7 @@ _MESSAGE_OPTIONS: Final[dict[str, Any]] = {
 _NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 # What Hive and Spark escape in the names of partition folders, and what no file name may hold.
 _ESCAPED: Final = re.compile("[\\x00-\\x1f\\x7f\"#%'*/:=?\\\\{}\\[\\]^]")
-KIND_NAMES: Final = {
+_KIND_NAMES: Final = {
     FrameKind.DAMAGE: "damage",
     FrameKind.ZEROS: "zeros",
     FrameKind.STALE: "stale",
@@ -209,13 +209,25 @@ def quarantine_rows(store: str, ranges: Iterable[tuple[Range, str]]) -> pa.Recor
             "store": store,
             "phy_offset": found.phy_offset,
             "size_bytes": found.size_bytes,
-            "kind": KIND_NAMES[FrameKind(found.kind)],
-            "reason": FrameCode(found.code).name.lower() if found.kind == FrameKind.DAMAGE else None,
+            "kind": kind_name(found),
+            "reason": _reason(found),
             "finding": finding_code,
         }
         for found, finding_code in ranges
     ]
     return pa.RecordBatch.from_pylist(rows, schema.QUARANTINE)
+
+
+def kind_name(found: Range) -> str:
+    """What a range is called in the quarantine table."""
+    is_refused = found.kind == FrameKind.HOLE and found.code != HoleCode.NO_FILE
+    return "unreadable" if is_refused else _KIND_NAMES[FrameKind(found.kind)]
+
+
+def _reason(found: Range) -> str | None:
+    if found.kind == FrameKind.DAMAGE:
+        return FrameCode(found.code).name.lower()
+    return HoleCode(found.code).name.lower() if kind_name(found) == "unreadable" else None
 
 
 def inside(ranges: Iterable[Range]) -> list[tuple[Range, str]]:

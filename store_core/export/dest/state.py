@@ -41,12 +41,14 @@ class StoreState:
     findings: Mapping[str, int]
     proof: tuple[Proof, ...] = ()
     told: tuple[Told, ...] = ()
+    refused: tuple[Told, ...] = ()  # what could not be read, and is in no commit
 
     def as_json(self) -> dict[str, Any]:
         return {
             **self.as_short_json(),
             "proof": [{**proof._asdict(), "crc32c": f"{proof.crc32c:08x}"} for proof in self.proof],
             "quarantined_behind": [told._asdict() for told in self.told],
+            "unreadable": [told._asdict() for told in self.refused],
         }
 
     def as_short_json(self) -> dict[str, Any]:
@@ -68,7 +70,10 @@ class StoreState:
             int(told["rows"]),
             {str(code): int(count) for code, count in told["findings"].items()},
             tuple(Proof(int(p["phy_offset"]), int(p["size_bytes"]), int(p["crc32c"], 16)) for p in told["proof"]),
-            tuple(Told(int(t["phy_offset"]), int(t["size_bytes"]), str(t["kind"])) for t in told["quarantined_behind"]),
+            *(
+                tuple(Told(int(t["phy_offset"]), int(t["size_bytes"]), str(t["kind"])) for t in told.get(name, ()))
+                for name in ("quarantined_behind", "unreadable")
+            ),
         )
 
     def and_then(self, later: StoreState) -> StoreState:
@@ -84,6 +89,7 @@ class StoreState:
             counts,
             later.proof or self.proof,
             later.told,
+            (*self.refused, *(refused for refused in later.refused if refused not in self.refused)),
         )
 
 

@@ -68,11 +68,11 @@ QUARANTINE_COLUMNS: Final = (
     Column("store", pa.string(), "name of the store"),
     Column("phy_offset", pa.int64(), "byte offset in the log where the range begins"),
     Column("size_bytes", pa.int64(), "its length, bytes"),
-    Column("kind", pa.string(), "damage, zeros, stale or hole"),
+    Column("kind", pa.string(), "damage, zeros, stale, hole or unreadable"),
     Column(
         "reason",
         pa.string(),
-        "why no record starts there: magic, size, length_mismatch, …; null if not damage",
+        "why no record starts there: magic, size, length_mismatch, …; why it cannot be read: no_permission or io_error; else null",
         nullable=True,
     ),
     Column("finding", pa.string(), "code of the finding that explains it (rmqctl explain CODE)"),

@@ -19,7 +19,7 @@ from store_core.export.splits.piece import Piece
 from store_core.export.splits.plan import Task, segments_of
 from store_core.storage.sequence import Segment, SegmentSequence
 
-_HEAD: Final = b"rmqctl note 2\n"
+_HEAD: Final = b"rmqctl note 3\n"
 _CHECKSUM_SIZE_BYTES: Final = 4
 # All that a piece is made of. A note is read from where results are written, so it may name nothing else.
 _KNOWN: Final = frozenset(

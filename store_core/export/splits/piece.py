@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -11,23 +12,27 @@ from numpy.typing import NDArray
 
 from store_core.check.log import LogFindings
 from store_core.check.report import MOST_FINDINGS_PER_CODE
+from store_core.errors import UnreadableError
 from store_core.export.dest.parts import Part, PartWriter, Range, inside, quarantine_rows
 from store_core.export.dest.state import Proof
 from store_core.export.dest.writing import MessageWriter
 from store_core.export.rows.memory import keep_freed_memory
 from store_core.export.splits.plan import Split, Task, segments_of
 from store_core.export.splits.tail import is_settled, proof_of
+from store_core.export.splits.unreadable import WindowsUpTo, unreadable_stretches
 from store_core.findings import Finding
 from store_core.kernel.codes import FrameCode, FrameKind
+from store_core.layout.record import MAX_RECORD_SIZE_BYTES
 from store_core.scan.frames import ROW_COLUMNS, FrameTable, Ints
-from store_core.scan.log import ScanOptions, scan_segment
+from store_core.scan.log import WINDOW_SIZE_BYTES, ScanOptions, scan_segment
 from store_core.storage.buffers import KEPT
-from store_core.storage.sequence import SegmentSequence
+from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.settings import Settings
 from store_core.storage.store import Store
 
 _OPTIONS: Final = ScanOptions(check_crc=True, check_property_crc=True, properties=False)
 _RANGES_AT_ONCE: Final = 10_000
+_MOST_REFUSED: Final = 10_000  # stretches of a split that cannot be read: a disk that fails so often is beyond us
 
 
 @dataclass(slots=True)
@@ -38,6 +43,7 @@ class Piece:
     ``head`` and ``tail``: what is no frame in front of the first and behind the last message. ``found``: findings
     between these two. ``ran_over``: what is no frame goes on behind the split. ``bodies``: findings about bodies, the first of them; ``bodies_beyond``: how many more.
     ``proof``: the last message, and a blank behind it. ``withheld``: a last message that may still change is left out.
+    ``refused``: something in it could not be read, which may be otherwise the next time.
     """
 
     split: Split
@@ -55,6 +61,7 @@ class Piece:
     parts: list[Part] = field(default_factory=list)
     proof: tuple[Proof, ...] = ()
     withheld: bool = False
+    refused: bool = False
 
 
 def run_task(task: Task) -> Piece:
@@ -63,18 +70,23 @@ def run_task(task: Task) -> Piece:
 
 
 def run_work(work_of: Callable[[int], SplitWork], settings: Settings) -> Piece:
-    """Have a split walked by some work, which is made anew where a record had been taken for the last too early."""
+    """Have a split walked by some work, which is made anew where a record had been taken for the last too early, and
+    where it turns out that a stretch of the log cannot be read."""
     keep_freed_memory()
     settled = 0
+    refused: list[Range] = []
     while True:
         work = work_of(settled)
         try:
             with Store.open(settings.root, settings) as store:
-                work.walk_split(store)
+                work.walk_split(store, refused)
             return work.finished()
         except _WentOn as more:
             work.abort()
             settled = more.phy_offset
+        except _RefusedError as error:
+            work.abort()
+            refused = _with_more(refused, error)
         except BaseException:
             work.abort()
             raise
@@ -86,6 +98,26 @@ class _WentOn(Exception):
     def __init__(self, phy_offset: int) -> None:
         super().__init__(phy_offset)
         self.phy_offset = phy_offset
+
+
+class _RefusedError(Exception):
+    """Some stretches cannot be read; ``why`` is what was said of the first."""
+
+    def __init__(self, stretches: list[Range], why: UnreadableError) -> None:
+        super().__init__(str(why))
+        self.stretches, self.why = stretches, why
+
+
+def _with_more(refused: list[Range], error: _RefusedError) -> list[Range]:
+    """Stretches that cannot be read with those that were found now. Raises where the disk says something else each time."""
+    known = {found for one in error.stretches for found in refused if _touch(one, found)}
+    if known or len(refused) > _MOST_REFUSED:
+        raise error.why
+    return sorted([*refused, *error.stretches], key=lambda found: found.phy_offset)
+
+
+def _touch(one: Range, other: Range) -> bool:
+    return one.phy_offset < other.end_phy_offset and other.phy_offset < one.end_phy_offset
 
 
 class SplitWork:
@@ -104,20 +136,51 @@ class SplitWork:
         self._since: list[Range] = []  # what is no frame, since the last message
         self._inside: list[Range] = []
 
-    def walk_split(self, store: Store) -> None:
-        """Take in all segments of the split; what has been removed since it was planned is a hole."""
+    def walk_split(self, store: Store, refused: Sequence[Range] = ()) -> None:
+        """Take in all segments of the split; what has been removed since it was planned is a hole, and so is what is
+        ``refused``: stretches that cannot be read, in log order."""
         split = self._task.split
         at = split.start_phy_offset
         for segment, end in segments_of(store.log, split):
             stop = min(end, split.stop_phy_offset)
             self._add_hole(at, segment.phy_offset)
             at = max(at, segment.phy_offset)
-            tables = scan_segment(store, segment, _OPTIONS, at, stop, chained=split.exact, buffers=KEPT)
-            if self._task.live:
-                tables = self._settled_tables(tables, store.log)
-            self._walk(tables, store.relative(segment.path), stop)
+            within = [found for found in refused if at < found.end_phy_offset and found.phy_offset < end]
+            try:
+                self._walk_segment(store, segment, at, stop, within)
+            except UnreadableError as error:
+                file, reach = store.relative(segment.path), stop + MAX_RECORD_SIZE_BYTES
+                raise _RefusedError(unreadable_stretches(store.log, segment, file, error, reach), error) from error
             at = stop
         self._add_hole(at, split.stop_phy_offset)
+
+    def _walk_segment(self, store: Store, segment: Segment, at: int, stop: int, refused: Sequence[Range]) -> None:
+        """Take in what of a segment can be read, up to ``stop``; what stands in front of a refused stretch ends there."""
+        is_chained, file = self._task.split.exact, store.relative(segment.path)
+        for found in refused:
+            if at < min(found.phy_offset, stop):
+                short = replace(segment, size_bytes=found.phy_offset - segment.phy_offset)
+                until = min(found.phy_offset, stop)
+                with closing(WindowsUpTo(store.log, WINDOW_SIZE_BYTES, found.phy_offset)) as windows:
+                    tables = scan_segment(store, short, _OPTIONS, at, until, chained=is_chained, windows=windows)
+                    self._walk(self._as_far_as_settled(tables, store.log), file, until)
+            if found.phy_offset < stop:
+                self._add_refused(found, stop)
+            at, is_chained = found.end_phy_offset, False
+        if at < stop:
+            tables = scan_segment(store, segment, _OPTIONS, at, stop, chained=is_chained, buffers=KEPT)
+            self._walk(self._as_far_as_settled(tables, store.log), file, stop)
+
+    def _as_far_as_settled(self, tables: Iterator[FrameTable], log: SegmentSequence) -> Iterator[FrameTable]:
+        return self._settled_tables(tables, log) if self._task.live else tables
+
+    def _add_refused(self, found: Range, stop: int) -> None:
+        self._piece.refused = True
+        self._piece.ran_over |= found.end_phy_offset > stop
+        start = max(found.phy_offset, self._task.split.start_phy_offset, self._keep_from)
+        end = min(found.end_phy_offset, stop)
+        if start < end:
+            self._since.append(found._replace(phy_offset=start, size_bytes=end - start))
 
     def _add_hole(self, start: int, end: int) -> None:
         start = max(start, self._keep_from)

@@ -1,0 +1,166 @@
+"""Exports of stores of which the system refuses to read a part: it is told and gone around, and got later."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from store_core.errors import FailedError
+from store_core.export.runners.local import LocalRunner
+from store_core.export.survey import stats_of_stores
+from store_core.storage.store import Store
+from tests.damage import Damageable
+from tests.export.exports import export_one, found_rows, ranges_of, table_of, told_rows
+from tests.export.refusing import PAGE_BYTES, call_without_privileges, failing_disk, forbidden
+from tests.export.test_healing import export as export_copies
+from tests.rmqctl.calls import Result
+
+DamageableOf = Callable[..., Damageable]
+SPLITS: Final = (3_000, 50_003, 1 << 30)
+SEGMENT: Final = 2  # of eight, each of 128 KiB
+# In each segment's own bytes. The last one ends where its file does.
+BAD: Final = {
+    "a page": [(40_960, 45_056)],
+    "the first page": [(0, 4096)],
+    "some bytes": [(50_001, 50_013)],
+    "several": [(4096, 8192), (12_288, 20_480), (110_592, 131_072)],
+    "the whole file": [(0, 131_072)],
+}
+
+
+@pytest.fixture
+def store(damageable: DamageableOf) -> Damageable:
+    return damageable("load-533")
+
+
+def around(rows: Sequence[dict[str, Any]], bad: Sequence[tuple[int, int]]) -> list[dict[str, Any]]:
+    """The rows of messages that lie in no such range of the log, not even in part."""
+    return [
+        row
+        for row in rows
+        if not any(row["phy_offset"] < end and start < row["phy_offset"] + row["size_bytes"] for start, end in bad)
+    ]
+
+
+def in_pages(ranges: Sequence[tuple[int, int]], base: int) -> list[tuple[int, int]]:
+    """The ranges of the log that are given up: they begin with what is refused, and end where a page does."""
+    return [(base + start, base - -end // PAGE_BYTES * PAGE_BYTES) for start, end in ranges]
+
+
+def codes(result: Result) -> list[str]:
+    return [found["code"] for store in json.loads(result.out)["stores"] for found in store["findings"]]
+
+
+@pytest.mark.parametrize("split_size_bytes", SPLITS)
+@pytest.mark.parametrize("which", BAD)
+def test_a_disk_that_fails_here_and_there(which: str, split_size_bytes: int, store: Damageable, tmp_path: Path) -> None:
+    path, base = store.segments[SEGMENT], SEGMENT * store.segment_size_bytes
+    with failing_disk(path, BAD[which]):
+        report = export_one(store.root, tmp_path / "out", split_size_bytes=split_size_bytes)
+    bad = in_pages(BAD[which], base)
+    assert found_rows(table_of(tmp_path / "out")) == around(told_rows("load-533"), bad)
+    told = [
+        (at, at + size, finding) for at, size, kind, _, finding in ranges_of(tmp_path / "out") if kind == "unreadable"
+    ]
+    assert told == [(start, end, "L021") for start, end in bad]
+    assert {reason for *_, kind, reason, _ in ranges_of(tmp_path / "out") if kind == "unreadable"} == {"io_error"}
+    assert [(f.phy_offset, f.size_bytes) for f in report.findings if f.code == "L021"] == [(a, b - a) for a, b in bad]
+
+
+@pytest.mark.parametrize("which", BAD)
+def test_statistics_go_around_it(which: str, store: Damageable) -> None:
+    bad = in_pages(BAD[which], SEGMENT * store.segment_size_bytes)
+    with Store.open(store.root) as opened, failing_disk(store.segments[SEGMENT], BAD[which]):
+        [found] = stats_of_stores([("a", opened)], LocalRunner(), split_size_bytes=20_000)
+    assert found.report.rows == len(around(told_rows("load-533"), bad))
+    assert [f.code for f in found.report.findings if f.code == "L021"] == ["L021"] * len(bad)
+
+
+def test_the_newest_segment_is_exported_once_it_can_be_read(store: Damageable, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with failing_disk(store.segments[-1], [(0, 131_072)]):
+        report = export_one(store.root, out, incremental=True)
+    assert [found.code for found in report.findings] == ["L021"]
+    report = export_one(store.root, out, incremental=True)
+    assert (report.findings, report.commit) == ([], 2)
+    assert found_rows(table_of(out)) == told_rows("load-533")
+
+
+def test_what_an_export_lacks_is_said_until_it_is_made_anew(store: Damageable, tmp_path: Path) -> None:
+    out, base = tmp_path / "out", SEGMENT * store.segment_size_bytes
+    with failing_disk(store.segments[SEGMENT], [(4096, 8192)]):
+        export_one(store.root, out, incremental=True)
+    for _ in range(2):
+        report = export_one(store.root, out, incremental=True)
+        assert [(f.code, f.phy_offset, f.size_bytes) for f in report.findings] == [("L021", base + 4096, 4096)]
+        assert "could not be read when they were exported" in report.findings[0].message
+    manifest = json.loads((out / "manifest.json").read_text())
+    unreadable = {"phy_offset": base + 4096, "size_bytes": 4096, "kind": "unreadable"}
+    assert (manifest["stores"][0]["unreadable"], manifest["commits"][-1]["commit"]) == ([unreadable], 1)
+    report = export_one(store.root, out, overwrite=True)
+    assert report.findings == []
+    assert found_rows(table_of(out)) == told_rows("load-533")
+
+
+def test_another_copy_has_what_the_disk_refuses(damageable: DamageableOf, tmp_path: Path) -> None:
+    master, slave = damageable("load-533"), damageable("load-533")
+    with failing_disk(master.segments[SEGMENT], BAD["several"]):
+        report = export_copies(tmp_path / "out", 20_000, master, slave)
+    assert report.findings == []
+    assert [row["phy_offset"] for row in found_rows(table_of(tmp_path / "out"))] == [
+        row["phy_offset"] for row in told_rows("load-533")
+    ]
+
+
+@pytest.mark.parametrize("what", ["messages", "stats"])
+def test_who_may_read_nothing_is_told_so(what: str, store: Damageable, tmp_path: Path) -> None:
+    with forbidden(*store.segments):
+        result = call_without_privileges("export", tmp_path / "out", "--what", what, "-s", store.root)
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("error: nothing of the log of ")
+    assert "permission denied" in result.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_that_this_user_may_not_read(store: Damageable, tmp_path: Path) -> None:
+    """With real processes and real rights; and a part of the log that was never tried is not told as done."""
+    out, base = tmp_path / "out", SEGMENT * store.segment_size_bytes
+    words = ("export", out, "-s", store.root, "-o", "json", "--jobs", 2, "--split-size", 100_000)
+    with forbidden(store.segments[SEGMENT]):
+        result = call_without_privileges(*words)
+    assert (result.code, codes(result)) == (3, ["L021"])
+    bad = (base, base + store.segment_size_bytes)
+    assert found_rows_of(out) == [row["phy_offset"] for row in around(told_rows("load-533"), [bad])]
+    assert ranges_of(out) == [(base, store.segment_size_bytes, "unreadable", "no_permission", "L021")]
+    # The way that the advice shows.
+    rest = call_without_privileges(
+        "export", tmp_path / "rest", "-s", store.root, "-o", "json", "--from", bad[0], "--to", bad[1]
+    )
+    assert (rest.code, codes(rest)) == (0, [])
+    assert sorted(found_rows_of(out) + found_rows_of(tmp_path / "rest")) == [
+        row["phy_offset"] for row in told_rows("load-533")
+    ]
+
+
+def found_rows_of(out: Path) -> list[int]:
+    found: list[int] = table_of(out).column("phy_offset").to_pylist()
+    return found
+
+
+def test_what_is_no_matter_of_the_file_is_an_error(
+    store: Damageable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import errno
+    import os
+
+    def refusing(*_: Any) -> int:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(os, "preadv", refusing)
+    with pytest.raises(FailedError, match="Cannot allocate memory"):
+        export_one(store.root, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
