@@ -11,7 +11,6 @@ mod collect;
 mod columns;
 mod derive;
 mod file;
-mod gist;
 mod hosts;
 mod keys;
 mod layout;
