@@ -25,7 +25,7 @@ def check_progress(store: Store, config: ConfigFiles, log_keys: Collection[Queue
     ends = _QueueEnds(store)
     for (group, topic, queue_id), offset in sorted(offset_table(config).items()):
         _check_group(group, QueueKey(topic, queue_id), offset, ends, findings, config.progress.name)
-    _check_delay(config, ends, findings)
+    _check_delay(config, ends, findings, aborted=store.aborted)
 
 
 def _check_topics(store: Store, config: ConfigFiles, log_keys: Collection[QueueKey], findings: Findings) -> None:
@@ -53,6 +53,11 @@ class _QueueEnds:
 
     def topic_has_queues(self, topic: str) -> bool:
         return any(key.topic == topic for key in (*self._store.queues, *self._store.batch_queues))
+
+    def messages_of(self, topic: str) -> int:
+        """How many numbers a topic's queues have."""
+        known = [self.of(key) for key in self._store.queues if key.topic == topic]
+        return sum(ends[1] - ends[0] for ends in known if ends is not None)
 
     def _read(self, key: QueueKey) -> Ends | None:
         if (files := self._store.batch_queues.get(key)) is not None:
@@ -82,7 +87,13 @@ def _check_group(group: str, key: QueueKey, offset: int, ends: _QueueEnds, findi
     findings.say(code, message, file=file, topic=key.topic, queue_id=key.queue_id, queue_offset=offset)
 
 
-def _check_delay(config: ConfigFiles, ends: _QueueEnds, findings: Findings) -> None:
+def _check_delay(config: ConfigFiles, ends: _QueueEnds, findings: Findings, *, aborted: bool) -> None:
+    if config.has_lost(config.delay_offsets) and (messages := ends.messages_of(paths.SCHEDULE_TOPIC)):
+        message = (
+            f"{config.delay_offsets.name} is missing: all {messages} messages of the delay queues are to be delivered"
+        )
+        unwritten: Severity | None = "info" if aborted else None  # it is first written after ten seconds
+        findings.say("P009", message, file=config.delay_offsets.name, topic=paths.SCHEDULE_TOPIC, severity=unwritten)
     for level, offset in sorted(config.delay_offsets.value.offsets.items()):
         key = QueueKey(paths.SCHEDULE_TOPIC, level - 1)
         first, end = ends.of(key) or (0, 0)

@@ -63,4 +63,12 @@ KINDS: Final = (
         "Topics, groups and progress of this store are in RocksDB databases, which this version does not read.",
         "What topics and groups there are is told by the log and the queues alone; use mqadmin on a running broker for the rest.",
     ),
+    Kind(
+        "P009",
+        "warning",
+        "delay progress is lost",
+        "delayOffset.json is not there while delay queues hold messages: a broker takes none of them for delivered, and delivers all a second time "
+        "whose time has come. A broker killed within its first ten seconds leaves a store so, too: with `abort` there it is information.",
+        "Run `rmqctl recover`: what was delivered stands in the log a second time, and tells where each level goes on.",
+    ),
 )

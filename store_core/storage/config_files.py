@@ -91,6 +91,13 @@ class ConfigFiles:
         """Whether every file can be loaded; a broker that cannot load one does not start."""
         return all(file.loads for file in self.files)
 
+    def has_lost(self, file: ConfigFile[Any]) -> bool:
+        """Whether one of these files was lost: it is broken, or missing beside others. A store without any is a copy of its log."""
+        if self.in_rocksdb or file.source != "none":
+            return False
+        others = (other for other in self.files if other.name.startswith(f"{paths.CONFIG}/"))
+        return bool(file.findings) or any(other.source != "none" for other in others)
+
     @property
     def progress(self) -> ConfigFile[bc.ConsumerOffsets]:
         """The file that holds the consumer offsets: a broker with light queues enabled keeps one of its own instead of the

@@ -63,6 +63,14 @@ def render_topics(
     return dumps(_in_bean_order(root), layout=layout)
 
 
+def render_delay_offsets(offsets: Mapping[int, int], layout: Layout, timestamp_ms: int) -> str:
+    """The text of a new ``delayOffset.json``: level -> next queue offset. ``timestamp_ms`` is the data version's, which 4.x has none of."""
+    root: dict[str, Any] = {"offsetTable": dict(sorted(offsets.items()))}
+    if layout != "4":
+        root["dataVersion"] = _raised(None, timestamp_ms, layout)
+    return dumps(_in_bean_order(root), layout=layout)
+
+
 def _raised(version: DataVersion | None, timestamp_ms: int, layout: Layout) -> dict[Any, Any]:
     """A data version one higher, as a bean."""
     raised: dict[str, int] = {"counter": (version.counter if version else 0) + 1, "timestamp": timestamp_ms}

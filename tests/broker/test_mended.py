@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +15,7 @@ from store_core.layout.queue import ENTRY
 from store_core.mend.rebuild import rebuild
 from store_core.mend.salvage.options import KeepOptions
 from store_core.mend.truncate import truncate
+from store_core.scan.log import scan_log
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 from tests import stores
@@ -241,3 +243,34 @@ def test_a_consumer_gets_every_other_message_once_and_new_ones_go_on(
     broker.stop()
     again = Opener(settings_of(base), version).recover(root)  # a broker of another release has gone on with the index
     assert (again.lost, [step.path for step in again.plan.steps]) == ((), [])
+
+
+@pytest.mark.parametrize(("version", "name"), [("4.9.7", "clean-497"), ("5.3.3", "clean-533")])
+def test_delivered_messages_are_not_delivered_again_where_their_progress_was_lost(
+    version: str, name: str, store_copy: StoreCopy, settings_of: SettingsOf, tmp_path: Path
+) -> None:
+    """The messages that were still waiting go out, each once, and no other."""
+    root, opener = store_copy(name), Opener(settings_of(name), version)
+    for suffix in ("", paths.BAK_SUFFIX):
+        (root / (paths.DELAY_OFFSET_JSON + suffix)).unlink()
+    apply_to(opener.recover(root), root)
+    truth = stores.truth(name)["messages"]
+    end = truth[-1]["phyOffset"] + truth[-1]["storeSize"]
+    waiting = [m for m in truth if m["topic"] == paths.SCHEDULE_TOPIC and m["queueId"] >= 16]
+    with RunningBroker(version, root, stores.properties_text(name), tmp_path / "broker") as broker:
+        deadline = time.monotonic() + 40
+        while len(_delayed_from(root, end)) < len(waiting) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        broker.stop()
+    assert sorted(_delayed_from(root, end)) == sorted(m["properties"]["UNIQ_KEY"] for m in waiting)
+
+
+def _delayed_from(root: Path, phy_offset: int) -> list[str]:
+    """The unique keys of delivered messages behind an offset."""
+    with Store.open(root) as store:
+        return [
+            message.properties["UNIQ_KEY"]
+            for table in scan_log(store, from_phy_offset=phy_offset)
+            for message in map(table.message, table.rows(table.messages))
+            if message.properties.get("DELAY") and message.topic != paths.SCHEDULE_TOPIC
+        ]

@@ -19,6 +19,7 @@ from store_core.broker.versions import Version, behaviour_of
 from store_core.findings import Finding, finding
 from store_core.layout.record import HEAD
 from store_core.mend.salvage.configuration import Configuration, salvaged_configuration
+from store_core.mend.salvage.delays import DelayLevel, told_delays
 from store_core.mend.salvage.derived import Derivation, DerivedChanges
 from store_core.mend.salvage.displaced import Move
 from store_core.mend.salvage.earlier import LeftOut, weighed
@@ -164,9 +165,16 @@ def salvage(
         _correct_own_offsets(store, found)
         found.queue_changes = derivation.queue_changes(lambda key, number: entries.get((key, number)))
         found.index_changes = derivation.index_changes()
-        found.configuration = salvaged_configuration(store, siblings.stores, derivation.queue_keys)
+        found.configuration = salvaged_configuration(
+            store, siblings.stores, derivation.queue_keys, partial(_delays, store, found, walks)
+        )
         _tell_lost(store, found)
         yield found
+
+
+def _delays(store: Store, found: Salvage, walks: Walks) -> dict[int, DelayLevel]:
+    with store.with_log(found.mended.log) as view:
+        return told_delays(view, found.derivation.queue_ends(), walks.more())
 
 
 def _moved(store: Store, mended: MendedLog, derivation: Derivation, ground: Ground) -> bool:

@@ -27,7 +27,7 @@ _MENDING: Final = (
     "`rmqctl rebuild index`",
     "`rmqctl checkpoint --rebuild`",
 )
-_CONFIG: Final = ("P002", "P003", "P004")
+_CONFIG: Final = ("P002", "P003", "P004", "P009")
 _HOLES: Final = ("L001", "L002", "L003", "L006", "L008", "L013")
 _ADVICE: Final = {
     "L006": "Is a log folder missing (name the broker's properties file with `-c`)? Is there a copy (name it with `--sibling`)? "
@@ -45,6 +45,7 @@ def notes_of(found: Salvage, after: Outcome, version: Version) -> tuple[str, ...
         _repair_note(found.repairs),
         _dead_note(found),
         _kept_note(found.kept),
+        _delay_note(found),
         _open_note(found, after, version),
     )
     return tuple(note for note in notes if note)
@@ -166,6 +167,18 @@ def _kept_note(kept: list[Kept]) -> str:
     named = [f"{k.lost.topic}/{k.lost.queue_id} {k.lost.queue_offset} ({k.why})" for k in kept[:_MOST_NAMED]]
     more = [f"and {len(kept) - _MOST_NAMED} more"] if len(kept) > _MOST_NAMED else []
     return f"{_count(len(kept), 'lost message')} cannot be skipped: a tombstone stands for {', '.join([*named, *more])}"
+
+
+def _delay_note(found: Salvage) -> str:
+    delays = found.configuration.delays if found.configuration is not None else {}
+    if not delays:
+        return ""
+    told = [f"level {level} goes on at {delay.queue_offset}" for level, delay in delays.items()]
+    again = sum(delay.again for delay in delays.values())
+    text = f"the delay service's progress was lost; by the delivered copies in the log {', '.join(told)}"
+    if not again:
+        return text
+    return f"{text}; {_count(again, 'message')} behind one whose copy is not there {'is' if again == 1 else 'are'} delivered a second time"
 
 
 def _open_note(found: Salvage, after: Outcome, version: Version) -> str:
