@@ -163,10 +163,18 @@ class _Work:
     def derived(self, what: What, place: Place) -> list[WrittenFile]:
         """Queue or index entries: a file a task."""
         planned: list[list[TableTask]] = [
-            queue_tasks(name, stem, store, place, self._wanted.topics, self._split_size_bytes or TASK_SIZE_BYTES)
+            queue_tasks(
+                name,
+                stem,
+                store,
+                place,
+                self._wanted.topics,
+                self._split_size_bytes or TASK_SIZE_BYTES,
+                findings=told.findings,
+            )
             if what == "queues"
             else index_tasks(name, stem, store, place)
-            for (name, store), stem in zip(self._stores, self._stems, strict=True)
+            for (name, store), stem, told in zip(self._stores, self._stems, self.told, strict=True)
         ]
         tasks = [task for each in planned for task in each]
         answers = iter(self._runner.run(tasks, self._add_read))
@@ -174,7 +182,7 @@ class _Work:
         for told, each in zip(self.told, planned, strict=True):
             pieces = [next(answers) for _ in each]
             told.rows = sum(file.rows for piece in pieces for file in piece.files)
-            told.findings = list(dict.fromkeys(found for piece in pieces for found in piece.findings))
+            told.findings = list(dict.fromkeys([*told.findings, *(f for piece in pieces for f in piece.findings)]))
             files += [file for piece in pieces for file in piece.files]
         return files
 

@@ -57,4 +57,11 @@ KINDS: Final = (
         REBUILD_INDEX,
     ),
     Kind("I008", "info", "records behind the index", "The newest records are not indexed.", REBUILD_INDEX),
+    Kind(
+        "I009",
+        "error",
+        "index file cannot be read",
+        "The file is there, but the system refuses to read it: a missing permission, or a disk that fails. Its entries are in no result, or not all of them; those of other files are.",
+        "Give the permission, or copy a failing disk with ddrescue and work on the copy; then run the command again. The index follows from the log: `rmqctl rebuild index` builds it anew.",
+    ),
 )

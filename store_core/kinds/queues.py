@@ -115,4 +115,11 @@ KINDS: Final = (
         "a number is given up, and no message ever has it. Files further behind are deleted then, but three of them move the queue's end.",
         REBUILD_QUEUES,
     ),
+    Kind(
+        "Q018",
+        "error",
+        "queue file cannot be read",
+        "The file is there, but the system refuses to read it, or a part of it: a missing permission, or a disk that fails. What lies in it is in no result; all the rest is.",
+        "Give the permission, or copy a failing disk with ddrescue and work on the copy; then run the command again. Queues follow from the log: `rmqctl rebuild queues` builds them anew.",
+    ),
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from store_core.closing import Closing
+from store_core.errors import UnreadableError
 from store_core.findings import Finding, finding
 from store_core.kernel.point import Sliceable, index_offsets
 from store_core.layout import index as layout
@@ -271,8 +272,14 @@ def _candidates(length: int, slots: int | None, entries: int | None) -> Iterator
 
 
 def _proves(path: Path, sizes: IndexSizes) -> bool:
-    """Whether the newest entries of a file hang where these numbers say: each on its own slot's chain, or atop it."""
-    file = IndexFile(path, sizes)
+    """Whether the newest entries of a file hang where these numbers say: each on its own slot's chain, or atop it.
+
+    A file that cannot be read proves nothing; another may.
+    """
+    try:
+        file = IndexFile(path, sizes)
+    except UnreadableError:
+        return False
     try:
         last = file.last_entry
         if last < 1 or file.slot_value(file.entry(last)[0] % sizes.slots) != last:
@@ -286,5 +293,7 @@ def _proves(path: Path, sizes: IndexSizes) -> bool:
             if older % sizes.slots != key_hash % sizes.slots:
                 return False
         return True
+    except UnreadableError:
+        return False
     finally:
         file.close()

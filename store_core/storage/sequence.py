@@ -137,6 +137,10 @@ class SegmentSequence:
         place = bisect_right(self._starts, segment.phy_offset) - 1
         if place >= 0 and self._starts[place] == segment.phy_offset:
             return self
+        return self.alone(segment)
+
+    def alone(self, segment: Segment) -> SegmentSequence:
+        """A sequence of this one file."""
         return SegmentSequence([], self._cache, segment.size_bytes, listed=([segment], []))
 
     def apart(self) -> SegmentSequence:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow.parquet as pq
 import pytest
 
 from store_core.errors import FailedError
@@ -164,3 +165,48 @@ def test_what_is_no_matter_of_the_file_is_an_error(
     with pytest.raises(FailedError, match="Cannot allocate memory"):
         export_one(store.root, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def rows_of(out: Path, table: str) -> list[dict[str, Any]]:
+    return [row for file in sorted((out / table).iterdir()) for row in pq.read_table(file).to_pylist()]
+
+
+@pytest.mark.parametrize("file", [0, -1])
+def test_index_files_go_around_one_that_cannot_be_read(file: int, store: Damageable, tmp_path: Path) -> None:
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    assert call_without_privileges("export", whole, "--what", "index", "-s", store.root).code == 0
+    path = sorted((store.root / "index").iterdir())[file]
+    with forbidden(path):
+        result = call_without_privileges("export", out, "--what", "index", "-s", store.root, "-o", "json")
+    assert (result.code, codes(result)) == (3, ["I009"])
+    left = [row for row in rows_of(whole, "index") if row["file"] != path.name]
+    assert rows_of(out, "index") == left
+    assert len(left) not in (0, len(rows_of(whole, "index")))
+
+
+@pytest.mark.parametrize("file", [0, 1, 2])
+def test_queues_go_around_a_file_that_cannot_be_read(file: int, store: Damageable, tmp_path: Path) -> None:
+    topic, queue_id = "Calm_audit", 0
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    assert call_without_privileges("export", whole, "--what", "queues", "-s", store.root).code == 0
+    path = sorted((store.root / "consumequeue" / topic / str(queue_id)).iterdir())[file]
+    with forbidden(path):
+        words = ("export", out, "--what", "queues", "-s", store.root, "-o", "json", "--split-size", 1000, "--jobs", 2)
+        result = call_without_privileges(*words)
+    assert (result.code, set(codes(result))) == (3, {"Q018"})
+    found = json.loads(result.out)["stores"][0]["findings"][0]
+    assert (found["file"], found["topic"], found["queue_id"]) == (
+        f"consumequeue/{topic}/{queue_id}/{path.name}",
+        topic,
+        queue_id,
+    )
+    size = store.queue_file_size_bytes // 20
+    start = int(path.name) // 20
+
+    def is_refused(row: dict[str, Any]) -> bool:
+        return (row["topic"], row["queue_id"]) == (topic, queue_id) and start <= row["queue_offset"] < start + size
+
+    rows = rows_of(whole, "queues")
+    left = [row for row in rows if not is_refused(row)]
+    assert sorted(rows_of(out, "queues"), key=str) == sorted(left, key=str)
+    assert 0 < len(left) < len(rows)

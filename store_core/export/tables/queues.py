@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -12,6 +14,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from numpy.typing import NDArray
 
+from store_core.errors import UnreadableError
 from store_core.export.rows.batches import topic_kind
 from store_core.export.rows.schema import TIME, Column
 from store_core.export.tables.gone import refuse_gone
@@ -23,7 +26,7 @@ from store_core.layout import queue as layout
 from store_core.layout.schema import Layout
 from store_core.read.dump import QueueDump, all_queues
 from store_core.read.entries import ExtUnit
-from store_core.read.queue import BatchQueue, Queue
+from store_core.read.queue import BatchQueue, Queue, end_of_entries
 from store_core.scan.frames import Ints
 
 QUEUE_COLUMNS: Final = (
@@ -73,9 +76,10 @@ class QueuesTable(StoresTable):
         where: Where | None = None,
         *,
         places: range | None = None,
+        passes_over: bool = False,
     ) -> Batches:
         """The entries of one queue, or only those at some places of it, counted from 0 for the queue's whole life; none where
-        the condition excludes the whole queue."""
+        the condition excludes the whole queue. What cannot be read is an error, or a finding for who ``passes_over`` it."""
         field = ds.field
         promise = (field("store") == store) & (field("topic") == queue.topic) & (field("queue_id") == queue.queue_id)
         if where is not None and not where.possible([promise]):
@@ -85,12 +89,40 @@ class QueuesTable(StoresTable):
         files = queue.queue.files.segments
         if files and places.stop * layout_of(queue.queue).size_bytes <= files[-1].phy_offset:
             refuse_gone(files[-1].path)  # else it only looks as if the queue ended in front of it
-        for entries in _chunks(queue.queue, places):
+        refused = _Refused(queue) if passes_over else None
+        for entries in _chunks(queue.queue, places, refused):
             chunk = _Chunk(store, queue, entries)
             made = {column.name: chunk.column(column.name) for column in QUEUE_COLUMNS if column.name in names}
             rows = pa.RecordBatch.from_arrays(list(made.values()), schema=only(QUEUE_COLUMNS, names))
             self.tell(store, chunk.findings)
             yield wanted_rows(rows, columns, where)
+        self.tell(store, refused.findings if refused is not None else ())
+
+
+class _Refused:
+    """Places of a queue that cannot be read, as findings."""
+
+    def __init__(self, dumped: QueueDump) -> None:
+        self.findings: list[Finding] = []
+        self._dumped = dumped
+
+    def add(self, path: Path, places: range, error: UnreadableError) -> None:
+        self.findings.append(refused_places(self._dumped, path, places, error))
+
+
+def refused_places(dumped: QueueDump, path: Path, places: range, error: UnreadableError) -> Finding:
+    """The finding for places of a queue in a file that cannot be read; ``places`` may be empty: nobody knows which."""
+    several = f"{len(places)} entries" if len(places) else "a file"
+    why = os.strerror(error.number).lower()
+    return finding(
+        "Q018",
+        f"{several} cannot be read: {why}",
+        file=f"{path.parts[-4]}/{dumped.topic}/{dumped.queue_id}/{path.name}",
+        size_bytes=len(places) * layout_of(dumped.queue).size_bytes or None,
+        topic=dumped.topic,
+        queue_id=dumped.queue_id,
+        queue_offset=places.start if len(places) and isinstance(dumped.queue, Queue) else None,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +145,41 @@ def layout_of(queue: Queue | BatchQueue) -> Layout:
     return layout.ENTRY if isinstance(queue, Queue) else layout.BATCH_ENTRY
 
 
-def _chunks(queue: Queue | BatchQueue, places: range) -> Iterator[_Entries]:
+def readable_places_of(dumped: QueueDump) -> tuple[range, list[Finding]]:
+    """As ``places_of``. Where a file that tells the queue's end cannot be read, the end is that of the newest one with
+    entries that can, and each one behind it is a finding."""
+    try:
+        return places_of(dumped.queue), []
+    except UnreadableError:
+        entry, files = layout_of(dumped.queue), dumped.queue.files
+        findings: list[Finding] = []
+        first = end = files.min_phy_offset
+        for segment in reversed(files.segments):
+            try:
+                end = end_of_entries(files.alone(segment), entry)
+            except UnreadableError as error:
+                findings.append(refused_places(dumped, segment.path, range(0), error))
+            if end > segment.phy_offset:
+                break
+        return range(first // entry.size_bytes, end // entry.size_bytes), findings
+
+
+def _chunks(queue: Queue | BatchQueue, places: range, refused: _Refused | None) -> Iterator[_Entries]:
     entry = layout_of(queue)
     step = entry.size_bytes
     for segment in queue.files.segments:
         place = max(-(-segment.phy_offset // step), places.start)
         end = min(segment.end_phy_offset // step, places.stop)
         while place < end:
-            data = queue.files.read(place * step, min(end - place, _CHUNK_ENTRIES) * step)
+            wanted = range(place, min(end, place + _CHUNK_ENTRIES))
+            try:
+                data = queue.files.read(place * step, len(wanted) * step)
+            except UnreadableError as error:
+                if refused is None:
+                    raise
+                refused.add(segment.path, wanted, error)
+                place = wanted.stop
+                continue
             rows = np.frombuffer(data, entry.dtype, len(data) // step)
             if not len(rows):  # the file has been cut meanwhile
                 refuse_gone(segment.path)
@@ -207,7 +266,10 @@ class _Chunk:
         if not isinstance(queue, Queue):
             return units
         for row in np.flatnonzero(codes <= layout.EXT_MAX_ADDRESS):
-            unit = queue.ext_of(int(codes[row]))
+            try:
+                unit = queue.ext_of(int(codes[row]))
+            except UnreadableError:
+                unit = None
             if unit is None:
                 self._miss(int(row))
             else:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 import pyarrow as pa
 
+from store_core.errors import UnreadableError
 from store_core.export.dest.parquet import WrittenFile
 from store_core.export.dest.place import Place
 from store_core.export.tables.index import INDEX_COLUMNS, IndexTable
-from store_core.export.tables.queues import QUEUE_COLUMNS, QueuesTable, layout_of, places_of
+from store_core.export.tables.queues import QUEUE_COLUMNS, QueuesTable, layout_of, readable_places_of
 from store_core.export.tables.table import schema_of
 from store_core.export.tables.writing import write_table
-from store_core.findings import Finding
+from store_core.findings import Finding, finding
 from store_core.read.dump import QueueDump, all_queues
-from store_core.read.index import Index
+from store_core.read.index import IndexFile, index_sizes
 from store_core.read.queue import Queue
 from store_core.storage.settings import Settings
 from store_core.storage.store import Store
@@ -61,7 +64,9 @@ class TableTask:
             for wanted in self.queues:
                 queue = known.get(wanted[:3])
                 if queue is not None:  # else it has been removed meanwhile
-                    yield from table.of_queue(self.store, queue, names, places=range(wanted.first, wanted.end))
+                    yield from table.of_queue(
+                        self.store, queue, names, places=range(wanted.first, wanted.end), passes_over=True
+                    )
 
         written = write_table(self.place, "queues", self.store, self.name, QUEUE_COLUMNS, batches())
         return TablePiece(sum(queue.size_bytes for queue in self.queues), [written], table.findings)
@@ -69,11 +74,24 @@ class TableTask:
     def _index(self, store: Store) -> TablePiece:
         table = IndexTable([(self.store, store)])
         names = schema_of(INDEX_COLUMNS).names
-        with Index(store) as index:
-            files = [file for file in index.files if file.path.name == self.file]
-            batches = (batch for file in files for batch in table.of_file(self.store, file, names))
-            written = write_table(self.place, "index", self.store, self.name, INDEX_COLUMNS, batches)
-            return TablePiece(sum(file.size_bytes for file in files), [written], list(index.sizes.findings))
+        sizes = index_sizes(store)
+        findings = list(sizes.findings)
+        walked_bytes = 0
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            nonlocal walked_bytes
+            for path in store.index_files:
+                if path.name == self.file:
+                    try:
+                        with closing(IndexFile(path, sizes)) as file:
+                            walked_bytes = file.size_bytes
+                            yield from table.of_file(self.store, file, names)
+                    except UnreadableError as error:
+                        why = os.strerror(error.number).lower()
+                        findings.append(finding("I009", f"the file cannot be read: {why}", file=store.relative(path)))
+
+        written = write_table(self.place, "index", self.store, self.name, INDEX_COLUMNS, batches())
+        return TablePiece(walked_bytes, [written], findings)
 
 
 @dataclass(slots=True)
@@ -86,16 +104,26 @@ class TablePiece:
 
 
 def queue_tasks(
-    name: str, stem: str, store: Store, place: Place, topics: frozenset[str], size_bytes: int = TASK_SIZE_BYTES
+    name: str,
+    stem: str,
+    store: Store,
+    place: Place,
+    topics: frozenset[str],
+    size_bytes: int = TASK_SIZE_BYTES,
+    *,
+    findings: list[Finding] | None = None,
 ) -> list[TableTask]:
-    """Tasks of about ``size_bytes`` of queue files for all queues, or those of some topics. Raises FailedError where they
-    are in RocksDB."""
+    """Tasks of about ``size_bytes`` of queue files for all queues, or those of some topics; what cannot be read now is
+    told to ``findings``. Raises FailedError where they are in RocksDB."""
     groups: list[list[QueuePlaces]] = []
     room = 0
     for queue in all_queues(store):
         if topics and queue.topic not in topics:
             continue
-        for part in _parts(queue, size_bytes):
+        places, refused = readable_places_of(queue)
+        if findings is not None:
+            findings += refused
+        for part in _parts(queue, places, size_bytes):
             if part.size_bytes > room:
                 groups.append([])
                 room = size_bytes
@@ -115,8 +143,7 @@ def index_tasks(name: str, stem: str, store: Store, place: Place) -> list[TableT
     ]
 
 
-def _parts(queue: QueueDump, size_bytes: int) -> Sequence[QueuePlaces]:
-    places = places_of(queue.queue)
+def _parts(queue: QueueDump, places: range, size_bytes: int) -> Sequence[QueuePlaces]:
     entry = layout_of(queue.queue).size_bytes
     step = max(size_bytes // entry, 1)
     starts = range(places.start, places.stop, step)
