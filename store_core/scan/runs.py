@@ -20,8 +20,8 @@ from store_core.storage.store import Store
 
 # Stays in the processor's cache from the reading to the walking; reading smaller ones costs more calls than it saves.
 BLOCK_SIZE_BYTES: Final = 2 << 20
-# So long an interrupt may have to wait.
-_CALL_SECONDS: Final = 0.05
+# So long an interrupt may have to wait; at the end of each call some blocks have been read ahead in vain.
+_CALL_SECONDS: Final = 0.2
 _MAY_GO_ON: Final = (FrameKind.DAMAGE, FrameKind.ZEROS, FrameKind.STALE)
 CHECK_ALL: Final = ScanFlag.CHECK_CRC | ScanFlag.CHECK_PROPERTY_CRC
 Result = TypeVar("Result")
