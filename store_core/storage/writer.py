@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from store_core.closing import Closing
+from store_core.storage.ahead import made_ahead
 from store_core.storage.ops import Buffer, FileOps
 from store_core.storage.places import Places
 
@@ -74,7 +75,7 @@ class Writer(Closing):
         real = self.path(path)
         self.ops.create(real, mode)
         end = written = 0
-        for chunk in [data] if isinstance(data, bytes) else data:
+        for chunk in [data] if isinstance(data, bytes) else made_ahead(data):
             for at, block in _dense_runs(chunk):
                 self.ops.write(real, end + at, block)
                 written = end + at + len(block)

@@ -18,6 +18,7 @@ from store_core.mend.plans.content import Building, Built, Chunk, Contents, buil
 from store_core.mend.plans.expect import expected_range, is_in_place
 from store_core.mend.plans.plan import NEW_FILES, RANGES, Op, Plan, Step
 from store_core.mend.plans.plan_json import plan_to_bytes
+from store_core.storage.ahead import made_ahead
 from store_core.storage.digest import digest_file, windows
 from store_core.storage.journal import OUR_FILE_MODE, UNDO_FOLDER, Journal, State, make_our_folders
 from store_core.storage.writer import Ownership, Writer
@@ -159,7 +160,7 @@ class Preparation:
 
     def _write_chunks(self, chunks: Iterable[Chunk], steps: Mapping[str, Step], files: Mapping[str, str]) -> None:
         ends = dict.fromkeys(files, 0)
-        for chunk in chunks:
+        for chunk in made_ahead(chunks):
             at = ends[chunk.path] if chunk.offset is None else chunk.offset
             wanted = steps[chunk.path].size_bytes
             ends[chunk.path] = max(ends[chunk.path], at + len(chunk.data))
