@@ -29,6 +29,8 @@ from store_core.storage.store import Store
 
 WINDOW_SIZE_BYTES: Final = 4 << 20  # two of them stay in the processor's cache while one is read and one is walked
 REMOTE_WINDOW_SIZE_BYTES: Final = 16 << 20  # of a log in an object store: each request costs tens of milliseconds
+# A walk that stops inside a segment reads so much more: what a record that begins in front of there usually needs.
+_BEYOND_BYTES: Final = 64 << 10
 Progress = Callable[[int], None]
 Result = TypeVar("Result")
 
@@ -56,7 +58,7 @@ class ScanOptions:
     read_ahead: bool = True  # a thread reads the next window while this one is walked
     runs: bool = False  # good messages that follow each other come as one row, told of by place and length alone
     window_size_bytes: int = WINDOW_SIZE_BYTES
-    jobs: int = 1  # threads that walk a whole segment; the rows are the same
+    jobs: int = 0  # threads that walk a whole segment while the caller looks at what they found; the rows are the same
 
     @property
     def flags(self) -> int:
@@ -116,7 +118,7 @@ def _tables(
     to_phy_offset: int | None,
     buffers: Buffers,
 ) -> Iterator[FrameTable]:
-    if options.jobs > 1 and from_phy_offset is None and to_phy_offset is None and not is_remote(segment.path):
+    if options.jobs > 0 and from_phy_offset is None and to_phy_offset is None and not is_remote(segment.path):
         from store_core.scan.side_by_side import walk_side_by_side
 
         return walk_side_by_side(store, segment, options)
@@ -148,7 +150,7 @@ def scan_segment(
     wanted = REMOTE_WINDOW_SIZE_BYTES if remote and is_usual else options.window_size_bytes
     usual = max(min(wanted, end - segment.phy_offset), 1)
     ahead = (options.read_ahead or remote) and stop - at > usual
-    own = windows_over(store.log, segment, usual, ahead=ahead, buffers=buffers or Buffers())
+    own = windows_over(store.log, segment, usual, ahead=ahead, buffers=buffers or Buffers(), until=stop + _BEYOND_BYTES)
     with own if windows is None else nullcontext(windows) as over:
         at = yield from _walk(store, segment, options, over, _Walk(at, state, stop, end, usual), to_phy_offset)
     if at < stop:
@@ -164,6 +166,10 @@ class _Walk(NamedTuple):
     stop: int
     segment_end: int
     window_size_bytes: int
+
+    def window_at(self, at: int) -> int:
+        """How long the window from an offset on is: not much longer than what is to be walked."""
+        return min(self.window_size_bytes, self.stop + _BEYOND_BYTES - at)
 
 
 def _walk(
@@ -198,7 +204,8 @@ def _windowed(
     store: Store, segment: Segment, options: ScanOptions, windows: Windows, walk: _Walk, to_phy_offset: int | None
 ) -> Generator[FrameTable, None, int]:
     """The tables of a segment, window by window; returns where the walk ended."""
-    at, state, stop, end, wanted = walk
+    at, state, stop, end, _ = walk
+    wanted = walk.window_at(at)
     open_range: _Open | None = None
     first = True
     all_flags = options.flags
@@ -209,7 +216,7 @@ def _windowed(
                 open_range, closed = _extend(open_range, at, skipped)
                 if closed is not None:
                     yield range_table(closed)
-                at, state, first = skipped, ScanState.IN_ZEROS, False
+                at, state, first, wanted = skipped, ScanState.IN_ZEROS, False, walk.window_at(skipped)
                 continue
         first = False
         window = windows.window(at, wanted)
@@ -229,7 +236,8 @@ def _windowed(
         table = _cut(without_stale(store, table), to_phy_offset)
         if options.index_tags and at < options.index_tags_from_phy_offset:
             table = _without_tag_keys(table, options.index_tags_from_phy_offset)
-        at, state, wanted = at + result.next_at, result.next_state, walk.window_size_bytes
+        at, state = at + result.next_at, result.next_state
+        wanted = walk.window_at(at)
         if len(table):
             yield table
     if open_range is not None:

@@ -1,4 +1,4 @@
-"""One segment walked by several threads, in pieces that must prove to join.
+"""One segment walked by threads, in pieces that must prove to join.
 
 A piece that starts inside the segment finds its first frame by itself. It counts if that is where the frame in front of
 it ends, and if it ends with a frame: then it holds the rows that a walk from the segment's start has there. From the first
@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from store_core.scan.log import ScanOptions
     from store_core.storage.sequence import Segment
 
-PIECE_SIZE_BYTES: Final = 2 << 20  # each thread has one, and one more waits
+PIECE_SIZE_BYTES: Final = 4 << 20  # each thread has one, and one more waits
 _BEHIND_BYTES: Final = 64 << 10  # read with a piece, for the record that begins in it and ends in the next one
-_FRAMES: Final = (FrameKind.MESSAGE, FrameKind.BLANK)
 
 
 def walk_side_by_side(store: Store, segment: Segment, options: ScanOptions) -> Iterator[FrameTable]:
@@ -37,7 +36,7 @@ def walk_side_by_side(store: Store, segment: Segment, options: ScanOptions) -> I
     piece_size_bytes = PIECE_SIZE_BYTES
     end = nominal_end(store.log, segment)
     at = segment.phy_offset
-    alone = replace(options, jobs=1)
+    alone = replace(options, jobs=0)
     starts = iter(range(at, min(end, segment.end_phy_offset), piece_size_bytes))
     with ExitStack() as stack:
         free = [stack.enter_context(_Walker(store, segment, alone, piece_size_bytes)) for _ in range(options.jobs + 1)]
@@ -100,7 +99,7 @@ def _joined(tables: list[FrameTable], at: int) -> Iterator[FrameTable]:
     """What of a piece counts behind a frame that ends at ``at``: from the frame that begins there to the last one."""
     from store_core.scan.log import stretch
 
-    frames = [np.isin(table.kind, _FRAMES) for table in tables]
+    frames = [(table.kind == FrameKind.MESSAGE) | (table.kind == FrameKind.BLANK) for table in tables]
     last = max((number for number, mask in enumerate(frames) if mask.any()), default=-1)
     for number, table in enumerate(tables[: last + 1]):
         first = int(np.searchsorted(table.phy_offset, at))
