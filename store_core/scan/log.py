@@ -240,7 +240,7 @@ def _windowed(
         wanted = walk.window_at(at)
         if len(table):
             yield table
-    if open_range is not None:
+    if open_range is not None and open_range.phy_offset < stop:
         yield range_table(open_range)
     return at
 

@@ -59,10 +59,12 @@ class WindowsAhead(Windows):
         segment: Segment,
         file: LocalFile | RemoteFile,
         buffers: Buffers,
+        until_phy_offset: int,
     ) -> None:
         super().__init__(log, size_bytes, buffers)
         self._segment = segment
         self._file = file
+        self._end_phy_offset = min(segment.end_phy_offset, until_phy_offset)
         self._carried_bytes = min(_MOST_CARRIED_BYTES, size_bytes)
         self._room = [buffers.take(self._carried_bytes + size_bytes) for _ in range(2)]
         self._turn = 0
@@ -84,7 +86,7 @@ class WindowsAhead(Windows):
             view = super().window(phy_offset, size_bytes)
         self._last, self._last_end = view, phy_offset + len(view)
         self._turn = 1 - self._turn
-        if len(view) >= size_bytes and self._last_end < self._segment.end_phy_offset:
+        if len(view) >= size_bytes and self._last_end < self._end_phy_offset:
             self._ahead = self._thread.submit(self._read, self._turn, self._last_end)
         return view
 
@@ -97,6 +99,8 @@ class WindowsAhead(Windows):
         carried = self._last_end - phy_offset
         if not 0 <= carried <= min(self._carried_bytes, len(self._last)) or size_bytes > self._size_bytes:
             return None
+        if carried + count < size_bytes and self._last_end + count < self._segment.end_phy_offset:
+            return None  # more is asked for than was read ahead, and there is more
         room = memoryview(self._room[self._turn])
         start = self._carried_bytes - carried
         room[start : self._carried_bytes] = self._last[len(self._last) - carried :]
@@ -105,16 +109,22 @@ class WindowsAhead(Windows):
     def _read(self, turn: int, phy_offset: int) -> int:
         """Runs in the thread: fills a buffer behind the place of the rest."""
         view = memoryview(self._room[turn])[self._carried_bytes :]
-        view = view[: self._segment.end_phy_offset - phy_offset]
+        view = view[: self._end_phy_offset - phy_offset]
         return self._file.read_into(phy_offset - self._segment.phy_offset, view)
 
 
 @contextmanager
 def windows_over(
-    log: SegmentSequence, segment: Segment, size_bytes: int, *, ahead: bool, buffers: Buffers
+    log: SegmentSequence,
+    segment: Segment,
+    size_bytes: int,
+    *,
+    ahead: bool,
+    buffers: Buffers,
+    until: int | None = None,
 ) -> Iterator[Windows]:
     """Windows of ``size_bytes`` over a segment; with ``ahead`` by a thread, if there is more than one of them and the file
-    itself holds what the log shows.
+    itself holds what the log shows. What lies behind ``until`` is not read ahead.
 
     They live in ``buffers``, and until the end of the context. Raises FailedError where the file is there and cannot be
     opened.
@@ -128,6 +138,9 @@ def windows_over(
     except OSError as error:
         raise unreadable(segment.path, error) from error
     with closing(file) if file is not None else nullcontext():
-        windows = WindowsAhead(log, size_bytes, segment, file, buffers) if file else Windows(log, size_bytes, buffers)
+        end = segment.end_phy_offset if until is None else until
+        windows = (
+            WindowsAhead(log, size_bytes, segment, file, buffers, end) if file else Windows(log, size_bytes, buffers)
+        )
         with closing(windows):
             yield windows
