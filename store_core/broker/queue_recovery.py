@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_core.broker.versions import MinOffsetSearch
+from store_core.kernel.entries import GoodRun, good_run
 from store_core.layout import queue as layout
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ Ints = NDArray[np.int64]
 
 FILES_CHECKED: Final = 3  # recovery trusts all but the newest three files
 MOST_FALLING: Final = 1000
+_ANYWHERE: Final = (1 << 63) - 1
 _FILLER: Final = (layout.FILLER_PHY_OFFSET, layout.FILLER_SIZE_BYTES, layout.FILLER_TAGS_CODE)
 
 
@@ -140,27 +142,19 @@ class QueueState:
         while True:
             start = self.starts[place]
             found = self._file_entries(start)
-            valid = self._valid(found)
-            count = len(valid) if valid.all() else int(np.argmin(valid))
+            count, highest, falling = self._good_run(found, highest=highest, room=MOST_FALLING - len(self.falling))
             if count:
                 self.end_phy_offset = self._end_of(found[count - 1])
-                highest = self._note_falling(found["phy_offset"][:count].astype(np.int64), start, highest)
-            if count < len(valid) or place + 1 == len(self.starts):
+                self.falling += [start // self.entry_size_bytes + number for number in falling]
+            if count < len(found) or place + 1 == len(self.starts):
                 break
             place += 1
         self._cut_files(start + count * self.entry_size_bytes)
         self._recovered()
 
-    def _note_falling(self, offsets: Ints, start: int, highest: int) -> int:
-        """Remember a bounded number of entries that point further in front than one before them; gives the new highest."""
-        peaks = np.maximum.accumulate(np.maximum(offsets, highest))
-        room = MOST_FALLING - len(self.falling)
-        self.falling += [start // self.entry_size_bytes + int(i) for i in np.flatnonzero(offsets < peaks)[:room]]
-        return int(peaks[-1])
-
-    def _valid(self, entries: Entries) -> NDArray[np.bool_]:
-        mask: NDArray[np.bool_] = (entries["phy_offset"] >= 0) & (entries["size_bytes"] > 0)
-        return mask
+    def _good_run(self, entries: Entries, *, below: int = _ANYWHERE, highest: int = -1, room: int = 0) -> GoodRun:
+        """As ``good_run``."""
+        return good_run(entries, below=below, highest=highest, room=room)
 
     def _end_of(self, entry: Any) -> int:
         start = int(entry["phy_offset"])
@@ -189,9 +183,7 @@ class QueueState:
             found = self._file_entries(start)
             if len(found) and found["phy_offset"][0] < phy_offset:
                 # The first entry is taken without being looked at.
-                good = self._valid(found) & (found["phy_offset"] < phy_offset)
-                good[0] = True
-                count = len(good) if good.all() else int(np.argmin(good))
+                count = 1 + self._good_run(found[1:], below=phy_offset).length
                 self._in_last_file = count * self.entry_size_bytes
                 self.end_phy_offset = self._end_of(found[count - 1])
                 break
@@ -380,9 +372,11 @@ class BatchQueueState(QueueState):
     def max_offset(self) -> int:
         return self._max_offset
 
-    def _valid(self, entries: Entries) -> NDArray[np.bool_]:
-        mask: NDArray[np.bool_] = super()._valid(entries) & (entries["queue_offset"] >= 0) & (entries["batch_size"] > 0)
-        return mask
+    def _good_run(self, entries: Entries, *, below: int = _ANYWHERE, highest: int = -1, room: int = 0) -> GoodRun:
+        """Numbers that can not be end it, too."""
+        numbered = (entries["queue_offset"] >= 0) & (entries["batch_size"] > 0)
+        count = len(numbered) if numbered.all() else int(np.argmin(numbered))
+        return super()._good_run(entries[:count], below=below, highest=highest, room=room)
 
     def _end_of(self, entry: Any) -> int:
         return int(entry["phy_offset"])

@@ -86,6 +86,17 @@ def read_table(
 def chain_entries(
     slots: npt.NDArray[np.int32], slot: npt.NDArray[np.int64], first: int, /
 ) -> tuple[npt.NDArray[np.int32], int]: ...
+def good_run(
+    entries: npt.NDArray[np.uint8], width: int, below: int, highest: int, room: int, /
+) -> tuple[int, int, list[int]]: ...
+def chain_sums(
+    entries: npt.NDArray[np.uint8],
+    width: int,
+    starts: npt.NDArray[np.int64],
+    ends: npt.NDArray[np.int64],
+    most_bytes: int,
+    /,
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], npt.NDArray[np.int64]]: ...
 def pack_rows(
     parts: list[npt.NDArray[np.uint8]], key_ids: list[npt.NDArray[np.int32]], keys: int, /
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]: ...

@@ -17,6 +17,8 @@ from store_core.broker.queue_recovery import BatchQueueState, QueueState
 from store_core.codec.properties import KEYS, parse_properties, split_keys
 from store_core.codec.text import decode_text
 from store_core.kernel.codes import PropertyFlag
+from store_core.kernel.entries import Entries, chain_sums
+from store_core.kernel.twin_entries import hashes
 from store_core.layout import paths, record
 from store_core.mend.salvage.lost import MOST_KEYS_PER_RUN, LostRun
 from store_core.scan.log import ScanOptions, scan_segment
@@ -129,9 +131,10 @@ class _Finder:
         starts = np.array([s.phy_offset for s in segments], np.int64)
         ends = np.array([min(s.end_phy_offset, self._end) for s in segments], np.int64)
         held: list[tuple[Ints, Ints]] = []
-        for offsets, sizes in _all_entries(self._queues):
+        for entries in _all_entries(self._queues):
+            offsets, sizes = entries["phy_offset"].astype(np.int64), entries["size_bytes"].astype(np.int64)
             place = np.searchsorted(starts, offsets, "right") - 1
-            inside = (place >= 0) & (offsets < ends[place])
+            inside = (place >= 0) & (offsets < ends[place]) & (sizes > 0) & (sizes <= record.MAX_RECORD_SIZE_BYTES)
             held.append((offsets[inside], sizes[inside]))
         offsets = np.concatenate([o for o, _ in held]) if held else np.zeros(0, np.int64)
         sizes = np.concatenate([s for _, s in held]) if held else np.zeros(0, np.int64)
@@ -205,57 +208,30 @@ def _first_behind(queue: QueueState, phy_offset: int) -> int | None:
     return int(queue.entries(low * width, (low + 1) * width)["phy_offset"][0])
 
 
-def _all_entries(queues: list[QueueState]) -> Iterator[tuple[Ints, Ints]]:
-    """Log offsets and sizes of all entries that consumers reach, chunk by chunk."""
+def _all_entries(queues: list[QueueState]) -> Iterator[Entries]:
+    """All entries that consumers reach, chunk by chunk."""
     for queue in queues:
         width = queue.entry_size_bytes
         step = _CHUNK_BYTES - _CHUNK_BYTES % width
         begin = queue.starts[0] if queue.starts and isinstance(queue, BatchQueueState) else queue.min_position
         for at in range(begin, queue.end, step):
-            entries = queue.entries(at, min(at + step, queue.end))
-            sizes = entries["size_bytes"].astype(np.int64)
-            real = (sizes > 0) & (sizes <= record.MAX_RECORD_SIZE_BYTES)
-            yield entries["phy_offset"].astype(np.int64)[real], sizes[real]
-
-
-_WORD: Final = 1 << 64
-_MIX: Final = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
-
-
-def _hash_sum(values: Ints) -> int:
-    """The sum of a hash of each number, by which sets of numbers can be told apart."""
-    mixed = values.astype(np.uint64)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX[0]
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIX[1]
-    return int((mixed ^ (mixed >> np.uint64(31))).sum())
+            yield queue.entries(at, min(at + step, queue.end))
 
 
 def _incomplete(store: Store, segments: list[Segment], end: int, queues: list[QueueState]) -> list[tuple[Segment, int]]:
-    """Segments whose entries do not follow each other from the start to the blank or the end, with the entries' number.
-
-    In a whole chain every entry's end is another's start, except the first start and the last end: sums of hashes
-    show it without sorting.
-    """
+    """Segments whose entries do not follow each other from the start to the blank or the end, with the entries' number."""
     starts = np.array([s.phy_offset for s in segments], np.int64)
     ends = np.array([min(s.end_phy_offset, end) for s in segments], np.int64)
-    sums = [0] * len(segments)
-    last = starts.copy()
-    counts = np.zeros(len(segments), np.int64)
-    for offsets, sizes in _all_entries(queues):
-        place = np.searchsorted(starts, offsets, "right") - 1
-        for number in np.flatnonzero(np.bincount(place[place >= 0])).tolist():
-            mine = (place == number) & (offsets < ends[number])
-            begins, stops = offsets[mine], offsets[mine] + sizes[mine]
-            sums[number] += _hash_sum(begins) - _hash_sum(stops)
-            counts[number] += len(begins)
-            last[number] = max(last[number], int(stops.max(initial=0)))
-    found = []
-    for number, segment in enumerate(segments):
-        ends_of_chain = _hash_sum(starts[number : number + 1]) - _hash_sum(last[number : number + 1])
-        chained = (sums[number] - ends_of_chain) % _WORD == 0
-        if not chained or not _ends_there(store, segment, int(last[number]), int(ends[number])):
-            found.append((segment, int(counts[number])))
-    return found
+    sums, counts, last = np.zeros(len(starts), np.uint64), np.zeros(len(starts), np.int64), starts.copy()
+    for entries in _all_entries(queues):
+        found = chain_sums(entries, starts, ends)
+        sums, counts, last = sums + found.sums, counts + found.counts, np.maximum(last, found.last)
+    is_chain = sums == hashes(starts) - hashes(last)
+    return [
+        (segment, int(counts[number]))
+        for number, segment in enumerate(segments)
+        if not is_chain[number] or not _ends_there(store, segment, int(last[number]), int(ends[number]))
+    ]
 
 
 def _ends_there(store: Store, segment: Segment, at: int, end: int) -> bool:

@@ -1,0 +1,66 @@
+"""What many queue entries tell together, for who follows a broker's start; compiled where it could be.
+
+Entries are given as they are stored, one behind the other: those of ordinary queues, or those of batch queues, which are
+longer and begin in the same way (store format 6.1, 6.6).
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_core.kernel import is_native
+from store_core.layout.record import MAX_RECORD_SIZE_BYTES
+
+Entries = NDArray[Any]
+Ints = NDArray[np.int64]
+
+
+class GoodRun(NamedTuple):
+    """``length`` entries; ``highest``: the highest offset in the log among them and what came before; ``falling``: places of
+    entries that point further in front than one before them does."""
+
+    length: int
+    highest: int
+    falling: list[int]
+
+
+class ChainSums(NamedTuple):
+    """One item a segment. ``sums`` u64: of the hashes of the records' starts, less those of their ends. ``counts``: records.
+    ``last``: the highest end."""
+
+    sums: NDArray[np.uint64]
+    counts: Ints
+    last: Ints
+
+
+def good_run(entries: Entries, *, below: int = (1 << 63) - 1, highest: int = -1, room: int = 0) -> GoodRun:
+    """The entries in front that can be: with a log offset in [0, ``below``) and a size above 0. Up to ``room`` falling ones."""
+    return GoodRun(*_kernel().good_run(_bytes(entries), entries.itemsize, below, highest, room))
+
+
+def chain_sums(entries: Entries, starts: Ints, ends: Ints) -> ChainSums:
+    """What entries with a size that a record can have say of each segment [start, end) of the log.
+
+    Where the records of a segment follow each other, all hashes but the first start's and the last end's cancel out. So sets
+    of entries show without being sorted whether they leave something out.
+    """
+    starts, ends = np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(ends, np.int64)
+    return ChainSums(*_kernel().chain_sums(_bytes(entries), entries.itemsize, starts, ends, MAX_RECORD_SIZE_BYTES))
+
+
+def _bytes(entries: Entries) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(entries).view(np.uint8)
+
+
+def _kernel() -> ModuleType:
+    if is_native():
+        from store_core.kernel import _native
+
+        return _native
+    from store_core.kernel import twin_entries
+
+    return twin_entries

@@ -1,0 +1,60 @@
+"""What many queue entries tell together, in Python that is written to be read (compiled: src/entries.rs). See ``entries``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_core.layout import queue
+
+Bytes = NDArray[np.uint8]
+Ints = NDArray[np.int64]
+_MIX = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+
+
+def good_run(entries: Bytes, width: int, below: int, highest: int, room: int) -> tuple[int, int, list[int]]:
+    """Up to the first entry that can not be."""
+    offsets, sizes = _columns(entries, width)
+    good = (offsets >= 0) & (offsets < below) & (sizes > 0)
+    count = len(good) if good.all() else int(np.argmin(good))
+    if not count:
+        return 0, highest, []
+    offsets = offsets[:count]
+    peaks = np.maximum.accumulate(np.maximum(offsets, highest))
+    return count, int(peaks[-1]), np.flatnonzero(offsets < peaks)[:room].tolist()
+
+
+def chain_sums(
+    entries: Bytes, width: int, starts: Ints, ends: Ints, most_bytes: int
+) -> tuple[NDArray[np.uint64], Ints, Ints]:
+    """Segment by segment."""
+    offsets, sizes = _columns(entries, width)
+    real = (sizes > 0) & (sizes <= most_bytes)
+    offsets, sizes = offsets[real], sizes[real]
+    sums = np.zeros(len(starts), np.uint64)
+    counts, last = np.zeros(len(starts), np.int64), np.zeros(len(starts), np.int64)
+    place = np.searchsorted(starts, offsets, "right") - 1
+    for number, end in enumerate(ends.tolist()):
+        mine = (place == number) & (offsets < end)
+        begins, stops = offsets[mine], offsets[mine] + sizes[mine]
+        sums[number:][:1] = hashes(begins).sum(keepdims=True) - hashes(stops).sum(keepdims=True)
+        counts[number] = len(begins)
+        last[number] = stops.max(initial=0)
+    return sums, counts, last
+
+
+def hashes(values: Ints) -> NDArray[np.uint64]:
+    """Numbers far apart for neighbours, so that sums of them tell sets of numbers apart."""
+    mixed = values.astype(np.uint64)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX[0]
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIX[1]
+    found: NDArray[np.uint64] = mixed ^ (mixed >> np.uint64(31))
+    return found
+
+
+def _columns(entries: Bytes, width: int) -> tuple[Ints, Ints]:
+    layout: Any = queue.ENTRY if width == queue.ENTRY.size_bytes else queue.BATCH_ENTRY
+    rows = entries[: len(entries) // width * width].view(layout.dtype)
+    return rows["phy_offset"].astype(np.int64), rows["size_bytes"].astype(np.int64)

@@ -1,0 +1,68 @@
+"""What the kernel says of many queue entries is what its twin says."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from store_core.kernel import twin_entries
+from store_core.kernel.entries import chain_sums
+from store_core.kernel.twin_entries import hashes
+from store_core.layout import queue
+
+native = pytest.importorskip("store_core.kernel._native", reason="not built: no cargo", exc_type=ImportError)
+MOST_BYTES = 4 << 20
+ANYWHERE = (1 << 63) - 1
+
+
+def entries(layout: str, count: int, seed: int) -> np.ndarray:
+    """Entries most of which point behind each other, some back, a few nowhere."""
+    draw = random.Random(seed)
+    made = np.zeros(count, getattr(queue, layout).dtype)
+    made["phy_offset"] = np.cumsum([draw.choice((100, 700, 700, -300)) for _ in range(count)]) + 5000
+    made["size_bytes"] = draw.choices((91, 533, MOST_BYTES), k=count)
+    for _ in range(draw.randrange(3)):
+        made["phy_offset"][draw.randrange(count)] = draw.choice((-1, -(1 << 63), (1 << 63) - 1))
+        made["size_bytes"][draw.randrange(count)] = draw.choice((0, -1, MOST_BYTES + 1, (1 << 31) - 1))
+    return made
+
+
+@pytest.mark.parametrize("layout", ["ENTRY", "BATCH_ENTRY"])
+@pytest.mark.parametrize("seed", range(8))
+def test_good_runs(layout: str, seed: int) -> None:
+    made = entries(layout, 400, seed)
+    for below, highest, room in ((ANYWHERE, -1, 1000), (90_000, 7000, 3), (0, -1, 9)):
+        asked = made.view(np.uint8), made.itemsize, below, highest, room
+        assert native.good_run(*asked) == twin_entries.good_run(*asked)
+    assert native.good_run(made[:0].view(np.uint8), made.itemsize, ANYWHERE, 5, 9) == (0, 5, [])
+
+
+@pytest.mark.parametrize("layout", ["ENTRY", "BATCH_ENTRY"])
+@pytest.mark.parametrize("seed", range(8))
+def test_chain_sums(layout: str, seed: int) -> None:
+    made = entries(layout, 400, seed)
+    starts, ends = np.array([0, 20_000, 90_000], np.int64), np.array([19_000, 80_000, 100_000], np.int64)
+    asked = made.view(np.uint8), made.itemsize, starts, ends, MOST_BYTES
+    found, expected = (kernel.chain_sums(*asked) for kernel in (native, twin_entries))
+    assert [column.tolist() for column in found] == [column.tolist() for column in expected]
+
+
+def test_of_a_whole_chain_only_the_ends_are_left() -> None:
+    draw = random.Random(4)
+    edges = np.cumsum([0, *draw.choices((91, 533, 1257), k=300)])
+    made = np.zeros(300, queue.ENTRY.dtype)
+    made["phy_offset"], made["size_bytes"] = edges[:-1], [b - a for a, b in pairwise(edges.tolist())]
+    draw.shuffle(order := list(range(300)))
+    ends = edges[[0, -1]].astype(np.int64)
+    whole = chain_sums(made[order], ends[:1], ends[1:])
+    assert whole.sums == hashes(ends[:1]) - hashes(ends[1:])
+    assert (whole.counts.tolist(), whole.last.tolist()) == ([300], [edges[-1]])
+    assert chain_sums(made[order[1:]], ends[:1], ends[1:]).sums != whole.sums
+
+
+def test_entries_that_are_too_short_are_refused() -> None:
+    with pytest.raises(ValueError, match="that short"):
+        native.good_run(np.zeros(60, np.uint8), 19, ANYWHERE, -1, 1)
