@@ -50,7 +50,7 @@ def check_store(
     """Compare everything in a store with everything else; nothing is written to it.
 
     ``jobs`` threads walk the log; ``on_progress`` is told the bytes walked. ``live``: a broker
-    may be writing, so torn and not yet dispatched tails are not faults. Entries of the log (38 bytes a message) go
+    may be writing, so torn and not yet dispatched tails are not faults. Entries of the log (a few bytes a message) go
     through a scratch file in the system's temporary folder. Raises FailedError where a file cannot be read.
     """
     findings = Findings()
