@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -18,8 +19,10 @@ from store_core.findings import Finding
 
 if TYPE_CHECKING:
     from rmqctl.blocks import Block
+    from store_core.mend.planned import Planned
     from store_core.mend.plans.content import Contents
     from store_core.mend.plans.plan import Plan
+    from store_core.mend.recover import Recovery
     from store_core.storage.lock import StoreLock
     from store_core.storage.settings import Settings
 
@@ -36,6 +39,7 @@ LOST_COLUMNS = (
     "bytes",
     Column("keys", drop=1),
 )
+STEP_FIELDS = ("op", "path", "offset", "size_bytes", "expect_crc32c")
 _MOST_STEPS_SHOWN = 20
 _MOST_KEYS_SHOWN = 3
 
@@ -78,37 +82,63 @@ def _warn_of_others(ctx: Context, root: Path) -> None:
         ctx.warn(f"an interrupted change ({journal.id}) waits here; the next command with --apply settles it")
 
 
-def carry_out(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carrying:
+    """Whether and how a plan is carried out. ``lock`` is the store's, where ``at_work`` took it; ``jobs`` threads make the closing check.
+
+    ``keep`` holds what was built while planning, and is closed as soon as that is not needed any more.
+    """
+
+    apply: bool
+    save: Path | None
+    lock: StoreLock | None
+    keep: ExitStack
+    jobs: int = 1
+
+
+def conclude(
     ctx: Context,
     settings: Settings,
-    plan: Plan,
-    document: dict[str, Any],
+    planned: Planned | Recovery,
+    how: Carrying,
     *,
-    lock: StoreLock | None,
-    apply: bool,
-    save: Path | None,
-    found_something: bool,
-    made: Contents | None = None,
-    keep: ExitStack | None = None,
-    jobs: int = 1,
+    main: Literal["steps", "lost"] = "steps",
+    blocks: Callable[[dict[str, Any]], Iterable[Block]] | None = None,
 ) -> int:
-    """Complete ``document`` with ``applied`` and ``undo_id``, saving and applying the plan on the way; gives the exit code.
+    """Save the plan, carry it out and show what came of it, each as far as it is asked for; gives the exit code.
 
-    ``made`` is what was built while planning; ``keep``, which holds it, is closed as soon as it is not needed any more.
-    After applying, ``findings`` are those of the closing check, which ``jobs`` threads make.
+    ``main`` is the list that ``csv`` and the like give; people get ``blocks`` of the document, else the plan's. After applying,
+    the document's ``findings`` are those of the closing check.
     """
-    if save is not None:
-        save_carefully(plan, save, settings.root, document)
-        ctx.note(f"plan {plan.id} saved as {save}")
+    document = {"store": str(settings.root), **planned.as_json()}
+    code = _carry_out(ctx, settings, planned, document, how)
+    rows, fields = (document["lost"], LOST_COLUMNS) if main == "lost" else (document["plan"]["steps"], STEP_FIELDS)
+    ctx.emit(
+        document,
+        rows=rows,
+        fields=[Column.of(each).key for each in fields],
+        blocks=lambda: (blocks or plan_blocks)(document),
+    )
+    return code
+
+
+def _carry_out(
+    ctx: Context, settings: Settings, planned: Planned | Recovery, document: dict[str, Any], how: Carrying
+) -> int:
+    """Complete ``document`` with ``applied`` and ``undo_id``, saving and applying the plan on the way; gives the exit code."""
+    plan = planned.plan
+    if how.save is not None:
+        save_carefully(plan, how.save, settings.root, document)
+        ctx.note(f"plan {plan.id} saved as {how.save}")
     document |= {"applied": False, "undo_id": None}
-    if not apply:
-        return exit_codes.FINDINGS if found_something else exit_codes.OK
+    if not how.apply:
+        found_something = bool(plan.steps or planned.lost)
+        return exit_codes.FINDINGS if found_something else exit_for_findings(planned.findings)
     if plan.steps:
-        document["undo_id"] = apply_plan(ctx, settings, plan, lock, made)
-    if keep is not None:
-        keep.close()
+        document["undo_id"] = apply_plan(ctx, settings, plan, how.lock, planned.made)
+    how.keep.close()
     document["applied"] = True
-    document["findings"] = closing_check(ctx, settings, jobs)
+    document["findings"] = closing_check(ctx, settings, how.jobs)
     return exit_for_findings(document["findings"])
 
 

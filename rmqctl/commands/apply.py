@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rmqctl.context import Context, exit_for_findings
-from rmqctl.mending import apply_plan, at_work, closing_check, plan_blocks
+from rmqctl.mending import STEP_FIELDS, apply_plan, at_work, closing_check, plan_blocks
 
 
 def apply(
@@ -35,5 +35,5 @@ def apply(
             "applied": True,
             "undo_id": undo_id,
         }
-        ctx.emit(document, rows=plan.summary()["steps"], blocks=lambda: plan_blocks(document))
+        ctx.emit(document, rows=plan.summary()["steps"], fields=STEP_FIELDS, blocks=lambda: plan_blocks(document))
         return exit_for_findings(findings)

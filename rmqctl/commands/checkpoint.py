@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rmqctl.context import Context, exit_for_findings
-from rmqctl.mending import ApplyOption, SaveOption, at_work, carry_out, plan_blocks
+from rmqctl.mending import ApplyOption, Carrying, SaveOption, at_work, conclude
 from store_core.errors import UsageError
 from store_core.read.checkpoint import Checkpoint, read_checkpoint
 
@@ -59,31 +60,14 @@ def _blocks(document: dict[str, int], findings: Iterable[Finding]) -> Iterator[B
 def _change(ctx: Context, words: list[str], *, apply: bool, save: Any) -> int:
     values = dict(_parsed(ctx, word) for word in words)
     settings = ctx.settings()
-    with at_work(ctx, settings, apply=apply) as lock:
+    with at_work(ctx, settings, apply=apply) as lock, ExitStack() as keep:
+        from store_core.mend.checkpoint_plan import set_checkpoint
         from store_core.mend.rebuild import WALKS, rebuild
 
-        with ctx.open_store() as store, ctx.progress("rebuild", WALKS * store.log.size_bytes) as bar:
-            if values:
-                from store_core.mend.checkpoint_plan import set_checkpoint
-
-                plan, after, findings = _parts(set_checkpoint(store, values))
-            else:
-                plan, after, findings = _parts(rebuild(store, "checkpoint", on_progress=bar))
-        document: dict[str, Any] = {
-            "store": str(settings.root),
-            "plan": plan.summary(),
-            "after": after.as_json(),
-            "lost": [],
-            "findings": list(findings),
-        }
-        found = bool(plan.steps) or any(f.severity != "info" for f in findings)
-        code = carry_out(ctx, settings, plan, document, lock=lock, apply=apply, save=save, found_something=found)
-        ctx.emit(document, rows=document["plan"]["steps"], blocks=lambda: plan_blocks(document))
-        return code
-
-
-def _parts(result: Any) -> tuple[Any, Any, Any]:
-    return result.plan, result.after, result.findings
+        store = keep.enter_context(ctx.open_store())
+        with ctx.progress("rebuild", WALKS * store.log.size_bytes) as bar:
+            result = set_checkpoint(store, values) if values else rebuild(store, "checkpoint", on_progress=bar)
+        return conclude(ctx, settings, result, Carrying(apply=apply, save=save, lock=lock, keep=keep))
 
 
 def _parsed(ctx: Context, word: str) -> tuple[str, int]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from rmqctl.context import Context
-from rmqctl.mending import ApplyOption, SaveOption, at_work, carry_out, plan_blocks
+from rmqctl.mending import ApplyOption, Carrying, SaveOption, at_work, conclude
 from rmqctl.options import JobsOption
 
 
@@ -33,26 +33,4 @@ def rebuild(
         store = keep.enter_context(ctx.open_store())
         with ctx.progress("rebuild", WALKS * store.log.size_bytes) as bar:
             result = plan_rebuilding(store, what, jobs=jobs, keep=keep, on_progress=bar)
-        document: dict[str, Any] = {
-            "store": str(settings.root),
-            "plan": result.plan.summary(),
-            "after": result.after.as_json(),
-            "lost": [],
-            "findings": list(result.findings),
-        }
-        found = bool(result.plan.steps) or any(f.severity != "info" for f in result.findings)
-        code = carry_out(
-            ctx,
-            settings,
-            result.plan,
-            document,
-            lock=lock,
-            apply=apply,
-            save=save,
-            found_something=found,
-            made=result.made,
-            keep=keep,
-            jobs=jobs,
-        )
-        ctx.emit(document, rows=document["plan"]["steps"], blocks=lambda: plan_blocks(document))
-        return code
+        return conclude(ctx, settings, result, Carrying(apply=apply, save=save, lock=lock, keep=keep, jobs=jobs))

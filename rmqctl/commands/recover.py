@@ -17,9 +17,10 @@ from rmqctl.loss_report import ReportOption, loss_blocks, refuse_place, told_los
 from rmqctl.mending import (
     LOST_COLUMNS,
     ApplyOption,
+    Carrying,
     SaveOption,
     at_work,
-    carry_out,
+    conclude,
     plan_blocks,
     refuse_unconfirmed,
 )
@@ -136,9 +137,7 @@ def recover(
         words += [word for path in configs for word in ("--sibling-config", str(path))]
         words += ["--sibling-from", str(sibling_from)] if sibling_from is not None else []
         losses = told_losses(ctx, store, recovery, report, words)
-        document = {"store": str(settings.root), **recovery.as_json()}
-        lost_something = bool(recovery.lost)
-        if policy == "strict" and apply and lost_something:
+        if policy == "strict" and apply and recovery.lost:
             raise FailedError(
                 "something is lost, and policy strict allows no loss", to_do="look at the dry run; use --policy keep"
             )
@@ -149,23 +148,14 @@ def recover(
                 to_do="mend that first, or add --yes to go on all the same",
             )
         refuse_unconfirmed(ctx, recovery.given_up, apply=apply, yes=yes)
-        found = bool(recovery.plan.steps) or lost_something or any(f.severity != "info" for f in recovery.findings)
-        code = carry_out(
+        return conclude(
             ctx,
             settings,
-            recovery.plan,
-            document,
-            lock=lock,
-            apply=apply,
-            save=save,
-            found_something=found,
-            made=recovery.made,
-            keep=keep,
-            jobs=jobs,
+            recovery,
+            Carrying(apply=apply, save=save, lock=lock, keep=keep, jobs=jobs),
+            main="lost",
+            blocks=lambda document: _blocks(document, loss_blocks(losses)),
         )
-        shown.close()
-        ctx.emit(document, rows="lost", blocks=lambda: _blocks(document, loss_blocks(losses)))
-        return code
 
 
 def _predict(ctx: Context, store: Store, version: Version | None, report: Path | None) -> int:

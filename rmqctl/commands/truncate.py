@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rmqctl.blocks import Facts, Table
+from rmqctl.blocks import Block, Facts, Table
 from rmqctl.context import Context, confirm
-from rmqctl.mending import LOST_COLUMNS, ApplyOption, SaveOption, at_work, carry_out, plan_blocks, with_few_keys
+from rmqctl.mending import (
+    LOST_COLUMNS,
+    ApplyOption,
+    Carrying,
+    SaveOption,
+    at_work,
+    conclude,
+    plan_blocks,
+    with_few_keys,
+)
 from rmqctl.options import YesOption
 from store_core.errors import UsageError
 
@@ -56,30 +65,15 @@ def truncate(
             result = plan_truncation(store, phy_offset, keep=keep, on_progress=bar)
         if apply and policy is not None and result.lost:
             _ask(ctx, store, policy, phy_offset, result.lost, yes=yes)
-        lost = [run.as_json() for run in result.lost]
-        document: dict[str, Any] = {
-            "store": str(settings.root),
-            "plan": result.plan.summary(),
-            "after": result.after.as_json(),
-            "lost": lost,
-            "findings": list(result.findings),
-        }
-        code = carry_out(
-            ctx,
-            settings,
-            result.plan,
-            document,
-            lock=lock,
-            apply=apply,
-            save=save,
-            found_something=bool(result.plan.steps),
-            made=result.made,
-            keep=keep,
+        return conclude(
+            ctx, settings, result, Carrying(apply=apply, save=save, lock=lock, keep=keep), main="lost", blocks=_blocks
         )
-        gone = Table(with_few_keys(lost), LOST_COLUMNS, "What goes", empty="no message goes")
-        end = Facts({"end of the log afterwards": result.after.max_phy_offset})
-        ctx.emit(document, rows="lost", blocks=lambda: (gone, end, *plan_blocks(document)))
-        return code
+
+
+def _blocks(document: dict[str, Any]) -> Iterator[Block]:
+    yield Table(with_few_keys(document["lost"]), LOST_COLUMNS, "What goes", empty="no message goes")
+    yield Facts({"end of the log afterwards": document["after"]["max_phy_offset"]})
+    yield from plan_blocks(document)
 
 
 def _ask(ctx: Context, store: Store, policy: str, phy_offset: int, lost: Sequence[LostRun], *, yes: bool) -> None:

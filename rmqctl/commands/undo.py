@@ -21,6 +21,8 @@ from store_core.errors import UsageError
 if TYPE_CHECKING:
     from store_core.mend.applying.undo import UndoReport
 
+_CHANGE_FIELDS = ("id", "state", "kind", "policy", "plan_id", "steps", "made_at_timestamp_ms")
+_ITEM_FIELDS = ("path", "what", "size_bytes", "mtime_ns", "ranges")
 _CHANGE_COLUMNS = ("id", "state", "kind", "policy", "steps", "made_at_timestamp_ms")
 
 
@@ -59,7 +61,7 @@ def undo(
         "later_folders": list(report.later_folders),
         "applied": report.applied,
     }
-    ctx.emit(document, rows="items", blocks=lambda: _blocks(document))
+    ctx.emit(document, rows="items", fields=_ITEM_FIELDS, blocks=lambda: _blocks(document))
     return exit_codes.OK
 
 
@@ -111,7 +113,7 @@ def _list(ctx: Context) -> int:
         row["made_at_timestamp_ms"] = row.pop("made_at_ms")
         changes.append(row)
     document = {"store": str(ctx.store_root()), "changes": changes}
-    ctx.emit(document, rows="changes", columns=_CHANGE_COLUMNS, title="Changes that are kept")
+    ctx.emit(document, rows="changes", columns=_CHANGE_COLUMNS, fields=_CHANGE_FIELDS, title="Changes that are kept")
     return exit_codes.OK
 
 

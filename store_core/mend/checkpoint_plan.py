@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from store_core.errors import UsageError
-from store_core.findings import Finding
 from store_core.layout import paths
 from store_core.layout.checkpoint import CHECKPOINT, FILE_SIZE_BYTES
 from store_core.mend.aftermath import shadow_of
+from store_core.mend.planned import Planned
 from store_core.mend.plans.draft import Draft
-from store_core.mend.plans.plan import Plan
-from store_core.mend.prediction.outcome import Outcome
 from store_core.mend.prediction.predict import predict
 from store_core.read.checkpoint import read_checkpoint
 from store_core.storage.store import Store
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointChange:
-    """The plan, and what a broker ends up with afterwards. ``findings`` are of the checkpoint as it stands."""
-
-    plan: Plan
-    after: Outcome
-    findings: tuple[Finding, ...]
-
-
-def set_checkpoint(store: Store, values: Mapping[str, int]) -> CheckpointChange:
+def set_checkpoint(store: Store, values: Mapping[str, int]) -> Planned:
     """Work out a checkpoint with these fields set and all others as they stand (0 where there is no file).
 
     Raises UsageError for an unknown field or a negative value, FailedError where the file cannot be read.
@@ -39,7 +27,7 @@ def set_checkpoint(store: Store, values: Mapping[str, int]) -> CheckpointChange:
         draft.write_file(paths.CHECKPOINT, data, why="set by hand")
     with shadow_of(store, None, files={paths.CHECKPOINT: data}) as shadow:
         after = predict(shadow).outcome
-    return CheckpointChange(draft.plan("checkpoint"), after, read_checkpoint(store.root).findings)
+    return Planned(draft.plan("checkpoint"), after, read_checkpoint(store.root).findings)
 
 
 def _fields(store: Store, values: Mapping[str, int]) -> dict[str, int]:

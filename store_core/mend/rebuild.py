@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,16 +17,14 @@ from store_core.derive.checkpoint import rebuilt_checkpoint
 from store_core.derive.queues import Entry
 from store_core.derive.topics import completed_topics, missing_topics
 from store_core.errors import FailedError, UsageError
-from store_core.findings import Finding
 from store_core.layout import paths
 from store_core.layout.checkpoint import FILE_SIZE_BYTES
 from store_core.layout.queue import ENTRY
 from store_core.mend.aftermath import shadow_of
 from store_core.mend.guards import refuse_foreign_store
-from store_core.mend.plans.content import Building, Built, Chunk, Contents, register_builder
+from store_core.mend.planned import Planned
+from store_core.mend.plans.content import Building, Built, Chunk, register_builder
 from store_core.mend.plans.draft import Draft
-from store_core.mend.plans.plan import Plan
-from store_core.mend.prediction.outcome import Outcome
 from store_core.mend.prediction.predict import predict
 from store_core.mend.salvage.derived import Derivation, DerivedChanges, contents_of
 from store_core.mend.salvage.salvage_plan import add_derived, chunks_of, settings_arguments, store_of
@@ -44,19 +42,9 @@ WALKS: Final = 2  # that planning takes over the log: what it holds and what fol
 _BUILDER: Final = "rebuild"
 
 
-@dataclass(frozen=True, slots=True)
-class Rebuilding:
-    """The plan, and what a broker ends up with afterwards. ``made``: the new files' contents, while they are kept."""
-
-    plan: Plan
-    after: Outcome
-    findings: tuple[Finding, ...]
-    made: Contents = field(default_factory=dict, repr=False, compare=False)
-
-
 def rebuild(
     store: Store, what: str, *, jobs: int = 1, keep: ExitStack | None = None, on_progress: Progress | None = None
-) -> Rebuilding:
+) -> Planned:
     """Work out what to write so that a derived part (one of PARTS, or ``all``) is what the log says.
 
     ``jobs`` threads walk the log; ``on_progress`` is told the bytes walked in all WALKS. What was built can be read as long
@@ -89,7 +77,7 @@ def rebuild(
         with shadow_of(store, None, changes, files) as shadow:
             after = predict(shadow, on_progress=walks.next(), proven=proven).outcome
         made = contents_of(*changes)
-        return Rebuilding(draft.plan("rebuild"), after, (*survey.findings, *derivation.findings), made)
+        return Planned(draft.plan("rebuild"), after, (*survey.findings, *derivation.findings), made=made)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -15,16 +15,14 @@ from store_core.broker.load import batch_topics_of
 from store_core.codec.properties import KEYS, parse_properties, split_keys
 from store_core.derive.checkpoint import rebuilt_checkpoint
 from store_core.errors import FailedError, UsageError
-from store_core.findings import Finding
 from store_core.kernel.codes import FrameKind, PropertyFlag
 from store_core.layout import paths
 from store_core.layout.checkpoint import FILE_SIZE_BYTES
 from store_core.mend.aftermath import shadow_of
 from store_core.mend.guards import refuse_foreign_store
-from store_core.mend.plans.content import Building, Built, Chunk, Contents, register_builder
+from store_core.mend.planned import Planned
+from store_core.mend.plans.content import Building, Built, Chunk, register_builder
 from store_core.mend.plans.draft import Draft
-from store_core.mend.plans.plan import Plan
-from store_core.mend.prediction.outcome import Outcome
 from store_core.mend.prediction.predict import predict
 from store_core.mend.salvage.derived import Derivation, DerivedChanges, contents_of
 from store_core.mend.salvage.lost import MOST_KEYS_PER_RUN, LostRun
@@ -52,17 +50,6 @@ _BUILDER: Final = "truncate"
 _NS_PER_MS: Final = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Truncation:
-    """The plan, what it costs, and what a broker ends up with afterwards. ``made``: the new files' contents, while they are kept."""
-
-    plan: Plan
-    after: Outcome
-    lost: tuple[LostRun, ...]
-    findings: tuple[Finding, ...]
-    made: Contents = field(default_factory=dict, repr=False, compare=False)
-
-
 @dataclass(slots=True)
 class _Cut:
     mended: MendedLog
@@ -74,7 +61,7 @@ class _Cut:
 
 def truncate(
     store: Store, phy_offset: int, *, keep: ExitStack | None = None, on_progress: Progress | None = None
-) -> Truncation:
+) -> Planned:
     """Work out the cut at ``phy_offset``, which must be where a record starts, or the log's end.
 
     ``on_progress`` is told the bytes walked in all WALKS. What was built can be read as long as ``keep`` is open. Raises UsageError for an offset that is no record boundary (the nearest one below is named), FailedError where the
@@ -101,7 +88,8 @@ def truncate(
         with shadow_of(store, cut.mended, changes, files) as shadow:
             after = predict(shadow, on_progress=walks.next()).outcome
         lost = tuple(_lost(store, phy_offset))
-        return Truncation(draft.plan("truncate"), after, lost, tuple(cut.derivation.findings), contents_of(*changes))
+        made = contents_of(*changes)
+        return Planned(draft.plan("truncate"), after, tuple(cut.derivation.findings), lost, made)
 
 
 def assert_boundary(store: Store, phy_offset: int) -> None:

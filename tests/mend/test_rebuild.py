@@ -13,7 +13,8 @@ import pytest
 from store_core.errors import UsageError
 from store_core.layout import paths, queue
 from store_core.mend.applying.undo import undo
-from store_core.mend.rebuild import Rebuilding, rebuild
+from store_core.mend.planned import Planned
+from store_core.mend.rebuild import rebuild
 from store_core.read.checkpoint import read_checkpoint
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
@@ -27,7 +28,7 @@ NAMES: Final = ("bcq-533", "clean-430", "clean-497", "clean-514", "clean-540", "
 QUEUE_TREES: Final = (paths.CONSUMEQUEUE, paths.BATCHCONSUMEQUEUE)
 
 
-def rebuilt(root: Path, config: Path, what: str, version: str) -> Rebuilding:
+def rebuilt(root: Path, config: Path, what: str, version: str) -> Planned:
     with Store.open(root, load_settings(config, root, broker_version=version)) as store:
         return rebuild(store, what)
 

@@ -12,7 +12,8 @@ import pytest
 from store_core.errors import FailedError, UsageError
 from store_core.layout import paths, timer
 from store_core.mend.applying.undo import undo
-from store_core.mend.truncate import Truncation, assert_boundary, truncate
+from store_core.mend.planned import Planned
+from store_core.mend.truncate import assert_boundary, truncate
 from store_core.read.checkpoint import read_checkpoint
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
@@ -24,7 +25,7 @@ from tests.mend.recovering import Opener, apply_to, assert_kept, is_queued, plac
 SettingsOf = Callable[[str], Path]
 
 
-def truncated(root: Path, config: Path, phy_offset: int, version: str | None = None) -> Truncation:
+def truncated(root: Path, config: Path, phy_offset: int, version: str | None = None) -> Planned:
     with Store.open(root, load_settings(config, root, broker_version=version)) as store:
         return truncate(store, phy_offset)
 

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from rmqctl.options import Format
 from tests import stores
-from tests.conftest import GoldenStore, StoreCopy
+from tests.conftest import DamagedStore, GoldenStore, StoreCopy
 from tests.damage import Damageable
 from tests.rmqctl.calls import call
 from tests.rmqctl.test_output import emitted
 
+END: Final = -1  # stands for the end of the log
 DELIMITERS: Final[dict[Format, str]] = {"csv": ",", "tsv": "\t"}
 AWKWARD: Final = [
     "\r",
@@ -118,3 +119,30 @@ def test_no_rows_have_a_head_all_the_same(words: tuple[object, ...], golden: Gol
     for some in (some for some in SOME_ROWS if some[0] == words[0]):
         rows, told = rows_as_json("csv", *some, "-s", golden("load-533"))
         assert empty.rstrip("\n").split(",") == list(rows[0]) == list(told[0])
+
+
+MENDING: Final = {
+    "recover": ("damage", ()),
+    "truncate": ("", (END,)),
+    "rebuild": ("queue", ("queues",)),
+    "undo": ("change", ("--list",)),
+}
+
+
+@pytest.mark.leaves_damage("a queue file is made empty on purpose")
+@pytest.mark.parametrize("command", MENDING)
+def test_nothing_to_mend_has_a_head_too(command: str, golden: GoldenStore, damaged: DamagedStore) -> None:
+    """The same as where there is something: rows of what is lost, of the plan's steps, of changes that are kept."""
+    last = stores.truth("load-533")["messages"][-1]
+    harm, words = MENDING[command]
+    nothing = [last["phyOffset"] + last["storeSize"] if word == END else word for word in words]
+    empty = call(command, *nothing, "-s", golden("load-533"), "-o", "csv").out
+    assert empty.count("\n") == 1
+    root = damaged("load-533", "flip-body-mid")
+    if harm == "change":
+        call("recover", "-s", root, "--apply")
+    elif harm == "queue":
+        (root / "consumequeue/Calm_audit/0/00000000000000000000").write_bytes(b"")
+    something = [last["phyOffset"] if word == END else word for word in words]
+    rows, told = rows_as_json("csv", command, *something, "-s", golden("load-533") if not harm else root)
+    assert empty.rstrip("\n").split(",") == list(rows[0]) == list(told[0])

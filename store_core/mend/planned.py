@@ -1,0 +1,35 @@
+"""What planning a change to a store comes to, whoever planned it; recover's answer holds more and reads the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from store_core.findings import Finding
+from store_core.mend.plans.content import Contents
+from store_core.mend.plans.plan import Plan
+from store_core.mend.prediction.outcome import Outcome
+from store_core.mend.salvage.lost import LostRun
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The plan, and what a broker ends up with afterwards. ``lost``: what it costs; ``findings``: of the store as it stands.
+
+    ``made``: the new files' contents, while they are kept.
+    """
+
+    plan: Plan
+    after: Outcome
+    findings: tuple[Finding, ...]
+    lost: tuple[LostRun, ...] = ()
+    made: Contents = field(default_factory=dict, repr=False, compare=False)
+
+    def as_json(self) -> dict[str, Any]:
+        """The members of a mending command's document, without ``store``, ``applied`` and ``undo_id``."""
+        return {
+            "plan": self.plan.summary(),
+            "after": self.after.as_json(),
+            "lost": [run.as_json() for run in self.lost],
+            "findings": list(self.findings),
+        }
