@@ -22,13 +22,14 @@ _MOST_CARRIED_BYTES: Final = 1 << 20  # a longer unread rest is read once more
 
 
 class Windows:
-    """One buffer, filled when a window is asked for."""
+    """One buffer, filled when a window is asked for. The rest of a full one, with which the next begins, is not read again."""
 
     def __init__(self, log: SegmentSequence, size_bytes: int, buffers: Buffers | None = None) -> None:
         self._log = log
         self._buffers = buffers or Buffers()
         self._buffer = self._buffers.take(size_bytes)
         self._size_bytes = size_bytes
+        self._filled = range(0)  # what of the log the buffer holds, if the last window was full
 
     def close(self) -> None:
         """No window is looked at any more."""
@@ -42,8 +43,24 @@ class Windows:
         """
         if size_bytes > len(self._buffer) or len(self._buffer) > self._size_bytes >= size_bytes:
             self._buffer = self._buffers.take(max(size_bytes, self._size_bytes))
+            self._filled = range(0)
         view = memoryview(self._buffer)[:size_bytes]
-        return view[: self._log.read_into(phy_offset, view)]
+        kept = self._keep_rest(phy_offset, size_bytes)
+        count = kept + self._log.read_into(phy_offset + kept, view[kept:])
+        self._filled = range(phy_offset, phy_offset + count) if count == size_bytes else range(0)
+        return view[:count]
+
+    def _keep_rest(self, phy_offset: int, size_bytes: int) -> int:
+        """Move what the buffer has of a window to its front; how many bytes that is."""
+        filled = self._filled
+        kept = filled.stop - phy_offset
+        if phy_offset <= filled.start or not 0 < kept < min(size_bytes, _MOST_CARRIED_BYTES):
+            return 0
+        segment = self._log.find(phy_offset)
+        if segment is None or filled.stop >= segment.end_phy_offset:  # what lies behind is another segment's
+            return 0
+        self._buffer.move(0, phy_offset - filled.start, kept)
+        return kept
 
 
 class WindowsAhead(Windows):
