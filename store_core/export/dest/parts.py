@@ -30,6 +30,7 @@ _MESSAGE_OPTIONS: Final[dict[str, Any]] = {
     "write_page_index": True,
     "bloom_filter_options": dict.fromkeys(schema.BLOOM_PATHS, _BLOOM),
 }
+_MICROSECONDS: Final = 1000  # a millisecond
 _NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 # What Hive and Spark escape in the names of partition folders, and what no file name may hold.
 _ESCAPED: Final = re.compile("[\\x00-\\x1f\\x7f\"#%'*/:=?\\\\{}\\[\\]^]")
@@ -122,21 +123,23 @@ class PartWriter:
         self._pending = list(batches)
         self._flush()
 
-    def _count(self, rows: pa.Table) -> None:
-        at = rows.column("phy_offset")
+    def _count(self, batches: Sequence[pa.RecordBatch]) -> None:
         part = self._part
-        first, last = (pc.min(at).as_py(), pc.max(at).as_py())
+        at = [batch.column("phy_offset") for batch in batches]
+        first, last = min(each[0].as_py() for each in at), max(each[-1].as_py() for each in at)
         self._part = replace(
             part,
-            rows=part.rows + len(rows),
+            rows=part.rows + sum(map(len, batches)),
             first_phy_offset=first if part.first_phy_offset is None else min(part.first_phy_offset, first),
             last_phy_offset=last if part.last_phy_offset is None else max(part.last_phy_offset, last),
         )
         if part.table == "messages":
             self._part = replace(
                 self._part,
-                topics=_wider(part.topics, rows.column("topic")),
-                store_times_ms=_wider(part.store_times_ms, rows.column("store_time").cast(pa.timestamp("ms", "UTC"))),
+                topics=_wider(part.topics, [batch.column("topic").dictionary for batch in batches]),
+                store_times_ms=_wider(
+                    part.store_times_ms, [_milliseconds(batch.column("store_time")) for batch in batches]
+                ),
             )
 
     def close(self) -> Part:
@@ -154,22 +157,23 @@ class PartWriter:
 
     def _flush(self) -> None:
         if self._pending:
-            self._count(pa.Table.from_batches(self._pending))
+            self._count(self._pending)
             names = self._schema.names
             rows = pa.Table.from_batches([batch.select(names) for batch in self._pending], self._schema)
             self._file.write_group(rows.unify_dictionaries())  # the writer takes one dictionary a row group
             self._pending, self._pending_bytes = [], 0
 
 
-def _wider(bounds: Any, values: pa.ChunkedArray) -> Any:
+def _milliseconds(times: pa.TimestampArray) -> pa.Int64Array:
+    """The least and the largest of times in microseconds."""
+    bounds = pc.min_max(times.view(pa.int64()))
+    return pc.divide(pa.array([bounds["min"].as_py(), bounds["max"].as_py()], pa.int64()), _MICROSECONDS)
+
+
+def _wider(bounds: Any, values: Sequence[pa.Array]) -> Any:
     """Bounds that hold these values too; None where there are none."""
-    if pa.types.is_dictionary(values.type):
-        values = pa.chunked_array([chunk.dictionary for chunk in values.chunks])
-    found = pc.min_max(values)
-    least, most = (
-        (value.value if isinstance(value, pa.TimestampScalar) else value.as_py())
-        for value in (found["min"], found["max"])
-    )
+    found = pc.min_max(pa.chunked_array(values))
+    least, most = found["min"].as_py(), found["max"].as_py()
     if least is None:
         return bounds
     return (least, most) if bounds is None else (min(bounds[0], least), max(bounds[1], most))

@@ -40,6 +40,7 @@ class _Rows:
     partition: Partition
     topic: str
     rows: pa.RecordBatch
+    size_bytes: int
 
 
 class MessageWriter:
@@ -88,7 +89,8 @@ class MessageWriter:
 
     def _flush(self) -> None:
         """Write the rows so far: a file a partition, or into the one file where there are none."""
-        found = [_Rows(*self._keys.of(number), rows) for number, rows in self._collected.drained().items()]
+        drained = self._collected.drained().items()
+        found = [_Rows(*self._keys.of(number), rows, rows.nbytes) for number, rows in drained]
         found.sort(key=_order)
         least: dict[Partition, int] = {}
         for each in found:
@@ -156,7 +158,7 @@ def _grouped(found: Sequence[_Rows]) -> Iterator[list[_Rows]]:
     small: list[_Rows] = []
     size = 0
     for each in found:
-        fills = each.rows.nbytes >= _LEAST_GROUP_SIZE_BYTES
+        fills = each.size_bytes >= _LEAST_GROUP_SIZE_BYTES
         if small and (fills or size >= _LEAST_GROUP_SIZE_BYTES or each.partition != small[-1].partition):
             yield small
             small, size = [], 0
@@ -164,13 +166,13 @@ def _grouped(found: Sequence[_Rows]) -> Iterator[list[_Rows]]:
             yield from ([part] for part in _divided(each))
         else:
             small.append(each)
-            size += each.rows.nbytes
+            size += each.size_bytes
     if small:
         yield small
 
 
 def _divided(each: _Rows) -> Iterator[_Rows]:
-    count = max(round(each.rows.nbytes / ROW_GROUP_SIZE_BYTES), 1)
+    count = max(round(each.size_bytes / ROW_GROUP_SIZE_BYTES), 1)
     bounds = [len(each.rows) * number // count for number in range(count + 1)]
     for start, end in pairwise(bounds):
         yield replace(each, rows=_with_few_words(each.rows.slice(start, end - start)) if count > 1 else each.rows)

@@ -74,7 +74,7 @@ class CollectedRows:
         counts = np.bincount(groups)
         small = groups.astype(np.uint16) if len(counts) <= 1 << 16 else groups  # of two bytes, they are sorted by radix
         order = np.argsort(small, kind="stable")
-        fixed = {name: np.concatenate(parts)[order] for name, parts in self._fixed.items()}
+        fixed = {name: np.concatenate(parts).take(order) for name, parts in self._fixed.items()}
         plain = _Plain(np.concatenate(self._compressed), self._plain, order)
         self._clear()
         batches: dict[int, pa.RecordBatch] = {}

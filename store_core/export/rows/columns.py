@@ -79,7 +79,7 @@ def _array(kind: pa.DataType, texts: Texts | Words | None) -> pa.Array:
     valid = None if texts.valid is None else pa.py_buffer(texts.valid)
     if isinstance(texts, Words):
         numbers = pa.Array.from_buffers(pa.int32(), len(texts.numbers), [valid, pa.py_buffer(texts.numbers)])
-        return pa.DictionaryArray.from_arrays(numbers, _array(kind, texts.texts))
+        return pa.DictionaryArray.from_arrays(numbers, _array(kind, texts.texts), safe=False)  # the kernel counted
     buffers = [valid, pa.py_buffer(texts.offsets), pa.py_buffer(texts.data)]
     return pa.Array.from_buffers(kind, len(texts.offsets) - 1, buffers)
 
@@ -125,9 +125,16 @@ def _taken(texts: pa.StringArray, numbers: NDArray[Any], cut: Cut) -> pa.Array:
 
 def _repeated(text: str, cut: Cut) -> pa.Array:
     """The same text in all rows."""
+    count = 1 << (cut.count - 1).bit_length()
     if cut.in_words:
-        return pa.DictionaryArray.from_arrays(pa.array(np.zeros(cut.count, np.int32)), pa.array([text], pa.string()))
-    return _many(text, 1 << (cut.count - 1).bit_length()).slice(0, cut.count)
+        numbers = _many_zeros(count).slice(0, cut.count)
+        return pa.DictionaryArray.from_arrays(numbers, pa.array([text], pa.string()), safe=False)
+    return _many(text, count).slice(0, cut.count)
+
+
+@lru_cache(maxsize=2)
+def _many_zeros(count: int) -> pa.Int32Array:
+    return pa.array(np.zeros(count, np.int32))
 
 
 @lru_cache(maxsize=12)  # no more than a window each: its records hold the text too
@@ -145,9 +152,10 @@ def _times(name: str) -> Callable[[Cut], pa.Array]:
 
 def microseconds(timestamp_ms: NDArray[Any]) -> pa.TimestampArray:
     """Milliseconds to microseconds; null where that does not fit."""
+    if not len(timestamp_ms) or -_LARGEST_MS <= timestamp_ms.min() <= timestamp_ms.max() <= _LARGEST_MS:
+        return pa.array(timestamp_ms * _MICROSECONDS).view(schema.TIME)
     beyond = (timestamp_ms > _LARGEST_MS) | (timestamp_ms < -_LARGEST_MS)
-    microseconds = np.where(beyond, 0, timestamp_ms) * _MICROSECONDS
-    return pa.array(microseconds, mask=beyond if beyond.any() else None).view(schema.TIME)
+    return pa.array(np.where(beyond, 0, timestamp_ms) * _MICROSECONDS, mask=beyond).view(schema.TIME)
 
 
 # Columns of a FrameTable that these are made of, besides topic_id.
