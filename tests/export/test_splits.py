@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -20,8 +21,10 @@ from store_core.export.dest.layout import Layout
 from store_core.export.dest.parts import Part
 from store_core.export.dest.place import Place
 from store_core.export.export import ExportReport
+from store_core.export.runners.local import LocalRunner
 from store_core.export.splits import piece as piece_module
 from store_core.export.splits.plan import plan_splits
+from store_core.export.survey import stats_of_stores
 from store_core.findings import Finding
 from store_core.layout import record
 from store_core.read.log import LogFilter
@@ -244,3 +247,33 @@ def test_splits_cover_the_log_without_overlap(golden: GoldenStore) -> None:
             assert all(a.stop_phy_offset == b.start_phy_offset for a, b in pairwise(splits))
             assert all(split.size_bytes <= max(size, 300) for split in splits)
             assert all(split.exact == (split.start_phy_offset % SEGMENT_BYTES == 0) for split in splits)
+
+
+@pytest.mark.parametrize("split_size_bytes", [3 << 20, 5_000_003, 16 << 20, 1 << 30])
+def test_no_byte_is_read_twice(
+    split_size_bytes: int, damageable: Callable[..., Damageable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a segment that a broker made in advance, with zeros that the disk holds, in splits of any size."""
+    store = damageable("load-533")
+    first, *others = store.segments
+    for path in others:
+        path.unlink()
+    records = [told for told in store.truth["messages"] if told["phyOffset"] < store.segment_size_bytes]
+    end = records[-1]["phyOffset"] + records[-1]["storeSize"]
+    size = 32 << 20
+    first.write_bytes(first.read_bytes()[:end] + bytes(size - end))
+    done = 0
+    real = os.preadv
+
+    def counting(*words: Any) -> int:
+        nonlocal done
+        count = real(*words)
+        done += count
+        return count
+
+    monkeypatch.setattr(os, "preadv", counting)
+    with Store.open(store.root, load_settings(None, store.root)) as opened:
+        [found] = stats_of_stores([("a", opened)], LocalRunner(), split_size_bytes=split_size_bytes)
+    splits = -(-size // split_size_bytes)
+    assert size <= done <= size + splits * (64 << 10)  # what a record at a border may need
+    assert (found.report.rows, found.report.next_phy_offset, found.report.findings) == (len(records), end, [])

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from store_core.export.splits.piece import Piece
 from store_core.export.splits.plan import SegmentPlan, Split
+from store_core.kernel.codes import FrameKind
 
 Redo = Callable[[Split], Piece]
 
@@ -44,10 +45,34 @@ def join_pieces(plan: SegmentPlan, pieces: Sequence[Piece], redo: Redo) -> list[
             at = piece.next_phy_offset or at
         # Else it is left out: a record in front covers it, or it is damage, or began with what only looked like a frame.
         # What of it counts is walked by the next bridge.
-    reached = joined[-1].piece.split.stop_phy_offset if joined else 0
+    reached = _through_zeros(joined[-1].piece, pieces) if joined else 0
     if at is not None and max(at, reached) < plan.end_phy_offset:
         _go_on(joined, Split(at, plan.end_phy_offset, exact=True), redo)
     return joined
+
+
+def _through_zeros(last: Piece, pieces: Sequence[Piece]) -> int:
+    """Where what the last piece answers for ends; it takes over the zeros that are all there is up to the plan's end.
+
+    A segment that a broker has made in advance is zeros for the most part: they need not be read a second time.
+    """
+    reached = last.split.stop_phy_offset
+    behind = [piece for piece in pieces if piece.split.start_phy_offset >= reached]
+    ranges = last.tail if last.has_messages else last.head
+    ends_in_zeros = bool(ranges) and ranges[-1].kind == FrameKind.ZEROS and ranges[-1].end_phy_offset == reached
+    if behind and ends_in_zeros and all(map(_is_zeros, behind)):
+        reached = behind[-1].split.stop_phy_offset
+        ranges[-1] = ranges[-1]._replace(size_bytes=reached - ranges[-1].phy_offset)
+    return reached
+
+
+def _is_zeros(piece: Piece) -> bool:
+    """Whether there is nothing else in a split."""
+    if len(piece.head) != 1:
+        return False
+    [found] = piece.head
+    is_whole = (found.phy_offset, found.size_bytes) == (piece.split.start_phy_offset, piece.split.size_bytes)
+    return found.kind == FrameKind.ZEROS and is_whole
 
 
 def walk_on(plan: SegmentPlan, joined: list[Joined], redo: Redo) -> None:
