@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rmqctl.blocks import Block, Facts, Findings, Table
 from rmqctl.context import exit_for_findings
 from rmqctl.copies import note_healed, of_copies
+from rmqctl.signals import Terminated
 from store_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -57,6 +60,7 @@ def export_tables_of(
 
     with (
         ctx.open_stores(joined=joined) as stores,
+        _told_that_nothing_is_kept(ctx),
         choice.runner(ctx, jobs) as runner,
         ctx.progress(f"export {what}", size_of(stores, what, wanted.topics)) as bar,
     ):
@@ -73,6 +77,16 @@ def export_tables_of(
     document = _document(report)
     ctx.emit(document, rows="files", blocks=_blocks(document))
     return exit_for_findings(report.findings)
+
+
+@contextmanager
+def _told_that_nothing_is_kept(ctx: Context) -> Iterator[None]:
+    """Say to whom interrupts such an export how it goes on, since one of messages would be taken up."""
+    try:
+        yield
+    except (KeyboardInterrupt, Terminated):
+        ctx.note("nothing is left of what was done: the same command begins anew")
+        raise
 
 
 def _document(report: TablesReport) -> dict[str, Any]:
