@@ -51,27 +51,43 @@ def windows(path: Path, offset: int = 0, size_bytes: int | None = None) -> Itera
         os.close(fd)
 
 
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """A stretch of a sparse file that was never written: zeros that nobody has to read."""
+
+    size_bytes: int
+
+
+def runs(path: Path, offset: int, size_bytes: int) -> Iterator[bytes | Hole]:
+    """As ``windows``, but a hole comes as one, however long it is. Raises OSError."""
+    fd = open_read_only(path)
+    try:
+        at, end = offset, min(os.fstat(fd).st_size, offset + size_bytes)
+        while at < end:
+            if (data := _next_data(fd, at, end)) > at:
+                yield Hole(data - at)
+                at = data
+            elif window := os.pread(fd, min(WINDOW_SIZE_BYTES, end - at), at):
+                yield window
+                at += len(window)
+            else:
+                return
+    finally:
+        os.close(fd)
+
+
 def digest_range(path: Path, offset: int, size_bytes: int | None = None) -> Digest:
     """Digest of the bytes that a file has in a range; fewer than asked for where it ends before. Raises OSError.
 
     Holes are not read: a file may have been stretched to any length.
     """
-    crc, at = 0, offset
-    fd = open_read_only(path)
-    try:
-        end = os.fstat(fd).st_size
-        if size_bytes is not None:
-            end = min(end, offset + size_bytes)
-        while at < end:
-            if (data := _next_data(fd, at, end)) > at:
-                crc, at = crc32c_behind_zeros(crc, data - at), data
-                continue
-            if not (window := os.pread(fd, min(WINDOW_SIZE_BYTES, end - at), at)):
-                break
-            crc, at = crc32c(window, crc), at + len(window)
-    finally:
-        os.close(fd)
-    return Digest(crc, max(at - offset, 0))
+    crc, done = 0, 0
+    for run in runs(path, offset, max(path.stat().st_size - offset, 0) if size_bytes is None else size_bytes):
+        if isinstance(run, Hole):
+            crc, done = crc32c_behind_zeros(crc, run.size_bytes), done + run.size_bytes
+        else:
+            crc, done = crc32c(run, crc), done + len(run)
+    return Digest(crc, done)
 
 
 def digest_file(path: Path) -> Digest:

@@ -12,6 +12,7 @@ from typing import Final
 
 from store_core.closing import Closing
 from store_core.storage.ahead import made_ahead
+from store_core.storage.digest import Hole
 from store_core.storage.ops import Buffer, FileOps
 from store_core.storage.places import Places
 
@@ -66,16 +67,19 @@ class Writer(Closing):
             self.ops.write(real, offset + at, block)
 
     def create(
-        self, path: str, data: bytes | Iterable[bytes] = b"", *, mode: int = _NEW_FILE_MODE, size_bytes: int = 0
+        self, path: str, data: bytes | Iterable[bytes | Hole] = b"", *, mode: int = _NEW_FILE_MODE, size_bytes: int = 0
     ) -> int:
         """Make a new file with these bytes and at least ``size_bytes`` long, zeros behind them; gives its length.
 
-        FileExistsError where there is one. Blocks of zeros are left as holes.
+        FileExistsError where there is one. Blocks of zeros are left as holes, and holes too.
         """
         real = self.path(path)
         self.ops.create(real, mode)
         end = written = 0
         for chunk in [data] if isinstance(data, bytes) else made_ahead(data):
+            if isinstance(chunk, Hole):
+                end += chunk.size_bytes
+                continue
             for at, block in _dense_runs(chunk):
                 self.ops.write(real, end + at, block)
                 written = end + at + len(block)

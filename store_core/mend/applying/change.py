@@ -14,7 +14,7 @@ from store_core.mend.plans.content import Content
 from store_core.mend.plans.expect import is_in_place
 from store_core.mend.plans.plan import RANGES, Op, Plan, Step
 from store_core.mend.plans.plan_json import plan_from_bytes
-from store_core.storage.digest import WINDOW_SIZE_BYTES, digest_file, windows
+from store_core.storage.digest import WINDOW_SIZE_BYTES, Hole, digest_file, runs, windows
 from store_core.storage.files import read_whole
 from store_core.storage.journal import OUR_FILE_MODE, Journal, State
 from store_core.storage.writer import Ownership, Writer
@@ -121,7 +121,7 @@ class Change:
             real = self.writer.path(source)
             info = real.stat()
             self._unlink(path)
-            self.writer.create(path, windows(real), mode=OUR_FILE_MODE)
+            self.writer.create(path, runs(real, 0, info.st_size), mode=OUR_FILE_MODE)
             self.writer.set_ownership(path, Ownership.of(info))
             self.writer.set_mtime_ns(path, info.st_mtime_ns)
             self.writer.sync_file(path)
@@ -131,12 +131,26 @@ class Change:
         self._set_length(original.path, original.size_bytes)
         for piece in original.ranges:
             at = piece.offset
-            for window in windows(kept, piece.kept_offset, piece.size_bytes):
-                self._put(original.path, at, window)
-                at += len(window)
-                self._advance(len(window))
+            for run in runs(kept, piece.kept_offset, piece.size_bytes):
+                if isinstance(run, Hole):
+                    at += self._clear(original.path, at, run.size_bytes)
+                    continue
+                self._put(original.path, at, run)
+                at += len(run)
+                self._advance(len(run))
         self.writer.set_mtime_ns(original.path, original.mtime_ns)
         self.writer.sync_file(original.path)
+
+    def _clear(self, path: str, offset: int, size_bytes: int) -> int:
+        """Zeros over what stands in a stretch; where nothing was ever written it holds them already. Gives its length."""
+        at = offset
+        for run in runs(self.writer.path(path), offset, size_bytes):
+            length = run.size_bytes if isinstance(run, Hole) else len(run)
+            if not isinstance(run, Hole):
+                self._put(path, at, bytes(length))
+            at += length
+            self._advance(length)
+        return size_bytes
 
     def _restore_whole(self, original: Original) -> None:
         kept = original.kept or ""

@@ -19,7 +19,7 @@ from store_core.mend.plans.expect import expected_range, is_in_place
 from store_core.mend.plans.plan import NEW_FILES, RANGES, Op, Plan, Step
 from store_core.mend.plans.plan_json import plan_to_bytes
 from store_core.storage.ahead import made_ahead
-from store_core.storage.digest import digest_file, windows
+from store_core.storage.digest import Hole, crc32c_behind_zeros, digest_file, runs
 from store_core.storage.journal import OUR_FILE_MODE, UNDO_FOLDER, Journal, State, make_our_folders
 from store_core.storage.writer import Ownership, Writer
 
@@ -90,7 +90,7 @@ class Preparation:
             path, True, info.st_size, info.st_mtime_ns, owner.mode, owner.uid, owner.gid, crc, kept, tuple(ranges)
         )
 
-    def _copied(self, path: str, steps: Sequence[Step], ranges: list[KeptRange]) -> Iterator[bytes]:
+    def _copied(self, path: str, steps: Sequence[Step], ranges: list[KeptRange]) -> Iterator[bytes | Hole]:
         """The bytes that steps in place will overwrite or cut off; what they are goes into ``ranges``."""
         end = 0
         for step in steps:
@@ -98,10 +98,14 @@ class Preparation:
             if not size_bytes:
                 continue
             crc, done = 0, 0
-            for window in windows(self._writer.path(path), start, size_bytes):
-                crc, done = crc32c(window, crc), done + len(window)
-                yield window
-                self._advance(len(window))
+            for run in runs(self._writer.path(path), start, size_bytes):
+                if isinstance(run, Hole):
+                    crc, length = crc32c_behind_zeros(crc, run.size_bytes), run.size_bytes
+                else:
+                    crc, length = crc32c(run, crc), len(run)
+                done += length
+                yield run
+                self._advance(length)
             if (crc, done) != (step.expect_crc32c, size_bytes):
                 raise _changed_meanwhile(path)
             ranges.append(KeptRange(start, size_bytes, crc, end))
@@ -114,7 +118,7 @@ class Preparation:
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            self._writer.create(kept, windows(self._writer.path(path)), mode=OUR_FILE_MODE)
+            self._writer.create(kept, runs(self._writer.path(path), 0, info.st_size), mode=OUR_FILE_MODE)
             self._writer.set_ownership(kept, Ownership.of(info))
             self._writer.set_mtime_ns(kept, info.st_mtime_ns)
             if digest_file(self._writer.path(kept)).crc32c != crc:

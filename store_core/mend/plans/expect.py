@@ -115,10 +115,10 @@ def assert_room(plan: Plan, writer: Writer) -> None:
         real, area = writer.path(path), writer.places.area_for(path)
         need(area, sum(_staged_bytes(step) for step in steps))
         if is_in_place(steps):
-            need(area, sum(expected_range(step)[1] for step in steps))
+            need(area, min(sum(expected_range(step)[1] for step in steps), _allocated_bytes(real)))
             need(real, _growth_bytes(real, steps))
         elif _device(area) != _device(real.parent):  # no links and no renames there: both are copies
-            need(area, steps[0].expect_file_size_bytes or 0)
+            need(area, min(steps[0].expect_file_size_bytes or 0, _allocated_bytes(real)))
             need(real, sum(_staged_bytes(step) for step in steps))
     for device, size_bytes in needed.items():
         free = writer.ops.free_bytes(places[device])
@@ -151,6 +151,10 @@ def _literal_bytes(step: Step) -> int:
 
 def _growth_bytes(real: Path, steps: Sequence[Step]) -> int:
     """New bytes that a change in place may need: where the file was sparse, and behind its end."""
-    info = real.stat()
-    end = max([info.st_size, *(step.end for step in steps if step.op in RANGES)])
-    return min(sum(map(_literal_bytes, steps)), max(0, end - info.st_blocks * _BLOCK_SIZE_BYTES))
+    end = max([real.stat().st_size, *(step.end for step in steps if step.op in RANGES)])
+    return min(sum(map(_literal_bytes, steps)), max(0, end - _allocated_bytes(real)))
+
+
+def _allocated_bytes(real: Path) -> int:
+    """What a file takes up: less than its length where it is sparse, and its copy is no less sparse."""
+    return real.stat().st_blocks * _BLOCK_SIZE_BYTES if real.exists() else 0

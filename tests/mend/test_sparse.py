@@ -1,0 +1,90 @@
+"""Files with holes, as a stretched segment has one: keeping, cutting and bringing back costs what was written, not what it is long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from store_core.errors import FailedError
+from store_core.layout import paths
+from store_core.mend.applying.apply import apply
+from store_core.mend.applying.undo import undo
+from store_core.mend.plans.draft import Draft
+from store_core.storage.digest import Hole, digest_file, runs
+from store_core.storage.ops import FileOps
+from tests import stores
+from tests.conftest import StoreCopy
+from tests.mend.recovering import Opener
+
+_TIB = 1 << 40
+_MIB = 1 << 20
+
+
+class SmallDisk(FileOps):
+    """Of which so much is free."""
+
+    def __init__(self, free_bytes: int) -> None:
+        super().__init__()
+        self._free_bytes = free_bytes
+
+    def free_bytes(self, path: Path) -> int:
+        return self._free_bytes
+
+
+def _used(path: Path) -> list[tuple[int, bytes]]:
+    """What of a file was written, by its place."""
+    at, found = 0, []
+    for run in runs(path, 0, path.stat().st_size):
+        if not isinstance(run, Hole) and run.strip(b"\0"):
+            found.append((at, bytes(run)))
+        at += run.size_bytes if isinstance(run, Hole) else len(run)
+    return found
+
+
+def test_a_segment_stretched_to_a_tebibyte_is_cut_and_brought_back(
+    store_copy: StoreCopy, settings_of: Callable[[str], Path]
+) -> None:
+    root = store_copy("clean-533")
+    path = max((root / paths.COMMITLOG).iterdir())
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.truncate(_TIB)
+    before, mtime_ns = _used(path), path.stat().st_mtime_ns
+    plan = Opener(settings_of("clean-533"), "5.3.3").recover(root).plan
+    apply(plan, root, ops=SmallDisk(64 * _MIB))
+    assert path.stat().st_size == size
+    undo(root, apply=True)
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (_TIB, mtime_ns)
+    assert _used(path) == before
+
+
+def test_what_was_written_still_needs_its_room(store_copy: StoreCopy) -> None:
+    root = store_copy("clean-533")
+    path = root / "config" / "big"
+    path.write_bytes(b"x" * 32 * _MIB)
+    draft = Draft(root)
+    draft.set_length("config/big", 1)
+    before = stores.snapshot(root)
+    with pytest.raises(FailedError, match="the disk would be full"):
+        apply(draft.plan("test"), root, ops=SmallDisk(30 * _MIB))
+    after = {name: entry for name, entry in stores.snapshot(root).items() if not name.startswith((".rmqctl", "lock"))}
+    assert after == {name: entry for name, entry in before.items() if name != "lock"}
+
+
+def test_a_hole_that_was_written_into_holds_zeros_again(store_copy: StoreCopy) -> None:
+    root = store_copy("clean-533")
+    path = root / "config" / "holed"
+    with path.open("wb") as file:
+        file.write(b"begin")
+        file.truncate(8 * _MIB)
+        file.seek(8 * _MIB - 3)
+        file.write(b"end")
+    before = digest_file(path)
+    draft = Draft(root)
+    draft.write_range("config/holed", 2 * _MIB, b"y" * 3 * _MIB)
+    apply(draft.plan("test"), root)
+    assert digest_file(path) != before
+    undo(root, apply=True)
+    assert digest_file(path) == before
