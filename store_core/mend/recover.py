@@ -22,7 +22,7 @@ from store_core.mend.prediction.predict import Prediction, predict
 from store_core.mend.salvage.derived import Progress, contents_of
 from store_core.mend.salvage.keep import Salvage, salvage, walk_rules
 from store_core.mend.salvage.lost import LostRun, lost_runs
-from store_core.mend.salvage.notes import in_recover, loans_of, lost_records_of, notes_of
+from store_core.mend.salvage.notes import beyond_notes, in_recover, loans_of, lost_records_of, notes_of
 from store_core.mend.salvage.options import KeepOptions
 from store_core.mend.salvage.salvage_plan import (
     BUILDER,
@@ -151,7 +151,8 @@ def _as_broker(
     findings = in_recover(_findings(store, result.derivation.findings, walks), plan)
     kept = result.survey.kept_messages
     made = contents_of(found.queue_changes, found.index_changes)
-    return Recovery(last_exit, prediction, plan, after, lost, findings, kept_messages=kept, made=made)
+    notes = beyond_notes(store, result.derivation.queue_ends())
+    return Recovery(last_exit, prediction, plan, after, lost, findings, notes=notes, kept_messages=kept, made=made)
 
 
 def _findings(store: Store, assumed: Iterable[Finding], walks: Walks, jobs: int = 1) -> tuple[Finding, ...]:

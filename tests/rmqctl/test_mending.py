@@ -115,6 +115,10 @@ def test_policy_broker_cuts(sample: Path) -> None:
     result = call("recover", "--policy", "broker", "--apply", "-s", sample, "-o", "json")
     # A broker leaves consumers' progress where it was, behind the new ends; keep does not.
     assert (result.code, {f["code"] for f in result.json["findings"] if f["severity"] != "info"}) == (3, {"P001"})
+    behind = {f["message"].split()[1] for f in result.json["findings"] if f["code"] == "P001"}
+    [note] = result.json["plan_notes"]
+    assert "stays, for a broker's start leaves it (P001)" in note
+    assert {group for group in behind if group in note} == behind != set()
     assert result.json["plan"]["policy"] == "broker"
     assert result.json["after"]["max_phy_offset"] == 567104
     assert sum(run["messages"] for run in result.json["lost"]) == 895

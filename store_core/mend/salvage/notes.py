@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -17,7 +17,8 @@ from store_core.mend.salvage.keep import Salvage
 from store_core.mend.salvage.options import KeepOptions
 from store_core.mend.salvage.repair import Repair
 from store_core.mend.salvage.traces import index_traces, traced
-from store_core.storage.store import Store
+from store_core.storage.config_files import offset_table, read_config
+from store_core.storage.store import QueueKey, Store
 
 _MOST_NAMED: Final = 10
 _MENDED: Final = "The plan mends it."
@@ -95,6 +96,21 @@ def lost_records_of(store: Store, found: Salvage) -> list[dict[str, Any]]:
         return []
     regions = [*(fence.region for fence in found.fences), *found.survey.tail]
     return traced(found.lost, index_traces(store, found.derivation.sizes, regions))
+
+
+def beyond_notes(store: Store, ends: Mapping[QueueKey, int]) -> tuple[str, ...]:
+    """What policy ``broker`` leaves as a broker's start does: groups that have consumed what the log then lacks (12.1).
+
+    ``ends``: the ends of the queues as they will be.
+    """
+    table = offset_table(read_config(store.root))
+    groups = sorted({g for (g, topic, n), at in table.items() if at > ends.get(QueueKey(topic, n), at)})
+    if not groups:
+        return ()
+    return (
+        f"progress behind the new end of a queue stays, for a broker's start leaves it (P001): {_few(groups)}; what is sent before such a group "
+        "pulls again gets numbers that it has passed, and is not delivered to it (--policy keep sets progress to the end)",
+    )
 
 
 def _sibling_notes(found: Salvage) -> list[str]:
