@@ -4,31 +4,21 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from store_core.check.report import Findings
 from store_core.findings import Severity
 from store_core.layout import index, paths
 from store_core.read.index import IndexSizes
+from store_core.read.types import wrong_types
 from store_core.storage.journal import list_ids, read_journal
 from store_core.storage.sequence import SegmentSequence, Stray
 from store_core.storage.store import QueueKey, Store
 
-_FOLDERS: Final = (
-    paths.CONSUMEQUEUE,
-    paths.BATCHCONSUMEQUEUE,
-    paths.CONSUMEQUEUE_EXT,
-    paths.INDEX,
-    paths.CONFIG,
-    paths.TIMERLOG,
-    paths.COMPACTION,
-)
-_FILES: Final = (paths.CHECKPOINT, paths.LOCK, paths.TIMERWHEEL, paths.ABORT)
-
 
 def check_layout(store: Store, findings: Findings) -> None:
     """Everything but the index folder, whose sizes are told by its files' content."""
-    _check_types(store, findings)
+    for found in wrong_types(store):
+        findings.add(found)
     if store.aborted:
         findings.say("S001", "abort is there: a broker runs, or the last one did not stop cleanly", file=paths.ABORT)
     for journal in map(partial(read_journal, store.root), list_ids(store.root)):
@@ -39,18 +29,6 @@ def check_layout(store: Store, findings: Findings) -> None:
         for tree in (store.queues, store.batch_queues, store.ext_queues):
             for key, files in tree.items():
                 _check_queue(store, key, files, findings)
-
-
-def _check_types(store: Store, findings: Findings) -> None:
-    """Folders that are files, the other way round, and what is neither."""
-    wanted = [(store.root / name, True) for name in _FOLDERS] + [(store.root / name, False) for name in _FILES]
-    wanted += [(folder, True) for folder in store.settings.commitlog_paths]
-    for path, is_folder in wanted:
-        if path.exists() and not (path.is_dir() if is_folder else path.is_file()):
-            found = "a folder" if path.is_dir() else "a file" if path.is_file() else "a pipe or a device"
-            findings.say(
-                "S008", f"{found} where a {'folder' if is_folder else 'file'} belongs", file=store.relative(path)
-            )
 
 
 def _check_log(store: Store, findings: Findings) -> None:

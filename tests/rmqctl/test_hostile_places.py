@@ -332,3 +332,14 @@ def test_a_closed_standard_input_is_no_empty_text(what: tuple[str, ...], store_c
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "error: standard input is closed: pipe something in, or name a file\n"
     assert stores.snapshot(root) == before
+
+
+@pytest.mark.parametrize("words", [("info",), ("dump-cq", "--all")], ids=lambda words: words[0])
+def test_a_file_in_place_of_the_queues_is_told(words: tuple[str, ...], store_copy: StoreCopy) -> None:
+    root = store_copy("load-533")
+    shutil.rmtree(root / paths.CONSUMEQUEUE)
+    (root / paths.CONSUMEQUEUE).write_bytes(b"x")
+    result = call(*words, "-s", root, "-o", "json")
+    document = result.json["stores"][0] if words == ("info",) else result.json
+    told = [(f["code"], f["file"]) for f in document["findings"] if f["code"] == "S008"]
+    assert (result.code, told) == (3, [("S008", paths.CONSUMEQUEUE)])
