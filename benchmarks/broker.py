@@ -8,9 +8,9 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
+from store_core.closing import Closing
 from tests.broker import jars, oracle
 from tests.ports import free_port
 
@@ -70,7 +70,7 @@ def _told(start: str, main: str, root: Path, *numbers: int, release: str = RELEA
     return told[0]
 
 
-class Contestant:
+class Contestant(Closing):
     """A loaded store of the real code that answers questions (java/Contestant.java), and what its start took."""
 
     def __init__(self, root: Path, *, serve: bool = True, properties: str = PROPERTIES) -> None:
@@ -113,14 +113,6 @@ class Contestant:
         self._process.stdin.close()
         self._process.wait(60)
         self._home.cleanup()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _properties(home: Path, text: str = PROPERTIES) -> Path:
