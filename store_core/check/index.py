@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_core.check.index_files import CHUNK_ENTRIES, IndexFileView, check_index_file, open_view
+from store_core.check.index_times import IndexTimes
 from store_core.check.log_map import LogMap
 from store_core.check.report import Findings
 from store_core.check.runs import Intervals, runs_of
@@ -36,6 +37,7 @@ class IndexCheck:
         self._store, self._sizes, self._findings = store, sizes, findings
         self._style = style
         self.views = [open_view(store, path, sizes) for path in store.index_files]
+        self._times = IndexTimes(self.views)
         self._ends = np.cumsum([view.entries for view in self.views], dtype=np.int64)
         self._total = int(self._ends[-1]) if self.views else 0
         self._cursor = self._first_not_expired()
@@ -52,7 +54,7 @@ class IndexCheck:
         phy_offset = table.phy_offset[table.key_row[keep]]
         key_hash = table.key_hash[keep]
         if self.views and len(key_hash):
-            present = self._present(table, phy_offset, key_hash)
+            present = self._present(table, phy_offset, key_hash, table.store_timestamp_ms[table.key_row[keep]])
             for begin, stop in runs_of(~present):
                 self._missing.add(self._keys + begin, self._keys + stop)
                 self._missing_at.setdefault(self._keys + begin, int(phy_offset[begin]))
@@ -61,10 +63,17 @@ class IndexCheck:
     def end(self, log: LogMap, *, starting: bool = False) -> None:
         """Judge what did not fit; ``log`` is the whole log. ``starting``: live, or crashed so that the log's tail may be torn."""
         self._starting = starting
-        for view in self.views:
+        for number, view in enumerate(self.views):
             check_index_file(
-                self._store, view, self._sizes, self._findings, counts_every_put=self._style.counts_every_put
+                self._store,
+                view,
+                self._sizes,
+                self._findings,
+                counts_every_put=self._style.counts_every_put,
+                times=self._times.files[number],
+                before=self.views[number - 1] if number else None,
             )
+        self._times.end(self._findings)
         self._odd.add(self._cursor, self._total) if self._cursor < self._total else None
         for begin, stop in self._odd.sorted():
             for at in range(begin, stop, CHUNK_ENTRIES):
@@ -92,10 +101,15 @@ class IndexCheck:
                 return at + int(alive[0])
         return self._total
 
-    def _present(self, table: FrameTable, phy_offset: Array, key_hash: Array) -> NDArray[np.bool_]:
-        """Which keys have an entry. Moves the cursor behind the last entry of this window."""
+    def _present(self, table: FrameTable, phy_offset: Array, key_hash: Array, stored: Array) -> NDArray[np.bool_]:
+        """Which keys have an entry. Moves the cursor behind the last entry of this window.
+
+        ``phy_offset``, ``key_hash`` and ``stored``, the store time, ms, are of one length: a row a key.
+        """
         entries = self._read(self._cursor, len(key_hash))
         if self._equal(entries, phy_offset, key_hash):
+            is_first = not (self._cursor or self._keys or self._store.log.min_phy_offset)
+            self._times.add(self._cursor, entries, stored, complete=True, is_first=is_first)
             self._cursor += len(entries)
             return np.ones(len(key_hash), bool)
         start, stop = int(table.phy_offset[0]), table.end_phy_offset
@@ -116,8 +130,11 @@ class IndexCheck:
         entries, inside = entries[:used], inside[:used]
         wanted = self._joint(phy_offset, key_hash, start)
         given = np.where(inside, self._joint(entries["phy_offset"], entries["key_hash"], start), -1)
-        for begin, end in runs_of(~np.isin(given, wanted), self._cursor):
+        explained = np.isin(given, wanted)
+        for begin, end in runs_of(~explained, self._cursor):
             self._odd.add(begin, end)
+        place = np.minimum(np.searchsorted(phy_offset, entries["phy_offset"]), len(stored) - 1)
+        self._times.add(self._cursor, entries, np.where(explained, stored[place], 0), complete=False)
         self._cursor += used
         present: NDArray[np.bool_] = np.isin(wanted, given)
         return present

@@ -47,6 +47,20 @@ class IndexFileView:
         return found
 
 
+@dataclass(slots=True)
+class FileTimes:
+    """What the records tell of one file: store times of its first and last entry's record, ms, 0 where that is not known.
+
+    ``wrong`` counts the entries that are dated otherwise; ``first_wrong`` is the number of the first of them.
+    """
+
+    begin_ms: int = 0
+    end_ms: int = 0
+    wrong: int = 0
+    first_wrong: int = 0
+    wrong_phy_offset: int = 0
+
+
 def open_view(store: Store, path: Path, sizes: IndexSizes) -> IndexFileView:
     """A file's header, taken as far as it can be believed."""
     data = store.cache.read(path, 0, index.HEADER.size_bytes)
@@ -65,9 +79,19 @@ def _length(path: Path) -> int:
 
 
 def check_index_file(
-    store: Store, view: IndexFileView, sizes: IndexSizes, findings: Findings, *, counts_every_put: bool
+    store: Store,
+    view: IndexFileView,
+    sizes: IndexSizes,
+    findings: Findings,
+    *,
+    counts_every_put: bool,
+    times: FileTimes,
+    before: IndexFileView | None = None,
 ) -> None:
-    """Chains as the builder hangs them, and the header against the entries."""
+    """Chains as the builder hangs them, and the header against the entries and the ``times`` of their records.
+
+    ``before`` is the file in front, whose end the header of a file without entries repeats.
+    """
     table = np.zeros(sizes.slots, np.int32)
     used = 0
     broken = 0
@@ -89,7 +113,15 @@ def check_index_file(
     wrong_slots = _wrong_slots(store, view, table)
     if wrong_slots:
         findings.say("I003", f"{wrong_slots} slots do not point to the newest entry of their chain", file=view.name)
-    _check_header(store, view, sizes, findings, view.entries if counts_every_put else used, bool(broken))
+    header = view.header
+    if not 0 <= header.index_count <= sizes.entries:
+        findings.say("I007", f"the count is {header.index_count}, there is room for {sizes.entries}", file=view.name)
+    told = _misfits(store, view, times) if view.entries else _misfits_of_empty(view, sizes, before)
+    used_slots = view.entries if counts_every_put else used
+    if header.used_slots != used_slots and not broken:
+        told.append(f"counts {header.used_slots} used slots, there are {used_slots}")
+    if told:
+        findings.say("I007", "the header " + "; ".join(told), file=view.name)
 
 
 def _chunks(store: Store, view: IndexFileView) -> Iterator[tuple[int, Array]]:
@@ -111,23 +143,30 @@ def _wrong_slots(store: Store, view: IndexFileView, expected: Array) -> int:
     return wrong
 
 
-def _check_header(
-    store: Store, view: IndexFileView, sizes: IndexSizes, findings: Findings, used_slots: int, chains_broken: bool
-) -> None:
+def _misfits(store: Store, view: IndexFileView, times: FileTimes) -> list[str]:
+    """Where a header contradicts its first and last entry, or their records."""
     header = view.header
-    if not 0 <= header.index_count <= sizes.entries:
-        findings.say("I007", f"the count is {header.index_count}, there is room for {sizes.entries}", file=view.name)
-    if not view.entries:
-        return
     first, last = view.read(store, 1, 1)[0], view.read(store, view.entries, 1)[0]
     told = []
     if header.begin_phy_offset != first["phy_offset"]:
         told.append(f"begins at {header.begin_phy_offset}, its first entry at {int(first['phy_offset'])}")
     if header.end_phy_offset != last["phy_offset"]:
         told.append(f"ends at {header.end_phy_offset}, its last entry at {int(last['phy_offset'])}")
-    if header.begin_timestamp_ms > header.end_timestamp_ms:
+    if times.begin_ms and header.begin_timestamp_ms != times.begin_ms:
+        told.append(f"begins at time {header.begin_timestamp_ms}, its first entry's record at {times.begin_ms}")
+    if times.end_ms and header.end_timestamp_ms != times.end_ms:
+        told.append(f"ends at time {header.end_timestamp_ms}, its last entry's record at {times.end_ms}")
+    if header.begin_timestamp_ms > header.end_timestamp_ms and not (times.begin_ms and times.end_ms):
         told.append("ends before it begins")
-    if header.used_slots != used_slots and not chains_broken:
-        told.append(f"counts {header.used_slots} used slots, there are {used_slots}")
-    if told:
-        findings.say("I007", "the header " + "; ".join(told), file=view.name)
+    return told
+
+
+def _misfits_of_empty(view: IndexFileView, sizes: IndexSizes, before: IndexFileView | None) -> list[str]:
+    """Where the header of a file without entries is not what a broker seeds it with: the end of a full file in front."""
+    if before is None or before.header.index_count < sizes.entries:
+        return []
+    end = before.header.end_timestamp_ms, before.header.end_phy_offset
+    header = view.header
+    is_seeded = (header.begin_timestamp_ms, header.begin_phy_offset) == end
+    is_seeded &= (header.end_timestamp_ms, header.end_phy_offset) == end
+    return [] if is_seeded else ["of a file without entries is not the end of the file in front"]

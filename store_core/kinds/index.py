@@ -64,4 +64,11 @@ KINDS: Final = (
         "The file is there, but the system refuses to read it: a missing permission, or a disk that fails. Its entries are in no result, or not all of them; those of other files are.",
         "Give the permission, or copy a failing disk with ddrescue and work on the copy; then run the command again. The index follows from the log: `rmqctl rebuild index` builds it anew.",
     ),
+    Kind(
+        "I010",
+        "warning",
+        "index entry of another time",
+        "The entry's time, seconds behind its file's begin, is not the store time of its record; a broker's queries by key and time miss the record, or give it outside the time asked for.",
+        REBUILD_INDEX,
+    ),
 )
