@@ -1,4 +1,5 @@
-"""A disk that refuses in the middle of an export leaves neither a file nor a word behind, but one error."""
+"""Files of parts: row groups of rows of every size. A disk that refuses in the middle of an export leaves neither a file
+nor a word behind, but one error."""
 
 from __future__ import annotations
 
@@ -6,17 +7,27 @@ import errno
 import gc
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
+from store_core.codec.compression import compress
 from store_core.errors import FailedError
-from store_core.export.dest import parquet
+from store_core.export.dest import parquet, writing
+from store_core.export.dest.layout import Layout
 from store_core.export.dest.parts import PartWriter, Range, quarantine_rows
 from store_core.export.dest.place import StagingFolder
+from store_core.export.dest.writing import MessageWriter
+from store_core.export.rows import bodies
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.storage import part_file
+from tests.export.exports import export_one, table_of
+from tests.export.test_rows import table_of as frames_of
+from tests.export.test_rows import written
 from tests.threads import running
 
 ROWS = quarantine_rows("s", [(Range(FrameKind.DAMAGE, FrameCode.SIZE, 7, 8, "commitlog/0"), "L002")])
@@ -51,3 +62,62 @@ def write_part(folder: Path) -> None:
     writer = PartWriter(StagingFolder(folder), "quarantine", "s", "name.parquet")
     writer.write(ROWS)
     writer.close()
+
+
+LAYOUTS = [Layout(partition, cluster) for partition in (None, "topic", "day") for cluster in ("topic", "offset")]
+GROUP = 4000  # bytes
+# Lengths of bodies, in row groups: smaller than one, larger than one, about one and a half, and many.
+SIZES = [
+    *([size] for size in (0, 0.2, 0.9, 1.0, 1.4, 1.45, 1.5, 1.6, 2.4, 2.6, 9.0)),
+    *([size] * count for size in (0.3, 1.4, 1.6, 4.0) for count in (2, 3, 7)),
+    *([9.0, *[0.001] * 8], [*[0.001] * 8, 9.0], [0.001, 9.0, 9.0, 0.001], [0.001, 0.3, 0.9, 1.6, 4.0, 30.0, 0]),
+]
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_rows_of_every_size(
+    tmp_path: Path, layout: Layout, is_compressed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that are larger than what a row group is to hold get groups of their own, and none is lost or empty."""
+    monkeypatch.setattr(writing, "ROW_GROUP_SIZE_BYTES", GROUP)
+    monkeypatch.setattr(writing, "_LEAST_GROUP_SIZE_BYTES", GROUP // 4)
+    monkeypatch.setattr(writing, "_RUN_SIZE_BYTES", 12 * GROUP)
+    monkeypatch.setattr(bodies, "DECODED_LIMIT_BYTES", 4 * GROUP)
+    for number, sizes in enumerate(SIZES):
+        plain = [bytes([number]) * int(size * GROUP) for size in sizes]
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        assert written_bodies(folder, layout, plain, is_compressed) == plain, sizes
+
+
+def written_bodies(folder: Path, layout: Layout, plain: Sequence[bytes], is_compressed: bool) -> list[bytes]:
+    """Bodies as they come back from the files, by the offsets of their records."""
+    stored = [compress(body) if is_compressed else (body, 0) for body in plain]
+    table = frames_of(written(len(plain), body=lambda i: stored[i][0], sys_flag=lambda i: stored[i][1]))
+    writer = MessageWriter(StagingFolder(folder), "s", "s", layout, 1)
+    assert list(writer.write(table, np.arange(len(plain)))) == []
+    found = {}
+    for part in writer.close():
+        file = pq.ParquetFile(folder / part.staged)
+        groups = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
+        assert min(groups) > 0
+        rows = file.read(["phy_offset", "body"]).to_pylist()
+        offsets = [row["phy_offset"] for row in rows]
+        assert (part.rows, part.first_phy_offset, part.last_phy_offset) == (len(rows), min(offsets), max(offsets))
+        found |= {row["phy_offset"]: row["body"] for row in rows}
+    assert sorted(found) == table.phy_offset.tolist()
+    return [found[at] for at in table.phy_offset.tolist()]
+
+
+@pytest.mark.parametrize("cluster", ["topic", "offset"])
+def test_a_small_record_that_inflates_far(tmp_path: Path, cluster: Any) -> None:
+    """A body of 25 MiB, alone in its row group: nothing of the sizes is made smaller here."""
+    body, flags = compress(bytes(25 << 20))
+    root = tmp_path / "store"
+    (root / "commitlog").mkdir(parents=True)
+    [record] = written(1, body=lambda _: body, sys_flag=lambda _: flags)
+    (root / "commitlog" / f"{0:020d}").write_bytes(record.ljust(64 << 10, b"\0"))
+    report = export_one(root, tmp_path / "out", layout=Layout(cluster=cluster))
+    assert (report.rows, report.findings) == (1, [])
+    assert table_of(tmp_path / "out")["body"][0].as_py() == bytes(25 << 20)

@@ -172,7 +172,9 @@ def _grouped(found: Sequence[_Rows]) -> Iterator[list[_Rows]]:
 
 
 def _divided(each: _Rows) -> Iterator[_Rows]:
-    count = max(round(each.size_bytes / ROW_GROUP_SIZE_BYTES), 1)
+    count = min(
+        max(round(each.size_bytes / ROW_GROUP_SIZE_BYTES), 1), len(each.rows)
+    )  # a row may be larger than a group
     bounds = [len(each.rows) * number // count for number in range(count + 1)]
     for start, end in pairwise(bounds):
         yield replace(each, rows=_with_few_words(each.rows.slice(start, end - start)) if count > 1 else each.rows)
