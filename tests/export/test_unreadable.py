@@ -10,13 +10,14 @@ from typing import Any, Final
 import pyarrow.parquet as pq
 import pytest
 
-from store_core.errors import FailedError
+from store_core.errors import FailedError, UnreadableError
 from store_core.export.runners.local import LocalRunner
 from store_core.export.survey import stats_of_stores
 from store_core.storage.store import Store
 from tests.damage import Damageable
 from tests.export.exports import export_one, found_rows, ranges_of, table_of, told_rows
 from tests.export.refusing import PAGE_BYTES, call_without_privileges, failing_disk, forbidden
+from tests.export.sources import source_table
 from tests.export.test_healing import export as export_copies
 from tests.rmqctl.calls import Result
 
@@ -165,6 +166,24 @@ def test_what_is_no_matter_of_the_file_is_an_error(
     with pytest.raises(FailedError, match="Cannot allocate memory"):
         export_one(store.root, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("mode", ["PERMISSIVE", "DROPMALFORMED", "FAILFAST"])
+def test_a_reader_without_a_quarantine_ends_with_an_error(mode: str, store: Damageable) -> None:
+    with failing_disk(store.segments[SEGMENT], [(40_960, 45_056)]):
+        with pytest.raises(UnreadableError, match="Input/output error"):
+            source_table(store.root, mode=mode)
+        with pytest.raises(UnreadableError, match="Input/output error"):
+            source_table(store.root, table="quarantine")
+
+
+@pytest.mark.parametrize("query", ["select count(*) from messages", "select max(queue_offset) from messages"])
+def test_a_query_ends_with_an_error(query: str, store: Damageable) -> None:
+    with forbidden(store.segments[SEGMENT]):
+        result = call_without_privileges("sql", query, "-s", store.root)
+    assert (result.code, result.out) == (1, "")
+    assert store.segments[SEGMENT].name in result.err
+    assert "permission denied" in result.err.lower()
 
 
 def rows_of(out: Path, table: str) -> list[dict[str, Any]]:
