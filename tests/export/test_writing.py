@@ -97,7 +97,7 @@ def written_bodies(folder: Path, layout: Layout, plain: Sequence[bytes], is_comp
     table = frames_of(written(len(plain), body=lambda i: stored[i][0], sys_flag=lambda i: stored[i][1]))
     writer = MessageWriter(StagingFolder(folder), "s", "s", layout, 1)
     assert list(writer.write(table, np.arange(len(plain)))) == []
-    found = {}
+    found: dict[int, bytes] = {}
     for part in writer.close():
         file = pq.ParquetFile(folder / part.staged)
         groups = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
