@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from rmqctl.app import main
 from store_core.errors import FailedError
 from store_core.layout import paths
 from store_core.mend.applying.apply import apply
@@ -17,9 +19,11 @@ from store_core.storage.ops import FileOps
 from tests import stores
 from tests.conftest import StoreCopy
 from tests.mend.recovering import Opener
+from tests.rmqctl.test_bad_input import deadline
 
 _TIB = 1 << 40
 _MIB = 1 << 20
+_DEADLINE_SECONDS = 20
 
 
 class SmallDisk(FileOps):
@@ -88,3 +92,14 @@ def test_a_hole_that_was_written_into_holds_zeros_again(store_copy: StoreCopy) -
     assert digest_file(path) != before
     undo(root, apply=True)
     assert digest_file(path) == before
+
+
+@pytest.mark.parametrize("words", ["check", "recover", "recover --policy broker", "rebuild all", "truncate 393216"])
+def test_a_queue_file_stretched_to_a_tebibyte_is_not_read_through(words: str, store_copy: StoreCopy) -> None:
+    root = store_copy("load-533", "crash")
+    with min((root / paths.COMMITLOG).iterdir()).open("r+b") as file:
+        file.seek(700)
+        file.write(bytes(3000))  # whom it held is asked of the queues
+    os.truncate(root / "consumequeue/Calm_orders/0/00000000000000000000", _TIB)
+    with deadline(_DEADLINE_SECONDS):
+        assert main([*words.split(), "-s", str(root), "-o", "json"]) in (0, 1, 3)

@@ -74,6 +74,10 @@ def _entries_in(
     for segment in files.segments:
         at = segment.phy_offset - segment.phy_offset % width
         while at + width <= segment.end_phy_offset:
+            data_at = files.next_data(max(at, segment.phy_offset))
+            if data_at is None:  # nothing was ever written behind it, or no file is there
+                break
+            at = data_at - data_at % width
             data = files.read(at, _CHUNK_ENTRIES * width)
             entries = np.frombuffer(data, layout.dtype, count=len(data) // width)
             if not len(entries):
