@@ -33,8 +33,9 @@ def dump_cq(
 
     Example: rmqctl dump-cq orders 0 --from 100 --to 110 --resolve
     """
+    from store_core.layout.paths import QUEUE_TREES
     from store_core.read.dump import dump_entries, fields_of
-    from store_core.read.types import QUEUE_TREES, wrong_types
+    from store_core.read.types import queue_strays, wrong_types
 
     if all_ == (topic is not None and queue_id is not None):
         raise UsageError("dump-cq takes a topic and a queue id, or --all", to_do="give one of both")
@@ -47,8 +48,9 @@ def dump_cq(
                 yield from dump_entries(queue, first=from_, end=to, resolve=resolve, findings=findings)
 
         fields = fields_of(queues, resolve=resolve)
-        if all_:  # a tree that is none has no queues to show
+        if all_ and not store.queues_in_rocksdb:  # what is no folder has no queues to show
             findings += [found for found in wrong_types(store) if found.file in QUEUE_TREES]
+            findings += queue_strays(store)
         ctx.emit({"entries": rows(), "findings": lambda: findings}, rows="entries", fields=fields)
     return shown_or_told(ctx, findings)
 

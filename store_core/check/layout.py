@@ -9,7 +9,7 @@ from store_core.check.report import Findings
 from store_core.findings import Severity
 from store_core.layout import index, paths
 from store_core.read.index import IndexSizes
-from store_core.read.types import wrong_types
+from store_core.read.types import queue_strays, wrong_types
 from store_core.storage.journal import list_ids, read_journal
 from store_core.storage.sequence import SegmentSequence, Stray
 from store_core.storage.store import QueueKey, Store
@@ -26,6 +26,8 @@ def check_layout(store: Store, findings: Findings) -> None:
             findings.say("S004", f"the change {journal.id} was interrupted", file=journal.folder)
     _check_log(store, findings)
     if not store.queues_in_rocksdb:
+        for found in queue_strays(store):
+            findings.add(found)
         for tree in (store.queues, store.batch_queues, store.ext_queues):
             for key, files in tree.items():
                 _check_queue(store, key, files, findings)

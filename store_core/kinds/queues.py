@@ -122,4 +122,12 @@ KINDS: Final = (
         "The file is there, but the system refuses to read it, or a part of it: a missing permission, or a disk that fails. What lies in it is in no result; all the rest is.",
         "Give the permission, or copy a failing disk with ddrescue and work on the copy; then run the command again. Queues follow from the log: `rmqctl rebuild queues` builds them anew.",
     ),
+    Kind(
+        "Q019",
+        "warning",
+        "no queue among the queues",
+        "A folder of a topic or a queue whose name no broker writes: bytes that are not UTF-8, or a number like 007, whose files a broker "
+        "looks for in the folder 7. Or a file beside the folders of a topic's queues. Brokers read nothing of it, and commands that mend leave it alone.",
+        "Give the folder its right name if that is free, else move it out of the store.",
+    ),
 )

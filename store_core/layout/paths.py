@@ -9,6 +9,7 @@ CONSUMEQUEUE: Final = "consumequeue"
 CONSUMEQUEUE_EXT: Final = "consumequeue_ext"
 BATCHCONSUMEQUEUE: Final = "batchconsumequeue"
 INDEX: Final = "index"
+QUEUE_TREES: Final = (CONSUMEQUEUE, BATCHCONSUMEQUEUE, CONSUMEQUEUE_EXT)
 CHECKPOINT: Final = "checkpoint"
 ABORT: Final = "abort"
 ABORT_BAK: Final = "abort.bak"
@@ -42,6 +43,7 @@ OURS: Final = ".rmqctl"  # our journal and kept bytes; a broker ignores it
 SEGMENT_NAME_DIGITS: Final = 20
 INDEX_NAME_DIGITS: Final = 17
 LARGEST_OFFSET: Final = (1 << 63) - 1
+LARGEST_QUEUE_ID: Final = (1 << 31) - 1
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -69,3 +71,9 @@ def parse_segment_name(name: str) -> int | None:
     """
     offset = int(name) if len(name) == SEGMENT_NAME_DIGITS and name.isdecimal() else None
     return offset if offset is None or offset <= LARGEST_OFFSET else None
+
+
+def parse_queue_id(name: str) -> int | None:
+    """The queue whose folder has this name; None for a name that no broker writes, though it may read a number off it."""
+    number = int(name) if name.isdecimal() and len(name) <= len(str(LARGEST_QUEUE_ID)) else None
+    return number if number is not None and number <= LARGEST_QUEUE_ID and name == str(number) else None

@@ -16,7 +16,7 @@ from store_core.read.progress import Lag, lags, read_progress
 from store_core.read.queue import BatchQueue, Queue
 from store_core.read.records import read_message, read_store_timestamp_ms
 from store_core.read.rules import ReadRules
-from store_core.read.types import wrong_types
+from store_core.read.types import queue_strays, wrong_types
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
 
@@ -163,6 +163,8 @@ def _layout_findings(store: Store) -> Iterator[Finding]:
     if store.queues_in_rocksdb:
         yield finding("Q015", KINDS["Q015"].title, file=paths.CONSUMEQUEUE)
     yield from wrong_types(store)
+    if not store.queues_in_rocksdb:
+        yield from queue_strays(store)
     yield from _sequence_findings(store, store.log, ("L009", "L010", "L006"), None)
     for key, files in (*store.queues.items(), *store.batch_queues.items()):
         yield from _sequence_findings(store, files, ("Q007", "Q013", "Q012"), key)

@@ -1,4 +1,4 @@
-"""Entries of a store's root that are folders where files belong, or the other way round (store format 1)."""
+"""Entries of a store that are folders where files belong, or the other way round, and what is no queue among the queues (store format 1)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from store_core.findings import Finding, finding
 from store_core.layout import paths
 from store_core.storage.store import Store
 
-QUEUE_TREES: Final = (paths.CONSUMEQUEUE, paths.BATCHCONSUMEQUEUE, paths.CONSUMEQUEUE_EXT)
-_FOLDERS: Final = (*QUEUE_TREES, paths.INDEX, paths.CONFIG, paths.TIMERLOG, paths.COMPACTION)
+_FOLDERS: Final = (*paths.QUEUE_TREES, paths.INDEX, paths.CONFIG, paths.TIMERLOG, paths.COMPACTION)
 _FILES: Final = (paths.CHECKPOINT, paths.LOCK, paths.TIMERWHEEL, paths.ABORT)
 
 
@@ -23,3 +22,21 @@ def wrong_types(store: Store) -> Iterator[Finding]:
             found = "a folder" if path.is_dir() else "a file" if path.is_file() else "a pipe or a device"
             what = f"{found} where a {'folder' if is_folder else 'file'} belongs"
             yield finding("S008", what, file=store.relative(path))
+
+
+def queue_strays(store: Store) -> Iterator[Finding]:
+    """S008 for each file where a folder of the queues belongs, Q019 for what else is no queue; nothing of a RocksDB database."""
+    has_database = (store.root / paths.CONSUMEQUEUE / paths.ROCKSDB_MARK).is_file()
+    for stray in store.queue_strays:
+        file = store.relative(stray.path)
+        is_topic = stray.path.parent.parent == store.root
+        if stray.is_folder:
+            what = "the name is not UTF-8" if is_topic else "the name is not how a broker writes a queue's number"
+            yield finding("Q019", f"{what}: what is in it is in no queue", file=file)
+        elif not is_topic and paths.parse_queue_id(stray.path.name) is None:
+            yield finding("Q019", "no folder of a queue", file=file)
+        elif not is_topic:
+            yield finding("S008", "no folder, where that of a queue belongs", file=file)
+        elif not (has_database and stray.path.parent.name == paths.CONSUMEQUEUE):
+            what = "no folder, where those of topics belong: a topic of that name can have no queue"
+            yield finding("S008", what, file=file, severity="warning")

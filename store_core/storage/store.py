@@ -37,7 +37,6 @@ class Store(Closing):
         self.settings = settings
         self.root = settings.root
         self.cache = file_cache((settings.root, *settings.commitlog_paths))
-        self.strays: list[Stray] = []  # foreign entries in queue trees, filled as these are listed
 
     @classmethod
     def open(cls, path: Path | str, settings: Settings | None = None) -> Self:
@@ -130,7 +129,10 @@ class Store(Closing):
     @cached_property
     def index_files(self) -> tuple[Path, ...]:
         """Index files in order of their names; other entries are left to ``index_strays``."""
-        return tuple(p for p in self._index_entries if p.name.isdecimal() and p.is_file())
+        try:
+            return tuple(p for p in self._index_entries if p.name.isdecimal() and p.is_file())
+        except OSError as error:
+            raise unreadable(self.root / paths.INDEX, error) from error
 
     @cached_property
     def index_strays(self) -> tuple[Path, ...]:
@@ -147,14 +149,38 @@ class Store(Closing):
         except OSError as error:
             raise unreadable(folder, error) from error
 
+    @cached_property
+    def queue_strays(self) -> tuple[Stray, ...]:
+        """What lies in the trees of queues and is no queue: files there, and folders no broker looks into."""
+        strays = [
+            Stray(path, is_folder, 0)
+            for tree in paths.QUEUE_TREES
+            for key, path, is_folder in self._tree_entries(tree)
+            if key is None
+        ]
+        return tuple(strays)
+
     def _queue_folders(self, tree: str) -> Iterator[tuple[QueueKey, Path]]:
+        for key, path, _ in self._tree_entries(tree):
+            if key is not None:
+                yield key, path
+
+    def _tree_entries(self, tree: str) -> Iterator[tuple[QueueKey | None, Path, bool]]:
+        """The entries of a tree's topics, and those beside the topics; with the queue that one is, if it is a queue's folder.
+
+        A broker makes a queue of the number that it reads off a folder's name, and looks for its files where it would
+        have put them: `007` is no folder of queue 7, and a topic of bytes that are not UTF-8 has no folder for Java.
+        """
         top = self.root / tree
         if isinstance(top, RemotePath):
             top.list_below()
-        for topic in _folders(top):
-            for queue in _folders(topic):
-                if queue.name.isdecimal():
-                    yield QueueKey(_text(topic.name), int(queue.name)), queue
+        for topic, is_folder in _entries(top):
+            if not is_folder or not _is_utf8(topic.name):
+                yield None, topic, is_folder
+                continue
+            for queue, is_queue_folder in _entries(topic):
+                queue_id = paths.parse_queue_id(queue.name) if is_queue_folder else None
+                yield None if queue_id is None else QueueKey(topic.name, queue_id), queue, is_queue_folder
 
     def _load_tree(self, tree: str, configured: int | None) -> dict[QueueKey, SegmentSequence]:
         listed: dict[QueueKey, tuple[Path, tuple[list[Segment], list[Stray]]]] = {}
@@ -168,16 +194,20 @@ class Store(Closing):
         }
 
 
-def _folders(top: Path) -> list[Path]:
+def _entries(top: Path) -> list[tuple[Path, bool]]:
+    """What a folder holds, by name, and whether that is a folder; nothing where there is none."""
     try:
         with scan_folder(top) as entries:
-            return sorted(top / e.name for e in entries if e.is_dir())
+            return sorted((top / e.name, e.is_dir()) for e in entries)
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise unreadable(top, error) from error
 
 
-def _text(name: str) -> str:
-    """A file name as text; bytes that are not UTF-8 become U+FFFD, as in Java."""
-    return os.fsencode(name).decode("utf-8", "replace")
+def _is_utf8(name: str) -> bool:
+    """Whether a file name can be what a broker called it; Java reads U+FFFD for other bytes and finds no such file."""
+    try:
+        return os.fsencode(name) == name.encode()
+    except UnicodeEncodeError:
+        return False

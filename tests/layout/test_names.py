@@ -34,6 +34,25 @@ def test_segment_names(name: str, offset: int | None) -> None:
         assert paths.segment_name(offset) == name
 
 
+@pytest.mark.parametrize(
+    ("name", "queue_id"),
+    [
+        ("0", 0),
+        ("7", 7),
+        ("2147483647", 2147483647),
+        ("2147483648", None),  # no Java int
+        ("007", None),  # Java reads 7 off it, and looks for that queue's files in the folder 7
+        ("٣", None),
+        ("-1", None),
+        ("+1", None),
+        ("9" * 5000, None),
+        ("", None),
+    ],
+)
+def test_queue_folders(name: str, queue_id: int | None) -> None:
+    assert paths.parse_queue_id(name) == queue_id
+
+
 @pytest.mark.parametrize("name", ["clean-430", "clean-533", "load-533"])
 def test_files_of_real_brokers_have_these_lengths(name: str, golden: GoldenStore) -> None:
     root, properties = golden(name), stores.truth(name)["properties"]
