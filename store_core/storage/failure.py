@@ -11,6 +11,7 @@ from store_core.storage.files import DISK_FAILS, NO_FILE
 _READ_ONLY = "the file system is read-only: work on a copy, or mount it for writing"
 _NOT_ALLOWED = "run as the user that owns the store"
 _FULL = "make room on that file system and run the command again"
+_IN_THE_WAY = "something else stands there: move it out of the way, and run the command again"
 
 _TO_DO: Final = {
     errno.ENOSPC: _FULL,
@@ -19,6 +20,8 @@ _TO_DO: Final = {
     errno.EACCES: _NOT_ALLOWED,
     errno.EPERM: _NOT_ALLOWED,
     errno.ENOENT: "something else changes this store: stop it and run the command again",
+    errno.EEXIST: _IN_THE_WAY,
+    errno.ENOTDIR: _IN_THE_WAY,
     errno.ELOOP: "it is a symbolic link: put the file itself there",
     errno.EIO: DISK_FAILS,
     errno.EISDIR: NO_FILE,

@@ -15,6 +15,7 @@ from rmqctl.context import exit_for_findings
 from rmqctl.failures import failure_of
 from store_core import errors
 from store_core.findings import finding
+from store_core.storage.files import NO_FILE
 from tests.rmqctl.calls import ARTIFICIAL, ROOT, Result, artificial, call, command, environment, on_terminal
 
 CRASHES = [
@@ -269,5 +270,5 @@ def test_errors_on_a_terminal_are_the_same_line() -> None:
 
 def test_a_folder_where_the_checkpoint_should_be(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").mkdir()
-    line = f"cannot read the checkpoint: Is a directory ({tmp_path}/checkpoint): check its type and permissions"
+    line = f"cannot read the checkpoint: Is a directory ({tmp_path}/checkpoint): {NO_FILE}"
     assert one_line(call("checkpoint", "-s", tmp_path), 1) == line

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -75,3 +76,78 @@ def _told(root: Path) -> list[tuple[str, str, str]]:
     document = call("info", "-s", root, "-o", "json").json["stores"][0]
     assert {f["file"] for f in document["findings"]} >= {file for code, _, file in told if code != "Q012"}
     return sorted(told)
+
+
+def _in_place_of(place: str, word: bytes = b"x") -> Callable[[Path], None]:
+    def put(root: Path) -> None:
+        shutil.rmtree(root / place)
+        (root / place).write_bytes(word)
+
+    return put
+
+
+IN_THE_WAY: Final = {
+    f"{_TOPIC}/0": "error",
+    _TOPIC: "warning",
+    paths.CONSUMEQUEUE: "error",
+    paths.INDEX: "error",
+    paths.CONFIG: "error",
+}
+
+
+@pytest.mark.parametrize("place", IN_THE_WAY)
+def test_a_file_in_place_of_a_folder_is_told_and_never_removed(place: str, store_copy: StoreCopy) -> None:
+    """Nobody knows whose it is. What a command would make in its place it refuses with its real path; nothing is changed."""
+    root = store_copy(_NAME, "crash")
+    _in_place_of(place)(root)
+    before = _without_ours(root)
+    assert ("S008", IN_THE_WAY[place], place) in _told(root)
+    for words in (("recover",), ("recover", "--policy", "broker"), ("rebuild", "all"), ("truncate", _CUT)):
+        result = call(*words, "--apply", "-s", root, "-o", "json")
+        assert result.code == 1, (words, result.out)
+        assert f"{root / place}" in result.err, (words, result.err)
+        assert "move it" in result.err, (words, result.err)
+    assert differences(before, _without_ours(root)) == []
+
+
+@pytest.mark.parametrize("place", [f"{_TOPIC}/0", _TOPIC])
+def test_put_says_what_stands_in_its_way(place: str, store_copy: StoreCopy) -> None:
+    root = store_copy(_NAME)
+    _in_place_of(place)(root)
+    result = call("put", "Calm_orders", "body", "--queue-id", 0, "-s", root)
+    assert result.code == 1
+    assert f"({root / place}): something else stands there: move it out of the way" in result.err
+
+
+@pytest.mark.leaves_damage("the file is left alone")
+def test_a_file_beside_the_topics_is_in_nobodys_way(store_copy: StoreCopy) -> None:
+    root = store_copy(_NAME)
+    (root / "consumequeue" / "README").write_text("?")
+    assert _told(root) == [("S008", "warning", "consumequeue/README")]
+    assert call("rebuild", "all", "--apply", "-s", root).code in (0, 3)
+    assert (root / "consumequeue" / "README").read_text() == "?"
+
+
+FILES: Final = (
+    paths.CHECKPOINT,
+    paths.TOPICS_JSON,
+    paths.CONSUMER_OFFSET_JSON,
+    f"{_TOPIC}/0/00000000000000000000",
+)
+
+
+@pytest.mark.leaves_damage("the folder is left alone")
+@pytest.mark.parametrize("place", FILES)
+def test_a_folder_in_place_of_a_file_is_told(place: str, store_copy: StoreCopy) -> None:
+    root = store_copy(_NAME, "crash")
+    (root / place).unlink()
+    (root / place / "somebodys").mkdir(parents=True)
+    found = call("check", "-s", root, "-o", "json").json["findings"]
+    assert place in {f["file"] for f in found}
+    for words in (("recover",), ("rebuild", "all"), ("truncate", _CUT)):
+        result = call(*words, "--apply", "-s", root, "-o", "json")
+        assert result.code in (0, 1, 3), (words, result.err)
+        if result.code == 1:
+            assert f"{root / place}" in result.err, (words, result.err)
+            assert "move it" in result.err, (words, result.err)
+    assert (root / place / "somebodys").is_dir()

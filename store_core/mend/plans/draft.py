@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from store_core.errors import FailedError
 from store_core.layout.paths import LOCK, OURS
 from store_core.mend.plans.content import Built, Content, Piece
 from store_core.mend.plans.plan import Op, Plan, Step, Witness
@@ -78,6 +79,7 @@ class Draft:
     ) -> None:
         """Make a file where there is none, and missing folders above it."""
         name = self._writable(path)
+        self._refuse_what_is_no_folder(name)
         content = built or Content(pieces)
         self._steps.append(
             Step(Op.CREATE_FILE, name, size_bytes=content.size_bytes, content=content, mtime_ns=mtime_ns, why=why)
@@ -136,6 +138,17 @@ class Draft:
         name = self._writable(path)
         with _reading():
             return name, digest_file(self.places.resolve(name))
+
+    def _refuse_what_is_no_folder(self, name: str) -> None:
+        """Raise FailedError where something else stands for a folder that a file is to be made in: nobody knows whose it is."""
+        for folder in self.places.resolve(name).parents:
+            if folder.is_dir():
+                return
+            if os.path.lexists(folder):
+                to_do = "move it out of the store, and run the command again"
+                raise FailedError(
+                    "something that is no folder stands where one is needed", path=str(folder), to_do=to_do
+                )
 
     def _now(self, path: Path | str) -> tuple[str, int]:
         name = self._writable(path)
