@@ -10,13 +10,14 @@ from threading import Lock
 from store_core.check.log import LogFindings
 from store_core.check.pieces import whole_log, without_rest
 from store_core.findings import Finding, finding
-from store_core.kernel.codes import FrameCode
+from store_core.kernel.codes import FrameCode, HoleCode
 from store_core.scan.pieces import Piece, nominal_end
 from store_core.scan.runs import Runs, map_runs
 from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.store import Store
 
 _BAD_CODES = (FrameCode.BAD_CRC, FrameCode.BAD_PROPERTY_CRC)
+_UNREAD_CODES = (HoleCode.NO_PERMISSION, HoleCode.IO_ERROR)
 
 
 @dataclass(slots=True)
@@ -72,7 +73,8 @@ def verify_log(
     ``jobs`` pieces side by side; memory grows with ``jobs``, not with the store. ``live`` says that a broker may be
     writing, so that a torn tail is not a finding; what tells it is only asked where there is such a tail. After
     ``max_seconds`` the walk stops a moment later; what it has not seen is ``left``, and each call sees something.
-    ``on_progress`` is told the bytes walked so far. Raises FailedError where a segment cannot be read.
+    ``on_progress`` is told the bytes walked so far. What the disk or a missing permission withholds is a finding; raises
+    FailedError where reading fails for another reason.
     """
     pieces = whole_log(store) if pieces is None else pieces
     verifier = _Verifier(store, pieces, max_seconds, on_progress)
@@ -145,11 +147,13 @@ class _Verifier:
         file = self._store.relative(piece.segment.path)
         begins_with_frame = piece.chained or piece.from_phy_offset == piece.segment.phy_offset
         at = first = piece.from_phy_offset
+        unread = 0
         for number, runs in enumerate(parts if begins_with_frame else without_rest(piece, parts)):
             if number == 0:
                 at = first = runs.phy_offset
             seen.records += runs.message_count
             seen.bad += sum(row.code in _BAD_CODES for row in runs.rows)
+            unread += sum(row.size_bytes for row in runs.rows if row.code in _UNREAD_CODES)
             seen.found.add_rows(runs.rows, file)
             self._tell_progress(runs.end_phy_offset - at)
             at = runs.end_phy_offset
@@ -161,7 +165,7 @@ class _Verifier:
                 break
         else:
             at = min(at, piece.segment.end_phy_offset, piece.to_phy_offset)  # its last frame may reach out of a piece
-        seen.size_bytes = max(at - first, 0)
+        seen.size_bytes = max(at - first - unread, 0)
         return seen
 
     @property

@@ -11,10 +11,12 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from typing import Final, NamedTuple, TypeVar
 
+from store_core.errors import UnreadableError
 from store_core.kernel.codes import FrameCode, FrameKind, ScanFlag, ScanState
 from store_core.kernel.file import FileWalk, FrameRow, Walked, open_walk, walk
 from store_core.scan.lanes import Lanes
 from store_core.scan.pieces import Piece, missing_end, nominal_end, skip_hole
+from store_core.scan.refused import refused_stretches
 from store_core.storage.files import unreadable
 from store_core.storage.store import Store
 
@@ -63,21 +65,56 @@ def scan_runs(store: Store, piece: Piece, options: RunOptions | None = None) -> 
         yield from window_runs(store, piece, options)
 
 
+def readable_runs(store: Store, piece: Piece, options: RunOptions | None = None) -> Iterator[Runs]:
+    """As ``scan_runs``, going around what the system refuses to read: a HOLE row with a ``HoleCode``, from behind the last
+    whole frame to where bytes are to be had again and the rest of a record ends.
+
+    Raises FailedError where what is said is not about the segment's bytes.
+    """
+    segment, at, part = piece.segment, piece.from_phy_offset, piece
+    stop = min(piece.to_phy_offset, nominal_end(store.log, segment))
+    lost: FrameRow | None = None
+    while part.from_phy_offset < min(stop, segment.end_phy_offset) or part is piece:
+        try:
+            for runs in scan_runs(store, part, options):
+                yield runs if lost is None else _behind(lost, runs)
+                at, lost = runs.end_phy_offset, None
+            return
+        except UnreadableError as error:
+            [refused] = refused_stretches(store.log, segment, error, segment.phy_offset + error.at + 1)
+            if lost is not None:
+                yield Runs([lost], 0)
+            end = min(refused.end_phy_offset, stop)
+            lost = FrameRow(FrameKind.HOLE, refused.code, at, end - at)
+            at = end
+            part = piece._replace(from_phy_offset=at, chained=False)
+    rows = [FrameRow(*row) for row in missing_end(segment, at, stop)] if at < stop else []
+    yield Runs([lost, *rows] if lost is not None else rows, 0)
+
+
+def _behind(lost: FrameRow, runs: Runs) -> Runs:
+    """Rows with what could not be read in front of them; it takes in the rest of a record."""
+    first, *others = runs.rows
+    if first.kind == FrameKind.DAMAGE:
+        return Runs([lost._replace(size_bytes=first.end_phy_offset - lost.phy_offset), *others], runs.message_count)
+    return Runs([lost, *runs.rows], runs.message_count)
+
+
 def map_runs(
     store: Store, pieces: Sequence[Piece], work: Callable[[Piece, Iterator[Runs]], Result], *, jobs: int = 1
 ) -> Iterator[tuple[Piece, Result]]:
-    """``work`` over the runs of each piece, ``jobs`` pieces side by side; results in the order of the pieces.
+    """``work`` over the runs of each piece that can be read, ``jobs`` pieces side by side; results in the order of the pieces.
 
     The kernel gives up the interpreter lock, so threads do. ``work`` must not touch what another piece's touches.
     """
     if jobs <= 1 or len(pieces) <= 1:
         for piece in pieces:
-            yield piece, work(piece, scan_runs(store, piece))
+            yield piece, work(piece, readable_runs(store, piece))
         return
 
     def one(piece: Piece, lanes: Lanes) -> Result:
         with store.with_log(store.log.apart()) as own:  # descriptors are not shared between threads
-            runs = scan_runs(own, piece, RunOptions(read_ahead=False))  # as long as others walk, that pays nothing
+            runs = readable_runs(own, piece, RunOptions(read_ahead=False))  # as long as others walk, that pays nothing
             return work(piece, lanes.until_stopped(runs))
 
     yield from Lanes(jobs).map(one, pieces)
@@ -126,7 +163,7 @@ def _walked(store: Store, file: FileWalk, piece: Piece, stop: int, options: RunO
         may_be_hole = state == ScanState.IN_ZEROS
         rows, stale = _without_stale(store, found.rows)
         rows = joined.with_rows(rows)
-        if rows := rows + joined.rest() if is_over else rows:
+        if rows := rows + joined.rest() if is_over or found.failure is not None else rows:
             yield Runs(rows, found.message_count - stale)
         if found.failure is not None:
             number, position, size = found.failure
