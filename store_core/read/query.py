@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from store_core.codec.record import Message, RecordError, decode_record
-from store_core.findings import Finding
+from store_core.errors import UnreadableError
+from store_core.findings import Finding, finding
 from store_core.kernel.keys import KeyType
 from store_core.kernel.point import carries_key, index_key_hash
-from store_core.layout import record
+from store_core.layout import paths, record
 from store_core.read.index import END_OF_TIME_MS, BrokenChainError, Index, IndexFile
 from store_core.read.records import read_message, read_record_bytes
 from store_core.storage.sequence import SegmentSequence
@@ -65,11 +67,18 @@ def query_key(store: Store, query: KeyQuery, source: Source = "auto") -> KeyAnsw
     """``index``: a broker's answer without what only shares the hash. ``scan``: the log alone. ``auto``: every record of
     the topic with the key whose store time is in the range, from the index where it can be trusted, else from the log.
 
-    Raises FailedError where a file cannot be read.
+    Raises FailedError where a file cannot be read; a scan needs no index, and says as info that it could not look at it.
     """
     if source == "scan":
-        with Index(store) as index:
-            return _answer(index, _scanned(store, query, None, None), "scan", ())
+        scanned = _scanned(store, query, None, None)
+        try:
+            with Index(store) as index:
+                return _answer(index, scanned, "scan", ())
+        except UnreadableError as error:
+            text = f"{error.what}; the log, which was read, needs no index"
+            file = store.relative(Path(error.path)) if error.path else paths.INDEX
+            told = finding("I009", text, file=file, severity="info")
+            return KeyAnswer(tuple(scanned), "scan", None, None, (told,))
     with Index(store) as index:
         if source == "index":
             return _answer(index, _from_index(store, index, query), "index", index.sizes.findings)

@@ -18,6 +18,7 @@ from rmqctl import exit_codes
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore, StoreCopy
 from tests.damage import Damageable
+from tests.export.refusing import call_without_privileges, forbidden
 from tests.rmqctl.calls import ROOT, call, command, environment
 from tests.rmqctl.messages import MESSAGE, NAME, body_of, told
 
@@ -161,6 +162,25 @@ def test_query_key(golden: GoldenStore) -> None:
     assert scanned.json == {**result.json, "source": "scan"}
     nothing = call("query-key", asked["topic"], "no-such-key", "-s", golden(NAME), "-o", "json")
     assert (nothing.code, nothing.json["messages"]) == (exit_codes.OK, [])
+
+
+@pytest.mark.parametrize("place", ["index", "the first file", "the last file", "a folder that shows only names"])
+def test_a_scan_for_a_key_needs_no_index(place: str, store_copy: StoreCopy) -> None:
+    root = store_copy(NAME)
+    asked = next(q for q in stores.truth(NAME)["keyQueries"] if q["phyOffsets"])
+    words = ("query-key", asked["topic"], asked["key"], "-s", root, "-o", "json", "--source")
+    files = sorted((root / "index").iterdir())
+    refused = {"the first file": files[0], "the last file": files[-1]}.get(place, root / "index")
+    with forbidden(refused):
+        if place == "a folder that shows only names":
+            refused.chmod(0o444)
+        scanned = call_without_privileges(*words, "scan")
+        by_index = call_without_privileges(*words, "index")
+    assert scanned.code == exit_codes.OK
+    assert [m["phy_offset"] for m in scanned.json["messages"]] == asked["phyOffsets"]
+    assert (scanned.json["index_last_phy_offset"], scanned.json["index_last_timestamp_ms"]) == (None, None)
+    assert "I009" in scanned.err
+    assert (by_index.code, by_index.json["error"]["code"]) == (exit_codes.FAILED, "failed")
 
 
 @pytest.mark.parametrize("name", ["clean-497", "cqext-533", "bcq-533"])
