@@ -20,6 +20,7 @@ from rmqctl.messages import (
     view_of,
 )
 from rmqctl.options import Begin, End
+from store_core.errors import UsageError
 
 if TYPE_CHECKING:
     from store_core.findings import Finding
@@ -53,6 +54,8 @@ def log(
     from store_core.read.log import LogFilter, has_message_behind, read_log, size_of_walk
     from store_core.storage.live import is_live
 
+    if from_ is not None and to is not None and to < from_:
+        raise UsageError(f"the range from {from_} to {to} ends before it begins", to_do="give --to behind --from")
     view = view_of(raw_body, no_body)
     wanted = LogFilter(from_, to, begin, end, frozenset(topic or ()), queue_id, max_, all_)
     with ctx.open_store() as store:

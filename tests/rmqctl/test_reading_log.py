@@ -122,3 +122,12 @@ def test_a_store_without_a_log_is_no_empty_log(damageable: Callable[..., Damagea
     result = call("log", "-s", store.root, "-o", "json")
     assert (result.code, result.json["messages"]) == (exit_codes.FINDINGS, [])
     assert [found["code"] for found in result.json["findings"]] == ["S007"]
+
+
+def test_a_range_that_ends_before_it_begins_is_wrong_usage(golden: GoldenStore) -> None:
+    result = call("log", "--from", 10, "--to", 5, "-s", golden("load-533"))
+    [answer] = result.lines
+    assert (result.code, list(answer), answer["error"]["code"]) == (2, ["error"], "usage")
+    assert result.err == "error: the range from 10 to 5 ends before it begins: give --to behind --from\n"
+    empty = call("log", "--from", 10, "--to", 10, "-s", golden("load-533"))
+    assert (empty.code, empty.out) == (0, "")
