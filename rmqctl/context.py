@@ -17,7 +17,7 @@ from rmqctl.progress import Course, OnProgress, progress
 from rmqctl.streams import say
 from store_core.errors import UsageError
 from store_core.findings import Finding
-from store_core.storage.remote_path import is_remote, on_disk_only
+from store_core.storage.remote_path import absolute_path, is_remote, on_disk_only
 
 if TYPE_CHECKING:
     from store_core.export.naming import Called
@@ -62,10 +62,10 @@ class Context:
         )
 
     def store_root(self) -> Path:
-        """The one store's root folder, which nobody has looked at yet. Raises UsageError for one in an object store."""
+        """The one store's root folder, absolute, which nobody has looked at yet. Raises UsageError for one in an object store."""
         if (store := self.store) is not None:
             self.refuse_remote()
-            return store.path
+            return absolute_path(store.path)
         return self.settings().root if self.options.config else Path(DEFAULT_STORE).expanduser()
 
     def refuse_remote(self) -> None:

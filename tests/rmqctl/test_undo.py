@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -73,3 +74,11 @@ def test_a_change_killed_while_preparing_is_listed_and_taken_back(store: Path, n
     )
     assert ids(store) == []
     assert call("undo", "--apply", "-s", store).code == 2
+
+
+def test_the_store_is_named_from_the_root_on(changed: Path) -> None:
+    typed = os.path.relpath(changed, ROOT)
+    for words in (("--list",), (), ("--apply",)):
+        assert call("undo", *words, "-s", typed, "-o", "json").json["store"] == str(changed)
+    assert call("recover", "--apply", "-s", typed).code == 0
+    assert call("undo", "--forget", "--yes", "-s", typed, "-o", "json").json["store"] == str(changed)
