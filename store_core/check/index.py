@@ -13,9 +13,9 @@ from store_core.check.log_map import LogMap
 from store_core.check.report import Findings
 from store_core.check.runs import Intervals, runs_of
 from store_core.codec.tags import index_text_hash, index_texts
-from store_core.derive.index_style import IndexStyle
+from store_core.derive.index_style import IndexStyle, has_index
 from store_core.findings import Severity
-from store_core.layout import index, record
+from store_core.layout import index, paths, record
 from store_core.read.index import IndexSizes
 from store_core.read.records import read_message
 from store_core.scan.frames import FrameTable
@@ -79,6 +79,7 @@ class IndexCheck:
             for at in range(begin, stop, CHUNK_ENTRIES):
                 self._judge(at, self._read(at, min(CHUNK_ENTRIES, stop - at)), log)
         self._judge_missing()
+        self._judge_absence(log)
 
     # Walking side by side
 
@@ -219,6 +220,14 @@ class IndexCheck:
                 where = "although this file covers the record" if view else "and no file covers the record"
                 name = view.name if view else None
                 self._findings.say("I004", f"{keys} not indexed, {where}", file=name, phy_offset=phy_offset)
+
+    def _judge_absence(self, log: LogMap) -> None:
+        """No file at all: a broker makes one with the first message that it dispatches, unless it is told to keep no index."""
+        if self.views or not log.messages or not has_index(self._store):
+            return
+        mild: Severity | None = "info" if self._starting or not self._keys else None
+        text = f"there is no index file, while the log holds {log.messages} messages with {self._keys} keys"
+        self._findings.say("I011", text, file=paths.INDEX, severity=mild)
 
     def _covering(self, phy_offset: int) -> IndexFileView | None:
         fits = (v for v in self.views if v.header.begin_phy_offset <= phy_offset <= v.header.end_phy_offset)

@@ -28,6 +28,11 @@ class IndexStyle:
     counts_every_put: bool = False
 
 
+def has_index(store: Store) -> bool:
+    """Whether the store is to have an index: a broker keeps one unless its properties file says otherwise; what stands counts."""
+    return bool(store.index_files) or store.settings.flag("messageIndexEnable", True)
+
+
 def index_names(store: Store) -> dict[int, str]:
     """Names of the index files that stand, by the offset of their first record, for the builder to keep."""
     names = {}

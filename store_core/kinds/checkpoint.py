@@ -35,4 +35,11 @@ KINDS: Final = (
         "A field is negative, or lies far from anything in the log.",
         "Run `rmqctl checkpoint --rebuild`.",
     ),
+    Kind(
+        "C005",
+        "warning",
+        "checkpoint without a time",
+        "The log or queue time is 0 although the log holds messages. A broker that is killed before its first flush leaves it so, and goes on with it; after a crash it scans the whole log, as without a checkpoint.",
+        "Run `rmqctl checkpoint --rebuild`.",
+    ),
 )

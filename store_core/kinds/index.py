@@ -71,4 +71,11 @@ KINDS: Final = (
         "The entry's time, seconds behind its file's begin, is not the store time of its record; a broker's queries by key and time miss the record, or give it outside the time asked for.",
         REBUILD_INDEX,
     ),
+    Kind(
+        "I011",
+        "warning",
+        "no index",
+        "The log holds messages, and there is no index file: a broker's queries by key find none of them. A broker that is told to keep no index (messageIndexEnable=false) makes none.",
+        "Name the broker's properties file with `-c` if it keeps no index; else run `rmqctl rebuild index` to build it anew from the log.",
+    ),
 )

@@ -87,7 +87,13 @@ def _derived(
     with TemporaryDirectory(prefix="rmqctl-") as scratch:
         topics = batch_topics_of(store)
         with Derivation(
-            store, store, Path(scratch), batch_topics=topics, include_bad_crc=True, walks=False
+            store,
+            store,
+            Path(scratch),
+            batch_topics=topics,
+            include_bad_crc=True,
+            index_wanted=parts == ("index",),
+            walks=False,
         ) as derivation:
             options = replace(derivation.options, jobs=jobs)
             sinks = (derivation.add, partial(_prove, store, proven or Proven()))

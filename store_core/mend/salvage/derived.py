@@ -17,7 +17,7 @@ from store_core.closing import Closing
 from store_core.derive.batch import BatchQueueBuilder
 from store_core.derive.dispatch import Dispatcher, dispatch_rules
 from store_core.derive.index import IndexBuilder, IndexFileResult
-from store_core.derive.index_style import index_names, index_style
+from store_core.derive.index_style import has_index, index_names, index_style
 from store_core.derive.queues import GapEntry, QueueBuilder
 from store_core.derive.spool import QueueSpooler
 from store_core.errors import FailedError
@@ -83,7 +83,8 @@ class Derivation(Closing):
 
     ``log_store`` is the store with the log as it will be; ``store`` the store as it is. ``include_bad_crc``: records
     with a wrong body checksum count too, as dispatch takes them. Without ``walks`` the log is not walked here: whoever does
-    it with ``options`` gives every table to ``add`` and then calls ``finish``. Raises FailedError for queues in RocksDB.
+    it with ``options`` gives every table to ``add`` and then calls ``finish``. ``index_wanted``: an index is built even where
+    the broker is told to keep none and none stands. Raises FailedError for queues in RocksDB.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Derivation(Closing):
         *,
         batch_topics: Iterable[str] = (),
         include_bad_crc: bool = False,
+        index_wanted: bool = False,
         walks: bool = True,
         jobs: int = 1,
         on_progress: Progress | None = None,
@@ -111,6 +113,7 @@ class Derivation(Closing):
         style = index_style(store, self.sizes.slots, self.sizes.entries)
         self._dispatcher = Dispatcher(dispatch_rules(store, batch_topics=batch_topics, include_bad_crc=include_bad_crc))
         self._include_bad_crc = include_bad_crc
+        self._has_index = index_wanted or has_index(store)
         self._spooler = QueueSpooler(self._dispatcher, scratch)
         self._stack.callback(self._spooler.close)
         self._log_min = log_store.log.min_phy_offset
@@ -139,7 +142,8 @@ class Derivation(Closing):
     def add(self, table: FrameTable) -> None:
         """The next table of the log, in order."""
         self._spooler.add(table)
-        self._index.add(table, self._include_bad_crc)
+        if self._has_index:
+            self._index.add(table, self._include_bad_crc)
 
     def finish(self) -> None:
         """No more tables will come; from now on there is something to ask."""
@@ -167,8 +171,10 @@ class Derivation(Closing):
     def index_timestamp_ms(self, existing_ms: int) -> int:
         """What a checkpoint may say of the index: the end time of the newest full file, 0 if none is full.
 
-        ``existing_ms``, what it says, stays if it speaks of a file that has expired.
+        ``existing_ms``, what it says, stays if it speaks of a file that has expired, or the store is to have no index.
         """
+        if not self._has_index:
+            return max(existing_ms, 0)
         full = [file.header.end_timestamp_ms for file in self.index_files if file.is_full]
         newest = max(full, default=self.standing_index.full_end_timestamp_ms)
         begins = self.index_files[0].header.begin_timestamp_ms if self._log_min and self.index_files else 0
