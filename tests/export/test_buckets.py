@@ -188,5 +188,31 @@ def test_what_stands_in_the_way(golden: GoldenStore, bucket: ObjectStore, addres
     with pytest.raises(UsageError, match="not empty"):
         export_one(golden(STORE), destination_of(address))
     assert names_in(bucket, address) == {"mine.txt"}
+    assert_foreign(golden(STORE), bucket, f"{address}-1", {"data/mine.parquet": b"precious"})
+    assert_foreign(
+        golden(STORE), bucket, f"{address}-2", {"index/mine": b"precious", "manifest.json": b'{"name": "app"}'}
+    )
     with pytest.raises((FailedError, NotAStoreError), match=r"no such bucket|bucket"):
         export_one(golden(STORE), destination_of(address.replace("//stores", "//nosuchbucket")))
+
+
+def assert_foreign(root: Path, bucket: ObjectStore, address: str, files: dict[str, bytes]) -> None:
+    """Nothing is exported to where others have files, whatever their names, and these stay."""
+    for name, data in files.items():
+        with bucket.files.open_output_stream(bucket.key(f"{address}/{name}")) as out:
+            out.write(data)
+    for overwrite, incremental in ((False, False), (True, False), (False, True)):
+        with pytest.raises(UsageError, match="name a new or an empty folder"):
+            export_one(root, destination_of(address, overwrite=overwrite, incremental=incremental))
+    assert {name: read(bucket, f"{address}/{name}") for name in names_in(bucket, address)} == files
+
+
+def test_files_of_others_in_an_export_stay(golden: GoldenStore, bucket: ObjectStore, address: str) -> None:
+    export_one(golden(STORE), destination_of(address))
+    with bucket.files.open_output_stream(bucket.key(f"{address}/data/mine.txt")) as out:
+        out.write(b"precious")
+    export_one(golden(STORE), destination_of(address, overwrite=True))
+    assert {file["path"] for file in manifest_in(bucket, address)["files"]} | {
+        "manifest.json",
+        "data/mine.txt",
+    } == names_in(bucket, address)

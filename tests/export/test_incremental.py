@@ -204,12 +204,13 @@ def test_a_manifest_that_cannot_be_read(growing: Growing, tmp_path: Path) -> Non
     for text, words in (
         ("{", "cannot be read"),
         ("[]", "cannot be read"),
+        ('{"format": "another"}', "cannot be read"),
         (manifest.replace('"proof"', '"poof"'), "cannot be read"),
         (manifest.replace('"manifest_version": 2', '"manifest_version": 3'), "another version"),
         (manifest.replace('"manifest_version": 2,', ""), "another version"),
     ):
         (out / MANIFEST).write_text(text)
-        with pytest.raises(FailedError, match=words):
+        with pytest.raises((FailedError, UsageError), match=words):
             add_to(growing.root, out)
         assert (out / MANIFEST).read_text() == text
         assert len(parts_on_disk(out)) > 3

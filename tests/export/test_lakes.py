@@ -10,7 +10,7 @@ import duckdb
 import polars
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog.sql import SqlCatalog
 
 from store_core.errors import FailedError, PlanOutOfDateError, StoreInUseError, UsageError
@@ -222,9 +222,21 @@ def test_what_stands_in_the_way(golden: GoldenStore, tmp_path: Path, kind: Forma
     with pytest.raises(UsageError, match="not empty"):
         export_to(golden(STORE), foreign, kind)
     assert [path.name for path in foreign.iterdir()] == ["mine.txt"]
+    (tmp_path / "other" / "data").mkdir(parents=True)
+    (tmp_path / "other" / "data" / "mine.parquet").write_text("precious")
+    with pytest.raises(UsageError, match="not empty"):
+        export_to(golden(STORE), tmp_path / "other", kind, overwrite=True)
     (tmp_path / "file").write_text("")
     with pytest.raises((UsageError, FailedError)):
         export_to(golden(STORE), tmp_path / "file", kind)
+
+
+@pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"incremental": True}])
+def test_a_delta_table_of_others_stays(golden: GoldenStore, tmp_path: Path, options: dict[str, bool]) -> None:
+    write_deltalake(str(tmp_path / "data"), pa.table({"mine": ["precious"]}))
+    with pytest.raises(UsageError, match="a table that is none of an export is there"):
+        export_to(golden(STORE), tmp_path, "delta", **options)
+    assert DeltaTable(str(tmp_path / "data")).to_pyarrow_table().to_pylist() == [{"mine": "precious"}]
 
 
 @pytest.mark.parametrize(("kind", "module"), [("delta", "deltalake"), ("iceberg", "pyiceberg")])

@@ -119,6 +119,16 @@ def test_what_stands_in_the_way(golden: GoldenStore, store_copy: StoreCopy, tmp_
     assert parts_on_disk(foreign) == {"mine.txt"}
     assert call("export", foreign / "mine.txt", "-s", store).code == 2
 
+    for manifest in ('{"name": "an app", "display": "standalone"}', "[]", "{", "null", ""):
+        (foreign / "manifest.json").write_text(manifest)
+        (foreign / "data").mkdir(exist_ok=True)
+        (foreign / "data" / "mine.parquet").write_text("precious")
+        for options in ([], ["--overwrite"], ["--incremental"], ["--what", "index", "--overwrite"]):
+            done = call("export", foreign, "-s", store, *options)
+            assert (done.code, done.out, "name a new or an empty folder" in done.err) == (2, "", True)
+            assert (foreign / "manifest.json").read_text() == manifest
+            assert parts_on_disk(foreign) == {"mine.txt", "manifest.json", "data/mine.parquet"}
+
     writable = store_copy("bcq-533")
     inside = call("export", writable / "commitlog" / "out", "-s", writable)
     assert (inside.code, "inside the store" in inside.err) == (2, True)

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from store_core.errors import StoreInUseError
 from store_core.export.dest.loose import LooseDestination
-from store_core.export.dest.manifest import Manifest, manifest_after, paths_of
+from store_core.export.dest.manifest import Manifest, manifest_after, paths_of, refuse_foreign
 from store_core.export.dest.parquet import WrittenFile
 from store_core.export.dest.parts import RESULT_FOLDERS
+from store_core.export.dest.place import is_made_here
 from store_core.export.dest.state import Commit, ExportState
 from store_core.export.dest.tables import STANDS, State, WholeState
 from store_core.storage.publish import MANIFEST
@@ -29,6 +30,7 @@ class BucketDestination(LooseDestination):
         if self._began_with is None:
             self.refuse_foreign()
             return None
+        refuse_foreign(self._began_with, f"{self.address}/{MANIFEST}")
         if self._overwrite:
             return None
         if not self.tables.adds:
@@ -59,5 +61,5 @@ class BucketDestination(LooseDestination):
         """Remove what was written by exports that did not end, or belonged to the one that was replaced."""
         for folder in RESULT_FOLDERS:
             for name in self.objects.names(folder):
-                if name not in paths:
+                if name not in paths and is_made_here(name):
                     self.objects.remove(name)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from store_core.errors import FailedError, StoreInUseError
+from store_core.errors import FailedError, StoreInUseError, UsageError
 from store_core.export.dest.bounds import delta_statistics
 from store_core.export.dest.delta_access import storage_options
 from store_core.export.dest.loose import LooseDestination
@@ -49,6 +49,12 @@ class DeltaDestination(LooseDestination):
             if table is None:
                 self.refuse_foreign()
                 return None
+            if self._began_with == 0:
+                raise UsageError(
+                    "a table that is none of an export is there",
+                    path=self._address(self.tables.main),
+                    to_do="name another folder",
+                )
             if not self.tables.adds:
                 return STANDS
             if self._overwrite and not self._incremental:

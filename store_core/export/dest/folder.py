@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from store_core.export.dest.manifest import Manifest, id_of, manifest_after
+from store_core.export.dest.manifest import Manifest, id_of, manifest_after, refuse_foreign
 from store_core.export.dest.parquet import WrittenFile
 from store_core.export.dest.parts import RESULT_FOLDERS, Part
 from store_core.export.dest.place import StagingFolder
@@ -41,6 +41,8 @@ class FolderDestination:
         self._folder.__enter__()
         try:
             standing = self._folder.manifest()
+            if standing is not None:
+                refuse_foreign(standing, str(self._folder.path / MANIFEST))
             if standing is not None and self._incremental:
                 self._manifest = Manifest.from_bytes(standing, str(self._folder.path / MANIFEST))
             elif standing is not None and not self._overwrite:

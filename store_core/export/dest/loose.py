@@ -13,7 +13,7 @@ from typing import Final, Self
 from store_core.errors import StoreInUseError, UsageError
 from store_core.export.dest.parquet import WrittenFile
 from store_core.export.dest.parts import RESULT_FOLDERS, Part
-from store_core.export.dest.place import FinalPlace
+from store_core.export.dest.place import FinalPlace, is_made_here
 from store_core.export.dest.state import Commit, ExportState
 from store_core.export.dest.tables import MESSAGES, State, TableSet, WholeState
 from store_core.storage.objects import objects_at
@@ -23,6 +23,7 @@ from store_core.storage.remote_path import absolute_path, is_remote
 _NOTE: Final = ".note"
 _BEGUN: Final = f"{UNFINISHED}/begun.json"
 _LOCK: Final = f"{UNFINISHED}/lock"
+_TABLE_FOLDERS: Final = ("_delta_log/", "metadata/")  # of tables that are filled in front of the one that tells of all
 
 
 class LooseDestination(ABC):
@@ -124,10 +125,9 @@ class LooseDestination(ABC):
     def commit(self, parts: Sequence[WrittenFile], commit: Commit, state: State) -> None:
         """Make parts visible in one step; in place of all others where nothing is to be added to."""
 
-    def refuse_foreign(self, *known: str) -> None:
-        """Raise UsageError where there is anything but what begins with these names."""
-        known = (*(f"{folder}/" for folder in (UNFINISHED, *RESULT_FOLDERS)), *known)
-        if any(not name.startswith(known) for name in self.objects.names("")):
+    def refuse_foreign(self) -> None:
+        """Raise UsageError where there is anything but what exports that did not end have left."""
+        if not all(map(_may_be_left, self.objects.names(""))):
             raise UsageError("the folder is not empty", path=self.address, to_do="name a new or an empty folder")
 
     def complete(self) -> None:
@@ -167,3 +167,10 @@ class LooseDestination(ABC):
                 path=self.address,
                 to_do="wait for it, or name another folder",
             ) from error
+
+
+def _may_be_left(name: str) -> bool:
+    folder, _, rest = name.partition("/")
+    if folder in RESULT_FOLDERS:
+        return is_made_here(name) or rest.startswith(_TABLE_FOLDERS)
+    return folder == UNFINISHED

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from store_core.errors import FailedError
+from store_core.errors import FailedError, UsageError
 from store_core.export.dest.parquet import WrittenFile
-from store_core.export.dest.state import Commit, ExportState
+from store_core.export.dest.state import FORMAT, Commit, ExportState
 from store_core.export.dest.tables import State
 
 
@@ -53,6 +53,18 @@ def paths_of(manifest: bytes, where: str) -> set[str]:
         return {str(file["path"]) for file in json.loads(manifest)["files"]}
     except (ValueError, KeyError, TypeError) as error:
         raise unreadable(where) from error
+
+
+def refuse_foreign(manifest: bytes, where: str) -> None:
+    """Raise UsageError for what is no manifest of an export: other programs have files of this name, too."""
+    try:
+        if json.loads(manifest)["format"] == FORMAT:
+            return
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise UsageError(
+        "what is there cannot be read as the manifest of an export", path=where, to_do="name a new or an empty folder"
+    )
 
 
 def unreadable(where: str) -> FailedError:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from store_core.errors import FailedError
 from store_core.storage.objects import Objects
 from store_core.storage.part_file import PartFile
 from store_core.storage.publish import remove_part
+
+_OWN_NAME: Final = re.compile(r"-[0-9a-f]{12}\.parquet$")
 
 
 class NewFile(Protocol):
@@ -73,10 +76,15 @@ class FinalPlace:
         """As ``Place.create``."""
         table, _, rest = path.partition("/")
         name = (rest.rpartition("/")[2] if self.flat else rest).removesuffix(".parquet")
-        final = f"{table}/{name}-{uuid.uuid4().hex[:12]}.parquet"
+        final = f"{table}/{name}-{uuid.uuid4().hex[:12]}.parquet"  # as ``_OWN_NAME`` has it
         return self.objects.create(final), final, final
 
     def remove(self, staged: str) -> None:
         """As ``Place.remove``."""
         with suppress(FailedError):
             self.objects.remove(staged)
+
+
+def is_made_here(name: str) -> bool:
+    """Whether a file has such a name as ``FinalPlace`` gives."""
+    return _OWN_NAME.search(name) is not None
