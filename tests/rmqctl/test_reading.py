@@ -398,9 +398,11 @@ def test_several_log_folders(store_copy: StoreCopy, tmp_path: Path) -> None:
 
 
 def test_topics_that_are_no_utf8(store_copy: StoreCopy) -> None:
+    """No broker reads such a folder."""
     root = store_copy(NAME)
     os.rename(root / "consumequeue/Calm_audit", os.fsencode(root / "consumequeue") + b"/Calm_\xff")
-    listed = {row["topic"] for row in call("dump-cq", "--all", "-s", root).lines}
-    assert "Calm_\ufffd" in listed
-    assert call("pull", "Calm_\ufffd", 0, "-s", root, "-o", "json").json["status"] == "FOUND"
-    assert call("pull", os.fsdecode(b"Calm_\xff"), 0, "-s", root, "-o", "json").json["status"] == "FOUND"
+    document = call("dump-cq", "--all", "-s", root, "-o", "json").json
+    assert {row["topic"] for row in document["entries"]}.isdisjoint({"Calm_\ufffd", "Calm_audit"})
+    assert [(f["code"], f["file"]) for f in document["findings"]] == [("Q019", "consumequeue/Calm_\ufffd")]
+    for topic in ("Calm_\ufffd", os.fsdecode(b"Calm_\xff")):
+        assert call("pull", topic, 0, "-s", root, "-o", "json").json["status"] == "NO_MATCHED_LOGIC_QUEUE"
