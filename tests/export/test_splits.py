@@ -277,3 +277,15 @@ def test_no_byte_is_read_twice(
     splits = -(-size // split_size_bytes)
     assert size <= done <= size + splits * (64 << 10)  # what a record at a border may need
     assert (found.report.rows, found.report.next_phy_offset, found.report.findings) == (len(records), end, [])
+
+
+@pytest.mark.usefixtures("in_memory")
+def test_zeros_made_in_advance_are_read_once(small: Damageable, tmp_path: Path) -> None:
+    """Each split among them is told of all that follow."""
+    segment = small.segments[0]
+    size = segment.stat().st_size
+    os.truncate(segment, size // 2)
+    os.truncate(segment, size)
+    reports = [export_one(small.root, tmp_path / str(split), split_size_bytes=split) for split in (3000, 1 << 30)]
+    assert reports[1].bytes_read == size
+    assert size <= reports[0].bytes_read < 2 * size  # records at borders are walked twice

@@ -253,6 +253,9 @@ class SplitWork:
         """``rows``: those that are frames, or of messages alone the first and the last one."""
         piece = self._piece
         piece.walked_bytes += int(table.size_bytes[table.kind != FrameKind.HOLE].sum())
+        for row in np.flatnonzero(table.kind == FrameKind.ZEROS):  # told as far as they go, which nobody reads here
+            end = int(table.phy_offset[row] + table.size_bytes[row])
+            piece.walked_bytes -= max(end - self._task.split.stop_phy_offset, 0)
         if len(rows):
             if piece.first_phy_offset is None:
                 piece.first_phy_offset = int(table.phy_offset[rows[0]])
