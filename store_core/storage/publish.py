@@ -7,6 +7,7 @@ manifest stands only over complete data, and is replaced in one step.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,6 +32,11 @@ _NEW: Final = ".new"
 _FILE_MODE: Final = 0o644
 _FOLDER_MODE: Final = 0o755
 _CHUNK_SIZE_BYTES: Final = 4 << 20
+# What fails here is no store: it is nobody's but who wants the result.
+_TO_DO: Final = {
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "name a folder that may be written to"),
+    errno.ENOENT: "no folder can be made there: name another one",
+}
 
 
 class ResultFolder:
@@ -268,7 +274,9 @@ def _told(doing: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise failed(error, doing) from error
+        told = failed(error, doing)
+        told.to_do = _TO_DO.get(error.errno or 0, told.to_do)
+        raise told from error
 
 
 def _topmost_missing(path: Path) -> Path | None:

@@ -16,6 +16,7 @@ from store_core.storage.publish import UNFINISHED
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore, StoreCopy
 from tests.export.exports import files_of, parts_on_disk, ranges_of, table_of
+from tests.export.refusing import call_without_privileges
 from tests.object_stores import ObjectStore
 from tests.rmqctl.calls import call, command, environment
 from tests.rmqctl.stopping import stopped
@@ -273,3 +274,15 @@ def test_progress_is_of_what_is_left(golden: GoldenStore, tmp_path: Path) -> Non
         assert planned == [store.log.size_bytes, store.log.size_bytes - end]
 
     assert max(told) <= planned[0]
+
+
+def test_a_place_that_cannot_be_written_to(golden: GoldenStore, tmp_path: Path) -> None:
+    """What is told to do is about that place, not about the store."""
+    (tmp_path / "closed").mkdir(mode=0o555)
+    (tmp_path / "dangling").symlink_to("nowhere")
+    for place, words in (("closed", "name a folder that may be written to"), ("dangling", "name another one")):
+        for dest in (tmp_path / place, tmp_path / place / "below"):
+            done = call_without_privileges("export", dest, "-s", golden("bcq-533"))
+            assert (done.code, done.out, words in done.err) == (1, "", True), done.err
+    assert list((tmp_path / "closed").iterdir()) == []
+    assert not (tmp_path / "nowhere").exists()
