@@ -42,16 +42,17 @@ _NOTES: Final = """\
 * **Queries.** The index and the log are mapped, as the broker maps them; half of a query is waiting for memory on both sides. The
   slow ones are first looks at pages, not long chains.
 * **Exports.** In processor time an export costs what pyarrow's writing costs and a sixth more where the table is some GiB: reading, walking,
-  checksums and decoding; of a small one the command's own start, 0.4 s, is a good part. Files are written past the page cache, which pays for
+  checksums and decoding; of a small one the command's own start, 0.45 s, is a good part. Files are written past the page cache, which pays for
   most of that. By the clock, starting the processes counts too, and waiting for the disk: pyarrow's files are not synced.
 * **Recovery.** A third of ours is the system's: copying the log in, and fresh pages for what is written, 40 bytes a message of index,
   20 of queue files and 4 of scratch rows that sort messages by queue, which the broker does not need. One thread reads and walks, one builds,
   one writes: that keeps two processors busy for the most part, so that a second thread that walks finds little left to do.
-  4.9.7's dispatch, which looks at no checksum, is three times as quick as 5.3.3's here, and leaving out the checksum saves us a twentieth.
+  4.9.7's dispatch, which looks at no checksum, takes a third of what 5.3.3's load and dispatch take here; leaving out the checksum saves us
+  next to nothing.
   `rebuild all --apply` also keeps what it replaces, syncs every file, plays the start of each release it may be started with, and checks its
   own result, which is a second walk.
-* **Predictions.** Here the files come out of memory at 5 GB/s. A command's own start takes as long as that of a GiB; from a disk the reading is what
-  takes the time. What the library adds is looking at all queue entries twice: eight million of them in 4 GiB.
+* **Predictions.** Here the files come out of memory at 8 GB/s. A command's own start takes longer than reading a GiB so; from a disk the reading would be
+  what takes the time (not measured). What the library adds is looking at all queue entries twice: eight million of them in 4 GiB.
 """
 
 
