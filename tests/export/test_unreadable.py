@@ -16,22 +16,13 @@ from store_core.export.survey import stats_of_stores
 from store_core.storage.store import Store
 from tests.damage import Damageable
 from tests.export.exports import export_one, found_rows, ranges_of, table_of, told_rows
-from tests.export.refusing import PAGE_BYTES, call_without_privileges, failing_disk, forbidden
 from tests.export.sources import source_table
 from tests.export.test_healing import export as export_copies
+from tests.refusing import BAD, PAGE_BYTES, SEGMENT, call_without_privileges, failing_disk, forbidden
 from tests.rmqctl.calls import Result
 
 DamageableOf = Callable[..., Damageable]
 SPLITS: Final = (3_000, 50_003, 1 << 30)
-SEGMENT: Final = 2  # of eight, each of 128 KiB
-# In each segment's own bytes. The last one ends where its file does.
-BAD: Final = {
-    "a page": [(40_960, 45_056)],
-    "the first page": [(0, 4096)],
-    "some bytes": [(50_001, 50_013)],
-    "several": [(4096, 8192), (12_288, 20_480), (110_592, 131_072)],
-    "the whole file": [(0, 131_072)],
-}
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from store_core.storage.publish import UNFINISHED
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore, StoreCopy
 from tests.export.exports import files_of, parts_on_disk, ranges_of, table_of
-from tests.export.refusing import call_without_privileges
 from tests.object_stores import ObjectStore
+from tests.refusing import call_without_privileges
 from tests.rmqctl.calls import call, command, environment
 from tests.rmqctl.stopping import stopped
 

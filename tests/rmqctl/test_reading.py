@@ -18,7 +18,7 @@ from rmqctl import exit_codes
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore, StoreCopy
 from tests.damage import Damageable
-from tests.export.refusing import call_without_privileges, forbidden
+from tests.refusing import call_without_privileges, forbidden
 from tests.rmqctl.calls import ROOT, call, command, environment
 from tests.rmqctl.messages import MESSAGE, NAME, body_of, told
 

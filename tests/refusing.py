@@ -15,6 +15,15 @@ import pytest
 from tests.rmqctl.calls import ROOT, Result, command, environment
 
 PAGE_BYTES: Final = 4096
+SEGMENT: Final = 2  # of eight, each of 128 KiB
+# In each segment's own bytes. The last one ends where its file does.
+BAD: Final = {
+    "a page": [(40_960, 45_056)],
+    "the first page": [(0, 4096)],
+    "some bytes": [(50_001, 50_013)],
+    "several": [(4096, 8192), (12_288, 20_480), (110_592, 131_072)],
+    "the whole file": [(0, 131_072)],
+}
 _WITHOUT_PRIVILEGES: Final = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
 
 
