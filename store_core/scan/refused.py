@@ -7,10 +7,11 @@ refusal: steps grow with the stretch, and what is left between the last refusal 
 from __future__ import annotations
 
 import errno
-from typing import Final, NamedTuple
+from typing import Final
 
 from store_core.errors import UnreadableError
-from store_core.kernel.codes import HoleCode
+from store_core.kernel.codes import FrameKind, HoleCode
+from store_core.kernel.file import FrameRow
 from store_core.storage.remote_path import is_remote
 from store_core.storage.sequence import Segment, SegmentSequence
 
@@ -30,32 +31,20 @@ _GROWTH: Final = 8  # a step is this part of the stretch so far
 _READ_BYTES: Final = 1 << 20
 
 
-class Refused(NamedTuple):
-    """A stretch of the log from which no byte is to be had, and why."""
-
-    phy_offset: int
-    size_bytes: int
-    code: HoleCode
-
-    @property
-    def end_phy_offset(self) -> int:
-        return self.phy_offset + self.size_bytes
-
-
-def refused_stretches(log: SegmentSequence, segment: Segment, error: UnreadableError, stop: int) -> list[Refused]:
-    """What of a segment cannot be read, from where a read was refused to about ``stop``; in log order.
+def refused_stretches(log: SegmentSequence, segment: Segment, error: UnreadableError, stop: int) -> list[FrameRow]:
+    """What of a segment cannot be read, from where a read was refused to about ``stop``: HOLE rows with a ``HoleCode``, in log order.
 
     Raises the error itself where it is not about what the file holds, or is about another file, or where nothing is
     refused any more. Object stores are asked again by those who know how; what they refuse in the end is an error.
     """
     stop = min(stop, segment.end_phy_offset)
-    found: list[Refused] = []
+    found: list[FrameRow] = []
     if error.path == str(segment.path) and error.number in _CODES and not is_remote(segment.path):
         at = segment.phy_offset + error.at
         while at < stop and (refused := _next_refusal(log, at, stop)) is not None:
             start, code = refused
             at = _end_of_refusals(log, segment, start)
-            found.append(Refused(start, at - start, code))
+            found.append(FrameRow(FrameKind.HOLE, code, start, at - start))
     if not found:
         raise error
     return found

@@ -85,7 +85,7 @@ def readable_runs(store: Store, piece: Piece, options: RunOptions | None = None)
             if lost is not None:
                 yield Runs([lost], 0)
             end = min(refused.end_phy_offset, stop)
-            lost = FrameRow(FrameKind.HOLE, refused.code, at, end - at)
+            lost = refused._replace(phy_offset=at, size_bytes=end - at)
             at = end
             part = piece._replace(from_phy_offset=at, chained=False)
     rows = [FrameRow(*row) for row in missing_end(segment, at, stop)] if at < stop else []

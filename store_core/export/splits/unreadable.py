@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from store_core.errors import UnreadableError
 from store_core.export.dest.parts import Range
-from store_core.kernel.codes import FrameKind
 from store_core.scan.refused import refused_stretches
 from store_core.scan.windows import Windows
 from store_core.storage.sequence import Segment, SegmentSequence
@@ -14,8 +13,7 @@ def unreadable_stretches(
     log: SegmentSequence, segment: Segment, file: str, error: UnreadableError, stop: int
 ) -> list[Range]:
     """As ``refused_stretches``, as ranges of a segment's ``file``."""
-    found = refused_stretches(log, segment, error, stop)
-    return [Range(FrameKind.HOLE, one.code, one.phy_offset, one.size_bytes, file) for one in found]
+    return [Range(*row[:4], file) for row in refused_stretches(log, segment, error, stop)]
 
 
 class WindowsUpTo(Windows):
