@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import IntEnum, IntFlag
 from typing import Final
 
-from store_core.layout import record
+from store_core.layout import paths, record
 
 
 class FrameKind(IntEnum):
@@ -96,7 +96,7 @@ PROPERTY_NAMES: Final = {
     **{flag.name.encode(): flag for flag in PropertyFlag if flag.name is not None and flag is not PropertyFlag.CRC32},
     record.PROPERTY_CRC_NAME: PropertyFlag.CRC32,
 }
-SCHEDULE_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
+SCHEDULE_TOPIC: Final = paths.SCHEDULE_TOPIC.encode()
 
 KEY_SEPARATOR: Final = b" "  # between the keys of one KEYS property
 

@@ -14,7 +14,7 @@ from store_core.check.runs import Intervals, OffsetRanges, runs_of
 from store_core.check.store import check_store
 from store_core.codec.record import encode_record
 from store_core.findings import Finding
-from store_core.layout import marks, record
+from store_core.layout import marks, paths, record
 from store_core.read.queue import Queue
 from store_core.storage.settings import load_settings
 from store_core.storage.store import QueueKey, Store
@@ -104,7 +104,7 @@ def test_one_wrong_field_of_an_entry(
     damageable: Callable[..., Damageable], change: Callable[[dict[str, Any]], tuple[int, int, int]], code: str
 ) -> None:
     store = damageable("load-533")
-    message = next(m for m in store.truth["messages"][700:] if m["topic"] != "SCHEDULE_TOPIC_XXXX")
+    message = next(m for m in store.truth["messages"][700:] if m["topic"] != paths.SCHEDULE_TOPIC)
     store.set_entry(message["topic"], message["queueId"], message["queueOffset"], change(message))
     (found,) = check(store.root)
     assert (found.code, found.topic, found.queue_id, found.queue_offset) == (
@@ -117,7 +117,7 @@ def test_one_wrong_field_of_an_entry(
 
 def test_a_delivery_time_is_checked_against_the_levels_own_delay(damageable: Callable[..., Damageable]) -> None:
     store = damageable("clean-533")
-    delayed = [m for m in store.truth["messages"] if m["topic"] == "SCHEDULE_TOPIC_XXXX" and m["queueId"] == 2]
+    delayed = [m for m in store.truth["messages"] if m["topic"] == paths.SCHEDULE_TOPIC and m["queueId"] == 2]
     message = delayed[3]
     store.set_entry(
         message["topic"],
@@ -200,7 +200,7 @@ def test_progress_against_the_queues(store_copy: StoreCopy) -> None:
         ("P001", "Calm_audit", 0, 9999),
         ("P006", "Calm_bills", 7, 4),
         ("P006", "Gone", 0, 5),
-        ("P007", "SCHEDULE_TOPIC_XXXX", 0, 77),
+        ("P007", paths.SCHEDULE_TOPIC, 0, 77),
     ]
 
 

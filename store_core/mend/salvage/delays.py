@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from store_core.codec.properties import DELAY, REAL_QID, REAL_TOPIC, UNIQ_KEY, parse_properties
-from store_core.kernel.codes import PropertyFlag
+from store_core.kernel.codes import SCHEDULE_TOPIC, PropertyFlag
 from store_core.layout import marks, paths
 from store_core.mend.report.log_map import is_bad
 from store_core.scan.frames import FrameTable
@@ -22,7 +22,6 @@ from store_core.scan.log import Progress, scan_log
 from store_core.storage.store import QueueKey, Store
 
 _DIGEST_SIZE_BYTES: Final = 16
-_SCHEDULE: Final = paths.SCHEDULE_TOPIC.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ class DelayTracker:
             return  # nobody waits for it
         sent_to = (properties.get(REAL_TOPIC), properties.get(REAL_QID))
         topic, queue_id = table.topic(row), int(table.queue_id[row])
-        if topic == _SCHEDULE and None not in sent_to:
+        if topic == SCHEDULE_TOPIC and None not in sent_to:
             place = (queue_id + 1, int(table.queue_offset[row]))
             self._level(place[0], table, row).open.add(place[1])
             self._open.setdefault(_digest(table, row, properties), []).append(place)
