@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from store_core.codec.compression import BodyError
 from store_core.layout import record
 
+_MOST_ITEMS: Final = (1 << 15) - 1  # INNER_NUM and the queue entry count them in two bytes
 _HEAD = record.BATCH_ITEM_HEAD
 _PROPERTIES_LENGTH = record.BATCH_ITEM_PROPERTIES_LENGTH
 
@@ -21,13 +23,15 @@ class BatchItem:
 
 
 def split_inner_batch(body: bytes) -> list[BatchItem]:
-    """The items of a decompressed batch body, in order. Raises BodyError where a length does not fit.
+    """The items of a decompressed batch body, in order. Raises BodyError where a length does not fit, or for too many.
 
     An item has no checksum and no message id of its own; the size in front of it is not believed, as by clients.
     """
     items: list[BatchItem] = []
     at = 0
     while at < len(body):
+        if len(items) == _MOST_ITEMS:
+            raise BodyError(f"a batch of more than {_MOST_ITEMS} items")
         if len(body) - at < _HEAD.size_bytes:
             raise BodyError(f"batch item {len(items)}: its head is torn")
         head = _HEAD.read(body, at)

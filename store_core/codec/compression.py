@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable, Iterator
+from io import BytesIO
 from typing import Final, Literal
 
 from store_core.layout import record
@@ -11,7 +13,9 @@ Compression = Literal["none", "lz4", "zstd", "zlib", "unknown"]
 
 DEFAULT_LIMIT_BYTES: Final = 256 << 20  # far above any maxMessageSize in use; what inflates further is taken for a bomb
 ZLIB_LEVEL: Final = 5
-_ZSTD_STEP_BYTES: Final = 256  # at most 64 blocks, 8 MiB of output
+_FED_BYTES: Final = 1 << 14  # of stored data at once: what a decoder does not take yet, it copies
+_STEP_BYTES: Final = 1 << 18  # of plain data at once
+_ZSTD_STEP_BYTES: Final = 128  # at most 32 blocks, 4 MiB of output
 _KINDS: Final[dict[int, Compression]] = {
     record.COMPRESSION_ZLIB_OLD: "zlib",
     record.COMPRESSION_LZ4: "lz4",
@@ -38,13 +42,26 @@ def decompress(body: bytes, sys_flag: int, limit_bytes: int = DEFAULT_LIMIT_BYTE
     Never makes more than ``limit_bytes`` (and one step of a decoder) of output. Raises BodyError for data that are torn,
     broken, of an unknown type or too large.
     """
-    kind = compression_kind(sys_flag)
-    if kind == "none":
+    if compression_kind(sys_flag) == "none":
         return body
+    plain = BytesIO()  # gives its buffer away without a copy
+    for piece in inflated(body, sys_flag, limit_bytes):
+        plain.write(piece)
+    return plain.getvalue()
+
+
+def inflated(body: bytes, sys_flag: int, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Iterator[bytes | memoryview]:
+    """The plain body in pieces of a quarter of a MiB at most, none of which is kept. Raises BodyError as ``decompress``."""
+    kind = compression_kind(sys_flag)
     if kind == "unknown":
         raise BodyError(f"compression type {sys_flag & record.COMPRESSION_MASK:#x} is not defined")
+    size = 0
     try:
-        return {"zlib": _inflate_zlib, "lz4": _inflate_lz4, "zstd": _inflate_zstd}[kind](body, limit_bytes)
+        for piece in _INFLATERS[kind](body):
+            size += len(piece)
+            if size > limit_bytes:
+                raise BodyError(f"the plain body is larger than {limit_bytes} bytes")
+            yield piece
     except BodyError:
         raise
     except Exception as error:  # each library has its own; lz4's is a bare RuntimeError
@@ -65,54 +82,70 @@ def compress(body: bytes, kind: str = "zlib", level: int = ZLIB_LEVEL) -> tuple[
     return bytes(zstandard.ZstdCompressor().compress(body)), flags
 
 
-def _inflate_zlib(body: bytes, limit_bytes: int) -> bytes:
+def _pieces(body: bytes, size_bytes: int) -> Iterator[memoryview]:
+    view = memoryview(body)
+    return (view[at : at + size_bytes] for at in range(0, len(view), size_bytes))
+
+
+def _plain_pieces(body: bytes) -> Iterator[memoryview]:
+    return _pieces(body, _STEP_BYTES)
+
+
+def _inflate_zlib(body: bytes) -> Iterator[bytes]:
     decoder = zlib.decompressobj()
-    plain = decoder.decompress(body, limit_bytes + 1)
-    _check_limit(len(plain), limit_bytes)
+    for step in _pieces(body, _FED_BYTES):
+        rest: bytes | memoryview = step
+        while rest and not decoder.eof:
+            yield decoder.decompress(rest, _STEP_BYTES)
+            rest = decoder.unconsumed_tail
+        if decoder.eof:
+            return  # Java's reader stops at the stream's end too: what stands behind it is not looked at
+    while piece := decoder.decompress(b"", _STEP_BYTES):
+        yield piece
     if not decoder.eof:
         raise BodyError("zlib: the data end too early")
-    return plain  # Java's reader stops at the stream's end too: what stands behind it is not looked at
 
 
-def _inflate_lz4(body: bytes, limit_bytes: int) -> bytes:
+def _inflate_lz4(body: bytes) -> Iterator[bytes]:
     import lz4.frame
 
-    parts, size, rest = [], 0, body
-    while rest:
-        decoder = lz4.frame.LZ4FrameDecompressor()
-        part = decoder.decompress(rest, max_length=limit_bytes - size + 1)
-        size += len(part)
-        _check_limit(size, limit_bytes)
-        if not decoder.eof:
-            raise BodyError("lz4: the data end too early")
-        parts.append(part)
-        rest = decoder.unused_data or b""
-    if not parts:
+    decoder = None
+    for step in _pieces(body, _FED_BYTES):
+        rest = bytes(step)
+        while rest:
+            if decoder is None or decoder.eof:
+                decoder = lz4.frame.LZ4FrameDecompressor()
+            yield decoder.decompress(rest, _STEP_BYTES)
+            while not decoder.eof and not decoder.needs_input:
+                yield decoder.decompress(b"", _STEP_BYTES)
+            rest = (decoder.unused_data or b"") if decoder.eof else b""
+    if decoder is None:
         raise BodyError("lz4: no data")
-    return b"".join(parts)
+    if not decoder.eof:
+        raise BodyError("lz4: the data end too early")
 
 
-def _inflate_zstd(body: bytes, limit_bytes: int) -> bytes:
+def _inflate_zstd(body: bytes) -> Iterator[memoryview]:
     import zstandard
 
     # A decoder object tells a torn frame, a stream reader does not; but it has no bound of its own, hence the small steps.
     decoders = zstandard.ZstdDecompressor()
     decoder = decoders.decompressobj()
-    parts, size, at = [], 0, 0
+    at = 0
     while at < len(body):
         if decoder.eof:
             decoder = decoders.decompressobj()
         step = body[at : at + _ZSTD_STEP_BYTES]
-        part = decoder.decompress(step)
+        plain = decoder.decompress(step)
         at += len(step) - len(decoder.unused_data)
-        size += len(part)
-        _check_limit(size, limit_bytes)
-        parts.append(part)
+        yield from _pieces(plain, _STEP_BYTES)
     if not decoder.eof:
         raise BodyError("zstd: the data end too early")
-    return b"".join(parts)
 
 
-def _check_limit(size_bytes: int, limit_bytes: int) -> None:
-    if size_bytes > limit_bytes:
-        raise BodyError(f"the plain body is larger than {limit_bytes} bytes")
+_INFLATERS: Final[dict[Compression, Callable[[bytes], Iterator[bytes | memoryview]]]] = {
+    "none": _plain_pieces,
+    "zlib": _inflate_zlib,
+    "lz4": _inflate_lz4,
+    "zstd": _inflate_zstd,
+}

@@ -6,13 +6,25 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from store_core.codec.json_quick import ODD, loads_quickly
 from store_core.codec.json_writer import JavaList, Layout, dumps
 from store_core.codec.text import decode_text
 
-__all__ = ["MAX_DEPTH", "MAX_SIZE_BYTES", "JavaList", "JsonError", "Layout", "dumps", "loads"]
+__all__ = [
+    "MAX_DEPTH",
+    "MAX_SIZE_BYTES",
+    "JavaList",
+    "JsonError",
+    "JsonTooLargeError",
+    "Layout",
+    "dumps",
+    "loads",
+    "too_large",
+]
 
 MAX_DEPTH: Final = 128
 MAX_SIZE_BYTES: Final = 32 << 20
+_MAX_VALUES: Final = 4_000_000
 _MAX_RESOLVED_VALUES: Final = 1_000_000  # how much all references together may bring in
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
@@ -45,6 +57,15 @@ class JsonError(ValueError):
         self.at = at
 
 
+class JsonTooLargeError(JsonError):
+    """The text is larger than what is read: it may well be good."""
+
+
+def too_large() -> JsonTooLargeError:
+    """What a text of more than ``MAX_SIZE_BYTES`` raises; for who need not read it to know."""
+    return JsonTooLargeError(f"larger than the {MAX_SIZE_BYTES} bytes that are read of one")
+
+
 def loads(data: bytes | str, *, resolve_references: bool = True) -> Any:
     """A text's value: dicts (unquoted integer keys as int, booleans as bool), lists, str, int, float, bool, None.
 
@@ -53,12 +74,17 @@ def loads(data: bytes | str, *, resolve_references: bool = True) -> Any:
     others stay. Raises JsonError for anything else, for text behind the end, and beyond ``MAX_DEPTH`` or ``MAX_SIZE_BYTES``.
     """
     if len(data) > MAX_SIZE_BYTES:
-        raise JsonError(f"more than {MAX_SIZE_BYTES} bytes")
+        raise too_large()
     text = data if isinstance(data, str) else decode_text(data)
     text = text.removeprefix("\ufeff")
     if not text or text.isspace():
         return None
-    value = _Parser(text.rstrip("\0")).document()
+    if sum(map(text.count, ",[{")) > _MAX_VALUES:
+        raise JsonTooLargeError(f"of more than the {_MAX_VALUES} values that are read of one")
+    text = text.rstrip("\0")
+    value = loads_quickly(text, MAX_DEPTH)
+    if value is ODD:
+        value = _Parser(text).document()
     if resolve_references and _REFERENCE in text:
         value = _Resolver(value).resolved()
     return value

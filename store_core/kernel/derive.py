@@ -109,3 +109,9 @@ def unpack_rows(packed: bytes, counts: Ints) -> Ints:
     data = np.frombuffer(packed, np.uint8)
     rows: Ints = _kernel().unpack_rows(data, np.ascontiguousarray(counts, np.int32)).view(ROW)
     return rows
+
+
+def queue_entries(rows: Ints) -> Ints:
+    """Entries of an ordinary queue as its files hold them, u8[n * 20] of ROW[n] (store format 6.1)."""
+    entries: Ints = _kernel().queue_entries(np.ascontiguousarray(rows).view(np.uint8))
+    return entries

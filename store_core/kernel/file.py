@@ -18,8 +18,8 @@ from typing import Any, Final, NamedTuple, Protocol
 from store_core.kernel import KERNEL_VARIABLE
 
 # How storage.files.open_read_only opens files: the second only where the system allows it.
-_OPEN_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-_NOATIME: Final = getattr(os, "O_NOATIME", 0)
+OPEN_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+NOATIME: Final = getattr(os, "O_NOATIME", 0)
 Failure = tuple[int, int, int]  # the number of the error, the position in the file, how many bytes were wanted there
 Told = tuple[Sequence[tuple[Any, ...]], int, int, int, bool, Failure | None]
 
@@ -96,7 +96,7 @@ def open_walk(
         except ImportError:
             pass  # no compiler when this was installed
         else:
-            return _native.FileWalk(path, _OPEN_FLAGS, _NOATIME, *numbers, reads_ahead)
+            return _native.FileWalk(path, OPEN_FLAGS, NOATIME, *numbers, reads_ahead)
     from store_core.kernel.twin_file import FileWalk as Twin
 
     return Twin(path, *numbers)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_core.kernel.codes import FrameCode, FrameKind
-from store_core.layout import index, record
+from store_core.layout import index, queue, record
 
 # One entry to be: what queues of all kinds are built from. In memory and in scratch files only, so of native byte order.
 ROW: Final = np.dtype(
@@ -89,6 +89,17 @@ def dispatch_rows(
     pairs = zip(topic_id[picked].tolist(), queue_id[picked].tolist(), strict=True)
     found = [numbers.setdefault(pair, len(numbers)) for pair in pairs]
     return picked.astype(np.uint32), np.array(found, np.int32), list(numbers), rows.view(np.uint8)
+
+
+def queue_entries(rows: Ints) -> Ints:
+    """Entries field by field."""
+    if len(rows) % ROW.itemsize:
+        raise ValueError("the columns do not fit each other")
+    found = rows.view(ROW)
+    entries = np.zeros(len(found), queue.ENTRY.dtype)
+    for name in queue.ENTRY.names:
+        entries[name] = found[name]
+    return entries.view(np.uint8)
 
 
 def pack_rows(parts: Sequence[Ints], key_ids: Sequence[Ints], keys: int) -> tuple[Ints, Ints, Ints, Ints]:

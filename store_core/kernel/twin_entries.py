@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from store_core.layout import queue
+from store_core.storage.files import read_whole
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
@@ -43,6 +46,23 @@ def chain_sums(
         counts[number] = len(begins)
         last[number] = stops.max(initial=0)
     return sums, counts, last
+
+
+def read_run(
+    path: Path, starts: Sequence[int], ends: Sequence[int], most_bytes: int
+) -> tuple[int, int, int, int, list[tuple[int, int, int, int]]] | None:
+    """The good run of a file, where it does not fall, and the sums of its segments."""
+    width = queue.ENTRY.size_bytes
+    data = np.frombuffer(read_whole(path), np.uint8)
+    count, _, falling = good_run(data, width, (1 << 63) - 1, -1, 1)
+    if falling:
+        return None
+    offsets, sizes = _columns(data[: count * width], width)
+    first, last, last_size = (int(offsets[0]), int(offsets[-1]), int(sizes[-1])) if count else (-1, -1, 0)
+    bounds = np.array(starts, np.int64), np.array(ends, np.int64)
+    found = chain_sums(data[: count * width], width, *bounds, most_bytes)
+    parts = enumerate(zip(*(column.tolist() for column in found), strict=True))
+    return count, first, last, last_size, [(number, *part) for number, part in parts if part[1]]
 
 
 def hashes(values: Ints) -> NDArray[np.uint64]:

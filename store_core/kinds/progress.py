@@ -71,4 +71,12 @@ KINDS: Final = (
         "whose time has come. A broker killed within its first ten seconds leaves a store so, too: with `abort` there it is information.",
         "Run `rmqctl recover`: what was delivered stands in the log a second time, and tells where each level goes on.",
     ),
+    Kind(
+        "P010",
+        "warning",
+        "config file is too large to be read here",
+        "A config file is so large that rmqctl does not read it, so that memory stays bounded. A broker may well read it; rmqctl takes it for one that is "
+        "there and good, knows nothing of what it says, and changes nothing in it.",
+        "Look at the file itself, or ask a running broker with mqadmin; remove groups and topics that nobody uses any more.",
+    ),
 )

@@ -12,7 +12,8 @@ from typing import Any, Final, Generic, Literal, TypeVar
 
 from store_core.codec import broker_config as bc
 from store_core.codec.coerce import ConfigError
-from store_core.codec.json_dialect import MAX_SIZE_BYTES, JsonError, Layout, loads
+from store_core.codec.json_dialect import MAX_SIZE_BYTES, JsonError, JsonTooLargeError, Layout, loads, too_large
+from store_core.errors import FailedError
 from store_core.findings import Finding, finding
 from store_core.layout import paths, timer
 from store_core.storage.files import open_read_only
@@ -33,7 +34,7 @@ class ConfigFile(Generic[T]):
     """One config file. ``value`` is empty where ``source`` is ``none``; ``loads`` is False where a broker's load fails.
 
     ``tree`` is the parsed text (None if there is none), for rewriting without losing what the type does not know;
-    ``layout`` the form it was written in, as far as the text tells.
+    ``layout`` the form it was written in, as far as the text tells. ``too_large``: it is not read, whatever a broker does.
     """
 
     name: str
@@ -45,6 +46,13 @@ class ConfigFile(Generic[T]):
     tree: Any = None
     layout: Layout | None = None
     findings: tuple[Finding, ...] = ()
+    too_large: bool = False
+
+    def refuse_too_large(self) -> None:
+        """Raise FailedError where the file is there and not read: nothing can be put into it."""
+        if self.too_large:
+            to_do = "a broker may still read it; leave the file to that"
+            raise FailedError("the config file is too large to be changed", path=self.name, to_do=to_do)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +101,7 @@ class ConfigFiles:
 
     def has_lost(self, file: ConfigFile[Any]) -> bool:
         """Whether one of these files was lost: it is broken, or missing beside others. A store without any is a copy of its log."""
-        if self.in_rocksdb or file.source != "none":
+        if self.in_rocksdb or file.source != "none" or file.too_large:
             return False
         others = (other for other in self.files if other.name.startswith(f"{paths.CONFIG}/"))
         return bool(file.findings) or any(other.source != "none" for other in others)
@@ -110,7 +118,7 @@ class ConfigFiles:
 
 
 def read_config(root: Path) -> ConfigFiles:
-    """Every config file under a store root. Raises nothing for damage: that is told by findings P003, P004 and P008."""
+    """Every config file under a store root. Raises nothing for damage: that is told by findings P003, P004, P008 and P010."""
     json_files = {field: read_config_file(root, name, decode) for field, name, decode in _FILES}
     in_rocksdb = any((root / name / paths.ROCKSDB_MARK).exists() for name in paths.ROCKSDB_CONFIGS)
     check, check_findings = _read_timer_check(root)
@@ -165,10 +173,15 @@ def read_config_file(root: Path, name: str, decode: Callable[[Any], T]) -> Confi
     Brokers up to 5.3 rewrite in place: a broken file that changes while it is looked at is read again.
 
     An empty file counts as missing. One that cannot be read, parsed or typed gives way to the ``.bak``; a broker refuses to
-    start only if that cannot be parsed either, and starts with nothing where it is missing or empty.
+    start only if that cannot be parsed either, and starts with nothing where it is missing or empty. A file too large for us
+    gives way to nothing: it may well be good.
     """
     for _ in range(_ATTEMPTS):
-        found, trouble = _attempt(root / name, name, decode)
+        try:
+            found, trouble = _attempt(root / name, name, decode)
+        except JsonTooLargeError as error:
+            text = f"{name}: it is {error.what}"
+            return ConfigFile(name, decode(None), findings=(finding("P010", text, file=name),), too_large=True)
         if found is not None:
             return found
         if not trouble or not _changes(root / name):
@@ -185,6 +198,8 @@ def _attempt(path: Path, name: str, decode: Callable[[Any], T]) -> tuple[ConfigF
         return None, "it is empty"
     try:
         return _loaded(name, "main", read, decode), ""
+    except JsonTooLargeError:
+        raise
     except (JsonError, ConfigError) as error:
         return None, str(error)
 
@@ -206,7 +221,10 @@ def _changes(path: Path) -> bool:
 
 def _fall_back(root: Path, name: str, decode: Callable[[Any], T], main_trouble: str) -> ConfigFile[T]:
     bak_name = name + paths.BAK_SUFFIX
-    bak, bak_trouble = _read(root / bak_name)
+    try:
+        bak, bak_trouble = _read(root / bak_name)
+    except JsonTooLargeError as error:
+        bak, bak_trouble = None, f"it is {error.what}"
     if bak is not None and bak.data:
         try:
             found = finding("P003", f"{name}: {main_trouble or 'it is missing'}; its .bak is read", file=name)
@@ -242,13 +260,13 @@ def _layout_of(tree: Any, data: bytes) -> Layout | None:
 
 
 def _read(path: Path) -> tuple[_Text | None, str]:
-    """A file's bytes, None if there is none, and what was wrong with reading it. Never more than a config file may have."""
+    """A file's bytes, None if there is none, and what was wrong with reading it. Raises JsonTooLargeError before it reads too much."""
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
             return None, "it is no file"
         if found.st_size > MAX_SIZE_BYTES:
-            return None, f"it is larger than {MAX_SIZE_BYTES} bytes"
+            raise too_large()
         descriptor = open_read_only(path)
     except FileNotFoundError:
         return None, ""
@@ -262,7 +280,10 @@ def _read(path: Path) -> tuple[_Text | None, str]:
 
 
 def _read_timer_check(root: Path) -> tuple[TimerCheck | None, list[Finding]]:
-    read, trouble = _read(root / paths.TIMERCHECK)
+    try:
+        read, trouble = _read(root / paths.TIMERCHECK)
+    except JsonTooLargeError as error:
+        read, trouble = None, f"it is {error.what}"
     if trouble:
         return None, [finding("P004", f"{paths.TIMERCHECK}: {trouble}", file=paths.TIMERCHECK)]
     if read is None:

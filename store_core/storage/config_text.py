@@ -31,6 +31,7 @@ def render_consumer_offsets(
     The list of a group's topics, which 5.x writes beside and never reads, is kept up to date. ``config.progress.name`` is the
     file it belongs to. With ``timestamp_ms`` (now) the data version that 5.x keeps is raised.
     """
+    config.progress.refuse_too_large()
     layout = layout or release_layout(config)
     root = _members(config.progress.tree)
     offsets = root["offsetTable"] = _members(root.get("offsetTable"))
@@ -54,6 +55,7 @@ def render_topics(
     config: ConfigFiles, additions: Iterable[TopicConfig], timestamp_ms: int, layout: Layout | None = None
 ) -> str:
     """The text of ``topics.json`` with topics put in or replaced, and its data version raised (``timestamp_ms``: now)."""
+    config.topics.refuse_too_large()
     layout = layout or release_layout(config)
     root = _members(config.topics.tree)
     table = root["topicConfigTable"] = _members(root.get("topicConfigTable"))

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from crc32c import crc32c
 
-from store_core.errors import NotAStoreError, StoreError
+from store_core.errors import FailedError, NotAStoreError, StoreError
 from store_core.storage.failure import failed
 from store_core.storage.ops import FileOps
 from store_core.storage.part_file import PartFile, ResultFile
@@ -174,7 +174,7 @@ class RemotePart(ResultFile):
     def write(self, data: Any, /) -> int:
         view = memoryview(data).cast("B")
         if not self._dropped:
-            with _answered(self._path):
+            with _answered(self._path), _still_known(self._path):
                 self._stream.write(view)
         self.crc32c = crc32c(view, self.crc32c)
         self.size_bytes += len(view)
@@ -183,7 +183,7 @@ class RemotePart(ResultFile):
     def close(self) -> None:
         if not self.closed:
             super().close()
-            with _answered(self._path):
+            with _answered(self._path), _still_known(self._path):
                 self._stream.close()
 
     def discard(self) -> None:
@@ -227,6 +227,15 @@ def _no_bucket(path: RemotePath) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise NotAStoreError("no such bucket", path=str(path), to_do="make it, or name another one") from error
+
+
+@contextmanager
+def _still_known(path: RemotePath) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        what = "the object store no longer knows of what is being written"
+        raise FailedError(what, path=str(path), to_do="run the command again") from error
 
 
 @contextmanager

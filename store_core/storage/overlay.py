@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
+from typing import Final
 
 from store_core.errors import FailedError
 from store_core.storage.files import FileCache
 from store_core.storage.sequence import Segment, SegmentSequence
 
+_MOST_AT_ONCE: Final = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """New bytes [start, end) of a file: ``parts`` at positions inside, zeros elsewhere."""
+    """New bytes [start, end) of a file: ``parts`` at rising positions inside, zeros elsewhere."""
 
     start: int
     end: int
@@ -23,7 +27,10 @@ class Patch:
     def read(self, start: int, end: int) -> bytes:
         """The patch's bytes [start, end) of the file; the range lies inside the patch."""
         data = bytearray(end - start)
-        for at, part in self.parts:
+        first = max(bisect_right(self.parts, start - self.start, key=_position) - 1, 0)
+        for at, part in islice(self.parts, first, None):
+            if self.start + at >= end:
+                break
             from_, to = max(self.start + at, start), min(self.start + at + len(part), end)
             if from_ < to:
                 data[from_ - start : to - start] = part[from_ - self.start - at : to - self.start - at]
@@ -33,18 +40,33 @@ class Patch:
         """The same, for another thread."""
         return self
 
+    def part(self, start: int, end: int) -> Patch:
+        """Its bytes [start, end) of the file alone. Only of one without ``parts``."""
+        assert not self.parts
+        return Patch(start, end)
+
+
+def _position(part: tuple[int, bytes]) -> int:
+    return part[0]
+
 
 @dataclass(frozen=True, slots=True)
 class Borrowed(Patch):
     """New bytes of a file that another log holds, from ``phy_offset`` on; they are read there each time, never held.
 
-    ``origin`` is the root of the store whose log it is, "" for the file's own, and ``config`` its properties file.
+    ``origin`` is the root of the store whose log it is, and ``config`` its properties file. What is another file of the
+    same store has that file's ``path`` and modification time instead; ``log`` is then that file alone.
     """
 
     log: SegmentSequence | None = None
     phy_offset: int = 0
     origin: str = ""
     config: str = ""
+    path: Path | None = None
+    mtime_ns: int = 0
+
+    def part(self, start: int, end: int) -> Patch:
+        return replace(self, start=start, end=end, phy_offset=self.phy_offset + start - self.start)
 
     def read(self, start: int, end: int) -> bytes:
         """Raises FailedError where the other log does not hold them any more."""
@@ -55,7 +77,7 @@ class Borrowed(Patch):
             if not read:
                 raise FailedError(
                     f"nothing can be read at offset {at + done} any more",
-                    path=self.origin,
+                    path=self.origin or str(self.path or ""),
                     to_do="make the plan anew",
                 )
             done += read
@@ -63,6 +85,17 @@ class Borrowed(Patch):
 
     def apart(self) -> Patch:
         return replace(self, log=self.log.apart() if self.log is not None else None)
+
+
+def around(base: Patch, others: Iterable[Patch]) -> Iterator[Patch]:
+    """What is left of a patch where others reach into it."""
+    at = base.start
+    for other in sorted(others, key=lambda patch: patch.start):
+        if at < min(other.start, base.end):
+            yield base.part(at, min(other.start, base.end))
+        at = max(at, other.end)
+    if at < base.end:
+        yield base.part(at, base.end)
 
 
 class OverlayCache(FileCache):
@@ -100,8 +133,9 @@ class OverlayCache(FileCache):
             if patch.start >= at + size:
                 break
             start, end = max(patch.start, at), min(patch.end, at + size)
-            if start < end:
-                buffer[start - at : end - at] = patch.read(start, end)
+            for part in range(start, end, _MOST_AT_ONCE):
+                part_end = min(part + _MOST_AT_ONCE, end)
+                buffer[part - at : part_end - at] = patch.read(part, part_end)
         return size
 
     def next_data(self, path: Path, at: int) -> int | None:

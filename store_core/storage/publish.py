@@ -8,7 +8,6 @@ manifest stands only over complete data, and is replaced in one step.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,6 +18,7 @@ from crc32c import crc32c
 
 from store_core.errors import StoreInUseError, UsageError
 from store_core.storage.failure import failed
+from store_core.storage.folder_lock import lock_file, unlock_file
 from store_core.storage.ops import FileOps
 from store_core.storage.writer import save_file
 
@@ -27,6 +27,7 @@ UNFINISHED: Final = "_unfinished"
 _MARK: Final = "lock"
 _MARK_TEXT: Final = b"An rmqctl export that is not finished. Run it again, or remove this folder.\n"
 _BEGUN: Final = "begun.json"
+_OURS: Final = "files.txt"
 _NOTE: Final = ".note"
 _NEW: Final = ".new"
 _FILE_MODE: Final = 0o644
@@ -78,7 +79,7 @@ class ResultFolder:
         finally:
             self._ops.close()
             if self._lock is not None:
-                os.close(self._lock)
+                unlock_file(self._lock)
                 self._lock = None
 
     # What is there
@@ -122,21 +123,35 @@ class ResultFolder:
 
     def keep(self, notes: dict[str, frozenset[str]]) -> None:
         """Only these notes and their parts stay in ``staging``."""
-        kept = {_MARK, _BEGUN, *(name + _NOTE for name in notes), *(part for parts in notes.values() for part in parts)}
+        kept = {
+            _MARK,
+            _BEGUN,
+            _OURS,
+            *(name + _NOTE for name in notes),
+            *(part for parts in notes.values() for part in parts),
+        }
         with _told("clearing what is not finished"):
             for name in sorted(os.listdir(self.staging)):
                 if name not in kept:
                     self._ops.unlink(self.staging / name)
         self.noted = notes
 
-    def publish(self, parts: Iterable[tuple[str, str]], manifest: bytes, standing: Iterable[str] = ()) -> None:
+    def publish(
+        self,
+        parts: Iterable[tuple[str, str]],
+        manifest: bytes,
+        standing: Iterable[str] = (),
+        replaced: Iterable[str] = (),
+    ) -> None:
         """Move parts in, (name in ``staging``, name below the folder) each, and put the manifest over them.
 
-        ``standing`` names the files of an earlier result that stay; without any, that result goes, its manifest first.
-        Killed anywhere in between, the same call ends it: parts that are moved already are left where they are.
+        ``standing`` names the files of an earlier result that stay; without any, that result goes, its manifest first, and
+        then its files, which ``replaced`` names. Killed anywhere in between, the same call ends it: parts that are moved
+        already are left where they are. What nobody has named is never touched.
         """
         moves, standing = list(parts), set(standing)
         with _told("publishing results"):
+            self._note_ours({*replaced, *(final for _, final in moves)})
             if not standing and (self.path / MANIFEST).exists():
                 self._ops.unlink(self.path / MANIFEST)
                 self._ops.sync_folder(self.path)
@@ -206,19 +221,16 @@ class ResultFolder:
         while self._lock is None:
             self._make_staging()  # whoever had the lock may have removed it meanwhile
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                os.close(lock)
+            if not lock_file(lock):
                 raise StoreInUseError(
                     "another export is writing to this folder",
                     path=str(self.path),
                     to_do="wait for it, or name another folder",
-                ) from error
+                )
             if _is_same_file(lock, path):
                 self._lock = lock
             else:
-                os.close(lock)
+                unlock_file(lock)
         if os.fstat(self._lock).st_size == 0:
             os.write(self._lock, _MARK_TEXT)
 
@@ -237,15 +249,30 @@ class ResultFolder:
                     break
 
     def _clear_results(self, standing: set[str]) -> None:
-        """Remove what is in the result's folders and does not belong to it."""
-        for table in self._tables:
+        """Remove what publications have put, or found, in the result's folders and does not belong to it any more."""
+        gone = self._ours() - standing
+        for table in self._tables if gone else ():
             for folder, _, names in os.walk(self.path / table, topdown=False):
-                for name in sorted(names):
-                    path = Path(folder) / name
-                    if path.relative_to(self.path).as_posix() not in standing:
-                        self._ops.unlink(path)
-                if not os.listdir(folder):
+                of_it = [name for name in sorted(names) if self._name_of(Path(folder) / name) in gone]
+                for name in of_it:
+                    self._ops.unlink(Path(folder) / name)
+                if not os.listdir(folder) and any(name.startswith(self._name_of(Path(folder)) + "/") for name in gone):
                     self._ops.rmdir(Path(folder))
+
+    def _name_of(self, path: Path) -> str:
+        return path.relative_to(self.path).as_posix()
+
+    def _ours(self) -> set[str]:
+        """Names of files that this result, or one before it, may remove."""
+        noted = self._read(self.staging / _OURS)
+        return set(noted.decode(errors="surrogateescape").split("\n")) - {""} if noted else set()
+
+    def _note_ours(self, names: set[str]) -> None:
+        """For whoever has to clear up: a publication that is killed leaves no manifest that names its files."""
+        known = self._ours()
+        if not names <= known:
+            told = "".join(f"{name}\n" for name in sorted(known | names))
+            self._save(self.staging / _OURS, told.encode(errors="surrogateescape"))
 
 
 def remove_part(path: Path) -> None:

@@ -47,6 +47,7 @@ class Stray:
     is_folder: bool
     size_bytes: int
     duplicate_of: Path | None = None
+    mtime_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,8 @@ def list_folder(folder: Path) -> tuple[list[Segment], list[Stray]]:
                     segments.append(Segment(folder / entry.name, offset, info.st_size, info.st_mtime_ns))
                 else:
                     is_folder = info is not None and stat.S_ISDIR(info.st_mode)
-                    strays.append(Stray(folder / entry.name, is_folder, info.st_size if info else 0))
+                    size, mtime_ns = (info.st_size, info.st_mtime_ns) if info is not None else (0, 0)
+                    strays.append(Stray(folder / entry.name, is_folder, size, mtime_ns=mtime_ns))
     except FileNotFoundError:
         return [], []
     except NotADirectoryError:
@@ -163,18 +165,20 @@ class SegmentSequence:
         return segments, strays
 
     def _on_the_grid(self, segments: Sequence[Segment]) -> Iterator[Segment]:
-        """Without files whose names are digits and yet no segment's: no multiple of the size, and of another length or
-        laid over a segment."""
+        """Without files whose names are digits and yet no segment's: no multiple of the size, and of another length, laid over
+        a segment or joining none."""
         size = self.file_size_bytes
         if not size:
             yield from segments
             return
         starts = {s.phy_offset for s in segments if s.phy_offset % size == 0}
+        all_starts, all_ends = {s.phy_offset for s in segments}, {s.end_phy_offset for s in segments}
         for segment in segments:
             below = segment.phy_offset - segment.phy_offset % size
             is_over_one = below in starts or below + size in starts
-            if below != segment.phy_offset and (segment.size_bytes != size or is_over_one):
-                self.strays.append(Stray(segment.path, False, segment.size_bytes))
+            joins = segment.phy_offset in all_ends or segment.end_phy_offset in all_starts or not starts
+            if below != segment.phy_offset and (segment.size_bytes != size or is_over_one or not joins):
+                self.strays.append(Stray(segment.path, False, segment.size_bytes, mtime_ns=segment.mtime_ns))
             else:
                 yield segment
 
@@ -185,7 +189,7 @@ class SegmentSequence:
         for segment in segments:
             is_wild = last is not None and segment.phy_offset - last.end_phy_offset > reach > 0
             if is_wild or segment.phy_offset + max(segment.size_bytes, self.file_size_bytes) > _MAX_OFFSET:
-                self.strays.append(Stray(segment.path, False, segment.size_bytes))
+                self.strays.append(Stray(segment.path, False, segment.size_bytes, mtime_ns=segment.mtime_ns))
             else:
                 last = segment
                 yield segment
@@ -278,12 +282,27 @@ class SegmentSequence:
         return known
 
     def _find_used_end(self, segment: Segment) -> int:
-        for low in range(segment.end_phy_offset - _TAIL_BYTES, segment.phy_offset - _TAIL_BYTES, -_TAIL_BYTES):
-            start, end = max(low, segment.phy_offset), low + _TAIL_BYTES
-            data_at = self.next_data(start)
-            if data_at is not None and data_at < end and (data := self.read(start, end - start).rstrip(b"\0")):
+        end = segment.end_phy_offset
+        while end > segment.phy_offset:
+            start = max(end - _TAIL_BYTES, segment.phy_offset)
+            if self._is_hole(start, end):
+                end = self._hole_start(segment.phy_offset, start, end)
+            elif data := self.read(start, end - start).rstrip(b"\0"):
                 return start + len(data)
+            else:
+                end = start
         return segment.phy_offset
+
+    def _hole_start(self, low: int, high: int, end: int) -> int:
+        """Where the hole [high, end) begins: at ``low`` or behind it. A file may be stretched to any size, so by halves."""
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._is_hole(middle, end) else (middle + 1, high)
+        return high
+
+    def _is_hole(self, start: int, end: int) -> bool:
+        data_at = self.next_data(start)
+        return data_at is None or data_at >= end
 
     def next_data(self, phy_offset: int) -> int | None:
         """First offset >= this one in the same file that is not in a sparse hole; None if only holes follow there."""

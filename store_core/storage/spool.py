@@ -22,8 +22,9 @@ class Spool(Closing):
     written must not be changed afterwards.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Raises FailedError where the folder cannot take a file."""
+    def __init__(self, folder: Path | None = None) -> None:
+        """Without ``folder`` it lies in the system's own for such files. Raises FailedError where it cannot take a file."""
+        folder = folder or Path(tempfile.gettempdir())
         try:
             self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115  # closed by close()
         except OSError as error:

@@ -164,8 +164,7 @@ def _dense_runs(data: bytes) -> Iterator[tuple[int, Buffer]]:
     view = memoryview(data)
     start: int | None = None
     for at in range(0, len(data), _BLOCK_SIZE_BYTES):
-        block = data[at : at + _BLOCK_SIZE_BYTES]
-        if block == _ZERO_BLOCK[: len(block)]:
+        if data.startswith(_ZERO_BLOCK[: len(data) - at], at):
             if start is not None:
                 yield start, view[start:at]
             start = None

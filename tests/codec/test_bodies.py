@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store_core.codec.batch import BatchItem, join_batch, split_inner_batch
-from store_core.codec.compression import BodyError, compress, compression_kind, decompress
+from store_core.codec.compression import BodyError, compress, compression_kind, decompress, inflated
 from store_core.codec.properties import parse_properties
 from store_core.codec.record import decode_record
 from store_core.layout import paths, record
@@ -95,9 +95,21 @@ def test_bombs_stop_at_the_limit(kind: str) -> None:
     try:
         with pytest.raises(BodyError, match="larger than"):
             decompress(bomb, flags, limit)
-        assert tracemalloc.get_traced_memory()[1] < 24 << 20
+        assert tracemalloc.get_traced_memory()[1] < 12 << 20
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [(1 << 18) - 1, 1 << 18, (1 << 18) + 1, 3 << 18, (5 << 18) + 7])
+def test_pieces_are_the_body_wherever_they_end(kind: str, size: int) -> None:
+    body = (b"abcdefghi" * (size // 9 + 1))[:size]
+    stored, flags = compress(body, kind)
+    pieces = [bytes(piece) for piece in inflated(stored, flags)]
+    assert b"".join(pieces) == body
+    assert max(map(len, pieces)) <= 1 << 18
+    with pytest.raises(BodyError):
+        list(inflated(stored[:-1], flags))
 
 
 def test_a_bomb_of_many_frames() -> None:
@@ -148,6 +160,13 @@ ITEMS = st.lists(
 @given(ITEMS)
 def test_batches_round_trip(items: list[BatchItem]) -> None:
     assert split_inner_batch(join_batch(items)) == items
+
+
+def test_a_batch_has_no_more_items_than_its_entry_can_count() -> None:
+    most = [BatchItem(0, b"", b"")] * ((1 << 15) - 1)
+    assert len(split_inner_batch(join_batch(most))) == len(most)
+    with pytest.raises(BodyError, match="32767"):
+        split_inner_batch(join_batch([*most, most[0]]))
 
 
 def test_every_torn_or_lying_batch_is_told_or_split() -> None:

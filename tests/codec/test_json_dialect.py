@@ -118,7 +118,7 @@ def test_depth_and_size_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(JsonError, match="levels"):
         loads(f"[{deepest}]")
     monkeypatch.setattr(json_dialect, "MAX_SIZE_BYTES", 10)
-    with pytest.raises(JsonError, match="more than 10 bytes"):
+    with pytest.raises(JsonError, match="larger than the 10 bytes"):
         loads(b'"aaaaaaaaaa"')
 
 

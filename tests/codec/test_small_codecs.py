@@ -21,6 +21,7 @@ from store_core.codec.message_id import (
 from store_core.codec.properties import format_properties, parse_properties, split_keys
 from store_core.codec.tags import index_key_hash, index_text_hash, index_texts, java_hash, tags_code
 from store_core.codec.text import decode_text, utf16_length
+from store_core.layout.paths import SCHEDULE_TOPIC
 from tests import stores
 
 FFFD = "\ufffd"
@@ -276,7 +277,7 @@ class TestDelayLevels:
     @pytest.mark.parametrize("name", ["clean-497", "clean-514", "clean-533", "clean-540"])
     def test_real_delivery_times(self, name: str) -> None:
         levels = parse_delay_levels(stores.truth(name)["properties"]["messageDelayLevel"])
-        delayed = [m for m in stores.truth(name)["messages"] if m["topic"] == "SCHEDULE_TOPIC_XXXX"]
+        delayed = [m for m in stores.truth(name)["messages"] if m["topic"] == SCHEDULE_TOPIC]
         assert delayed
         for message in delayed:
             level = int(message["properties"]["DELAY"])

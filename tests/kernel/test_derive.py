@@ -11,7 +11,7 @@ import pytest
 from store_core.kernel import twin_derive
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.kernel.twin_derive import ROW
-from store_core.layout import index
+from store_core.layout import index, queue
 
 native = pytest.importorskip("store_core.kernel._native", reason="not built: no cargo", exc_type=ImportError)
 SLOTS = 97
@@ -108,6 +108,14 @@ def test_packed_rows() -> None:
                 kernel.unpack_rows(wrong, counts)
 
 
+def test_queue_entries() -> None:
+    rows = np.frombuffer(random.Random(11).randbytes(ROW.itemsize * 50), ROW).copy()
+    entries = native.queue_entries(rows.view(np.uint8))
+    assert bytes(entries) == bytes(twin_derive.queue_entries(rows.view(np.uint8)))
+    tags_codes = [queue.ENTRY.read(bytes(entries), at)["tags_code"] for at in range(0, len(entries), 20)]
+    assert tags_codes == rows["tags_code"].tolist()
+
+
 def test_rows_as_they_mostly_are_take_few_bytes() -> None:
     rows = np.zeros(1000, ROW)
     rows["queue_offset"] = np.arange(7, 1007)
@@ -128,6 +136,7 @@ def test_what_does_not_fit_is_refused() -> None:
         lambda: native.index_entries(slots, rows, one - 1, wide, wide, 1, 0),
         lambda: native.index_entries(slots[:0], rows, one, wide, wide, 1, 0),
         lambda: native.dispatch_rows(*columns, wide[:0], False),
+        lambda: native.queue_entries(np.zeros(39, np.uint8)),
         lambda: native.pack_rows([np.zeros(37, np.uint8)], [one], 1),
         lambda: native.pack_rows([np.zeros(38, np.uint8)], [one + 1], 1),
         lambda: native.unpack_rows(np.zeros(3, np.uint8), one - 1),

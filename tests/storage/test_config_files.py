@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from store_core.broker import load
+from store_core.codec import json_dialect
 from store_core.codec.broker_config import (
     DataVersion,
     TopicConfig,
@@ -22,11 +24,14 @@ from store_core.codec.broker_config import (
 )
 from store_core.codec.coerce import ConfigError
 from store_core.codec.json_dialect import MAX_SIZE_BYTES, loads
+from store_core.errors import FailedError
 from store_core.layout import paths
 from store_core.storage import config_files
 from store_core.storage.config_files import ConfigFile, TimerCheck, offset_table, read_config, read_config_file
 from store_core.storage.config_text import release_layout, render_consumer_offsets, render_topics
+from store_core.storage.store import Store
 from tests import stores
+from tests.conftest import StoreCopy
 
 STORE_OF = {"4.9.7": "clean-497", "5.1.4": "clean-514", "5.3.3": "clean-533", "5.4.0": "clean-540"}
 OFFSETS = paths.CONSUMER_OFFSET_JSON
@@ -215,7 +220,7 @@ class TestBadPlaces:
         write(tmp_path / OFFSETS, "{")
         os.truncate(tmp_path / OFFSETS, MAX_SIZE_BYTES + 1)
         found = read_config(tmp_path)
-        assert [f.code for f in found.findings] == ["P004"]
+        assert [f.code for f in found.findings] == ["P010"]
         assert "larger than" in found.findings[0].message
 
     def test_bytes_that_are_no_text(self, tmp_path: Path) -> None:
@@ -353,3 +358,37 @@ class TestRewriting:
         own = next(iter(tree["topicConfigTable"].values()))
         assert list(loads(text)["topicConfigTable"]["New"]) == list(own)
         assert json.dumps(list(tree)) == json.dumps(list(original))
+
+
+class TestTooLargeToBeRead:
+    """A broker may well read it, so nothing may take it for broken, lost or empty."""
+
+    @pytest.fixture
+    def root(self, store_copy: StoreCopy) -> Path:
+        root = store_copy("clean-533")
+        for name in (paths.TOPICS_JSON, OFFSETS):
+            os.truncate(root / name, MAX_SIZE_BYTES + 1)  # zero bytes behind the end, which brokers accept
+        return root
+
+    def test_it_is_neither_read_nor_lost(self, root: Path) -> None:
+        config = read_config(root)
+        assert [(f.code, f.file) for f in config.findings] == [("P010", paths.TOPICS_JSON), ("P010", OFFSETS)]
+        for file in (config.topics, config.progress):
+            assert (file.source, file.loads, file.too_large, config.has_lost(file)) == ("none", True, True, False)
+
+    def test_nothing_is_put_into_it(self, root: Path) -> None:
+        config = read_config(root)
+        with pytest.raises(FailedError, match=r"topics\.json.* too large|too large.*topics\.json"):
+            render_topics(config, (), 0)
+        with pytest.raises(FailedError, match="too large"):
+            render_consumer_offsets(config, {("g", "t", 0): 1})
+
+    def test_a_start_takes_it_for_good(self, root: Path) -> None:
+        with Store.open(root) as store:
+            assert load.read_config(store, "topics.json") == load.ConfigFile(None)
+
+    def test_too_many_values_are_as_bad(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(json_dialect, "_MAX_VALUES", 3)
+        write(tmp_path / OFFSETS, '{"offsetTable":{"t@g":{0:1,1:2,2:3}}}')
+        write(tmp_path / (OFFSETS + paths.BAK_SUFFIX), '{"offsetTable":{}}')
+        assert read_config(tmp_path).progress.too_large

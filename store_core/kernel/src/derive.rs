@@ -1,14 +1,19 @@
 //! What follows from columns: queue entries by queue, and index entries with their chains (twin: twin_derive.py).
 
 use std::collections::HashMap;
+use std::hint::black_box;
 
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1, PyReadwriteArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::layout::{
-    BAD_CRC, INDEX_ENTRY_SIZE, MESSAGE, NO_INDEX_ENTRY, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE,
+    BAD_CRC, INDEX_ENTRY_SIZE, MESSAGE, NO_INDEX_ENTRY, QUEUE_ENTRY_SIZE, TRANSACTION_COMMIT, TRANSACTION_MASK,
+    TRANSACTION_NONE,
 };
+
+/// Index slots that are asked for at once.
+const SLOTS_AT_ONCE: usize = 64;
 
 type Bytes<'py> = Bound<'py, PyArray1<u8>>;
 type Numbers<'py> = Bound<'py, PyArray1<i32>>;
@@ -73,16 +78,23 @@ pub fn index_entries<'py>(
         let mut empty = 0;
         let mut entry = first;
         let mut entries = Vec::with_capacity(rows.len().checked_mul(INDEX_ENTRY_SIZE)?);
-        for (row, hash) in rows.iter().zip(hashes) {
-            let (at, time) = (*phy_offset.get(*row as usize)?, *stored.get(*row as usize)?);
-            let slot = u32::try_from(*hash).ok()? % count;
-            let before = hang(table, slot as usize, entry)?;
-            empty += usize::from(before == NO_INDEX_ENTRY);
-            entries.extend_from_slice(&hash.to_be_bytes());
-            entries.extend_from_slice(&at.to_be_bytes());
-            entries.extend_from_slice(&seconds(time, begin_timestamp_ms).to_be_bytes());
-            entries.extend_from_slice(&before.to_be_bytes());
-            entry = entry.checked_add(1)?;
+        let mut slots = [0; SLOTS_AT_ONCE];
+        for (rows, hashes) in rows.chunks(SLOTS_AT_ONCE).zip(hashes.chunks(SLOTS_AT_ONCE)) {
+            // The slots lie anywhere in memory: asked for together, they are waited for together.
+            for (slot, hash) in slots.iter_mut().zip(hashes) {
+                *slot = (u32::try_from(*hash).ok()? % count) as usize;
+            }
+            black_box(slots.iter().fold(0, |all, slot| all | table.get(*slot).copied().unwrap_or(0)));
+            for ((row, hash), slot) in rows.iter().zip(hashes).zip(&slots) {
+                let (at, time) = (*phy_offset.get(*row as usize)?, *stored.get(*row as usize)?);
+                let before = hang(table, *slot, entry)?;
+                empty += usize::from(before == NO_INDEX_ENTRY);
+                entries.extend_from_slice(&hash.to_be_bytes());
+                entries.extend_from_slice(&at.to_be_bytes());
+                entries.extend_from_slice(&seconds(time, begin_timestamp_ms).to_be_bytes());
+                entries.extend_from_slice(&before.to_be_bytes());
+                entry = entry.checked_add(1)?;
+            }
         }
         Some((entries, empty))
     });
@@ -137,6 +149,26 @@ impl Row {
         row[36..].copy_from_slice(&self.batch_size.to_ne_bytes());
         row
     }
+}
+
+/// Entries of an ordinary queue as its files hold them; see `store_core.kernel.derive`.
+#[pyfunction]
+#[pyo3(signature = (rows, /))]
+pub fn queue_entries<'py>(py: Python<'py>, rows: PyReadonlyArray1<'py, u8>) -> PyResult<Bytes<'py>> {
+    let (rows, rest) = rows.as_slice()?.as_chunks::<ROW_SIZE>();
+    if !rest.is_empty() {
+        return Err(nonsense());
+    }
+    let entries = py.detach(|| {
+        let mut entries = Vec::with_capacity(rows.len().saturating_mul(QUEUE_ENTRY_SIZE));
+        for row in rows.iter().map(Row::of) {
+            entries.extend_from_slice(&row.phy_offset.to_be_bytes());
+            entries.extend_from_slice(&row.size_bytes.to_be_bytes());
+            entries.extend_from_slice(&row.tags_code.to_be_bytes());
+        }
+        entries
+    });
+    Ok(entries.into_pyarray(py))
 }
 
 /// Places of the rows with an entry, which pair each has, the pairs, the entries.
