@@ -42,7 +42,7 @@ def tail(
         return not topics or message.topic in topics
 
     with ctx.open_store() as store:
-        newest, end = last_messages(store, count, wanted)
+        newest, end = last_messages(store, count, topics)
 
         def rows() -> Iterator[dict[str, Any]]:
             for message in newest:
@@ -52,5 +52,5 @@ def tail(
                     yield view.as_json(message)
 
         shown = map(preview, rows()) if is_for_people(ctx) else rows()
-        ctx.emit({"messages": shown}, rows="messages", columns=MESSAGE_COLUMNS, fields=view.fields, live=True)
+        ctx.output.emit({"messages": shown}, rows="messages", columns=MESSAGE_COLUMNS, fields=view.fields, live=True)
     return shown_or_told(ctx, findings)

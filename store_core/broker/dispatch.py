@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from store_core.broker.appended import EntrySpool
 from store_core.broker.queue_recovery import BatchQueueState, QueueState
 from store_core.codec.delay_levels import UNKNOWN_LEVEL_MS
 from store_core.codec.properties import REAL_TOPIC, parse_properties
@@ -26,6 +27,7 @@ _DISPATCH_OFFSETS: Final = "INNER_MULTI_QUEUE_OFFSET"
 _BATCH_SIZE: Final = "INNER_NUM"
 _BATCH_BASE: Final = "INNER_BASE"
 EARLY_LIMIT: Final = 1000
+_MOST_HELD_ROWS: Final = 1 << 15  # of five columns: more than 1 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +56,33 @@ class EarlyDelivery:
     delay_level: int
 
 
+class _Held(NamedTuple):
+    """Rows for queues, in log order; ``group``: the topic's id in the upper 32 bits, the queue id in the lower ones."""
+
+    group: Ints
+    phy_offset: Ints
+    size_bytes: Ints
+    tags_code: Ints
+    queue_offset: Ints
+
+
 @dataclass(slots=True)
 class Dispatcher:
-    """Feeds tables of accepted records, in log order, to the states of queues and index; makes queues as they appear."""
+    """Feeds tables of accepted records, in log order, to the states of queues and index; makes queues as they appear.
+
+    Plain records are held back, as a queue takes many of them in the time of one: ``settle`` before the queues are looked at.
+    """
 
     behaviour: Behaviour
     rules: DispatchRules
     queues: dict[QueueKey, QueueState]
     batch_queues: dict[QueueKey, BatchQueueState]
     index: IndexState
+    spool: EntrySpool
     dispatched: int = 0
     early: list[EarlyDelivery] = field(default_factory=list)
+    _held: list[_Held] = field(default_factory=list)
+    _topic_ids: dict[bytes, int] = field(default_factory=dict)  # of held rows
 
     def dispatch(self, table: FrameTable, *, knows_delays: bool) -> None:
         """All rows of a table. Without ``knows_delays`` delayed messages get their tags' hash (1.1)."""
@@ -78,6 +96,7 @@ class Dispatcher:
 
     def dispatch_nameless(self, size_bytes: int) -> None:
         """What 4.3.0 makes of a record that is none: an entry for offset 0 in queue 0 of the topic without a name."""
+        self.settle()
         zero = np.zeros(1, np.int64)
         self.queue(QueueKey("", 0)).put(zero, np.array([size_bytes], np.int64), zero, zero)
 
@@ -91,11 +110,42 @@ class Dispatcher:
         level = np.clip(table.delay_level, 1, len(delays))
         return np.where(delayed, table.store_timestamp_ms + delays[level - 1], tags)
 
+    def settle(self) -> None:
+        """Bring the queues up to date."""
+        if not self._held:
+            return
+        rows = _Held(*(np.concatenate(column) for column in zip(*self._held, strict=True)))
+        topics = [decode_text(topic) for topic in self._topic_ids]
+        self._held.clear()
+        for part in _by_group(rows.group):
+            topic_id, queue_id = divmod(int(rows.group[part[0]]), 1 << 32)
+            key = QueueKey(topics[topic_id], queue_id if queue_id < 1 << 31 else queue_id - (1 << 32))
+            self.queue(key).put(
+                rows.phy_offset[part], rows.size_bytes[part], rows.tags_code[part], rows.queue_offset[part]
+            )
+
+    def _hold(self, table: FrameTable, rows: Ints, tags: Ints) -> None:
+        topic_ids = np.array([self._topic_ids.setdefault(t, len(self._topic_ids)) for t in table.topics], np.int64)
+        group = (topic_ids[table.topic_id[rows]] << 32) + (table.queue_id[rows].astype(np.int64) & 0xFFFFFFFF)
+        size_bytes = table.size_bytes[rows].astype(np.int64)
+        self._held.append(_Held(group, table.own_phy_offset[rows], size_bytes, tags[rows], table.queue_offset[rows]))
+        if sum(len(held.group) for held in self._held) >= _MOST_HELD_ROWS:
+            self.settle()
+
+    def _is_plain(self, table: FrameTable, *, knows_delays: bool) -> bool:
+        """Whether every record has one entry, made of its columns alone."""
+        if self.rules.batch_topics or (not knows_delays and paths.SCHEDULE_TOPIC.encode() in table.topics):
+            return False
+        return not (self.rules.multi_dispatch and table.with_property(PropertyFlag.INNER_MULTI_DISPATCH).any())
+
     def _to_queues(self, table: FrameTable, queued: Ints, tags: Ints, *, knows_delays: bool) -> None:
+        if self._is_plain(table, knows_delays=knows_delays):
+            self._hold(table, queued, tags)
+            return
+        self.settle()
         group = (table.topic_id[queued].astype(np.int64) << 32) + table.queue_id[queued]
-        order = np.argsort(group, kind="stable")
-        starts = np.flatnonzero(np.r_[True, np.diff(group[order]) != 0])
-        for rows in np.split(queued[order], starts[1:]):
+        for part in _by_group(group):
+            rows = queued[part]
             topic = decode_text(table.topic(int(rows[0])))
             key = QueueKey(topic, int(table.queue_id[rows[0]]))
             if topic in self.rules.batch_topics:
@@ -112,14 +162,16 @@ class Dispatcher:
             if not knows_delays and topic == paths.SCHEDULE_TOPIC:
                 self._note_early(queue, before, table, rows)
         if self.rules.multi_dispatch:
-            for row in queued[(table.property_flags[queued] & PropertyFlag.INNER_MULTI_DISPATCH) != 0]:
+            for row in queued[table.with_property(PropertyFlag.INNER_MULTI_DISPATCH)[queued]]:
                 self._to_light_queues(table, int(row), tags)
 
     def queue(self, key: QueueKey) -> QueueState:
         """The state of a queue; an empty one if there is none yet."""
         found = self.queues.get(key)
         if found is None:
-            found = self.queues[key] = QueueState(key, self.rules.queue_file_size_bytes, self.behaviour, None, [])
+            found = self.queues[key] = QueueState(
+                key, self.rules.queue_file_size_bytes, self.behaviour, None, [], spool=self.spool
+            )
         return found
 
     def _to_light_queues(self, table: FrameTable, row: int, tags: Ints) -> None:
@@ -145,7 +197,7 @@ class Dispatcher:
         queue = self.batch_queues.get(key)
         if queue is None:
             size = self.rules.batch_queue_file_size_bytes
-            queue = self.batch_queues[key] = BatchQueueState(key, size, self.behaviour, None, [])
+            queue = self.batch_queues[key] = BatchQueueState(key, size, self.behaviour, None, [], spool=self.spool)
         entries = np.zeros(len(rows), queue.layout.dtype)
         entries["phy_offset"], entries["size_bytes"] = table.own_phy_offset[rows], table.size_bytes[rows]
         entries["tags_code"], entries["store_timestamp_ms"] = tags[rows], table.store_timestamp_ms[rows]
@@ -172,6 +224,12 @@ class Dispatcher:
                         int(table.delay_level[row]),
                     )
                 )
+
+
+def _by_group(group: Ints) -> list[Ints]:
+    """The places of each group's rows, in their order."""
+    order = np.argsort(group, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
 
 
 def _java_split(text: str) -> list[str]:

@@ -10,17 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from store_core.broker import index_service
 from store_core.broker.index_service import IndexState
-from store_core.codec.json_dialect import JsonError, loads
+from store_core.codec.json_dialect import MAX_SIZE_BYTES, JsonError, JsonTooLargeError, loads
 from store_core.layout import checkpoint as checkpoint_layout
 from store_core.layout import paths, queue, timer
-from store_core.layout.record import DEFAULT_MAX_MESSAGE_SIZE_BYTES
 from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.store import QueueKey, Store
 
 if TYPE_CHECKING:
     from store_core.broker.versions import Behaviour
 
-MAX_CONFIG_SIZE_BYTES: Final = 8 * DEFAULT_MAX_MESSAGE_SIZE_BYTES
 BATCH_TYPE: Final = "BatchCQ"
 _TYPE_ATTRIBUTE: Final = "queue.type"
 _TOPICS: Final = "topics.json"
@@ -110,17 +108,22 @@ class ConfigFile:
 
 
 def read_config(store: Store, name: str) -> ConfigFile:
-    """The main file; its ``.bak`` where that is missing, empty or damaged; nothing where that is missing or empty too."""
+    """The main file; its ``.bak`` where that is missing, empty or damaged; nothing where that is missing or empty too.
+
+    Nothing, too, where a file is too large for us: it counts as one that a broker reads.
+    """
     path = store.root / paths.CONFIG / name
-    main = store.cache.read(path, 0, MAX_CONFIG_SIZE_BYTES) if path.is_file() else b""
+    main = store.cache.read(path, 0, MAX_SIZE_BYTES + 1) if path.is_file() else b""
     damaged = path.is_file()
     if main:
         try:
             return ConfigFile(loads(main))
+        except JsonTooLargeError:
+            return ConfigFile(None)  # a broker may well read it
         except JsonError:
             pass
     copy = path.with_name(name + paths.BAK_SUFFIX)
-    text = store.cache.read(copy, 0, MAX_CONFIG_SIZE_BYTES) if copy.is_file() else b""
+    text = store.cache.read(copy, 0, MAX_SIZE_BYTES + 1) if copy.is_file() else b""
     if not text:
         return ConfigFile(None, damaged)
     try:
@@ -168,9 +171,14 @@ def _entries(sequence: SegmentSequence) -> list[_Entry]:
         if stray.duplicate_of is None and stray.path not in sequence.folders:
             # A broker takes any number for an offset, wherever a file of that name would lie.
             offset = None if stray.is_folder else paths.parse_segment_name(stray.path.name)
-            segment = None if offset is None else Segment(stray.path, offset, stray.size_bytes)
+            segment = None if offset is None else _within_offsets(stray.path, offset, stray.size_bytes)
             entries.append(_Entry(stray.path.name, stray.path, stray.size_bytes, segment, stray.is_folder))
     return sorted(entries, key=lambda e: e.name)
+
+
+def _within_offsets(path: Path, phy_offset: int, size_bytes: int) -> Segment:
+    """A file by any number; what of it lies beyond the last offset is no part of it."""
+    return Segment(path, phy_offset, min(size_bytes, paths.LARGEST_OFFSET - phy_offset))
 
 
 def _list_sequence(store: Store, sequence: SegmentSequence, file_size_bytes: int, behaviour: Behaviour) -> _Listed:

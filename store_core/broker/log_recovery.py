@@ -122,7 +122,10 @@ def recover_log(
     queue_end = max((queue.end_phy_offset for queue in queues), default=-1)
     start = first_segment(store, loaded.segments, loaded.checkpoint, rules, queue_end)
     result.first_file_scanned = loaded.segments[start].name
+    if proven is not None and not rules.aborted:
+        proven.expect(loaded.segments[start:])
     _scan(store, loaded.segments[start:], rules, dispatcher, queue_end, result, on_table, on_progress, proven)
+    dispatcher.settle()
     if not result.refusal:
         _cut_queues(dispatcher, rules, queue_end, result.end_phy_offset)
         _cut_log(result)
@@ -323,6 +326,7 @@ def _dispatch_segment(
         walk = SegmentWalk(store.log, segment, rules.walk(check_crc=False), place, readable)
         for table in walk:
             dispatcher.dispatch(table, knows_delays=True)
+        dispatcher.settle()
         stopped = walk.stopped
         if stopped.verdict is not Verdict.MISMATCH or not stopped.consumed_bytes:
             break

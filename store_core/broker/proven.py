@@ -1,4 +1,4 @@
-"""Stretches of the log that a walk has found plain, so that the start of another release need not read them again.
+"""What was found sane on the way, so that the start of another release need not read it again: stretches of the log, queue files.
 
 Plain is a record that every release takes for one, whatever it checks: whole, its checksum right, where it says it lies, of
 the first format, with hosts of version 4.
@@ -7,6 +7,7 @@ the first format, with hosts of version 4.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from store_core.broker.entry_runs import EntryRuns
+    from store_core.broker.plain import WalkAhead
     from store_core.broker.record_check import CheckRules
     from store_core.scan.frames import FrameTable
     from store_core.storage.sequence import Segment
@@ -27,8 +30,13 @@ _Key = tuple[int, bool, bool]  # segment, checksums looked at, formats looked at
 
 @dataclass(slots=True)
 class Proven:
-    """Where plain records end, window by window, from a segment's start on. For one log that nobody changes meanwhile."""
+    """Where plain records end, window by window, from a segment's start on. For one log that nobody changes meanwhile.
 
+    ``ahead``: a thread that walks over segments meanwhile, with checksums. ``runs``: what the queue files hold.
+    """
+
+    ahead: WalkAhead | None = None
+    runs: EntryRuns | None = None
     _ends: dict[_Key, list[int]] = field(default_factory=dict)
 
     def add(self, segment: Segment, table: FrameTable, *, check_crc: bool) -> None:
@@ -51,6 +59,23 @@ class Proven:
         ends = self._ends.setdefault(key, [key[0]])
         if count and int(table.phy_offset[0]) == ends[-1]:
             ends.append(int(table.phy_offset[count - 1] + table.size_bytes[count - 1]))
+
+    def expect(self, segments: Sequence[Segment]) -> None:
+        """A scan will come to these."""
+        if self.ahead is not None:
+            self.ahead.want(segments)
+
+    def passed(self, segment: Segment, at: int, limit: int, check: CheckRules) -> Iterator[int]:
+        """As ``end``, again and again while a thread gets on in this segment."""
+        start = segment.phy_offset
+        if self.ahead is not None and at == start < limit and check.reads_v2 and check.reads_v6_hosts:
+            for end in self.ahead.found(segment):
+                self.add_run(segment, start, end, check_crc=True)
+                start = end
+                yield self.end(segment, at, limit, check)
+                if end >= limit:
+                    return
+        yield self.end(segment, at, limit, check)
 
     def end(self, segment: Segment, at: int, limit: int, check: CheckRules) -> int:
         """How far a walk from ``at`` need not look, at most to ``limit``; ``at`` where nothing is known."""

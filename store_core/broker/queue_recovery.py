@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from store_core.broker.appended import AppendedEntries, EntrySpool
 from store_core.broker.versions import MinOffsetSearch
 from store_core.kernel.entries import GoodRun, good_run
 from store_core.layout import queue as layout
 
 if TYPE_CHECKING:
+    from store_core.broker.entry_runs import EntryRuns
     from store_core.broker.versions import Behaviour
+    from store_core.kernel.entry_runs import EntryRun
     from store_core.storage.sequence import SegmentSequence
     from store_core.storage.store import QueueKey
 
@@ -30,7 +33,7 @@ class QueueState:
     """A queue of 20-byte entries. Positions are bytes of the queue unless they are called queue offsets.
 
     ``starts``: where its files begin. Entries in front of ``appended_at`` are those of the files as they were found;
-    ``appended`` are the ones a broker would write from there on. Nothing is read before it is needed.
+    ``appended`` are the ones a broker would write from there on, which go to ``spool``. Nothing is read before it is needed.
     """
 
     layout = layout.ENTRY
@@ -42,6 +45,9 @@ class QueueState:
         behaviour: Behaviour,
         found: SegmentSequence | None,
         starts: list[int],
+        runs: EntryRuns | None = None,
+        *,
+        spool: EntrySpool,
     ) -> None:
         self.key = key
         self.file_size_bytes = file_size_bytes
@@ -53,11 +59,11 @@ class QueueState:
         self.falling: list[int] = []  # queue offsets of recovered entries that lie before an earlier entry in the log
         self._behaviour = behaviour
         self._found = found
+        self._runs = runs
         self._as_found = set(starts)
         self._in_last_file = file_size_bytes if starts else 0
         self._appended_at: int | None = None
-        self._appended: list[Entries] = []  # not joined: a rebuild of a large queue must not hold it twice
-        self._appended_ends: list[int] = []  # entries in all chunks up to and with this one
+        self._appended = AppendedEntries(self.layout.dtype, spool)
         self._is_new = False  # its first file has just been made
 
     # -- what it holds -------------------------------------------------------------------------------------------
@@ -99,7 +105,7 @@ class QueueState:
                 part = np.frombuffer(data, self.layout.dtype, len(data) // size)
                 out[(low - start) // size : (low - start) // size + len(part)] = part
         if self._appended_at is not None:
-            self._overlay_appended(out, (start - self._appended_at) // size)
+            self._appended.overlay(out, (start - self._appended_at) // size)
         return out
 
     def _file_entries(self, start: int) -> Entries:
@@ -107,22 +113,9 @@ class QueueState:
         end, size = start + self.file_size_bytes, self.entry_size_bytes
         used = self._found.used_end(start) if self._found is not None and start in self._as_found else start
         if self._appended_at is not None:
-            used = max(used, self._appended_at + (self._appended_ends[-1] if self._appended_ends else 0) * size)
+            used = max(used, self._appended_at + len(self._appended) * size)
         places = -(-(used - start) // size) + 1
         return self.entries(start, min(end, start + places * size))
-
-    def _overlay_appended(self, out: Entries, first: int) -> None:
-        """Write the appended entries from number ``first`` on (which may lie in front of them) over ``out``."""
-        chunk = bisect_right(self._appended_ends, max(first, 0))
-        while chunk < len(self._appended):
-            part = self._appended[chunk]
-            place = self._appended_ends[chunk] - len(part) - first
-            if place >= len(out):
-                return
-            skipped = max(-place, 0)
-            wanted = part[skipped : len(out) - place]
-            out[place + skipped : place + skipped + len(wanted)] = wanted
-            chunk += 1
 
     @property
     def appended_offsets(self) -> range:
@@ -130,6 +123,12 @@ class QueueState:
         if self._appended_at is None:
             return range(0)
         return range(self._appended_at // self.entry_size_bytes, self.max_offset)
+
+    def plain_run(self, start: int) -> EntryRun | None:
+        """The run of the file at ``start``, where that is known and the file as it was found."""
+        if self._runs is None or self._found is None or self._appended_at is not None or start not in self._as_found:
+            return None
+        return self._runs.of(self._found, start) if self._found.file_size_bytes == self.file_size_bytes else None
 
     # -- recovery (2) --------------------------------------------------------------------------------------------
 
@@ -141,12 +140,20 @@ class QueueState:
         highest = -1
         while True:
             start = self.starts[place]
-            found = self._file_entries(start)
-            count, highest, falling = self._good_run(found, highest=highest, room=MOST_FALLING - len(self.falling))
-            if count:
-                self.end_phy_offset = self._end_of(found[count - 1])
-                self.falling += [start // self.entry_size_bytes + number for number in falling]
-            if count < len(found) or place + 1 == len(self.starts):
+            run = self.plain_run(start)
+            if run is not None and (not run.length or run.first >= highest):
+                count, is_full = run.length, run.length * self.entry_size_bytes == self.file_size_bytes
+                if count:
+                    highest = run.last
+                    self.end_phy_offset = self._end_behind(run.last, run.last_size_bytes)
+            else:
+                found = self._file_entries(start)
+                count, highest, falling = self._good_run(found, highest=highest, room=MOST_FALLING - len(self.falling))
+                is_full = count == len(found)
+                if count:
+                    self.end_phy_offset = self._end_of(found[count - 1])
+                    self.falling += [start // self.entry_size_bytes + number for number in falling]
+            if not is_full or place + 1 == len(self.starts):
                 break
             place += 1
         self._cut_files(start + count * self.entry_size_bytes)
@@ -157,8 +164,10 @@ class QueueState:
         return good_run(entries, below=below, highest=highest, room=room)
 
     def _end_of(self, entry: Any) -> int:
-        start = int(entry["phy_offset"])
-        return start if self._behaviour.queue_end_is_start else start + int(entry["size_bytes"])
+        return self._end_behind(int(entry["phy_offset"]), int(entry["size_bytes"]))
+
+    def _end_behind(self, phy_offset: int, size_bytes: int) -> int:
+        return phy_offset if self._behaviour.queue_end_is_start else phy_offset + size_bytes
 
     def _cut_files(self, end: int) -> None:
         """Files behind ``end`` go; the one that holds it is written from there on."""
@@ -180,6 +189,11 @@ class QueueState:
         self.end_phy_offset = phy_offset - 1 if self._behaviour.queue_end_is_start else phy_offset
         while self.starts:
             start = self.starts[-1]
+            run = self.plain_run(start)
+            if run is not None and run.length and run.last < phy_offset:  # nothing to drop
+                self._in_last_file = run.length * self.entry_size_bytes
+                self.end_phy_offset = self._end_behind(run.last, run.last_size_bytes)
+                break
             found = self._file_entries(start)
             if len(found) and found["phy_offset"][0] < phy_offset:
                 # The first entry is taken without being looked at.
@@ -211,12 +225,7 @@ class QueueState:
         if self._appended_at is None:
             return
         keep = max((end - self._appended_at) // self.entry_size_bytes, 0)
-        while self._appended and self._appended_ends[-1] > keep:
-            chunk = self._appended.pop()
-            start = self._appended_ends.pop() - len(chunk)
-            if start < keep:
-                self._appended.append(chunk[: keep - start])
-                self._appended_ends.append(keep)
+        self._appended.cut(keep)
         if not keep:
             self._appended_at = None
 
@@ -295,8 +304,7 @@ class QueueState:
             return
         if self._appended_at is None:
             self._appended_at = self.end
-        self._appended.append(entries)
-        self._appended_ends.append(len(entries) + (self._appended_ends[-1] if self._appended_ends else 0))
+        self._appended.add(entries)
         self._in_last_file += len(entries) * self.entry_size_bytes
         while self._in_last_file > self.file_size_bytes:
             self.starts.append(self.starts[-1] + self.file_size_bytes)
@@ -324,13 +332,16 @@ class QueueState:
 
     def _correct_min_linear(self, log_min: int) -> None:
         start = self.starts[0]
+        if self._first_file_end() > start and self._phy_offset_at(start) >= log_min:
+            self.min_position = start
+            return
         there = self.entries(start, self._first_file_end())["phy_offset"] >= log_min
         if there.any():
             self.min_position = start + int(np.argmax(there)) * self.entry_size_bytes
 
     def _correct_min_binary(self, log_min: int) -> None:
         size = self.entry_size_bytes
-        if self.entries(self.end - size, self.end)["phy_offset"][0] < log_min:
+        if self._phy_offset_at(self.end - size) < log_min:
             self.min_position = self.end  # nothing is left, but the numbering goes on
             return
         start = self.starts[0]
@@ -338,22 +349,25 @@ class QueueState:
         end = self._first_file_end()
         if begin >= end:
             return
-        offsets = self.entries(begin, end)["phy_offset"]
-        if self.min_position >= start and offsets[0] >= log_min:
+        if self.min_position >= start and self._phy_offset_at(begin) >= log_min:
             return
-        low, high = 0, len(offsets) - 1
+        low, high = 0, (end - begin) // size - 1
         while high - low > 1:
             middle = (low + high) // 2
-            if offsets[middle] > log_min:
+            found = self._phy_offset_at(begin + middle * size)
+            if found > log_min:
                 high = middle
-            elif offsets[middle] == log_min:
+            elif found == log_min:
                 low = high = middle
             else:
                 low = middle
         for place in range(low, high + 1):
-            if offsets[place] >= log_min:
+            if self._phy_offset_at(begin + place * size) >= log_min:
                 self.min_position = begin + place * size
                 return
+
+    def _phy_offset_at(self, position: int) -> int:
+        return int(self.entries(position, position + self.entry_size_bytes)["phy_offset"][0])
 
 
 class BatchQueueState(QueueState):

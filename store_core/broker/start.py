@@ -6,15 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from store_core.broker.appended import EntrySpool
 from store_core.broker.dispatch import Dispatcher, DispatchRules
 from store_core.broker.load import Loaded, batch_topics, load
 from store_core.broker.log_recovery import LogRecovery, LogRules, catch_up, recover_log
 from store_core.broker.queue_recovery import BatchQueueState, QueueState
+from store_core.closing import Closing
 from store_core.codec.delay_levels import parse_delay_levels
 from store_core.errors import FailedError
 from store_core.layout import paths, queue
 
 if TYPE_CHECKING:
+    from store_core.broker.entry_runs import EntryRuns
     from store_core.broker.proven import Proven
     from store_core.broker.versions import Behaviour
     from store_core.scan.frames import FrameTable
@@ -22,14 +25,23 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Start:
-    """What the broker has in memory and on disk afterwards. ``refusal``: why it does not start, "" if it does."""
+class Start(Closing):
+    """What the broker has in memory and on disk afterwards. ``refusal``: why it does not start, "" if it does.
+
+    A context: what its queues hold may lie in a scratch file, which vanishes with it.
+    """
 
     behaviour: Behaviour
     refusal: str
     loaded: Loaded
     log: LogRecovery = field(default_factory=LogRecovery)
     dispatcher: Dispatcher | None = None
+    runs: EntryRuns | None = None  # what the queue files hold, where it was played with that
+
+    def close(self) -> None:
+        """The queues' entries can no longer be asked for."""
+        if self.dispatcher is not None:
+            self.dispatcher.spool.close()
 
     @property
     def queues(self) -> list[QueueState]:
@@ -63,7 +75,8 @@ def start_broker(
     loaded = load(store, behaviour)
     if loaded.refusal:
         return Start(behaviour, loaded.refusal, loaded)
-    dispatcher = _dispatcher(store, behaviour, loaded)
+    runs = proven.runs if proven is not None else None
+    dispatcher = _dispatcher(store, behaviour, loaded, runs)
     for state in (*dispatcher.queues.values(), *dispatcher.batch_queues.values()):
         state.recover()
     rules = LogRules.of(store, behaviour)
@@ -73,7 +86,7 @@ def start_broker(
     if not log.refusal and rules.catches_up:
         catch_up(store, log, rules, dispatcher)
         log.refusal = log.refusal or _correct_min(dispatcher, log)
-    return Start(behaviour, log.refusal, loaded, log, dispatcher)
+    return Start(behaviour, log.refusal, loaded, log, dispatcher, runs)
 
 
 def _correct_min(dispatcher: Dispatcher, log: LogRecovery) -> str:
@@ -84,7 +97,7 @@ def _correct_min(dispatcher: Dispatcher, log: LogRecovery) -> str:
     return ""
 
 
-def _dispatcher(store: Store, behaviour: Behaviour, loaded: Loaded) -> Dispatcher:
+def _dispatcher(store: Store, behaviour: Behaviour, loaded: Loaded, runs: EntryRuns | None) -> Dispatcher:
     size = _file_size(store.settings.queue_file_size_bytes, store.queues, queue.DEFAULT_FILE_SIZE_BYTES)
     batch_size = _file_size(
         store.settings.batch_queue_file_size_bytes, store.batch_queues, queue.DEFAULT_BATCH_FILE_SIZE_BYTES
@@ -97,14 +110,16 @@ def _dispatcher(store: Store, behaviour: Behaviour, loaded: Loaded) -> Dispatche
         queue_file_size_bytes=size,
         batch_queue_file_size_bytes=batch_size,
     )
+    spool = EntrySpool()
     queues = {
-        key: QueueState(key, size, behaviour, store.queues[key], starts) for key, starts in loaded.queue_files.items()
+        key: QueueState(key, size, behaviour, store.queues[key], starts, runs, spool=spool)
+        for key, starts in loaded.queue_files.items()
     }
     batches = {
-        key: BatchQueueState(key, batch_size, behaviour, store.batch_queues[key], starts)
+        key: BatchQueueState(key, batch_size, behaviour, store.batch_queues[key], starts, spool=spool)
         for key, starts in loaded.batch_queue_files.items()
     }
-    return Dispatcher(behaviour, rules, queues, batches, loaded.index)
+    return Dispatcher(behaviour, rules, queues, batches, loaded.index, spool)
 
 
 def _file_size(configured: int | None, found: object, default: int) -> int:

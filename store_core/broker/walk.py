@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from store_core.broker.plain import plain_runs
 from store_core.broker.proven import Proven
 from store_core.broker.record_check import Checked, CheckRules, Verdict, check_at
 from store_core.kernel import scan_window
 from store_core.kernel.codes import FrameCode, FrameKind, PropertyFlag, ScanFlag, ScanState
 from store_core.kernel.columns import Row, frame_columns
-from store_core.kernel.file import open_walk
-from store_core.kernel.file import walk as walk_file
 from store_core.kernel.twin_properties import key_hashes, known_properties, tag_hashes
 from store_core.layout import record
 from store_core.scan.frames import ROW_COLUMNS, FrameTable
-from store_core.scan.runs import BLOCK_SIZE_BYTES
 from store_core.scan.windows import windows_over
 from store_core.storage.buffers import Buffers
 
@@ -29,7 +26,6 @@ if TYPE_CHECKING:
     from store_core.storage.sequence import Segment, SegmentSequence
 
 WINDOW_SIZE_BYTES: Final = 4 << 20
-CALL_SECONDS: Final = 0.05  # so long an interrupt may have to wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +81,8 @@ class SegmentWalk:
 
     def __iter__(self) -> Iterator[FrameTable]:
         if self._proven is not None:
-            yield from self._passed(self._proven.end(self._segment, self.end, self._plain_to, self._rules.check))
+            for end in self._proven.passed(self._segment, self.end, self._plain_to, self._rules.check):
+                yield from self._passed(end)
         if self._has_plain_part:
             yield from self._plain_part()
         size = max(min(WINDOW_SIZE_BYTES, self._limit - self.end), 1)
@@ -106,28 +103,11 @@ class SegmentWalk:
         return self._log.is_plain(self._segment) and self._in_runs(min(self.end + WINDOW_SIZE_BYTES, self._limit))
 
     def _plain_part(self) -> Iterator[FrameTable]:
-        start, end = self._segment.phy_offset, self._segment.end_phy_offset
-        try:
-            file = open_walk(
-                self._segment.path, start, end, self._limit, block_bytes=BLOCK_SIZE_BYTES, reads_ahead=True
-            )
-        except OSError:
-            return  # whoever reads windows says so
-        flags = self._rules.flags & ScanFlag.CHECK_CRC
-        with closing(file):
-            is_plain = True
-            while is_plain and self.end < self._plain_to:
-                begin = at = self.end
-                found = walk_file(file, at, self._plain_to, int(ScanState.CHAINED), flags, CALL_SECONDS)
-                for row in found.rows:
-                    is_plain = row.kind == FrameKind.MESSAGE and row.code == FrameCode.OK and row.phy_offset == at
-                    if not is_plain:
-                        break
-                    at = row.end_phy_offset
-                is_plain = is_plain and at > begin and not found.is_over and found.failure is None
-                if self._proven is not None:
-                    self._proven.add_run(self._segment, begin, at, check_crc=bool(flags))
-                yield from self._passed(at)
+        check_crc = bool(self._rules.flags & ScanFlag.CHECK_CRC)
+        for at in plain_runs(self._segment, self.end, self._plain_to, self._limit, check_crc=check_crc):
+            if self._proven is not None:
+                self._proven.add_run(self._segment, self.end, at, check_crc=check_crc)
+            yield from self._passed(at)
 
     def _walk(self, over: Windows, usual: int) -> Iterator[FrameTable]:
         wanted = usual

@@ -14,7 +14,7 @@ from store_core.storage.sequence import Segment, SegmentSequence
 Array = NDArray[Any]
 Mask = NDArray[np.bool_]
 ENTRY_SIZE_BYTES: Final = queue.ENTRY.size_bytes
-_CHUNK_ENTRIES: Final = 1 << 15
+CHUNK_ENTRIES: Final = 1 << 15
 
 
 def read_entries(files: SegmentSequence, first: int, end: int) -> Array:
@@ -32,12 +32,6 @@ def read_entries(files: SegmentSequence, first: int, end: int) -> Array:
         behind = (-(-s.phy_offset // ENTRY_SIZE_BYTES) for s in files.segments if s.phy_offset > at * ENTRY_SIZE_BYTES)
         at = next(behind, end)
     return found
-
-
-def entry_chunks(files: SegmentSequence, first: int, end: int) -> Iterator[tuple[int, Array]]:
-    """(number of the first, entries) by the chunk."""
-    for at in range(first, end, _CHUNK_ENTRIES):
-        yield at, read_entries(files, at, min(at + _CHUNK_ENTRIES, end))
 
 
 def filled_end(files: SegmentSequence) -> int:

@@ -180,11 +180,15 @@ class IndexCheck:
         expired &= phy_offset >= 0
         lost = ~expired & ((phy_offset < 0) | (phy_offset >= log.end_phy_offset) | log.not_records.contain(phy_offset))
         wrong_key = np.zeros(len(entries), bool)
-        for place in np.flatnonzero(~expired & ~lost).tolist():
-            keys = self._hashes(int(phy_offset[place]))
-            if keys is None:
+        places = np.flatnonzero(~expired & ~lost)
+        records, of_record = np.unique(phy_offset[places], return_inverse=True)
+        keys = [self._hashes(record) for record in records.tolist()]  # each record is looked at once
+        for place, which, key_hash in zip(
+            places.tolist(), of_record.tolist(), entries["key_hash"][places].tolist(), strict=True
+        ):
+            if (hashes := keys[which]) is None:
                 lost[place] = True
-            elif int(entries["key_hash"][place]) not in keys:
+            elif key_hash not in hashes:
                 wrong_key[place] = True
         for code, mask, text in (
             ("I001", lost, "pointing to where no record starts"),

@@ -13,10 +13,10 @@ from store_core.kernel.codes import FrameCode, FrameKind, HoleCode
 from store_core.kernel.file import FrameRow
 
 if TYPE_CHECKING:
-    from store_core.scan.frames import FrameTable
+    from store_core.scan.frames import FrameTable, Ints
 
 _TAIL_SEGMENTS: Final = 2
-_BY_FRAME_CODE: Final = {
+_BY_FRAME_CODE: Final[dict[int, tuple[str, str]]] = {
     FrameCode.BAD_CRC: ("L001", "the body does not match its checksum"),
     FrameCode.OWN_OFFSET: ("L007", "the record says it lies at {own_phy_offset}"),
     FrameCode.BAD_PROPERTY_CRC: ("L011", "the property checksum does not match"),
@@ -67,16 +67,20 @@ class LogFindings:
             if len(table):
                 self._good()
             return
-        good = table.messages & (table.code == FrameCode.OK)
-        last_good = -1
+        good = table.messages & table.of_code(FrameCode.OK)
         goods = good.nonzero()[0]
-        for row in (~good & (table.kind != FrameKind.BLANK)).nonzero()[0]:
-            before = goods[: goods.searchsorted(row)]
-            if len(before) and before[-1] > last_good:
+        others = (~good & ~table.of_kind(FrameKind.BLANK)).nonzero()[0]
+        seen = 0
+        columns = (others, goods.searchsorted(others), *(c[others] for c in _stretch_columns(table)))
+        for row, before, kind, code, at, size in zip(*(column.tolist() for column in columns), strict=True):
+            if before > seen:
                 self._good()
-                last_good = int(before[-1])
-            self._row(_frame_row(table, int(row)), file)
-        if len(goods) and goods[-1] > last_good:
+                seen = before
+            if kind != FrameKind.MESSAGE:
+                self._stretch(kind, code, at, size, file)
+            elif not self._only_counted(code):
+                self._record(_frame_row(table, row), file)
+        if len(goods) > seen:
             self._good()
 
     def add_rows(self, rows: Iterable[FrameRow], file: str) -> None:
@@ -84,8 +88,11 @@ class LogFindings:
         for row in rows:
             if row.kind == FrameKind.MESSAGE and row.code == FrameCode.OK:
                 self._good()
+            elif row.kind == FrameKind.MESSAGE:
+                if not self._only_counted(row.code):
+                    self._record(row, file)
             elif row.kind != FrameKind.BLANK:
-                self._row(row, file)
+                self._stretch(*row[:4], file)
 
     def join(self, following: LogFindings) -> None:
         """Take over the findings of the segment behind."""
@@ -100,22 +107,33 @@ class LogFindings:
         """A stretch of the log without a file."""
         self._held.append((FrameKind.HOLE, FrameCode.OK, phy_offset, size_bytes, ""))
 
-    def _row(self, row: FrameRow, file: str) -> None:
-        kind, code, at, size = row[:4]
-        if kind == FrameKind.MESSAGE:
-            self._good()
-            finding_code, text = _BY_FRAME_CODE[FrameCode(code)]
-            self._say(
-                finding_code,
-                text.format(own_phy_offset=row.own_phy_offset),
-                file,
-                at,
-                size,
-                topic=row.topic.decode("utf-8", "replace"),
-                queue_id=row.queue_id,
-                queue_offset=row.queue_offset,
-            )
-        elif kind == FrameKind.STALE:
+    def _only_counted(self, code: int) -> bool:
+        """Count a record with a fault of which no more are listed, so that there may be millions; False for all others."""
+        finding_code = _BY_FRAME_CODE[code][0]
+        if not self._found.is_full(finding_code):
+            return False
+        self._good()
+        self.counts[finding_code] += 1
+        return True
+
+    def _record(self, row: FrameRow, file: str) -> None:
+        """A record with a fault."""
+        self._good()
+        finding_code, text = _BY_FRAME_CODE[row.code]
+        self._say(
+            finding_code,
+            text.format(own_phy_offset=row.own_phy_offset),
+            file,
+            row.phy_offset,
+            row.size_bytes,
+            topic=row.topic.decode("utf-8", "replace"),
+            queue_id=row.queue_id,
+            queue_offset=row.queue_offset,
+        )
+
+    def _stretch(self, kind: int, code: int, at: int, size: int, file: str) -> None:
+        """What is no record."""
+        if kind == FrameKind.STALE:
             self._say("L005", f"{size} bytes of old records behind the tail", file, at, size)
         else:
             self._held.append((kind, code, at, size, file))
@@ -197,8 +215,12 @@ class LogFindings:
         )
 
 
+def _stretch_columns(table: FrameTable) -> tuple[Ints, ...]:
+    return table.kind, table.code, table.phy_offset, table.size_bytes
+
+
 def _frame_row(table: FrameTable, row: int) -> FrameRow:
-    columns = table.kind, table.code, table.phy_offset, table.size_bytes
+    columns = _stretch_columns(table)
     queues = table.own_phy_offset, table.queue_id, table.queue_offset
     topic = table.topic(row) if table.kind[row] == FrameKind.MESSAGE else b""
     return FrameRow._make([*(int(column[row]) for column in (*columns, *queues)), topic])

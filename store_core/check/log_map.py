@@ -36,9 +36,8 @@ class LogMap:
 
     def add(self, table: FrameTable) -> None:
         messages = table.messages
-        for row in np.flatnonzero(~messages):
-            begin = int(table.phy_offset[row])
-            self.not_records.add(begin, begin + int(table.size_bytes[row]))
+        begins = table.phy_offset[~messages]
+        self.not_records.add_all(begins, begins + table.size_bytes[~messages])
         rows = np.flatnonzero(messages)
         if not len(rows):
             return
@@ -74,7 +73,7 @@ def check_marks(store: Store, table: FrameTable, findings: Findings) -> None:
     if size := store.log.file_size_bytes:
         for row in np.flatnonzero(table.messages & ((table.phy_offset + table.size_bytes) % size == 0)):
             _say(store, table, int(row), findings, "L008", "the record leaves no room for the segment's blank")
-    for row in np.flatnonzero(table.kind == FrameKind.ZEROS):
+    for row in np.flatnonzero(table.of_kind(FrameKind.ZEROS)):
         segment = store.log.find(int(table.phy_offset[row]))
         if segment is not None and segment.phy_offset == table.phy_offset[row]:
             size = int(table.size_bytes[row])
@@ -94,6 +93,9 @@ def _has_tombstone(properties: bytes) -> bool:
 
 
 def _say(store: Store, table: FrameTable, row: int, findings: Findings, code: str, message: str) -> None:
+    if findings.is_full(code):
+        findings.counts[code] += 1
+        return
     phy_offset = int(table.phy_offset[row])
     segment = store.log.find(phy_offset)
     is_filler = code == "L015"

@@ -13,7 +13,7 @@ from store_core.check import entries as shapes
 from store_core.check.entries import ENTRY_SIZE_BYTES, Array, Mask
 from store_core.check.log_map import LogMap
 from store_core.check.report import Findings
-from store_core.check.runs import Intervals, runs_of
+from store_core.check.runs import Intervals, runs_of, windows_of
 from store_core.derive.dispatch import Rows
 from store_core.derive.numbering import number_rows
 from store_core.derive.spool import RowsByQueue
@@ -27,6 +27,7 @@ from store_core.storage.store import QueueKey, Store
 
 _RUNS_LOOKED_AT: Final = 8  # a run goes on from one of so many before it
 _MOST_RUNS_HELD: Final = 4096
+_MOST_BYTES_EXPECTED: Final = 1 << 16  # an entry's size is only believed so far
 _SPAN: Final = 8  # a slice of entries is read at once if it is no more than so many times the rows it serves
 
 
@@ -37,10 +38,14 @@ def check_queues(store: Store, rows: RowsByQueue, log: LogMap, findings: Finding
     dispatches next, not a fault.
     """
     ordinary = set(rows.queue_keys()) - {k for k in rows.queue_keys() if k.topic in rows.rules.batch_topics}
-    checks = [_QueueCheck(store, key, rows, log, findings) for key in sorted(ordinary | set(store.queues))]
-    dispatched_to = max((check.last_phy_offset for check in checks), default=-1)
-    for check in checks:
-        check.undispatched_from = dispatched_to + 1 if starting else None
+    keys = sorted(ordinary | set(store.queues))
+    undispatched_from: int | None = None
+    if starting:
+        ends = (_QueueCheck(store, key, rows, log, findings).last_phy_offset for key in keys)
+        undispatched_from = max(ends, default=-1) + 1
+    for key in keys:
+        check = _QueueCheck(store, key, rows, log, findings)
+        check.undispatched_from = undispatched_from
         check.run()
 
 
@@ -127,15 +132,14 @@ class _QueueCheck:
         first = files.min_phy_offset // ENTRY_SIZE_BYTES
         end = max(self.broker_end, self.matched.end)
         drifted = [np.empty(0, np.int64)]
-        for begin, stop in self.matched.missing(first, end):
-            for at, entries in shapes.entry_chunks(files, begin, stop):
-                drifted.append(self._judge(at, entries, end))
+        for at, unmatched in windows_of(self.matched.missing(first, end), shapes.CHUNK_ENTRIES):
+            drifted.append(self._judge(at, shapes.read_entries(files, at, at + len(unmatched)), unmatched, end))
         self._check_behind(files, end)
         return np.concatenate(drifted)
 
-    def _judge(self, at: int, entries: Array, end: int) -> Array:
+    def _judge(self, at: int, entries: Array, left: Mask, end: int) -> Array:
+        """``left``: the entries to be judged; it is used up."""
         phy_offset = entries["phy_offset"].astype(np.int64)
-        left = np.ones(len(entries), bool)
 
         def take(mask: Mask) -> Mask:
             taken: Mask = left & mask
@@ -211,9 +215,14 @@ class _QueueCheck:
     def _look_up(self, at: int, entries: Array, left: Mask) -> None:
         """Entries that point between or at other queues' records."""
         foreign = np.zeros(len(entries), bool)
-        for place in np.flatnonzero(left).tolist():
-            phy_offset, size = int(entries["phy_offset"][place]), int(entries["size_bytes"][place])
-            foreign[place] = read_message(self.store.log, phy_offset, min(size, 1 << 16)) is not None
+        places = np.flatnonzero(left)
+        records, first, of_record = np.unique(entries["phy_offset"][places], return_index=True, return_inverse=True)
+        sizes = np.minimum(entries["size_bytes"][places[first]], _MOST_BYTES_EXPECTED)
+        readable = [
+            read_message(self.store.log, phy_offset, size) is not None
+            for phy_offset, size in zip(records.tolist(), sizes.tolist(), strict=True)
+        ]
+        foreign[places] = np.array(readable, bool)[of_record]
         for begin, stop in runs_of(foreign, at):
             phy_offset = int(entries["phy_offset"][begin - at])
             message = read_message(self.store.log, phy_offset)
@@ -302,10 +311,11 @@ class _QueueCheck:
         *,
         severity: Severity | None = None,
     ) -> None:
+        is_told = not self.findings.is_full(code)
         self.findings.say(
             code,
             message,
-            file=self._file(queue_offset),
+            file=self._file(queue_offset) if is_told else None,
             phy_offset=phy_offset,
             size_bytes=size_bytes,
             topic=self.key.topic,
@@ -318,7 +328,7 @@ class _QueueCheck:
         for run in sorted(self.runs, key=lambda run: run.begin):
             self._say(
                 run.code,
-                run.text.format(n=_count(run.stop - run.begin, run.noun)),
+                run.text.replace("{n}", _count(run.stop - run.begin, run.noun), 1),  # a topic in it may hold braces
                 run.begin,
                 run.phy_offset,
                 run.size_bytes,

@@ -31,6 +31,9 @@ class Findings:
         queue_offset: int | None = None,
         severity: Severity | None = None,
     ) -> None:
+        if self.is_full(code):
+            self.counts[code] += 1
+            return
         self.add(
             finding(
                 code,
@@ -44,6 +47,10 @@ class Findings:
                 severity=severity,
             )
         )
+
+    def is_full(self, code: str) -> bool:
+        """Whether no more findings of a code are listed, so that its words and places need not be found."""
+        return self.counts[code] >= MOST_FINDINGS_PER_CODE
 
     def add(self, found: Finding) -> None:
         self.counts[found.code] += 1

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from array import array
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+_PAIRS_AT_ONCE: Final = 1 << 12
 
 
 def runs_of(mask: NDArray[np.bool_], start: int = 0) -> Iterator[tuple[int, int]]:
@@ -17,14 +19,37 @@ def runs_of(mask: NDArray[np.bool_], start: int = 0) -> Iterator[tuple[int, int]
         yield start + begin, start + end
 
 
-@dataclass(slots=True)
-class Intervals:
-    """A set of numbers, given mostly in ascending runs, kept as [begin, end) pairs."""
+def windows_of(runs: Iterable[tuple[int, int]], most: int) -> Iterator[tuple[int, NDArray[np.bool_]]]:
+    """Ascending runs by the window of at most so many numbers: its first number, and which of its numbers are in a run."""
+    at, parts = 0, list[tuple[int, int]]()
+    for begin, stop in runs:
+        while begin < stop:
+            if parts and begin >= at + most:
+                yield at, _mask(at, parts)
+                parts = []
+            at = at if parts else begin
+            parts.append((begin, min(stop, at + most)))
+            begin = parts[-1][1]
+    if parts:
+        yield at, _mask(at, parts)
 
-    _begins: list[int] = field(default_factory=list)
-    _ends: list[int] = field(default_factory=list)
+
+def _mask(at: int, parts: list[tuple[int, int]]) -> NDArray[np.bool_]:
+    mask = np.zeros(parts[-1][1] - at, bool)
+    for begin, stop in parts:
+        mask[begin - at : stop - at] = True
+    return mask
+
+
+class Intervals:
+    """A set of numbers, given mostly in ascending runs, kept as [begin, end) pairs of eight bytes a number."""
+
+    def __init__(self) -> None:
+        self._begins, self._ends = array("q"), array("q")
+        self._merged: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
     def add(self, begin: int, end: int) -> None:
+        self._merged = None
         if self._ends and self._ends[-1] == begin:
             self._ends[-1] = end
         else:
@@ -38,47 +63,62 @@ class Intervals:
         breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
         begins = numbers[np.concatenate([[0], breaks])]
         ends = numbers[np.concatenate([breaks - 1, [len(numbers) - 1]])] + 1
-        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
-            self.add(begin, end)
+        self.add(int(begins[0]), int(ends[0]))
+        self._begins.frombytes(begins[1:].astype(np.int64).tobytes())
+        self._ends.frombytes(ends[1:].astype(np.int64).tobytes())
 
     @property
     def end(self) -> int:
         """Behind the largest number; 0 without any."""
         return max(self._ends, default=0)
 
-    def sorted(self) -> list[tuple[int, int]]:
+    def sorted(self) -> Iterator[tuple[int, int]]:
         """Disjoint pairs in order."""
-        merged: list[tuple[int, int]] = []
-        for begin, end in sorted(zip(self._begins, self._ends, strict=True)):
-            if merged and begin <= merged[-1][1]:
-                merged[-1] = merged[-1][0], max(end, merged[-1][1])
-            else:
-                merged.append((begin, end))
-        return merged
+        begins, ends = self._disjoint()
+        for at in range(0, len(begins), _PAIRS_AT_ONCE):
+            part = slice(at, at + _PAIRS_AT_ONCE)
+            yield from zip(begins[part].tolist(), ends[part].tolist(), strict=True)
 
     def missing(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
         """What of [begin, end) is not in the set."""
+        begins, ends = self._disjoint()
+        first, last = int(np.searchsorted(ends, begin, side="right")), int(np.searchsorted(begins, end))
         at = begin
-        for low, high in self.sorted():
-            if low >= end:
-                break
-            if low > at:
-                yield at, low
-            at = max(at, high)
+        for start in range(first, last, _PAIRS_AT_ONCE):
+            part = slice(start, min(start + _PAIRS_AT_ONCE, last))
+            for low, high in zip(begins[part].tolist(), ends[part].tolist(), strict=True):
+                if low > at:
+                    yield at, low
+                at = high
         if at < end:
             yield at, end
+
+    def _disjoint(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        if self._merged is None:
+            begins, ends = np.array(self._begins), np.array(self._ends)
+            order = np.lexsort((ends, begins))
+            begins, ends = begins[order], np.maximum.accumulate(ends[order])
+            opens = np.ones(len(begins), bool)
+            opens[1:] = begins[1:] > ends[:-1]
+            closes = np.append(opens[1:], True) if len(opens) else opens
+            self._merged = begins[opens], ends[closes]
+        return self._merged
 
 
 class OffsetRanges:
     """Ranges of the log, given in order, for fast look-ups."""
 
     def __init__(self) -> None:
-        self._begins: list[int] = []
-        self._ends: list[int] = []
+        self._begins, self._ends = array("q"), array("q")
 
     def add(self, begin: int, end: int) -> None:
         self._begins.append(begin)
         self._ends.append(end)
+
+    def add_all(self, begins: NDArray[Any], ends: NDArray[Any]) -> None:
+        """As ``add``, of ranges in order."""
+        self._begins.frombytes(begins.astype(np.int64).tobytes())
+        self._ends.frombytes(ends.astype(np.int64).tobytes())
 
     def __contains__(self, phy_offset: int) -> bool:
         return bool(self.contain(np.array([phy_offset]))[0])
@@ -87,7 +127,7 @@ class OffsetRanges:
         """Which of the offsets lie in a range."""
         if not self._begins:
             return np.zeros(len(phy_offsets), bool)
-        begins, ends = np.array(self._begins), np.array(self._ends)
+        begins, ends = np.frombuffer(self._begins, np.int64), np.frombuffer(self._ends, np.int64)
         place = np.searchsorted(begins, phy_offsets, side="right") - 1
         inside: NDArray[np.bool_] = (place >= 0) & (phy_offsets < ends[np.maximum(place, 0)])
         return inside

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -96,7 +96,7 @@ class Dispatcher:
             self.rules.include_bad_crc,
         )
         rows: Rows = entries.view(ROW)
-        ids = [self._raw_id(table.topics[topic_id], queue_id) for topic_id, queue_id in pairs]
+        ids = self._raw_key_ids(table.topics, pairs)
         key_id = np.array(ids, np.int32)[numbers] if ids else np.empty(0, np.int32)
         if ids and min(ids) < 0:
             placeable = key_id >= 0
@@ -125,13 +125,18 @@ class Dispatcher:
             self.keys.append(key)
         return known
 
-    def _raw_id(self, topic: bytes, queue_id: int) -> int:
-        known = self._raw_ids.get((topic, queue_id))
-        if known is None:
-            key = QueueKey(topic.decode("utf-8", "replace"), queue_id)
-            known = self.key_id(key) if is_folder_name(key.topic) and queue_id >= 0 else -1
-            self._raw_ids[topic, queue_id] = known
-        return known
+    def _raw_key_ids(self, topics: Sequence[bytes], pairs: Sequence[tuple[int, int]]) -> list[int]:
+        """The id of each topic's queue, -1 where no folder can have its name."""
+        ids = []
+        for topic_id, queue_id in pairs:
+            queue = topics[topic_id], queue_id
+            known = self._raw_ids.get(queue)
+            if known is None:
+                key = QueueKey(queue[0].decode("utf-8", "replace"), queue_id)
+                known = self.key_id(key) if is_folder_name(key.topic) and queue_id >= 0 else -1
+                self._raw_ids[queue] = known
+            ids.append(known)
+        return ids
 
     def _keys_mask(self, key_id: NDArray[Any], topics: frozenset[str]) -> NDArray[np.bool_]:
         wanted = [number for number in np.unique(key_id) if self.keys[number].topic in topics]
@@ -139,7 +144,7 @@ class Dispatcher:
 
     def _delay(self, table: FrameTable, picked: NDArray[Any], key_id: NDArray[Any], rows: Rows) -> None:
         """Delivery time instead of the tag's hash for delayed messages."""
-        if not (table.delay_level > 0).any():
+        if not table.delay_level.any():
             return
         levels = table.delay_level[picked]
         delayed = (levels > 0) & self._keys_mask(key_id, frozenset((paths.SCHEDULE_TOPIC,)))
@@ -151,7 +156,7 @@ class Dispatcher:
 
     def _batch(self, table: FrameTable, picked: NDArray[Any], key_id: NDArray[Any], rows: Rows) -> None:
         """Inner batches: first queue offset and count stand in the properties; few records are inner batches, so a loop."""
-        inner = (table.property_flags[picked] & PropertyFlag.INNER_NUM) != 0
+        inner = table.with_property(PropertyFlag.INNER_NUM)[picked]
         for number in np.flatnonzero(inner & self._keys_mask(key_id, self.rules.batch_topics)):
             properties = parse_properties(table.properties(int(picked[number])))
             base, count = _number(properties.get(INNER_BASE)), _number(properties.get(INNER_NUM))
@@ -160,9 +165,9 @@ class Dispatcher:
 
     def _multi(self, table: FrameTable, picked: NDArray[Any], own: DispatchColumns) -> DispatchColumns:
         """Add the entries in light queues; such records are few, so a loop."""
-        if not self.rules.multi_dispatch or not (table.property_flags & PropertyFlag.INNER_MULTI_DISPATCH).any():
+        if not self.rules.multi_dispatch or not table.with_property(PropertyFlag.INNER_MULTI_DISPATCH).any():
             return own
-        listed = np.flatnonzero((table.property_flags[picked] & PropertyFlag.INNER_MULTI_DISPATCH) != 0)
+        listed = np.flatnonzero(table.with_property(PropertyFlag.INNER_MULTI_DISPATCH)[picked])
         ids: list[int] = []
         offsets: list[int] = []
         sources: list[int] = []

@@ -114,7 +114,9 @@ class IndexBuilder:
             self._go_on(start)
 
     def close(self) -> None:
+        """Give the scratch file back, and what memory an unfinished index holds."""
         self._spool.close()
+        self._slots = np.zeros(0, np.int32)
 
     @property
     def end_phy_offset(self) -> int:
@@ -123,11 +125,11 @@ class IndexBuilder:
 
     def add(self, table: FrameTable, include_bad_crc: bool = False) -> None:
         """Index the messages of a table."""
-        dispatched = table.messages if include_bad_crc else table.messages & (table.code != FrameCode.BAD_CRC)
+        dispatched = table.messages if include_bad_crc else table.messages & ~table.of_code(FrameCode.BAD_CRC)
         if not dispatched.any():
             return
         key_row, key_hash = table.key_row, table.key_hash
-        if not include_bad_crc and (table.code == FrameCode.BAD_CRC).any():
+        if not include_bad_crc and table.of_code(FrameCode.BAD_CRC).any():
             keep = dispatched[key_row]
             key_row, key_hash = key_row[keep], key_hash[keep]
         at = 0

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from store_core.derive.ext import ExtPlan
 from store_core.derive.numbering import Misnumbered, Numbering, Stretch, number_rows
 from store_core.derive.spool import READ_ROWS, RowsByQueue
+from store_core.kernel.derive import queue_entries
 from store_core.layout import paths, queue
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey
@@ -180,9 +181,10 @@ class QueueBuilder:
             yield _ZEROS[: min(READ_ROWS, end - at) * ENTRY_SIZE_BYTES]
 
     def _chunk(self, key: QueueKey, numbering: Numbering, start: int, end: int) -> Array:
-        entries = np.zeros(end - start, queue.ENTRY.dtype)
+        entries = np.empty(end - start, queue.ENTRY.dtype)
         first = numbering.first_queue_offset
-        entries[:] = FILLER
+        if not any(stretch.queue_offset <= start and end <= stretch.end for stretch in numbering.stretches):
+            entries[:] = FILLER
         if start < first:
             self._carry(key, entries[: first - start], start)
         if self._gap_entry is not None:
@@ -205,8 +207,7 @@ class QueueBuilder:
         at = 0
         for rows in self._rows.rows(key, row, row + len(entries)):
             part = entries[at : at + len(rows)]
-            for name in queue.ENTRY.names:
-                part[name] = rows[name]
+            part[:] = queue_entries(rows).view(queue.ENTRY.dtype)
             if plan is not None:
                 part["tags_code"] = plan.addresses(ordinal + at, len(rows))
             at += len(rows)

@@ -40,7 +40,9 @@ class RowSpool:
         self._runs: list[_Run] = []
 
     def close(self) -> None:
+        """Give the scratch file back, and the rows that have not gone there."""
         self._spool.close()
+        self._waiting.clear()
 
     def add(self, columns: DispatchColumns) -> None:
         if not len(columns.rows):

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any, Literal
 
-from store_core.codec.record import decode_blank
+import numpy as np
+
 from store_core.findings import KINDS, Finding, finding
-from store_core.layout import paths, record
+from store_core.kernel.codes import FrameCode, FrameKind
+from store_core.layout import paths
 from store_core.read.checkpoint import Checkpoint, read_checkpoint
 from store_core.read.index import Index
 from store_core.read.progress import Lag, lags, read_progress
@@ -54,7 +56,7 @@ def describe_store(store: Store, rules: ReadRules) -> dict[str, Any]:
 
 def _commitlog(store: Store, last_records: list[int]) -> dict[str, Any]:
     log = store.log
-    end, last_ms = log_end(log, last_records)
+    end, last_ms = log_end(store, last_records)
     first_ms = next((ms for s in log.segments if (ms := read_store_timestamp_ms(log, s.phy_offset))), None)
     return {
         "paths": [str(path) for path in store.settings.commitlog_paths],
@@ -68,34 +70,45 @@ def _commitlog(store: Store, last_records: list[int]) -> dict[str, Any]:
     }
 
 
-def log_end(log: SegmentSequence, last_records: list[int]) -> tuple[int, int | None]:
+def log_end(store: Store, last_records: list[int]) -> tuple[int, int | None]:
     """Where the log's last whole record ends, and its store time: from the records that queues end with, forward.
 
     ``last_records`` are offsets that queues' last entries name; without a good one the newest segment that begins with a
     record is walked.
     """
+    log = store.log
     for start in sorted(set(last_records), reverse=True):
         if read_message(log, start) is not None:
-            return _walk_to_end(log, start)
+            return _walk_to_end(store, start)
     for segment in reversed(log.segments):
         if read_message(log, segment.phy_offset) is not None:
-            return _walk_to_end(log, segment.phy_offset)
+            return _walk_to_end(store, segment.phy_offset)
     return log.min_phy_offset, None
 
 
-def _walk_to_end(log: SegmentSequence, phy_offset: int) -> tuple[int, int | None]:
+def _walk_to_end(store: Store, phy_offset: int) -> tuple[int, int | None]:
+    """The end of the records that follow each other from an offset on, over blanks, and the last one's store time."""
+    from store_core.scan.log import ScanOptions, scan_segment
+
+    options = ScanOptions(check_crc=False, properties=False)
     last_ms = None
     end = phy_offset
-    at: int | None = phy_offset
-    while at is not None:
-        message = read_message(log, at)
-        if message is not None:
-            last_ms = message.store_timestamp_ms
-            end = at = at + message.size_bytes
-            continue
-        segment = log.find(at)
-        sealed = segment is not None and decode_blank(log.read(at, record.PREFIX.size_bytes), 0) is not None
-        at = segment.end_phy_offset if segment is not None and sealed else None
+    segment = store.log.find(phy_offset)
+    start: int | None = phy_offset
+    while segment is not None:
+        is_sealed = False
+        for table in scan_segment(store, segment, options, start, chained=True):
+            others = np.flatnonzero(~table.messages)
+            stop = int(others[0]) if len(others) else len(table)
+            if stop:
+                end = int(table.phy_offset[stop - 1] + table.size_bytes[stop - 1])
+                last_ms = int(table.store_timestamp_ms[stop - 1])
+            if stop < len(table):
+                is_sealed = table.kind[stop] == FrameKind.BLANK or table.code[stop] == FrameCode.BLANK_SIZE
+                break
+        if not is_sealed and end < segment.end_phy_offset:
+            break
+        segment, start = store.log.find(segment.end_phy_offset), None
     return end, last_ms
 
 

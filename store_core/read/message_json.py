@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from store_core.codec.compression import BodyError, decompress
+from store_core.codec.compression import BodyError
 from store_core.codec.record import Message, body_crc_ok
 from store_core.findings import Finding, finding
+from store_core.read.body_text import BodyText, plain_text, stored_text
 
 BodyForm = Literal["plain", "raw", "none"]
 _BODY_FIELDS: Final = ("body", "body_encoding")
@@ -41,7 +41,7 @@ _FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class MessageView:
-    """How messages are shown: the decompressed body, the stored one, or none."""
+    """How messages are shown: the decompressed body, the stored one, or none. A large one is a ``LongBody``."""
 
     body: BodyForm = "plain"
 
@@ -84,27 +84,18 @@ class MessageView:
             shown |= self._body(message, findings)
         return shown
 
-    def _body(self, message: Message, findings: list[Finding] | None) -> dict[str, str]:
+    def _body(self, message: Message, findings: list[Finding] | None) -> dict[str, BodyText]:
         body = message.body
-        if self.body == "raw":
-            return _as_text(body) if message.compression == "none" else _as_base64(body)
         try:
-            return _as_text(decompress(body, message.sys_flag))
+            if self.body == "raw":
+                text, encoding = stored_text(body, base64=message.compression != "none")
+            else:
+                text, encoding = plain_text(body, message.sys_flag)
         except BodyError as error:
             if findings is not None:
                 findings.append(_about("L012", f"the body is given as stored: {error}", message))
-            return _as_base64(body)
-
-
-def _as_text(body: bytes) -> dict[str, str]:
-    try:
-        return {"body": body.decode(), "body_encoding": "utf-8"}
-    except UnicodeDecodeError:
-        return _as_base64(body)
-
-
-def _as_base64(body: bytes) -> dict[str, str]:
-    return {"body": b64encode(body).decode(), "body_encoding": "base64"}
+            text, encoding = stored_text(body, base64=True)
+        return {"body": text, "body_encoding": encoding}
 
 
 def _about(code: str, text: str, message: Message) -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, Final
@@ -186,6 +187,12 @@ class BatchQueue:
         """Number of the place behind the last good entry."""
         return end_of_entries(self.files, layout.BATCH_ENTRY) // layout.BATCH_ENTRY.size_bytes
 
+    def written_slots(self) -> list[range]:
+        """Places of the good entries, a range a file."""
+        size = layout.BATCH_ENTRY.size_bytes
+        files = (range(s.phy_offset // size, min(s.end_phy_offset // size, self.end_slot)) for s in self.files.segments)
+        return [file for file in files if file]
+
     @cached_property
     def max_offset(self) -> int:
         """The queue offset the next message would get."""
@@ -194,19 +201,20 @@ class BatchQueue:
 
     @cached_property
     def min_offset(self) -> int:
-        """Queue offset of the first entry whose record is not before the log's first byte."""
-        if self.end_slot <= self._first_slot:
+        """Queue offset of the first entry in the first file whose record is not before the log's first byte, else its end."""
+        first_file = next(iter(self.written_slots()), None)
+        if first_file is None:
             return 0
-        low, high = self._first_slot, self.end_slot
-        while low < high:
-            middle = (low + high) // 2
-            found = self.at_slot(middle)
-            if found is None or found.phy_offset < self.log.min_phy_offset:
-                low = middle + 1
-            else:
-                high = middle
-        found = self.at_slot(low) if low < self.end_slot else None
-        return self.max_offset if found is None else found.queue_offset
+        kept = bisect_left(first_file, self.log.min_phy_offset, key=self._phy_offset)
+        if kept < len(first_file):
+            found = self.at_slot(first_file[kept])
+            return 0 if found is None else found.queue_offset
+        last = self.at_slot(first_file[-1])
+        return 0 if last is None else last.queue_offset + last.batch_size
+
+    def _phy_offset(self, slot: int) -> int:
+        found = self.at_slot(slot)
+        return -1 if found is None else found.phy_offset
 
     def at_slot(self, slot: int) -> BatchEntry | None:
         """The entry at a place; None where there is no file for it."""

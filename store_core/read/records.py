@@ -12,6 +12,7 @@ from store_core.layout import record
 from store_core.storage.sequence import SegmentSequence
 
 _FIRST_READ_BYTES: Final = 2048  # holds most records whole
+_MOST_BELIEVED_BYTES: Final = 1 << 16  # more is only read where the record itself says so
 _STORE_TIME_READ_BYTES: Final = record.store_host_at(record.FLAG_BORN_HOST_V6)
 # Point reads spend their time here, hence names that are found at once.
 _unpack_prefix: Final = record.PREFIX.struct.unpack_from
@@ -28,7 +29,7 @@ def read_record_bytes(log: SegmentSequence, phy_offset: int, expected_size_bytes
     """
     wanted = _FIRST_READ_BYTES
     if expected_size_bytes > 0:
-        wanted = min(max(expected_size_bytes, _PREFIX_SIZE), _MAX_SIZE)
+        wanted = min(max(expected_size_bytes, _PREFIX_SIZE), _MOST_BELIEVED_BYTES)
     data = log.read(phy_offset, wanted)
     if len(data) < _PREFIX_SIZE:
         return None

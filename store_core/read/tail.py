@@ -2,48 +2,64 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from store_core.codec.record import Message, RecordError, body_crc_ok, decode_blank, decode_record
 from store_core.layout import record
-from store_core.read.records import read_record_bytes
+from store_core.read.records import read_message, read_record_bytes
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import Store
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 POLL_SECONDS: Final = 0.2
-Wanted = Callable[[Message], bool]
 
 
-def last_messages(store: Store, count: int, wanted: Wanted) -> tuple[list[Message], int]:
-    """The newest ``count`` messages that are wanted, in log order, and where the log ends.
+def last_messages(store: Store, count: int, topics: frozenset[str] = frozenset()) -> tuple[Iterator[Message], int]:
+    """The newest ``count`` messages of some topics (of any, if none is named) in log order, and where the log ends.
 
-    Walks segments from the newest back until there are enough.
+    Walks segments from the newest back until there are enough. Only their places are held: messages are read one by one,
+    when they are asked for.
     """
     import numpy as np
 
+    from store_core.read.log import LogFilter
     from store_core.scan.log import ScanOptions, scan_segment
 
-    count = min(count, sys.maxsize)
-    found: list[Message] = []
+    wanted = LogFilter(topics=topics)
+    newest: list[NDArray[Any]] = []
+    missing = count
     end: int | None = None
     for segment in reversed(store.log.segments):
-        newest: deque[Message] = deque(maxlen=max(count - len(found), 0))
+        found: deque[NDArray[Any]] = deque()
+        held = 0
         last_end: int | None = None
         for table in scan_segment(store, segment, ScanOptions(check_crc=False, properties=False)):
             rows = np.flatnonzero(table.messages)
             if len(rows):
                 last_end = int(table.phy_offset[rows[-1]] + table.size_bytes[rows[-1]])
-            if newest.maxlen:
-                newest.extend(m for row in rows if wanted(m := table.message(int(row))))
+            places = table.phy_offset[wanted.rows(table)][-missing:] if missing else rows[:0]
+            if len(places):
+                found.append(places)
+                held += len(places)
+            while found and held - len(found[0]) >= missing:
+                held -= len(found.popleft())
         end = last_end if end is None else end
-        found[:0] = newest
-        if end is not None and len(found) >= count:
+        newest[:0] = found
+        missing = max(missing - held, 0)
+        if end is not None and not missing:
             break
-    return found, store.log.min_phy_offset if end is None else end
+    places = np.concatenate(newest)[-count:] if newest else np.empty(0, np.int64)
+    return _messages_at(store, places.tolist()), store.log.min_phy_offset if end is None else end
+
+
+def _messages_at(store: Store, places: list[int]) -> Iterator[Message]:
+    """The records at these offsets; those that have gone meanwhile are left out."""
+    return (message for at in places if (message := read_message(store.log, at)) is not None)
 
 
 def follow(

@@ -20,7 +20,8 @@ def offset_by_time(queue: Queue | BatchQueue, timestamp_ms: int, boundary: Bound
 
     ``lower``: the first entry with store time >= t, else the queue's max. ``upper``: the last with store time <= t, else
     its min. None: what a broker without boundaries answers (4.x: nearest entry, in the file that modification times
-    point to), or lower for 5.x. Store times are taken to go up, as a broker takes them.
+    point to), or lower for 5.x. Store times are taken to go up, as a broker takes them. A batch queue is searched as a broker
+    searches it, which is not quite that.
     """
     if isinstance(queue, BatchQueue):
         return _batch_offset(queue, timestamp_ms, boundary or "lower")
@@ -121,20 +122,53 @@ def _file_by_modification(queue: Queue, timestamp_ms: int) -> Segment | None:
 
 
 def _batch_offset(queue: BatchQueue, timestamp_ms: int, boundary: Boundary) -> int:
-    """As ``lower`` and ``upper``, by the times in the entries; a batch is found by its first queue offset.
+    """Whichever entry a broker's search ends at, by the times in the entries, as its first queue offset.
 
-    A 5.3.3 broker differs here where the time is not that of an entry: it gives the last batch instead of max, and for
-    upper sometimes a neighbour.
+    Every 5.x answers so. The file is the last one whose first entry is not later, and within it a time at or behind the
+    last entry's is that entry's, so ``lower`` may be an entry before the time, and never is the queue's max; ``upper`` is
+    often an entry behind the time, and the queue's min where the search runs out.
     """
-    first, end = queue.slot_of(queue.min_offset), queue.end_slot
+    file = _batch_file(queue, timestamp_ms)
+    place = -1 if file is None else _batch_slot(queue, file, timestamp_ms, boundary)
+    entry = queue.at_slot(place)
+    return min(max(-1 if entry is None else entry.queue_offset, queue.min_offset), queue.max_offset)
 
-    def time_of(slot: int) -> int:
-        entry = queue.at_slot(slot)
-        return -1 if entry is None else entry.store_timestamp_ms
 
-    if boundary == "lower":
-        place = bisect_left(range(end), timestamp_ms, first, end, key=time_of)
-    else:
-        place = max(bisect_right(range(end), timestamp_ms, first, end, key=time_of) - 1, first)
-    entry = queue.at_slot(place) if place < end else None
-    return queue.max_offset if entry is None else entry.queue_offset
+def _batch_file(queue: BatchQueue, timestamp_ms: int) -> range | None:
+    """Places of the entries in the file that is searched; None where the queue has none."""
+    files = queue.written_slots()
+    if not files:
+        return None
+    first_ms = [_batch_time_ms(queue, file[0]) for file in files]
+    if first_ms[-1] <= timestamp_ms:  # asked first: behind a clock that was set back it is not the latest begin
+        return files[-1]
+    begun = [number for number, time_ms in enumerate(first_ms) if time_ms <= timestamp_ms]
+    return files[max(begun, key=lambda number: (first_ms[number], number), default=0)]
+
+
+def _batch_slot(queue: BatchQueue, file: range, timestamp_ms: int, boundary: Boundary) -> int:
+    """Place of the entry at which a broker's search of a file ends; -1 if at none.
+
+    For ``upper`` the range shrinks to two neighbours, the left one not later than the time: its own time ends the search
+    there, else the right one is the answer, or none where the range has shrunk to one entry that is earlier.
+    """
+    low, high = file[0], file[-1]
+    if timestamp_ms >= _batch_time_ms(queue, high):
+        return high
+    while low <= high:
+        middle = (low + high) // 2
+        time_ms = _batch_time_ms(queue, middle)
+        if middle in (low, high):
+            if time_ms >= timestamp_ms:
+                return middle
+            low = middle + 1
+        elif boundary == "lower":
+            low, high = (middle + 1, high) if time_ms < timestamp_ms else (low, middle)
+        else:
+            low, high = (middle, high) if time_ms <= timestamp_ms else (low, middle - 1)
+    return -1
+
+
+def _batch_time_ms(queue: BatchQueue, slot: int) -> int:
+    entry = queue.at_slot(slot)
+    return -1 if entry is None else entry.store_timestamp_ms

@@ -339,7 +339,7 @@ def without_stale(store: Store, table: FrameTable) -> FrameTable:
     """Rows of left-over records behind the tail become one STALE row; rare, so the tail is only looked at when needed."""
     if not table.code.any():
         return table
-    suspicious = (table.code == FrameCode.OWN_OFFSET) & (table.own_phy_offset < table.phy_offset) & table.messages
+    suspicious = table.of_code(FrameCode.OWN_OFFSET) & (table.own_phy_offset < table.phy_offset) & table.messages
     if not suspicious.any():
         return table
     start = stale_from(store)

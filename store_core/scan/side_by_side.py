@@ -99,7 +99,7 @@ def _joined(tables: list[FrameTable], at: int) -> Iterator[FrameTable]:
     """What of a piece counts behind a frame that ends at ``at``: from the frame that begins there to the last one."""
     from store_core.scan.log import stretch
 
-    frames = [(table.kind == FrameKind.MESSAGE) | (table.kind == FrameKind.BLANK) for table in tables]
+    frames = [table.messages | table.of_kind(FrameKind.BLANK) for table in tables]
     last = max((number for number, mask in enumerate(frames) if mask.any()), default=-1)
     for number, table in enumerate(tables[: last + 1]):
         first = int(np.searchsorted(table.phy_offset, at))

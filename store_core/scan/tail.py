@@ -38,12 +38,16 @@ def _find(store: Store) -> int | None:
         run: int | None = None
         whole = True
         for table in scan_segment(store, segment, ScanOptions(check_crc=False)):
-            for row in np.flatnonzero(table.messages):
-                old = table.code[row] == FrameCode.OWN_OFFSET and table.own_phy_offset[row] < table.phy_offset[row]
-                if old and not has_entry(store, table, int(row)):
-                    run = int(table.phy_offset[row]) if run is None else run
-                else:
+            old = table.messages & table.of_code(FrameCode.OWN_OFFSET) & (table.own_phy_offset < table.phy_offset)
+            others = np.flatnonzero(table.messages & ~old)
+            behind = 0
+            if len(others):
+                run, whole, behind = None, False, int(others[-1]) + 1
+            for row in np.flatnonzero(old[behind:]) + behind:
+                if has_entry(store, table, int(row)):
                     run, whole = None, False
+                elif run is None:
+                    run = int(table.phy_offset[row])
         if run is not None:
             start = run
         if not whole:

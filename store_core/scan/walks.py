@@ -5,6 +5,11 @@ from __future__ import annotations
 from store_core.scan.log import Progress
 
 
+def behind(told: Progress | None, done_bytes: int) -> Progress | None:
+    """What a part of some work tells its progress to, ``done_bytes`` of which are done before it."""
+    return None if told is None else lambda more_bytes: told(done_bytes + more_bytes)
+
+
 class Walks:
     """``on_progress`` is told the bytes of all walks so far, each counted as ``size_bytes`` once the next begins.
 
@@ -36,8 +41,8 @@ class Walks:
             self._before = self._done
         self._begun += 1
         self._tell_total()
-        before = self._before
-        return None if self._on_progress is None else lambda done_bytes: self._tell(before + done_bytes)
+        before, most = self._before, self._size_bytes  # a walk may look at what a file has behind the log's end
+        return None if self._on_progress is None else lambda done_bytes: self._tell(before + min(done_bytes, most))
 
     def more(self) -> Progress | None:
         """As ``next``, for a walk that nobody planned."""
@@ -45,6 +50,16 @@ class Walks:
             return None
         self._planned += 1
         return self.next()
+
+    def piece(self, size_bytes: int) -> Progress | None:
+        """As ``more``, for work of another size that is no walk over the log."""
+        if self._on_total is None:
+            return None
+        self._before = before = self._done
+        self._on_total(before + size_bytes + max(self._planned - self._begun, 0) * self._size_bytes)
+        return (
+            None if self._on_progress is None else lambda done_bytes: self._tell(before + min(done_bytes, size_bytes))
+        )
 
     def leave_out(self) -> None:
         """The next walk is not needed."""
@@ -54,6 +69,12 @@ class Walks:
             return
         self._begun += 1
         self._tell_total()
+
+    def end(self) -> None:
+        """No more will come: what has been walked is all there was."""
+        if self._on_total is not None and self._on_progress is not None:
+            self._on_total(self._done)
+            self._on_progress(self._done)
 
     def _tell_total(self) -> None:
         if self._on_total is not None:

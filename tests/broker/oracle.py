@@ -41,9 +41,9 @@ def keys(topic: str, key: str, max_messages: int = 64, begin_ms: int = 0, end_ms
     return f"keys\t{topic}\t{key}\t{max_messages}\t{begin_ms}\t{end_ms}"
 
 
-def time_lookup(topic: str, queue_id: int, timestamp_ms: int) -> str:
+def time_lookup(topic: str, queue_id: int, timestamp_ms: int, boundary: str | None = None) -> str:
     """getOffsetInQueueByTime: queueOffset."""
-    return f"time\t{topic}\t{queue_id}\t{timestamp_ms}"
+    return f"time\t{topic}\t{queue_id}\t{timestamp_ms}\t{boundary or ''}"
 
 
 def put(topic: str, queue_id: int, body: str, properties: Mapping[str, str] | None = None) -> str:

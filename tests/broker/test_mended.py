@@ -10,9 +10,10 @@ from typing import Any, Final
 
 import pytest
 
-from store_core.layout import paths
+from store_core.layout import paths, record
 from store_core.layout.queue import ENTRY
 from store_core.mend.rebuild import rebuild
+from store_core.mend.salvage import evidence
 from store_core.mend.salvage.options import KeepOptions
 from store_core.mend.truncate import truncate
 from store_core.scan.log import scan_log
@@ -24,6 +25,7 @@ from tests.broker.oracle import VERSIONS
 from tests.broker.outcomes import compare_with_recorded
 from tests.broker.running import RunningBroker
 from tests.conftest import DamagedStore, GoldenStore, StoreCopy
+from tests.damage import Damageable
 from tests.mend.recovering import Opener, apply_to, is_queued, mended, places
 
 SettingsOf = Callable[[str], Path]
@@ -93,6 +95,36 @@ def test_what_recover_leaves_opens_whole(
     root, config = damaged(base, case, "crash"), settings_of(base)
     recovery, found = mended(golden(base), root, base, Opener(config, version))
     told = opened(open_store, version, base, root, config, recovery.after.as_json())
+    assert_served(told, found.intact)
+
+
+@pytest.mark.parametrize(("version", "base"), [("4.9.7", "load-497"), ("5.4.0", "load-533")])
+def test_damage_in_every_other_record_opens_whole(
+    version: str,
+    base: str,
+    golden: GoldenStore,
+    damageable: Callable[..., Damageable],
+    settings_of: SettingsOf,
+    open_store: OpenStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Bodies, which become tombstones by the run; topics and numbers of sound records, which go back to their queues."""
+    monkeypatch.setattr(evidence, "FEWEST_ROWS", 2)
+    store, config = damageable(base, "crash"), settings_of(base)
+    first, queued = len(store.truth["messages"]) // 3, [m for m in store.truth["messages"] if is_queued(m)]
+    for number, message in enumerate(queued[first : 2 * first]):
+        body_at = message["phyOffset"] + record.body_at(message["sysFlag"])
+        if number % 8 < 4 and message["bodyLength"]:
+            store.flip_at(body_at)
+        elif number % 8 == 5:
+            store.flip_at(message["phyOffset"] + record.HEAD.offset_of("queue_offset") + 5)
+        elif number % 8 == 7 and message["bodyLength"]:
+            topic_at = body_at + message["bodyLength"] + record.topic_length_layout(message["magic"]).size_bytes
+            store.flip_at(topic_at + number % 7, 1 << number // 56 % 8)
+    recovery, found = mended(golden(base), store.root, base, Opener(config, version))
+    assert {field for repair in recovery.repaired for field in repair["fields"]} == {"topic", "queue_offset"}
+    assert len(places(recovery.lost)) > first // 3
+    told = opened(open_store, version, base, store.root, config, recovery.after.as_json())
     assert_served(told, found.intact)
 
 

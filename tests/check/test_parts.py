@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from store_core.check import queues
 from store_core.check.report import MOST_FINDINGS_PER_CODE, Findings
-from store_core.check.runs import Intervals, OffsetRanges, runs_of
+from store_core.check.runs import Intervals, OffsetRanges, runs_of, windows_of
 from store_core.check.store import check_store
 from store_core.codec.record import encode_record
 from store_core.findings import Finding
@@ -254,7 +258,7 @@ def test_runs_and_intervals() -> None:
     assert list(runs_of(np.zeros(3, bool))) == []
     intervals = Intervals()
     intervals.add_numbers(np.array([4, 5, 6, 1, 2, 9]))
-    assert intervals.sorted() == [(1, 3), (4, 7), (9, 10)]
+    assert list(intervals.sorted()) == [(1, 3), (4, 7), (9, 10)]
     assert list(intervals.missing(0, 12)) == [(0, 1), (3, 4), (7, 9), (10, 12)]
     assert list(intervals.missing(4, 7)) == []
     ranges = OffsetRanges()
@@ -319,3 +323,53 @@ def test_numbers_given_twice_hide_the_older_messages(damageable: Callable[..., D
         store.set_entry("Calm_orders", 0, message["queueOffset"])
     found = [(f.code, f.severity, f.message) for f in check(store.root) if f.code != "P001"]
     assert found == [("Q006", "warning", "2 messages whose numbers were given again to later ones")]
+
+
+@given(st.lists(st.lists(st.integers(0, 40), max_size=8), max_size=6), st.integers(0, 40), st.integers(0, 40))
+def test_numbers_in_any_order_are_a_set(given: list[list[int]], begin: int, end: int) -> None:
+    intervals, held = Intervals(), set[int]()
+    for numbers in given:
+        intervals.add_numbers(np.array(numbers, np.int64))
+        held.update(numbers)
+        runs = list(intervals.sorted())
+        assert [n for low, high in runs for n in range(low, high)] == sorted(held)
+        assert all(high < low for (_, high), (low, _) in pairwise(runs))
+        gaps = [n for low, high in intervals.missing(begin, end) for n in range(low, high)]
+        assert gaps == [n for n in range(begin, end) if n not in held]
+    assert intervals.end == max((n + 1 for n in held), default=0)
+
+
+@given(st.sets(st.integers(0, 60)), st.integers(1, 20))
+def test_runs_by_the_window(numbers: set[int], most: int) -> None:
+    runs = Intervals()
+    runs.add_numbers(np.array(sorted(numbers), np.int64))
+    seen: list[int] = []
+    for at, mask in windows_of(runs.sorted(), most):
+        assert 0 < len(mask) <= most
+        assert mask[0]
+        assert mask[-1]
+        seen += (np.flatnonzero(mask) + at).tolist()
+    assert seen == sorted(numbers)
+
+
+def test_thousands_of_damaged_places_are_judged_by_the_window(
+    damageable: Callable[..., Damageable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = damageable("load-533")
+    lost = range(1, len(store.truth["messages"]) - 300, 3)
+    for number in lost:
+        store.set_field(number, "magic", 0)
+    judged: list[int] = []
+    judge = queues._QueueCheck._judge
+
+    def counted(check: queues._QueueCheck, at: int, *rest: Any) -> Any:
+        judged.append(at)
+        return judge(check, at, *rest)
+
+    monkeypatch.setattr(queues._QueueCheck, "_judge", counted)
+    with Store.open(store.root) as opened:
+        report = check_store(opened)
+        assert len(judged) <= len(opened.queues)
+    pointing = [f for f in report.findings if f.code == "Q001"]
+    assert sum(int(f.message.split()[0]) for f in pointing) == len(lost)
+    assert report.summary["L002"] >= len(lost) // 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from store_core.check.store import check_store
 from store_core.storage.store import Store
 from tests import stores
 from tests.conftest import GoldenStore
+from tests.damage import Damageable
 
 NAMES = ("x", "00000000000000000007", "99999999999999999999", "٠" * 20, "20261121021839108")
 
@@ -52,3 +54,16 @@ def test_any_damage_ends_in_findings(golden: GoldenStore, tmp_path: Path, name: 
         assert {f.code for f in report.findings} == set(report.summary)
         assert stores.snapshot(root) == before
         shutil.rmtree(root)
+
+
+@pytest.mark.parametrize("letter", [b"}", b"{", b"\xed"])
+def test_a_topic_may_hold_anything(letter: bytes, damageable: Callable[..., Damageable]) -> None:
+    """It stands in what is said of the entry that leads to it."""
+    store = damageable("load-533")
+    message = next(m for m in store.truth["messages"] if m["topic"] == "Calm_orders" and m["bodyLength"] > 0)
+    data = store.read(message["phyOffset"], message["storeSize"])
+    store.write(message["phyOffset"] + data.index(b"Calm_orders"), letter)
+    with Store.open(store.root) as opened:
+        [found] = [finding for finding in check_store(opened).findings if finding.code == "Q002"]
+    topic = (letter + b"alm_orders").decode(errors="replace")
+    assert found.message == f"1 entry pointing to another queue's record, of {topic} queue {message['queueId']}"

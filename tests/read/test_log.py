@@ -10,11 +10,14 @@ import pytest
 
 from store_core.codec.record import Message
 from store_core.layout.paths import segment_name
+from store_core.read import info, tail
 from store_core.read.info import describe_store
 from store_core.read.log import LogFilter, LogRange, read_log
 from store_core.read.progress import lags, read_progress
+from store_core.read.records import read_message
 from store_core.read.rules import rules_of
 from store_core.read.tail import follow, last_messages
+from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import Store
 from tests import stores
 from tests.conftest import GoldenStore, StoreCopy
@@ -81,12 +84,47 @@ def test_the_last_messages(golden: GoldenStore, name: str) -> None:
     messages = told(name)
     with Store.open(golden(name)) as store:
         for count in (0, 1, 7, len(messages), len(messages) + 5):
-            found, end = last_messages(store, count, lambda message: True)
+            found, end = last_messages(store, count)
             assert [m.phy_offset for m in found] == [m["phyOffset"] for m in messages[max(len(messages) - count, 0) :]]
             assert end == messages[-1]["phyOffset"] + messages[-1]["storeSize"]
         topic = messages[0]["topic"]
-        found, _ = last_messages(store, 3, lambda message: message.topic == topic)
+        found, _ = last_messages(store, 3, frozenset([topic]))
         assert [m.phy_offset for m in found] == [m["phyOffset"] for m in messages if m["topic"] == topic][-3:]
+
+
+@pytest.mark.parametrize("topics", [(), ("Calm_bills",)])
+def test_the_last_messages_are_read_one_by_one(
+    golden: GoldenStore, topics: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+
+    def reading(log: SegmentSequence, at: int) -> Message | None:
+        read.append(at)
+        return read_message(log, at)
+
+    monkeypatch.setattr(tail, "read_message", reading)
+    with Store.open(golden("load-533")) as store:
+        found, _ = last_messages(store, 5, frozenset(topics))
+        next(found)
+        assert len(read) == 1
+        assert len(list(found)) == 4
+        assert len(read) == 5
+
+
+def test_where_a_log_ends_is_not_looked_up_record_by_record(
+    golden: GoldenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+
+    def reading(log: SegmentSequence, at: int) -> Message | None:
+        read.append(at)
+        return read_message(log, at)
+
+    monkeypatch.setattr(info, "read_message", reading)
+    last = told("load-533")[-1]
+    with Store.open(golden("load-533")) as store:
+        assert info.log_end(store, [0]) == (last["phyOffset"] + last["storeSize"], last["storeTimestamp"])
+    assert read == [0]
 
 
 class GrowingLog:

@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 from store_core.layout.queue import BATCH_ENTRY, ENTRY, FILLER_SIZE_BYTES
+from store_core.layout.record import MAX_RECORD_SIZE_BYTES
 from store_core.read.entries import good_entries
 from store_core.read.pull import open_queue
 from store_core.read.queue import BatchQueue, Queue
+from store_core.read.records import read_record_bytes
 from store_core.read.rules import RULES_4, RULES_5, rules_for, rules_of
+from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore, StoreCopy
@@ -182,3 +185,18 @@ def test_a_missing_queue_file_is_stepped_over(store_copy: StoreCopy) -> None:
         assert isinstance(queue, Queue)
         numbers = [entry.queue_offset for entry in queue.entries(0, 517)]
     assert numbers == [*range(200), *range(400, 517)]
+
+
+def test_a_size_that_lies_makes_no_large_read(golden: GoldenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    with Store.open(golden("load-533")) as store:
+        whole = read_record_bytes(store.log, 0)
+        reading = SegmentSequence.read
+
+        def counted(log: SegmentSequence, phy_offset: int, size_bytes: int) -> bytes:
+            read.append(size_bytes)
+            return reading(log, phy_offset, size_bytes)
+
+        monkeypatch.setattr(SegmentSequence, "read", counted)
+        assert read_record_bytes(store.log, 0, MAX_RECORD_SIZE_BYTES) == whole
+    assert sum(read) <= 1 << 17

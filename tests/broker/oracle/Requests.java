@@ -27,7 +27,7 @@ final class Requests {
                 case "keys":
                     return keys(store, f[1], f[2], Integer.parseInt(f[3]), Long.parseLong(f[4]), Long.parseLong(f[5]));
                 case "time":
-                    return Json.object("queueOffset", store.getOffsetInQueueByTime(f[1], Integer.parseInt(f[2]), Long.parseLong(f[3])));
+                    return Json.object("queueOffset", byTime(store, f[1], Integer.parseInt(f[2]), Long.parseLong(f[3]), f[4]));
                 case "put":
                     return put(store, f);
                 default:
@@ -55,6 +55,16 @@ final class Requests {
             "minOffset", found.getMinOffset(), "maxOffset", found.getMaxOffset(), "messages", messages);
         found.release();
         return result;
+    }
+
+    /** The releases that know boundaries have another method for them. */
+    @SuppressWarnings({"unchecked", "rawtypes"})
+    private static Object byTime(DefaultMessageStore store, String topic, int queueId, long timestamp, String boundary) throws Exception {
+        if (boundary.isEmpty()) {
+            return store.getOffsetInQueueByTime(topic, queueId, timestamp);
+        }
+        Class type = Class.forName("org.apache.rocketmq.common.BoundaryType");
+        return Reflect.call(store, "getOffsetInQueueByTime", topic, queueId, timestamp, Enum.valueOf(type, boundary.toUpperCase()));
     }
 
     private static Object keys(DefaultMessageStore store, String topic, String key, int max, long begin, long end) throws Exception {

@@ -1,0 +1,92 @@
+"""What the files of sane queues hold, each read once, for all releases that are played and for who counts what is lost.
+
+Imports neither numpy nor what needs it, so that a thread can read while the program still loads that: ``read_ahead``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from threading import Condition, Thread
+from typing import TYPE_CHECKING, Final
+
+from store_core.kernel.entry_runs import EntryRun, read_run
+from store_core.layout.queue import ENTRY
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from store_core.storage.sequence import Segment, SegmentSequence
+
+_MOST_PARTS: Final = 1 << 19  # that are remembered; what is known of queues with more is looked up again
+_LOOK_SECONDS: Final = 0.1  # so often who waits can be interrupted
+
+
+class EntryRuns:
+    """The runs of queue files as they stand, by file. For files that nobody changes meanwhile; safe for several threads."""
+
+    def __init__(self, log_segments: Sequence[Segment]) -> None:
+        self.log_segments = tuple(log_segments)
+        self._starts = [segment.phy_offset for segment in log_segments]
+        self._ends = [segment.end_phy_offset for segment in log_segments]
+        self._changed = Condition()
+        self._known: dict[Path, EntryRun | None] = {}
+        self._being_read: set[Path] = set()
+        self._parts = 0
+        self._is_closed = False
+        self._thread: Thread | None = None
+
+    def of(self, queue: SegmentSequence, start: int) -> EntryRun | None:
+        """The run of the file that begins at ``start``; None where entries fall, where reads of the queue do not give just what that
+        file holds, and where it cannot be read: whoever reads it in another way says so."""
+        file = queue.find(start)
+        if file is None or file.phy_offset != start or not _is_whole(queue, file):
+            return None
+        with self._changed:
+            while file.path in self._being_read:
+                self._changed.wait(_LOOK_SECONDS)
+            if file.path in self._known:
+                return self._known[file.path]
+            self._being_read.add(file.path)
+        return self._read(file)
+
+    def read_ahead(self, queues: Iterable[SegmentSequence]) -> None:
+        """Have a thread read all their files, the last ones first: who needs them begins with the first."""
+        files = [file for queue in queues for file in queue.segments if _is_whole(queue, file)]
+        self._thread = Thread(target=self._run, args=(reversed(files),), name="entries ahead", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Have the thread end."""
+        self._is_closed = True
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self, files: Iterator[Segment]) -> None:
+        for file in files:
+            with self._changed:
+                if self._is_closed:
+                    return
+                if file.path in self._known or file.path in self._being_read:
+                    continue
+                self._being_read.add(file.path)
+            self._read(file)
+
+    def _read(self, file: Segment) -> EntryRun | None:
+        run = None
+        try:
+            run = read_run(file.path, self._starts, self._ends)
+        except OSError:
+            pass  # whoever reads it in another way says so
+        finally:
+            with self._changed:
+                self._parts += len(run.parts) if run is not None else 0
+                self._known[file.path] = run if self._parts <= _MOST_PARTS else None
+                self._being_read.discard(file.path)
+                self._changed.notify_all()
+        return run
+
+
+def _is_whole(queue: SegmentSequence, file: Segment) -> bool:
+    """Whether the file is one that a broker maps, and can be read by itself."""
+    is_usual = file.size_bytes == queue.file_size_bytes and file.size_bytes % ENTRY.size_bytes == 0
+    return is_usual and queue.is_plain(file)
