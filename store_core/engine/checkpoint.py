@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
 from store_core.engine.files import LiveFiles
+from store_core.errors import FailedError
 from store_core.layout import paths
 from store_core.layout.checkpoint import CHECKPOINT, FILE_SIZE_BYTES
 from store_core.storage.store import Store
@@ -17,6 +20,12 @@ class CheckpointWriter:
         self._files = files
         path = store.root / paths.CHECKPOINT
         self._exists = path.is_file()
+        if not self._exists and os.path.lexists(path):
+            raise FailedError(
+                "no broker would start on this store: its checkpoint is not a file",
+                path=str(path),
+                to_do="move it out of the way, and run `rmqctl checkpoint --rebuild`",
+            )
         self._may_make = may_make
         data = store.cache.read(path, 0, CHECKPOINT.size_bytes) if self._exists else b""
         self._fields = CHECKPOINT.read(data.ljust(CHECKPOINT.size_bytes, b"\0"))

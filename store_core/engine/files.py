@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import PurePosixPath
 
+from store_core.errors import FailedError
 from store_core.storage.ops import Buffer
 from store_core.storage.writer import Ownership, Writer
 
@@ -22,8 +23,17 @@ class LiveFiles:
         self._folders: dict[str, None] = {}
 
     def assert_place(self, folder: str) -> None:
-        """Raise UsageError where a link leads a folder's files to where nothing may be written."""
+        """Raise UsageError where a link leads a folder's files to where nothing may be written, FailedError where something
+        else stands for a folder on the way."""
         self.writer.path(f"{folder}/file")
+        places = (self.writer.path(part.as_posix()) for part in (PurePosixPath(folder), *PurePosixPath(folder).parents))
+        for place in places:
+            if os.path.lexists(place) and not place.is_dir():
+                raise FailedError(
+                    "a file stands where a folder is needed",
+                    path=str(place),
+                    to_do="move it out of the way, and run the command again",
+                )
 
     def write(self, path: str, offset: int, data: Buffer) -> None:
         self.writer.write_range(path, offset, data)

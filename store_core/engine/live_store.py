@@ -22,6 +22,7 @@ from store_core.codec.record import encode_record
 from store_core.codec.tags import index_texts, tags_code
 from store_core.derive.delay import DelayTable, delay_table
 from store_core.engine.checkpoint import CheckpointWriter
+from store_core.engine.cluster import cluster_of
 from store_core.engine.files import LiveFiles
 from store_core.engine.index import IndexWriter
 from store_core.engine.log import LogWriter
@@ -43,6 +44,7 @@ from store_core.storage.writer import Writer
 
 Flush = Literal["sync", "async"]
 DEFAULT_PORT: Final = 10911
+_LARGEST_PORT: Final = (1 << 16) - 1
 _LOOPBACK: Final = f"127.0.0.1:{DEFAULT_PORT}"
 _BATCH_QUEUE: Final = ("queue.type", "BatchCQ")
 _NO_ENTRY: Final = (record.TRANSACTION_PREPARED, record.TRANSACTION_ROLLBACK)
@@ -53,11 +55,13 @@ class WriteOptions:
     """How to write. ``flush`` sync: nothing counts as stored before it is on the disk; async: nothing waits for the disk.
 
     ``store_host`` is ``a.b.c.d:port`` or ``[v6]:port``; None: the configuration's, else that of the newest record.
+    ``cluster`` is the broker's; None: the configuration's, else that of the newest records, else a broker's default.
     ``now_ms`` is the clock. ``ops`` are the primitives, for tests.
     """
 
     flush: Flush = "sync"
     store_host: str | None = None
+    cluster: str | None = None
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     ops: FileOps | None = None
 
@@ -133,12 +137,21 @@ class LiveStore:
             return last.raw_store_host
         return self.host(text or _LOOPBACK)
 
+    @cached_property
+    def cluster(self) -> str | None:
+        """The cluster that the broker adds to what producers send; None where it adds none."""
+        return cluster_of(self.store, self.rules, self._tail.newest, self._options.cluster)
+
     def host(self, text: str) -> bytes:
         """A host as records hold it. Raises UsageError for one that cannot be stored."""
         try:
             raw = host_bytes(text)
         except ValueError as error:
             raise UsageError(str(error), to_do="give a.b.c.d:port or [v6]:port") from error
+        if (
+            int.from_bytes(raw[-record.HOST_PORT_SIZE_BYTES :], "big") > _LARGEST_PORT
+        ):  # no client could decode the record
+            raise UsageError(f"{text!r} has a port beyond {_LARGEST_PORT}", to_do="give a.b.c.d:port or [v6]:port")
         if len(raw) == record.HOST_V6_SIZE_BYTES and not self.rules.v6_hosts:
             raise UsageError(f"broker {self.version} knows no IPv6 hosts", to_do="give an IPv4 address")
         return raw

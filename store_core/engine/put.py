@@ -89,7 +89,7 @@ def _refuse_unsupported(live: LiveStore, message: NewMessage, half: bool) -> Non
 def _is_known(live: LiveStore, topic: str) -> bool:
     """Configured; without any configuration a topic that has queues."""
     topics = live.config.topics
-    if topics.source == "none" or live.config.in_rocksdb:
+    if topics.source == "none" or live.config.in_rocksdb:  # also where the file is too large to be read
         return any(key.topic == topic for key in (*live.store.queues, *live.store.batch_queues))
     return topic in topics.value.topics
 
@@ -121,8 +121,8 @@ def _as_record(live: LiveStore, message: NewMessage, queue_id: int) -> NewRecord
     properties = {k: v for k, v in message.properties.items() if k != _CRC_PROPERTY}
     if live.rules.adds_unique_key and not properties.get(UNIQ_KEY):
         properties[UNIQ_KEY] = make_unique_key(born_host, now_ms)
-    if live.rules.adds_cluster and (cluster := live.store.settings.value("brokerClusterName")):
-        properties[names.CLUSTER] = cluster
+    if live.cluster is not None:
+        properties[names.CLUSTER] = live.cluster
     return NewRecord(
         topic=message.topic,
         queue_id=queue_id,

@@ -26,7 +26,7 @@ class PutRules:
     checks_inner_batch: bool
     knows_timers: bool
     adds_unique_key: bool  # to a message that comes without
-    adds_cluster: bool  # seen: 4.3.0 does not, 4.9.7 does; taken for a part of the request-reply of 4.6.0
+    adds_cluster: bool  # its own, to what a producer sends
     adds_transaction_id: bool  # a half message keeps its unique key under a second name
     commit_tells_real_topic: bool  # a committed record still has the half's REAL_TOPIC and REAL_QID
     op_is_list: bool  # an op body ends each number with a comma

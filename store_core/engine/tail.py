@@ -6,7 +6,8 @@ throw it away.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -26,15 +27,20 @@ from store_core.storage.store import Store
 
 RECOVER_FIRST: Final = "run `rmqctl recover` first"
 _ZERO_WINDOW_BYTES: Final = 1 << 20
+_KEPT_PLACES: Final = 64
 _WITH_ENTRY: Final = (record.TRANSACTION_NONE, record.TRANSACTION_COMMIT)
 
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """``end_phy_offset`` is where the next record starts if it fits. ``last`` is the newest record, None in an empty log."""
+    """``end_phy_offset`` is where the next record starts if it fits. ``last`` is the newest record, None in an empty log.
+
+    ``newest`` are the places of the newest records that were walked over: (offset, size), in log order.
+    """
 
     end_phy_offset: int
     last: Message | None = None
+    newest: tuple[tuple[int, int], ...] = ()
 
     @property
     def last_store_timestamp_ms(self) -> int:
@@ -43,9 +49,9 @@ class Tail:
 
 @dataclass(slots=True)
 class _Walked:
-    """What the walk has seen so far: the newest record, and the newest one that must have a queue entry."""
+    """What the walk has seen so far: the newest records, and the newest one that must have a queue entry."""
 
-    last: tuple[int, int] | None = None
+    newest: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_KEPT_PLACES))
     last_queued: tuple[int, int] | None = None
 
 
@@ -69,7 +75,8 @@ def find_tail(store: Store, behaviour: Behaviour) -> Tail:
     end, walked = _walk(store, start, behaviour)
     _compare(walked, newest)
     _refuse_leftovers(store, end)
-    return Tail(end, read_message(store.log, *walked.last) if walked.last is not None else None)
+    last = read_message(store.log, *walked.newest[-1]) if walked.newest else None
+    return Tail(end, last, tuple(walked.newest))
 
 
 def _refuse_odd_files(store: Store) -> None:
@@ -100,7 +107,8 @@ def _walk(store: Store, segment: Segment, behaviour: Behaviour) -> tuple[int, _W
 def _note(table: FrameTable, walked: _Walked) -> None:
     if not len(table):
         return
-    walked.last = int(table.phy_offset[-1]), int(table.size_bytes[-1])
+    rows = slice(-_KEPT_PLACES, None)
+    walked.newest.extend(zip(table.phy_offset[rows].tolist(), table.size_bytes[rows].tolist(), strict=True))
     queued = np.flatnonzero(np.isin(table.sys_flag & record.TRANSACTION_MASK, _WITH_ENTRY))
     if len(queued):
         walked.last_queued = int(table.phy_offset[queued[-1]]), int(table.size_bytes[queued[-1]])

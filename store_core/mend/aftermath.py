@@ -13,7 +13,7 @@ from store_core.broker.versions import Version, behaviour_of
 from store_core.layout import paths
 from store_core.mend.prediction.outcome import Outcome
 from store_core.mend.prediction.predict import outcome_of
-from store_core.mend.salvage.derived import DerivedChanges
+from store_core.mend.salvage.derived import DerivedChanges, Progress
 from store_core.mend.salvage.mended import MendedLog
 from store_core.storage.shadow import lay_out_shadow
 from store_core.storage.store import Store
@@ -47,7 +47,9 @@ def outcome_after(
     changes: Collection[DerivedChanges] = (),
     files: Mapping[str, bytes] | None = None,
     removed: Collection[str] = (),
+    *,
+    on_progress: Progress | None = None,
 ) -> Outcome:
-    """OUTCOME of a release's start on the store as it will be."""
+    """OUTCOME of a release's start on the store as it will be. ``on_progress`` is told the bytes of the log scanned so far."""
     with shadow_of(store, mended, changes, files, removed) as shadow:
-        return outcome_of(shadow, behaviour_of(version))[0]
+        return outcome_of(shadow, behaviour_of(version), on_progress=on_progress)[0]

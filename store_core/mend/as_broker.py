@@ -42,16 +42,15 @@ def broker_result(store: Store, behaviour: Behaviour, *, on_progress: Progress |
 
     Raises FailedError where the broker would not start.
     """
-    start = start_broker(store, behaviour, on_progress=on_progress)
-    if start.refusal:
-        raise FailedError(
-            f"a broker would not start on this store: {start.refusal}", path=str(store.root), to_do="use --policy keep"
-        )
-    mended = mended_log(store, [], start.log.end_phy_offset, cut=True)
-    kept = {segment.name for segment in start.log.segments}
-    mended.removed += [s for s in mended.segments if s.name not in kept]
-    mended.segments = [s for s in mended.segments if s.name in kept]
     with ExitStack() as stack:
+        start = stack.enter_context(start_broker(store, behaviour, on_progress=on_progress))
+        if start.refusal:
+            reason = f"a broker would not start on this store: {start.refusal}"
+            raise FailedError(reason, path=str(store.root), to_do="use --policy keep")
+        mended = mended_log(store, [], start.log.end_phy_offset, cut=True)
+        kept = {segment.name for segment in start.log.segments}
+        mended.removed += [s for s in mended.segments if s.name not in kept]
+        mended.segments = [s for s in mended.segments if s.name in kept]
         scratch = Path(stack.enter_context(TemporaryDirectory(prefix="rmqctl-")))
         view = stack.enter_context(store.with_log(mended.log))
         topics = batch_topics_of(store)

@@ -144,6 +144,7 @@ def _checkpoint(store: Store, derivation: Derivation, survey: LogSurvey) -> dict
 
 def _topics(store: Store, derivation: Derivation) -> dict[str, bytes]:
     config = read_config(store.root)
+    config.topics.refuse_too_large()
     keys = {*store.queues, *store.batch_queues, *derivation.queue_keys}
     missing = missing_topics(sorted(keys), set(config.topics.value.topics))
     if not missing:

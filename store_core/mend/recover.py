@@ -21,23 +21,25 @@ from store_core.mend.prediction.outcome import Outcome
 from store_core.mend.prediction.predict import Prediction, predict
 from store_core.mend.salvage.derived import Progress, contents_of
 from store_core.mend.salvage.keep import Salvage, salvage, walk_rules
-from store_core.mend.salvage.lost import LostRun, lost_runs
+from store_core.mend.salvage.lost import LostMessages, LostRun
 from store_core.mend.salvage.notes import beyond_notes, in_recover, loans_of, lost_records_of, notes_of
 from store_core.mend.salvage.options import KeepOptions
 from store_core.mend.salvage.salvage_plan import (
     BUILDER,
     chunks_of,
+    contents_of_salvage,
     salvage_plan,
     settings_arguments,
     small_files,
     store_of,
 )
 from store_core.scan.walks import Walks
+from store_core.storage.buffers import give_freed_memory_back
 from store_core.storage.store import Store
 
 Policy = Literal["keep", "broker", "strict"]
 POLICIES: Final[tuple[Policy, ...]] = ("keep", "broker", "strict")
-WALKS: Final = 4  # over the log: what a broker would do, what it holds, what follows from it, what is wrong with it
+WALKS: Final = 4  # over the log: what a broker would do, what is wrong with it, what it holds, what follows from it
 _BROKER_BUILDER: Final = "as-broker"
 
 
@@ -108,36 +110,47 @@ def recover(
     last_exit: Literal["clean", "crash"] = "crash" if store.aborted else "clean"
     walks = Walks(on_progress, store.log.size_bytes, planned=WALKS, on_total=on_total)
     prediction = predict(store, version, on_progress=walks.next())
+    # First, while nothing else is held in memory.
+    checked = check_store(store, jobs=jobs, on_progress=walks.next()).findings
+    give_freed_memory_back()
     with ExitStack() as own:
         stack = own if keep is None else keep
         if policy == "broker":
-            return _as_broker(store, prediction, last_exit, walks, stack)
+            recovery = _as_broker(store, prediction, last_exit, checked, walks, stack)
+            walks.end()
+            return recovery
         rules = walk_rules(store.settings, prediction.assumed)
         found = stack.enter_context(salvage(store, rules, options, jobs=jobs, walks=walks))
         arguments = {**settings_arguments(store.settings), "version": str(prediction.assumed)}
         built = Built(BUILDER, {**arguments, **({"keep": kept} if (kept := found.options.as_arguments()) else {})})
         plan = replace(salvage_plan(store, found, built), policy=policy)
         # Where nothing is changed, it is the same start.
-        after = _after(store, prediction.assumed, found) if plan.steps else prediction.outcome
+        after = _after(store, prediction.assumed, found, walks) if plan.steps else prediction.outcome
+        walks.end()
         return Recovery(
             last_exit,
             prediction,
             plan,
             after,
-            tuple(lost_runs(found.lost, found.unknown)),
-            in_recover(_findings(store, (*found.findings, *found.derivation.findings), walks, jobs), plan, options),
-            tuple(lost_runs(found.given_up)),
+            tuple(found.lost.runs(found.unknown)),
+            in_recover(_findings(checked, (*found.findings, *found.derivation.findings)), plan, options),
+            tuple(LostMessages(found.given_up).runs()),
             notes_of(found, after, prediction.assumed),
             found.survey.kept_messages,
             tuple(loans_of(found.options, found.earlier)),
             tuple(repair.as_json() for repair in found.repairs),
             tuple(lost_records_of(store, found)),
-            contents_of(found.queue_changes, found.index_changes),
+            contents_of_salvage(store, found),
         )
 
 
 def _as_broker(
-    store: Store, prediction: Prediction, last_exit: Literal["clean", "crash"], walks: Walks, stack: ExitStack
+    store: Store,
+    prediction: Prediction,
+    last_exit: Literal["clean", "crash"],
+    checked: Iterable[Finding],
+    walks: Walks,
+    stack: ExitStack,
 ) -> Recovery:
     told = walks.next()
     result = stack.enter_context(broker_result(store, behaviour_of(prediction.assumed), on_progress=told))
@@ -146,29 +159,29 @@ def _as_broker(
     found.queue_changes, found.index_changes = result.queue_changes, result.index_changes
     arguments = {**settings_arguments(store.settings), "version": str(prediction.assumed)}
     plan = replace(salvage_plan(store, found, Built(_BROKER_BUILDER, arguments)), policy="broker")
-    after = _after(store, prediction.assumed, found)
+    after = _after(store, prediction.assumed, found, walks)
     lost = prediction.outcome.lost
-    findings = in_recover(_findings(store, result.derivation.findings, walks), plan)
+    findings = in_recover(_findings(checked, result.derivation.findings), plan)
     kept = result.survey.kept_messages
     made = contents_of(found.queue_changes, found.index_changes)
     notes = beyond_notes(store, result.derivation.queue_ends())
     return Recovery(last_exit, prediction, plan, after, lost, findings, notes=notes, kept_messages=kept, made=made)
 
 
-def _findings(store: Store, assumed: Iterable[Finding], walks: Walks, jobs: int = 1) -> tuple[Finding, ...]:
+def _findings(checked: Iterable[Finding], assumed: Iterable[Finding]) -> tuple[Finding, ...]:
     """What is wrong with the store as it is, which the plan's steps answer, and what had to be assumed."""
-    assumed = tuple(assumed)
+    checked, assumed = tuple(checked), tuple(assumed)
     if any(found.code == "S007" for found in assumed):
         return assumed  # without a log everything else is wrong as well, and its advice would mislead
-    checked = check_store(store, jobs=jobs, on_progress=walks.next()).findings
     return (*checked, *(found for found in assumed if found.code not in {known.code for known in checked}))
 
 
-def _after(store: Store, version: Version, found: Salvage) -> Outcome:
+def _after(store: Store, version: Version, found: Salvage, walks: Walks) -> Outcome:
     if found.is_empty:
         return outcome_after(store, version, None)
     changes = (found.queue_changes, found.index_changes)
-    return outcome_after(store, version, found.mended, changes, small_files(store, found), removed=(paths.ABORT,))
+    files, told = small_files(store, found), walks.more()
+    return outcome_after(store, version, found.mended, changes, files, removed=(paths.ABORT,), on_progress=told)
 
 
 def _build_as_broker(building: Building) -> Iterator[Chunk]:

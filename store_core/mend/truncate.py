@@ -15,7 +15,7 @@ from store_core.broker.load import batch_topics_of
 from store_core.codec.properties import KEYS, parse_properties, split_keys
 from store_core.derive.checkpoint import rebuilt_checkpoint
 from store_core.errors import FailedError, UsageError
-from store_core.kernel.codes import FrameKind, PropertyFlag
+from store_core.kernel.codes import PropertyFlag
 from store_core.layout import paths
 from store_core.layout.checkpoint import FILE_SIZE_BYTES
 from store_core.mend.aftermath import shadow_of
@@ -173,7 +173,7 @@ def _lost(store: Store, phy_offset: int) -> list[LostRun]:
 def _add_runs(
     table: FrameTable, runs: dict[tuple[bytes, int], list[int]], keys: dict[tuple[bytes, int], list[str]]
 ) -> None:
-    rows = np.flatnonzero(table.kind == FrameKind.MESSAGE)
+    rows = np.flatnonzero(table.messages)
     both = table.topic_id[rows].astype(np.int64) << 32 | (table.queue_id[rows].astype(np.int64) & 0xFFFFFFFF)
     for value in np.unique(both):
         mine = rows[both == value]

@@ -20,6 +20,7 @@ from store_core.storage.config_files import read_config
 from store_core.storage.settings import load_settings
 from store_core.storage.store import QueueKey
 from tests import stores
+from tests.conftest import StoreCopy
 from tests.engine.writing import Writable, Written
 
 # A topic with room for another message, of each store; its queue 0 is written to.
@@ -40,6 +41,10 @@ TOPICS = {
     "compact-533": "Cmp_plain",
 }
 NAMES = sorted(TOPICS)
+_SMALL_FILES = {"mappedFileSizeCommitLog": "65536", "mappedFileSizeConsumeQueue": "4000"} | {
+    "maxHashSlotNum": "500",
+    "maxIndexNum": "2000",
+}
 
 
 def topic_of(written: Written) -> str:
@@ -234,6 +239,46 @@ def test_4_leaves_the_unique_key_to_the_client(writable: Writable) -> None:
 def test_the_cluster_of_the_configuration_is_added(writable: Writable) -> None:
     written = writable("load-533", brokerClusterName="north")
     assert record_at(written, written.put("Calm_audit").stored).properties["CLUSTER"] == "north"
+    assert record_at(written, written.put("Calm_audit", CLUSTER="south").stored).properties["CLUSTER"] == "north"
+    with written.live(cluster="west") as live:
+        stored = put(live, NewMessage("Calm_audit", b"")).stored
+    assert record_at(written, stored).properties["CLUSTER"] == "west"
+
+
+@pytest.mark.parametrize(
+    ("name", "topic", "cluster"),
+    [
+        ("clean-430", "Barn_orders", None),
+        ("load-497", "Soft_orders", "golden"),
+        ("clean-514", "Dock_orders", "golden"),
+        ("load-533", "Calm_orders", "golden"),
+        ("clean-540", "Port_orders", "golden"),
+    ],
+)
+def test_without_configuration_the_newest_records_tell_the_cluster(
+    store_copy: StoreCopy, name: str, topic: str, cluster: str | None
+) -> None:
+    written = Written(name, root := store_copy(name), load_settings(root=root))
+    assert record_at(written, written.put(topic).stored).properties.get("CLUSTER") == cluster
+
+
+@pytest.mark.parametrize(
+    ("release", "cluster"), [("4.3.0", None), ("4.5.2", None), ("4.6.0", "DefaultCluster"), ("4.9.0", "DefaultCluster")]
+)
+def test_a_named_release_adds_what_its_brokers_add(store_copy: StoreCopy, release: str, cluster: str | None) -> None:
+    root = store_copy("clean-430")
+    written = Written("clean-430", root, load_settings(root=root, broker_version=release))
+    properties = record_at(written, written.put("Barn_orders", CLUSTER="mine").stored).properties
+    assert properties["CLUSTER"] == (cluster or "mine")
+
+
+def test_a_store_without_records_has_the_default_cluster(tmp_path: Path) -> None:
+    (root := tmp_path / "store").mkdir()
+    (root / "commitlog").mkdir()
+    written = Written("new", root, load_settings(root=root, broker_version="5.3.3", values=_SMALL_FILES))
+    with written.live() as live:
+        stored = put(live, NewMessage("orders", b"", 0), create_topic=True).stored
+    assert record_at(written, stored).properties["CLUSTER"] == "DefaultCluster"
 
 
 @pytest.mark.parametrize(

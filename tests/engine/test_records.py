@@ -31,7 +31,7 @@ NAMES = [
 ]
 _PER_KIND = 6
 TIMER = "rmq_sys_wheel_timer"
-_HIDDEN = ("REAL_TOPIC", "REAL_QID", "__transactionId__", "TRAN_MSG", "TIMER_OUT_MS", "__CRC32#")
+_HIDDEN = ("REAL_TOPIC", "REAL_QID", "__transactionId__", "TRAN_MSG", "TIMER_OUT_MS", "__CRC32#", "CLUSTER")
 _BROKERS_OWN = ("batch", "rmq_sys_REVIVE", "%", "TRANS_CHECK", "RMQ_SYS_TRANS_OP")  # not from one producer's message
 _BRANDS = ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TRAN_MSG")
 
@@ -87,12 +87,14 @@ def is_resent(message: Message) -> bool:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_a_producer_sent_is_stored_as_a_broker_did(writable: Writable, golden: GoldenStore, name: str) -> None:
-    written = writable(name, brokerClusterName="")  # the cluster is among what was stored
+    written = writable(name, brokerClusterName="")  # the newest records tell it
     compared: dict[str, int] = defaultdict(int)
     with Store.open(golden(name)) as source:
         for message in messages(source):
             if is_resent(message) or message.sys_flag & record.FLAG_INNER_BATCH:
                 continue
+            if name != "clean-430" and "CLUSTER" not in message.properties:
+                continue  # a broker's own, or a part of a batch that 5.4 did not mark
             theirs = read_record_bytes(source.log, message.phy_offset)
             assert theirs is not None
             ours = put_again(written, message)

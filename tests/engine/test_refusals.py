@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from store_core.storage.settings import load_settings
 from tests import stores
 from tests.conftest import DamagedStore, StoreCopy
 from tests.engine.writing import Writable, Written
-from tests.recording import Killed, Primitive, RecordingOps
+from tests.recording import Killed, Primitive, RecordingOps, tree
 
 Harm = Callable[[Path], object]
 END = 975542  # of load-533's log, in its last segment
@@ -151,6 +152,28 @@ def test_old_entries_behind_the_queues_end(store_copy: StoreCopy) -> None:
     at(str(path.relative_to(root)), 3980, b"\1" * 20)(root)
     with pytest.raises(FailedError, match="old entries"):
         Written.of("load-533", root).put("Calm_orders")
+
+
+@pytest.mark.parametrize("name", ["index", "consumequeue/Calm_orders/0", "consumequeue/Calm_orders"])
+def test_a_file_for_a_folder_is_noticed_before_the_first_byte(store_copy: StoreCopy, name: str) -> None:
+    written = Written.of("load-533", store_copy("load-533"))
+    shutil.rmtree(written.root / name)
+    (written.root / name).write_bytes(b"hello")
+    before = tree(written.root)
+    with pytest.raises(FailedError, match="where a folder is needed") as told:
+        written.put("Calm_orders")
+    assert told.value.path == str(written.root / name)
+    assert tree(written.root) == before
+
+
+def test_a_folder_for_the_checkpoint_is_noticed_before_the_first_byte(store_copy: StoreCopy) -> None:
+    written = Written.of("load-533", store_copy("load-533"))
+    (written.root / "checkpoint").unlink()
+    (written.root / "checkpoint").mkdir()
+    with pytest.raises(FailedError, match="checkpoint is not a file"):
+        written.put("Calm_orders")
+    assert not (written.root / "abort").exists()
+    assert written.end_of("Calm_orders", 0) == 128
 
 
 def test_an_index_that_reaches_behind_the_log(store_copy: StoreCopy) -> None:

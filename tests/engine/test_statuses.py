@@ -128,6 +128,17 @@ def test_a_release_before_ipv6_gets_no_ipv6_host(writable: Writable) -> None:
         put(live, NewMessage("Barn_orders", b"", 0))
 
 
+@pytest.mark.parametrize("host", ["1.2.3.4:65536", "[::1]:99999"])
+def test_a_port_that_no_client_could_decode_is_not_stored(writable: Writable, host: str) -> None:
+    written = writable("load-533")
+    for options, message in (
+        (WriteOptions(store_host=host), NewMessage("Calm_orders", b"", 0)),
+        (WriteOptions(), NewMessage("Calm_orders", b"", 0, born_host=host)),
+    ):
+        with open_for_writing(written.settings, options) as live, pytest.raises(UsageError, match="port"):
+            put(live, message)
+
+
 def test_abort_holds_what_the_release_writes(writable: Writable) -> None:
     for name, topic, expected in (
         ("load-533", "Calm_orders", str(os.getpid()).encode()),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 
 from store_core.layout import paths
 from store_core.mend.applying.undo import undo
+from store_core.mend.salvage import delays
 from store_core.mend.salvage.options import KeepOptions
 from store_core.storage.config_files import read_config
 from tests import stores
@@ -149,3 +152,49 @@ def test_a_copy_of_the_log_without_config_files_gets_none(
         os.remove(path)
     assert opener.recover(root).plan.steps == ()
     assert "P009" not in {found.code for found in opener.check(root)}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_is_struck_out_on_the_way_changes_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against the rule said one by one: a copy answers to the first of its message that waits in front of it."""
+    draw = random.Random(seed)
+    monkeypatch.setattr(delays, "_PART_ROWS", draw.choice((3, 50, 1 << 17)))
+    tracker, at_once = delays.DelayTracker(), delays.DelayTracker()
+    waiting: dict[int, list[tuple[int, int]]] = {}
+    delivered: dict[int, list[int]] = {1: [], 2: [], 3: []}
+    for one in (tracker, at_once):
+        for level in delivered:
+            one._levels.append(level)
+            one._known[level] = delays._Level()
+    for number in range(400):
+        digest = draw.choice((draw.randrange(40), draw.randrange(1 << 64)))
+        place = draw.choice((0, 0, 1, 2, delays._DELIVERED, delays._DELIVERED))
+        for one in (tracker, at_once):
+            one._came(digest, place, number)
+        if place != delays._DELIVERED:
+            waiting.setdefault(digest, []).append((place + 1, number))
+        elif waiting.get(digest):
+            level, answered = waiting[digest].pop(0)
+            delivered[level].append(answered)
+        if draw.random() < 0.1:
+            tracker._strike()
+    found = tracker.progress({})
+    assert found == at_once.progress({})
+    for level, told in found.items():
+        left = sorted(number for those in waiting.values() for at, number in those if at == level)
+        assert (told.queue_offset, told.delivered) == (left[0], len(delivered[level]))
+        passed = [number for number in left if number <= max(delivered[level])]
+        assert told.again == max(max(delivered[level]) + 1 - left[0] - len(passed), 0)
+
+
+def test_a_waiting_message_takes_few_bytes() -> None:
+    tracker = delays.DelayTracker()
+    tracker._levels.append(1)
+    tracker._known[1] = delays._Level()
+    tracemalloc.start()
+    for number in range(200_000):
+        tracker._came(hash(str(number)) & ((1 << 64) - 1), 0, number)
+    tracker._strike()
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert held < 200_000 * 24

@@ -16,7 +16,8 @@ from store_core.kernel import scan_window
 from store_core.kernel.codes import FrameCode, FrameKind, ScanFlag, ScanState
 from store_core.layout import marks, paths, record
 from store_core.mend.salvage.fence import Fence, Piece, close_region
-from store_core.mend.salvage.survey import LostRecord, Neighbour, Region
+from store_core.mend.salvage.lost_record import LostRecord
+from store_core.mend.salvage.survey import Neighbour, Region
 
 SEGMENT = 1 << 17
 START = 3 * SEGMENT

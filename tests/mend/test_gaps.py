@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +14,8 @@ from store_core.errors import UsageError
 from store_core.layout import marks, paths, queue
 from store_core.mend.applying.undo import undo
 from store_core.mend.salvage.gaps import QueueBounds, skippable
+from store_core.mend.salvage.lost_record import LostRecord
 from store_core.mend.salvage.options import KeepOptions
-from store_core.mend.salvage.survey import LostRecord
 from store_core.storage.store import QueueKey, Store
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore, differences
@@ -225,3 +226,47 @@ def test_policy_broker_has_no_such_choice(options: KeepOptions, damaged: Damaged
         opener_of("load-533").recover(damaged("load-533", "flip-body-mid", "crash"), "broker", options)
     with pytest.raises(UsageError, match="unknown gaps"):
         KeepOptions("hope")  # type: ignore[arg-type]  # what a shell may give
+
+
+def test_numbers_of_a_lost_queue_get_tombstones_as_long_as_there_is_room(
+    damageable: DamageableOf, opener_of: OpenerOf
+) -> None:
+    """Queues and a stretch of the log are gone: nothing says which numbers stood where, but between which messages."""
+    opener, store = opener_of("load-533"), damageable("load-533", "crash")
+    size, messages = store.segment_size_bytes, store.truth["messages"]
+    segment = max(m["phyOffset"] // size for m in messages) // 2
+    inside = [m for m in messages if m["phyOffset"] // size == segment][10:90]
+    gone = [m for m in inside if is_queued(m)]
+    store.zero(inside[0]["phyOffset"], inside[-1]["phyOffset"] + inside[-1]["storeSize"] - inside[0]["phyOffset"])
+    shutil.rmtree(store.root / paths.CONSUMEQUEUE)
+    recovery = opener.recover(store.root)
+    applied = apply_to(recovery, store.root)
+    assert applied is not None
+    at = f"{paths.COMMITLOG}/{paths.segment_name(segment * size)}"
+    assert len([step for step in recovery.plan.steps if step.path == at]) == 1
+    lost = {(m["topic"], m["queueId"], m["queueOffset"]) for m in gone if batch_size(m) == 1}
+    told = {(f.topic, f.queue_id, f.queue_offset) for f in opener.check(store.root) if f.code == "L016"}
+    assert len(lost) > 50
+    assert told == lost
+    assert {f.code for f in opener.check(store.root) if f.severity != "info"} == set()
+    with Store.open(store.root) as opened:
+        for key, files in opened.queues.items():
+            entries = [entry_of(store.root, store.truth, (*key, n)) for t, q, n in sorted(lost) if (t, q) == key]
+            ends = [entry["phy_offset"] for entry in entries]
+            assert ends == sorted(ends), files
+    again = opener.recover(store.root)
+    assert (again.plan.steps, again.lost) == ((), ())
+
+
+def test_holes_on_both_sides_of_a_segments_end_stay_apart(damageable: DamageableOf, opener_of: OpenerOf) -> None:
+    """Each of the two files gets its own bytes: one is too short, the other is gone."""
+    store = damageable("load-497", "crash")
+    cut, gone = len(store.segments) - 3, len(store.segments) - 2
+    both = store.segments[cut], store.segments[gone]
+    store.lose(gone)
+    store.cut(cut, 105_244)
+    recovery = opener_of("load-497").recover(store.root)
+    steps = [step for step in recovery.plan.steps if step.path.startswith(paths.COMMITLOG)]
+    assert {store.root / step.path for step in steps} == set(both)
+    assert recovery.after.starts
+    assert recovery.after.lost_messages == 0

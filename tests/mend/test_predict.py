@@ -187,3 +187,21 @@ def test_progress_reaches_what_is_scanned(golden: GoldenStore) -> None:
         predict(store, Version.parse("5.3.3"), on_progress=seen.append)
     assert seen == sorted(seen)
     assert seen[-1] > 0
+
+
+def test_a_queue_with_a_hole_of_a_petabyte_is_not_walked_through(store_copy: StoreCopy) -> None:
+    root = store_copy("load-533")
+    first = root / "consumequeue/Calm_bills/0/00000000000000000000"
+    entries = first.stat().st_size // 20
+    first.rename(first.with_name(f"{4000 << 50:020d}"))
+    [lost] = [run for run in predicted(root, "5.3.3")["lost"] if run["queue_id"] == 0]
+    assert (lost["topic"], lost["first_queue_offset"]) == ("Calm_bills", 0)
+    assert 0 < lost["messages"] <= entries
+
+
+@pytest.mark.parametrize(("version", "starts"), [("4.9.7", False), ("5.1.4", True), ("5.3.3", True), ("5.4.0", True)])
+def test_a_log_file_that_reaches_beyond_all_offsets(store_copy: StoreCopy, version: str, starts: bool) -> None:
+    root = store_copy("clean-430")
+    last = sorted((root / "commitlog").iterdir())[-1]
+    last.rename(last.with_name(f"{(1 << 63) - 65536:020d}"))
+    assert predicted(root, version)["starts"] is starts

@@ -246,15 +246,138 @@ def test_segments_under_each_others_names_get_their_places_back(
     assert differences(before, stores.snapshot(store.root)) in ([], [".rmqctl"])
 
 
-def test_swapped_segments_with_damage_are_kept_as_they_stand(
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [
+        (0, "x"),
+        (0, f"{131072 * 3 + 1:020d}"),
+        (2, f"{131072 * 2:020d}.bak"),
+        (2, f"{131072 * 2}"),
+        (3, f"{131072 * 40:020d}"),
+        (3, f"{131072 * 3 + 1:020d}"),
+        (-1, "last.tmp"),
+        (-1, f"{131072 * 9:020d}"),
+    ],
+    ids=str,
+)
+def test_a_segment_under_a_wrong_name_gets_its_own_back(
+    number: int,
+    name: str,
+    golden: GoldenStore,
+    damageable: Callable[..., Damageable],
+    settings_of: Callable[[str], Path],
+) -> None:
+    """Also where a page of it is damaged: what is whole stays."""
+    store, opener = damageable("load-533", "crash"), Opener(settings_of("load-533"), "5.3.3")
+    file = store.segments[number]
+    with file.open("r+b") as opened:
+        opened.write(bytes(512))
+    before, whole = stores.snapshot(store.root), log_bytes(golden("load-533"))
+    file.rename(file.with_name(name))
+    changed = stores.snapshot(store.root)
+    recovery = opener.recover(store.root)
+    assert any(name in note for note in recovery.notes)
+    assert 1 <= len(recovery.lost_records) <= 3
+    applied = apply_to(recovery, store.root)
+    assert applied is not None
+    mended = log_bytes(store.root)
+    start = int(file.name)
+    assert [at for at in whole if mended[at] != whole[at]] == [start]
+    assert mended[start][8192:] == whole[start][8192:]
+    assert file.stat().st_mtime_ns == before[f"commitlog/{file.name}"].modified_ns
+    assert opener.recover(store.root).plan.steps == ()
+    assert opener.predict(store.root) == recovery.after.as_json()
+    undo(store.root, applied.undo_id, apply=True)
+    assert differences(changed, stores.snapshot(store.root)) in ([], [".rmqctl"])
+
+
+def test_a_copy_in_a_segments_place_is_no_second_life_of_its_messages(
     damageable: Callable[..., Damageable], settings_of: Callable[[str], Path]
 ) -> None:
-    """Then records are kept where they lie, and told that they say otherwise."""
+    """What stood there is lost, and told; no queue gets a message of the original twice."""
+    store, opener = damageable("load-533", "crash"), Opener(settings_of("load-533"), "5.3.3")
+    one, other = store.segments[1:3]
+    original = one.read_bytes()
+    other.write_bytes(original)
+    recovery = opener.recover(store.root)
+    lost = {m["phyOffset"] for m in stores.truth("load-533")["messages"] if 2 <= m["phyOffset"] / 131072 < 3}
+    assert {record["phy_offset"] for record in recovery.lost_records} == lost
+    assert recovery.after.lost_messages == 0
+    apply_to(recovery, store.root)
+    assert one.read_bytes() == original
+    assert {f.code for f in opener.check(store.root)} == {"L016"}
+
+
+def test_an_earlier_life_of_the_log_is_not_put_behind_its_end(
+    damageable: Callable[..., Damageable], settings_of: Callable[[str], Path]
+) -> None:
+    """No queue points to what a broker once cut off."""
+    store, opener = damageable("load-533", "crash"), Opener(settings_of("load-533"), "5.3.3")
+    old = store.segments[-1].read_bytes()
+    store.segments[-1].unlink()
+    assert (
+        apply_to(opener.recover(store.root), store.root) is not None
+    )  # the messages are given up, their entries with them
+    store.segments[-1].with_name("old").write_bytes(old)
+    recovery = opener.recover(store.root)
+    assert recovery.notes == ()
+    assert [step.path for step in recovery.plan.steps] == ["commitlog/old"]
+    apply_to(recovery, store.root)
+
+
+@pytest.mark.parametrize("renamed", [True, False])
+@pytest.mark.parametrize("more", [b"x", bytes(20), bytes(131072)])
+def test_a_segment_that_is_not_there_behind_one_that_is_too_long(
+    more: bytes,
+    renamed: bool,
+    golden: GoldenStore,
+    damageable: Callable[..., Damageable],
+    settings_of: Callable[[str], Path],
+) -> None:
+    """The wrong length reaches into its place, and has no say there."""
+    store, opener = damageable("load-533", "crash"), Opener(settings_of("load-533"), "5.3.3")
+    long, gone = store.segments[2:4]
+    with long.open("ab") as file:
+        file.write(more)
+    if renamed:
+        gone.rename(gone.with_name("x"))
+    else:
+        gone.unlink()
+    recovery = opener.recover(store.root)
+    assert (recovery.after.lost_messages, bool(recovery.lost)) == (0, not renamed)
+    apply_to(recovery, store.root)
+    whole, now = log_bytes(golden("load-533")), log_bytes(store.root)
+    assert [at for at in whole if now[at] != whole[at]] == ([] if renamed else [int(gone.name)])
+    assert opener.recover(store.root).plan.steps == ()
+
+
+def test_the_first_segment_gets_its_place_back_where_the_second_is_gone(
+    golden: GoldenStore, damageable: Callable[..., Damageable], settings_of: Callable[[str], Path]
+) -> None:
+    store, opener = damageable("load-533", "crash"), Opener(settings_of("load-533"), "5.3.3")
+    first, second, third = store.segments[:3]
+    contents = first.read_bytes(), third.read_bytes()
+    first.write_bytes(contents[1])
+    third.write_bytes(contents[0])
+    second.unlink()
+    apply_to(opener.recover(store.root), store.root)
+    whole, now = log_bytes(golden("load-533")), log_bytes(store.root)
+    assert [at for at in whole if now[at] != whole[at]] == [int(second.name)]
+
+
+def test_swapped_segments_with_damage_get_their_places_back(
+    golden: GoldenStore, damageable: Callable[..., Damageable], settings_of: Callable[[str], Path]
+) -> None:
+    """The damage alone is lost, wherever it is."""
     store, opener = damageable("load-533", "crash"), Opener(settings_of("load-533"), "5.3.3")
     one, other = store.segments[1:3]
     contents = one.read_bytes(), other.read_bytes()
     one.write_bytes(contents[1][:4096] + bytes(512) + contents[1][4608:])
     other.write_bytes(contents[0])
     recovery = opener.recover(store.root)
-    assert [f.code for f in recovery.findings if f.code == "L007"]
-    assert recovery.after.starts
+    assert 1 <= len(recovery.lost_records) <= 3
+    assert recovery.after.lost_messages == 0
+    apply_to(recovery, store.root)
+    assert one.read_bytes() == contents[0]
+    assert other.read_bytes()[8192:] == contents[1][8192:]
+    assert opener.recover(store.root).plan.steps == ()

@@ -12,7 +12,7 @@ from store_core.codec.record import encode_record
 from store_core.mend.recover import WALKS, recover
 from store_core.storage.store import Store
 from tests import stores
-from tests.conftest import DamagedStore, GoldenStore
+from tests.conftest import DamagedStore, GoldenStore, StoreCopy
 from tests.damage import Damageable
 from tests.rmqctl.calls import call
 
@@ -151,3 +151,17 @@ def test_progress_counts_every_walk(sample: Path) -> None:
         whole = store.log.size_bytes
     assert told == sorted(told)
     assert (WALKS - 1) * whole < told[-1] <= WALKS * whole
+
+
+def test_a_wrong_queue_id_and_a_damaged_body_in_one_record(store_copy: StoreCopy) -> None:
+    root = store_copy("clean-430")
+    with (root / "commitlog/00000000000000000000").open("r+b") as log:
+        for at, byte in ((37159, 0x10), (37440, 0x75)):
+            log.seek(at)
+            log.write(bytes([byte]))
+    result = call("recover", "-s", root, "-o", "json")
+    assert result.code == 3
+    assert [(run["topic"], run["queue_id"], run["messages"]) for run in result.json["lost"]] == [("Barn_bills", 0, 1)]
+    assert call("recover", "-s", root, "--apply", "--yes").code in (0, 3)
+    findings = call("check", "-s", root, "-o", "json").json["findings"]
+    assert [found["code"] for found in findings] == ["L016"]  # the tombstone

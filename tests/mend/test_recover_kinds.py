@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pytest
 
+from store_core.derive.dispatch import MULTI_DISPATCH
 from store_core.layout import index, paths, queue
 from store_core.layout.schema import Layout
 from store_core.mend.applying.undo import undo
@@ -223,3 +224,50 @@ def test_a_queue_file_of_zeros_is_told_and_removed(
     if newest is None:  # of a topic without configuration, which check tells
         file.parent.rmdir()
         file.parent.parent.rmdir()
+
+
+@pytest.mark.parametrize("moved", ["Ext_orders/3", "Ext_audit"])
+def test_ext_files_that_are_gone_are_built_anew(
+    moved: str, golden: GoldenStore, damageable: DamageableOf, settings_of: SettingsOf
+) -> None:
+    store, opener = damageable("cqext-533", "crash"), Opener(settings_of("cqext-533"), "5.3.3")
+    folder = store.root / paths.CONSUMEQUEUE_EXT / moved
+    folder.rename(folder.with_name("7"))
+    apply_to(opener.recover(store.root), store.root)
+    now = stores.contents(store.root / paths.CONSUMEQUEUE_EXT / moved)
+    assert now == stores.contents(golden("cqext-533") / paths.CONSUMEQUEUE_EXT / moved)
+    assert opener.recover(store.root).plan.steps == ()
+
+
+def test_tombstones_for_numbers_that_no_entry_tells_have_units_too(
+    damageable: DamageableOf, settings_of: SettingsOf
+) -> None:
+    """Else a second recover would number the units anew."""
+    store, opener = damageable("cqext-533", "crash"), Opener(settings_of("cqext-533"), "5.3.3")
+    store.lose(2)
+    for path in (store.root / paths.CONSUMEQUEUE / "Ext_bills/0").iterdir():
+        path.write_bytes(bytes(path.stat().st_size))
+    recovery = opener.recover(store.root)
+    assert [run.messages for run in recovery.lost if (run.topic, run.queue_id) == ("Ext_bills", 0)]
+    apply_to(recovery, store.root)
+    assert opener.recover(store.root).plan.steps == ()
+
+
+@pytest.mark.leaves_damage("the record's own list stays damaged: Q002 tells of its entries")
+@pytest.mark.parametrize("name", ["lmq-497", "lmq-533"])
+def test_a_light_queue_keeps_the_entry_of_a_record_whose_list_is_damaged(
+    name: str, golden: GoldenStore, damageable: DamageableOf, settings_of: SettingsOf
+) -> None:
+    """No checksum covers a record's properties, so it can be read; consumers of light queues get it by their queue's entry."""
+    store, opener = damageable(name, "crash"), Opener(settings_of(name), stores.truth(name)["written_by"])
+    messages = stores.truth(name)["messages"]
+    record = next(n for n, m in enumerate(messages) if n > len(messages) // 2 and MULTI_DISPATCH in m["properties"])
+    start, size = store.message(record)["phyOffset"], store.message(record)["storeSize"]
+    store.write(start + store.read(start, size).index(MULTI_DISPATCH.encode()), b"?")
+    recovery = opener.recover(store.root)
+    assert recovery.lost == ()
+    apply_to(recovery, store.root)
+    queues = paths.CONSUMEQUEUE
+    assert stores.contents(store.root / queues) == stores.contents(golden(name) / queues)
+    assert {f.code for f in opener.check(store.root) if f.severity != "info"} <= {"Q002"}
+    assert opener.recover(store.root).plan.steps == ()

@@ -279,6 +279,67 @@ def test_at_a_queues_ends_too(
     assert repair["fields"] == ["queue_id"]
 
 
+@pytest.mark.parametrize(
+    "fields", [("queue_offset", "queue_id"), ("queue_id", "queue_offset"), ("queue_id", "queue_id")]
+)
+def test_two_beside_each_other(
+    fields: tuple[str, str], damageable: DamageableOf, golden: GoldenStore, settings_of: SettingsOf
+) -> None:
+    store = damageable("load-533")
+    messages = [m for m in store.truth["messages"] if is_queued(m) and m["topic"] == "Calm_orders"]
+    mine = [m for m in messages if m["queueId"] == messages[0]["queueId"]]
+    middle = next(n for n in range(5, len(mine)) if all(m["bodyLength"] for m in mine[n - 1 : n + 3]))
+    for message, field in zip(mine[middle : middle + 2], fields, strict=True):
+        store.flip(store.truth["messages"].index(message), field, 0, 0x20)
+    opener = Opener(settings_of("load-533"), "5.3.3")
+    assert len(recovered(opener, store, golden("load-533")).repaired) == 2
+
+
+@pytest.mark.parametrize("has_body", [True, False])
+def test_a_number_that_cannot_be(
+    has_body: bool, damageable: DamageableOf, golden: GoldenStore, settings_of: SettingsOf
+) -> None:
+    """Its neighbours in the log leave it room at one number; a broker that builds the queue anew would leave a gap instead."""
+    store = damageable("clean-497")
+    mine = [m for m in store.truth["messages"] if (m["topic"], m["queueId"]) == ("Mill_audit", 0)]
+    message = next(m for m in mine[10:-2] if bool(m["bodyLength"]) is has_body)
+    store.flip(store.truth["messages"].index(message), "queue_offset", 3, 0x10)
+    shutil.rmtree(store.root / paths.CONSUMEQUEUE / "Mill_audit")
+    (repair,) = recovered(Opener(settings_of("clean-497"), "4.9.7"), store, golden("clean-497")).repaired
+    assert (repair["fields"], repair["queue_offset"]) == (["queue_offset"], message["queueOffset"])
+
+
+@pytest.mark.parametrize("name", ["load-533", "load-497", "clean-540", "cqext-533", "ipv6-533"])
+def test_a_topic_that_no_queue_has(
+    name: str, damageable: DamageableOf, golden: GoldenStore, settings_of: SettingsOf
+) -> None:
+    """A broker would deliver it to nobody, and its queue would miss a message."""
+    store = damageable(name)
+    number = number_of(store)
+    message = store.message(number)
+    behind = record.PROPERTIES_LENGTH.size_bytes + sum(
+        len(f"{k}{v}".encode()) + 2 for k, v in message["properties"].items()
+    )
+    data = store.read(message["phyOffset"], message["storeSize"])
+    at = message["phyOffset"] + data.rindex(message["topic"].encode(), 0, message["storeSize"] - behind + 2)
+    opener = Opener(settings_of(name), stores.truth(name)["written_by"])
+    for byte, mask in ((0, 0x20), (2, 0x81)):
+        store.flip_at(at + byte, mask)
+        (repair,) = recovered(opener, store, golden(name)).repaired
+        assert (repair["fields"], repair["topic"]) == (["topic"], message["topic"])
+        store.flip_at(at + byte, mask)
+
+
+def test_a_topic_that_a_queue_has_stays(damageable: DamageableOf, settings_of: SettingsOf) -> None:
+    """Its record may be that queue's: the entry that leads to it is of no weight then."""
+    store = damageable("load-533")
+    messages = [m for m in store.truth["messages"] if is_queued(m) and m["topic"] == "Calm_audit"]
+    message = messages[len(messages) // 2]
+    data = store.read(message["phyOffset"], message["storeSize"])
+    store.write(message["phyOffset"] + data.index(b"Calm_audit"), b"Calm_bills")
+    assert Opener(settings_of("load-533"), "5.3.3").recover(store.root).repaired == ()
+
+
 def test_an_entry_of_a_foreign_record_moves_nothing(damageable: DamageableOf, settings_of: SettingsOf) -> None:
     """The record's own place has an entry for it: it is the other entry that is wrong."""
     store = damageable("load-533")

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import closing
+
 import pytest
 
-from store_core.broker import log_recovery, walk
+from store_core.broker import log_recovery, plain, walk
+from store_core.broker.entry_runs import EntryRuns
+from store_core.broker.plain import WalkAhead, reading_ahead
 from store_core.broker.proven import Proven
+from store_core.broker.queue_recovery import Entries, QueueState
 from store_core.broker.versions import Version, behaviour_of
 from store_core.kernel import scan_window
 from store_core.kernel.columns import WindowColumns
 from store_core.kernel.file import FileWalk, Walked
 from store_core.kernel.file import walk as walk_file
+from store_core.layout.queue import ENTRY
 from store_core.mend.prediction.outcome import Outcome
 from store_core.mend.prediction.predict import outcome_of
 from store_core.storage.store import Store
@@ -37,8 +44,9 @@ BASES = ("load-533", "load-497")
 def small_reads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Log files are read in many parts, by the kernel or as windows."""
     monkeypatch.setattr(walk, "WINDOW_SIZE_BYTES", SMALL_WINDOW_BYTES)
-    monkeypatch.setattr(walk, "BLOCK_SIZE_BYTES", SMALL_WINDOW_BYTES)
-    monkeypatch.setattr(walk, "CALL_SECONDS", 0.0)
+    monkeypatch.setattr(plain, "BLOCK_SIZE_BYTES", SMALL_WINDOW_BYTES)
+    monkeypatch.setattr(plain, "CALL_SECONDS", 0.0)
+    monkeypatch.setattr(plain, "_STEP_SECONDS", 0.0)
     if request.param == "windows":
         monkeypatch.setattr(walk.SegmentWalk, "_has_plain_part", False)
 
@@ -73,7 +81,7 @@ def test_a_log_is_read_once_for_releases_that_want_the_same(
         return walk_file(file, at, to, state, flags, seconds)
 
     monkeypatch.setattr(walk, "scan_window", counted)
-    monkeypatch.setattr(walk, "walk_file", counted_file)
+    monkeypatch.setattr(plain, "walk_file", counted_file)
     with Store.open(root) as store:
         proven = Proven()
         _played(store, "5.2.0", proven)
@@ -81,6 +89,84 @@ def test_a_log_is_read_once_for_releases_that_want_the_same(
         _played(store, "5.4.0", proven)
     assert alone > 8
     assert len(calls) - alone <= 3  # what is left is where the last record ends
+
+
+@pytest.mark.usefixtures("small_reads")
+@pytest.mark.parametrize("exit", ["clean", "crash"])
+@pytest.mark.parametrize("name", [*DAMAGES, "cq-hole", "cq-ghost-entries", "cq-last-short"])
+@pytest.mark.parametrize("base", BASES)
+def test_what_is_read_ahead_changes_nothing(
+    base: str, name: str, exit: str, damaged: DamagedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each release alone, in both orders, and all of them together; queues that are sane in part only, too."""
+    monkeypatch.setattr(plain, "WORTH_BYTES", 1)
+    monkeypatch.setattr(plain, "_LOOK_SECONDS", 0.001)
+    root = damaged(base, name, exit)
+    with Store.open(root) as store:
+        expected = {release: _played(store, release, None) for release in RELEASES}
+        for release in RELEASES:
+            with reading_ahead(store) as ahead:
+                assert (ahead.ahead is None) == (exit == "crash")
+                assert _played(store, release, ahead) == expected[release]
+        for releases in (RELEASES, RELEASES[::-1]):
+            with reading_ahead(store) as ahead:
+                assert {release: _played(store, release, ahead) for release in releases} == expected
+
+
+@pytest.mark.parametrize("name", ["untouched", "cq-tail-lost"])
+def test_queues_that_are_sane_are_read_once(name: str, damaged: DamagedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that is read of their files besides is what single entries tell."""
+    root = damaged("load-533", name, "clean")
+    read: list[int] = []
+    real = QueueState.entries
+
+    def counted(queue: QueueState, start: int, end: int) -> Entries:
+        read.append((end - start) // queue.entry_size_bytes)
+        return real(queue, start, end)
+
+    monkeypatch.setattr(QueueState, "entries", counted)
+    with Store.open(root) as store:
+        whole = sum(queue.size_bytes for queue in store.queues.values()) // ENTRY.size_bytes
+        _played(store, "5.3.3", Proven(runs=EntryRuns(store.log.segments)))
+    assert sum(read) < whole / 4 if name == "untouched" else max(read) > 1
+
+
+def test_a_thread_that_reads_ahead_ends_with_who_asked(damaged: DamagedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain, "WORTH_BYTES", 1)
+    with Store.open(damaged("load-533", "untouched", "clean")) as store:
+        with pytest.raises(KeyboardInterrupt), reading_ahead(store):
+            raise KeyboardInterrupt
+        assert not [thread for thread in threading.enumerate() if thread.name.endswith("ahead")]
+
+
+def test_who_comes_first_to_a_segment_walks_it(damaged: DamagedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment that the thread has not come to is left to who asks, and the thread passes over it."""
+    monkeypatch.setattr(plain, "WORTH_BYTES", 1)
+    with Store.open(damaged("load-533", "untouched", "clean")) as store:
+        *others, newest = store.log.segments
+        with closing(WalkAhead(newest)) as ahead:
+            assert not list(ahead.found(others[0]))
+            found = list(ahead.found(newest))
+            ahead.want(store.log.segments)
+            assert not list(ahead.found(others[0]))
+            assert found == sorted(found)
+            assert newest.phy_offset < found[-1] <= newest.end_phy_offset
+
+
+def test_files_that_cannot_be_read_ahead_are_left_to_who_says_so(
+    damaged: DamagedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plain, "WORTH_BYTES", 1)
+    root = damaged("load-533", "untouched", "clean")
+    with Store.open(root) as store:
+        assert store.queues
+        newest = store.log.segments[-1]
+        newest.path.rename(root / "elsewhere")
+        with closing(WalkAhead(newest)) as ahead:
+            assert not list(ahead.found(newest))
+        queue = next(iter(store.queues.values()))
+        queue.segments[0].path.rename(root / "another")
+        assert EntryRuns(store.log.segments).of(queue, queue.segments[0].phy_offset) is None
 
 
 def _played(store: Store, release: str, proven: Proven | None) -> tuple[Outcome, list[str]]:

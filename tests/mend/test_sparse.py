@@ -103,3 +103,13 @@ def test_a_queue_file_stretched_to_a_tebibyte_is_not_read_through(words: str, st
     os.truncate(root / "consumequeue/Calm_orders/0/00000000000000000000", _TIB)
     with deadline(_DEADLINE_SECONDS):
         assert main([*words.split(), "-s", str(root), "-o", "json"]) in (0, 1, 3)
+
+
+@pytest.mark.parametrize("words", ["recover", "rebuild all"])
+def test_zeros_behind_a_segments_length_are_one_stretch(words: str, store_copy: StoreCopy) -> None:
+    root = store_copy("pool-533")
+    segments = sorted((root / paths.COMMITLOG).iterdir())
+    os.truncate(segments[0], 0)
+    os.truncate(segments[-1], 2 << 30)
+    with deadline(_DEADLINE_SECONDS):
+        assert main([*words.split(), "-s", str(root), "-o", "json"]) in (0, 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,11 +17,13 @@ from store_core.mend.applying import prepare
 from store_core.mend.applying.apply import apply
 from store_core.mend.rebuild import rebuild
 from store_core.mend.recover import Policy, recover
-from store_core.mend.salvage import derived, survey
+from store_core.mend.salvage import derived, evidence, gaps, survey
 from store_core.mend.salvage.options import KeepOptions
 from store_core.mend.truncate import truncate
 from store_core.scan import log, side_by_side
 from store_core.scan.frames import FrameTable
+from store_core.scan.log import Progress
+from store_core.scan.walks import Walks
 from store_core.storage.lock import StoreLock
 from store_core.storage.store import Store
 from tests.conftest import DamagedStore, GoldenStore, StoreCopy
@@ -151,3 +154,54 @@ def test_commands_take_jobs(damaged: DamagedStore, command: tuple[str, ...]) -> 
     alone = call(*command, "-s", root, "-o", "json")
     assert call(*command, "-s", root, "-o", "json", "--jobs", "2").json == alone.json
     assert call(*command, "-s", root, "--apply", "--jobs", "2").code == 0
+
+
+def test_work_on_damage_is_told_besides_the_walks(
+    damageable: Callable[..., Damageable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies between two walks takes its time, too, where much is damaged."""
+    for module in (evidence, gaps):
+        monkeypatch.setattr(module, "FEWEST_ROWS", 1 << 30)  # many at once would be told at once
+    store = damageable("load-533", "crash")
+    first, last = store.message(100), store.message(180)
+    store.zero(first["phyOffset"], last["phyOffset"] - first["phyOffset"])
+    shutil.rmtree(store.queue_file(first["topic"], first["queueId"], first["queueOffset"])[0].parent)
+    pieces: list[tuple[int, list[int]]] = []
+    real = Walks.piece
+
+    def seen(walks: Walks, size_bytes: int) -> Progress | None:
+        told, calls = real(walks, size_bytes), list[int]()
+        pieces.append((size_bytes, calls))
+        assert told is not None
+
+        def tell(done_bytes: int) -> None:
+            calls.append(done_bytes)
+            told(done_bytes)
+
+        return tell
+
+    monkeypatch.setattr(Walks, "piece", seen)
+    done, total = [0], [0]
+    with Store.open(store.root) as opened:
+        recover(opened, on_progress=done.append, on_total=total.append)
+    assert done == sorted(done)
+    assert done[-1] <= total[-1]
+    assert len(pieces) >= 4
+    for size_bytes, calls in pieces:
+        assert calls == sorted(calls)
+        assert not size_bytes or calls[-1] <= 2 * size_bytes  # a widened region is larger
+    assert sum(len(calls) > 50 for _, calls in pieces) == 2  # the hole, and again with what had no place yet
+
+
+def test_where_nobody_counts_what_is_walked_nothing_is_told_besides() -> None:
+    told: list[int] = []
+    assert Walks(told.append, 100, planned=2).piece(50) is None
+    totals: list[int] = []
+    walks = Walks(told.append, 100, planned=2, on_total=totals.append)
+    for begin, size in ((walks.next, 100), (lambda: walks.piece(50), 50), (walks.next, 100)):
+        work = begin()
+        assert work is not None
+        work(size // 2)
+        work(size)
+    assert told == [50, 100, 125, 150, 200, 250]
+    assert totals == [200, 250, 250]

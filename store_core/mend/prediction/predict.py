@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 from store_core.broker.dispatch import EarlyDelivery
 from store_core.broker.evidence import Evidence, evidence_of
 from store_core.broker.load import DELAY_PROGRESS, read_config
-from store_core.broker.proven import Proven
+from store_core.broker.plain import reading_ahead
 from store_core.broker.start import Start, start_broker
 from store_core.broker.versions import Behaviour, Version, groups_of
 from store_core.mend.prediction.ghosts import GhostHunt
 from store_core.mend.prediction.outcome import Outcome, QueueSpan
 from store_core.mend.prediction.start_loss import losses
+from store_core.storage.buffers import give_freed_memory_back
 
 if TYPE_CHECKING:
+    from store_core.broker.proven import Proven
     from store_core.storage.store import Store
 
 Progress = Callable[[int], None]
@@ -69,9 +71,12 @@ def predict(
 
     Without ``version`` (or one in the store's settings) the store's own evidence decides; where it leaves several releases that
     behave differently here, the worst outcome is assumed: not starting, then most messages lost. ``on_progress`` is told
-    the bytes of the log scanned so far. ``proven``: what earlier walks over this log have found. Raises FailedError for queues in RocksDB and files that cannot be read,
+    the bytes of the log scanned so far. ``proven``: what earlier walks over this log have found, or ``reading_ahead``. Raises FailedError for queues in RocksDB and files that cannot be read,
     UsageError for a version nothing is known of.
     """
+    if proven is None:
+        with reading_ahead(store) as ahead:
+            return predict(store, version, on_progress=on_progress, proven=ahead)
     if version is None and store.settings.broker_version:
         version = Version.parse(store.settings.broker_version)
     if version is not None:
@@ -79,9 +84,8 @@ def predict(
     else:
         evidence = evidence_of(store)
     played: list[tuple[tuple[Version, ...], Outcome, list[str]]] = []
-    known = Proven() if proven is None else proven
     for behaviour, versions in groups_of(evidence.possible):
-        outcome, notes = outcome_of(store, behaviour, on_progress=on_progress, proven=known)
+        outcome, notes = outcome_of(store, behaviour, on_progress=on_progress, proven=proven)
         played.append((versions, outcome, notes))
     worst = max(played, key=lambda p: (_badness(p[1]), p[0][-1]))
     same = tuple(v for versions, outcome, _ in played if outcome == worst[1] for v in versions)
@@ -94,16 +98,18 @@ def outcome_of(
 ) -> tuple[Outcome, list[str]]:
     """The outcome for releases that behave so, and notes about what it depends on besides."""
     hunt = GhostHunt(store)
-    start = start_broker(store, behaviour, on_table=hunt.look_at, on_progress=on_progress, proven=proven)
-    return outcome_of_start(store, start, hunt), start.log.notes
+    with start_broker(store, behaviour, on_table=hunt.look_at, on_progress=on_progress, proven=proven) as start:
+        outcome = outcome_of_start(store, start, hunt, on_progress=on_progress)
+    give_freed_memory_back()  # a start that dispatches leaves much of it
+    return outcome, start.log.notes
 
 
-def outcome_of_start(store: Store, start: Start, hunt: GhostHunt) -> Outcome:
+def outcome_of_start(store: Store, start: Start, hunt: GhostHunt, *, on_progress: Progress | None = None) -> Outcome:
     """The outcome of a start that was played through while ``hunt`` looked on."""
     recovery = "abnormal" if store.aborted else "normal"
     if start.refusal:
         return Outcome(False, start.refusal, recovery, start.log.first_file_scanned)
-    book = losses(store, start)
+    book = losses(store, start, on_progress=on_progress)
     index = start.loaded.index
     return Outcome(
         starts=True,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -20,12 +21,15 @@ from store_core.kernel.codes import PropertyFlag
 from store_core.kernel.entries import Entries, chain_sums
 from store_core.kernel.twin_entries import hashes
 from store_core.layout import paths, record
+from store_core.mend.prediction.covered import Covered, Span
 from store_core.mend.salvage.lost import MOST_KEYS_PER_RUN, LostRun
-from store_core.scan.log import ScanOptions, scan_segment
+from store_core.scan.log import Progress, ScanOptions, scan_segment
 from store_core.storage.store import QueueKey
 
 if TYPE_CHECKING:
+    from store_core.broker.entry_runs import EntryRuns
     from store_core.broker.start import Start
+    from store_core.kernel.entry_runs import EntryRun
     from store_core.scan.frames import FrameTable
     from store_core.storage.sequence import Segment
     from store_core.storage.store import Store
@@ -33,8 +37,7 @@ if TYPE_CHECKING:
 Ints = NDArray[np.int64]
 
 _CHUNK_BYTES: Final = 4 << 20  # of queue files, at a time
-_MOST_ENTRIES: Final = 1 << 21  # held in memory to find gaps
-_NEAR_BYTES: Final = 1 << 20  # gaps closer than this are read together
+_ALL_ONES: Final = (1 << 64) - 1
 _SYSTEM_TOPICS: Final = frozenset((paths.SCHEDULE_TOPIC, paths.HALF_TOPIC, paths.OP_TOPIC))
 
 
@@ -79,11 +82,14 @@ class LossBook:
         )
 
 
-def losses(store: Store, start: Start) -> LossBook:
-    """All messages that a start which succeeds loses. Raises FailedError where a file cannot be read."""
+def losses(store: Store, start: Start, *, on_progress: Progress | None = None) -> LossBook:
+    """All messages that a start which succeeds loses. Raises FailedError where a file cannot be read.
+
+    ``on_progress`` is told the bytes of the log behind where the scan began: it went as far as the cut, and here it goes on.
+    """
     book = LossBook()
     finder = _Finder(store, start, book)
-    finder.behind_the_cut()
+    finder.behind_the_cut(on_progress)
     finder.without_entries()
     return book
 
@@ -100,11 +106,16 @@ class _Finder:
 
     # -- behind the cut ------------------------------------------------------------------------------------------
 
-    def behind_the_cut(self) -> None:
+    def behind_the_cut(self, on_progress: Progress | None) -> None:
+        name = self._start.log.first_file_scanned
+        scanned = next((s for s in self._store.log.segments if s.name == name), None)
+        begin = scanned.phy_offset if scanned is not None else self._end
         for segment in self._store.log.segments:
             if segment.end_phy_offset > self._end:
                 for table in self._scan(segment, max(segment.phy_offset, self._end), segment.end_phy_offset):
                     self._lose(table, _messages(table), was_cut=True)
+                    if on_progress is not None:
+                        on_progress(table.end_phy_offset - begin)
 
     def _scan(self, segment: Segment, start: int, end: int) -> Iterator[FrameTable]:
         from_phy_offset = None if start == segment.phy_offset else start
@@ -116,36 +127,19 @@ class _Finder:
         segments = [s for s in self._start.log.segments if s.phy_offset < self._end]
         if not segments:
             return
-        open_ones = _incomplete(self._store, segments, self._end, self._queues)
-        batch: list[tuple[Segment, int]] = []
-        for segment, count in open_ones:
-            if batch and sum(c for _, c in batch) + count > _MOST_ENTRIES:
-                self._look_into([s for s, _ in batch])
-                batch = []
-            batch.append((segment, count))
-        if batch:
-            self._look_into([s for s, _ in batch])
+        spans: list[Span] = []
+        for segment in _incomplete(self._store, segments, self._end, self._queues, self._start.runs, spans):
+            self._look_into(segment, spans)
 
-    def _look_into(self, segments: list[Segment]) -> None:
-        """Read the parts of the log that no entry covers."""
-        starts = np.array([s.phy_offset for s in segments], np.int64)
-        ends = np.array([min(s.end_phy_offset, self._end) for s in segments], np.int64)
-        held: list[tuple[Ints, Ints]] = []
-        for entries in _all_entries(self._queues):
-            offsets, sizes = entries["phy_offset"].astype(np.int64), entries["size_bytes"].astype(np.int64)
-            place = np.searchsorted(starts, offsets, "right") - 1
-            inside = (place >= 0) & (offsets < ends[place]) & (sizes > 0) & (sizes <= record.MAX_RECORD_SIZE_BYTES)
-            held.append((offsets[inside], sizes[inside]))
-        offsets = np.concatenate([o for o, _ in held]) if held else np.zeros(0, np.int64)
-        sizes = np.concatenate([s for _, s in held]) if held else np.zeros(0, np.int64)
-        order = np.argsort(offsets, kind="stable")
-        offsets, sizes = offsets[order], sizes[order]
-        for segment, end in zip(segments, ends, strict=True):
-            low, high = np.searchsorted(offsets, (segment.phy_offset, end))
-            for gap_start, gap_end in _gaps(offsets[low:high], sizes[low:high], segment.phy_offset, int(end)):
-                for table in self._scan(segment, gap_start, gap_end):
-                    known = np.isin(table.phy_offset, offsets[low:high])
-                    self._lose(table, _messages(table) & ~known, was_cut=False)
+    def _look_into(self, segment: Segment, spans: list[Span]) -> None:
+        """Read a segment for messages that no entry leads to."""
+        end = min(segment.end_phy_offset, self._end)
+        covered = Covered(segment.phy_offset, end)
+        for span in spans:
+            for phy_offsets in span.phy_offsets(end):
+                covered.add(phy_offsets)
+        for table in self._scan(segment, segment.phy_offset, end):
+            self._lose(table, _messages(table) & ~covered.has(table.phy_offset), was_cut=False)
 
     # -- what counts ---------------------------------------------------------------------------------------------
 
@@ -208,30 +202,85 @@ def _first_behind(queue: QueueState, phy_offset: int) -> int | None:
     return int(queue.entries(low * width, (low + 1) * width)["phy_offset"][0])
 
 
-def _all_entries(queues: list[QueueState]) -> Iterator[Entries]:
-    """All entries that consumers reach, chunk by chunk."""
-    for queue in queues:
-        width = queue.entry_size_bytes
-        step = _CHUNK_BYTES - _CHUNK_BYTES % width
-        begin = queue.starts[0] if queue.starts and isinstance(queue, BatchQueueState) else queue.min_position
-        for at in range(begin, queue.end, step):
-            yield queue.entries(at, min(at + step, queue.end))
+def _stretches(queue: QueueState) -> Iterator[tuple[int, int, int]]:
+    """What consumers reach of a queue: the start of each file, and from and to in it. Between files there may be a hole."""
+    first = _first_position(queue)
+    for start, following in pairwise([*queue.starts, queue.end]):
+        begin, end = max(start, first), min(following, start + queue.file_size_bytes)
+        if begin < end:
+            yield start, begin, end
 
 
-def _incomplete(store: Store, segments: list[Segment], end: int, queues: list[QueueState]) -> list[tuple[Segment, int]]:
-    """Segments whose entries do not follow each other from the start to the blank or the end, with the entries' number."""
+def _first_position(queue: QueueState) -> int:
+    return queue.starts[0] if queue.starts and isinstance(queue, BatchQueueState) else queue.min_position
+
+
+def _entries_between(queue: QueueState, begin: int, end: int) -> Iterator[Entries]:
+    step = _CHUNK_BYTES - _CHUNK_BYTES % queue.entry_size_bytes
+    for at in range(begin, end, step):
+        yield queue.entries(at, min(at + step, end))
+
+
+def _incomplete(
+    store: Store,
+    segments: list[Segment],
+    end: int,
+    queues: list[QueueState],
+    runs: EntryRuns | None,
+    spans: list[Span],
+) -> list[Segment]:
+    """Segments whose entries do not follow each other from the start to the blank or the end.
+
+    ``spans`` gets all entries that consumers reach.
+    """
     starts = np.array([s.phy_offset for s in segments], np.int64)
     ends = np.array([min(s.end_phy_offset, end) for s in segments], np.int64)
-    sums, counts, last = np.zeros(len(starts), np.uint64), np.zeros(len(starts), np.int64), starts.copy()
-    for entries in _all_entries(queues):
-        found = chain_sums(entries, starts, ends)
-        sums, counts, last = sums + found.sums, counts + found.counts, np.maximum(last, found.last)
+    sums, last = np.zeros(len(starts), np.uint64), starts.copy()
+    known: dict[int, int] = {}  # sums of runs
+    uses_runs = runs is not None and runs.log_segments[: len(segments)] == tuple(segments)
+    for queue in queues:
+        for begin, stop, run in _files_of(queue, segments[0].phy_offset, end, uses_runs=uses_runs):
+            if run is not None:
+                spans.append(Span(queue, begin, stop, is_rising=True))
+                for number, sum_, _, highest in run.parts:
+                    if number < len(segments):
+                        known[number] = known.get(number, 0) + sum_
+                        last[number] = max(last[number], highest)
+                continue
+            highest, is_rising = -1, True
+            for entries in _entries_between(queue, begin, stop):
+                found = chain_sums(entries, starts, ends)
+                sums, last = sums + found.sums, np.maximum(last, found.last)
+                phy_offsets = np.r_[highest, entries["phy_offset"]]
+                is_rising = is_rising and bool((phy_offsets[1:] >= phy_offsets[:-1]).all())
+                highest = int(phy_offsets[-1])
+            spans.append(Span(queue, begin, stop, is_rising=is_rising))
+    sums += np.array([known.get(number, 0) & _ALL_ONES for number in range(len(segments))], np.uint64)
     is_chain = sums == hashes(starts) - hashes(last)
     return [
-        (segment, int(counts[number]))
+        segment
         for number, segment in enumerate(segments)
         if not is_chain[number] or not _ends_there(store, segment, int(last[number]), int(ends[number]))
     ]
+
+
+def _files_of(
+    queue: QueueState, log_start: int, log_end: int, *, uses_runs: bool
+) -> Iterator[tuple[int, int, EntryRun | None]]:
+    """What consumers reach of a queue, file by file: from, to, and the file's run where that tells just this part.
+
+    It does where it ends with the part and in front of the log's end, and where what it holds in front of the part lies in
+    front of the log's start.
+    """
+    width = queue.entry_size_bytes
+    for start, low, high in _stretches(queue):
+        run = queue.plain_run(start) if uses_runs else None
+        if run is not None and (start + run.length * width != high or run.last >= log_end):
+            run = None
+        if run is not None and low > start:
+            before = queue.entries(low - width, low)["phy_offset"][0]
+            run = run if before < log_start else None
+        yield low, high, run
 
 
 def _ends_there(store: Store, segment: Segment, at: int, end: int) -> bool:
@@ -242,21 +291,3 @@ def _ends_there(store: Store, segment: Segment, at: int, end: int) -> bool:
     if len(prefix) < record.PREFIX.size_bytes:
         return at > segment.end_phy_offset - record.PREFIX.size_bytes
     return bool(record.PREFIX.read(prefix)["magic"] == record.MAGIC_BLANK)
-
-
-def _gaps(offsets: Ints, sizes: Ints, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Stretches of [start, end) that no entry covers; near ones are joined."""
-    covered = np.maximum.accumulate(np.r_[start, offsets + sizes])
-    following = np.r_[offsets, end]
-    open_ = np.flatnonzero(following > covered)
-    gap_start = gap_end = -1
-    for place in open_:
-        low, high = int(covered[place]), int(following[place])
-        if gap_end >= 0 and low - gap_end <= _NEAR_BYTES:
-            gap_end = high
-            continue
-        if gap_end >= 0:
-            yield gap_start, gap_end
-        gap_start, gap_end = low, high
-    if gap_end >= 0:
-        yield gap_start, gap_end

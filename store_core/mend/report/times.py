@@ -157,7 +157,7 @@ class Stretches:
         if not len(table):
             return
         good = table.messages & ~is_bad(table)
-        bad = ~good & (table.kind != FrameKind.BLANK)
+        bad = ~good & ~table.of_kind(FrameKind.BLANK)
         places, times = np.flatnonzero(good), table.store_timestamp_ms
         if len(places):
             self._close(int(times[places[0]]))

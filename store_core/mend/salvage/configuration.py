@@ -78,7 +78,7 @@ def _copies(files: ConfigFiles, siblings: Iterable[Store]) -> Iterator[tuple[str
     others = [read_config(sibling.root) for sibling in siblings]
     for name in (each.name for each in fields(files)):
         file = getattr(files, name)
-        if not isinstance(file, ConfigFile) or file.source == "main":
+        if not isinstance(file, ConfigFile) or file.source == "main" or file.too_large:
             continue
         if file.source == "bak":
             yield name, file, "its .bak, which a broker would read"

@@ -228,7 +228,7 @@ class Derivation(Closing):
         for key in sorted(batches | set(self._store.batch_queues)):
             files = list(batch.files(key)) if key in batches else self._expired_files(key, batch=True)
             self._compare(paths.BATCHCONSUMEQUEUE, key, self._store.batch_queues.get(key), files, changes)
-        for key in sorted(self._store.ext_queues):
+        for key in sorted(ordinary | set(self._store.ext_queues)) if self._store.ext_queues else ():
             files = list(builder.ext_files(key)) if key in ordinary else []
             self._compare(paths.CONSUMEQUEUE_EXT, key, self._store.ext_queues.get(key), files, changes)
         return changes

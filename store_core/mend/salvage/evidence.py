@@ -2,73 +2,203 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from store_core.layout import paths, queue, record
+from store_core.layout import marks, paths, queue, record
 from store_core.layout.schema import Layout
-from store_core.mend.salvage.survey import LostRecord, Region
+from store_core.mend.salvage.lost_record import LostRecord
+from store_core.mend.salvage.rows import (
+    FEWEST_ROWS,
+    ROW,
+    InLogOrder,
+    Lost,
+    LostTable,
+    Rows,
+    Source,
+    entry_of,
+    head_of,
+    joining,
+)
+from store_core.mend.salvage.survey import Region
+from store_core.mend.salvage.tombstones import can_be_told, smallest_tombstone_size_bytes
+from store_core.scan.walks import Walks
 from store_core.storage.sequence import SegmentSequence
-from store_core.storage.store import Store
+from store_core.storage.store import QueueKey, Store
 
-_CHUNK_ENTRIES = 1 << 18
+_CHUNK_ENTRIES: Final = 1 << 16
+_ENTRY: Final = np.dtype([*ROW.descr, ("batch_size", "i4"), ("region", "i4")])
+Ints = NDArray[np.int64]
+OnHead = Callable[[int, LostRecord], None]  # a region's number, and a record in it
 
 
-def lost_by_queue_entries(store: Store, regions: Sequence[Region]) -> dict[int, list[LostRecord]]:
-    """Records that queue entries place inside a region, by the region's number, in log order.
+def lost_by_queue_entries(
+    store: Store,
+    regions: Sequence[Region],
+    table: LostTable,
+    walks: Walks | None = None,
+    *,
+    heads: InLogOrder | None = None,
+    on_head: OnHead | None = None,
+) -> dict[int, list[Lost]]:
+    """Records that queue entries place inside a region, by the region's number, in log order; regions do not overlap.
 
     An entry counts when a record of its size fits into the region. Of several entries for one place, the one whose queue
-    the record was sent to is taken, as far as names tell; the light queues are noted with it. Memory grows with what is
-    lost only.
+    the record was sent to is taken, as far as names tell; the light queues are noted with it. Many of a kind become rows of
+    ``table``. ``walks`` is told how far the queues have been looked at.
+
+    Of many ``heads`` of a kind, and the entries that say the same, there are rows as well; ``on_head`` is told of each other one,
+    for which ``table.log`` is read.
     """
-    found: dict[int, dict[int, LostRecord]] = {}
-    light: dict[int, list[tuple[str, int]]] = {}
     if not regions:
         return {}
     starts = np.array([r.phy_offset for r in regions], np.int64)
     ends = np.array([r.end_phy_offset for r in regions], np.int64)
     trees = ((store.queues, queue.ENTRY), (store.batch_queues, queue.BATCH_ENTRY))
-    for key, files, layout in ((k, f, layout) for queues, layout in trees for k, f in queues.items()):
-        for queue_offset, phy_offset, size, batch_size, tags_code in _entries_in(files, layout, starts, ends):
-            number = int(np.searchsorted(starts, phy_offset, "right")) - 1
-            if phy_offset + size > regions[number].end_phy_offset:
-                continue
-            if _is_light(key.topic):
-                light.setdefault(phy_offset, []).append((key.topic, queue_offset))
-            known = found.setdefault(number, {})
-            if phy_offset not in known or _is_light(known[phy_offset].topic):
-                known[phy_offset] = LostRecord(
-                    key.topic,
-                    key.queue_id,
-                    queue_offset,
-                    phy_offset,
-                    size,
-                    batch_size=batch_size,
-                    tags_code=tags_code,
-                )
-    return {
-        number: [_with_light(known[at], light.get(at, [])) for at in sorted(known)] for number, known in found.items()
-    }
+    whole = sum(files.size_bytes for queues, _ in trees for files in queues.values())
+    told, done = walks.piece(whole) if walks is not None else None, 0
+    found: dict[int, _Items] = {}
+    with InLogOrder(_ENTRY) as entries:
+        for key, files, layout in ((k, f, layout) for queues, layout in trees for k, f in queues.items()):
+            done += files.size_bytes
+            if told is not None:
+                told(done)
+            number: int | None = None
+            for part in _entries_in(files, layout, starts, ends):
+                number = table.queue_number(key) if number is None else number
+                part["queue"] = number
+                entries.add(part)
+        has_heads = False
+        for part in heads.stretches() if heads is not None else ():
+            rows = _heads_in(part, starts, ends)
+            has_heads |= bool(len(rows))
+            entries.add(rows)
+        kinds = _Kinds(table, has_heads=has_heads)
+        for part in entries.stretches():
+            cuts = np.flatnonzero(np.diff(part["region"])) + 1
+            for rows in np.split(part, cuts):
+                number = int(rows["region"][0])
+                found.setdefault(number, _Items(table, kinds, number, on_head)).add(rows)
+    return {number: items.lost for number, items in found.items() if items.lost}
 
 
-def _with_light(lost: LostRecord, light: list[tuple[str, int]]) -> LostRecord:
-    """The record with the light queues it was in besides."""
-    return lost if _is_light(lost.topic) or not light else replace(lost, light_queues=tuple(sorted(light)))
+class _Kinds:
+    """Which queues are light, and how much room a record of a queue needs at least; by the queue's number in a table.
+
+    ``topic`` is the same where it has one name, ``with_head`` the number for what a head tells of as well, with keys or without.
+    """
+
+    def __init__(self, table: LostTable, *, has_heads: bool) -> None:
+        entry, head, keys = Source.ENTRY, Source.HEAD, Source.KEYS
+        self.with_head = np.array(
+            [
+                (table.queue_number(key, entry | head), table.queue_number(key, entry | head | keys))
+                for key in list(table.queues)
+            ]
+            if has_heads
+            else [],
+            np.int32,
+        )
+        topics: dict[str, int] = {}
+        self.topic = np.array([topics.setdefault(key.topic, len(topics)) for key in table.queues], np.int32)
+        self.is_light = np.array([_is_light(key.topic) for key in table.queues], bool)
+        self.least_size_bytes = np.array([_least(key) for key in table.queues], np.int64)
+
+
+def _least(key: QueueKey) -> int:
+    known = LostRecord(key.topic, key.queue_id, 0)
+    if not can_be_told(known):
+        return record.MAX_RECORD_SIZE_BYTES + 1
+    return smallest_tombstone_size_bytes(known, property_crc=True)
+
+
+class _Items:
+    """The lost records of one region: rows where many follow each other of which nothing more is to be said."""
+
+    def __init__(self, table: LostTable, kinds: _Kinds, number: int, on_head: OnHead | None) -> None:
+        self.lost: list[Lost] = []
+        self._table = table
+        self._kinds = kinds
+        self._number = number
+        self._on_head = on_head
+
+    def add(self, rows: Rows) -> None:
+        """Entries and heads behind those before, sorted by place."""
+        if len(self._kinds.with_head):
+            rows = self._paired(rows)
+        new_place = np.r_[True, np.diff(rows["phy_offset"]) != 0]
+        alone = new_place & np.r_[new_place[1:], True]
+        plain = alone & ~self._kinds.is_light[rows["queue"]] & (rows["batch_size"] == 1)
+        plain &= rows["size_bytes"] >= self._kinds.least_size_bytes[rows["queue"]]
+        plain &= rows["size_bytes"] <= marks.MAX_FILLER_SIZE_BYTES
+        joins = plain[1:] & plain[:-1] & joining(rows)
+        both_odd = ~plain[1:] & ~plain[:-1]
+        for part in np.split(rows, np.flatnonzero(~(joins | both_odd)) + 1):
+            self._add_part(part, is_plain=bool(plain[0]))
+            plain = plain[len(part) :]
+
+    def _add_part(self, rows: Rows, *, is_plain: bool) -> None:
+        """Entries that join, or odd ones."""
+        if is_plain and len(rows) >= FEWEST_ROWS:
+            self._table.add_to(self.lost, rows[list(ROW.names or ())])
+            return
+        if self._on_head is not None:
+            for row in rows[self._table.told_by(rows, Source.HEAD)]:
+                if (head := head_of(self._table, row)) is not None:
+                    self._on_head(self._number, head)
+        rows = rows[self._table.told_by(rows, Source.ENTRY)]
+        for same in np.split(rows, np.flatnonzero(np.diff(rows["phy_offset"])) + 1) if len(rows) else ():
+            self.lost.append(self._record(same))
+
+    def _paired(self, rows: Rows) -> Rows:
+        """One row for each entry and head that tell of the same record, and nothing else tells of it."""
+        starts = np.flatnonzero(np.r_[True, np.diff(rows["phy_offset"]) != 0])
+        first = starts[np.diff(starts, append=len(rows)) == 2]
+        is_head = self._table.told_by(rows, Source.HEAD)
+        first = first[is_head[first] != is_head[first + 1]]
+        head, entry = np.where(is_head[first], (first, first + 1), (first + 1, first))
+        queue, topic = rows["queue"], self._kinds.topic
+        same = (rows["size_bytes"][head] == rows["size_bytes"][entry]) & (rows["batch_size"][entry] == 1)
+        same &= (topic[queue[head]] == topic[queue[entry]]) & ~self._kinds.is_light[queue[entry]]
+        head, entry = head[same], entry[same]
+        has_keys = self._table.told_by(rows[head], Source.KEYS)
+        rows = rows.copy()
+        rows["queue"][entry] = self._kinds.with_head[queue[entry], has_keys.astype(np.int8)]
+        return np.delete(rows, head)
+
+    def _record(self, rows: Rows) -> LostRecord:
+        """What the entries for one place say."""
+        light = self._kinds.is_light[rows["queue"]]
+        own = np.flatnonzero(~light)
+        row = rows[own[0]] if len(own) else rows[-1]
+        lost = replace(entry_of(self._table, row), batch_size=int(row["batch_size"]))
+        if not len(own) or not light.any():
+            return lost
+        numbers = zip(rows["queue"][light].tolist(), rows["queue_offset"][light].tolist(), strict=True)
+        return replace(lost, light_queues=tuple(sorted((self._table.queues[q].topic, n) for q, n in numbers)))
+
+
+def _heads_in(rows: Rows, starts: Ints, ends: Ints) -> NDArray[Any]:
+    """The rows that lie inside one of the regions, as rows of _ENTRY."""
+    number = np.searchsorted(starts, rows["phy_offset"], "right") - 1
+    inside = (number >= 0) & (rows["phy_offset"] + rows["size_bytes"] <= ends[number])
+    found = np.zeros(int(inside.sum()), _ENTRY)
+    for name in ROW.names or ():
+        found[name] = rows[name][inside]
+    found["batch_size"], found["region"] = 1, number[inside]
+    return found
 
 
 def _is_light(topic: str) -> bool:
     return topic.startswith(paths.LMQ_PREFIX)
 
 
-def _entries_in(
-    files: SegmentSequence,
-    layout: Layout,
-    starts: np.ndarray[tuple[int], np.dtype[np.int64]],
-    ends: np.ndarray[tuple[int], np.dtype[np.int64]],
-) -> Iterator[tuple[int, int, int, int, int]]:
-    """(queue offset, phys offset, size, messages, tags code) of the entries that begin inside one of the regions."""
+def _entries_in(files: SegmentSequence, layout: Layout, starts: Ints, ends: Ints) -> Iterator[NDArray[Any]]:
+    """The entries of records that lie inside one of the regions, as rows of _ENTRY whose queue is still to be told."""
     width = layout.size_bytes
     is_batch = "batch_size" in layout.names
     for segment in files.segments:
@@ -83,14 +213,19 @@ def _entries_in(
             if not len(entries):
                 break
             phy_offset = entries["phy_offset"].astype(np.int64)
-            size = entries["size_bytes"]
+            size = entries["size_bytes"].astype(np.int64)
             number = np.searchsorted(starts, phy_offset, "right") - 1
-            inside = (number >= 0) & (phy_offset < ends[number])
+            inside = (number >= 0) & (phy_offset <= ends[number] - size)
             inside &= (size >= record.MIN_RECORD_SIZE_BYTES) & (size <= record.MAX_RECORD_SIZE_BYTES)
             if is_batch:
                 inside &= (entries["batch_size"] > 0) & (entries["queue_offset"] >= 0)
-            for place in np.flatnonzero(inside).tolist():
-                first = int(entries["queue_offset"][place]) if is_batch else at // width + place
-                count = int(entries["batch_size"][place]) if is_batch else 1
-                yield first, int(phy_offset[place]), int(size[place]), count, int(entries["tags_code"][place])
+            if inside.any():
+                rows = np.zeros(int(inside.sum()), _ENTRY)
+                rows["phy_offset"], rows["size_bytes"] = phy_offset[inside], size[inside]
+                rows["queue_offset"] = (
+                    entries["queue_offset"][inside] if is_batch else at // width + np.flatnonzero(inside)
+                )
+                rows["tags_code"], rows["region"] = entries["tags_code"][inside], number[inside]
+                rows["batch_size"] = entries["batch_size"][inside] if is_batch else 1
+                yield rows
             at += len(entries) * width

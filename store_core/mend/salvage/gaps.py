@@ -7,24 +7,32 @@ first one, so it never stands there, nor at a queue's begin or end.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 import numpy as np
 
+from store_core.codec.record import body_crc_ok
+from store_core.derive.dispatch import light_queues
 from store_core.derive.queues import Entry
 from store_core.kernel.codes import FrameCode
 from store_core.layout import paths, timer
 from store_core.layout.queue import DEAD_ENTRY_SIZE_BYTES, ENTRY
 from store_core.layout.record import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 from store_core.mend.salvage.derived import Derivation
-from store_core.mend.salvage.fence import Fence, Piece, close_region
+from store_core.mend.salvage.fence import Fence, close_region
+from store_core.mend.salvage.lost_record import LostRecord
 from store_core.mend.salvage.mended import MendedLog
-from store_core.mend.salvage.survey import LostRecord
+from store_core.mend.salvage.room import Room, with_numbers
+from store_core.mend.salvage.rows import FEWEST_ROWS, Lost, LostTable
+from store_core.mend.salvage.tombstones import Piece, TombstoneRun
 from store_core.read.entries import Entry as QueueEntry
 from store_core.read.entries import is_dead
+from store_core.read.records import read_message
 from store_core.scan.frames import FrameTable
+from store_core.scan.walks import Walks, behind
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
 
@@ -60,7 +68,7 @@ class QueueBounds:
 
     def add(self, table: FrameTable) -> None:
         type_ = table.sys_flag & TRANSACTION_MASK
-        good = table.messages & (table.code != FrameCode.BAD_CRC)
+        good = table.messages & ~table.of_code(FrameCode.BAD_CRC)
         good &= (type_ == TRANSACTION_NONE) | (type_ == TRANSACTION_COMMIT)
         rows = np.flatnonzero(good)
         both = np.stack([table.topic_id[rows].astype(np.int64), table.queue_id[rows].astype(np.int64)], axis=1)
@@ -131,7 +139,20 @@ def _why_not(store: Store, lost: LostRecord) -> str:
     return ""
 
 
-def fill_gaps(store: Store, found: _Salvage) -> dict[tuple[QueueKey, int], Entry]:
+@dataclass(slots=True)
+class _Gap:
+    """Numbers of a queue that wait for tombstones, all of which have to stand between two offsets of the log."""
+
+    key: QueueKey
+    before: int
+    after: int
+    numbers: array[int] = field(default_factory=lambda: array("q"))
+    as_rows: int = 0  # numbers that wait no more
+
+
+def fill_gaps(
+    store: Store, found: _Salvage, table: LostTable, walks: Walks
+) -> tuple[dict[tuple[QueueKey, int], Entry], bool]:
     """Entries for numbers that are missing between two messages of a queue.
 
     Dead entries of an earlier run stay as they are. Else a tombstone where there is room between the two messages: elsewhere a later rebuild would take it for a new begin of
@@ -139,29 +160,61 @@ def fill_gaps(store: Store, found: _Salvage) -> dict[tuple[QueueKey, int], Entry
     """
     builder, log = found.derivation.queues(), found.mended.log
     entries: dict[tuple[QueueKey, int], Entry] = {}
+    pieces = {
+        (piece.phy_offset, piece.size_bytes): piece
+        for fence in found.fences
+        for piece in fence.pieces
+        if isinstance(piece, Piece) and piece.tombstone_of is not None
+    }
+    waiting: list[_Gap] = []
     for key in found.derivation.queue_keys:
         for first, count in builder.summary(key).gaps:
             before, after = builder.phy_offset_of(key, first - 1), builder.phy_offset_of(key, first + count)
             if before is None or after is None or count > MOST_GAP_NUMBERS:
                 found.unfilled.append((key, first, count))
                 continue
+            gap = _Gap(key, before, after)
+            waiting.append(gap)
+            dead = _dead_entry(log, after)
+            is_skipped = found.skips and dead is not None and dead[0] >= store.log.min_phy_offset
             for queue_offset in range(first, first + count):
-                if (ours := _left_dead(store, key, queue_offset)) is not None:
-                    entries[key, queue_offset] = ours
-                    continue
-                dead = _dead_entry(log, after)
-                piece = _pointed_to(store, found, key, queue_offset)
-                if piece is None and not (found.skips and dead is not None and dead[0] >= store.log.min_phy_offset):
-                    piece = _placed(found, LostRecord(key.topic, key.queue_id, queue_offset), before, after)
-                if piece is not None:
+                standing = _standing_entry(store, key, queue_offset)
+                if standing is not None and is_dead(QueueEntry(queue_offset, *standing), store.log.file_size_bytes):
+                    entries[key, queue_offset] = standing  # an earlier run left it, and told of its message as lost
+                elif standing is not None and (piece := pieces.get(standing[:2])) is not None:
+                    # A light queue's entry for a record of another topic.
                     entries[key, queue_offset] = (piece.phy_offset, piece.size_bytes, 0)
-                    before = piece.phy_offset
-                    continue
-                if dead is not None:
-                    entries[key, queue_offset] = dead
-                    found.dead.append((key, queue_offset))
-                found.unfilled.append((key, queue_offset, 1))
-    return entries
+                    gap.after = piece.phy_offset
+                    gap = _Gap(key, piece.phy_offset, after)
+                    waiting.append(gap)
+                elif (
+                    standing is not None
+                    and gap.before < standing[0] < after
+                    and _leads_on(log, key, queue_offset, standing)
+                ):
+                    entries[key, queue_offset] = standing
+                    gap.after = standing[0]
+                    gap = _Gap(key, standing[0], after)
+                    waiting.append(gap)
+                elif is_skipped:
+                    _leave_dead(found, entries, key, queue_offset, dead)
+                else:
+                    gap.numbers.append(queue_offset)
+    entries |= _placed(found, waiting, table, walks)
+    for gap in waiting:
+        dead = _dead_entry(log, gap.after) if gap.numbers else None
+        for queue_offset in gap.numbers:
+            _leave_dead(found, entries, gap.key, queue_offset, dead)
+    return entries, any(gap.as_rows for gap in waiting)
+
+
+def _leave_dead(
+    found: _Salvage, entries: dict[tuple[QueueKey, int], Entry], key: QueueKey, queue_offset: int, dead: Entry | None
+) -> None:
+    if dead is not None:
+        entries[key, queue_offset] = dead
+        found.dead.append((key, queue_offset))
+    found.unfilled.append((key, queue_offset, 1))
 
 
 def _dead_entry(log: SegmentSequence, following_phy_offset: int) -> Entry | None:
@@ -172,11 +225,14 @@ def _dead_entry(log: SegmentSequence, following_phy_offset: int) -> Entry | None
     return segment.phy_offset - 1, DEAD_ENTRY_SIZE_BYTES, 0
 
 
-def _left_dead(store: Store, key: QueueKey, queue_offset: int) -> Entry | None:
-    """The dead entry that an earlier run has left there: its message was told of as lost then."""
-    entry = _standing_entry(store, key, queue_offset)
-    size = store.log.file_size_bytes
-    return entry if entry is not None and is_dead(QueueEntry(queue_offset, *entry), size) else None
+def _leads_on(log: SegmentSequence, key: QueueKey, queue_offset: int, entry: Entry) -> bool:
+    """Whether a light queue's entry leads to a whole record whose list of queues is damaged: it is in that queue by the entry alone."""
+    if not key.topic.startswith(paths.LMQ_PREFIX):
+        return False
+    message = read_message(log, entry[0], entry[1])
+    if message is None or (message.own_phy_offset, message.size_bytes) != entry[:2] or not body_crc_ok(message):
+        return False
+    return dict(light_queues(message.properties)).get(key.topic, queue_offset) == queue_offset
 
 
 def _standing_entry(store: Store, key: QueueKey, queue_offset: int) -> Entry | None:
@@ -188,31 +244,52 @@ def _standing_entry(store: Store, key: QueueKey, queue_offset: int) -> Entry | N
     return entry["phy_offset"], entry["size_bytes"], entry["tags_code"]
 
 
-def _pointed_to(store: Store, found: _Salvage, key: QueueKey, queue_offset: int) -> Piece | None:
-    """The tombstone that the queue's own entry points to: a light queue's entry for a record of another topic."""
-    entry = _standing_entry(store, key, queue_offset)
-    if entry is None:
-        return None
-    pieces = (p for fence in found.fences for p in fence.pieces)
-    return next((p for p in pieces if p.tombstone_of is not None and (p.phy_offset, p.size_bytes) == entry[:2]), None)
+def _placed(found: _Salvage, gaps: list[_Gap], table: LostTable, walks: Walks) -> dict[tuple[QueueKey, int], Entry]:
+    """Put more tombstones into fences that have room and lie wholly between a gap's two offsets; where they came to stand.
 
-
-def _placed(found: _Salvage, lost: LostRecord, before: int, after: int) -> Piece | None:
-    """Put one more tombstone into a fence that has room and lies wholly between two offsets."""
+    A fence is closed anew once, with all that wait for it: numbers of one gap rise with their places, for all of them
+    need the same room and take the first there is. Many numbers become rows, and wait no more.
+    """
+    placed: dict[tuple[QueueKey, int], Entry] = {}
+    left = [gap for gap in gaps if gap.numbers]
+    told, done = walks.piece(sum(fence.region.size_bytes for fence in found.fences)) if left else None, 0
     for number, fence in enumerate(found.fences):
-        if not before < fence.region.phy_offset <= fence.region.end_phy_offset <= after:
+        tell, done = behind(told, done), done + fence.region.size_bytes
+        start, end = fence.region.phy_offset, fence.region.end_phy_offset
+        mine = [gap for gap in left if gap.before < start and end <= gap.after]
+        if not mine or not (room := Room(fence)):
             continue
-        free = [p for p in fence.pieces if p.tombstone_of is None]
-        if not free:
-            continue
-        tombstones = [
-            replace(p.tombstone_of, phy_offset=p.phy_offset, size_bytes=p.size_bytes)
-            for p in fence.pieces
-            if p.tombstone_of is not None
+        tombstones: list[Lost] = [
+            replace(piece.tombstone_of, phy_offset=piece.phy_offset, size_bytes=piece.size_bytes)
+            for piece in fence.pieces
+            if isinstance(piece, Piece) and piece.tombstone_of is not None
         ]
-        again = close_region(fence.region, tombstones, [lost], property_crc=found.property_crc)
-        again.skipped = fence.skipped
-        if not again.unplaced and again.given_up == fence.given_up:
-            found.fences[number] = again
-            return next(p for p in again.pieces if p.tombstone_of == lost)
-    return None
+        wanted: list[LostRecord] = []
+        counts = [0] * len(mine)
+        has_runs = any(isinstance(piece, TombstoneRun) for piece in fence.pieces)
+        if has_runs or sum(len(gap.numbers) for gap in mine) >= FEWEST_ROWS:
+            rows, counts = with_numbers(fence, room, table, [(gap.key, gap.numbers) for gap in mine])
+            tombstones += rows
+        else:
+            wanted = [
+                LostRecord(gap.key.topic, gap.key.queue_id, queue_offset)
+                for gap in mine
+                for queue_offset in gap.numbers
+            ]
+        again = close_region(fence.region, tombstones, wanted, property_crc=found.property_crc, on_progress=tell)
+        unplaced = {lost for lost in again.unplaced if isinstance(lost, LostRecord)}
+        if again.given_up != fence.given_up or not unplaced <= set(wanted):
+            continue
+        again.unplaced, again.skipped = fence.unplaced, fence.skipped
+        found.fences[number] = again
+        for piece in again.pieces:
+            lost = piece.tombstone_of if isinstance(piece, Piece) else None
+            if lost is not None and lost.phy_offset is None:
+                placed[QueueKey(lost.topic, lost.queue_id), lost.queue_offset] = (piece.phy_offset, piece.size_bytes, 0)
+        for gap, count in zip(mine, counts, strict=True):
+            gap.as_rows += count
+            while count < len(gap.numbers) and (gap.key, gap.numbers[count]) in placed:
+                count += 1
+            del gap.numbers[:count]
+        left = [gap for gap in left if gap.numbers]
+    return placed

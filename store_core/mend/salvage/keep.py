@@ -16,28 +16,36 @@ from typing import Final
 
 from store_core.broker.load import batch_topics_of
 from store_core.broker.versions import Version, behaviour_of
+from store_core.derive.queues import QueueBuilder
 from store_core.findings import Finding, finding
 from store_core.layout.record import HEAD
 from store_core.mend.salvage.configuration import Configuration, salvaged_configuration
 from store_core.mend.salvage.delays import DelayLevel, told_delays
-from store_core.mend.salvage.derived import Derivation, DerivedChanges
+from store_core.mend.salvage.derived import Derivation, DerivedChanges, Progress
 from store_core.mend.salvage.displaced import Move
 from store_core.mend.salvage.earlier import LeftOut, weighed
 from store_core.mend.salvage.evidence import lost_by_queue_entries
 from store_core.mend.salvage.fence import Fence, close_region
 from store_core.mend.salvage.gaps import MOST_GAP_NUMBERS, Kept, QueueBounds, fill_gaps, skippable
 from store_core.mend.salvage.ground import Ground, read_ground
-from store_core.mend.salvage.mended import MendedLog, mended_log
+from store_core.mend.salvage.lost import LostMessages
+from store_core.mend.salvage.lost_record import LostRecord, told_better
+from store_core.mend.salvage.mended import MendedLog, mended_log, restored_log
 from store_core.mend.salvage.misplaced import misplaced
+from store_core.mend.salvage.misplaced_batches import misplaced_batches
 from store_core.mend.salvage.options import KeepOptions
 from store_core.mend.salvage.repair import Repair
+from store_core.mend.salvage.rows import Lost, LostRows, LostTable, records_of
 from store_core.mend.salvage.sibling import Siblings
-from store_core.mend.salvage.survey import LogSurvey, LostRecord, Region, WalkRules
-from store_core.scan.walks import Walks
+from store_core.mend.salvage.survey import LogSurvey, Region, WalkRules
+from store_core.mend.salvage.unfounded import without_unfounded
+from store_core.scan.walks import Walks, behind
+from store_core.storage.buffers import give_freed_memory_back
 from store_core.storage.overlay import Patch
 from store_core.storage.settings import Settings
 from store_core.storage.store import QueueKey, Store
 
+_MOST_ROUNDS: Final = 4
 _MOST_MISSING_SEGMENTS: Final = 64  # entries that point further behind the log are taken for wild
 
 
@@ -62,7 +70,7 @@ class Salvage:
     derivation: Derivation
     queue_changes: DerivedChanges = field(default_factory=DerivedChanges)
     index_changes: DerivedChanges = field(default_factory=DerivedChanges)
-    lost: list[LostRecord] = field(default_factory=list)
+    lost: LostMessages = field(default_factory=LostMessages)
     unknown: list[Region] = field(default_factory=list)
     given_up: list[LostRecord] = field(default_factory=list)
     unfilled: list[tuple[QueueKey, int, int]] = field(default_factory=list)
@@ -120,23 +128,32 @@ def salvage(
     with ExitStack() as stack:
         siblings = stack.enter_context(Siblings(store, options.siblings, options.sibling_configs))
         scratch = Path(stack.enter_context(TemporaryDirectory(prefix="rmqctl-")))
+        table = stack.enter_context(LostTable())
         derive = partial(Derivation, store, scratch=scratch, batch_topics=batch_topics_of(store), jobs=jobs)
         derivation = stack.enter_context(derive(store, walks=False))
-        ground = read_ground(store, rules, siblings, options, sinks, first=derivation, jobs=jobs, walks=walks)
+        ground = read_ground(
+            store, rules, siblings, options, sinks, first=derivation, jobs=jobs, walks=walks, table=table
+        )
         survey = ground.survey
-        closing = _Closing(store, options, bounds, ground.known, rules.property_crc)
+        as_found = restored_log(store, ground.restored, ground.placed)
+        table.log = stack.enter_context(store.with_log(as_found)).log
+        closing = _Closing(store, options, bounds, ground.known, rules.property_crc, walks)
         fences = closing.fences(survey.regions) if options.fill else closing.left_open(survey.regions)
-        mended = mended_log(store, fences, survey.end_phy_offset, restored=ground.restored)
+        close = partial(mended_log, store, end_phy_offset=survey.end_phy_offset, placed=ground.placed)
+        mended = close(fences, restored=ground.restored)
         if ground.is_first and survey.is_whole:
             derivation.finish()
             walks.leave_out()
         else:  # other records will be in it
             derivation.close()
+            give_freed_memory_back()
             view = stack.enter_context(store.with_log(mended.log))
             derivation = stack.enter_context(derive(view, on_progress=walks.next()))
-        if _moved(store, mended, derivation, ground):
+        for left in reversed(range(_MOST_ROUNDS)):  # what was put back may tell what else is out of place
+            if not _corrected(store, fences, mended, derivation, ground, is_last=not left):
+                break
             derivation.close()
-            mended = mended_log(store, fences, survey.end_phy_offset, restored=ground.restored)
+            mended = close(fences, restored=ground.restored)
             view = stack.enter_context(store.with_log(mended.log))
             derivation = stack.enter_context(derive(view, on_progress=walks.more()))
         found = Salvage(
@@ -160,15 +177,21 @@ def salvage(
             found.mended = MendedLog(store.log)
             yield found
             return
-        entries = fill_gaps(store, found)
-        found.mended = mended_log(store, found.fences, survey.end_phy_offset, restored=ground.restored)
+        entries, is_other = fill_gaps(store, found, table, walks)
+        found.mended = close(found.fences, restored=ground.restored)
+        # A new tombstone has an ext unit as well, and moves those of all messages behind it.
+        if is_other or (entries and store.ext_queues):
+            derivation.close()
+            give_freed_memory_back()
+            view = stack.enter_context(store.with_log(found.mended.log))
+            found.derivation = derivation = stack.enter_context(derive(view, on_progress=walks.more()))
         _correct_own_offsets(store, found)
         found.queue_changes = derivation.queue_changes(lambda key, number: entries.get((key, number)))
         found.index_changes = derivation.index_changes()
         found.configuration = salvaged_configuration(
             store, siblings.stores, derivation.queue_keys, partial(_delays, store, found, walks)
         )
-        _tell_lost(store, found)
+        _tell_lost(store, found, table, walks)
         yield found
 
 
@@ -177,17 +200,56 @@ def _delays(store: Store, found: Salvage, walks: Walks) -> dict[int, DelayLevel]
         return told_delays(view, found.derivation.queue_ends(), walks.more())
 
 
+def _corrected(
+    store: Store, fences: list[Fence], mended: MendedLog, derivation: Derivation, ground: Ground, *, is_last: bool
+) -> bool:
+    """Whether records or tombstones take other places in queues than those that the log, as mended, tells."""
+    if not is_last:
+        moved = _moved(store, mended, derivation, ground)
+        if _renumbered(fences, derivation.queues()) or moved:
+            return True
+    return without_unfounded(fences, derivation.queues(), derivation.rows)
+
+
 def _moved(store: Store, mended: MendedLog, derivation: Derivation, ground: Ground) -> bool:
     """Whether records go back to the queue and number that they were sent to; the ground then has them restored."""
     taken = [(at, at + patch.end) for at, patch in ground.restored.items()]
-    moved = [
-        repair
-        for repair in misplaced(store, mended.log, derivation.queues())
-        if not any(low < repair.phy_offset + repair.size_bytes and repair.phy_offset < high for low, high in taken)
-    ]
+    taken += [(region.phy_offset, region.end_phy_offset) for region in ground.survey.regions]  # a fence covers those
+
+    def is_taken(repair: Repair) -> bool:
+        return any(low < repair.phy_offset + repair.size_bytes and repair.phy_offset < high for low, high in taken)
+
+    batches = misplaced_batches(store, mended.log, derivation.rows, derivation.batch_queues().queue_keys())
+    moved = [repair for repair in batches if not is_taken(repair)]
+    moved += misplaced(store, mended.log, derivation.queues(), is_taken)
     ground.repairs += moved
     ground.restored |= {at: Patch(0, len(data), ((0, data),)) for repair in moved for at, data in repair.changes}
     return bool(moved)
+
+
+def _renumbered(fences: list[Fence], builder: QueueBuilder) -> bool:
+    """Whether tombstones get the numbers that their neighbours in the queue leave them: a damaged head had told others."""
+    placed = {
+        one.phy_offset: one.placed_at
+        for key in (builder.queue_keys() if fences else ())
+        for one in builder.summary(key).misnumbered
+        if one.placed_at is not None
+    }
+    found = False
+    for index, fence in enumerate(fences):
+        places = sorted(at for at in placed if fence.phy_offset <= at < fence.end_phy_offset)
+        if told := fence.tombstones_apart(places) if places else []:
+            known: list[Lost] = []
+            for at, lost in told:
+                if isinstance(lost, LostRecord) and lost != fence.given_up:
+                    known.append(replace(lost, queue_offset=placed.get(at, lost.queue_offset)))
+                elif isinstance(lost, LostRows):
+                    known.append(lost)
+            again = close_region(fence.region, known, property_crc=fence.property_crc)
+            again.unplaced += fence.unplaced
+            again.skipped = fence.skipped
+            fences[index], found = again, True
+    return found
 
 
 @dataclass(slots=True)
@@ -197,8 +259,9 @@ class _Closing:
     store: Store
     options: KeepOptions
     bounds: QueueBounds
-    known: dict[int, list[LostRecord]]
+    known: dict[int, list[Lost]]
     property_crc: bool
+    walks: Walks
     kept: list[Kept] = field(default_factory=list)
 
     def fences(self, regions: list[Region]) -> list[Fence]:
@@ -206,10 +269,14 @@ class _Closing:
         all_told = [_merged(region, self.known.get(number, [])) for number, region in enumerate(regions)]
         dead: set[LostRecord] = set()
         if self.options.skips:
-            dead, self.kept = skippable(self.store, (lost for told in all_told for lost in told), self.bounds)
+            all_told = [list[Lost](records_of(told)) for told in all_told]
+            single = (lost for told in all_told for lost in records_of(told))
+            dead, self.kept = skippable(self.store, single, self.bounds)
         fences: list[Fence] = []
+        on_progress, done = self.walks.piece(sum(region.size_bytes for region in regions)), 0
         for region, told in zip(regions, all_told, strict=True):
-            fence = self._fence(region, told, dead)
+            fence = self._fence(region, told, dead, behind(on_progress, done))
+            done += region.size_bytes
             if fences and fences[-1].end_phy_offset > fence.phy_offset:
                 fence = self._as_one(fences.pop(), fence, told, dead)
             fences.append(fence)
@@ -219,12 +286,15 @@ class _Closing:
         """Regions that stay as they are, with what is known of them."""
         return [Fence(r, unplaced=_merged(r, self.known.get(number, []))) for number, r in enumerate(regions)]
 
-    def _fence(self, region: Region, told: list[LostRecord], dead: set[LostRecord]) -> Fence:
-        fence = close_region(region, [lost for lost in told if lost not in dead], property_crc=self.property_crc)
-        fence.skipped = [lost for lost in told if lost in dead]
+    def _fence(
+        self, region: Region, told: list[Lost], dead: set[LostRecord], on_progress: Progress | None = None
+    ) -> Fence:
+        known = [lost for lost in told if isinstance(lost, LostRows) or lost not in dead]
+        fence = close_region(region, known, property_crc=self.property_crc, on_progress=on_progress)
+        fence.skipped = [lost for lost in told if isinstance(lost, LostRecord) and lost in dead]
         return fence
 
-    def _as_one(self, before: Fence, fence: Fence, told: list[LostRecord], dead: set[LostRecord]) -> Fence:
+    def _as_one(self, before: Fence, fence: Fence, told: list[Lost], dead: set[LostRecord]) -> Fence:
         given_up = [replace(g, is_readable=True) for g in {before.given_up, fence.given_up} if g is not None]
         region = fence.region
         both = replace(
@@ -236,19 +306,25 @@ class _Closing:
             used_bytes=before.region.used_bytes + region.used_bytes,
             lost=[*before.region.lost, *given_up, *region.lost],
         )
-        stood = [p.tombstone_of for p in before.pieces if p.tombstone_of not in (None, before.given_up)]
-        others = [lost for lost in (*stood, *before.unplaced, *before.skipped, *told) if lost is not None]
+        stood = [lost for lost in before.tombstones if lost != before.given_up]
+        others = [*stood, *before.unplaced, *before.skipped, *told]
         return self._fence(both, _merged(both, others), dead)
 
 
-def _merged(region: Region, by_entries: list[LostRecord]) -> list[LostRecord]:
-    """What a region lost, told by headers and by queue entries; a header knows more, but for the tags code."""
-    entries = {lost.phy_offset: lost for lost in by_entries}
-    headers = {lost.phy_offset for lost in region.lost}
-    told = [
-        replace(h, tags_code=entries[h.phy_offset].tags_code) if h.phy_offset in entries else h for h in region.lost
-    ]
-    return [*told, *(lost for lost in by_entries if lost.phy_offset not in headers)]
+def _merged(region: Region, by_entries: list[Lost]) -> list[Lost]:
+    """What a region lost, told by headers and by queue entries.
+
+    A header knows more, but for the tags code; of queue id and number of a damaged record its entry knows better.
+    """
+    headers = {lost.phy_offset: None for lost in region.lost}
+    places = sorted(place for place in headers if place is not None)
+    apart = [one for lost in by_entries for one in (lost.apart(places) if isinstance(lost, LostRows) else (lost,))]
+    entries = {lost.phy_offset: lost for lost in apart if isinstance(lost, LostRecord)}
+    told: list[Lost] = []
+    for head in region.lost:
+        entry = entries.get(head.phy_offset)
+        told.append(head if entry is None else told_better(head, entry))
+    return [*told, *(lost for lost in apart if isinstance(lost, LostRows) or lost.phy_offset not in headers)]
 
 
 def _correct_own_offsets(store: Store, found: Salvage) -> None:
@@ -261,31 +337,24 @@ def _correct_own_offsets(store: Store, found: Salvage) -> None:
             found.mended.add_patch(segment.path, at, field_.pack(phy_offset))
 
 
-def _tell_lost(store: Store, found: Salvage) -> None:
-    placed = {p.tombstone_of for fence in found.fences for p in fence.pieces if p.tombstone_of is not None}
-    others = {lost for fence in found.fences for lost in (*fence.unplaced, *fence.skipped)}
+def _tell_lost(store: Store, found: Salvage, table: LostTable, walks: Walks) -> None:
     if found.options.fill:
         found.given_up = [fence.given_up for fence in found.fences if fence.given_up is not None]
         found.given_up += [lost for fence in found.fences for lost in fence.region.lost if lost.is_readable]
     end = max(store.log.max_phy_offset, found.survey.end_phy_offset)
     # A last segment that is gone leaves no region, but entries that point behind the log.
     missing_end = Region(end, end + _MOST_MISSING_SEGMENTS * store.log.file_size_bytes, end, end)
-    tail = lost_by_queue_entries(store, [*found.survey.tail, missing_end])
-    behind = {lost for records in tail.values() for lost in records}
-    known = placed | others | behind
-    told = {(QueueKey(lost.topic, lost.queue_id), lost.queue_offset) for lost in known}
-    missing = {
-        LostRecord(key.topic, key.queue_id, n)
-        for key, first, count in found.unfilled
-        for n in range(first, first + min(count, MOST_GAP_NUMBERS))
-        if (key, n) not in told
-    }
-    found.lost = [*(known | missing)]
+    tail = lost_by_queue_entries(store, [*found.survey.tail, missing_end], table, walks)
+    found.lost = LostMessages(
+        [
+            *(lost for fence in found.fences for lost in (*fence.tombstones, *fence.unplaced, *fence.skipped)),
+            *(lost for records in tail.values() for lost in records),
+        ],
+        ((key, first, min(count, MOST_GAP_NUMBERS)) for key, first, count in found.unfilled),
+    )
     # A region about which no header, no entry and no gap tells anything; where every queue is whole nothing was in it.
     found.unknown = [
         fence.region
         for fence in found.fences
-        if fence.region.may_hold_records
-        and not any(p.tombstone_of for p in fence.pieces)
-        and not (fence.unplaced or fence.skipped)
+        if fence.region.may_hold_records and not (fence.tombstones or fence.unplaced or fence.skipped)
     ]

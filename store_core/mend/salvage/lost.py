@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from itertools import chain, islice
+from typing import Any, Final, NamedTuple
 
-from store_core.mend.salvage.survey import LostRecord, Region
+import numpy as np
+
+from store_core.mend.salvage.lost_record import LostRecord
+from store_core.mend.salvage.rows import Lost, LostRows, LostTable, Rows, Source, entry_of, head_of, record_of
+from store_core.mend.salvage.survey import Region
+from store_core.storage.store import QueueKey
 
 MOST_KEYS_PER_RUN: Final = 10
+_MOST_KEYS_TRIED: Final = 1000  # for them
+_MOST_HEADS_PER_PART: Final = 64  # that are looked at for them
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,38 +47,138 @@ class LostRun:
         }
 
 
-def lost_runs(records: Iterable[LostRecord], unknown: Iterable[Region] = ()) -> list[LostRun]:
-    """Group lost records by queue and consecutive numbers, and add a run of nothing known for each other region."""
-    ordered = sorted(set(records), key=lambda r: (r.topic, r.queue_id, r.queue_offset, r.phy_offset or 0))
-    groups: list[list[LostRecord]] = []
-    for record in ordered:
-        last = groups[-1][-1] if groups else None
-        joins = last is not None and (last.topic, last.queue_id, _end(last)) == (
-            record.topic,
-            record.queue_id,
-            record.queue_offset,
+class LostMessages:
+    """Lost records, each once, and numbers of queues of which nothing else is known: (queue, first, count).
+
+    Numbers that a record tells count once.
+    """
+
+    def __init__(self, lost: Iterable[Lost] = (), missing: Iterable[tuple[QueueKey, int, int]] = ()) -> None:
+        self._rows: list[LostRows] = []
+        self._records: set[LostRecord] = set()
+        for each in lost:
+            if isinstance(each, LostRows):
+                self._rows.append(each)
+            else:
+                self._records.add(each)
+        self._add_missing(missing)
+
+    def __bool__(self) -> bool:
+        return bool(self._rows or self._records)
+
+    def first(self, count: int) -> list[LostRecord]:
+        """The first so many in log order; those whose place nobody knows come last."""
+        placed: list[LostRecord] = []
+        others: list[LostRecord] = []
+        chunks = ((rows.table, chunk) for rows in sorted(self._rows, key=_phy_offset) for chunk in rows.chunks())
+        for table, chunk in chunks:
+            if len(placed) >= count:
+                break
+            is_placed = table.told_by(chunk, Source.PLACE)
+            placed += [record_of(table, row) for row in chunk[is_placed][: count - len(placed)]]
+            nowhere = (entry_of(table, row) for row in chunk[~is_placed][: max(count - len(others), 0)])
+            others += [LostRecord(record.topic, record.queue_id, record.queue_offset) for record in nowhere]
+        return sorted(
+            [*self._records, *placed, *others],
+            key=lambda r: (r.phy_offset is None, r.phy_offset or 0, r.topic, r.queue_id, r.queue_offset),
+        )[:count]
+
+    def runs(self, unknown: Iterable[Region] = ()) -> list[LostRun]:
+        """Runs by queue and consecutive numbers, and one of nothing known for each other region."""
+        parts = [_part(record) for record in self._records]
+        parts += [part for rows in self._rows for chunk in rows.chunks() for part in _parts_of(rows.table, chunk)]
+        parts.sort(key=lambda part: (*part.key, part.first, part.last, part.phy_offset))
+        runs: list[list[_Part]] = []
+        for part in parts:
+            if runs and (*runs[-1][-1].key, runs[-1][-1].last + 1) == (*part.key, part.first):
+                runs[-1].append(part)
+            else:
+                runs.append([part])
+        return [
+            *(_run(run) for run in runs),
+            *(LostRun(None, None, None, None, None, region.size_bytes) for region in unknown),
+        ]
+
+    def _add_missing(self, missing: Iterable[tuple[QueueKey, int, int]]) -> None:
+        told: dict[QueueKey, list[LostRun]] = {}
+        wanted = list(missing)
+        for run in self.runs() if wanted else ():
+            told.setdefault(QueueKey(run.topic or "", run.queue_id or 0), []).append(run)
+        for key, first, count in wanted:
+            known = {
+                number
+                for run in told.get(key, ())
+                for number in range(
+                    max(run.first_queue_offset or 0, first), min((run.last_queue_offset or 0) + 1, first + count)
+                )
+            }
+            self._records |= {
+                LostRecord(key.topic, key.queue_id, number)
+                for number in range(first, first + count)
+                if number not in known
+            }
+
+
+def _phy_offset(rows: LostRows) -> int:
+    return rows.phy_offset
+
+
+class _Part(NamedTuple):
+    """A part of a run: queue offsets [first, last]. ``heads``: rows whose heads tell more keys than ``keys``, the first few."""
+
+    key: QueueKey
+    first: int
+    last: int
+    size_bytes: int
+    phy_offset: int
+    keys: tuple[str, ...] = ()
+    heads: Rows | None = None
+    table: LostTable | None = None
+
+    def some_keys(self) -> Iterator[str]:
+        yield from self.keys
+        if self.heads is not None and self.table is not None:
+            for row in self.heads:
+                head = head_of(self.table, row)
+                yield from head.keys if head is not None else ()
+
+
+def _part(record: LostRecord) -> _Part:
+    key, first = QueueKey(record.topic, record.queue_id), record.queue_offset
+    at = -1 if record.phy_offset is None else record.phy_offset
+    return _Part(key, first, first + record.batch_size - 1, record.size_bytes, at, record.keys)
+
+
+def _parts_of(table: LostTable, rows: Rows) -> Iterator[_Part]:
+    """Parts of runs within some rows."""
+    rows = rows.copy()
+    rows["size_bytes"][~table.told_by(rows, Source.PLACE)] = 0
+    numbers, which = np.unique(rows["queue"], return_inverse=True)
+    queue = np.array([table.queue_number(table.queues[number]) for number in numbers.tolist()])[
+        which
+    ]  # whatever tells of it
+    order = np.lexsort((rows["phy_offset"], rows["queue_offset"], queue))
+    rows, queue = rows[order], queue[order]
+    starts = (np.diff(queue) != 0) | (np.diff(rows["queue_offset"]) != 1)
+    for part in np.split(rows, np.flatnonzero(starts) + 1):
+        yield _Part(
+            table.queues[int(part["queue"][0])],
+            int(part["queue_offset"][0]),
+            int(part["queue_offset"][-1]),
+            int(part["size_bytes"].sum(dtype=np.int64)),
+            int(part["phy_offset"][0]),
+            heads=part[table.told_by(part, Source.KEYS)][:_MOST_HEADS_PER_PART].copy(),
+            table=table,
         )
-        if joins:
-            groups[-1].append(record)
-        else:
-            groups.append([record])
-    runs = [_run(group) for group in groups]
-    runs += [LostRun(None, None, None, None, None, region.size_bytes) for region in unknown]
-    return runs
 
 
-def _end(record: LostRecord) -> int:
-    return record.queue_offset + record.batch_size
-
-
-def _run(found: list[LostRecord]) -> LostRun:
-    keys = tuple(dict.fromkeys(key for record in found for key in record.keys))[:MOST_KEYS_PER_RUN]
-    return LostRun(
-        found[0].topic,
-        found[0].queue_id,
-        found[0].queue_offset,
-        _end(found[-1]) - 1,
-        sum(record.batch_size for record in found),
-        sum(record.size_bytes for record in found),
-        keys,
-    )
+def _run(parts: Sequence[_Part]) -> LostRun:
+    """Parts of one queue that follow each other as one run."""
+    (topic, queue_id), first, last = parts[0].key, parts[0].first, parts[-1].last
+    keys: dict[str, None] = {}
+    for key in islice(chain.from_iterable(part.some_keys() for part in parts), _MOST_KEYS_TRIED):
+        keys[key] = None
+        if len(keys) == MOST_KEYS_PER_RUN:
+            break
+    size = sum(part.size_bytes for part in parts)
+    return LostRun(topic, queue_id, first, last, last - first + 1, size, tuple(keys))

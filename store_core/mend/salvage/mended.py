@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,18 +14,39 @@ from store_core.layout import paths, record
 from store_core.mend.plans.content import Built, Zeros
 from store_core.mend.plans.content import Piece as ContentPiece
 from store_core.mend.plans.draft import Draft
-from store_core.mend.salvage.fence import Fence, Piece
+from store_core.mend.salvage.fence import Fence
 from store_core.mend.salvage.sibling import BUILDER as SIBLING_BUILDER
+from store_core.mend.salvage.tombstones import Piece, TombstoneRun
 from store_core.read.records import read_message
 from store_core.scan.log import nominal_end
 from store_core.storage.digest import digest_of
-from store_core.storage.overlay import Borrowed, Patch, overlaid
+from store_core.storage.overlay import Borrowed, Patch, around, overlaid
 from store_core.storage.sequence import Segment, SegmentSequence, Stray
 from store_core.storage.settings import Settings
 from store_core.storage.store import Store
 
 _WINDOW_SIZE_BYTES: Final = 1 << 20
+_MOST_JOINED_BYTES: Final = 4 << 20
 _NS_PER_MS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Entombed(Patch):
+    """New bytes of a file that are made when they are read: a region closed by ``pieces``, in log order."""
+
+    pieces: tuple[Piece | TombstoneRun, ...] = ()
+
+    def read(self, start: int, end: int) -> bytes:
+        by = self.pieces[0].phy_offset - self.start
+        first = max(bisect_right(self.pieces, start + by, key=_phy_offset) - 1, 0)
+        return b"".join(
+            piece.read(max(start + by, piece.phy_offset), min(end + by, piece.phy_offset + piece.size_bytes))
+            for piece in takewhile(lambda piece: piece.phy_offset < end + by, islice(self.pieces, first, None))
+        )
+
+
+def _phy_offset(piece: Piece | TombstoneRun) -> int:
+    return piece.phy_offset
 
 
 @dataclass(slots=True)
@@ -31,7 +54,7 @@ class MendedLog:
     """Changes to a log, as data.
 
     ``segments`` will be there, with their new lengths; ``patches`` by file; ``created`` files are new; ``lengths`` are
-    new lengths; ``removed`` hold nothing readable.
+    new lengths; ``removed`` hold nothing readable. ``placed`` are bytes of whole files, under the patches.
     """
 
     before: SegmentSequence
@@ -41,11 +64,17 @@ class MendedLog:
     lengths: dict[Path, int] = field(default_factory=dict)
     removed: list[Segment] = field(default_factory=list)
     strays: list[Stray] = field(default_factory=list)
+    placed: dict[Path, Patch] = field(default_factory=dict)
 
     @property
     def log(self) -> SegmentSequence:
         """The log with the changes: reads see them, nothing is written."""
-        return overlaid(self.before, self.patches, self.segments)
+        return overlaid(self.before, self.all_patches, self.segments)
+
+    @property
+    def all_patches(self) -> dict[Path, list[Patch]]:
+        """By file, with what is left of those placed under them."""
+        return with_placed(self.placed, self.patches)
 
     def add_patch(self, path: Path, start: int, data: bytes) -> None:
         """Replace a few bytes of a file that no other patch covers."""
@@ -53,10 +82,14 @@ class MendedLog:
 
     @property
     def is_unchanged(self) -> bool:
-        return not (self.patches or self.created or self.lengths or self.removed or self.strays)
+        return not (self.patches or self.placed or self.created or self.lengths or self.removed or self.strays)
 
-    def add_to(self, draft: Draft) -> None:
-        """The changes as steps of a plan: whole files first, then lengths, then ranges."""
+    def add_to(self, draft: Draft, built: Built | None = None) -> None:
+        """The changes as steps of a plan: whole files first, then lengths, then ranges.
+
+        ``built`` names the builder that makes what ``made`` gives.
+        """
+        made = self._made_ranges()
         for segment in self.removed:
             draft.remove_file(segment.path, why="nothing readable behind the end of the log")
         for stray in self.strays:
@@ -64,21 +97,33 @@ class MendedLog:
                 draft.remove_folder(stray.path, why="a broker may refuse to start with it")
             else:
                 draft.remove_file(stray.path, why="a broker refuses to start with it")
+        all_patches = self.all_patches
         for path, size_bytes in self.created.items():
-            patches, mtime_ns = self.patches.get(path, []), self._written_until_ns(path)
-            if any(isinstance(patch, Borrowed) for patch in patches):
-                for_file = _borrowed(patches, size_bytes, partial(self._chunks, path))
-                draft.create_file(path, built=for_file, mtime_ns=mtime_ns, why="a missing segment, from a sibling")
+            patches, mtime_ns = all_patches.get(path, []), self._written_until_ns(path)
+            if path in made:
+                assert built is not None  # only a salvage closes holes
+                for_file = replace(built, size_bytes=size_bytes)
+                draft.create_file(path, built=for_file, mtime_ns=mtime_ns, why="a missing segment")
+            elif any(isinstance(patch, Borrowed) for patch in patches):
+                for_file = _borrowed(draft, patches, size_bytes, partial(self._chunks, path))
+                why = "a segment gets its own name back" if path in self.placed else "a missing segment, from a sibling"
+                draft.create_file(path, built=for_file, mtime_ns=mtime_ns, why=why)
             else:
                 draft.create_file(path, *_whole(patches, size_bytes), mtime_ns=mtime_ns, why="a missing segment")
         for path, size_bytes in self.lengths.items():
             draft.set_length(path, size_bytes, why="the segment size")
-        for path, patches in self.patches.items():
+        for path, patches in all_patches.items():
+            if path in made and path not in self.created:
+                assert built is not None  # as above
+                start, end = made[path]
+                draft.write_range(path, start, built=replace(built, size_bytes=end - start), why="a hole is closed")
             for patch in () if path in self.created else patches:
+                if path in made and made[path][0] <= patch.start < made[path][1]:
+                    continue
                 if isinstance(patch, Borrowed):
                     moved = replace(patch, start=0, end=patch.end - patch.start)
                     size = patch.end - patch.start
-                    for_range = _borrowed([moved], size, partial(_windows, moved.read, 0, size))
+                    for_range = _borrowed(draft, [moved], size, partial(_windows, moved.read, 0, size))
                     why = "taken from a sibling" if patch.origin else "a segment gets its own place back"
                     draft.write_range(path, patch.start, built=for_range, why=why)
                 elif patch.parts:
@@ -89,30 +134,60 @@ class MendedLog:
     def _written_until_ns(self, path: Path) -> int | None:
         """When a new segment would have been written last: as the next one began. None where no record there tells.
 
-        Expiry goes by this time, and waits at the first file that is not due: a new one would keep all behind it, too.
+        Expiry goes by this time, and waits at the first file that is not due: a new one would keep all behind it, too. A file
+        that gets its name back keeps its own.
         """
+        if isinstance(placed := self.placed.get(path), Borrowed):
+            return placed.mtime_ns
         log = self.log
         segment = next(segment for segment in self.segments if segment.path == path)
         following = log.following(segment)
         message = read_message(log, (following or segment).phy_offset)
         return message.store_timestamp_ms * _NS_PER_MS if message is not None else None
 
-    def _chunks(self, path: Path) -> Iterator[bytes]:
+    def made(self) -> dict[Path, Callable[[], Iterator[bytes]]]:
+        """How to read what a plan does not hold itself: of files into which many tombstones go, from the first to the last."""
+        return {path: partial(self._chunks, path, start, end) for path, (start, end) in self._made_ranges().items()}
+
+    def _made_ranges(self) -> dict[Path, tuple[int, int]]:
+        """Of a new file all, else what lies between the first and the last of many tombstones."""
+        ranges = {}
+        for path, patches in self.patches.items():
+            if found := [patch for patch in patches if isinstance(patch, Entombed)]:
+                ranges[path] = (min(patch.start for patch in found), max(patch.end for patch in found))
+            if path in ranges and path in self.created:
+                ranges[path] = (0, self.created[path])
+        return ranges
+
+    def _chunks(self, path: Path, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         """What a file will hold."""
         log = self.log
         segment = next(segment for segment in self.segments if segment.path == path)
-        yield from _windows(lambda a, b: log.read(segment.phy_offset + a, b - a), 0, segment.size_bytes)
+        end = segment.size_bytes if end is None else end
+        yield from _windows(lambda a, b: log.read(segment.phy_offset + a, b - a), start, end)
 
 
 Restored = Mapping[int, Patch]  # by offset in the log; a patch's own positions begin with 0 there
 
 
+def with_placed(placed: Mapping[Path, Patch], patches: Mapping[Path, list[Patch]]) -> dict[Path, list[Patch]]:
+    """Patches by file, and what is left under them of what is placed there."""
+    under = {path: [*around(base, patches.get(path, ()))] for path, base in placed.items()}
+    return {path: [*under.get(path, ()), *patches.get(path, ())] for path in {**under, **patches}}
+
+
 def mended_log(
-    store: Store, fences: Iterable[Fence], end_phy_offset: int, *, restored: Restored | None = None, cut: bool = False
+    store: Store,
+    fences: Iterable[Fence],
+    end_phy_offset: int,
+    *,
+    restored: Restored | None = None,
+    placed: Restored | None = None,
+    cut: bool = False,
 ) -> MendedLog:
     """The log closed by ``fences``, clean behind ``end_phy_offset``, the end of its last record.
 
-    ``restored``: bytes that could be had again, by their offset in the log.
+    ``restored``: bytes that could be had again, by their offset in the log; ``placed``: what files that stood elsewhere hold, under all that.
     ``cut``: readable records behind the end go too, and a segment that starts right there stays, emptied. Raises FailedError where a file cannot be read.
     """
     log = store.log
@@ -120,9 +195,15 @@ def mended_log(
     mended = MendedLog(log)
     kept = _kept_segments(log, end_phy_offset + cut, mended)
     segments = {segment.phy_offset: segment for segment in kept}
+    for phy_offset, patch in (placed or {}).items():
+        holder = _holder(store, phy_offset, segments)
+        if holder.phy_offset not in segments:
+            mended.created[holder.path] = size
+        segments[holder.phy_offset] = holder
+        mended.placed[holder.path] = patch
     for phy_offset, patch in [
         *(restored or {}).items(),
-        *((piece.phy_offset, _patch(piece)) for fence in fences for piece in fence.pieces),
+        *(patch for fence in fences for patch in _as_patches(fence.pieces)),
     ]:
         holder = _holder(store, phy_offset, segments)
         if holder.phy_offset not in segments:
@@ -162,41 +243,77 @@ def _holder(store: Store, phy_offset: int, segments: Mapping[int, Segment]) -> S
     size = store.log.file_size_bytes
     start = phy_offset - phy_offset % size if size else phy_offset
     standing = store.log.find(phy_offset)
+    if standing is not None and phy_offset >= nominal_end(store.log, standing):
+        standing = None  # only its wrong length reaches here
     holder = segments.get(standing.phy_offset if standing is not None else start)
     return holder or Segment(new_segment_path(store.settings, start, size), start, size)
 
 
-def restored_log(store: Store, restored: Restored) -> SegmentSequence:
+def as_long_as_they_are(log: SegmentSequence) -> SegmentSequence:
+    """The log without what lies behind a segment's nominal length: it may reach into the place of one that is not there."""
+    clipped = [replace(s, size_bytes=min(s.size_bytes, nominal_end(log, s) - s.phy_offset)) for s in log.segments]
+    return log if clipped == list(log.segments) else overlaid(log, {}, clipped)
+
+
+def restored_log(store: Store, restored: Restored, placed: Restored | None = None) -> SegmentSequence:
     """The log with what could be had again, and nothing else changed; missing segments that something is put into are whole."""
-    segments = {segment.phy_offset: segment for segment in store.log.segments}
+    segments = {segment.phy_offset: segment for segment in as_long_as_they_are(store.log).segments}
     patches: dict[Path, list[Patch]] = {}
+    under: dict[Path, Patch] = {}
+    for phy_offset, patch in (placed or {}).items():
+        holder = _holder(store, phy_offset, segments)
+        segments[holder.phy_offset] = replace(holder, size_bytes=max(holder.size_bytes, patch.end))
+        under[holder.path] = patch
     for phy_offset, patch in restored.items():
         holder = _holder(store, phy_offset, segments)
         moved = _moved(patch, phy_offset - holder.phy_offset)
         segments[holder.phy_offset] = replace(holder, size_bytes=max(holder.size_bytes, moved.end))
         patches.setdefault(holder.path, []).append(moved)
-    return overlaid(store.log, patches, segments.values())
+    return overlaid(store.log, with_placed(under, patches), segments.values())
 
 
-def _patch(piece: Piece) -> Patch:
-    return Patch(0, piece.size_bytes, piece.parts)
+def _as_patches(pieces: Sequence[Piece | TombstoneRun]) -> Iterator[tuple[int, Patch]]:
+    """Pieces of one fence as patches by their offset in the log; those that lie back to back become one, as far as that stays handy.
+
+    Of one fence, for the next one may begin right behind it in the next segment.
+    """
+    start = end = -1
+    parts: list[tuple[int, bytes]] = []
+    if any(isinstance(piece, TombstoneRun) for piece in pieces):
+        start, end = pieces[0].phy_offset, pieces[-1].phy_offset + pieces[-1].size_bytes
+        yield start, Entombed(0, end - start, (), tuple(pieces))
+        return
+    for piece in pieces:
+        assert isinstance(piece, Piece)
+        if piece.phy_offset != end or end + piece.size_bytes - start > _MOST_JOINED_BYTES:
+            if parts:
+                yield start, Patch(0, end - start, tuple(parts))
+            start, parts = piece.phy_offset, []
+        parts += [(piece.phy_offset - start + at, data) for at, data in piece.parts]
+        end = piece.phy_offset + piece.size_bytes
+    if parts:
+        yield start, Patch(0, end - start, tuple(parts))
 
 
 def _moved(patch: Patch, by: int) -> Patch:
     return replace(patch, start=patch.start + by, end=patch.end + by)
 
 
-def _borrowed(patches: Iterable[Patch], size_bytes: int, chunks: Callable[[], Iterator[bytes]]) -> Built:
-    """Bytes that come from a sibling when the plan is applied, for a file or a range with these patches, from its begin on."""
+def _borrowed(draft: Draft, patches: Iterable[Patch], size_bytes: int, chunks: Callable[[], Iterator[bytes]]) -> Built:
+    """Bytes that come from elsewhere when the plan is applied, for a file or a range with these patches, from its begin on."""
     parts: list[Any] = []
+    files: list[Any] = []
     told: list[Any] = []
     for patch in patches:
-        if isinstance(patch, Borrowed):
+        if isinstance(patch, Borrowed) and patch.path is not None:
+            files.append([patch.start, draft.places.name(patch.path), patch.phy_offset, patch.end - patch.start])
+        elif isinstance(patch, Borrowed):
             where = [patch.start, patch.origin, patch.phy_offset, patch.end - patch.start]
             parts.append([*where, patch.config] if patch.config else where)
         else:
             told += [[patch.start + at, part.hex()] for at, part in patch.parts]
-    return Built(SIBLING_BUILDER, {"parts": parts, "bytes": told}, size_bytes, digest_of(chunks()).crc32c)
+    arguments = {"parts": parts, "bytes": told, **({"files": files} if files else {})}
+    return Built(SIBLING_BUILDER, arguments, size_bytes, digest_of(chunks()).crc32c)
 
 
 def _windows(read: Callable[[int, int], bytes], start: int, end: int) -> Iterator[bytes]:

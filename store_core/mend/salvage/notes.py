@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from store_core.broker.versions import Version
 from store_core.findings import Finding
-from store_core.layout import paths
 from store_core.mend.plans.plan import Op, Plan
 from store_core.mend.prediction.outcome import Outcome
 from store_core.mend.salvage.earlier import LeftOut
@@ -16,7 +15,7 @@ from store_core.mend.salvage.gaps import Kept
 from store_core.mend.salvage.keep import Salvage
 from store_core.mend.salvage.options import KeepOptions
 from store_core.mend.salvage.repair import Repair
-from store_core.mend.salvage.traces import index_traces, traced
+from store_core.mend.salvage.traces import MOST_RECORDS, index_traces, traced
 from store_core.storage.config_files import offset_table, read_config
 from store_core.storage.store import QueueKey, Store
 
@@ -95,7 +94,7 @@ def lost_records_of(store: Store, found: Salvage) -> list[dict[str, Any]]:
     if not found.lost and not found.unknown:
         return []
     regions = [*(fence.region for fence in found.fences), *found.survey.tail]
-    return traced(found.lost, index_traces(store, found.derivation.sizes, regions))
+    return traced(found.lost.first(MOST_RECORDS), index_traces(store, found.derivation.sizes, regions))
 
 
 def beyond_notes(store: Store, ends: Mapping[QueueKey, int]) -> tuple[str, ...]:
@@ -154,8 +153,8 @@ def _few(names: Sequence[str]) -> str:
 def _moved_note(found: Salvage) -> str:
     if not found.moved:
         return ""
-    names = [f"{paths.segment_name(move.from_phy_offset)} belongs at {move.phy_offset}" for move in found.moved]
-    return f"segments stand under each other's names, as all their records say: {_few(names)}"
+    names = [f"{move.path.name} belongs at {move.phy_offset}" for move in found.moved]
+    return f"files of the log stand under wrong names, as their records say: {_few(names)}"
 
 
 def _repair_note(repairs: list[Repair]) -> str:

@@ -10,7 +10,7 @@ property CRC holds afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,10 +26,14 @@ from store_core.codec.record import (
 from store_core.codec.tags import tags_code
 from store_core.layout import paths, record
 from store_core.layout.queue import is_ext_address
-from store_core.mend.salvage.survey import LostRecord, Region
+from store_core.mend.salvage.lost_record import LostRecord
+from store_core.mend.salvage.rows import Lost, told_by_entries
+from store_core.mend.salvage.survey import Region
+from store_core.scan.log import Progress
 from store_core.storage.sequence import SegmentSequence
 
 _IN_QUEUES: Final = (record.TRANSACTION_NONE, record.TRANSACTION_COMMIT)
+_REPLACEMENT: Final = "\ufffd"  # what no UTF-8 text says comes out as this
 _MOST_PLACES: Final = 16  # where a body of unknown length may end
 
 
@@ -57,26 +61,42 @@ class Repair:
         }
 
 
-def repairs_in(log: SegmentSequence, region: Region, known: list[LostRecord], *, is_tail: bool = False) -> list[Repair]:
-    """What can be repaired in a region. ``known`` are the records that queue entries place in it.
+def repairs_in(
+    log: SegmentSequence,
+    region: Region,
+    known: Iterable[Lost],
+    *,
+    is_tail: bool = False,
+    on_progress: Progress | None = None,
+) -> list[Repair]:
+    """What can be repaired in a region. ``known`` are the records that queue entries place in it; rows with a sound head have nothing
+    to repair.
+    ``on_progress`` is told the bytes of the region that have been looked at.
 
     Without an entry only a record right behind a good or a repaired one is tried, and not behind the log's end.
     """
     found: list[Repair] = []
-    entries = {lost.phy_offset: lost for lost in known if not lost.topic.startswith(paths.LMQ_PREFIX)}
+    entries = (lost for lost in told_by_entries(known) if not lost.topic.startswith(paths.LMQ_PREFIX))
+    entry = next(entries, None)
     at = region.phy_offset
     while at < region.end_phy_offset:
-        entry = entries.get(at)
+        while entry is not None and (entry.phy_offset or 0) < at:
+            entry = next(entries, None)
+        place = entry.phy_offset if entry is not None else None
         repair: Repair | None = None
-        if entry is not None:
+        if entry is not None and place == at:
             repair = _with_entry(log, region, entry)
+            entry = next(entries, None)
+            place = entry.phy_offset if entry is not None else None
         elif not is_tail:
-            repair = _without_entry(log, region, at, {place for place in entries if place is not None})
+            repair = _without_entry(log, region, at, place)
         if repair is not None:
             found.append(repair)
             at += repair.size_bytes
         else:
-            at = min((place for place in entries if place is not None and place > at), default=region.end_phy_offset)
+            at = place if place is not None else region.end_phy_offset
+        if on_progress is not None:
+            on_progress(at - region.phy_offset)
     return found
 
 
@@ -84,7 +104,7 @@ def _with_entry(log: SegmentSequence, region: Region, entry: LostRecord) -> Repa
     at = entry.phy_offset
     assert at is not None  # entries tell it
     data = log.read(at, entry.size_bytes)
-    if len(data) < entry.size_bytes or not data.strip(b"\0"):
+    if len(data) < entry.size_bytes or not data.strip(b"\0") or not _may_name(data, entry.topic):
         return None
     said = {
         "size_bytes": entry.size_bytes,
@@ -99,8 +119,16 @@ def _with_entry(log: SegmentSequence, region: Region, entry: LostRecord) -> Repa
     return _the_one(at, data, candidates)
 
 
-def _without_entry(log: SegmentSequence, region: Region, at: int, places: set[int]) -> Repair | None:
-    """A record that says itself where it lies, and behind which the region ends or another record begins."""
+def _may_name(data: bytes, topic: str) -> bool:
+    """Whether a topic stands in some bytes, or is one of which a name does not tell the bytes: no repair changes them."""
+    return _REPLACEMENT in topic or topic.encode() in data
+
+
+def _without_entry(log: SegmentSequence, region: Region, at: int, following: int | None) -> Repair | None:
+    """A record that says itself where it lies, and behind which the region ends or another record begins.
+
+    ``following``: the next place that a queue entry tells.
+    """
     head = log.read(at, record.body_at(record.FLAG_BORN_HOST_V6 | record.FLAG_STORE_HOST_V6))
     own = record.HEAD.offset_of("own_phy_offset")
     width = record.HEAD.field("own_phy_offset").size_bytes
@@ -110,7 +138,7 @@ def _without_entry(log: SegmentSequence, region: Region, at: int, places: set[in
     for magic in (record.MAGIC_V1, record.MAGIC_V2):
         size = _size_by_parts(log, at, region.end_phy_offset, magic)
         behind = at + size
-        if not size or not (behind == region.end_phy_offset or behind in places or _says_its_place(log, behind)):
+        if not size or not (behind == region.end_phy_offset or behind == following or _says_its_place(log, behind)):
             continue
         data = log.read(at, size)
         fixed = _with_fields(data, {"size_bytes": size, "magic": magic})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -14,11 +14,12 @@ from store_core.layout.checkpoint import FILE_SIZE_BYTES
 from store_core.mend.plans.content import Building, Built, Chunk, register_builder
 from store_core.mend.plans.draft import Draft
 from store_core.mend.plans.plan import Plan
-from store_core.mend.salvage.derived import DerivedChanges, NewFile
+from store_core.mend.salvage.derived import DerivedChanges, NewFile, contents_of
 from store_core.mend.salvage.keep import Salvage, salvage, walk_rules
 from store_core.mend.salvage.options import KeepOptions
 from store_core.mend.salvage.progress import lowered_progress
 from store_core.read.checkpoint import read_checkpoint
+from store_core.storage.places import Places
 from store_core.storage.settings import Settings, load_settings
 from store_core.storage.store import Store
 
@@ -34,7 +35,7 @@ def salvage_plan(store: Store, found: Salvage, built: Built) -> Plan:
     draft = Draft(store.root, writable_roots=outside_roots(store))
     if found.is_empty:
         return draft.plan("recover", "keep")
-    found.mended.add_to(draft)
+    found.mended.add_to(draft, built)
     for changes in (found.queue_changes, found.index_changes):
         add_derived(draft, changes, built)
     for name, data in small_files(store, found).items():
@@ -101,6 +102,13 @@ def _checkpoint_bytes(store: Store, found: Salvage) -> bytes | None:
     )
 
 
+def contents_of_salvage(store: Store, found: Salvage) -> dict[str, Callable[[], Iterator[bytes]]]:
+    """How to read what the plan's builder makes, by the paths of its steps."""
+    places = Places(store.root, outside_roots(store))
+    made = {places.name(path): read for path, read in found.mended.made().items()}
+    return made | contents_of(found.queue_changes, found.index_changes)
+
+
 def outside_roots(store: Store) -> list[Path]:
     """Log folders outside the root: a plan may name their files; applying it wants them to be named for writing."""
     return list(store.settings.outside_paths)
@@ -139,7 +147,8 @@ def _build(building: Building) -> Iterator[Chunk]:
     version = Version.parse(building.arguments["version"])
     options = KeepOptions.of(building.arguments.get("keep", {}))
     with store_of(building) as store, salvage(store, walk_rules(store.settings, version), options) as found:
-        yield from chunks_of([*found.queue_changes.new, *found.index_changes.new], set(building.paths))
+        made = contents_of_salvage(store, found)
+        yield from (Chunk(path, data) for path in building.paths for data in made[path]())
 
 
 register_builder(BUILDER, _build)

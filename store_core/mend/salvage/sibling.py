@@ -28,6 +28,7 @@ from store_core.mend.salvage.survey import LogSurvey, Neighbour, Region
 from store_core.read.records import read_record_bytes
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, scan_log
+from store_core.storage.files import open_read_only
 from store_core.storage.overlay import Borrowed, Patch
 from store_core.storage.remote_path import path_of, real_path
 from store_core.storage.settings import load_settings
@@ -267,14 +268,14 @@ def _without(span: Span, given: list[Span]) -> list[Span]:
 
 
 def _good(table: FrameTable) -> Any:
-    return (table.kind == FrameKind.MESSAGE) & (table.code == FrameCode.OK)
+    return table.messages & table.of_code(FrameCode.OK)
 
 
 def _records_in(sibling: Store, start: int, end: int) -> Iterator[Run]:
     """Records that check out, and blanks, that lie wholly in a span; those that join come as one."""
     for table in scan_log(sibling, from_phy_offset=start, to_phy_offset=end, options=_OPTIONS):
         good, ends = _good(table), table.phy_offset + table.size_bytes
-        blank = (table.kind == FrameKind.BLANK) & (table.code == FrameCode.OK)
+        blank = table.of_kind(FrameKind.BLANK) & table.of_code(FrameCode.OK)
         rows = np.flatnonzero((good | blank) & (table.phy_offset >= start) & (ends <= end))
         yield from _runs_of(table.phy_offset[rows], ends[rows], good[rows])
 
@@ -329,13 +330,19 @@ def _open(root: Path, config: Path | None) -> Store:
 
 
 def _build(building: Building) -> Iterator[Chunk]:
-    """One file, or one range of one: bytes of a sibling, and bytes told, each at its place; zeros elsewhere."""
+    """One file, or one range of one: bytes of a sibling or of another file, and bytes told, each at its place; zeros elsewhere."""
     (path,) = building.paths
     for at, root, phy_offset, size_bytes, *config in building.arguments["parts"]:
+        # Plans of earlier releases name the store itself by "".
         with _open(path_of(root or building.root), Path(config[0]) if config else None) as sibling:
             for done in range(0, size_bytes, _READ_BYTES):  # what is missing shows in the digest
                 wanted = min(_READ_BYTES, size_bytes - done)
                 yield Chunk(path, sibling.log.read(phy_offset + done, wanted), at + done)
+    for at, name, position, size_bytes in building.arguments.get("files", ()):
+        with open(open_read_only(building.root / name), "rb") as file:
+            file.seek(position)
+            for done in range(0, size_bytes, _READ_BYTES):
+                yield Chunk(path, file.read(min(_READ_BYTES, size_bytes - done)), at + done)
     for at, text in building.arguments["bytes"]:
         yield Chunk(path, bytes.fromhex(text), at)
 

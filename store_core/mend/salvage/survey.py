@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 
@@ -20,34 +21,15 @@ from store_core.layout.record import (
     TRANSACTION_MASK,
     TRANSACTION_NONE,
 )
+from store_core.mend.salvage.lost_record import LostRecord, told_by_head
+from store_core.mend.salvage.rows import InLogOrder, LostTable, head_rows
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, nominal_end, scan_log
 from store_core.storage.store import Store
 
 TableSink = Callable[[FrameTable], None]
-
-
-@dataclass(frozen=True, slots=True)
-class LostRecord:
-    """A record that was there and cannot be read any more, as far as it is known. ``keys`` are its user keys.
-
-    ``batch_size`` messages from ``queue_offset`` on were in it. ``light_queues`` are the queues that its own list named,
-    with its number in each. ``tags_code`` is its queue entry's; ``unique_key`` and times are its head's. ``is_readable``: it can be read, but the broker that is to open the store cannot walk over it.
-    """
-
-    topic: str
-    queue_id: int
-    queue_offset: int
-    phy_offset: int | None = None
-    size_bytes: int = 0
-    keys: tuple[str, ...] = ()
-    batch_size: int = 1
-    light_queues: tuple[tuple[str, int], ...] = ()
-    is_readable: bool = False
-    tags_code: int | None = None
-    unique_key: str | None = None
-    born_timestamp_ms: int | None = None
-    store_timestamp_ms: int | None = None
+# Those of more than one queue or message, and those that a property CRC may yet vouch for.
+_NOT_PLAIN: Final = PropertyFlag.INNER_MULTI_DISPATCH | PropertyFlag.INNER_NUM | PropertyFlag.CRC32
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +63,7 @@ class Region:
     """A stretch [phy_offset, end_phy_offset) inside one segment's nominal extent that a broker cannot walk over.
 
     ``reaches_segment_end``: nothing good follows in the segment, not even its blank. ``used_bytes`` of it are not known
-    to be zero. ``lost`` are records whose own header still tells who they were.
+    to be zero. ``lost`` are records whose own head still tells who they were, those in ``LogSurvey.heads`` apart.
     """
 
     phy_offset: int
@@ -113,6 +95,7 @@ class LogSurvey:
     bytes, zeros included. ``end_phy_offset`` is the end of the last good record, where the next one belongs; the log's
     minimum if there is none. ``messages`` are all whole records, ``good_messages`` those that a broker walks over,
     ``kept_messages`` the good ones that belong into queues. ``wrong_own_offsets`` are good records that say they lie elsewhere.
+    ``heads`` are lost records of one message in one queue whose head is sound and tells all that can be had of them.
     """
 
     regions: list[Region] = field(default_factory=list)
@@ -126,6 +109,7 @@ class LogSurvey:
     last_phy_offset: int = 0
     wrong_own_offsets: list[int] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    heads: InLogOrder | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -140,13 +124,15 @@ def survey_log(
     rules: WalkRules | None = None,
     options: ScanOptions | None = None,
     on_progress: Callable[[int], None] | None = None,
+    lost: LostTable | None = None,
 ) -> LogSurvey:
     """Walk the whole log with checksums. Every table is handed to each of ``sinks`` on the way, who may want ``options``.
 
+    Lost records are noted where there is a table for them.
     Raises FailedError where a segment cannot be read.
     """
     rules = rules or WalkRules()
-    surveyor = _Surveyor(store, rules)
+    surveyor = _Surveyor(store, rules, lost)
     options = replace(options or ScanOptions(), check_crc=True, check_property_crc=rules.checks_property_crc)
     for table in scan_log(store, options=options, on_progress=on_progress):
         surveyor.add(table)
@@ -156,6 +142,12 @@ def survey_log(
 
 
 Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+
+def _runs(mask: Mask) -> dict[int, int]:
+    """First and last row of each run in a mask."""
+    edges = np.flatnonzero(np.diff(mask.astype(np.int8), prepend=0, append=0))
+    return dict(zip(edges[::2].tolist(), (edges[1::2] - 1).tolist(), strict=True))
 
 
 def _foreign_rows(table: FrameTable, rules: WalkRules) -> Mask:
@@ -169,10 +161,12 @@ def _foreign_rows(table: FrameTable, rules: WalkRules) -> Mask:
 
 
 class _Surveyor:
-    def __init__(self, store: Store, rules: WalkRules) -> None:
+    def __init__(self, store: Store, rules: WalkRules, lost: LostTable | None) -> None:
         self._store = store
         self._rules = rules
-        self._survey = LogSurvey(end_phy_offset=store.log.min_phy_offset)
+        self._lost = lost
+        heads = lost.in_log_order() if lost is not None else None
+        self._survey = LogSurvey(end_phy_offset=store.log.min_phy_offset, heads=heads)
         self._findings = LogFindings()
         self._pending: list[Region] = []
         self._open: Region | None = None
@@ -186,14 +180,14 @@ class _Surveyor:
             return
         self._findings.add(table, self._file(int(table.phy_offset[0])))
         good = self._good_rows(table)
-        walkable = good | (table.kind == FrameKind.BLANK)
+        walkable = good | table.of_kind(FrameKind.BLANK)
         self._survey.messages += int(np.count_nonzero(table.messages))
         self._survey.good_messages += int(np.count_nonzero(good))
         type_ = table.sys_flag & TRANSACTION_MASK
         queued = good & ((type_ == TRANSACTION_NONE) | (type_ == TRANSACTION_COMMIT))
         self._survey.kept_messages += int(np.count_nonzero(queued))
-        self._survey.wrong_own_offsets += table.phy_offset[good & (table.code == FrameCode.OWN_OFFSET)].tolist()
-        for row in np.flatnonzero((table.kind == FrameKind.BLANK) & (table.size_bytes > MIN_RECORD_SIZE_BYTES)):
+        self._survey.wrong_own_offsets += table.phy_offset[good & table.of_code(FrameCode.OWN_OFFSET)].tolist()
+        for row in table.rows(table.of_kind(FrameKind.BLANK) & (table.size_bytes > MIN_RECORD_SIZE_BYTES)):
             self._survey.blanks.append(self._blank(int(table.phy_offset[row]), int(table.size_bytes[row])))
         # Rows where something changes: everything not walkable, and the first walkable row behind it.
         edges = ~walkable
@@ -201,12 +195,28 @@ class _Surveyor:
         edges[0] = edges[-1] = True
         if size := self._store.log.file_size_bytes:  # a record up to the very end leaves no room for the blank
             edges |= good & ((table.phy_offset + table.size_bytes) % size == 0)
+        heads = self._note_heads(table, ~walkable)
+        last_of = _runs(heads)
+        edges[1:] &= ~(heads[1:] & heads[:-1])  # all of a run go with its first one
         previous = -1
-        for row in np.flatnonzero(edges):
+        for row in table.rows(edges):
             if row > previous + 1:
-                self._note_good(table, int(row) - 1)
-            self._row(table, int(row), bool(good[row]), bool(walkable[row]))
-            previous = int(row)
+                self._note_good(table, row - 1)
+            previous = last_of.get(row, row)
+            self._row(table, row, previous, bool(good[row]), bool(walkable[row]), is_noted=bool(heads[row]))
+
+    def _note_heads(self, table: FrameTable, bad: Mask) -> Mask:
+        """Mask of the rows that are lost records and go to ``heads``: nothing but their body is wrong, and that for good."""
+        mask = np.zeros(len(table), bool)
+        if self._lost is not None and self._survey.heads is not None and bad.any():
+            type_ = table.sys_flag & TRANSACTION_MASK
+            mask = bad & table.messages & table.of_code(FrameCode.BAD_CRC)
+            mask &= (type_ == TRANSACTION_NONE) | (type_ == TRANSACTION_COMMIT)
+            mask &= ~table.with_property(_NOT_PLAIN)
+            rows = np.flatnonzero(mask)
+            if len(rows):
+                self._survey.heads.add(head_rows(self._lost, table, rows))
+        return mask
 
     def _good_rows(self, table: FrameTable) -> Mask:
         """Mask of the message rows that the broker's recovery accepts.
@@ -214,20 +224,22 @@ class _Surveyor:
         Where it wants property CRCs, a record without one is damaged once another one had it; what was written before
         the option was turned on is left to the broker.
         """
-        mask: Mask = table.messages & (table.code != FrameCode.BAD_CRC) & ~_foreign_rows(table, self._rules)
+        mask: Mask = table.messages & ~table.of_code(FrameCode.BAD_CRC) & ~_foreign_rows(table, self._rules)
         if self._rules.checks_property_crc:
-            has_crc = table.messages & ((table.property_flags & PropertyFlag.CRC32) != 0)
+            has_crc = table.messages & table.with_property(PropertyFlag.CRC32)
             seen = np.logical_or.accumulate(has_crc) | self._saw_property_crc
             self._saw_property_crc = bool(seen[-1])
-            mask &= (table.code != FrameCode.BAD_PROPERTY_CRC) & (has_crc | ~seen)
+            mask &= ~table.of_code(FrameCode.BAD_PROPERTY_CRC) & (has_crc | ~seen)
         return mask
 
-    def _row(self, table: FrameTable, row: int, good: bool, walkable: bool) -> None:
-        at, size = int(table.phy_offset[row]), int(table.size_bytes[row])
+    def _row(self, table: FrameTable, row: int, last: int, good: bool, walkable: bool, *, is_noted: bool) -> None:
+        """A row, or a run of rows up to ``last`` of which none is walkable."""
+        at = int(table.phy_offset[row])
+        size = int(table.phy_offset[last] + table.size_bytes[last]) - at
         if at >= self._segment_end:
             self._enter_segment(at)
         if not walkable:
-            self._not_walkable(table, row, at, size)
+            self._not_walkable(table, row, at, size, is_noted=is_noted)
             return
         if self._open is not None:
             if good:
@@ -240,7 +252,7 @@ class _Surveyor:
             if at + size >= self._segment_end:
                 self._pending.append(self._region(at + size, at + size, reaches_segment_end=True))
 
-    def _not_walkable(self, table: FrameTable, row: int, at: int, size: int) -> None:
+    def _not_walkable(self, table: FrameTable, row: int, at: int, size: int, *, is_noted: bool) -> None:
         end = at + size
         while at < end:  # a hole may span several segments
             if at >= self._segment_end:
@@ -252,9 +264,11 @@ class _Surveyor:
             self._open.end_phy_offset = part_end
             self._open.used_bytes += part_end - at if table.kind[row] != FrameKind.ZEROS else 0
             at = part_end
-        if table.kind[row] == FrameKind.MESSAGE and self._open is not None and _in_queue(table, row):
+        if is_noted or self._lost is None or self._open is None:
+            return
+        if table.kind[row] == FrameKind.MESSAGE and _in_queue(table, row):
             foreign = table.code[row] == FrameCode.OK and bool(_foreign_rows(table, self._rules)[row])
-            self._open.lost.append(_lost_record(table, row, is_readable=foreign))
+            self._open.lost.append(told_by_head(table.message(row), is_readable=foreign))
 
     def _region(self, start: int, end: int, *, reaches_segment_end: bool = False) -> Region:
         return Region(start, end, self._segment_start, self._segment_end, reaches_segment_end, self._before)
@@ -270,6 +284,8 @@ class _Surveyor:
         segment = self._store.log.find(at)
         self._segment_start = segment.phy_offset if segment is not None else at - at % size if size else at
         end = nominal_end(self._store.log, segment) if segment is not None else self._segment_start + size
+        if segment is not None and at >= end:
+            end = segment.end_phy_offset  # longer than the others: what is behind their length is one stretch
         self._segment_end = max(end, at + 1)
 
     def _close_segment(self) -> None:
@@ -315,24 +331,3 @@ def _neighbour(table: FrameTable, row: int) -> Neighbour:
 
 def _in_queue(table: FrameTable, row: int) -> bool:
     return int(table.sys_flag[row]) & TRANSACTION_MASK in (TRANSACTION_NONE, TRANSACTION_COMMIT)
-
-
-def _lost_record(table: FrameTable, row: int, *, is_readable: bool) -> LostRecord:
-    from store_core.codec.properties import KEYS, UNIQ_KEY, parse_properties, split_keys
-    from store_core.derive.dispatch import inner_batch_size, light_queues
-
-    properties = parse_properties(table.properties(row))
-    return LostRecord(
-        topic=table.topic(row).decode("utf-8", "replace"),
-        queue_id=int(table.queue_id[row]),
-        queue_offset=int(table.queue_offset[row]),
-        phy_offset=int(table.phy_offset[row]),
-        size_bytes=int(table.size_bytes[row]),
-        keys=tuple(split_keys(properties.get(KEYS))),
-        batch_size=inner_batch_size(properties),
-        light_queues=light_queues(properties),
-        is_readable=is_readable,
-        unique_key=properties.get(UNIQ_KEY),
-        born_timestamp_ms=int(table.born_timestamp_ms[row]),
-        store_timestamp_ms=int(table.store_timestamp_ms[row]),
-    )

@@ -8,7 +8,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from store_core.check.index_files import open_view
-from store_core.mend.salvage.survey import LostRecord, Region
+from store_core.mend.salvage.lost_record import LostRecord
+from store_core.mend.salvage.survey import Region
 from store_core.read.index import IndexSizes
 from store_core.storage.store import Store
 
@@ -47,12 +48,14 @@ def index_traces(store: Store, sizes: IndexSizes, regions: Iterable[Region]) -> 
     return found
 
 
-def traced(lost: Iterable[LostRecord], traces: Sequence[IndexTrace]) -> list[dict[str, Any]]:
-    """One object for each lost record, in log order, the first so many; those that only the index tells of have no queue."""
+def traced(told: Iterable[LostRecord], traces: Sequence[IndexTrace]) -> list[dict[str, Any]]:
+    """One object for each lost record, the first so many; those that only the index tells of have no queue.
+
+    ``told``: lost records in log order, those at least that are among the first so many.
+    """
     by_place: dict[int, list[IndexTrace]] = {}
     for trace in traces:
         by_place.setdefault(trace.phy_offset, []).append(trace)
-    told = sorted(lost, key=lambda r: (r.phy_offset is None, r.phy_offset or 0, r.topic, r.queue_id, r.queue_offset))
     rows = [
         _row(record, by_place.pop(record.phy_offset, []) if record.phy_offset is not None else []) for record in told
     ]

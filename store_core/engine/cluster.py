@@ -1,0 +1,41 @@
+"""The cluster that a broker adds to what producers send (store behaviour 4.1; store format 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from store_core.broker.evidence import evidence_of
+from store_core.engine.properties import CLUSTER
+from store_core.engine.rules import PutRules, put_rules
+from store_core.read.records import read_message
+from store_core.storage.identity import broker_identity
+from store_core.storage.store import Store
+
+DEFAULT_CLUSTER: Final = "DefaultCluster"  # of a broker that is not told another
+
+
+def cluster_of(store: Store, rules: PutRules, newest: Sequence[tuple[int, int]], named: str | None) -> str | None:
+    """The store's broker's cluster; None for a broker that adds none.
+
+    ``named``, else what configuration, controller or the ``newest`` records (offset, size) tell, else the default. Where
+    only those records tell the release, and it may be one that adds none, their having none is believed.
+    """
+    if not rules.adds_cluster:
+        return None
+    identity = None if named else broker_identity(store.root)
+    told = named or store.settings.value("brokerClusterName") or (identity.cluster if identity is not None else "")
+    if told:
+        return told
+    messages = (read_message(store.log, *place) for place in reversed(newest))
+    found = (message.properties.get(CLUSTER) for message in messages if message is not None)
+    return next(filter(None, found), None) or _unseen(store, any_record=bool(newest))
+
+
+def _unseen(store: Store, *, any_record: bool) -> str | None:
+    """What is added by a broker that is not known to have added any."""
+    if any_record and not store.settings.broker_version:
+        possible = evidence_of(store).possible
+        if possible and not put_rules(possible[0]).adds_cluster:
+            return None
+    return DEFAULT_CLUSTER

@@ -1,0 +1,133 @@
+"""Records of batch queues that are whole but for their queue id or number: the numbers of a batch queue join, and its entries tell.
+
+One such record is worse here than elsewhere: numbers that go back look like a topic that was made anew, and all before would go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from store_core.codec.record import Message, RecordError, body_crc_ok, decode_record, property_crc_ok
+from store_core.derive.dispatch import Rows
+from store_core.derive.spool import RowsByQueue
+from store_core.layout import record
+from store_core.layout.queue import BATCH_ENTRY
+from store_core.mend.salvage.repair import Repair
+from store_core.storage.sequence import SegmentSequence
+from store_core.storage.store import QueueKey, Store
+
+_MOST_LOOKED_AT: Final = 1 << 12  # of a queue
+_ENTRIES_AT_ONCE: Final = 1 << 14
+
+
+class _Odd(NamedTuple):
+    """A record whose number does not join. ``expected``: the one that joins on both sides, if there is such."""
+
+    phy_offset: int
+    size_bytes: int
+    batch_size: int
+    expected: int | None
+
+
+def misplaced_batches(
+    store: Store, log: SegmentSequence, rows: RowsByQueue, keys: Iterable[QueueKey]
+) -> Iterator[Repair]:
+    """Records of ``log`` in the batch queues ``keys`` that belong to another number or queue."""
+    for key in keys:
+        for odd in islice(_odd_ones(rows.rows(key)), _MOST_LOOKED_AT):
+            place = _place_of(store, key.topic, odd)
+            if place is None and odd.expected is not None:
+                place = key.queue_id, odd.expected
+            if place is not None and (repair := _repaired(log, key.topic, odd, place)) is not None:
+                yield repair
+
+
+def _odd_ones(chunks: Iterable[Rows]) -> Iterator[_Odd]:
+    held: Any = None  # the last two rows so far: what is odd about the second, the next one tells
+    for rows in chunks:
+        both = rows if held is None else np.concatenate([held, rows])
+        yield from _odd_in(both, is_first=held is None, is_last=False)
+        held = both[-2:].copy()
+    if held is not None:
+        yield from _odd_in(held, is_first=len(held) == 1, is_last=True)
+
+
+def _odd_in(rows: Any, *, is_first: bool, is_last: bool) -> Iterator[_Odd]:
+    """Rows but for the first, which another call has seen, and the last, which the next one will."""
+    number, count = rows["queue_offset"], rows["batch_size"].astype(np.int64)
+    ends = number + count
+    joins = np.r_[True, number[1:] == ends[:-1]]
+    if is_first and len(rows) > 1:
+        joins[0] = joins[1]
+    for at in np.flatnonzero(~joins).tolist():
+        if (at == len(rows) - 1 and not is_last) or (at == 0 and not is_first):
+            continue
+        expected = None
+        if 0 < at < len(rows) - 1 and number[at + 1] == ends[at - 1] + count[at]:
+            expected = int(ends[at - 1])
+        yield _Odd(int(rows["phy_offset"][at]), int(rows["size_bytes"][at]), int(count[at]), expected)
+
+
+def _place_of(store: Store, topic: str, odd: _Odd) -> tuple[int, int] | None:
+    """Queue id and number by the entry that stands for a record, where it joins the entry before."""
+    for key, files in store.batch_queues.items():
+        if key.topic != topic:
+            continue
+        before = 0
+        for entries in _entries(files):
+            for at in np.flatnonzero(entries["phy_offset"] == odd.phy_offset).tolist():
+                entry = entries[at]
+                end = int(entries["queue_offset"][at - 1]) + int(entries["batch_size"][at - 1]) if at else before
+                fits = entry["size_bytes"] == odd.size_bytes and entry["batch_size"] == odd.batch_size
+                if fits and entry["queue_offset"] == end:
+                    return key.queue_id, end
+            before = int(entries["queue_offset"][-1]) + int(entries["batch_size"][-1])
+    return None
+
+
+def _entries(files: SegmentSequence) -> Iterator[Any]:
+    step = _ENTRIES_AT_ONCE * BATCH_ENTRY.size_bytes
+    for segment in files.segments:
+        for at in range(segment.phy_offset, segment.end_phy_offset, step):
+            data = files.read(at, min(step, segment.end_phy_offset - at))
+            if len(data) >= BATCH_ENTRY.size_bytes:
+                yield np.frombuffer(data, BATCH_ENTRY.dtype, len(data) // BATCH_ENTRY.size_bytes)
+
+
+def _repaired(log: SegmentSequence, topic: str, odd: _Odd, place: tuple[int, int]) -> Repair | None:
+    """The record with another place, unless a checksum vouches for what it says, or it says so already."""
+    data = log.read(odd.phy_offset, odd.size_bytes)
+    message = _decoded(data, odd.phy_offset)
+    if message is None or not _is_whole(message, topic, odd) or property_crc_ok(data):
+        return None
+    wanted = {"queue_id": place[0], "queue_offset": place[1]}
+    names = tuple(name for name, value in wanted.items() if getattr(message, name) != value)
+    fixed = bytearray(data)
+    changes = []
+    for name in names:
+        at, new = record.HEAD.offset_of(name), record.HEAD.field_struct(name).pack(wanted[name])
+        fixed[at : at + len(new)] = new
+        changes.append((odd.phy_offset + at, new))
+    if not names or property_crc_ok(bytes(fixed)) is False:
+        return None
+    return Repair(topic, *place, odd.phy_offset, odd.size_bytes, names, tuple(changes))
+
+
+def _is_whole(message: Message, topic: str, odd: _Odd) -> bool:
+    return (
+        message.topic == topic
+        and (message.own_phy_offset, message.size_bytes) == (odd.phy_offset, odd.size_bytes)
+        and bool(message.body)
+        and body_crc_ok(message)
+    )
+
+
+def _decoded(data: bytes, phy_offset: int) -> Message | None:
+    try:
+        return decode_record(data, 0, phy_offset)
+    except RecordError:
+        return None
