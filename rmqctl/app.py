@@ -93,7 +93,7 @@ def _flushed(code: int) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        from store_core.errors import FailedError
+        from rmqctl.streams import not_written
 
-        raise FailedError(f"cannot write the result: {error.strerror}", to_do="check where stdout goes") from error
+        raise not_written(error) from error
     return code

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rmqctl import exit_codes
-from rmqctl.cells import Column, escape_controls
-from rmqctl.options import DEFAULT_STORE, Format, GlobalOptions, StoreName
-from rmqctl.output import Blocks, Document, Output
+from rmqctl.cells import escape_controls
+from rmqctl.options import DEFAULT_STORE, GlobalOptions, StoreName
+from rmqctl.output import Output
 from rmqctl.progress import Course, OnProgress, progress
 from rmqctl.streams import say
 from store_core.errors import UsageError
@@ -115,34 +115,6 @@ class Context:
             else:
                 joint.append(by_root[each.settings.root])
         return joint, [each.called for each in taken]
-
-    # Results
-
-    def emit(
-        self,
-        document: Document,
-        *,
-        rows: str | Iterable[Any] | None = None,
-        columns: Sequence[str | Column] = (),
-        fields: Sequence[str] = (),
-        facts: Sequence[str] = (),
-        title: str = "",
-        blocks: Blocks | None = None,
-        live: bool = False,
-        output: Format | None = None,
-    ) -> None:
-        """Write the result to stdout; see :meth:`rmqctl.output.Output.emit`."""
-        self.output.emit(
-            document,
-            rows=rows,
-            columns=columns,
-            fields=fields,
-            facts=facts,
-            title=title,
-            blocks=blocks,
-            live=live,
-            output=output,
-        )
 
     # Talk
 

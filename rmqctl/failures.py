@@ -85,7 +85,7 @@ def report(error: BaseException, session: Session | None) -> int:
         if session is not None and (output := session.output_for_errors()) is not None:
             output.error(failure.document)
         sys.stdout.flush()
-    except (OSError, ValueError, KeyboardInterrupt, Terminated):
+    except (OSError, ValueError, StoreError, KeyboardInterrupt, Terminated):
         abandon(sys.stdout)
     _say(f"error: {failure.line}")
     return failure.exit_code

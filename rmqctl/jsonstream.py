@@ -18,6 +18,39 @@ def encode_line(value: Any) -> str:
     return _LINE.encode(value)
 
 
+def encode_pieces(value: Any) -> Iterator[str]:
+    """``encode_line(value)`` in pieces. A text that comes in pieces (``pieces()``) is never put together.
+
+    Such a text may be the value itself, or a member of it. Whatever JSON has no form for fails before the first piece.
+    """
+    if hasattr(value, "pieces"):
+        return _long_text(value)
+    if isinstance(value, Mapping) and any(hasattr(member, "pieces") for member in value.values()):
+        return _with_long_texts(
+            [(encode_line(str(k)), v if hasattr(v, "pieces") else encode_line(v)) for k, v in value.items()]
+        )
+    return iter((encode_line(value),))
+
+
+def _long_text(value: Any) -> Iterator[str]:
+    yield '"'
+    for piece in value.pieces():
+        yield encode_line(piece)[1:-1]
+    yield '"'
+
+
+def _with_long_texts(members: list[tuple[str, Any]]) -> Iterator[str]:
+    lead = "{"
+    for key, member in members:
+        yield f"{lead}{key}: "
+        if isinstance(member, str):
+            yield member
+        else:
+            yield from _long_text(member)
+        lead = ", "
+    yield "}"
+
+
 def as_row(value: Any) -> Mapping[str, Any]:
     """A row as a mapping: one already, or an object that has ``as_json()``."""
     row: Mapping[str, Any] = value if isinstance(value, Mapping) else value.as_json()
@@ -73,12 +106,16 @@ class JsonStream:
         if callable(value):
             value = value()
         if _is_leaf(value):
-            text = encode_line(value)  # before the key: what cannot be written leaves no half member
+            pieces = encode_pieces(value)  # before the key: what cannot be written leaves no half member
             self._key(key)
-            self._write(text)
+            self._write_all(pieces)
         else:
             self._key(key)
             self._value(value, 1)
+
+    def _write_all(self, pieces: Iterator[str]) -> None:
+        for piece in pieces:
+            self._write(piece)
 
     def _key(self, key: str) -> None:
         self._write(f"{',' if self._members else ''}\n{_INDENT}{encode_line(str(key))}: ")
@@ -86,7 +123,7 @@ class JsonStream:
 
     def _value(self, value: Any, depth: int) -> None:
         if _is_leaf(value):
-            self._write(encode_line(value))
+            self._write_all(encode_pieces(value))
         elif isinstance(value, Mapping):
             self._object(value, depth)
         else:
@@ -112,7 +149,9 @@ class JsonStream:
         separator = ""
         for value in values:
             if compact or _is_flat(value):
-                self._write(f"{separator}{margin}{encode_line(value)}")
+                pieces = encode_pieces(value)
+                self._write(f"{separator}{margin}")
+                self._write_all(pieces)
             else:
                 self._write(f"{separator}{margin}")
                 self._value(value, depth + 1)

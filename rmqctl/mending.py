@@ -73,11 +73,15 @@ def at_work(ctx: Context, settings: Settings, *, apply: bool) -> Iterator[StoreL
 
 
 def _warn_of_others(ctx: Context, root: Path) -> None:
-    from store_core.mend.applying.settle import unfinished
+    from store_core.layout.paths import OURS
     from store_core.storage.live import is_live
 
     if is_live(root).live:
         ctx.warn("another process is at work on this store: what is read may change, and --apply is refused")
+    if not (root / OURS).exists():
+        return
+    from store_core.mend.applying.settle import unfinished
+
     if (journal := unfinished(root)) is not None:
         ctx.warn(f"an interrupted change ({journal.id}) waits here; the next command with --apply settles it")
 
@@ -113,7 +117,7 @@ def conclude(
     document = {"store": str(settings.root), **planned.as_json()}
     code = _carry_out(ctx, settings, planned, document, how)
     rows, fields = (document["lost"], LOST_COLUMNS) if main == "lost" else (document["plan"]["steps"], STEP_FIELDS)
-    ctx.emit(
+    ctx.output.emit(
         document,
         rows=rows,
         fields=[Column.of(each).key for each in fields],

@@ -11,6 +11,7 @@ from rmqctl.cells import Column
 from rmqctl.context import Context, exit_for_findings
 from rmqctl.options import TimeType
 from store_core.errors import UsageError
+from store_core.read.body_text import LongBody
 from store_core.read.message_json import MessageView
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ MESSAGE_COLUMNS: Final = (
     Column("body", drop=3, cut=True),
 )
 _PREVIEW_CHARACTERS: Final = 60
+_READ_CHARACTERS: Final = 1 << 16
 
 
 def view_of(raw_body: bool, no_body: bool) -> MessageView:
@@ -52,9 +54,22 @@ def view_of(raw_body: bool, no_body: bool) -> MessageView:
 def preview(row: Mapping[str, Any]) -> dict[str, Any]:
     """A MESSAGE for one line of a table: the body is cut."""
     body = row.get("body")
+    if isinstance(body, LongBody):
+        body = body.head(_PREVIEW_CHARACTERS + 1)
     if not isinstance(body, str) or len(body) <= _PREVIEW_CHARACTERS:
         return dict(row)
     return {**row, "body": f"{body[:_PREVIEW_CHARACTERS]}…"}
+
+
+def cut_for_people(ctx: Context, row: Mapping[str, Any]) -> dict[str, Any]:
+    """A MESSAGE to be laid out by itself: a body too large to read is cut, which is said."""
+    body = row.get("body")
+    if not isinstance(body, LongBody):
+        return dict(row)
+    ctx.note(
+        f"the body has {body.size_bytes} bytes and is cut after {_READ_CHARACTERS} characters; -o json shows it all"
+    )
+    return {**row, "body": f"{body.head(_READ_CHARACTERS)}…"}
 
 
 def is_for_people(ctx: Context) -> bool:

@@ -33,6 +33,7 @@ __all__ = [
     "global_options",
     "parse_size",
     "parse_time",
+    "refuse_backwards",
 ]
 
 Format = Literal["table", "plain", "json", "ndjson", "csv", "tsv", "github"]
@@ -230,6 +231,15 @@ def parse_size(text: str) -> int:
     if not size:
         raise UsageError(f"{text!r} is no size", to_do="give bytes, or a number with k, M, G or T")
     return int(float(size[1]) * 1024 ** " kmgt".index(size[2].lower() or " "))
+
+
+def refuse_backwards(first: int | None, last: int | None, options: tuple[str, str] = ("--begin", "--end")) -> None:
+    """Raise UsageError for a range that ends before it begins. ``options`` name its ends: times, or offsets."""
+    if first is None or last is None or first <= last:
+        return
+    name, end_name = options
+    ends = "" if options == ("--begin", "--end") else f" from {first} to {last}"
+    raise UsageError(f"the range{ends} ends before it begins", to_do=f"give {end_name} behind {name}")
 
 
 def _given(ctx: ClickContext | None, name: str) -> Any:

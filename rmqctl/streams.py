@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import codecs
+import io
 import os
 import sys
 from contextlib import suppress
-from typing import IO, Final
+from typing import IO, TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+    from store_core.errors import FailedError
 
 _BUFFER_BYTES: Final = 1 << 16
 _UNENCODABLE: Final = "rmqctl"
@@ -26,6 +32,25 @@ def _replaced(error: UnicodeError) -> tuple[bytes, int]:
 codecs.register_error(_UNENCODABLE, _replaced)
 
 
+class _Results(io.FileIO):
+    """Standard output. What it does not take is no fault of a store's file, and says so, whenever the buffer is full."""
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            raise  # nobody reads any more, which is no fault
+        except OSError as error:
+            raise not_written(error) from error
+
+
+def not_written(error: OSError) -> FailedError:
+    """What to tell where the result cannot be written."""
+    from store_core.errors import FailedError
+
+    return FailedError(f"cannot write the result: {error.strerror}", to_do="check where stdout goes")
+
+
 def prepare_streams() -> None:
     """UTF-8 on pipes whatever the locale says, never an encoding error, and no stream that is closed."""
     for number, name in ((1, "stdout"), (2, "stderr")):
@@ -34,9 +59,8 @@ def prepare_streams() -> None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # lives as long as the process
         elif stream is getattr(sys, f"__{name}__"):
             if number == 1 and not stream.isatty():  # buffered also where Python was told not to (PYTHONUNBUFFERED)
-                sys.stdout = open(  # noqa: SIM115  # lives as long as the process
-                    number, "w", _BUFFER_BYTES, encoding="utf-8", errors=_UNENCODABLE, newline="\n", closefd=False
-                )
+                buffered = io.BufferedWriter(_Results(number, "w", closefd=False), _BUFFER_BYTES)
+                sys.stdout = io.TextIOWrapper(buffered, encoding="utf-8", errors=_UNENCODABLE, newline="\n")
             else:
                 stream.reconfigure(errors=_UNENCODABLE)
 

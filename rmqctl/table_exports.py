@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rmqctl.blocks import Block, Facts, Findings, Table
 from rmqctl.context import exit_for_findings
 from rmqctl.copies import note_healed, of_copies
-from rmqctl.signals import Terminated
 from store_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -56,13 +55,13 @@ def export_tables_of(
     joined: bool,
 ) -> int:
     """The command once its options are read; gives the exit code."""
-    from store_core.export.tables_export import export_tables, size_of
+    from store_core.export.tables_export import export_tables
 
     with (
         ctx.open_stores(joined=joined) as stores,
-        _told_that_nothing_is_kept(ctx),
         choice.runner(ctx, jobs) as runner,
-        ctx.progress(f"export {what}", size_of(stores, what, wanted.topics)) as bar,
+        told_what_is_kept(ctx, dest),
+        ExitStack() as shown,
     ):
         report = export_tables(
             stores,
@@ -71,22 +70,30 @@ def export_tables_of(
             runner,
             wanted,
             split_size_bytes=split_size_bytes,
-            on_progress=bar,
+            on_plan=lambda size_bytes: shown.enter_context(ctx.progress(f"export {what}", size_bytes)),
         )
     note_healed(ctx, report.stores)
+    note_taken(ctx, report.taken)
     document = _document(report)
-    ctx.emit(document, rows="files", blocks=_blocks(document))
+    ctx.output.emit(document, rows="files", blocks=_blocks(document))
     return exit_for_findings(report.findings)
 
 
 @contextmanager
-def _told_that_nothing_is_kept(ctx: Context) -> Iterator[None]:
-    """Say to whom interrupts such an export how it goes on, since one of messages would be taken up."""
+def told_what_is_kept(ctx: Context, destination: Destination) -> Iterator[None]:
+    """Say to whom an export breaks off that its work is not lost."""
     try:
         yield
-    except (KeyboardInterrupt, Terminated):
-        ctx.note("nothing is left of what was done: the same command begins anew")
+    except BaseException:
+        if destination.notes_kept:
+            ctx.note(f"{destination.notes_kept} finished splits are kept: run the same command to go on")
         raise
+
+
+def note_taken(ctx: Context, taken: int) -> None:
+    """Say how much of an export had been done before."""
+    if taken:
+        ctx.note(f"{taken} splits had been done before")
 
 
 def _document(report: TablesReport) -> dict[str, Any]:

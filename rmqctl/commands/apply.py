@@ -35,5 +35,7 @@ def apply(
             "applied": True,
             "undo_id": undo_id,
         }
-        ctx.emit(document, rows=plan.summary()["steps"], fields=STEP_FIELDS, blocks=lambda: plan_blocks(document))
+        ctx.output.emit(
+            document, rows=plan.summary()["steps"], fields=STEP_FIELDS, blocks=lambda: plan_blocks(document)
+        )
         return exit_for_findings(findings)

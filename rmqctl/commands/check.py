@@ -22,7 +22,7 @@ def check(
     with ctx.open_store() as store, ctx.progress("check", store.log.size_bytes) as bar:
         report = check_store(store, jobs=jobs, live=is_live(store.root).live, on_progress=bar)
         name = str(store.root)
-    ctx.emit(
+    ctx.output.emit(
         {"store": name, "findings": report.findings, "summary": report.summary},
         rows="findings",
         fields=FINDING_FIELDS,

@@ -45,7 +45,7 @@ def checkpoint(
         found = read_checkpoint(store.root)
     document = {field.name: getattr(found, field.name) for field in fields(Checkpoint) if field.name != "findings"}
     document["min_timestamp_ms"] = found.min_timestamp_ms
-    ctx.emit({**document, "findings": found.findings}, blocks=lambda: _blocks(document, found.findings))
+    ctx.output.emit({**document, "findings": found.findings}, blocks=lambda: _blocks(document, found.findings))
     return exit_for_findings(found.findings)
 
 

@@ -26,7 +26,7 @@ def config(ctx: Context) -> int:
         found = read_config(store.root)
     files = files_as_json(found)
     rows = [{"file": name, **content} for name, content in files.items()]
-    ctx.emit(
+    ctx.output.emit(
         {"files": files, "findings": found.findings},
         rows=rows,
         fields=_FILE_FIELDS,

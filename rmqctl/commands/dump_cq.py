@@ -9,7 +9,7 @@ import typer
 
 from rmqctl.context import Context
 from rmqctl.messages import shown_or_told
-from rmqctl.options import complete_topics
+from rmqctl.options import complete_topics, refuse_backwards
 from store_core.errors import FailedError, UsageError
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def dump_cq(
 
     if all_ == (topic is not None and queue_id is not None):
         raise UsageError("dump-cq takes a topic and a queue id, or --all", to_do="give one of both")
+    refuse_backwards(from_, to, ("--from", "--to"))
     findings: list[Finding] = []
     with ctx.open_store() as store:
         queues = _queues(store, topic, queue_id)
@@ -51,7 +52,7 @@ def dump_cq(
         if all_ and not store.queues_in_rocksdb:  # what is no folder has no queues to show
             findings += [found for found in wrong_types(store) if found.file in QUEUE_TREES]
             findings += queue_strays(store)
-        ctx.emit({"entries": rows(), "findings": lambda: findings}, rows="entries", fields=fields)
+        ctx.output.emit({"entries": rows(), "findings": lambda: findings}, rows="entries", fields=fields)
     return shown_or_told(ctx, findings)
 
 

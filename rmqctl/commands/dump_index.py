@@ -46,7 +46,9 @@ def dump_index(
             raise FailedError(f"no index file {file!r}", path=str(store.root), to_do="see `rmqctl info` for the files")
         rows = islice(_rows(index, file, slot), max_)
         findings = list(index.sizes.findings)
-        ctx.emit({"entries": rows, "findings": findings}, rows="entries", columns=_COLUMNS, fields=IndexRow._fields)
+        ctx.output.emit(
+            {"entries": rows, "findings": findings}, rows="entries", columns=_COLUMNS, fields=IndexRow._fields
+        )
     return shown_or_told(ctx, findings)
 
 

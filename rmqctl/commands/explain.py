@@ -32,12 +32,12 @@ def explain(
     Example: rmqctl explain L001
     """
     if code is None:
-        ctx.emit(
+        ctx.output.emit(
             {"codes": [asdict(kind) for kind in KINDS.values()]}, rows="codes", columns=("code", "severity", "title")
         )
         return
     kind = _kind(code)
-    ctx.emit(
+    ctx.output.emit(
         asdict(kind),
         blocks=[
             Facts({"code": kind.code, "severity": kind.severity}, kind.title),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -13,11 +12,10 @@ from rmqctl.blocks import Facts, Findings, Table
 from rmqctl.context import Context, exit_for_findings
 from rmqctl.copies import note_healed, of_copies
 from rmqctl.messages import Topics
-from rmqctl.options import Begin, End, KeepCopiesOption
+from rmqctl.options import Begin, End, KeepCopiesOption, refuse_backwards
 from rmqctl.running import ConfOption, MasterOption, PackEnvOption, SparkChoice, SparkOption, SplitSizeOption
 
 if TYPE_CHECKING:
-    from store_core.export.dest.destination import Destination
     from store_core.export.export import ExportReport
 
 
@@ -71,17 +69,18 @@ def export(
 
     Example: rmqctl export /data/orders --topic orders -s /data/rocketmq/store
     """
+    from rmqctl.table_exports import destination_of_tables, export_tables_of, note_taken, told_what_is_kept
     from store_core.export.dest.address import destination_of
     from store_core.export.dest.layout import Layout
     from store_core.export.export import export_stores
     from store_core.export.splits.plan import SPLIT_SIZE_BYTES
     from store_core.read.log import LogFilter
 
+    refuse_backwards(from_, to, ("--from", "--to"))
+    refuse_backwards(begin, end)
     wanted = LogFilter(from_, to, begin, end, frozenset(topic or ()))
     choice = SparkChoice(spark, master, conf, pack_env)
     if what != "messages":
-        from rmqctl.table_exports import destination_of_tables, export_tables_of
-
         others = {"--partition-by": partition_by is not None, "--cluster": cluster != "topic"}
         tables = destination_of_tables(
             dest,
@@ -99,7 +98,7 @@ def export(
     with (
         ctx.open_stores(joined=not keep_copies) as stores,
         choice.runner(ctx, jobs) as runner,
-        _told_what_is_kept(ctx, destination),
+        told_what_is_kept(ctx, destination),
         ExitStack() as shown,
     ):
         report = export_stores(
@@ -109,27 +108,16 @@ def export(
             wanted,
             split_size_bytes=SPLIT_SIZE_BYTES if split_size is None else split_size,
             layout=Layout(partition_by, cluster, whole_files=format_ == "iceberg"),
+            keep_copies=keep_copies,
             on_plan=lambda size_bytes: shown.enter_context(ctx.progress("export", size_bytes)),
         )
     note_healed(ctx, report.stores)
-    if report.taken:
-        ctx.note(f"{report.taken} splits had been done before")
+    note_taken(ctx, report.taken)
     if incremental and not report.parts:
         ctx.note("nothing new since the last export")
     document = _document(report)
-    ctx.emit(document, rows="files", blocks=_blocks(document))
+    ctx.output.emit(document, rows="files", blocks=_blocks(document))
     return exit_for_findings(report.findings)
-
-
-@contextmanager
-def _told_what_is_kept(ctx: Context, destination: Destination) -> Iterator[None]:
-    """Say to whom an export breaks off that its work is not lost."""
-    try:
-        yield
-    except BaseException:
-        if destination.notes_kept:
-            ctx.note(f"{destination.notes_kept} finished splits are kept: run the same command to go on")
-        raise
 
 
 def _document(report: ExportReport) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import typer
 
 from rmqctl.blocks import Facts
 from rmqctl.context import Context
-from rmqctl.messages import NoBody, RawBody, told, view_of
+from rmqctl.messages import NoBody, RawBody, cut_for_people, is_for_people, told, view_of
 from store_core.errors import FailedError, UsageError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def get(
     no_body: NoBody = False,
 ) -> int:
     """Read one message: by 32 or 56 hex digits of an offset message id, by a decimal offset in the log, or with --topic
-    by its unique key; the newest of several.
+    by its unique key; the newest of several. Where the message is laid out for people, a body of more than 1 MiB is cut.
 
     Example: rmqctl get 7F0000010000740E0000000000000000 -o json
     """
@@ -44,7 +44,8 @@ def get(
             raise FailedError(f"no message {identifier!r}", path=str(store.root), to_do=to_do)
         document = view.as_json(message, findings)
     parts = _parts(message)
-    ctx.emit(document, blocks=[Facts(document), *([Facts(parts, "What the unique key tells")] if parts else [])])
+    shown = cut_for_people(ctx, document) if is_for_people(ctx) else document
+    ctx.output.emit(document, blocks=[Facts(shown), *([Facts(parts, "What the unique key tells")] if parts else [])])
     return told(ctx, findings)
 
 

@@ -40,7 +40,7 @@ def info(ctx: Context) -> int:
     """
     with ctx.open_stores() as stores:
         documents = [_document(name, store) for name, store in stores]
-    ctx.emit(
+    ctx.output.emit(
         {"stores": documents},
         rows="stores",
         blocks=lambda: (block for document in documents for block in _blocks(document)),

@@ -31,5 +31,5 @@ def lag(
         progress = read_progress(store.root)
         wanted = progress.only(frozenset(group or ()), frozenset(topic or ()))
         rows = [row.as_json() for row in lags(store, wanted, rules_of(store))]
-    ctx.emit({"groups": rows}, rows="groups", fields=[field.name for field in dataclasses.fields(Lag)])
+    ctx.output.emit({"groups": rows}, rows="groups", fields=[field.name for field in dataclasses.fields(Lag)])
     return told(ctx, progress.findings)

@@ -19,8 +19,7 @@ from rmqctl.messages import (
     shown_or_told,
     view_of,
 )
-from rmqctl.options import Begin, End
-from store_core.errors import UsageError
+from rmqctl.options import Begin, End, refuse_backwards
 
 if TYPE_CHECKING:
     from store_core.findings import Finding
@@ -54,8 +53,8 @@ def log(
     from store_core.read.log import LogFilter, has_message_behind, read_log, size_of_walk
     from store_core.storage.live import is_live
 
-    if from_ is not None and to is not None and to < from_:
-        raise UsageError(f"the range from {from_} to {to} ends before it begins", to_do="give --to behind --from")
+    refuse_backwards(from_, to, ("--from", "--to"))
+    refuse_backwards(begin, end)
     view = view_of(raw_body, no_body)
     wanted = LogFilter(from_, to, begin, end, frozenset(topic or ()), queue_id, max_, all_)
     with ctx.open_store() as store:
@@ -82,5 +81,7 @@ def log(
 
         shown = map(preview, rows()) if is_for_people(ctx) else rows()
         fields = view.fields + (_RANGE_FIELDS if all_ else ())
-        ctx.emit({"messages": shown, "findings": findings}, rows="messages", columns=MESSAGE_COLUMNS, fields=fields)
+        ctx.output.emit(
+            {"messages": shown, "findings": findings}, rows="messages", columns=MESSAGE_COLUMNS, fields=fields
+        )
         return shown_or_told(ctx, findings())

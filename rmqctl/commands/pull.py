@@ -51,7 +51,8 @@ def pull(
     no_body: NoBody = False,
 ) -> int:
     """Read messages of a queue by a broker's rules. Without an offset or a time: from the group's progress if --group is
-    given, else from the queue's begin. An inner batch is shown as its messages.
+    given, else from the queue's begin. An inner batch is shown as its messages. In a batch queue a time is looked up as a
+    broker does it there: at or behind the last entry's time it is that entry's first message, never the queue's end.
 
     With --commit no broker may run on the store, and it must have been stopped cleanly.
 
@@ -96,7 +97,7 @@ def pull(
     }
     facts = tuple(key for key in document if key != "messages")
     shown = {**document, "messages": [preview(row) for row in messages]} if is_for_people(ctx) else document
-    ctx.emit(shown, rows="messages", columns=MESSAGE_COLUMNS, fields=view.fields, facts=facts)
+    ctx.output.emit(shown, rows="messages", columns=MESSAGE_COLUMNS, fields=view.fields, facts=facts)
     return told(ctx, findings)
 
 

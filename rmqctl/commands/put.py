@@ -69,12 +69,23 @@ def put(
             "--store-host", metavar="HOST:PORT", help="The broker's address; else -c tells it, else the newest record."
         ),
     ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            metavar="NAME",
+            help="The broker's cluster; else -c tells it, else the newest records, else DefaultCluster.",
+        ),
+    ] = None,
 ) -> int:
     """Store one message in a store that no broker runs on, by a broker's rules: log, queue, index and checkpoint.
 
     The answer's status is the broker's word. What is not stored ends with 1: a topic that is not configured is
     MESSAGE_ILLEGAL unless --create-topic is given. The store must have been stopped cleanly; run `rmqctl recover` first
     where it was not.
+
+    As a broker does, put adds the property CLUSTER (from release 4.6 on) and a UNIQ_KEY where there is none (from 5.0 on).
+    The release is the newest that may have written the store; --broker-version names another.
 
     Example: rmqctl put orders 'hello' --tags created --keys 4711 -o json
     """
@@ -97,10 +108,11 @@ def put(
         limit = settings.max_message_size_bytes
         properties = _properties(property_ or [], keys or [], tags, delay_level)
         message = _message(topic, _body(body, file, limit), queue_id, properties, flag, born_host)
-    with open_for_writing(settings, WriteOptions(flush=flush, store_host=store_host)) as live:
+    options_of_broker = WriteOptions(flush=flush, store_host=store_host, cluster=_cluster(cluster))
+    with open_for_writing(settings, options_of_broker) as live:
         result = _carry_out(live, topic, message, of, transaction, create_topic)
     document = result.as_json()
-    ctx.emit(document, rows=[document])
+    ctx.output.emit(document, rows=[document])
     if result.stored is None:
         say(f"error: not stored: {result.status} ({result.topic}): {result.reason}")
         return exit_codes.FAILED
@@ -153,6 +165,18 @@ def _properties(pairs: list[str], keys: list[str], tags: str | None, delay_level
     options: dict[str, Any] = {KEYS: KEY_SEPARATOR.join(map(_text, keys)), TAGS: tags and _text(tags)}
     options[DELAY] = str(delay_level) if delay_level else None
     return properties | {name: value for name, value in options.items() if value}
+
+
+def _cluster(word: str | None) -> str | None:
+    """A cluster's name. Raises UsageError for one that is no property's value."""
+    from store_core.layout.record import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
+
+    if word is None:
+        return None
+    name = _text(word)
+    if not name or {chr(NAME_VALUE_SEPARATOR), chr(PROPERTY_SEPARATOR)} & set(name):
+        raise UsageError(f"{name!r} is no cluster's name", to_do="give one without 0x01 and 0x02")
+    return name
 
 
 def _text(word: str) -> str:

@@ -8,7 +8,7 @@ import typer
 
 from rmqctl.context import Context
 from rmqctl.messages import MESSAGE_COLUMNS, NoBody, RawBody, is_for_people, preview, told, view_of
-from rmqctl.options import Begin, End, TopicArgument
+from rmqctl.options import Begin, End, TopicArgument, refuse_backwards
 
 if TYPE_CHECKING:
     from store_core.findings import Finding
@@ -39,6 +39,7 @@ def query_key(
     from store_core.read.query import KeyQuery
     from store_core.read.query import query_key as find
 
+    refuse_backwards(begin, end)
     view = view_of(raw_body, no_body)
     query = KeyQuery(topic, key, type_, begin or 0, END_OF_TIME_MS if end is None else end, max_)
     with ctx.open_store() as store:
@@ -55,5 +56,5 @@ def query_key(
     }
     facts = tuple(name for name in document if name != "messages")
     shown = {**document, "messages": [preview(row) for row in messages]} if is_for_people(ctx) else document
-    ctx.emit(shown, rows="messages", columns=MESSAGE_COLUMNS, fields=view.fields, facts=facts)
+    ctx.output.emit(shown, rows="messages", columns=MESSAGE_COLUMNS, fields=view.fields, facts=facts)
     return told(ctx, findings)

@@ -30,7 +30,6 @@ from store_core.findings import Finding, finding
 from store_core.storage.remote_path import path_of
 
 if TYPE_CHECKING:
-    from store_core.broker.versions import Version
     from store_core.mend.prediction.outcome import Outcome
     from store_core.storage.store import Store
 
@@ -107,17 +106,15 @@ def recover(
 
     Example: rmqctl recover -s /data/rocketmq/store --apply
     """
-    from store_core.broker.versions import Version
-
     settings = ctx.settings()
     refuse_place(report, settings)
     with at_work(ctx, settings, apply=apply and not predict) as lock, ExitStack() as keep, ExitStack() as shown:
-        version = Version.parse(settings.broker_version) if settings.broker_version else None
         if apply:
             settings.writable_outside_paths()
         store = keep.enter_context(ctx.open_store())
         if predict:
-            return _predict(ctx, store, version, report)
+            return _predict(ctx, store, report)
+        from store_core.broker.versions import Version
         from store_core.mend.recover import WALKS
         from store_core.mend.recover import recover as plan_recovery
         from store_core.mend.salvage.options import KeepOptions
@@ -127,6 +124,7 @@ def recover(
         siblings = tuple(path_of(text).expanduser().absolute() for text in sibling or ())
         configs = tuple(path.expanduser().absolute() for path in sibling_config or ())
         options = KeepOptions(gaps, not no_fill, siblings, configs, sibling_from)
+        version = Version.parse(settings.broker_version) if settings.broker_version else None
         size = store.log.size_bytes
         bar = shown.enter_context(ctx.progress("recover", WALKS * size, ahead_bytes=size if apply else 0))
         recovery = plan_recovery(
@@ -158,11 +156,16 @@ def recover(
         )
 
 
-def _predict(ctx: Context, store: Store, version: Version | None, report: Path | None) -> int:
-    from store_core.mend.prediction.predict import predict as play
+def _predict(ctx: Context, store: Store, report: Path | None) -> int:
+    from store_core.broker.plain import reading_ahead
 
-    with ctx.progress("scan", store.log.size_bytes) as bar:
-        prediction = play(store, version, on_progress=bar)
+    with reading_ahead(store) as ahead:  # while all that is needed to play a start is loaded
+        from store_core.broker.versions import Version
+        from store_core.mend.prediction.predict import predict as play
+
+        named = store.settings.broker_version
+        with ctx.progress("scan", store.log.size_bytes) as bar:
+            prediction = play(store, Version.parse(named) if named else None, on_progress=bar, proven=ahead)
     document: dict[str, Any] = {
         "store": str(store.root),
         "last_exit": "crash" if store.aborted else "clean",
@@ -170,7 +173,7 @@ def _predict(ctx: Context, store: Store, version: Version | None, report: Path |
         "findings": _nothing_to_read(store, prediction.outcome),
     }
     losses = told_losses(ctx, store, prediction, report)
-    ctx.emit(
+    ctx.output.emit(
         document,
         rows=[document["prediction"]],
         blocks=lambda: chain(_prediction_blocks(document), loss_blocks(losses)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, timedelta, timezone, tzinfo
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from store_core.export.query.catalog import Tables
-    from store_core.export.query.duck import Answer
+    from store_core.export.query.duck import Answer, Answers
 
 _STDIN: Final = "-"
 
@@ -55,7 +55,7 @@ def sql(
         from store_core.export.query.catalog import described
 
         columns = [Column("table"), Column("column"), Column("type"), Column("null", drop=1), Column("meaning")]
-        ctx.emit({"tables": list(described())}, rows="tables", columns=columns)
+        ctx.output.emit({"tables": list(described())}, rows="tables", columns=columns)
         return exit_codes.OK
     from store_core.export.query.catalog import Tables
     from store_core.export.query.duck import MEMORY_BYTES, answered
@@ -67,27 +67,55 @@ def sql(
         total = sum(store.log.size_bytes for _, store in stores)
         with ctx.progress("sql", total) as bar:
             known = Tables(stores, lambda walked_bytes: bar(min(walked_bytes, total)))
-            with answered(query, known, zone=zone, memory_bytes=memory_bytes, threads=jobs) as answer:
-                _show(ctx, answer, known)
+            with answered(query, known, zone=zone, memory_bytes=memory_bytes, threads=jobs) as answers:
+                _show(ctx, answers, known)
     return shown_or_told(ctx, known.findings)
 
 
-def _show(ctx: Context, answer: Answer, known: Tables) -> None:
+def _show(ctx: Context, answers: Answers, known: Tables) -> None:
+    if answers.count <= 1 or ctx.output.format in ("csv", "tsv", "ndjson"):
+        for answer in answers:
+            _show_one(ctx, answer, known)
+    else:
+        document = {"results": _results(ctx, answers), "findings": lambda: known.findings}
+        ctx.output.emit(document, blocks=lambda: _blocks(ctx, answers, known))
+
+
+def _show_one(ctx: Context, answer: Answer, known: Tables) -> None:
+    document = {**_document(ctx, answer), "findings": lambda: known.findings}
+    ctx.output.emit(document, rows="rows", fields=answer.schema.names, blocks=lambda: _blocks(ctx, [answer], known))
+
+
+def _document(ctx: Context, answer: Answer) -> dict[str, Any]:
     from rmqctl.arrow_rows import rows_of
 
-    rows = rows_of(answer.batches, ctx.options.zone)
-
-    def blocks() -> Iterator[Block]:
-        yield Table(rows, [_column(field) for field in answer.schema], empty="no rows")
-        if findings := known.findings:
-            yield Findings(findings, "Findings in what was read")
-
-    document: dict[str, Any] = {
-        "columns": [{"name": name, "type": kind} for name, kind in zip(answer.schema.names, answer.types, strict=True)],
-        "rows": rows,
-        "findings": lambda: known.findings,
+    types = zip(answer.schema.names, answer.types, strict=True)
+    return {
+        "columns": [{"name": name, "type": kind} for name, kind in types],
+        "rows": rows_of(answer.batches, ctx.options.zone),
     }
-    ctx.emit(document, rows="rows", fields=answer.schema.names, blocks=blocks)
+
+
+def _results(ctx: Context, answers: Answers) -> list[dict[str, Any]]:
+    """What JSON shows of each answer, made when its turn has come: the statement behind it runs no sooner."""
+    made: list[dict[str, Any]] = []
+    coming = iter(answers)
+
+    def columns() -> Any:
+        made.append(_document(ctx, next(coming)))
+        return made[-1]["columns"]
+
+    def rows() -> Iterator[Any]:
+        yield from made.pop()["rows"]
+
+    return [{"columns": columns, "rows": rows()} for _ in range(answers.count)]
+
+
+def _blocks(ctx: Context, answers: Iterable[Answer], known: Tables) -> Iterator[Block]:
+    for answer in answers:
+        yield Table(_document(ctx, answer)["rows"], [_column(field) for field in answer.schema], empty="no rows")
+    if findings := known.findings:
+        yield Findings(findings, "Findings in what was read")
 
 
 def _column(field: pa.Field) -> Column:

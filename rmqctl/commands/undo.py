@@ -61,8 +61,8 @@ def undo(
         "later_folders": list(report.later_folders),
         "applied": report.applied,
     }
-    ctx.emit(document, rows="items", fields=_ITEM_FIELDS, blocks=lambda: _blocks(document))
-    return exit_codes.OK
+    ctx.output.emit(document, rows="items", fields=_ITEM_FIELDS, blocks=lambda: _blocks(document))
+    return exit_codes.OK if report.applied else exit_codes.FINDINGS  # a dry run that has something to bring back
 
 
 def _range(offset: int, size_bytes: int) -> dict[str, int]:
@@ -113,7 +113,9 @@ def _list(ctx: Context) -> int:
         row["made_at_timestamp_ms"] = row.pop("made_at_ms")
         changes.append(row)
     document = {"store": str(ctx.store_root()), "changes": changes}
-    ctx.emit(document, rows="changes", columns=_CHANGE_COLUMNS, fields=_CHANGE_FIELDS, title="Changes that are kept")
+    ctx.output.emit(
+        document, rows="changes", columns=_CHANGE_COLUMNS, fields=_CHANGE_FIELDS, title="Changes that are kept"
+    )
     return exit_codes.OK
 
 
@@ -131,5 +133,5 @@ def _forget(ctx: Context, id: str | None, *, yes: bool) -> int:
     if not confirm(ctx, f"Forget {chosen.id}? It {what}.", yes):
         raise UsageError("not confirmed", to_do="nothing was changed")
     forget(root, chosen.id, abandon=True)
-    ctx.emit({"store": str(root), "forgotten": chosen.id}, facts=("store", "forgotten"))
+    ctx.output.emit({"store": str(root), "forgotten": chosen.id}, facts=("store", "forgotten"))
     return exit_codes.OK

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rmqctl.context import Context, exit_for_findings
-from rmqctl.options import SizeType
+from rmqctl.options import SizeType, refuse_backwards
 from rmqctl.running import ConfOption, MasterOption, PackEnvOption, SparkChoice, SparkOption
 from store_core.errors import UsageError
 
@@ -86,6 +86,7 @@ def verify_crc(
 
     Example: rmqctl verify-crc -s /data/rocketmq/store -o json
     """
+    refuse_backwards(from_, to, ("--from", "--to"))
     wanted = _Wanted(from_, to, None if sample is None else _share(sample), max_seconds, resume, state)
     choice = SparkChoice(spark, master, conf, pack_env)
     _refuse_contradictions(ctx, wanted, choice, split_size)
@@ -97,7 +98,7 @@ def verify_crc(
             seconds, size_bytes = seconds + report.seconds, size_bytes + report.size_bytes
             documents.append(document)
     rate = round(size_bytes / seconds) if seconds > 0 else 0
-    ctx.emit(
+    ctx.output.emit(
         {"stores": documents, "seconds": round(seconds, 3), "bytes_per_second": rate},
         rows=[{"store": d["store"], **segment} for d in documents for segment in d["segments"]],
         blocks=lambda: [block for document in documents for block in _blocks(document)],

@@ -20,6 +20,7 @@ from store_core.export.runners.runner import Runner
 from store_core.export.splits.notes import task_keys
 from store_core.export.splits.piece import Piece
 from store_core.export.splits.plan import SPLIT_SIZE_BYTES, Split, Task
+from store_core.export.splits.tail import holds_the_end_of
 from store_core.export.store_export import StoreExport, StoreReport
 from store_core.findings import Finding
 from store_core.read.log import LogFilter
@@ -65,11 +66,13 @@ def export_stores(
     layout: Layout | None = None,
     overwrite: bool = False,
     incremental: bool = False,
+    keep_copies: bool = False,
     on_plan: Callable[[int], Callable[[int], None]] | None = None,
 ) -> ExportReport:
     """Write the messages of some stores, each with its name, and what is damaged in them, to a destination.
 
-    ``dest`` may be a folder; ``overwrite`` and ``incremental`` are for that. Nothing appears there before all is written
+    ``dest`` may be a folder; ``overwrite`` and ``incremental`` are for that. ``keep_copies``: a log may be there under another
+    name too. Nothing appears there before all is written
     and proven; an export that breaks off can be taken up by the same call. ``on_plan`` is told how many bytes of the logs
     are to be walked, and gives what is to be told how many have been. Raises UsageError for a place that must not be written to, or another filter than the last commit's,
     PlanOutOfDateError where a log is not the one that was exported before, StoreInUseError where another export writes
@@ -87,9 +90,11 @@ def export_stores(
         last = destination.last
         if last is not None:
             _assert_same_kind(last, wanted, layout, destination.address)
+            if not keep_copies:
+                _assert_not_renamed(stores, last)
         jobs = _planned(stores, destination.place, wanted, layout, split_size_bytes, last)
         walked = Walked(on_plan)
-        work = Work(destination, runner, walked)
+        work = Work(destination, runner, walked, Piece)
         parts = _worked(jobs, work)
         number = last.commit + 1 if last is not None else 1
         parts += [part for job in jobs if (part := job.borders(number)) is not None]
@@ -127,7 +132,7 @@ def _planned(
     return jobs
 
 
-def _worked(jobs: Sequence[StoreExport], work: Work) -> list[Part]:
+def _worked(jobs: Sequence[StoreExport], work: Work[Piece]) -> list[Part]:
     """Have all tasks done, and the files that count."""
     keyed: list[dict[str, Task]] = []
     for job in jobs:
@@ -154,6 +159,18 @@ def _assert_same_kind(last: ExportState, wanted: LogFilter, layout: Layout, addr
                 path=address,
                 to_do="give the same options as before, or export to another place",
             )
+
+
+def _assert_not_renamed(stores: Stores, last: ExportState) -> None:
+    """A log that is there under another name would be taken from its beginning once more."""
+    for name, store in stores:
+        for state in last.stores if last.of(name) is None else ():
+            if holds_the_end_of(store.log, state.proof):
+                raise UsageError(
+                    f"the log of {name} has been exported as {state.store}, up to {state.next_phy_offset}",
+                    path=str(store.root),
+                    to_do=f"name it as before, -s {state.store}=PATH, or take it once more with --keep-copies",
+                )
 
 
 def _has_moved(last: ExportState, reports: Sequence[StoreReport]) -> bool:

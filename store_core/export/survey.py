@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from store_core.check.verify import SegmentReport, VerifyReport
+from store_core.export.resume import Work
 from store_core.export.runners.runner import Runner
+from store_core.export.splits.notes import task_keys
 from store_core.export.splits.piece import Piece
 from store_core.export.splits.plan import SPLIT_SIZE_BYTES, Split, Task
 from store_core.export.splits.survey import Nowhere, SurveyPiece, SurveyTask, What
@@ -58,6 +60,29 @@ def stats_of_stores(
 ) -> list[StoreStats]:
     """Statistics of the wanted messages of each store, done by a runner. Raises StoreError."""
     surveys = _surveyed(stores, runner, "stats", wanted or LogFilter(), split_size_bytes, on_progress)
+    return _counted(surveys)
+
+
+def stats_kept(
+    stores: Stores,
+    work: Work[SurveyPiece],
+    wanted: LogFilter | None = None,
+    *,
+    split_size_bytes: int = SPLIT_SIZE_BYTES,
+) -> list[StoreStats]:
+    """As ``stats_of_stores``, with the splits noted that are done, and those taken that had been. Raises StoreError."""
+    surveys = _planned(stores, "stats", wanted or LogFilter(), split_size_bytes)
+    keyed: list[dict[str, SurveyTask]] = []
+    for survey in surveys:
+        tasks = survey.survey_tasks()
+        keyed.append(dict(zip(task_keys(tasks, survey.store.log, "stats"), tasks, strict=True)))
+    pieces = work.do({key: task for tasks in keyed for key, task in tasks.items()})
+    for survey, tasks_of_it in zip(surveys, keyed, strict=True):
+        survey.join([pieces[key] for key in tasks_of_it], _redone(work.redo))
+    return _counted(surveys)
+
+
+def _counted(surveys: Sequence[_Survey]) -> list[StoreStats]:
     return [StoreStats(survey.report, survey.stats.partial()) for survey in surveys]
 
 
@@ -77,19 +102,34 @@ def _surveyed(
         if on_progress is not None:
             on_progress(walked)
 
-    def redo(task: Task) -> Piece:
+    def redo(task: SurveyTask) -> SurveyPiece:
         [piece] = runner.run([task], on_walked)
         return piece
 
+    surveys = _planned(stores, what, wanted, split_size_bytes)
+    pieces = iter(runner.run([task for survey in surveys for task in survey.survey_tasks()], on_walked))
+    for survey in surveys:
+        survey.join([next(pieces) for _ in survey.tasks()], _redone(redo))
+    return surveys
+
+
+def _planned(stores: Stores, what: What, wanted: LogFilter, split_size_bytes: int) -> list[_Survey]:
     surveys = []
     for name, store in stores:
         nothing_yet = Split(0, 0, exact=True)
         task = SurveyTask(name, "", store.settings, nothing_yet, wanted, Nowhere(), what=what)
         surveys.append(_Survey(store, task, split_size_bytes))
-    pieces = iter(runner.run([task for survey in surveys for task in survey.tasks()], on_walked))
-    for survey in surveys:
-        survey.join([next(pieces) for _ in survey.tasks()], redo)
     return surveys
+
+
+def _redone(redo: Callable[[SurveyTask], SurveyPiece]) -> Callable[[Task], Piece]:
+    """For who proves that pieces join, and knows of tasks and pieces only."""
+
+    def done(task: Task) -> Piece:
+        assert isinstance(task, SurveyTask)
+        return redo(task)
+
+    return done
 
 
 class _Survey(StoreExport):
@@ -103,6 +143,9 @@ class _Survey(StoreExport):
         self.stats = StatsBuilder()
         self._records: Counter[str] = Counter()
         self._bad: Counter[str] = Counter()
+
+    def survey_tasks(self) -> list[SurveyTask]:
+        return [task for task in self.tasks() if isinstance(task, SurveyTask)]
 
     def _add(self, piece: Piece, *, head_counts: bool) -> None:
         super()._add(piece, head_counts=head_counts)

@@ -4,7 +4,6 @@ same destinations."""
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,22 +15,25 @@ from store_core.errors import UsageError
 from store_core.export.dest.destination import Destination
 from store_core.export.dest.folder import FolderDestination
 from store_core.export.dest.parquet import WrittenFile
-from store_core.export.dest.place import Place, StagingFolder
+from store_core.export.dest.place import Place
 from store_core.export.dest.state import FORMAT, Commit, filter_as_json
 from store_core.export.dest.tables import TableSet, WholeState
 from store_core.export.export import refuse_inside, stems_of
+from store_core.export.resume import Walked, Work
 from store_core.export.rows import schema
 from store_core.export.rows.schema import Column
 from store_core.export.runners.runner import Runner
+from store_core.export.splits.notes import digest
 from store_core.export.splits.plan import SPLIT_SIZE_BYTES
+from store_core.export.splits.survey import SurveyPiece
 from store_core.export.store_export import copies_of
-from store_core.export.survey import StoreStats, stats_of_stores
+from store_core.export.survey import StoreStats, stats_kept
 from store_core.export.tables.index import INDEX_COLUMNS
 from store_core.export.tables.offsets import OFFSET_COLUMNS, OffsetsTable
 from store_core.export.tables.queues import QUEUE_COLUMNS
 from store_core.export.tables.stats import STATS_COLUMNS, TOPIC_COLUMNS, hourly_rows, topic_rows
 from store_core.export.tables.table import schema_of
-from store_core.export.tables.tasks import TASK_SIZE_BYTES, TableTask, index_tasks, queue_tasks
+from store_core.export.tables.tasks import TASK_SIZE_BYTES, TablePiece, TableTask, index_tasks, queue_tasks, table_keys
 from store_core.export.tables.writing import write_table
 from store_core.findings import Finding, summary
 from store_core.read.log import LogFilter
@@ -62,7 +64,8 @@ class StoreTables:
 
 @dataclass(frozen=True, slots=True)
 class TablesReport:
-    """A published export of tables; sizes in bytes. ``bytes_read`` is what was read of the stores' files."""
+    """A published export of tables; sizes in bytes. ``bytes_read`` is what was read of the stores' files; ``taken``: how
+    many tasks an export that was broken off had done already."""
 
     what: What
     dest: str
@@ -70,6 +73,7 @@ class TablesReport:
     bytes_read: int
     stores: tuple[StoreTables, ...]
     seconds: float
+    taken: int = 0
 
     @property
     def rows(self) -> int:
@@ -93,12 +97,13 @@ def export_tables(
     *,
     split_size_bytes: int | None = None,
     overwrite: bool = False,
-    on_progress: Progress | None = None,
+    on_plan: Callable[[int], Progress] | None = None,
 ) -> TablesReport:
     """Write tables of some stores, each with its name, to a destination that was made for ``table_set(what)``, or to a folder.
 
-    ``split_size_bytes`` is how much of the log, or of queue files, a task reads. Nothing appears before all is written.
-    ``overwrite`` is for a folder. Raises UsageError for a place that must not be written to, or a filter that this does not know,
+    ``split_size_bytes`` is how much of the log, or of queue files, a task reads. Nothing appears before all is written; an
+    export that breaks off can be taken up by the same call. ``overwrite`` is for a folder; ``on_plan`` as for
+    ``export_stores``. Raises UsageError for a place that must not be written to, or a filter that this does not know,
     StoreInUseError where another export writes there, FailedError where reading or writing fails.
     """
     started = time.monotonic()
@@ -108,11 +113,10 @@ def export_tables(
         dest = FolderDestination(dest, overwrite=overwrite, tables=table_set(what))
     if dest.path is not None:
         refuse_inside(dest.path, stores)
-    work = _Work(stores, runner, wanted, split_size_bytes, on_progress)
+    walked = Walked(on_plan)
     with dest as destination:
-        plan = uuid.uuid4().hex  # nothing is taken over from an export that broke off
-        destination.begin(plan)
         place = destination.place
+        work = _Work(stores, runner, wanted, split_size_bytes, walked, destination)
         files = work.stats(place) if what == "stats" else work.derived(what, place)
         files += [
             write_table(place, name, "", "empty.parquet", columns, ())
@@ -120,9 +124,15 @@ def export_tables(
             if destination.never_empty and not any(file.table == name for file in files)
         ]
         report = TablesReport(
-            what, destination.address, tuple(files), work.read_bytes, work.told, time.monotonic() - started
+            what,
+            destination.address,
+            tuple(files),
+            walked.size_bytes,
+            work.told,
+            time.monotonic() - started,
+            work.taken,
         )
-        destination.publish(files, Commit(1, plan, ()), WholeState(_told(report, wanted)))
+        destination.publish(files, Commit(1, work.plan, ()), WholeState(_told(report, wanted, work.plan)))
     return report
 
 
@@ -130,17 +140,6 @@ def table_set(what: What) -> TableSet:
     """What a destination needs to know of these tables."""
     columns = {name: schema_of(columns) for name, columns in TABLES[what].items()}
     return TableSet(what, {name: name for name in columns}, columns, adds=False)
-
-
-def size_of(stores: Stores, what: What, topics: frozenset[str] = frozenset()) -> int:
-    """How many bytes will be read, for who shows progress."""
-    if what == "stats":
-        return sum(store.log.size_bytes for _, store in stores)
-    if what == "index":
-        return sum(path.stat().st_size for _, store in stores for path in store.index_files)
-    nowhere = StagingFolder(Path())
-    tasks = (task for name, store in stores for task in queue_tasks(name, "", store, nowhere, topics))
-    return sum(queue.size_bytes for task in tasks for queue in task.queues)
 
 
 class _Work:
@@ -152,13 +151,15 @@ class _Work:
         runner: Runner,
         wanted: LogFilter,
         split_size_bytes: int | None,
-        on_progress: Progress | None,
+        walked: Walked,
+        destination: Destination,
     ) -> None:
         self._stores, self._runner, self._wanted = stores, runner, wanted
-        self._split_size_bytes, self._on_progress = split_size_bytes, on_progress
+        self._split_size_bytes, self._walked, self._destination = split_size_bytes, walked, destination
         self._stems = stems_of([name for name, _ in stores])
         self.told = tuple(StoreTables(name, copies_of(store)) for name, store in stores)
-        self.read_bytes = 0
+        self.plan = ""
+        self.taken = 0
 
     def derived(self, what: What, place: Place) -> list[WrittenFile]:
         """Queue or index entries: a file a task."""
@@ -176,11 +177,16 @@ class _Work:
             else index_tasks(name, stem, store, place)
             for (name, store), stem, told in zip(self._stores, self._stems, self.told, strict=True)
         ]
-        tasks = [task for each in planned for task in each]
-        answers = iter(self._runner.run(tasks, self._add_read))
+        keyed: list[dict[str, TableTask]] = [
+            dict(zip(table_keys(tasks, store), tasks, strict=True))
+            for (_, store), tasks in zip(self._stores, planned, strict=True)
+        ]
+        work = Work(self._destination, self._runner, self._walked, TablePiece, [what])
+        answers = work.do({key: task for tasks in keyed for key, task in tasks.items()})
+        self.plan, self.taken = work.plan, work.taken
         files: list[WrittenFile] = []
-        for told, each in zip(self.told, planned, strict=True):
-            pieces = [next(answers) for _ in each]
+        for told, each in zip(self.told, keyed, strict=True):
+            pieces = [answers[key] for key in each]
             told.rows = sum(file.rows for piece in pieces for file in piece.files)
             told.findings = list(dict.fromkeys([*told.findings, *(f for piece in pieces for f in piece.findings)]))
             files += [file for piece in pieces for file in piece.files]
@@ -188,33 +194,26 @@ class _Work:
 
     def stats(self, place: Place) -> list[WrittenFile]:
         """Statistics of messages, and groups' progress: counted by tasks, added up and written here."""
-        counted = stats_of_stores(
-            self._stores,
-            self._runner,
-            self._wanted,
-            split_size_bytes=self._split_size_bytes or SPLIT_SIZE_BYTES,
-            on_progress=self._set_read,
+        progress = [OffsetsTable([each]) for each in self._stores]
+        groups = [_groups(table, self._wanted.topics) for table in progress]
+        beside = [digest(batch.to_pylist()) for batches in groups for batch in batches]
+        work = Work(self._destination, self._runner, self._walked, SurveyPiece, ["stats", *beside])
+        counted = stats_kept(
+            self._stores, work, self._wanted, split_size_bytes=self._split_size_bytes or SPLIT_SIZE_BYTES
         )
+        self.plan, self.taken = work.plan, work.taken
         files: list[WrittenFile] = []
-        for (name, store), stem, told, found in zip(self._stores, self._stems, self.told, counted, strict=True):
-            progress = OffsetsTable([(name, store)])
-            rows = {**_counted(name, found), "groups": _groups(progress, self._wanted.topics)}
+        for told, stem, found, each, of_it in zip(self.told, self._stems, counted, groups, progress, strict=True):
+            name = told.store
+            rows = {**_counted(name, found), "groups": each}
             for table, batches in rows.items():
                 if batches and any(len(batch) for batch in batches):
                     columns = TABLES["stats"][table]
                     files.append(write_table(place, table, name, f"{stem}.parquet", columns, batches))
             told.rows = sum(file.rows for file in files if file.store == name)
-            told.findings = [*found.report.findings, *progress.findings]
+            told.findings = [*found.report.findings, *of_it.findings]
             told.healed = found.report.healed
         return files
-
-    def _add_read(self, size_bytes: int) -> None:
-        self._set_read(self.read_bytes + size_bytes)
-
-    def _set_read(self, size_bytes: int) -> None:
-        self.read_bytes = size_bytes
-        if self._on_progress is not None:
-            self._on_progress(size_bytes)
 
 
 def _counted(store: str, found: StoreStats) -> dict[str, list[pa.RecordBatch]]:
@@ -241,12 +240,13 @@ def _refuse_filter(what: What, wanted: LogFilter) -> None:
         raise UsageError("index entries do not tell their topics", to_do="leave out --topic")
 
 
-def _told(report: TablesReport, wanted: LogFilter) -> dict[str, Any]:
+def _told(report: TablesReport, wanted: LogFilter, plan: str) -> dict[str, Any]:
     """What the manifest says, or the commit of a table; of the files, the one that holds it adds them."""
     return {
         "format": FORMAT,
         "what": report.what,
         "schema_version": schema.VERSION,
+        "id": plan,
         "rows": report.rows,
         "filter": filter_as_json(wanted),
         "stores": [

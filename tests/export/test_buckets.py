@@ -7,6 +7,7 @@ import os
 import signal
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import Mock
 
 import pyarrow.parquet as pq
 import pytest
@@ -15,7 +16,9 @@ from crc32c import crc32c
 from store_core.errors import FailedError, NotAStoreError, StoreInUseError, UsageError
 from store_core.export.dest.address import destination_of
 from store_core.export.dest.bucket import BucketDestination
-from store_core.storage.objects import RemoteObjects, RemotePart
+from store_core.storage import objects
+from store_core.storage.objects import RemoteObjects, RemotePart, objects_at
+from store_core.storage.remote_path import RemotePath
 from tests import azurite
 from tests.conftest import GoldenStore, StoreCopy
 from tests.export.exports import export_one, found_rows, told_rows
@@ -194,6 +197,14 @@ def test_what_stands_in_the_way(golden: GoldenStore, bucket: ObjectStore, addres
     )
     with pytest.raises((FailedError, NotAStoreError), match=r"no such bucket|bucket"):
         export_one(golden(STORE), destination_of(address.replace("//stores", "//nosuchbucket")))
+
+
+@pytest.mark.parametrize("at", ["write", "close"])
+def test_an_upload_that_the_store_forgets(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Mock(**{f"{at}.side_effect": FileNotFoundError("404")})
+    monkeypatch.setattr(objects, "_files", lambda _: Mock(**{"open_output_stream.return_value": stream}))
+    with pytest.raises(FailedError, match="no longer knows of what is being written"):
+        objects_at(RemotePath("gs:", "stores", "out")).write("note", b"piece")
 
 
 def assert_foreign(root: Path, bucket: ObjectStore, address: str, files: dict[str, bytes]) -> None:

@@ -173,6 +173,25 @@ def test_a_store_may_join_later(growing: Growing, store_copy: StoreCopy, tmp_pat
     assert add_to(growing.root, out).rows == 0  # and stay away
 
 
+def test_a_log_under_another_name_is_not_taken_twice(growing: Growing, store_copy: StoreCopy, tmp_path: Path) -> None:
+    from store_core.export.export import export_stores
+    from store_core.export.runners.local import LocalRunner
+    from store_core.storage.store import Store
+
+    out = tmp_path / "out"
+    growing.end_at(ENDS[60])
+    add_to(growing.root, out)
+    with Store.open(store_copy(STORE)) as slave:
+        with pytest.raises(
+            UsageError, match=rf"the log of b has been exported as a, up to {ENDS[60]} .*: name it as before, -s a=PATH"
+        ):
+            export_stores([("b", slave)], out, LocalRunner(1), incremental=True)
+        assert rows_of(out) == OFFSETS[:61]
+        report = export_stores([("b", slave)], out, LocalRunner(1), incremental=True, keep_copies=True)
+        assert report.rows == len(OFFSETS)
+        assert export_stores([("b", slave)], out, LocalRunner(1), incremental=True).rows == 0  # known by now
+
+
 def test_the_torn_tail_is_quarantined_once(growing: Growing, tmp_path: Path) -> None:
     out = tmp_path / "out"
     growing.end_at(ENDS[9] + 40)

@@ -239,6 +239,26 @@ def test_a_delta_table_of_others_stays(golden: GoldenStore, tmp_path: Path, opti
     assert DeltaTable(str(tmp_path / "data")).to_pyarrow_table().to_pylist() == [{"mine": "precious"}]
 
 
+@pytest.mark.parametrize("is_filled", [True, False])
+@pytest.mark.parametrize("name", ["messages", "quarantine"])
+@pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"incremental": True}])
+def test_an_iceberg_table_of_others_stays(
+    golden: GoldenStore, tmp_path: Path, name: str, is_filled: bool, options: dict[str, bool]
+) -> None:
+    uri = f"sqlite:///{tmp_path}/catalog.db"
+    catalog = SqlCatalog("rmqctl", uri=uri, warehouse=str(tmp_path / "warehouse"))
+    catalog.create_namespace("rmqctl")
+    mine = pa.table({"mine": ["precious"]})
+    catalog.create_table(f"rmqctl.{name}", mine.schema)
+    if is_filled:
+        catalog.load_table(f"rmqctl.{name}").append(mine)
+    with pytest.raises(UsageError, match=rf"a table that is none of an export is there .*rmqctl\.{name}"):
+        export_to(golden(STORE), tmp_path / "out", "iceberg", catalog=uri, **options)
+    assert catalog.list_tables("rmqctl") == [("rmqctl", name)]
+    assert catalog.load_table(f"rmqctl.{name}").scan().to_arrow().num_rows == is_filled
+    assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []
+
+
 @pytest.mark.parametrize(("kind", "module"), [("delta", "deltalake"), ("iceberg", "pyiceberg")])
 def test_a_missing_extra_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Format, module: str) -> None:
     from store_core.export.dest import missing

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import duckdb
 import pandas
@@ -15,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow.fs import FSSpecHandler, PyFileSystem
 
+from store_core.errors import UsageError
 from store_core.export.dest import parts, writing
 from store_core.export.dest.layout import Layout
 from store_core.export.dest.parts import escaped
@@ -23,6 +26,7 @@ from tests import stores
 from tests.conftest import GoldenStore
 from tests.export.counting import CountingFiles, duckdb_reads
 from tests.export.exports import export_one, found_rows, told_rows
+from tests.export.test_rows import written
 
 STORE = "load-533"
 TRUTH = stores.truth(STORE)["messages"]
@@ -149,3 +153,43 @@ def test_pages_have_an_index_and_keys_a_filter(golden: GoldenStore, tmp_path: Pa
     group = pq.ParquetFile(tmp_path / "out" / path).metadata.row_group(0)
     assert group.column(3).has_offset_index
     assert group.column(3).has_column_index
+
+
+def test_names_of_topics_as_folders(tmp_path: Path) -> None:
+    """Whatever a topic is called, its folder's name is one name, and readers have the topic back."""
+    names = [
+        "%RETRY%g",
+        "a/b",
+        "..",
+        ".",
+        "ünï/cödé☃",
+        "x" * 127,
+        "%" * 80,
+        "ж" * 63,
+        "A=B",
+        "a b",
+        "nul\0",
+        'q"uote\n',
+    ]
+    root = store_with(tmp_path / "store", names)
+    export_one(root, tmp_path / "out", layout=Layout("topic"))
+    folders = [path.name for path in (tmp_path / "out" / "data").iterdir()]
+    assert len(folders) == len(names)
+    assert {unquote(name.removeprefix("topic=")) for name in folders} == set(names)
+    found = duckdb.sql(f"select topic from read_parquet('{tmp_path}/out/data/*/*.parquet', hive_partitioning=true)")
+    assert sorted(name for (name,) in found.fetchall()) == sorted(names)
+
+
+def test_a_topic_whose_folder_no_file_system_takes(tmp_path: Path) -> None:
+    root = store_with(tmp_path / "store", ["orders", "%" * 100])
+    with pytest.raises(UsageError, match=r"too long for a folder's.*: leave --partition-by topic out"):
+        export_one(root, tmp_path / "out", layout=Layout("topic"))
+    assert export_one(root, tmp_path / "out").rows == 2
+
+
+def store_with(root: Path, topics: Sequence[str]) -> Path:
+    """A store with a message of each topic."""
+    (root / "commitlog").mkdir(parents=True)
+    records = written(len(topics), topic=lambda i: topics[i])
+    (root / "commitlog" / f"{0:020d}").write_bytes(b"".join(records).ljust(64 << 10, b"\0"))
+    return root

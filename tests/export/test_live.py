@@ -7,15 +7,19 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from store_core.export.dest.layout import Layout
+from store_core.export.splits import piece
 from store_core.export.splits.piece import Piece
 from store_core.export.splits.plan import Task
 from store_core.kernel.codes import FrameKind
-from store_core.scan.log import scan_log
+from store_core.scan.frames import FrameTable
+from store_core.scan.log import ScanOptions, scan_log
+from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 from tests.conftest import StoreCopy
@@ -115,15 +119,20 @@ def at_work_on(root: Path) -> Iterator[None]:
             process.kill()
 
 
+def ending_at_record_30(growing: Growing) -> tuple[Path, int, int]:
+    """Its file, and where in it the record begins and ends."""
+    growing.end_at(ENDS[30])
+    start = OFFSETS[30] // SEGMENT_SIZE_BYTES * SEGMENT_SIZE_BYTES
+    return growing.root / "commitlog" / f"{start:020d}", OFFSETS[30] - start, ENDS[30] - start
+
+
 @pytest.mark.parametrize("last", ["quiet", "bad body", "zeros in properties", "half", "changing"])
 def test_the_newest_record_beside_a_writer(
     store_copy: StoreCopy, tmp_path: Path, last: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is taken if nothing of it can still be on its way."""
     growing, out = Growing(store_copy(STORE)), tmp_path / "out"
-    growing.end_at(ENDS[30])
-    path = growing.root / "commitlog" / f"{OFFSETS[30] // SEGMENT_SIZE_BYTES * SEGMENT_SIZE_BYTES:020d}"
-    at, end = OFFSETS[30] % SEGMENT_SIZE_BYTES, ENDS[30] % SEGMENT_SIZE_BYTES
+    path, at, end = ending_at_record_30(growing)
     good = path.read_bytes()
     torn = {"bad body": (at + 100, at + 102), "zeros in properties": (end - 9, end), "half": (at + 60, end)}
     if last in torn:
@@ -159,6 +168,52 @@ def test_a_record_is_not_withheld_because_of_damage_behind_it(store_copy: StoreC
     assert rows_of(tmp_path / "beside") == rows_of(tmp_path / "alone") == [*OFFSETS[:10], *OFFSETS[11:]]
 
 
+def test_what_was_half_read_is_read_again(
+    store_copy: StoreCopy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer goes on between the read of a window and the look whether its last record is settled."""
+    growing, out = Growing(store_copy(STORE)), tmp_path / "out"
+    path, _, end = ending_at_record_30(growing)
+    good = path.read_bytes()
+    path.write_bytes(good[: end - 9] + bytes(9) + good[end:])  # its last properties are still on their way
+    real, met = piece.is_settled, list[int]()
+
+    def is_settled(log: SegmentSequence, table: FrameTable, row: int) -> bool:
+        if table.phy_offset[row] == OFFSETS[30] and not met:
+            met.append(row)
+            growing.end_at(ENDS[32])
+        return real(log, table, row)
+
+    monkeypatch.setattr(piece, "is_settled", is_settled)
+    with at_work_on(growing.root):
+        assert add_to(growing.root, out, layout=Layout(cluster="offset")).findings == []
+    assert met
+    assert rows_of(out) == OFFSETS[:33]
+    assert found_rows(table_of(out)) == [row for row in told_rows(STORE) if row["phy_offset"] < ENDS[32]]
+
+
+def test_what_was_not_there_yet_is_read_again(
+    store_copy: StoreCopy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A window ends in zeros behind its last record; by the time the next window is read, records stand there and behind."""
+    growing, out = Growing(store_copy(STORE)), tmp_path / "out"
+    ending_at_record_30(growing)
+    real, met = piece.scan_segment, list[int]()
+
+    def scan_segment(store: Store, segment: Segment, options: ScanOptions, at: int, stop: int, **more: Any) -> Any:
+        yield from real(store, segment, options, at, stop, **more)
+        if at <= OFFSETS[30] < stop and not met:
+            met.append(at)
+            growing.end_at(ENDS[38])
+            yield from real(store, segment, options, ENDS[34], stop, **{**more, "chained": True})
+
+    monkeypatch.setattr(piece, "scan_segment", scan_segment)
+    with at_work_on(growing.root):
+        assert add_to(growing.root, out, layout=Layout(cluster="offset")).findings == []
+    assert met
+    assert rows_of(out) == OFFSETS[:39]
+
+
 def test_a_segment_that_was_filled_while_it_was_read(
     store_copy: StoreCopy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,11 +225,11 @@ def test_a_segment_that_was_filled_while_it_was_read(
     done: list[int] = []
 
     def run(self: Task) -> Piece:
-        piece = real(self)
+        ran = real(self)
         done.append(1)
         if len(done) == 1:
             growing.end_at(2 * SEGMENT_SIZE_BYTES)
-        return piece
+        return ran
 
     monkeypatch.setattr(Task, "run", run)
     with at_work_on(growing.root):

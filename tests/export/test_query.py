@@ -32,8 +32,15 @@ def tables(root: Path) -> Iterator[Tables]:
 
 
 def ask(known: Tables, query: str, **options: Any) -> list[tuple[Any, ...]]:
-    with answered(query, known, **options) as answer:
-        return [tuple(row.values()) for batch in answer.batches for row in batch.to_pylist()]
+    [rows] = ask_all(known, query, **options)
+    return rows
+
+
+def ask_all(known: Tables, query: str, **options: Any) -> list[list[tuple[Any, ...]]]:
+    with answered(query, known, **options) as answers:
+        found = [[tuple(row.values()) for batch in answer.batches for row in batch.to_pylist()] for answer in answers]
+    assert len(found) == answers.count
+    return found
 
 
 def refused(root: Path, query: str, **options: Any) -> StoreError:
@@ -145,13 +152,33 @@ def test_times_are_cut_into_days_of_the_zone(golden: GoldenStore) -> None:
         assert ask(known, query, zone="America/Los_Angeles") == [("2026-11-20 00:00:00-08",)]
 
 
-def test_several_statements_and_names_twice(golden: GoldenStore) -> None:
+def test_every_statement_with_rows_is_answered(golden: GoldenStore) -> None:
+    query = """begin; select 1; create temp table t as select 2 x; insert into t values (3); select count(*) from messages;
+               insert into t values (4) returning x; select x from t where false; explain select 1; commit; from t"""
+    count = len(stores.truth(NAME)["messages"])
     with tables(golden(NAME)) as known:
-        assert ask(known, "begin; select * from messages; commit; select 2") == [(2,)]
-        with answered("create temp table t as select 1 x; select x, x, x x_2 from t", known) as answer:
+        one, counted, inserted, none, explained, last = ask_all(known, query)
+    assert (one, counted, inserted, none, last) == ([(1,)], [(count,)], [(4,)], [], [(2,), (3,), (4,)])
+    assert len(explained) == 1
+
+
+def test_rows_that_are_left_do_not_stop_the_next_statement(golden: GoldenStore) -> None:
+    with tables(golden(NAME)) as known, answered("from messages; select 1; select nope", known) as answers:
+        coming = iter(answers)
+        assert len(next(next(coming).batches))
+        assert [batch.to_pylist() for batch in next(coming).batches] == [[{"1": 1}]]
+        with pytest.raises(UsageError, match="nope"):
+            next(coming)
+
+
+def test_names_twice_and_types(golden: GoldenStore) -> None:
+    with tables(golden(NAME)) as known:
+        with answered("create temp table t as select 1 x; select x, x, x x_2 from t", known) as answers:
+            answer = next(iter(answers))
             assert len(set(answer.schema.names)) == 3
             assert [batch.to_pylist() for batch in answer.batches] == [[dict.fromkeys(answer.schema.names, 1)]]
-        with answered("select 1::hugeint, now(), body from messages limit 0", known) as answer:
+        with answered("select 1::hugeint, now(), body from messages limit 0", known) as answers:
+            answer = next(iter(answers))
             assert list(answer.types) == ["HUGEINT", "TIMESTAMP WITH TIME ZONE", "BLOB"]
 
 
@@ -160,6 +187,7 @@ def test_several_statements_and_names_twice(golden: GoldenStore) -> None:
     [
         ("selec 1", 'syntax error at or near "selec"'),
         ("", "there is no query"),
+        ("create temp table t as select 1", "no statement of the query gives rows"),
         ("select nope from messages", 'referenced column "nope" not found'),
         ("select * from nope", "table with name nope does not exist"),
         ("select cast(topic as int) from messages", "could not convert string"),
@@ -216,8 +244,8 @@ def test_sorting_goes_to_files_that_are_gone_afterwards(
 ) -> None:
     monkeypatch.setattr(duck.tempfile, "tempdir", str(tmp_path))
     query = "select x from range(20000000) t(x) order by hash(x) desc"
-    with tables(golden(NAME)) as known, answered(query, known, memory_bytes=64 << 20) as answer:
-        next(answer.batches)
+    with tables(golden(NAME)) as known, answered(query, known, memory_bytes=64 << 20) as answers:
+        next(next(iter(answers)).batches)
         assert [path for path in tmp_path.rglob("*") if path.is_file()]
     assert list(tmp_path.iterdir()) == []
 

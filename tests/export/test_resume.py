@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -194,10 +195,10 @@ def test_a_note_can_only_make_pieces(root: Path, tmp_path: Path, monkeypatch: py
     killed_after_notes(root, tmp_path / "out", 1, monkeypatch)
     [note] = (tmp_path / "out" / UNFINISHED).glob("*.note")
     good = note.read_bytes()
-    assert isinstance(piece_of(good), Piece)
+    assert isinstance(piece_of(good, Piece), Piece)
     head = good[: good.index(b"\n") + 1]
     data = pickle.dumps(Evil())
-    assert piece_of(head + crc32c(data).to_bytes(4, "big") + data) is None
+    assert piece_of(head + crc32c(data).to_bytes(4, "big") + data, Piece) is None
     assert not (tmp_path / "evil").exists()
 
 
@@ -223,6 +224,52 @@ def test_a_changed_segment_is_read_again(root: Path, tmp_path: Path, monkeypatch
     export_one(root, tmp_path / "anew", split_size_bytes=SPLIT_SIZE_BYTES)
     assert report.taken == 2
     assert files_of(out) == files_of(tmp_path / "anew")
+
+
+def test_files_of_others_stay(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever lies in the folders of a result and is none of its files: when it is replaced, killed anywhere, or added to."""
+    out, size = tmp_path / "out", SPLIT_SIZE_BYTES
+    export_one(root, out, split_size_bytes=size // 2)
+    first = set(files_of(out))
+    mine = {"data/mine.parquet", "data/topic=mine/a.parquet", "quarantine/mine.txt"}
+    for name in mine:
+        (out / name).parent.mkdir(exist_ok=True)
+        (out / name).write_text("precious")
+    (out / "data" / "empty").mkdir()
+    export_one(root, tmp_path / "other", split_size_bytes=size)
+    other = files_of(tmp_path / "other")
+    moments = 0
+    for number in range(1000):
+        folder = tmp_path / "killed" / "out"
+        shutil.copytree(out, folder)
+        done = replaced_until(root, folder, number, size, monkeypatch)
+        assert all((folder / name).read_text() == "precious" for name in mine)
+        with suppress(UsageError):  # it was done, and only the lock was left
+            export_one(root, folder, split_size_bytes=size, overwrite=True)
+        assert set(files_of(folder)) == set(other) | mine
+        assert {name: data for name, data in files_of(folder).items() if name not in mine} == other
+        assert (folder / "data" / "empty").is_dir()
+        shutil.rmtree(folder)
+        moments += 1
+        if done:
+            break
+    assert moments > 20
+    assert not first <= set(other)
+
+
+def replaced_until(root: Path, out: Path, kill_after: int, size: int, patch: pytest.MonkeyPatch) -> bool:
+    """Replace an export, dead after so many primitives that are no writes; whether it came to its end."""
+    ops = RecordingOps(out.parent, kill_after=3 * kill_after)
+    with patch.context() as context:
+        for module in (publish, part_file):
+            context.setattr(module, "FileOps", lambda: ops)
+        try:
+            export_one(root, out, split_size_bytes=size, overwrite=True)
+        except Killed:
+            return False
+        finally:
+            ops.close()
+    return True
 
 
 CHANGES: Final = {"store_core.storage.ops:FileOps": "create rename unlink mkdir sync_file sync_folder rmdir"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections import Counter
 from collections.abc import Callable
@@ -254,11 +255,31 @@ def test_stores_are_called_as_in_an_export(golden: GoldenStore, tmp_path: Path) 
         ({"path": "/a", "beginTime": "yesterday"}, "beginTime is no time"),
         ({"path": "/a", "mode": "lenient"}, "mode is 'LENIENT'"),
         ({"path": "/a", "table": "queues"}, "table is 'queues'"),
+        ({"path": " , "}, "no store is named"),
+        ({"path": "/a", "TOPIC": " "}, "topic is empty"),
+        ({"path": "/a", "columns": ""}, "columns is empty"),
+        ({"path": "/a", "columns": "topic,Topic"}, "the column 'topic' is named twice"),
+        ({"path": "/a", "fromOffset": "2", "toOffset": "1"}, "fromOffset is behind toOffset"),
+        ({"path": "/a", "beginTime": "2026-11-22", "endTime": "2026-11-21"}, "beginTime is behind endTime"),
     ],
 )
 def test_options_that_make_no_sense_are_told(options: dict[str, str], what: str) -> None:
     with pytest.raises(UsageError, match=what):
         parse_options(options)
+
+
+def test_what_only_a_plan_can_refuse_is_told(golden: GoldenStore) -> None:
+    with pytest.raises(UsageError, match="startingOffset is for streams"):
+        source_table(golden("load-533"), startingOffset="latest")
+    with pytest.raises(UsageError, match="splits of 1 bytes are too many"):
+        source_table(golden("load-533"), splitSize=1)
+
+
+def test_names_of_columns_and_stores_as_spark_may_give_them(golden: GoldenStore) -> None:
+    paths = json.dumps([f"a={golden('clean-533')}", f"b={golden('ipv6-533')}"])
+    rows = source_table(golden("clean-533"), path="", paths=paths, columns="Store, PHY_OFFSET")
+    assert rows.column_names == ["store", "phy_offset"]
+    assert set(rows.column("store").to_pylist()) == {"a", "b"}
 
 
 def test_nobody_decodes_what_is_not_asked_for(small: Damageable, monkeypatch: pytest.MonkeyPatch) -> None:

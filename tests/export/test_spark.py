@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from multiprocessing import Pipe
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +19,7 @@ from store_core.export.runners import pack
 from store_core.export.runners.java import brought_java_home, java_home
 from store_core.export.runners.runner import OnPiece, Walked
 from store_core.export.runners.spark import DEFAULTS, LOCAL_DEFAULTS, SparkRunner
+from store_core.export.runners.spark_messages import Done
 from store_core.export.splits.piece import Piece
 from store_core.export.splits.plan import Task
 from store_core.read.log import LogFilter
@@ -105,6 +108,34 @@ def test_an_error_on_an_executor_is_told_as_it_is(
     with pytest.raises(NotAStoreError, match="no such folder"):
         export_one(root, tmp_path / "out", runner=Elsewhere())
     assert not (tmp_path / "out").exists()
+
+
+def test_who_is_told_of_a_piece_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not Spark that has ended then."""
+    ours, theirs = Pipe()
+    monkeypatch.setattr(SparkRunner, "_start", lambda _: ours)
+
+    def refuse(index: int, piece: object) -> None:
+        raise OSError(f"no place for {index}")
+
+    with SparkRunner() as runner, theirs:
+        theirs.send(Done(((0, pickle.dumps("piece")),)))
+        with pytest.raises(OSError, match="no place for 0"):
+            runner.run([Nothing()], ignored, refuse)
+        theirs.close()
+        with pytest.raises(FailedError, match="Spark has ended early: it said nothing"):
+            runner.run([Nothing()], ignored, refuse)
+
+
+class Nothing:
+    """A task."""
+
+    def run(self) -> Piece:
+        raise NotImplementedError
+
+
+def ignored(walked_bytes: int) -> None:
+    """How far it is."""
 
 
 def test_java_comes_from_the_machine_or_from_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

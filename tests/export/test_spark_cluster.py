@@ -18,6 +18,8 @@ from store_core.export.runners.java import java_home
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore
 from tests.export.exports import export_one, files_of
+from tests.export.test_buckets import manifest_in, names_in
+from tests.object_stores import ObjectStore
 from tests.rmqctl.calls import ROOT
 
 pytest.importorskip("pyspark")
@@ -46,11 +48,13 @@ def whole(golden: GoldenStore, tmp_path_factory: pytest.TempPathFactory) -> dict
 class Export:
     """``rmqctl export --spark`` as a process of its own."""
 
-    def __init__(self, spark: Cluster, root: Path, dest: Path, *words: str) -> None:
+    def __init__(
+        self, spark: Cluster, root: Path | str, dest: Path | str, *words: str, split_size: int = SPLIT_SIZE
+    ) -> None:
         conf = [word for setting in CONF for word in ("--conf", setting)]
         command = [sys.executable, "-m", "rmqctl", "export", str(dest), "-s", f"a={root}", "--spark"]
-        command += ["--master", spark.url, "--split-size", str(SPLIT_SIZE), *conf, *words]
-        self._dest, self._said = dest, ""
+        command += ["--master", spark.url, "--split-size", str(split_size), *conf, *words]
+        self._dest, self._said = Path(dest), ""
         self.process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
 
     def __enter__(self) -> Export:
@@ -115,6 +119,24 @@ def test_tasks_done_twice_and_a_lost_machine(
         finally:
             kill(hanging)
     assert files_of(tmp_path / "out") == whole
+
+
+def test_executors_read_and_write_in_object_stores(
+    spark: Cluster, golden: GoldenStore, any_object_store: ObjectStore
+) -> None:
+    """They find it by the variables that they are given: their machines know nothing of it. A Python worker is killed."""
+    root, address = any_object_store.put(golden("load-533")), any_object_store.address("written-by-spark")
+    told = [f"spark.executorEnv.{name}={value}" for name, value in any_object_store.environment.items()]
+    conf = [word for each in told for word in ("--conf", each)]
+    with Export(spark, root, address, *conf, split_size=50_000) as export:
+        wait_until(lambda: len(names_in(any_object_store, address)) > 5 or export.process.poll() is not None)
+        kill(spark.pythons()[0])
+        code, said = export.end()
+    assert code == 0, said
+    files = manifest_in(any_object_store, address)["files"]
+    assert {file["path"] for file in files} | {"manifest.json"} == names_in(any_object_store, address)
+    rows = sum(file["rows"] for file in files if file["table"] == "messages")
+    assert rows == len(stores.truth("load-533")["messages"])
 
 
 def ancestors(pid: int) -> list[int]:

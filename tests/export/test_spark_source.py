@@ -91,6 +91,8 @@ def test_nothing_to_read_is_no_rows(golden: GoldenStore, spark: Any) -> None:
 def test_errors_say_what_is_wrong(spark: Any, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="there is no column 'topik': there are store, phy_offset"):
         read(spark, tmp_path, columns="topik")
+    with pytest.raises(Exception, match="the source has a schema of its own"):
+        spark.read.format("rocketmq-store").schema("topic string").load(str(tmp_path)).count()
     with pytest.raises(Exception, match="not a RocketMQ store"):
         read(spark, tmp_path).count()
 

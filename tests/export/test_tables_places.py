@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -251,8 +252,11 @@ def test_a_store_in_an_object_store_gives_the_same(
     told = [{**each.json, "dest": "", "seconds": 0} for each in done]
     assert (done[0].code, told[0]) == (done[1].code, told[1])
     assert done[0].code == (exit_codes.FINDINGS if what == "stats" else exit_codes.OK)
-    files = [{path.name: path.read_bytes() for path in (tmp_path / d).rglob("*.*")} for d in ("here", "there")]
+    files = [{path.name: path.read_bytes() for path in (tmp_path / d).rglob("*.parquet")} for d in ("here", "there")]
     assert files[0] == files[1]
+    manifests = [json.loads((tmp_path / d / "manifest.json").read_text()) for d in ("here", "there")]
+    assert [manifest.pop("id") for manifest in manifests] == [ANY, ANY]  # it tells where the store lay
+    assert manifests[0] == manifests[1]
 
 
 def test_spark_reads_and_writes_in_an_object_store(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -23,6 +24,9 @@ from store_core.export.dest.parts import PartWriter, Range, quarantine_rows
 from store_core.export.dest.place import StagingFolder
 from store_core.export.dest.writing import MessageWriter
 from store_core.export.rows import bodies
+from store_core.export.tables.index import INDEX_COLUMNS
+from store_core.export.tables.table import schema_of
+from store_core.export.tables.writing import write_table
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.storage import part_file
 from tests.export.exports import export_one, table_of
@@ -121,3 +125,10 @@ def test_a_small_record_that_inflates_far(tmp_path: Path, cluster: Any) -> None:
     report = export_one(root, tmp_path / "out", layout=Layout(cluster=cluster))
     assert (report.rows, report.findings) == (1, [])
     assert table_of(tmp_path / "out")["body"][0].as_py() == bytes(25 << 20)
+
+
+def test_a_table_of_no_rows(tmp_path: Path) -> None:
+    nothing = pa.RecordBatch.from_pylist([], schema_of(INDEX_COLUMNS))
+    written = write_table(StagingFolder(tmp_path), "index", "s", "name.parquet", INDEX_COLUMNS, [nothing, nothing])
+    assert written.rows == 0
+    assert pq.read_table(tmp_path / written.staged).schema.names == [column.name for column in INDEX_COLUMNS]

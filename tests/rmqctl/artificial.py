@@ -45,7 +45,7 @@ def rows(ctx: Context, count: Annotated[int, typer.Option()] = 3) -> int:
             seen.append(1)
             yield row
 
-    ctx.emit({"topic": "T", "messages": counted(), "seen": lambda: len(seen)}, rows="messages")
+    ctx.output.emit({"topic": "T", "messages": counted(), "seen": lambda: len(seen)}, rows="messages")
     return 0
 
 
@@ -57,7 +57,7 @@ def hostile(ctx: Context) -> int:
     found = [finding("L001", f"message {HOSTILE}", file="commitlog/0", phy_offset=7, topic=HOSTILE, queue_id=2)]
     row = {"body": HOSTILE, "properties": {"K": HOSTILE}, "keys": [HOSTILE, "k2"], "severity": "error"}
     ctx.warn(f"warned {HOSTILE}")
-    ctx.emit({"rows": [row], "findings": found}, rows="rows", title=f"title {HOSTILE}")
+    ctx.output.emit({"rows": [row], "findings": found}, rows="rows", title=f"title {HOSTILE}")
     return exit_for_findings(found)
 
 
@@ -71,7 +71,7 @@ def midway(ctx: Context, count: Annotated[int, typer.Option()] = 2) -> None:
         yield from numbers(count)
         raise FailedError("the disk is gone", path="/dev/x", phy_offset=99, to_do="plug it in")
 
-    ctx.emit({"topic": "T", "stores": [{"name": "s", "messages": failing()}], "never": 1}, rows=failing())
+    ctx.output.emit({"topic": "T", "stores": [{"name": "s", "messages": failing()}], "never": 1}, rows=failing())
 
 
 def crash(ctx: Context, kind: str) -> None:
@@ -114,7 +114,7 @@ def slow(ctx: Context, marker: Path, silent: Annotated[bool, typer.Option("--sil
             marker.write_text("running")
             while True:
                 time.sleep(0.01)
-        ctx.emit({"rows": endless()}, rows="rows")
+        ctx.output.emit({"rows": endless()}, rows="rows")
     finally:
         marker.write_text("tidy")
 
@@ -147,7 +147,7 @@ def flood(ctx: Context) -> None:
 
     Example: rmqctl flood
     """
-    ctx.emit({"rows": numbers(1 << 40)}, rows="rows")
+    ctx.output.emit({"rows": numbers(1 << 40)}, rows="rows")
 
 
 def ask(ctx: Context, yes: Annotated[bool, typer.Option("--yes")] = False) -> None:
@@ -155,7 +155,7 @@ def ask(ctx: Context, yes: Annotated[bool, typer.Option("--yes")] = False) -> No
 
     Example: rmqctl ask --yes
     """
-    ctx.emit({"answer": confirm(ctx, "Really?", yes)})
+    ctx.output.emit({"answer": confirm(ctx, "Really?", yes)})
 
 
 def options(
@@ -166,7 +166,7 @@ def options(
     Example: rmqctl options --begin -15m
     """
     o = ctx.options
-    ctx.emit(
+    ctx.output.emit(
         {
             "stores": [[s.name, str(s.path)] for s in o.stores],
             "config": o.config,
@@ -189,7 +189,7 @@ def one_store(ctx: Context) -> None:
 
     Example: rmqctl one-store -s /data/store
     """
-    ctx.emit({"root": str(ctx.store_root())})
+    ctx.output.emit({"root": str(ctx.store_root())})
 
 
 def opens(ctx: Context) -> None:
@@ -198,7 +198,7 @@ def opens(ctx: Context) -> None:
     Example: rmqctl opens -s A -s B
     """
     with ctx.open_stores() as stores:
-        ctx.emit({"stores": [name for name, _ in stores]})
+        ctx.output.emit({"stores": [name for name, _ in stores]})
 
 
 def work(ctx: Context, seconds: float = 0.0, talk: bool = False) -> None:
@@ -217,7 +217,7 @@ def work(ctx: Context, seconds: float = 0.0, talk: bool = False) -> None:
     ctx.note("a note")
     ctx.detail("a detail")
     ctx.warn("a warning")
-    ctx.emit({"done": True})
+    ctx.output.emit({"done": True})
 
 
 def search(ctx: Context, seconds: float = 0.0) -> None:
@@ -237,7 +237,7 @@ def search(ctx: Context, seconds: float = 0.0) -> None:
                     yield {"row": 0}
 
     seen: list[int] = []
-    ctx.emit({"rows": found()}, rows="rows")
+    ctx.output.emit({"rows": found()}, rows="rows")
 
 
 def gallery(ctx: Context) -> int:
@@ -252,7 +252,7 @@ def gallery(ctx: Context) -> int:
         finding("Q003", "entry points nowhere", topic="TopicA", queue_id=3, queue_offset=17),
         finding("S001", "abort is there", file="abort"),
     ]
-    ctx.emit(
+    ctx.output.emit(
         {"rows": list(numbers(3)), "findings": found},
         rows="rows",
         blocks=[

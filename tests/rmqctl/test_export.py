@@ -142,6 +142,7 @@ def test_a_killed_export_is_taken_up_from_the_start(golden: GoldenStore, tmp_pat
     (out / "data").mkdir(parents=True)
     (out / UNFINISHED).mkdir()
     (out / UNFINISHED / "0123.parquet").write_bytes(b"half")
+    (out / UNFINISHED / "files.txt").write_text("data/moved-in.parquet\n")
     (out / "data" / "moved-in.parquet").write_bytes(b"of a publication that broke off")
     assert call("export", out, "-s", f"a={golden('bcq-533')}").code == 0
     manifest = json.loads((out / "manifest.json").read_text())

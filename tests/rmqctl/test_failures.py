@@ -160,10 +160,12 @@ def test_a_reader_that_was_never_there() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_a_full_disk_behind_stdout() -> None:
+@pytest.mark.parametrize("words", ["explain -o json", "get 0", "log", "log -o json", "log -o csv", "log -o plain"])
+def test_a_full_disk_behind_stdout(words: str) -> None:
+    """Whether the buffer is full or the program at its end, the same words."""
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            command("explain", "-o", "json"),
+            command(*words.split(), "-s", ROOT / "sample_store"),
             cwd=ROOT,
             env=environment(),
             stdout=full,

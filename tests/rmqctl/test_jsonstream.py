@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqctl.jsonstream import JsonStream, encode_line
+from rmqctl.jsonstream import JsonStream, encode_line, encode_pieces
 from store_core.findings import finding
 
 VALUES = st.recursive(
@@ -42,6 +42,24 @@ def write_failing(document: dict[str, Any], error: dict[str, Any] | None = ERROR
     with pytest.raises(Boom):
         write(document, error, out)
     return out.getvalue()
+
+
+class Pieces:
+    """A text that comes in pieces."""
+
+    def __init__(self, *pieces: str) -> None:
+        self._pieces = pieces
+
+    def pieces(self) -> Iterator[str]:
+        yield from self._pieces
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=4))
+def test_a_text_in_pieces_is_written_as_the_text(pieces: list[str]) -> None:
+    text, parts = "".join(pieces), Pieces(*pieces)
+    assert "".join(encode_pieces({"a": 1, "b": parts, "c": [text]})) == encode_line({"a": 1, "b": text, "c": [text]})
+    assert write({"a": parts, "b": [{"c": parts}] * 2}) == write({"a": text, "b": [{"c": text}] * 2})
+    assert write({"a": iter([{"c": parts}, {}])}) == write({"a": iter([{"c": text}, {}])})
 
 
 def boom() -> int:

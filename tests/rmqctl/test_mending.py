@@ -78,7 +78,7 @@ def test_recover_from_first_look_to_undo(sample: Path) -> None:
         (done.json["undo_id"], "done", "recover", "keep")
     ]
     look = call("undo", "-s", sample, "-o", "json")
-    assert (look.code, look.json["applied"]) == (0, False)
+    assert (look.code, look.json["applied"]) == (3, False)
     back = call("undo", "-s", sample, "-o", "json", "--apply")
     assert (back.code, back.json["applied"], back.json["undo_id"]) == (0, True, done.json["undo_id"])
     assert differences(before, kept(sample)) == []

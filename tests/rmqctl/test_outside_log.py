@@ -42,7 +42,7 @@ def test_undo_is_refused_without_the_name_and_exact_with_it(outside: tuple[Path,
         assert f"--commitlog {log}" in refused.err
         assert differences(mended, theirs(root, log.parent)) == []
     looked = call("undo", "-c", config, "-o", "json")
-    assert (looked.code, looked.json["applied"]) == (exit_codes.OK, False)
+    assert (looked.code, looked.json["applied"]) == (exit_codes.FINDINGS, False)
     undone = call("undo", "--apply", "-c", config, "--commitlog", log, "-o", "json")
     assert (undone.code, undone.json["applied"]) == (exit_codes.OK, True), undone.err
     assert differences(before, theirs(root, log.parent)) == []
@@ -73,3 +73,28 @@ def test_an_unrelated_change_makes_a_plan_for_a_log_elsewhere_out_of_date(
     (log / paths.segment_name(99 << 17)).write_bytes(b"new")
     refused = call("apply", plan, *named)
     assert (refused.code, refused.json["error"]["code"]) == (exit_codes.OUT_OF_DATE, "out_of_date"), refused.err
+
+
+def test_a_segment_of_one_of_two_outside_folders_gets_its_name_back(
+    outside: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    root, log, config = outside
+    second = tmp_path / "other/log"
+    second.mkdir(parents=True)
+    config.write_text(config.read_text().replace(f"={log}\n", f"={log},{second}\n"))
+    for number, path in enumerate(sorted(log.iterdir())):
+        if number % 2:
+            path.rename(second / path.name)
+    there = sorted(log.iterdir())
+    contents = [path.read_bytes() for path in there]
+    there[1].write_bytes(contents[2])
+    there[2].unlink()
+    (second / "x").write_bytes(contents[1])
+    before = theirs(root, log.parent, second.parent)
+    named = ("--commitlog", log, "--commitlog", second)
+    done = call("recover", "--apply", "-c", config, *named, "-o", "json")
+    assert (done.code, done.json["after"]["lost_messages"]) == (exit_codes.OK, 0), done.err
+    assert [path.read_bytes()[:32_768] for path in there] == [data[:32_768] for data in contents]
+    assert sorted(int(path.name) // 131072 % 2 for path in second.iterdir()) == [1] * 4
+    assert call("undo", "--apply", "-c", config, *named).code == exit_codes.OK
+    assert differences(before, theirs(root, log.parent, second.parent)) == []

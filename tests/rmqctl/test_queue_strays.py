@@ -116,7 +116,7 @@ def test_put_says_what_stands_in_its_way(place: str, store_copy: StoreCopy) -> N
     _in_place_of(place)(root)
     result = call("put", "Calm_orders", "body", "--queue-id", 0, "-s", root)
     assert result.code == 1
-    assert f"({root / place}): something else stands there: move it out of the way" in result.err
+    assert f"a file stands where a folder is needed ({root / place}): move it out of the way" in result.err
 
 
 @pytest.mark.leaves_damage("the file is left alone")

@@ -124,10 +124,26 @@ def test_a_store_without_a_log_is_no_empty_log(damageable: Callable[..., Damagea
     assert [found["code"] for found in result.json["findings"]] == ["S007"]
 
 
-def test_a_range_that_ends_before_it_begins_is_wrong_usage(golden: GoldenStore) -> None:
-    result = call("log", "--from", 10, "--to", 5, "-s", golden("load-533"))
-    [answer] = result.lines
-    assert (result.code, list(answer), answer["error"]["code"]) == (2, ["error"], "usage")
-    assert result.err == "error: the range from 10 to 5 ends before it begins: give --to behind --from\n"
-    empty = call("log", "--from", 10, "--to", 10, "-s", golden("load-533"))
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("log --from 10 --to 5", "the range from 10 to 5 ends before it begins: give --to behind --from"),
+        ("log --begin 10 --end 5", "the range ends before it begins: give --end behind --begin"),
+        ("query-key T K --begin 10 --end 5", "the range ends before it begins: give --end behind --begin"),
+        ("export OUT --begin 10 --end 5", "the range ends before it begins: give --end behind --begin"),
+        ("dump-cq T 0 --from 10 --to 5", "the range from 10 to 5 ends before it begins: give --to behind --from"),
+        ("verify-crc --from 10 --to 5", "the range from 10 to 5 ends before it begins: give --to behind --from"),
+    ],
+)
+def test_a_range_that_ends_before_it_begins_is_wrong_usage(words: str, told: str, golden: GoldenStore) -> None:
+    result = call(*words.split(), "-o", "json", "-s", golden("load-533"))
+    assert (result.code, list(result.json), result.json["error"]["code"]) == (2, ["error"], "usage")
+    assert result.err == f"error: {told}\n"
+
+
+@pytest.mark.parametrize(
+    "words", ["log --from 10 --to 10", "log --begin 10 --end 10", "dump-cq Calm_bills 0 --from 3 --to 3"]
+)
+def test_a_range_of_nothing_is_empty(words: str, golden: GoldenStore) -> None:
+    empty = call(*words.split(), "-s", golden("load-533"))
     assert (empty.code, empty.out) == (0, "")

@@ -85,6 +85,30 @@ def test_several_stores(golden: GoldenStore) -> None:
     assert result.lines == [{"store": store, "n": count} for store, count in counts.items()]
 
 
+def test_every_statement_is_shown(golden: GoldenStore) -> None:
+    words = ("sql", "create temp table t as select 1 a; from t; select 'x' b, 2 c", "-s", golden(NAME), "-o")
+    results = [([("a", "INTEGER")], [{"a": 1}]), ([("b", "VARCHAR"), ("c", "INTEGER")], [{"b": "x", "c": 2}])]
+    assert call(*words, "json").json == {
+        "results": [
+            {"columns": [{"name": name, "type": kind} for name, kind in columns], "rows": rows}
+            for columns, rows in results
+        ],
+        "findings": [],
+    }
+    assert call(*words, "ndjson").lines == [row for _, rows in results for row in rows]
+    assert call(*words, "csv").out == "a\n1\nb,c\nx,2\n"
+    assert call(*words, "plain").out.split() == ["a", "1", "b", "c", "x", "2"]
+
+
+@pytest.mark.parametrize("form", ["json", "ndjson", "csv"])
+def test_a_statement_that_fails_behind_one_that_was_shown(golden: GoldenStore, form: str) -> None:
+    result = call("sql", "select 1 a; select nope", "-s", golden(NAME), "-o", form)
+    assert (result.code, result.err.count("\n")) == (exit_codes.USAGE, 1)
+    if form == "json":
+        assert result.json["results"][0]["rows"] == [{"a": 1}]
+        assert result.json["error"]["code"] == "usage"
+
+
 def test_findings_end_with_3(damageable: Callable[..., Damageable]) -> None:
     store = damageable(NAME)
     store.flip(record=3, field="body")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rmqctl import exit_codes
 from store_core.storage.journal import start_journal
 from store_core.storage.writer import Writer
 from tests.rmqctl.calls import ROOT, call, on_terminal
@@ -29,7 +30,9 @@ def ids(store: Path) -> list[str]:
 
 
 def test_it_shows_the_bytes_that_come_back(changed: Path) -> None:
-    items = {item["path"]: item for item in call("undo", "-s", changed, "-o", "json").json["items"]}
+    look = call("undo", "-s", changed, "-o", "json")
+    assert look.code == exit_codes.FINDINGS  # as every dry run that has found something to do
+    items = {item["path"]: item for item in look.json["items"]}
     log, abort = items["commitlog/00000000000000524288"], items["abort"]
     assert (log["what"], log["size_bytes"], log["ranges"]) == (
         "restore bytes",
@@ -63,7 +66,7 @@ def test_a_change_killed_while_preparing_is_listed_and_taken_back(store: Path, n
     assert (listed["id"], listed["state"]) == (id, "preparing")
     words = (id,) if named else ()
     look = call("undo", *words, "-s", store)
-    assert (look.code, "was interrupted (preparing)" in look.out, ids(store)) == (0, True, [id])
+    assert (look.code, "was interrupted (preparing)" in look.out, ids(store)) == (exit_codes.FINDINGS, True, [id])
     done = call("undo", *words, "--apply", "-s", store, "-o", "json")
     assert done.code == 0
     assert (done.json["undo_id"], done.json["state"], done.json["items"], done.json["applied"]) == (

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from store_core.errors import StoreInUseError
 from store_core.export.dest.loose import LooseDestination
-from store_core.export.dest.manifest import Manifest, manifest_after, paths_of, refuse_foreign
+from store_core.export.dest.manifest import Manifest, id_of, manifest_after, paths_of, refuse_foreign
 from store_core.export.dest.parquet import WrittenFile
 from store_core.export.dest.parts import RESULT_FOLDERS
 from store_core.export.dest.place import is_made_here
 from store_core.export.dest.state import Commit, ExportState
-from store_core.export.dest.tables import STANDS, State, WholeState
+from store_core.export.dest.tables import State, WholeState
 from store_core.storage.publish import MANIFEST
 
 
@@ -34,7 +34,7 @@ class BucketDestination(LooseDestination):
         if self._overwrite:
             return None
         if not self.tables.adds:
-            return STANDS
+            return WholeState({}, id_of(self._began_with) or "")
         self._manifest = Manifest.from_bytes(self._began_with, f"{self.address}/{MANIFEST}")
         return self._manifest.state
 

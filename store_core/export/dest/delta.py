@@ -20,7 +20,7 @@ from store_core.export.dest.missing import assert_installed, told
 from store_core.export.dest.parquet import WrittenFile
 from store_core.export.dest.parts import Part
 from store_core.export.dest.state import Commit, ExportState
-from store_core.export.dest.tables import MESSAGES, STANDS, State, TableSet, WholeState, in_order, told_in_commit
+from store_core.export.dest.tables import MESSAGES, State, TableSet, WholeState, in_order, standing_as, told_in_commit
 from store_core.storage.objects import LocalObjects, RemoteObjects
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class DeltaDestination(LooseDestination):
                     to_do="name another folder",
                 )
             if not self.tables.adds:
-                return STANDS
+                return standing_as(self._written(table))
             if self._overwrite and not self._incremental:
                 return self._state_of(table, must=False)
             return self._state_of(table)
@@ -106,6 +106,8 @@ class DeltaDestination(LooseDestination):
 
     def complete(self) -> None:
         """Add the quarantine's files that the last commit of the messages names."""
+        if not self.tables.adds:
+            return
         with told(self.address, "committing to the Delta table"):
             messages = self._table("messages")
             written, number = self._written(messages), self._number(messages)

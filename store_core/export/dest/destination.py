@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, Self
 
 from store_core.export.dest.parquet import WrittenFile
-from store_core.export.dest.parts import Part
 from store_core.export.dest.place import Place
 from store_core.export.dest.state import Commit, ExportState
 from store_core.export.dest.tables import State
@@ -50,15 +49,15 @@ class Destination(Protocol):
         """All notes by key."""
         ...
 
-    def holds(self, part: Part) -> bool:
+    def holds(self, part: WrittenFile) -> bool:
         """Whether a part is there, every byte of it."""
         ...
 
-    def keep(self, notes: dict[str, Sequence[Part]]) -> None:
+    def keep(self, notes: Mapping[str, Sequence[WrittenFile]]) -> None:
         """Only these notes are right, with their parts; all others may go."""
         ...
 
-    def note(self, key: str, data: bytes, parts: Sequence[Part]) -> None:
+    def note(self, key: str, data: bytes, parts: Sequence[WrittenFile]) -> None:
         """Note a finished piece of work; durable when this returns."""
         ...
 

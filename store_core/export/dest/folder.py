@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from store_core.export.dest.manifest import Manifest, id_of, manifest_after, refuse_foreign
+from store_core.errors import FailedError
+from store_core.export.dest.manifest import Manifest, id_of, manifest_after, paths_of, refuse_foreign
 from store_core.export.dest.parquet import WrittenFile
-from store_core.export.dest.parts import RESULT_FOLDERS, Part
+from store_core.export.dest.parts import RESULT_FOLDERS
 from store_core.export.dest.place import StagingFolder
 from store_core.export.dest.state import Commit, ExportState
 from store_core.export.dest.tables import MESSAGES, State, TableSet
@@ -30,6 +32,7 @@ class FolderDestination:
         self._folder = ResultFolder(path, RESULT_FOLDERS)
         self._overwrite, self._incremental, self._tables = overwrite, incremental, tables
         self._manifest: Manifest | None = None
+        self._standing: set[str] = set()  # files that an earlier export has
         self._is_finished = False  # a manifest stands, and we are not to add to it
         self._is_done = False
 
@@ -43,6 +46,8 @@ class FolderDestination:
             standing = self._folder.manifest()
             if standing is not None:
                 refuse_foreign(standing, str(self._folder.path / MANIFEST))
+                with suppress(FailedError):  # of one that names no files, none is known
+                    self._standing = paths_of(standing, str(self._folder.path / MANIFEST))
             if standing is not None and self._incremental:
                 self._manifest = Manifest.from_bytes(standing, str(self._folder.path / MANIFEST))
             elif standing is not None and not self._overwrite:
@@ -74,13 +79,13 @@ class FolderDestination:
     def noted(self) -> dict[str, bytes]:
         return self._folder.notes()
 
-    def holds(self, part: Part) -> bool:
+    def holds(self, part: WrittenFile) -> bool:
         return self._folder.holds(part.staged, part.path, part.size_bytes, part.crc32c)
 
-    def keep(self, notes: Mapping[str, Sequence[Part]]) -> None:
+    def keep(self, notes: Mapping[str, Sequence[WrittenFile]]) -> None:
         self._folder.keep({key: frozenset(part.staged for part in parts) for key, parts in notes.items()})
 
-    def note(self, key: str, data: bytes, parts: Sequence[Part]) -> None:
+    def note(self, key: str, data: bytes, parts: Sequence[WrittenFile]) -> None:
         self._folder.note(key, data, [part.staged for part in parts])
 
     @property
@@ -96,4 +101,5 @@ class FolderDestination:
             return
         manifest = manifest_after(self._manifest, parts, commit, state)
         standing = self._manifest.paths if self._manifest is not None else ()
-        self._folder.publish([(part.staged, part.path) for part in parts], manifest, standing)
+        replaced = self._standing - set(standing)
+        self._folder.publish([(part.staged, part.path) for part in parts], manifest, standing, replaced)

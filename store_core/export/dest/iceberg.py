@@ -18,7 +18,7 @@ from store_core.export.dest.missing import assert_installed, told
 from store_core.export.dest.parquet import WrittenFile
 from store_core.export.dest.parts import Part
 from store_core.export.dest.state import Commit, ExportState
-from store_core.export.dest.tables import MESSAGES, STANDS, State, TableSet, WholeState, in_order, told_in_commit
+from store_core.export.dest.tables import MESSAGES, State, TableSet, WholeState, in_order, standing_as, told_in_commit
 from store_core.export.rows import schema
 
 CATALOG: Final = "catalog.db"
@@ -69,13 +69,15 @@ class IcebergDestination(LooseDestination):
         if self._is_own_catalog and self.objects.read(CATALOG) is None:
             self.refuse_foreign()
         with told(self.address, "reading the Iceberg catalog"):
+            for name in self.tables.folders:
+                self._refuse_table_of_others(name)
             table = self._table(self.tables.main)
             self._began_with = self._number(table)
             if table is None or self._began_with == 0:
                 return None
-            if not self.tables.adds:
-                return STANDS
             written = self._written(table)
+            if not self.tables.adds:
+                return standing_as(written)
             if written is None:
                 raise FailedError(
                     "the table no longer tells how far it was exported",
@@ -83,6 +85,18 @@ class IcebergDestination(LooseDestination):
                     to_do="export to another place, and expire no snapshot that is the newest of an export",
                 )
             return ExportState.from_json(written["state"], self.address)
+
+    def _refuse_table_of_others(self, name: str) -> None:
+        """One that an export has made and did not come to fill lies where its files are to be, and holds nothing yet."""
+        table = self._table(name)
+        if table is None or self._number(table):
+            return
+        if table.snapshots() or table.location() != self.objects.address_of(self.tables.folders[name]):
+            raise UsageError(
+                "a table that is none of an export is there",
+                path=f"{NAMESPACE}.{name} in the catalog",
+                to_do="name another catalog with --catalog",
+            )
 
     def commit(self, parts: Sequence[WrittenFile], commit: Commit, state: State) -> None:
         told_state = {_STATE: json.dumps(told_in_commit(self.tables, parts, state))}
@@ -118,6 +132,8 @@ class IcebergDestination(LooseDestination):
 
     def complete(self) -> None:
         """Add the quarantine's files that the last snapshot of the messages names."""
+        if not self.tables.adds:
+            return
         with told(self.address, "committing to the Iceberg table"):
             written = self._written(self._table("messages"))
             if written is not None and self._number(self._table("quarantine")) < self._began_with:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from abc import ABC, abstractmethod
@@ -12,10 +11,11 @@ from typing import Final, Self
 
 from store_core.errors import StoreInUseError, UsageError
 from store_core.export.dest.parquet import WrittenFile
-from store_core.export.dest.parts import RESULT_FOLDERS, Part
+from store_core.export.dest.parts import RESULT_FOLDERS
 from store_core.export.dest.place import FinalPlace, is_made_here
 from store_core.export.dest.state import Commit, ExportState
 from store_core.export.dest.tables import MESSAGES, State, TableSet, WholeState
+from store_core.storage.folder_lock import lock_file, unlock_file
 from store_core.storage.objects import objects_at
 from store_core.storage.publish import UNFINISHED, remove_empty
 from store_core.storage.remote_path import absolute_path, is_remote
@@ -44,7 +44,7 @@ class LooseDestination(ABC):
         self.objects = objects_at(absolute_path(path))  # tasks may run in another folder
         self._overwrite, self._incremental, self.tables = overwrite, incremental, tables
         self._last: ExportState | WholeState | None = None
-        self._noted: dict[str, Sequence[Part]] = {}
+        self._noted: dict[str, Sequence[WrittenFile]] = {}
         self._lock: int | None = None
         self._is_finished = self._is_done = self._is_over = False
 
@@ -95,15 +95,15 @@ class LooseDestination(ABC):
         found = {name.rpartition("/")[2].removesuffix(_NOTE): self.objects.read(name) for name in names}
         return {key: data for key, data in found.items() if data is not None}
 
-    def holds(self, part: Part) -> bool:
+    def holds(self, part: WrittenFile) -> bool:
         return self.objects.holds(part.path, part.size_bytes, part.crc32c)
 
-    def keep(self, notes: Mapping[str, Sequence[Part]]) -> None:
+    def keep(self, notes: Mapping[str, Sequence[WrittenFile]]) -> None:
         for key in self.noted().keys() - notes.keys():
             self.objects.remove(f"{UNFINISHED}/{key}{_NOTE}")
         self._noted = dict(notes)
 
-    def note(self, key: str, data: bytes, parts: Sequence[Part]) -> None:
+    def note(self, key: str, data: bytes, parts: Sequence[WrittenFile]) -> None:
         self.objects.write(f"{UNFINISHED}/{key}{_NOTE}", data)
         self._noted[key] = parts
 
@@ -140,7 +140,7 @@ class LooseDestination(ABC):
                 self._clear()
         finally:
             if self._lock is not None:
-                os.close(self._lock)
+                unlock_file(self._lock)
                 self._lock = None
 
     def _clear(self) -> None:
@@ -156,17 +156,14 @@ class LooseDestination(ABC):
             return
         if self.objects.read(_LOCK) is None:
             self.objects.write(_LOCK, b"")
-        self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._lock)
-            self._lock = None
+        lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+        if not lock_file(lock):
             raise StoreInUseError(
                 "another export is writing to this folder",
                 path=self.address,
                 to_do="wait for it, or name another folder",
-            ) from error
+            )
+        self._lock = lock
 
 
 def _may_be_left(name: str) -> bool:

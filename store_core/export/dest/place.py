@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import uuid
 from contextlib import suppress
@@ -9,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from store_core.errors import FailedError
+from store_core.errors import FailedError, UsageError
 from store_core.storage.objects import Objects
 from store_core.storage.part_file import PartFile
 from store_core.storage.publish import remove_part
 
+_LONGEST_NAME_BYTES: Final = 255
 _OWN_NAME: Final = re.compile(r"-[0-9a-f]{12}\.parquet$")
 
 
@@ -53,7 +55,13 @@ class StagingFolder:
     folder: Path
 
     def create(self, path: str) -> tuple[NewFile, str, str]:
-        """As ``Place.create``."""
+        """As ``Place.create``. Raises UsageError for a name that no file system takes, before there is any work to lose."""
+        if max(len(os.fsencode(name)) for name in path.split("/")) > _LONGEST_NAME_BYTES:
+            raise UsageError(
+                "a topic's name is too long for a folder's, in which some characters take three",
+                path=path.partition("=")[2].partition("/")[0],
+                to_do="leave --partition-by topic out",
+            )
         staged = f"{uuid.uuid4().hex}.parquet"
         return PartFile(self.folder / staged), staged, path
 

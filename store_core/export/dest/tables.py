@@ -75,7 +75,9 @@ class WholeState:
         return dict(self.told)
 
 
-STANDS: Final = WholeState({})
+def standing_as(written: Mapping[str, Any] | None) -> WholeState:
+    """Of what the commit says that made an export which is replaced as a whole."""
+    return WholeState({}, str(((written or {}).get("state") or {}).get("id") or ""))
 
 
 def in_order(tables: TableSet) -> Sequence[str]:

@@ -6,7 +6,7 @@ share a group. Rows of a topic stay in log order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
@@ -24,10 +24,14 @@ from store_core.export.rows.collected import CollectedRows
 from store_core.export.rows.columns import microseconds
 from store_core.findings import Finding
 from store_core.scan.frames import FrameTable, Ints
+from store_core.storage.buffers import give_freed_memory_back
 
 _RUN_SIZE_BYTES: Final = 192 << 20  # rows that are sorted at once: those of a split of the usual size
 _LEAST_GROUP_SIZE_BYTES: Final = 4 << 20
 _MANY_WORDS: Final = 1000
+_MANY_PLAIN_BYTES: Final = (
+    32 << 20
+)  # bodies that were inflated one by one leave holes in the heap in which later ones do not fit
 _DAY_MS: Final = 24 * 60 * 60 * 1000
 
 _Key = tuple[Partition, str]  # and a topic
@@ -40,7 +44,11 @@ class _Rows:
     partition: Partition
     topic: str
     rows: pa.RecordBatch
-    size_bytes: int
+
+    @property
+    def size_bytes(self) -> int:
+        size: int = self.rows.nbytes
+        return size
 
 
 class MessageWriter:
@@ -89,13 +97,14 @@ class MessageWriter:
 
     def _flush(self) -> None:
         """Write the rows so far: a file a partition, or into the one file where there are none."""
-        drained = self._collected.drained().items()
-        found = [_Rows(*self._keys.of(number), rows, rows.nbytes) for number, rows in drained]
-        found.sort(key=_order)
+        has_many_holes = self._collected.plain_bytes >= _MANY_PLAIN_BYTES
+        drained = sorted(self._collected.drained(), key=lambda group: _order(self._keys.of(group.group)))
         least: dict[Partition, int] = {}
-        for each in found:
-            first = each.rows.column("phy_offset")[0].as_py()
-            least[each.partition] = min(first, least.get(each.partition, first))
+        for each in drained:
+            partition, _ = self._keys.of(each.group)
+            least[partition] = min(each.first_phy_offset, least.get(partition, each.first_phy_offset))
+        # Rows are made topic by topic, and go when they are written.
+        found = (_Rows(*self._keys.of(each.group), each.rows()) for each in drained)
         for group in _grouped(found):
             partition = group[0].partition
             if self._writer is None or self._partition != partition:
@@ -104,6 +113,8 @@ class MessageWriter:
             self._writer.write_group([each.rows for each in group])
         if not self._is_in_order and self._partition is not None:
             self._close_file()
+        if has_many_holes:
+            give_freed_memory_back()
 
 
 class _Keys:
@@ -149,11 +160,12 @@ def _day_text(day: int) -> str | None:
     return text
 
 
-def _order(each: _Rows) -> tuple[str, str]:
-    return (each.partition[1] or "" if each.partition is not None else "", each.topic)
+def _order(key: _Key) -> tuple[str, str]:
+    partition, topic = key
+    return (partition[1] or "" if partition is not None else "", topic)
 
 
-def _grouped(found: Sequence[_Rows]) -> Iterator[list[_Rows]]:
+def _grouped(found: Iterable[_Rows]) -> Iterator[list[_Rows]]:
     """Sorted rows as row groups, each of one partition: topics of some size in groups of their own, of about one size."""
     small: list[_Rows] = []
     size = 0

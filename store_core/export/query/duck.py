@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 from typing import Any, Final, TypeVar
 
@@ -20,25 +22,42 @@ from store_core.export.tables.table import Batches
 
 MEMORY_BYTES: Final = 1 << 30
 _BATCH_ROWS: Final = 8192
+_MOST_THREADS: Final = 256  # a machine gives no endless number of them
 _AGAIN_SECONDS: Final = 0.05
+_RETURNING: Final = re.compile(r"\breturning\b", re.IGNORECASE)
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The rows of a query as they come: batches of one schema, in which no two columns have the same name, and the columns'
-    types as DuckDB names them."""
+    """The rows of a statement as they come: batches of one schema, in which no two columns have the same name, and the
+    columns' types as DuckDB names them."""
 
     schema: pa.Schema
     types: Sequence[str]
     batches: Batches
 
 
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """The answers of a query's statements, one after the other: the next statement is carried out when it is asked for, and what
+    has not been taken of the last one's rows is not to be had any more.
+
+    ``count`` of them are to come, unless one fails. Statements without rows, as CREATE, are carried out and left out.
+    """
+
+    count: int
+    _answers: Iterator[Answer]
+
+    def __iter__(self) -> Iterator[Answer]:
+        return self._answers
+
+
 @contextmanager
 def answered(
     query: str, tables: Tables, *, zone: str | None = "UTC", memory_bytes: int = MEMORY_BYTES, threads: int = 1
-) -> Generator[Answer, None, None]:
-    """Run a query, which may be several statements of which the last one counts; its rows can be taken within the context.
+) -> Generator[Answers, None, None]:
+    """Run a query of one or several statements; their rows can be taken within the context.
 
     Rows come while tables are read. What sorting and grouping hold beyond ``memory_bytes`` goes to files in the system's
     temporary folder, removed afterwards. ``zone`` is the name of the zone in which times are cut into days and hours, None for the
@@ -57,12 +76,12 @@ def answered(
             "python_enable_replacements": "false",  # names of this program's variables are no tables
             "temp_directory": folder,
             "memory_limit": f"{memory_bytes}B",
-            "threads": str(threads),
+            "threads": str(min(threads, _MOST_THREADS)),
         }
         with ExitStack() as opened:
             connection = opened.enter_context(duckdb.connect(config=config))
             engine = _Engine(connection, tables, opened)
-            yield engine.answer(query, zone)
+            yield engine.answers(query, zone)
 
 
 class _Engine:
@@ -73,12 +92,25 @@ class _Engine:
         self._cause: BaseException | None = None  # what reading a table raised
         self._thread = opened.enter_context(ThreadPoolExecutor(1, "sql"))
 
-    def answer(self, query: str, zone: str | None) -> Answer:
+    def answers(self, query: str, zone: str | None) -> Answers:
         self._do(lambda: self._prepare(zone))
-        relation, reader = self._do(lambda: self._run(query))
-        schema = _without_twins(reader.schema)
-        self._opened.callback(reader.close)
-        return Answer(schema, [str(kind) for kind in relation.types], self._batches(reader, schema))
+        statements = self._do(lambda: self._connection.extract_statements(query))
+        if not statements:
+            raise UsageError("there is no query", to_do="give a SELECT")
+        return Answers(sum(map(_shows, statements)), self._each(statements))
+
+    def _each(self, statements: Sequence[Any]) -> Iterator[Answer]:
+        for statement in statements:
+            relation, reader = self._do(partial(self._run, statement))
+            schema = _without_twins(reader.schema)
+            self._opened.callback(reader.close)
+            batches = self._batches(reader, schema)
+            if _shows(statement):
+                yield Answer(schema, [str(kind) for kind in relation.types], batches)
+            for _ in batches:
+                continue  # a statement counts as done when its rows have been taken
+        if not any(map(_shows, statements)):
+            raise UsageError("no statement of the query gives rows", to_do="give a SELECT")
 
     def _batches(self, reader: pa.RecordBatchReader, schema: pa.Schema) -> Batches:
         while (batch := self._do(lambda: next(reader, None))) is not None:
@@ -93,17 +125,8 @@ class _Engine:
             self._connection.register(name, TableDataset(table, turns, self._note))
         self._connection.execute("SET lock_configuration = true")
 
-    def _run(self, query: str) -> tuple[Any, pa.RecordBatchReader]:
-        statements = self._connection.extract_statements(query)
-        if not statements:
-            raise UsageError("there is no query", to_do="give a SELECT")
-        for statement in statements[:-1]:
-            relation = self._connection.sql(statement)
-            for _ in relation.to_arrow_reader(_BATCH_ROWS) if relation is not None else ():
-                continue  # a statement counts as done when its rows have been taken
-        relation = self._connection.sql(statements[-1])
-        if relation is None:
-            raise UsageError("the last statement gives no rows", to_do="end with a SELECT")
+    def _run(self, statement: Any) -> tuple[Any, pa.RecordBatchReader]:
+        relation = self._connection.sql(statement)
         return relation, relation.to_arrow_reader(_BATCH_ROWS)
 
     def _note(self, error: BaseException) -> None:
@@ -127,6 +150,14 @@ class _Engine:
             if self._cause is not None:
                 raise self._cause from None
             raise complaint(error) from error
+
+
+def _shows(statement: Any) -> bool:
+    """Whether a statement has rows to show, as far as can be told before it is carried out."""
+    expected = {kind.name for kind in statement.expected_result_type}
+    if "CHANGED_ROWS" not in expected:
+        return "QUERY_RESULT" in expected
+    return statement.type.name == "MULTI" or ("NOTHING" not in expected and bool(_RETURNING.search(statement.query)))
 
 
 def _without_twins(schema: pa.Schema) -> pa.Schema:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +16,10 @@ from store_core.codec.text import decode_text
 from store_core.findings import Finding, finding
 from store_core.scan.frames import FrameTable, Ints
 
-DECODED_LIMIT_BYTES: Final = 64 << 20  # plain bodies in one batch, however much they inflate
+DECODED_LIMIT_BYTES: Final = 16 << 20  # plain bodies in one batch, however much they inflate
+# Of one of them: what inflates further is given as stored. A column of bodies is there some four times while it is written,
+# and a task is to have no more than 512 MB.
+LARGEST_BODY_BYTES: Final = 64 << 20
 BODY_COLUMNS: Final = frozenset({"body", "body_decoded"})  # those for which bodies are decompressed
 
 
@@ -35,9 +38,8 @@ class Bodies:
         """The bodies decompressed where that can be done, else as stored."""
         if not self.plain:
             return stored
-        return pc.replace_with_mask(
-            stored, pa.array(self._replaced()), pa.array(filter(_is_read, self.plain), pa.binary())
-        )
+        plain = _array_of([body for body in self.plain if body is not None])
+        return plain if len(plain) == len(stored) else pc.replace_with_mask(stored, pa.array(self._replaced()), plain)
 
     def decoded(self) -> pa.BooleanArray:
         """False where a body could not be decompressed."""
@@ -47,6 +49,8 @@ class Bodies:
         """The bodies as stored where they are compressed, else null."""
         if not self.compressed.any():
             return pa.nulls(len(stored), pa.binary())
+        if self.compressed.all():
+            return stored
         return pc.if_else(pa.array(self.compressed), stored, pa.scalar(None, pa.binary()))
 
     def _replaced(self) -> NDArray[np.bool_]:
@@ -77,13 +81,22 @@ def inflated(table: FrameTable, rows: Ints, compressed: NDArray[np.bool_]) -> It
         yield Bodies(places, compressed[places], tuple(plain), tuple(findings))
 
 
+def _array_of(bodies: Sequence[bytes]) -> pa.BinaryArray:
+    """Copied once; Arrow's own way needs twice as much memory for a moment."""
+    offsets = np.zeros(len(bodies) + 1, np.int32)
+    np.cumsum([len(body) for body in bodies], out=offsets[1:])
+    return pa.Array.from_buffers(
+        pa.binary(), len(bodies), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(bodies))]
+    )
+
+
 def _is_read(body: bytes | None) -> bool:
     return body is not None
 
 
 def _plain_body(table: FrameTable, row: int) -> tuple[bytes | None, list[Finding]]:
     try:
-        return decompress(table.body(row), int(table.sys_flag[row])), []
+        return decompress(table.body(row), int(table.sys_flag[row]), LARGEST_BODY_BYTES), []
     except BodyError as error:
         told = finding(
             "L012",

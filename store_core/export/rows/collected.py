@@ -5,7 +5,9 @@ Sorting decoded rows would copy them all once more, and many short batches cost 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -17,12 +19,21 @@ from store_core.export.rows.batches import in_a_row
 from store_core.export.rows.bodies import Bodies, inflated
 from store_core.export.rows.columns import FIXED_COLUMNS, Cut, array_of, parts_of
 from store_core.findings import Finding
-from store_core.kernel.arrow import ArrowColumns, collector
+from store_core.kernel.arrow import collector
 from store_core.layout import record
 from store_core.scan.frames import FrameTable, Ints
 
 # What a row takes besides what its record holds: numbers, message id, bounds.
 _ROW_SIZE_BYTES: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """A group's number, where its first row's record lies, and how its rows are had: once, since they go then."""
+
+    group: int
+    first_phy_offset: int
+    rows: Callable[[], pa.RecordBatch]
 
 
 class CollectedRows:
@@ -37,6 +48,7 @@ class CollectedRows:
 
     def _clear(self) -> None:
         self.size_bytes = 0  # of memory, about
+        self.plain_bytes = 0  # of bodies that were compressed
         self._fixed: dict[str, list[NDArray[Any]]] = {name: [] for name in (*FIXED_COLUMNS, "topic_id")}
         self._groups: list[NDArray[np.uint32]] = []
         self._compressed: list[NDArray[np.bool_]] = []
@@ -63,13 +75,15 @@ class CollectedRows:
         self._groups.append(groups)
         self._compressed.append(bodies.compressed)
         self._plain.append(bodies.plain)
-        plain_bytes = 2 * sum(len(body or b"") for body in bodies.plain)  # once more when they become a column
-        self.size_bytes += int(sizes.sum()) + len(rows) * _ROW_SIZE_BYTES + plain_bytes
+        plain_bytes = sum(len(body or b"") for body in bodies.plain)
+        self.plain_bytes += plain_bytes
+        self.size_bytes += int(sizes.sum()) + len(rows) * _ROW_SIZE_BYTES
+        self.size_bytes += 2 * plain_bytes  # they are there once more when they become a column
 
-    def drained(self) -> dict[int, pa.RecordBatch]:
-        """The rows of each group in the order they came; none are left."""
+    def drained(self) -> list[Drained]:
+        """The rows of each group in the order they came; none are left. They are to be taken before others are added."""
         if not self._groups:
-            return {}
+            return []
         groups = np.concatenate(self._groups)
         counts = np.bincount(groups)
         small = groups.astype(np.uint16) if len(counts) <= 1 << 16 else groups  # of two bytes, they are sorted by radix
@@ -77,16 +91,17 @@ class CollectedRows:
         fixed = {name: np.concatenate(parts).take(order) for name, parts in self._fixed.items()}
         plain = _Plain(np.concatenate(self._compressed), self._plain, order)
         self._clear()
-        batches: dict[int, pa.RecordBatch] = {}
+        found: list[Drained] = []
         end = 0
         for number in np.flatnonzero(counts).tolist():
             start, end = end, end + int(counts[number])
-            batches[number] = self._batch(fixed, slice(start, end), self._collector.take(number), plain)
-        return batches
+            make = partial(self._batch, fixed, slice(start, end), number, plain)
+            found.append(Drained(number, int(fixed["phy_offset"][start]), make))
+        return found
 
-    def _batch(self, fixed: dict[str, NDArray[Any]], rows: slice, parts: ArrowColumns, plain: _Plain) -> pa.RecordBatch:
-        count = rows.stop - rows.start
-        bodies = plain.bodies(rows)
+    def _batch(self, fixed: dict[str, NDArray[Any]], rows: slice, group: int, plain: _Plain) -> pa.RecordBatch:
+        count, parts = rows.stop - rows.start, self._collector.take(group)
+        bodies = plain.taken(rows)
         cut = Cut(lambda name: fixed[name][rows], tuple(self._topics), count, self._store, parts, bodies, in_words=True)
         return pa.RecordBatch.from_arrays([array_of(name, cut) for name in schema.WRITTEN.names], schema=schema.WRITTEN)
 
@@ -98,12 +113,15 @@ class _Plain:
         self, compressed: NDArray[np.bool_], plain: Sequence[tuple[bytes | None, ...]], order: NDArray[np.intp]
     ) -> None:
         """``plain``: portion by portion, for each compressed row its body; ``order``: which rows are wanted."""
-        self._bodies = [body for portion in plain for body in portion]
+        self._bodies: list[bytes | None] = [body for portion in plain for body in portion]
         self._compressed = compressed[order]
         self._number = (np.cumsum(compressed) - 1)[order] if self._bodies else order  # among those compressed
 
-    def bodies(self, rows: slice) -> Bodies:
-        """Of some places in that order."""
+    def taken(self, rows: slice) -> Bodies:
+        """Of some places in that order, which are not held any longer."""
         compressed = self._compressed[rows]
-        plain = tuple(self._bodies[number] for number in self._number[rows][compressed].tolist())
+        numbers = self._number[rows][compressed].tolist()
+        plain = tuple(self._bodies[number] for number in numbers)
+        for number in numbers:
+            self._bodies[number] = None
         return Bodies(rows, compressed, plain)

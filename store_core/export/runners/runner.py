@@ -28,6 +28,15 @@ class Doable(Protocol[Answered]):
         ...
 
 
+class Job(Doable[Answered], Protocol):
+    """A task that knows how much it is, and whose outcome can be kept."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Of what it reads, about."""
+        ...
+
+
 class Runner(Protocol):
     """Does tasks side by side."""
 

@@ -10,8 +10,8 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -100,20 +100,16 @@ class SparkRunner:
         connection = self._connection or self._start()
         walked = 0
         done: dict[int, Told] = {}
-        try:
+        with self._heard():
             connection.send([pickle.dumps(task) for task in tasks])
-            while not isinstance(told := connection.recv(), Outcome):
-                if isinstance(told, Progress):
-                    on_walked(told.walked_bytes - walked)
-                    walked = told.walked_bytes
-                elif isinstance(told, Done):
-                    for index, data in told.pieces:
-                        done[index] = pickle.loads(data)
-                        on_piece(index, done[index])
-        except (EOFError, OSError) as error:
-            raise FailedError(
-                f"Spark has ended early: {self._last_words()}", to_do="run it with -v to see why"
-            ) from error
+        while not isinstance(told := self._next(connection), Outcome):
+            if isinstance(told, Progress):
+                on_walked(told.walked_bytes - walked)
+                walked = told.walked_bytes
+            elif isinstance(told, Done):
+                for index, data in told.pieces:
+                    done[index] = pickle.loads(data)
+                    on_piece(index, done[index])
         for note in told.notes:
             self._note(note)
         if told.error is not None:
@@ -125,6 +121,19 @@ class SparkRunner:
         pieces = [done[index] for index in range(len(tasks))]
         on_walked(sum(piece.walked_bytes for piece in pieces) - walked)
         return pieces
+
+    def _next(self, connection: Connection) -> object:
+        with self._heard():
+            return connection.recv()
+
+    @contextmanager
+    def _heard(self) -> Iterator[None]:
+        try:
+            yield
+        except (EOFError, OSError) as error:
+            raise FailedError(
+                f"Spark has ended early: {self._last_words()}", to_do="run it with -v to see why"
+            ) from error
 
     def _start(self) -> Connection:
         environment = packed_environment() if self._pack_env else None

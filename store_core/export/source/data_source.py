@@ -37,10 +37,20 @@ class StoreSource(DataSource):
         return from_arrow_schema(arrow_schema(_options(self)))
 
     def reader(self, schema: Any) -> DataSourceReader:
+        self._refuse_other(schema)
         return BatchReader(_options(self))
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        self._refuse_other(schema)
         return StreamReader(_options(self))
+
+    def _refuse_other(self, schema: Any) -> None:
+        from store_core.errors import UsageError
+
+        if schema.simpleString() != self.schema().simpleString():
+            raise UsageError(
+                "the source has a schema of its own", to_do='leave out schema(), and give option("columns", …)'
+            )
 
 
 @dataclass

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +26,7 @@ LATEST: Final = "latest"
 # As documented; Spark takes them in any case.
 BATCH: Final = (
     "path",
+    "paths",  # what load([…]) makes of several
     "config",
     "table",
     "topic",
@@ -75,25 +77,31 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     options = {name.lower(): value for name, value in given.items()}
     for name in options.keys() - _KNOWN.keys():
         raise UsageError(f"there is no option {name!r}", to_do=f"known are {', '.join(_KNOWN.values())}")
+    for name, text in options.items():
+        if not text.strip() and name != "path":
+            raise UsageError(f"{_KNOWN[name]} is empty", to_do="give it a value, or leave it out")
 
     def number(name: str) -> int | None:
         text = options.get(name.lower())
         if text is not None and not text.strip().isdecimal():
-            raise UsageError(f"{name} is no number: {text!r}", to_do="give bytes as digits")
+            words = "earliest, latest or " if name == "startingOffset" else ""
+            raise UsageError(f"{name} is no number: {text!r}", to_do=f"give {words}digits")
         return None if text is None else int(text)
 
-    starting = options.get("startingoffset", EARLIEST).strip()
-    columns = _listed(options.get("columns"))
+    starting = options.get("startingoffset", EARLIEST).strip().lower()
+    columns = tuple(name.lower() for name in _listed(options.get("columns")))
     quiet_ms = number("quietMs")
+    wanted = LogFilter(
+        number("fromOffset"),
+        number("toOffset"),
+        _time_ms("beginTime", options.get("begintime")),
+        _time_ms("endTime", options.get("endtime")),
+        frozenset(_listed(options.get("topic"))),
+    )
+    _check(wanted, columns)
     return SourceOptions(
         stores=_stores(options),
-        wanted=LogFilter(
-            number("fromOffset"),
-            number("toOffset"),
-            _time_ms("beginTime", options.get("begintime")),
-            _time_ms("endTime", options.get("endtime")),
-            frozenset(_listed(options.get("topic"))),
-        ),
+        wanted=wanted,
         table=_one_of("table", options.get("table", "messages").lower(), get_args(Table)),
         mode=_one_of("mode", options.get("mode", "PERMISSIVE").upper(), get_args(Mode)),
         columns=columns or None,
@@ -106,9 +114,21 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     )
 
 
+def _check(wanted: LogFilter, columns: Sequence[str]) -> None:
+    """Raise UsageError for what nobody means."""
+    for begin, end, names in (
+        (wanted.from_phy_offset, wanted.to_phy_offset, ("fromOffset", "toOffset")),
+        (wanted.begin_ms, wanted.end_ms, ("beginTime", "endTime")),
+    ):
+        if begin is not None and end is not None and begin > end:
+            raise UsageError(f"{names[0]} is behind {names[1]}", to_do="give the lower one first")
+    if twice := [name for name in columns if columns.count(name) > 1]:
+        raise UsageError(f"the column {twice[0]!r} is named twice", to_do="name each column once")
+
+
 def _stores(options: Mapping[str, str]) -> tuple[StoreOfSource, ...]:
     config = Path(options["config"]) if options.get("config") else None
-    paths = _listed(options.get("path"))
+    paths = _listed(options.get("path")) or tuple(json.loads(options.get("paths", "[]")))
     if not paths:
         raise UsageError("no store is named", to_do='give option("path", "[NAME=]PATH"), several with commas between')
     named = [(_NAMED.fullmatch(text), text) for text in paths]

@@ -11,7 +11,7 @@ from store_core.errors import UsageError
 from store_core.export.copies import find_copies, taken_once
 from store_core.export.naming import Called, distinct_names
 from store_core.export.source.follow import Follower, Named, data_lost
-from store_core.export.source.options import SourceOptions, StoreOfSource
+from store_core.export.source.options import EARLIEST, SourceOptions, StoreOfSource
 from store_core.export.source.reading import Reading
 from store_core.export.source.walk import plan
 from store_core.read.log import start_for_time
@@ -25,6 +25,8 @@ _WHOLE: Final = 1 << 62
 
 def batch_readings(options: SourceOptions) -> list[Reading]:
     """Everything that is asked for, in splits, store by store in log order. Raises StoreError."""
+    if options.starting != EARLIEST:
+        raise UsageError("startingOffset is for streams", to_do='give option("fromOffset", OFFSET)')
     return [reading for store in _taken(options) for reading in _readings_of(store, options)]
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from store_core.errors import FailedError
+from store_core.errors import FailedError, UsageError
 from store_core.export.splits.plan import Split, segments_of
 from store_core.kernel.codes import FrameKind
 from store_core.scan.frames import FrameTable
@@ -21,6 +21,7 @@ from store_core.scan.log import ScanOptions, nominal_end, scan_segment, select
 from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.store import Store
 
+_MOST_SPLITS: Final = 1 << 17  # tasks of one query; Spark's driver holds each of them
 FULL: Final = ScanOptions(check_crc=True, check_property_crc=True, properties=False)
 HEADS: Final = ScanOptions(check_crc=False, properties=False, runs=True)
 
@@ -36,6 +37,7 @@ class SourceSplit:
 
 def plan(log: SegmentSequence, start: int, stop: int | None, size_bytes: int, certain: int = 0) -> list[SourceSplit]:
     """Splits of about ``size_bytes`` that cover [start, stop) of the log, in log order, from directory listings alone.
+    Raises UsageError where they would be too many for anybody.
 
     ``certain``: where frames are known to start, besides at the segments' starts; not behind ``start``.
     """
@@ -51,6 +53,8 @@ def plan(log: SegmentSequence, start: int, stop: int | None, size_bytes: int, ce
             room -= last - first
             continue
         count = -(-(last - first) // size_bytes)
+        if len(splits) + count > _MOST_SPLITS:
+            raise UsageError(f"splits of {size_bytes} bytes are too many", to_do="give a larger splitSize, such as 64m")
         borders = [first + (last - first) * i // count for i in range(count + 1)]
         at = max(segment.phy_offset, certain)
         splits += [SourceSplit(at, a, b) for a, b in pairwise(borders)]

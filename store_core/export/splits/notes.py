@@ -9,22 +9,27 @@ import pickle
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from pathlib import PurePath
-from typing import Any, Final
+from pathlib import Path, PurePath
+from typing import Any, Final, TypeVar
 
 from crc32c import crc32c
 
 from store_core.export.rows import schema
-from store_core.export.splits.piece import Piece
 from store_core.export.splits.plan import Task, segments_of
 from store_core.storage.sequence import Segment, SegmentSequence
 
-_HEAD: Final = b"rmqctl note 3\n"
+Kept = TypeVar("Kept")
+
+_HEAD: Final = b"rmqctl note 4\n"
 _CHECKSUM_SIZE_BYTES: Final = 4
 # All that a piece is made of. A note is read from where results are written, so it may name nothing else.
 _KNOWN: Final = frozenset(
     (
         "store_core.export.splits.piece.Piece",
+        "store_core.export.splits.survey.SurveyPiece",
+        "store_core.export.tables.tasks.TablePiece",
+        "store_core.export.tables.stats.partial_of",
+        "store_core.export.dest.parquet.WrittenFile",
         "store_core.export.splits.plan.Split",
         "store_core.export.dest.parts.Part",
         "store_core.export.dest.parts.Range",
@@ -39,16 +44,17 @@ _KNOWN: Final = frozenset(
 )
 
 
-def task_keys(tasks: Sequence[Task], log: SegmentSequence) -> list[str]:
+def task_keys(tasks: Sequence[Task], log: SegmentSequence, what: str = "messages") -> list[str]:
     """For each of some tasks that differ by their splits alone, a fingerprint of all that its outcome depends on: what is
     asked for, and the files that it reads.
 
-    Changed files are told by length and times, the one that nobody can set included.
+    ``what``: is made of them. Changed files are told by length and times, the one that nobody can set included.
     """
     if not tasks:
         return []
-    common = _digest(
+    common = digest(
         {
+            "what": what,
             "schema": schema.VERSION,
             "store": tasks[0].store,
             "stem": tasks[0].stem,
@@ -63,35 +69,36 @@ def task_keys(tasks: Sequence[Task], log: SegmentSequence) -> list[str]:
         read = [segment for segment, _ in segments_of(log, task.split)]
         for segment in read:
             if segment.phy_offset not in seen:
-                seen[segment.phy_offset] = _identity(segment)
-        keys.append(_digest([common, asdict(task.split), [seen[segment.phy_offset] for segment in read]]))
+                seen[segment.phy_offset] = identity_of(segment)
+        keys.append(digest([common, asdict(task.split), [seen[segment.phy_offset] for segment in read]]))
     return keys
 
 
-def _digest(told: Any) -> str:
+def digest(told: Any) -> str:
+    """A fingerprint of what JSON can tell, or dataclasses as dictionaries."""
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=_plain).encode()).hexdigest()[:32]
 
 
 def plan_fingerprint(keys: Iterable[str]) -> str:
-    """A fingerprint of a whole plan from those of its tasks, in order."""
+    """A fingerprint of a whole plan from those of its tasks, in order, and of what else it depends on."""
     return hashlib.sha256("\n".join(keys).encode()).hexdigest()[:32]
 
 
-def note_of(piece: Piece) -> bytes:
+def note_of(piece: object) -> bytes:
     """A piece as bytes that show whether they are whole."""
     data = pickle.dumps(piece)
     return _HEAD + crc32c(data).to_bytes(_CHECKSUM_SIZE_BYTES, "big") + data
 
 
-def piece_of(note: bytes) -> Piece | None:
-    """The piece of a note; None for bytes that are none."""
+def piece_of(note: bytes, kind: type[Kept]) -> Kept | None:
+    """The piece of a note, which is of some kind; None for bytes that are none of that kind."""
     data = note[len(_HEAD) + _CHECKSUM_SIZE_BYTES :]
     checksum = note[len(_HEAD) : len(_HEAD) + _CHECKSUM_SIZE_BYTES]
     if not note.startswith(_HEAD) or checksum != crc32c(data).to_bytes(_CHECKSUM_SIZE_BYTES, "big"):
         return None
     with suppress(Exception):  # whatever else may be wrong with foreign bytes
         found = _Unpickler(io.BytesIO(data)).load()
-        return found if isinstance(found, Piece) else None
+        return found if type(found) is kind else None
     return None
 
 
@@ -104,11 +111,17 @@ class _Unpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def _identity(segment: Segment) -> list[Any]:
-    changed_ns = None
+def identity_of(segment: Segment) -> list[Any]:
+    """What tells a file of a sequence from what it may be changed to."""
+    return [segment.phy_offset, segment.size_bytes, segment.mtime_ns, *file_identity(segment.path)]
+
+
+def file_identity(path: Path) -> list[Any]:
+    """What tells a file from what it may be changed to: name, length and times, the one that nobody can set included."""
     with suppress(OSError):
-        changed_ns = segment.path.stat().st_ctime_ns
-    return [segment.name, segment.phy_offset, segment.size_bytes, segment.mtime_ns, changed_ns]
+        found = path.stat()
+        return [path.name, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+    return [path.name]
 
 
 def _plain(value: Any) -> Any:

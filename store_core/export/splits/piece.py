@@ -18,7 +18,7 @@ from store_core.export.dest.state import Proof
 from store_core.export.dest.writing import MessageWriter
 from store_core.export.rows.memory import keep_freed_memory
 from store_core.export.splits.plan import Split, Task, segments_of
-from store_core.export.splits.tail import is_settled, proof_of
+from store_core.export.splits.tail import as_read, is_followed, is_settled, proof_of, still_holds
 from store_core.export.splits.unreadable import WindowsUpTo, unreadable_stretches
 from store_core.findings import Finding
 from store_core.kernel.codes import FrameCode, FrameKind
@@ -65,6 +65,11 @@ class Piece:
     withheld: bool = False
     refused: bool = False
 
+    @property
+    def is_final(self) -> bool:
+        """Whether the same task would come to the same again."""
+        return not (self.withheld or self.refused)
+
 
 def run_task(task: Task) -> Piece:
     """Export one split to where the task says. Raises StoreError; then it leaves no file behind."""
@@ -95,7 +100,7 @@ def run_work(work_of: Callable[[int], SplitWork], settings: Settings) -> Piece:
 
 
 class _WentOn(Exception):
-    """There is a record behind one that was withheld as the last."""
+    """The writer has gone on: everything in front of an offset is settled, and has to be read anew."""
 
     def __init__(self, phy_offset: int) -> None:
         super().__init__(phy_offset)
@@ -165,16 +170,19 @@ class SplitWork:
                 until = min(found.phy_offset, stop)
                 with closing(WindowsUpTo(store.log, WINDOW_SIZE_BYTES, found.phy_offset)) as windows:
                     tables = scan_segment(store, short, _OPTIONS, at, until, chained=is_chained, windows=windows)
-                    self._walk(self._as_far_as_settled(tables, store.log), file, until)
+                    self._walk(self._as_far_as_settled(tables, store.log, segment), file, until)
             if found.phy_offset < stop:
                 self._add_refused(found, stop)
             at, is_chained = found.end_phy_offset, False
         if at < stop:
             tables = scan_segment(store, segment, _OPTIONS, at, stop, chained=is_chained, buffers=KEPT)
-            self._walk(self._as_far_as_settled(tables, store.log), file, stop)
+            self._walk(self._as_far_as_settled(tables, store.log, segment), file, stop)
 
-    def _as_far_as_settled(self, tables: Iterator[FrameTable], log: SegmentSequence) -> Iterator[FrameTable]:
-        return self._settled_tables(tables, log) if self._task.live else tables
+    def _as_far_as_settled(
+        self, tables: Iterator[FrameTable], log: SegmentSequence, segment: Segment
+    ) -> Iterator[FrameTable]:
+        may_change = self._task.live and not is_followed(log, segment)
+        return self._settled_tables(tables, log) if may_change else tables
 
     def _add_refused(self, found: Range, stop: int) -> None:
         self._piece.refused = True
@@ -191,19 +199,27 @@ class SplitWork:
 
     def _settled_tables(self, tables: Iterator[FrameTable], log: SegmentSequence) -> Iterator[FrameTable]:
         """The tables of a log that somebody writes to, up to the last record that cannot change any more."""
+        behind: list[Proof] = []  # what was read behind the last message so far: the end of the log, if nothing follows
         for table in tables:
             messages = np.flatnonzero(table.messages)
-            if self._piece.withheld:
-                if len(messages):
-                    raise _WentOn(int(table.phy_offset[messages[-1]]))
-                continue
-            last = int(messages[-1]) if len(messages) else 0
-            if not len(messages) or table.phy_offset[last] < self._settled or is_settled(log, table, last):
+            last = int(messages[-1]) if len(messages) else -1
+            at = int(table.phy_offset[last])
+            if last >= 0:
+                if self._piece.withheld or not all(still_holds(log, read) for read in behind):
+                    raise _WentOn(at)
+                behind.clear()
+            stop = last + 1
+            if last >= 0 and at >= self._settled:
+                self._piece.withheld = not is_settled(log, table, last)
+                stop -= self._piece.withheld
+                if stop and not still_holds(log, as_read(table, 0, stop)):  # half of it was read, the rest is there now
+                    raise _WentOn(int(table.phy_offset[stop - 1]) + 1)
+            if not self._piece.withheld:
+                if last + 1 < len(table):
+                    behind.append(as_read(table, last + 1, len(table)))
                 yield table
-            else:
-                self._piece.withheld = True
-                if last:
-                    yield _rows(table, 0, last)
+            elif stop:
+                yield _rows(table, 0, stop)
 
     def _walk(self, tables: Iterator[FrameTable], file: str, stop: int) -> None:
         """Take in the tables of one segment; ranges are cut at ``stop``."""

@@ -56,6 +56,10 @@ class Task:
     layout: Layout = field(default_factory=Layout)
     live: bool = False
 
+    @property
+    def size_bytes(self) -> int:
+        return self.split.size_bytes
+
     def run(self) -> Piece:
         """Do it, wherever this is called. Raises StoreError."""
         from store_core.export.splits.piece import run_task  # it knows tasks

@@ -2,12 +2,14 @@
 
 A broker copies a record into a mapped file, so that its end may lag behind its beginning. A record is settled once the
 next one's header is there, for brokers write one after the other; the newest one is if its checksum is right, nothing of
-it is still zero that never is, and it has stayed the same for a while.
+it is still zero that never is, and it has stayed the same for a while. What was read of it before it was settled may be
+half of it: it counts only if the log still holds the same, read again.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from crc32c import crc32c
@@ -16,7 +18,7 @@ from store_core.export.dest.state import Proof
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.layout import record
 from store_core.scan.frames import FrameTable, Ints
-from store_core.storage.sequence import SegmentSequence
+from store_core.storage.sequence import Segment, SegmentSequence
 
 QUIET_SECONDS: Final = 0.05
 _LOOKS: Final = 2
@@ -37,6 +39,19 @@ def is_settled(log: SegmentSequence, table: FrameTable, row: int) -> bool:
     return True
 
 
+def as_read(table: FrameTable, first: int, stop: int) -> Proof:
+    """What was read of some rows of a table that follow each other, as far as its window goes."""
+    start = int(table.phy_offset[first])
+    end = int(table.phy_offset[stop - 1] + table.size_bytes[stop - 1])
+    size = max(min(end, table.window_phy_offset + len(table.window)) - start, 0)
+    return Proof(start, size, crc32c(_bytes_at(table, start, size)))
+
+
+def is_followed(log: SegmentSequence, segment: Segment) -> bool:
+    """Whether records stand behind a segment: then nobody writes to it any more."""
+    return _begins_a_frame(log.read(segment.end_phy_offset, record.PREFIX.size_bytes))
+
+
 def proof_of(table: FrameTable, frames: Ints, before: tuple[Proof, ...]) -> tuple[Proof, ...]:
     """The last message among some rows of a table, messages and blanks, and a blank behind it; ``before``: so far."""
     messages = frames[table.kind[frames] == FrameKind.MESSAGE]
@@ -55,6 +70,13 @@ def still_holds(log: SegmentSequence, proof: Proof) -> bool:
     """Whether a log has the same bytes at the same place."""
     data = log.read(proof.phy_offset, proof.size_bytes)
     return len(data) == proof.size_bytes and crc32c(data) == proof.crc32c
+
+
+def holds_the_end_of(log: SegmentSequence, proofs: Sequence[Proof]) -> bool:
+    """Whether a log has the record in which another one ended when it was exported, as only its copies have."""
+    return any(proof.size_bytes > record.PREFIX.size_bytes for proof in proofs) and all(
+        proof.phy_offset >= log.min_phy_offset and still_holds(log, proof) for proof in proofs
+    )
 
 
 def _begins_a_frame(prefix: bytes) -> bool:

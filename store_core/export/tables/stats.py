@@ -5,7 +5,7 @@ Whatever a log is cut into, and in whatever order the parts are added, the rows 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -87,6 +87,28 @@ class PartialStats:
 
     sums: pa.Table
     buckets: pa.Table
+
+    def __reduce__(self) -> tuple[Callable[[bytes, bytes], PartialStats], tuple[bytes, bytes]]:
+        return partial_of, (_as_bytes(self.sums), _as_bytes(self.buckets))
+
+
+def partial_of(sums: bytes, buckets: bytes) -> PartialStats:
+    """As they go between processes. Raises ValueError for what they are not."""
+    return PartialStats(_from_bytes(sums), _from_bytes(buckets))
+
+
+def _as_bytes(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def _from_bytes(data: bytes) -> pa.Table:
+    with pa.ipc.open_stream(data) as reader:
+        table = reader.read_all()
+    table.validate(full=True)
+    return table
 
 
 class StatsBuilder:

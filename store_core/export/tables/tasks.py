@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 import pyarrow as pa
@@ -13,6 +14,8 @@ import pyarrow as pa
 from store_core.errors import UnreadableError
 from store_core.export.dest.parquet import WrittenFile
 from store_core.export.dest.place import Place
+from store_core.export.rows import schema
+from store_core.export.splits.notes import digest, file_identity, identity_of
 from store_core.export.tables.index import INDEX_COLUMNS, IndexTable
 from store_core.export.tables.queues import QUEUE_COLUMNS, QueuesTable, layout_of, readable_places_of
 from store_core.export.tables.table import schema_of
@@ -21,10 +24,12 @@ from store_core.findings import Finding, finding
 from store_core.read.dump import QueueDump, all_queues
 from store_core.read.index import IndexFile, index_sizes
 from store_core.read.queue import Queue
+from store_core.storage.sequence import Segment
 from store_core.storage.settings import Settings
 from store_core.storage.store import Store
 
 Derived = Literal["queues", "index"]
+_UNREADABLE: Final = ("Q018", "I009")
 TASK_SIZE_BYTES: Final = 64 << 20  # of queue files: some three million entries
 
 
@@ -49,6 +54,11 @@ class TableTask:
     name: str
     queues: tuple[QueuePlaces, ...] = ()
     file: str = ""
+    file_size_bytes: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(queue.size_bytes for queue in self.queues) + self.file_size_bytes
 
     def run(self) -> TablePiece:
         """Raises StoreError."""
@@ -102,6 +112,15 @@ class TablePiece:
     files: list[WrittenFile]
     findings: list[Finding] = field(default_factory=list)
 
+    @property
+    def parts(self) -> list[WrittenFile]:
+        return self.files
+
+    @property
+    def is_final(self) -> bool:
+        """What could not be read may be readable the next time."""
+        return not any(found.code in _UNREADABLE for found in self.findings)
+
 
 def queue_tasks(
     name: str,
@@ -138,9 +157,45 @@ def queue_tasks(
 def index_tasks(name: str, stem: str, store: Store, place: Place) -> list[TableTask]:
     """A task for each index file."""
     return [
-        TableTask(name, store.settings, place, f"{stem}-{path.name}.parquet", file=path.name)
+        TableTask(
+            name, store.settings, place, f"{stem}-{path.name}.parquet", file=path.name, file_size_bytes=_size_of(path)
+        )
         for path in store.index_files
     ]
+
+
+def table_keys(tasks: Sequence[TableTask], store: Store) -> list[str]:
+    """For each of some tasks of one store a fingerprint of all that its outcome depends on, as ``splits.notes.task_keys``."""
+    common = digest(
+        {
+            "schema": schema.VERSION,
+            "settings": asdict(store.settings),
+            "log": [store.log.min_phy_offset, store.log.file_size_bytes],
+        }
+    )
+    has_queues = any(task.queues for task in tasks)  # where they are in RocksDB, there may be an index all the same
+    files = {(q.topic, q.queue_id, not isinstance(q.queue, Queue)): q for q in all_queues(store)} if has_queues else {}
+    keys: list[str] = []
+    for task in tasks:
+        read = [file_identity(path) for path in store.index_files if path.name == task.file]
+        for wanted in task.queues:
+            queue = files.get(wanted[:3])
+            if queue is not None:
+                read += [identity_of(segment) for segment in queue.queue.files.segments]
+                read += [identity_of(segment) for segment in _ext_files(queue)]
+        keys.append(digest([common, task.store, task.name, task.queues, task.file, read]))
+    return keys
+
+
+def _ext_files(dumped: QueueDump) -> Sequence[Segment]:
+    ext = dumped.queue.ext if isinstance(dumped.queue, Queue) else None
+    return ext.segments if ext is not None else ()
+
+
+def _size_of(path: Path) -> int:
+    with suppress(OSError):
+        return path.stat().st_size
+    return 0
 
 
 def _parts(queue: QueueDump, places: range, size_bytes: int) -> Sequence[QueuePlaces]:

@@ -37,7 +37,7 @@ def write_table(
 def _groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterable[pa.Table]:
     pending: list[pa.RecordBatch] = []
     size_bytes = 0
-    for batch in batches:
+    for batch in filter(len, batches):
         pending.append(batch)
         size_bytes += batch.nbytes
         if size_bytes >= _ROW_GROUP_SIZE_BYTES:

@@ -1,0 +1,66 @@
+"""Processes of the local runner: copies of this one where that is safe, else fresh ones; the same files either way."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import GoldenStore
+from tests.export.exports import files_of
+from tests.rmqctl.calls import ROOT, environment
+
+# Exports with two processes; tells how they were started. The second argument: what goes on beside.
+EXPORT = """
+import json, multiprocessing, sys, threading
+from pathlib import Path
+from store_core.export.export import export_stores
+from store_core.export.runners.local import LocalRunner
+from store_core.storage.settings import load_settings
+from store_core.storage.store import Store
+
+if __name__ == "__main__":
+    root, dest, beside = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    asked = []
+    real = multiprocessing.get_context
+    multiprocessing.get_context = lambda method: asked.append(method) or real(method)
+    done = threading.Event()
+    if beside == "thread":
+        threading.Thread(target=done.wait).start()
+    elif beside == "clients":
+        import store_core.storage.object_store
+    with Store.open(root, load_settings(None, root)) as store:
+        report = export_stores([("a", store)], dest, LocalRunner(2), split_size_bytes=200_000)
+        export_stores([("a", store)], dest, LocalRunner(2), split_size_bytes=200_000, overwrite=True)
+    done.set()
+    print(json.dumps({"asked": asked, "rows": report.rows}))
+"""
+
+
+def export_beside(beside: str, root: Path, tmp_path: Path) -> Any:
+    program = tmp_path / "program.py"
+    program.write_text(EXPORT)
+    ran = subprocess.run(
+        [sys.executable, program, root, tmp_path / beside, beside],
+        env=environment(),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stderr == ""
+    return json.loads(ran.stdout)
+
+
+@pytest.mark.parametrize("beside", ["thread", "clients"])
+def test_copies_are_made_of_a_process_that_is_alone(golden: GoldenStore, tmp_path: Path, beside: str) -> None:
+    """A copy has only the thread that made it, and would wait for what others hold."""
+    root = golden("load-533")
+    alone, fresh = export_beside("alone", root, tmp_path), export_beside(beside, root, tmp_path)
+    assert (alone["asked"], fresh["asked"]) == (["fork"] * 2, ["spawn"] * 2)
+    assert alone["rows"] == fresh["rows"] > 0
+    assert files_of(tmp_path / "alone") == files_of(tmp_path / beside)

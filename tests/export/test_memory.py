@@ -1,0 +1,58 @@
+"""A task of an export has at most 512 MB resident, whatever its bodies are like."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from store_core.codec.compression import compress
+from tests.export.test_rows import written
+from tests.rmqctl.calls import call
+
+MOST_BYTES: Final = 512_000_000
+MIB: Final = 1 << 20
+MEASURED: Final = """
+import sys
+from rmqctl.app import main
+code = main(sys.argv[1:])
+[peak] = [line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")]
+print(f"peak_kib {peak}", file=sys.stderr)
+sys.exit(code)
+"""
+Body = Callable[[int], tuple[bytes, int]]
+NOISE: Final = os.urandom(8 * MIB)
+# Text as a producer's library compresses it; noise, which it leaves alone; and what only somebody hostile sends.
+TEXT: Final = compress((b'{"order":1,"lines":[]}' * 300_000)[: 4 * MIB])
+ZEROS: Final = compress(bytes(64 * MIB))
+
+
+def noise(i: int) -> tuple[bytes, int]:
+    return NOISE[i * 4099 :][: 4 * MIB - 1000], 0
+
+
+@pytest.mark.parametrize(
+    ("body", "count"),
+    [(noise, 40), (lambda _: TEXT, 100), (lambda _: ZEROS, 4)],
+    ids=["large", "compressed", "inflates far"],
+)
+def test_large_bodies(body: Body, count: int, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    (root / "commitlog").mkdir(parents=True)
+    with (root / "commitlog" / f"{0:020d}").open("wb") as file:
+        for record in written(count, body=lambda i: body(i)[0], sys_flag=lambda i: body(i)[1]):
+            file.write(record)
+        file.truncate(256 * MIB)
+    done, resident_bytes = run("export", tmp_path / "out", "-s", root, "--jobs", 1, "-o", "json")
+    assert done["rows"] == count
+    assert resident_bytes < MOST_BYTES
+
+
+def run(*words: object) -> tuple[Any, int]:
+    """What a command answers, and the most memory it had resident. What a parent's wait tells is no less than what that has."""
+    done = call(*words, program=("-c", MEASURED))
+    assert done.code == 0, done.err
+    return done.json, int(done.err.split("peak_kib ")[1]) << 10
