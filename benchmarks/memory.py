@@ -8,20 +8,24 @@ neighbours move the other one.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Final
 
 from benchmarks import contest
 from benchmarks.commands import Measured, measure, rmqctl
 from benchmarks.make_store import GIB, Made, Recipe, made_store
+from benchmarks.recovery import only_the_log
 from rmqctl.options import parse_size
 
 _MB: Final = 1_000_000
 _MOST_MB: Final = 128
+LOG_ALONE: Final = "from the log alone"
 COMMANDS: Final[dict[str, tuple[str, ...]]] = {
     "verify-crc": ("verify-crc", "--jobs", "1"),
     "check": ("check",),
     "recover": ("recover",),
     "recover, two threads": ("recover", "--jobs", "2"),
+    f"recover, {LOG_ALONE}": ("recover",),
     "rebuild": ("rebuild", "all"),
     "log": ("log", "--no-body"),
     "query-key": ("query-key", "bench_0", "K1", "--source", "scan"),
@@ -31,7 +35,8 @@ COMMANDS: Final[dict[str, tuple[str, ...]]] = {
 def run(made: Made, name: str) -> Measured:
     measure(["cat", *map(str, made.segments)])  # times are those of a warm cache
     command, *options = COMMANDS[name]
-    return measure(rmqctl(command, "-s", made.root, "-o", "ndjson" if name == "log" else "json", *options), (0, 3))
+    with only_the_log(made) if name.endswith(LOG_ALONE) else nullcontext(made.root) as root:
+        return measure(rmqctl(command, "-s", root, "-o", "ndjson" if name == "log" else "json", *options), (0, 3))
 
 
 def main() -> None:

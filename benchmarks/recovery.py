@@ -34,8 +34,11 @@ WITHOUT_CRC: Final = "rmqctl, one pass without checksums"
 CPU: Final = ", processor time"
 _UNCHECKED_RELEASE: Final = "4.9.7"
 _PASS: Final = """
+import os
 import sys
 from pathlib import Path
+
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # as the program does
 from store_core.mend.salvage.derived import Derivation
 from store_core.storage.store import Store
 from store_core.storage.writer import Writer

@@ -41,18 +41,19 @@ _NOTES: Final = """\
   queues' messages alternate, a loop that does not map the log reads each record by itself.
 * **Queries.** The index and the log are mapped, as the broker maps them; half of a query is waiting for memory on both sides. The
   slow ones are first looks at pages, not long chains.
-* **Exports.** In processor time an export costs what pyarrow's writing costs and a sixth more where the table is some GiB: reading, walking,
-  checksums and decoding; of a small one the command's own start, 0.45 s, is a good part. Files are written past the page cache, which pays for
-  most of that. By the clock, starting the processes counts too, and waiting for the disk: pyarrow's files are not synced.
+* **Exports.** In processor time an export costs what pyarrow's writing costs and up to a third more, from run to run: reading, walking,
+  checksums and decoding, and the command's own start. By the clock, fresh memory in each process counts
+  too, and waiting for the disk: pyarrow's files are not synced.
 * **Recovery.** A third of ours is the system's: copying the log in, and fresh pages for what is written, 40 bytes a message of index,
   20 of queue files and 4 of scratch rows that sort messages by queue, which the broker does not need. One thread reads and walks, one builds,
-  one writes: that keeps two processors busy for the most part, so that a second thread that walks finds little left to do.
+  one writes: that keeps two processors busy for the most part, so that a second thread that walks finds nothing left to do.
   4.9.7's dispatch, which looks at no checksum, takes a third of what 5.3.3's load and dispatch take here; leaving out the checksum saves us
   next to nothing.
   `rebuild all --apply` also keeps what it replaces, syncs every file, plays the start of each release it may be started with, and checks its
-  own result, which is a second walk.
+  own result, which is a second walk. `recover` of a log alone takes as long as the broker: it plays the start of each release that the
+  store may have, before and after, and each of them would dispatch the whole log.
 * **Predictions.** Here the files come out of memory at 8 GB/s. A command's own start takes longer than reading a GiB so; from a disk the reading would be
-  what takes the time (not measured). What the library adds is looking at all queue entries twice: eight million of them in 4 GiB.
+  what takes the time (`--cold`). Each file is read once, the log in one thread and the queues in another: eight million entries in 4 GiB.
 """
 
 
