@@ -119,8 +119,11 @@ class _QueueCheck:
         sizes = entries["size_bytes"] != rows["size_bytes"]
         self._say_numbers("Q003", rows["queue_offset"][sizes], "{n} with a size that is not the record's")
         tags, bad = shapes.resolve_tags(self.store.ext_queues.get(self.key), entries["tags_code"])
-        self._say_numbers("Q016", rows["queue_offset"][bad], "{n} with an address where no good unit stands")
-        wrong = (tags != rows["tags_code"]) & ~bad
+        other = (
+            entries["tags_code"] != rows["tags_code"]
+        )  # a delivery time out of a damaged one may look like an address
+        self._say_numbers("Q016", rows["queue_offset"][bad & other], "{n} with an address where no good unit stands")
+        wrong = (tags != rows["tags_code"]) & ~bad & other
         self._say_numbers("Q005", rows["queue_offset"][wrong], "{n} with a tags code that is not the record's")
 
     # Entries to records

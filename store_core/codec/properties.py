@@ -17,6 +17,7 @@ UNIQ_KEY: Final = "UNIQ_KEY"
 DELAY: Final = "DELAY"
 REAL_TOPIC: Final = "REAL_TOPIC"
 REAL_QID: Final = "REAL_QID"
+TRAN_MSG: Final = "TRAN_MSG"
 KEY_SEPARATOR: Final = " "
 
 

@@ -18,7 +18,7 @@ from store_core.layout import paths, record
 
 TOPIC_LIMIT: Final = 127
 LONG_TOPIC_LIMIT_BYTES: Final = 255
-_TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+_TOPIC: Final = re.compile(paths.TOPIC_NAME)
 _RESERVED: Final = frozenset(
     (
         paths.SCHEDULE_TOPIC,

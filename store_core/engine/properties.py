@@ -14,7 +14,6 @@ from store_core.layout import message_id, record
 
 CLUSTER: Final = "CLUSTER"
 WAIT: Final = "WAIT"
-TRAN_MSG: Final = "TRAN_MSG"
 TRANSACTION_ID: Final = "__transactionId__"
 TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
 TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"

@@ -9,7 +9,7 @@ from typing import Final
 
 from store_core.broker.load import BATCH_TYPE
 from store_core.codec.broker_config import TopicConfig
-from store_core.codec.properties import DELAY, REAL_QID, REAL_TOPIC, UNIQ_KEY
+from store_core.codec.properties import DELAY, REAL_QID, REAL_TOPIC, TRAN_MSG, UNIQ_KEY
 from store_core.derive.dispatch import MULTI_DISPATCH
 from store_core.engine import properties as names
 from store_core.engine.checks import Case, refusal, size_refusal
@@ -196,7 +196,7 @@ def _deliver_ms(properties: Mapping[str, str], now_ms: int) -> int:
 
 def as_half(live: LiveStore, new: NewRecord) -> NewRecord:
     """The first half of a transaction: hidden in the half topic until it is committed or rolled back (4.8)."""
-    more = {names.TRAN_MSG: "true"}
+    more = {TRAN_MSG: "true"}
     if live.rules.adds_transaction_id and (key := new.properties.get(UNIQ_KEY)):
         more[names.TRANSACTION_ID] = key
     new = replace(new, sys_flag=new.sys_flag & ~record.TRANSACTION_MASK)

@@ -49,6 +49,7 @@ SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"  # the whole name: nothing is to b
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TRANSACTION_CHECK_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+TOPIC_NAME: Final = r"[%|a-zA-Z0-9_-]+"  # of what a broker takes for a topic
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 LMQ_PREFIX: Final = "%LMQ%"

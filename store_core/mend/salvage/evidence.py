@@ -36,6 +36,16 @@ Ints = NDArray[np.int64]
 OnHead = Callable[[int, LostRecord], None]  # a region's number, and a record in it
 
 
+def standing_entry(store: Store, key: QueueKey, queue_offset: int) -> tuple[int, int, int] | None:
+    """Log offset, size and tags code that stand at a number of a queue, whatever they are worth."""
+    files, size = store.queues.get(key), queue.ENTRY.size_bytes
+    data = files.read(queue_offset * size, size) if files is not None and queue_offset >= 0 else b""
+    if len(data) < size:
+        return None
+    entry = queue.ENTRY.read(data)
+    return entry["phy_offset"], entry["size_bytes"], entry["tags_code"]
+
+
 def lost_by_queue_entries(
     store: Store,
     regions: Sequence[Region],

@@ -8,20 +8,23 @@ first one, so it never stands there, nor at a queue's begin or end.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Final, Protocol
 
 import numpy as np
 
 from store_core.codec.record import body_crc_ok
 from store_core.derive.dispatch import light_queues
-from store_core.derive.queues import Entry
+from store_core.derive.queues import Entry, QueueBuilder
 from store_core.kernel.codes import FrameCode
 from store_core.layout import paths, timer
-from store_core.layout.queue import DEAD_ENTRY_SIZE_BYTES, ENTRY
-from store_core.layout.record import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
+from store_core.layout.queue import DEAD_ENTRY_SIZE_BYTES
+from store_core.layout.record import MIN_RECORD_SIZE_BYTES, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 from store_core.mend.salvage.derived import Derivation
+from store_core.mend.salvage.evidence import standing_entry
 from store_core.mend.salvage.fence import Fence, close_region
 from store_core.mend.salvage.lost_record import LostRecord
 from store_core.mend.salvage.mended import MendedLog
@@ -147,13 +150,14 @@ class _Gap:
     before: int
     after: int
     numbers: array[int] = field(default_factory=lambda: array("q"))
-    as_rows: int = 0  # numbers that wait no more
+    is_front: bool = False  # no message of the queue stands before it
+    must_be_walked: bool = False  # what stands for its numbers is seen by a walk alone
 
 
 def fill_gaps(
     store: Store, found: _Salvage, table: LostTable, walks: Walks
 ) -> tuple[dict[tuple[QueueKey, int], Entry], bool]:
-    """Entries for numbers that are missing between two messages of a queue.
+    """Entries for numbers that are missing between two messages of a queue, or before its first.
 
     Dead entries of an earlier run stay as they are. Else a tombstone where there is room between the two messages: elsewhere a later rebuild would take it for a new begin of
     the numbering. Else, or where numbers are to be skipped, a dead entry.
@@ -167,7 +171,11 @@ def fill_gaps(
         if isinstance(piece, Piece) and piece.tombstone_of is not None
     }
     waiting: list[_Gap] = []
+    fronts = _Fronts(log, found.fences)
     for key in found.derivation.queue_keys:
+        is_light = key.topic.startswith(paths.LMQ_PREFIX)  # its entries are for records of other topics
+        if (front := fronts.of(builder, key)) is not None:
+            waiting.append(front)
         for first, count in builder.summary(key).gaps:
             before, after = builder.phy_offset_of(key, first - 1), builder.phy_offset_of(key, first + count)
             if before is None or after is None or count > MOST_GAP_NUMBERS:
@@ -178,11 +186,10 @@ def fill_gaps(
             dead = _dead_entry(log, after)
             is_skipped = found.skips and dead is not None and dead[0] >= store.log.min_phy_offset
             for queue_offset in range(first, first + count):
-                standing = _standing_entry(store, key, queue_offset)
+                standing = standing_entry(store, key, queue_offset)
                 if standing is not None and is_dead(QueueEntry(queue_offset, *standing), store.log.file_size_bytes):
                     entries[key, queue_offset] = standing  # an earlier run left it, and told of its message as lost
-                elif standing is not None and (piece := pieces.get(standing[:2])) is not None:
-                    # A light queue's entry for a record of another topic.
+                elif is_light and standing is not None and (piece := pieces.get(standing[:2])) is not None:
                     entries[key, queue_offset] = (piece.phy_offset, piece.size_bytes, 0)
                     gap.after = piece.phy_offset
                     gap = _Gap(key, piece.phy_offset, after)
@@ -202,10 +209,29 @@ def fill_gaps(
                     gap.numbers.append(queue_offset)
     entries |= _placed(found, waiting, table, walks)
     for gap in waiting:
-        dead = _dead_entry(log, gap.after) if gap.numbers else None
+        dead = _dead_entry(log, gap.after) if gap.numbers and not gap.is_front else None
         for queue_offset in gap.numbers:
             _leave_dead(found, entries, gap.key, queue_offset, dead)
-    return entries, any(gap.as_rows for gap in waiting)
+    return entries, any(gap.must_be_walked for gap in waiting)
+
+
+class _Fronts:
+    """The numbers before queues' first messages, where the log is there from its begin and had room for them in a hole."""
+
+    def __init__(self, log: SegmentSequence, fences: list[Fence]) -> None:
+        closed = fences if log.min_phy_offset == 0 else []
+        self._ends = [fence.region.end_phy_offset for fence in closed]
+        self._room = [0, *accumulate(fence.region.size_bytes for fence in closed)]
+
+    def of(self, builder: QueueBuilder, key: QueueKey) -> _Gap | None:
+        count = builder.summary(key).first_queue_offset
+        after = builder.phy_offset_of(key, count) if count else None
+        if after is None or key.topic.startswith(paths.LMQ_PREFIX):
+            return None
+        room = self._room[bisect_right(self._ends, after)]
+        if count > min(room // MIN_RECORD_SIZE_BYTES, MOST_GAP_NUMBERS):
+            return None
+        return _Gap(key, -1, after, array("q", range(count)), is_front=True)
 
 
 def _leave_dead(
@@ -235,61 +261,54 @@ def _leads_on(log: SegmentSequence, key: QueueKey, queue_offset: int, entry: Ent
     return dict(light_queues(message.properties)).get(key.topic, queue_offset) == queue_offset
 
 
-def _standing_entry(store: Store, key: QueueKey, queue_offset: int) -> Entry | None:
-    files = store.queues.get(key)
-    data = files.read(queue_offset * ENTRY.size_bytes, ENTRY.size_bytes) if files is not None else b""
-    if len(data) < ENTRY.size_bytes:
-        return None
-    entry = ENTRY.read(data)
-    return entry["phy_offset"], entry["size_bytes"], entry["tags_code"]
-
-
 def _placed(found: _Salvage, gaps: list[_Gap], table: LostTable, walks: Walks) -> dict[tuple[QueueKey, int], Entry]:
-    """Put more tombstones into fences that have room and lie wholly between a gap's two offsets; where they came to stand.
+    """Put more tombstones into fences that have room between a gap's two offsets; where they came to stand.
 
     A fence is closed anew once, with all that wait for it: numbers of one gap rise with their places, for all of them
-    need the same room and take the first there is. Many numbers become rows, and wait no more.
+    need the same room and take the first there is. Many numbers become rows.
     """
     placed: dict[tuple[QueueKey, int], Entry] = {}
     left = [gap for gap in gaps if gap.numbers]
     told, done = walks.piece(sum(fence.region.size_bytes for fence in found.fences)) if left else None, 0
     for number, fence in enumerate(found.fences):
         tell, done = behind(told, done), done + fence.region.size_bytes
-        start, end = fence.region.phy_offset, fence.region.end_phy_offset
-        mine = [gap for gap in left if gap.before < start and end <= gap.after]
+        start, end = fence.phy_offset, fence.end_phy_offset
+        mine = [gap for gap in left if gap.before < end and start < gap.after]
         if not mine or not (room := Room(fence)):
+            continue
+        taken = [room.take(gap.key, len(gap.numbers), (gap.before, gap.after)) for gap in mine]
+        count = sum(len(places) for places, _ in taken)
+        if not count:
             continue
         tombstones: list[Lost] = [
             replace(piece.tombstone_of, phy_offset=piece.phy_offset, size_bytes=piece.size_bytes)
             for piece in fence.pieces
-            if isinstance(piece, Piece) and piece.tombstone_of is not None
+            if isinstance(piece, Piece) and piece.tombstone_of not in (None, fence.given_up)
         ]
-        wanted: list[LostRecord] = []
-        counts = [0] * len(mine)
-        has_runs = any(isinstance(piece, TombstoneRun) for piece in fence.pieces)
-        if has_runs or sum(len(gap.numbers) for gap in mine) >= FEWEST_ROWS:
-            rows, counts = with_numbers(fence, room, table, [(gap.key, gap.numbers) for gap in mine])
-            tombstones += rows
+        wanted: set[LostRecord] = set()
+        if count >= FEWEST_ROWS or any(isinstance(piece, TombstoneRun) for piece in fence.pieces):
+            numbered = ((gap.key, np.array(gap.numbers), each) for gap, each in zip(mine, taken, strict=True))
+            tombstones += with_numbers(fence, table, numbered)
         else:
-            wanted = [
-                LostRecord(gap.key.topic, gap.key.queue_id, queue_offset)
-                for gap in mine
-                for queue_offset in gap.numbers
-            ]
-        again = close_region(fence.region, tombstones, wanted, property_crc=found.property_crc, on_progress=tell)
-        unplaced = {lost for lost in again.unplaced if isinstance(lost, LostRecord)}
-        if again.given_up != fence.given_up or not unplaced <= set(wanted):
+            wanted = {
+                LostRecord(gap.key.topic, gap.key.queue_id, queue_offset, place, size)
+                for gap, (places, size) in zip(mine, taken, strict=True)
+                for queue_offset, place in zip(gap.numbers, places.tolist(), strict=False)
+            }
+            tombstones += wanted
+        again = close_region(fence.region, tombstones, property_crc=found.property_crc, on_progress=tell)
+        if again.given_up != fence.given_up or again.unplaced:
             continue
         again.unplaced, again.skipped = fence.unplaced, fence.skipped
         found.fences[number] = again
-        for piece in again.pieces:
+        for at, piece in enumerate(again.pieces):
             lost = piece.tombstone_of if isinstance(piece, Piece) else None
-            if lost is not None and lost.phy_offset is None:
+            if isinstance(piece, Piece) and lost in wanted:
                 placed[QueueKey(lost.topic, lost.queue_id), lost.queue_offset] = (piece.phy_offset, piece.size_bytes, 0)
-        for gap, count in zip(mine, counts, strict=True):
-            gap.as_rows += count
-            while count < len(gap.numbers) and (gap.key, gap.numbers[count]) in placed:
-                count += 1
-            del gap.numbers[:count]
+                unplaced = LostRecord(lost.topic, lost.queue_id, lost.queue_offset)  # where it lay nobody knows
+                again.pieces[at] = replace(piece, tombstone_of=unplaced)
+        for gap, (places, _) in zip(mine, taken, strict=True):
+            gap.must_be_walked |= len(places) > 0 and (gap.is_front or not wanted)
+            del gap.numbers[: len(places)]
         left = [gap for gap in left if gap.numbers]
     return placed

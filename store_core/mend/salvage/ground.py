@@ -12,7 +12,9 @@ from store_core.mend.salvage.displaced import Move, displaced, is_better
 from store_core.mend.salvage.evidence import lost_by_queue_entries
 from store_core.mend.salvage.lost_record import LostRecord
 from store_core.mend.salvage.mended import as_long_as_they_are, restored_log
+from store_core.mend.salvage.misdirected import misdirected
 from store_core.mend.salvage.options import KeepOptions, LoanRange
+from store_core.mend.salvage.ranges import Ranges
 from store_core.mend.salvage.repair import Repair, repairs_in
 from store_core.mend.salvage.rows import Lost, LostTable, records_of
 from store_core.mend.salvage.sibling import Earlier, Siblings
@@ -91,6 +93,11 @@ def read_ground(
         better = again(_apart(wrong, whole), {}, whole)
         if is_better(ground.survey, better.survey):
             ground, in_place, wrong = better, whole, _apart(wrong, whole)
+    with store.with_log(restored_log(store, wrong, in_place)) as view:
+        strays = misdirected(view, ground.survey)
+    if strays.zeros:
+        wrong |= strays.zeros
+        ground = again(_apart(wrong, strays.put_back), strays.put_back, in_place)
     own_end, earlier = ground.survey.end_phy_offset, list[Earlier]()
     if siblings.roots:
         loans = options.loans
@@ -100,15 +107,16 @@ def read_ground(
             loans, earlier = tuple(asked.loans), asked.earlier
         if loans:
             found = siblings.patches(loans)
+            found |= _apart(strays.put_back, found)
             ground = again(_apart(wrong, found), found, in_place)
             ground.loans = [loan for loan in loans if loan.phy_offset in ground.restored]
-    restored = {**_apart(wrong, ground.restored), **ground.restored}
-    if repairs := _repairs(store, restored_log(store, restored, in_place), ground.survey, table, walks):
+    if repairs := _repairs(store, ground, wrong, in_place, table, walks):
         loaned, kept = ground.restored, ground.loans
         patches = {at: Patch(0, len(data), ((0, data),)) for repair in repairs for at, data in repair.changes}
         ground = again(_apart(wrong, {**loaned, **patches}), {**loaned, **patches}, in_place)
         ground.loans = kept
-        ground.repairs = [r for r in repairs if all(at in ground.restored for at, _ in r.changes)]
+    ground.repairs = [r for r in (*strays.repairs, *repairs) if all(at in ground.restored for at, _ in r.changes)]
+    _keep_zeros(ground, wrong)
     ground.own_end_phy_offset = own_end
     ground.earlier = earlier
     if in_place:
@@ -133,8 +141,8 @@ def _again(
         options = ScanOptions(jobs=jobs)
         survey = survey_log(view, sinks, rules=rules, options=options, on_progress=walks.more(), lost=table)
         known = _told(store, survey, survey.regions, table, walks, view.log)
-    closed = [(r.phy_offset, r.end_phy_offset) for r in (*survey.regions, *survey.tail)]
-    kept = {at: patch for at, patch in restored.items() if not any(low <= at < high for low, high in closed)}
+    closed = Ranges((r.phy_offset, r.end_phy_offset) for r in (*survey.regions, *survey.tail))
+    kept = {at: patch for at, patch in restored.items() if not closed.touch(at, at + 1)}
     return Ground(survey, known, kept, is_first=False)
 
 
@@ -150,8 +158,12 @@ def _told(
     return lost_by_queue_entries(store, regions, table, walks, heads=survey.heads, on_head=on_head)
 
 
-def _repairs(store: Store, log: SegmentSequence, survey: LogSurvey, table: LostTable, walks: Walks) -> list[Repair]:
+def _repairs(
+    store: Store, ground: Ground, wrong: dict[int, Patch], placed: dict[int, Patch], table: LostTable, walks: Walks
+) -> list[Repair]:
     """Records whose head can be made good, in the regions and behind the log's end."""
+    survey, zeros = ground.survey, _apart(wrong, ground.restored)
+    log = restored_log(store, {**zeros, **ground.restored}, placed)
     both = sorted([*survey.regions, *survey.tail], key=lambda region: region.phy_offset)
     regions = [region for region in both if region.used_bytes and log.find(region.phy_offset) is not None]
     if not regions:
@@ -166,7 +178,8 @@ def _repairs(store: Store, log: SegmentSequence, survey: LogSurvey, table: LostT
             tell = behind(told, done)
             found += repairs_in(view.log, region, known.get(number, []), is_tail=is_tail, on_progress=tell)
             done += region.size_bytes
-    return found
+    unseen = Ranges((at, at + patch.end) for at, patch in zeros.items())
+    return [r.in_full(log) if unseen.touch(r.phy_offset, r.phy_offset + r.size_bytes) else r for r in found]
 
 
 def _wrong_blanks(store: Store, survey: LogSurvey, known: dict[int, list[Lost]]) -> dict[int, Patch]:
@@ -179,9 +192,23 @@ def _wrong_blanks(store: Store, survey: LogSurvey, known: dict[int, list[Lost]])
 
 
 def _apart(wrong: dict[int, Patch], restored: dict[int, Patch]) -> dict[int, Patch]:
-    """The former without those that the latter reach into."""
-    taken = [(at, at + patch.end) for at, patch in restored.items()]
-    return {at: p for at, p in wrong.items() if not any(low < at + p.end and at < high for low, high in taken)}
+    """The former where the latter do not reach into them: what is left of zeros, and bytes as a whole or not at all."""
+    taken = Ranges((at, at + patch.end) for at, patch in restored.items())
+    found: dict[int, Patch] = {}
+    for at, patch in wrong.items():
+        if not taken.touch(at, at + patch.end):
+            found[at] = patch
+        elif not patch.parts:
+            found |= {start: Patch(0, end - start) for start, end in taken.outside(at, at + patch.end)}
+    return found
+
+
+def _keep_zeros(ground: Ground, wrong: dict[int, Patch]) -> None:
+    """Restore what a walk saw as zeros, and nothing will stand for: the begin of a record that the one before reached into."""
+    closed = Ranges((r.phy_offset, r.end_phy_offset) for r in (*ground.survey.regions, *ground.survey.tail))
+    for at, patch in _apart(wrong, ground.restored).items():
+        for start, end in closed.outside(at, at + patch.end):
+            ground.restored[start] = Patch(0, end - start, ((0, bytes(end - start)),))
 
 
 def _stands(store: Store, lost: LostRecord) -> bool:

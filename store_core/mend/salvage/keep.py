@@ -31,9 +31,10 @@ from store_core.mend.salvage.ground import Ground, read_ground
 from store_core.mend.salvage.lost import LostMessages
 from store_core.mend.salvage.lost_record import LostRecord, told_better
 from store_core.mend.salvage.mended import MendedLog, mended_log, restored_log
-from store_core.mend.salvage.misplaced import misplaced
+from store_core.mend.salvage.misplaced import is_free, misplaced
 from store_core.mend.salvage.misplaced_batches import misplaced_batches
 from store_core.mend.salvage.options import KeepOptions
+from store_core.mend.salvage.ranges import Ranges
 from store_core.mend.salvage.repair import Repair
 from store_core.mend.salvage.rows import Lost, LostRows, LostTable, records_of
 from store_core.mend.salvage.sibling import Siblings
@@ -213,15 +214,11 @@ def _corrected(
 
 def _moved(store: Store, mended: MendedLog, derivation: Derivation, ground: Ground) -> bool:
     """Whether records go back to the queue and number that they were sent to; the ground then has them restored."""
-    taken = [(at, at + patch.end) for at, patch in ground.restored.items()]
-    taken += [(region.phy_offset, region.end_phy_offset) for region in ground.survey.regions]  # a fence covers those
-
-    def is_taken(repair: Repair) -> bool:
-        return any(low < repair.phy_offset + repair.size_bytes and repair.phy_offset < high for low, high in taken)
-
+    restored = Ranges((at, at + patch.end) for at, patch in ground.restored.items())
+    closed = Ranges((region.phy_offset, region.end_phy_offset) for region in ground.survey.regions)
     batches = misplaced_batches(store, mended.log, derivation.rows, derivation.batch_queues().queue_keys())
-    moved = [repair for repair in batches if not is_taken(repair)]
-    moved += misplaced(store, mended.log, derivation.queues(), is_taken)
+    moved = [repair for repair in batches if is_free(repair, closed, restored)]
+    moved += misplaced(store, mended.log, derivation.queues(), closed, restored)
     ground.repairs += moved
     ground.restored |= {at: Patch(0, len(data), ((0, data),)) for repair in moved for at, data in repair.changes}
     return bool(moved)
@@ -263,10 +260,15 @@ class _Closing:
     property_crc: bool
     walks: Walks
     kept: list[Kept] = field(default_factory=list)
+    topics: frozenset[str] = field(init=False)  # that have queues
+
+    def __post_init__(self) -> None:
+        queues = (*self.store.queues, *self.store.batch_queues)
+        self.topics = frozenset(key.topic for key in queues)
 
     def fences(self, regions: list[Region]) -> list[Fence]:
         """Two that would take the same neighbour become one."""
-        all_told = [_merged(region, self.known.get(number, [])) for number, region in enumerate(regions)]
+        all_told = [self._merged(region, self.known.get(number, [])) for number, region in enumerate(regions)]
         dead: set[LostRecord] = set()
         if self.options.skips:
             all_told = [list[Lost](records_of(told)) for told in all_told]
@@ -284,7 +286,7 @@ class _Closing:
 
     def left_open(self, regions: list[Region]) -> list[Fence]:
         """Regions that stay as they are, with what is known of them."""
-        return [Fence(r, unplaced=_merged(r, self.known.get(number, []))) for number, r in enumerate(regions)]
+        return [Fence(r, unplaced=self._merged(r, self.known.get(number, []))) for number, r in enumerate(regions)]
 
     def _fence(
         self, region: Region, told: list[Lost], dead: set[LostRecord], on_progress: Progress | None = None
@@ -308,31 +310,32 @@ class _Closing:
         )
         stood = [lost for lost in before.tombstones if lost != before.given_up]
         others = [*stood, *before.unplaced, *before.skipped, *told]
-        return self._fence(both, _merged(both, others), dead)
+        return self._fence(both, self._merged(both, others), dead)
 
+    def _merged(self, region: Region, by_entries: list[Lost]) -> list[Lost]:
+        """What a region lost, told by headers and by queue entries.
 
-def _merged(region: Region, by_entries: list[Lost]) -> list[Lost]:
-    """What a region lost, told by headers and by queue entries.
-
-    A header knows more, but for the tags code; of queue id and number of a damaged record its entry knows better.
-    """
-    headers = {lost.phy_offset: None for lost in region.lost}
-    places = sorted(place for place in headers if place is not None)
-    apart = [one for lost in by_entries for one in (lost.apart(places) if isinstance(lost, LostRows) else (lost,))]
-    entries = {lost.phy_offset: lost for lost in apart if isinstance(lost, LostRecord)}
-    told: list[Lost] = []
-    for head in region.lost:
-        entry = entries.get(head.phy_offset)
-        told.append(head if entry is None else told_better(head, entry))
-    return [*told, *(lost for lost in apart if isinstance(lost, LostRows) or lost.phy_offset not in headers)]
+        A header knows more, but for the tags code; of queue id and number of a damaged record its entry knows better.
+        """
+        headers = {lost.phy_offset: None for lost in region.lost}
+        places = sorted(place for place in headers if place is not None)
+        apart = [one for lost in by_entries for one in (lost.apart(places) if isinstance(lost, LostRows) else (lost,))]
+        entries = {lost.phy_offset: lost for lost in apart if isinstance(lost, LostRecord)}
+        told: list[Lost] = []
+        for head in region.lost:
+            entry = entries.get(head.phy_offset)
+            is_known = head.topic in self.topics
+            told.append(head if entry is None else told_better(head, entry, is_topic_known=is_known))
+        return [*told, *(lost for lost in apart if isinstance(lost, LostRows) or lost.phy_offset not in headers)]
 
 
 def _correct_own_offsets(store: Store, found: Salvage) -> None:
     """Good records that say they lie elsewhere get their own offset right: ids made of it are wrong otherwise."""
     field_ = HEAD.field_struct("own_phy_offset")
+    closed = Ranges((fence.phy_offset, fence.end_phy_offset) for fence in found.fences if fence.pieces)
     for phy_offset in found.survey.wrong_own_offsets:
         segment = store.log.find(phy_offset)
-        if segment is not None:
+        if segment is not None and not closed.touch(phy_offset, phy_offset + 1):
             at = phy_offset + HEAD.offset_of("own_phy_offset") - segment.phy_offset
             found.mended.add_patch(segment.path, at, field_.pack(phy_offset))
 

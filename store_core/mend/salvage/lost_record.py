@@ -51,8 +51,11 @@ def told_by_head(message: Message, *, is_readable: bool = False) -> LostRecord:
     )
 
 
-def told_better(head: LostRecord, entry: LostRecord) -> LostRecord:
-    """A record that its head tells of, and its queue entry: of queue and number of a damaged record that one knows better."""
-    if (entry.topic, entry.size_bytes) == (head.topic, head.size_bytes):
-        head = replace(head, queue_id=entry.queue_id, queue_offset=entry.queue_offset)
+def told_better(head: LostRecord, entry: LostRecord, *, is_topic_known: bool = True) -> LostRecord:
+    """A record that its head tells of, and its queue entry: of queue and number of a damaged record that one knows better.
+
+    And of the topic where no queue is of the one that the head tells: not ``is_topic_known``.
+    """
+    if entry.size_bytes == head.size_bytes and (entry.topic == head.topic or not is_topic_known):
+        head = replace(head, topic=entry.topic, queue_id=entry.queue_id, queue_offset=entry.queue_offset)
     return replace(head, tags_code=entry.tags_code)

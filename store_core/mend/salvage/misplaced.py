@@ -2,23 +2,26 @@
 
 Every checksum of such a record holds, for no body's checksum looks at its head, so brokers take it for what it says; its queue
 misses a number. That number's entry points to it, though, while the place that it claims has no entry for it. A topic is put right
-where it is as long as the queue's, no queue has it, and the record tells the queue's id and number.
+where it is as long as the queue's, no queue has it, and the record tells the queue's id and number but for a byte.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Final
 
-from store_core.codec.record import Message, RecordError, body_crc_ok, decode_record, property_crc_ok
+from store_core.codec.record import Message
 from store_core.derive.numbering import Misnumbered
 from store_core.derive.queues import QueueBuilder
 from store_core.layout import marks, paths, record
-from store_core.layout.queue import ENTRY
+from store_core.mend.salvage.evidence import standing_entry
+from store_core.mend.salvage.lonely import Lonely
 from store_core.mend.salvage.lost_record import LostRecord
+from store_core.mend.salvage.ranges import Ranges
+from store_core.mend.salvage.reassigned import decoded, differing, is_queued, is_sound, reassigned, record_at
 from store_core.mend.salvage.repair import Repair, tags_fit
-from store_core.read.records import read_record_bytes
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
 
@@ -28,12 +31,13 @@ _IN_QUEUES: Final = (record.TRANSACTION_NONE, record.TRANSACTION_COMMIT)
 
 
 def misplaced(
-    store: Store, log: SegmentSequence, builder: QueueBuilder, is_taken: Callable[[Repair], bool] = lambda _: False
+    store: Store, log: SegmentSequence, builder: QueueBuilder, closed: Ranges, restored: Ranges
 ) -> list[Repair]:
-    """Records of ``log`` that belong to a number which no record of the queue built from it has, those apart that are taken.
+    """Records of ``log`` that belong to a number which no record of the queue built from it has.
 
-    Where entries tell of none, those whose number cannot be get the one at which their neighbours in the log leave them room. What
-    is put back may vouch for more: ask again, of the queues built from the log that follows.
+    Those apart that lie in holes of the log, which are ``closed``, or were ``restored``. Where entries tell of none, those whose
+    number cannot be get the one at which their neighbours in the log leave them room, and those of a queue that cannot be go to
+    another one. What is put back may vouch for more: ask again, of the queues built from the log that follows.
     """
     keys = [key for key in builder.queue_keys() if not key.topic.startswith(paths.LMQ_PREFIX)]
     by_entries = (
@@ -42,29 +46,39 @@ def misplaced(
         if key in store.queues
         for number in islice(_open_numbers(builder, key), _MOST_NUMBERS)
     )
-    if found := [repair for repair in by_entries if repair is not None and not is_taken(repair)]:
+    free = partial(_free, closed, restored)
+    if found := free(by_entries):
         return found
-    left = (
-        _as_placed(store, log, key, one)
-        for key in keys
-        for one in islice(builder.summary(key).misnumbered, _MOST_NUMBERS)
-    )
-    return [repair for repair in left if repair is not None and not is_taken(repair)]
+    lonely, odd = Lonely(store, log, builder), list[tuple[QueueKey, Misnumbered]]()
+    for key in keys:
+        odd += ((key, one) for one in islice(builder.summary(key).misnumbered, _MOST_NUMBERS))
+        lonely.add(key)
+    found = free(_as_placed(store, log, key, one) for key, one in odd)
+    told = {repair.phy_offset for repair in found}
+    return [*found, *(repair for repair in free(lonely.repairs(closed)) if repair.phy_offset not in told)]
+
+
+def is_free(repair: Repair, closed: Ranges, restored: Ranges) -> bool:
+    """Whether a record lies in no hole, and what changes of it was not restored."""
+    is_closed = closed.touch(repair.phy_offset, repair.phy_offset + repair.size_bytes)
+    return not (is_closed or any(restored.touch(at, at + len(new)) for at, new in repair.changes))
+
+
+def _free(closed: Ranges, restored: Ranges, repairs: Iterable[Repair | None]) -> list[Repair]:
+    return [repair for repair in repairs if repair is not None and is_free(repair, closed, restored)]
 
 
 def _as_placed(store: Store, log: SegmentSequence, key: QueueKey, one: Misnumbered) -> Repair | None:
-    data = read_record_bytes(log, one.phy_offset)
-    message = _decoded(data, one.phy_offset) if data is not None else None
-    if data is None or message is None or one.placed_at is None or not _is_sound(message, data):
+    found = record_at(log, one.phy_offset)
+    if found is None or one.placed_at is None or not is_sound(*found):
         return None
+    data, message = found
     if (message.topic, *_place(message)) != (*key, one.queue_offset) or _is_where_it_says(store, message):
         return None
     entry = _entry(store, key, one.placed_at)
     if entry is not None and entry.phy_offset != one.phy_offset:
         return None
-    name = "queue_offset"
-    change = one.phy_offset + record.HEAD.offset_of(name), record.HEAD.field_struct(name).pack(one.placed_at)
-    return Repair(*key, one.placed_at, one.phy_offset, len(data), (name,), (change,))
+    return reassigned(data, message, key, one.placed_at)
 
 
 def _open_numbers(builder: QueueBuilder, key: QueueKey) -> Iterator[int]:
@@ -83,87 +97,44 @@ def _of_number(store: Store, log: SegmentSequence, builder: QueueBuilder, key: Q
     if entry is None or entry.phy_offset is None:
         return None
     data = log.read(entry.phy_offset, entry.size_bytes)
-    message = _decoded(data, entry.phy_offset)
+    message = decoded(data, entry.phy_offset)
     if message is None or not _is_whole(message, data, entry):
         return None
-    fields = {"queue_id": key.queue_id, "queue_offset": number}
-    names = tuple(name for name, value in fields.items() if getattr(message, name) != value)
-    changes = tuple(
-        (entry.phy_offset + record.HEAD.offset_of(name), record.HEAD.field_struct(name).pack(fields[name]))
-        for name in names
-    )
     if message.topic != key.topic:
-        raw_topic = key.topic.encode()
-        if (
-            names
-            or len(raw_topic) != _topic_length(message)
-            or any(message.topic == other.topic for other in store.queues)
-        ):
+        is_placed = differing(_packed_place(*_place(message)), _packed_place(key.queue_id, number)) <= 1
+        if not is_placed or any(message.topic == other.topic for other in store.queues):
             return None
-        names, changes = ("topic",), ((entry.phy_offset + _topic_at(message), raw_topic),)
-    if not names or _may_be_at_home(store, log, builder, message):
+    repair = reassigned(data, message, key, number)
+    if repair is None or (is_queued(message) and _may_be_at_home(store, log, builder, message)):
         return None
-    if not _is_between_neighbours(store, log, builder, key, number, entry.phy_offset):
-        return None
-    fixed = bytearray(data)
-    for at, new in changes:
-        fixed[at - entry.phy_offset : at - entry.phy_offset + len(new)] = new
-    if property_crc_ok(bytes(fixed)) is False:
-        return None
-    return Repair(key.topic, key.queue_id, number, entry.phy_offset, len(data), names, changes)
+    return repair if _is_between_neighbours(store, log, builder, key, number, entry.phy_offset) else None
 
 
 def _entry(store: Store, key: QueueKey, number: int) -> LostRecord | None:
     """What stands at a number of a queue, if it can be the entry of a record."""
-    files = store.queues.get(key)
-    data = files.read(number * ENTRY.size_bytes, ENTRY.size_bytes) if files is not None and number >= 0 else b""
-    if len(data) < ENTRY.size_bytes:
+    phy_offset, size_bytes, tags_code = standing_entry(store, key, number) or (0, 0, 0)
+    if not record.MIN_RECORD_SIZE_BYTES <= size_bytes <= record.MAX_RECORD_SIZE_BYTES or phy_offset < 0:
         return None
-    found = ENTRY.read(data)
-    fits = record.MIN_RECORD_SIZE_BYTES <= found["size_bytes"] <= record.MAX_RECORD_SIZE_BYTES
-    if not fits or found["phy_offset"] < 0:
-        return None
-    return LostRecord(
-        key.topic, key.queue_id, number, found["phy_offset"], found["size_bytes"], tags_code=found["tags_code"]
-    )
-
-
-def _decoded(data: bytes, phy_offset: int) -> Message | None:
-    try:
-        return decode_record(data, 0, phy_offset)
-    except RecordError:
-        return None
-
-
-def _topic_at(message: Message) -> int:
-    return len(message.head) + len(message.body) + record.topic_length_layout(message.magic).size_bytes
-
-
-def _topic_length(message: Message) -> int:
-    """In bytes, as stored."""
-    behind = record.PROPERTIES_LENGTH.size_bytes + len(message.raw_properties)
-    return message.size_bytes - behind - _topic_at(message)
+    return LostRecord(key.topic, key.queue_id, number, phy_offset, size_bytes, tags_code=tags_code)
 
 
 def _is_whole(message: Message, data: bytes, entry: LostRecord) -> bool:
     """Whether all else of the record is what its entry says, and no checksum vouches for what it says of its queue."""
     return (
         message.size_bytes == entry.size_bytes == len(data)
-        and message.own_phy_offset == entry.phy_offset
         and bool(message.body)
-        and _is_sound(message, data)
-        and message.sys_flag & record.TRANSACTION_MASK in _IN_QUEUES
+        and is_sound(data, message)
         and tags_fit(message, entry)
     )
 
 
-def _is_sound(message: Message, data: bytes) -> bool:
-    """Whether its body is what it was, and no checksum vouches for what it says of its queue."""
-    return body_crc_ok(message) and property_crc_ok(data) is not True
-
-
 def _place(message: Message) -> tuple[int, int]:
     return message.queue_id, message.queue_offset
+
+
+def _packed_place(queue_id: int, queue_offset: int) -> bytes:
+    pack = record.HEAD.field_struct
+    return pack("queue_id").pack(queue_id) + pack("queue_offset").pack(queue_offset)
 
 
 def _is_between_neighbours(
@@ -177,7 +148,7 @@ def _is_between_neighbours(
             entry = _entry(store, key, other)
             if entry is None or entry.phy_offset is None or log.find(entry.phy_offset) is None:
                 break
-            message = _decoded(log.read(entry.phy_offset, entry.size_bytes), entry.phy_offset)
+            message = decoded(log.read(entry.phy_offset, entry.size_bytes), entry.phy_offset)
             if message is None or (entry.phy_offset < phy_offset) is not (other < number):
                 return False
             if marks.TOMBSTONE_PROPERTY in message.properties:
@@ -198,7 +169,7 @@ def _may_be_at_home(store: Store, log: SegmentSequence, builder: QueueBuilder, m
     key, number = QueueKey(message.topic, message.queue_id), message.queue_offset
     entry = _entry(store, key, number)
     if entry is not None and entry.phy_offset is not None:
-        other = _decoded(log.read(entry.phy_offset, entry.size_bytes), entry.phy_offset)
+        other = decoded(log.read(entry.phy_offset, entry.size_bytes), entry.phy_offset)
         if other is not None and (other.topic, *_place(other)) == (*key, number):
             return False
     before, at, behind = (builder.phy_offset_of(key, number + step) for step in (-1, 0, 1))

@@ -11,11 +11,11 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from store_core.codec.record import Message, RecordError, body_crc_ok, decode_record, property_crc_ok
+from store_core.codec.record import Message
 from store_core.derive.dispatch import Rows
 from store_core.derive.spool import RowsByQueue
-from store_core.layout import record
 from store_core.layout.queue import BATCH_ENTRY
+from store_core.mend.salvage.reassigned import decoded, is_sound, reassigned
 from store_core.mend.salvage.repair import Repair
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
@@ -101,20 +101,10 @@ def _entries(files: SegmentSequence) -> Iterator[Any]:
 def _repaired(log: SegmentSequence, topic: str, odd: _Odd, place: tuple[int, int]) -> Repair | None:
     """The record with another place, unless a checksum vouches for what it says, or it says so already."""
     data = log.read(odd.phy_offset, odd.size_bytes)
-    message = _decoded(data, odd.phy_offset)
-    if message is None or not _is_whole(message, topic, odd) or property_crc_ok(data):
+    message = decoded(data, odd.phy_offset)
+    if message is None or not _is_whole(message, topic, odd) or not is_sound(data, message):
         return None
-    wanted = {"queue_id": place[0], "queue_offset": place[1]}
-    names = tuple(name for name, value in wanted.items() if getattr(message, name) != value)
-    fixed = bytearray(data)
-    changes = []
-    for name in names:
-        at, new = record.HEAD.offset_of(name), record.HEAD.field_struct(name).pack(wanted[name])
-        fixed[at : at + len(new)] = new
-        changes.append((odd.phy_offset + at, new))
-    if not names or property_crc_ok(bytes(fixed)) is False:
-        return None
-    return Repair(topic, *place, odd.phy_offset, odd.size_bytes, names, tuple(changes))
+    return reassigned(data, message, QueueKey(topic, place[0]), place[1])
 
 
 def _is_whole(message: Message, topic: str, odd: _Odd) -> bool:
@@ -122,12 +112,4 @@ def _is_whole(message: Message, topic: str, odd: _Odd) -> bool:
         message.topic == topic
         and (message.own_phy_offset, message.size_bytes) == (odd.phy_offset, odd.size_bytes)
         and bool(message.body)
-        and body_crc_ok(message)
     )
-
-
-def _decoded(data: bytes, phy_offset: int) -> Message | None:
-    try:
-        return decode_record(data, 0, phy_offset)
-    except RecordError:
-        return None

@@ -11,7 +11,7 @@ property CRC holds afterwards.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from store_core.codec.properties import TAGS
@@ -48,6 +48,13 @@ class Repair:
     size_bytes: int
     fields: tuple[str, ...]
     changes: tuple[tuple[int, bytes], ...]
+
+    def in_full(self, log: SegmentSequence) -> Repair:
+        """The same with all of its bytes new: those of ``log`` are not what its files hold."""
+        data = bytearray(log.read(self.phy_offset, self.size_bytes))
+        for at, new in self.changes:
+            data[at - self.phy_offset : at - self.phy_offset + len(new)] = new
+        return replace(self, changes=((self.phy_offset, bytes(data)),))
 
     def as_json(self) -> dict[str, Any]:
         """A member of ``repaired`` in the command's document."""
@@ -260,7 +267,7 @@ def _is_between(message: Message, region: Region) -> bool:
 
 def tags_fit(message: Message, entry: LostRecord) -> bool:
     code = entry.tags_code
-    if code is None or is_ext_address(code) or message.topic == paths.SCHEDULE_TOPIC:
+    if code is None or is_ext_address(code) or entry.topic == paths.SCHEDULE_TOPIC:
         return True
     return tags_code(message.properties.get(TAGS)) == code
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from store_core.layout import record
 from store_core.mend.salvage.fence import Fence
 from store_core.mend.salvage.lost_record import LostRecord
-from store_core.mend.salvage.rows import ROW, InLogOrder, Lost, LostRows, LostTable, Source
+from store_core.mend.salvage.rows import ROW, InLogOrder, Lost, LostRows, LostTable, Source, joining
 from store_core.mend.salvage.tombstones import Piece, TombstoneRun, can_be_told, smallest_tombstone_size_bytes
 from store_core.storage.store import QueueKey
 
@@ -20,10 +20,18 @@ _MOST_AT_ONCE: Final = 1 << 16
 Ints = NDArray[np.int64]
 
 
+class Taken(NamedTuple):
+    """Places of the log in rising order, and how much room is at each."""
+
+    places: Ints
+    size_bytes: int
+
+
 class Room:
     """Stretches of a fence that no tombstone takes."""
 
     def __init__(self, fence: Fence) -> None:
+        self._property_crc = fence.property_crc
         self._parts = [
             _Part(starts, sizes, record.MIN_BLANK_SIZE_BYTES if is_last else fence.min_record_size_bytes, is_last)
             for starts, sizes, is_last in _stretches(fence)
@@ -32,18 +40,22 @@ class Room:
     def __bool__(self) -> bool:
         return bool(self._parts)
 
-    def take(self, count: int, size_bytes: int) -> Ints:
-        """Places for up to so many records of a size, first come first; fewer where there is not room for all.
+    def take(self, key: QueueKey, count: int, between: tuple[int, int]) -> Taken:
+        """Places between two offsets for up to so many tombstones of a queue, first come first; fewer where there is not room for all.
 
         What stays of a stretch is nothing, or has room for a filler, or at the segment's end for its blank.
         """
+        known = LostRecord(key.topic, key.queue_id, 0)
+        if not can_be_told(known):
+            return Taken(np.zeros(0, np.int64), 0)
+        size = smallest_tombstone_size_bytes(known, property_crc=self._property_crc)
         found = [np.zeros(0, np.int64)]
         for part in self._parts:
-            found.append(part.take(count, size_bytes))
+            found.append(part.take(count, size, between))
             count -= len(found[-1])
             if not count:
                 break
-        return np.concatenate(found)
+        return Taken(np.concatenate(found), size)
 
 
 @dataclass(slots=True)
@@ -55,10 +67,11 @@ class _Part:
     spare_bytes: int
     is_last: bool  # one stretch, which reaches the segment's end: that much stays for the blank
 
-    def take(self, count: int, size_bytes: int) -> Ints:
+    def take(self, count: int, size_bytes: int, between: tuple[int, int]) -> Ints:
         most = np.maximum((self.sizes - self.spare_bytes) // size_bytes, 0)
         if not self.is_last:
             most = np.where(self.sizes % size_bytes == 0, self.sizes // size_bytes, most)
+        most = np.where((self.starts > between[0]) & (self.starts < between[1]), most, 0)
         ends = np.minimum(np.cumsum(most), count)
         taken = np.diff(ends, prepend=0)
         which = np.repeat(np.arange(len(taken)), taken)
@@ -68,39 +81,27 @@ class _Part:
         return places
 
 
-def with_numbers(
-    fence: Fence, room: Room, table: LostTable, wanted: Sequence[tuple[QueueKey, Sequence[int]]]
-) -> tuple[list[Lost], list[int]]:
-    """The fence's runs of tombstones, and more for numbers of queues, as far as there is ``room``, the fence's.
-
-    Gives them in log order, and how many of each queue's numbers are among them, the first ones.
-    """
-    counts: list[int] = []
+def with_numbers(fence: Fence, table: LostTable, taken: Iterable[tuple[QueueKey, Ints, Taken]]) -> list[Lost]:
+    """The fence's runs of tombstones, and more for numbers of queues where ``Room`` gave places, in log order."""
     lost: list[Lost] = []
+    others = np.array([p.phy_offset for p in fence.pieces if isinstance(p, Piece) and p.tombstone_of], np.int64)
     with InLogOrder() as order:
         for piece in fence.pieces:
             for chunk in piece.lost.chunks() if isinstance(piece, TombstoneRun) else ():
                 order.add(chunk)
-        for key, numbers in wanted:
-            counts.append(0)
-            known = LostRecord(key.topic, key.queue_id, 0)
-            if not can_be_told(known):
-                continue
-            size = smallest_tombstone_size_bytes(known, property_crc=fence.property_crc)
-            for at in range(0, len(numbers), _MOST_AT_ONCE):
-                part = np.array(numbers[at : at + _MOST_AT_ONCE], np.int64)
-                places = room.take(len(part), size)
-                rows = np.zeros(len(places), ROW)
-                rows["phy_offset"], rows["size_bytes"] = places, size
-                rows["queue_offset"], rows["queue"] = part[: len(places)], table.queue_number(key, Source.NUMBER)
-                if len(rows):
-                    order.add(rows)
-                counts[-1] += len(rows)
-                if len(rows) < len(part):
-                    break
+        for key, numbers, (places, size_bytes) in taken:
+            for at in range(0, len(places), _MOST_AT_ONCE):
+                part = slice(at, at + _MOST_AT_ONCE)
+                rows = np.zeros(len(places[part]), ROW)
+                rows["phy_offset"], rows["size_bytes"] = places[part], size_bytes
+                rows["queue_offset"], rows["queue"] = numbers[part], table.queue_number(key, Source.NUMBER)
+                order.add(rows)
         for rows in order.stretches():
-            table.add_all(lost, rows)
-    return lost, counts
+            in_between = (
+                np.diff(np.searchsorted(others, rows["phy_offset"])) > 0
+            )  # a tombstone that is no row stays there
+            lost += map(table.append, np.split(rows, np.flatnonzero(~joining(rows) | in_between) + 1))
+    return lost
 
 
 def _stretches(fence: Fence) -> Iterator[tuple[Ints, Ints, bool]]:

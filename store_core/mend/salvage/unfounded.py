@@ -16,7 +16,7 @@ from store_core.layout import paths
 from store_core.mend.salvage.fence import Fence, close_region
 from store_core.mend.salvage.lost_record import LostRecord
 from store_core.mend.salvage.rows import Lost, Source, record_of
-from store_core.mend.salvage.tombstones import TombstoneRun
+from store_core.mend.salvage.tombstones import TombstoneRun, can_be_told
 from store_core.storage.store import QueueKey
 
 Ints = NDArray[np.int64]
@@ -47,7 +47,7 @@ def without_unfounded(fences: list[Fence], builder: QueueBuilder, rows: RowsByQu
 
 
 def _numbered(key: QueueKey, builder: QueueBuilder, rows: RowsByQueue) -> Iterator[tuple[Ints, Ints]]:
-    """Places and numbers of a queue's records in log order, as the builder takes them."""
+    """Places and numbers of a queue's records in log order, as the builder takes them; -1 where it leaves one out."""
     misnumbered = builder.summary(key).misnumbered
     odd = np.array([one.row for one in misnumbered], np.int64)
     placed = np.array([-1 if one.placed_at is None else one.placed_at for one in misnumbered], np.int64)
@@ -57,9 +57,9 @@ def _numbered(key: QueueKey, builder: QueueBuilder, rows: RowsByQueue) -> Iterat
         stretch = np.cumsum(np.r_[0, np.diff(numbers) != 1])
         here = (odd >= first) & (odd < first + len(chunk))
         at, now = odd[here] - first, placed[here]
-        keep = ~np.isin(stretch, stretch[at[now < 0]])
         numbers[at[now >= 0]] = now[now >= 0]
-        yield chunk["phy_offset"].astype(np.int64)[keep], numbers[keep]
+        numbers[np.isin(stretch, stretch[at[now < 0]])] = -1
+        yield chunk["phy_offset"].astype(np.int64), numbers
         first += len(chunk)
 
 
@@ -70,6 +70,8 @@ def _unfounded(chunks: Iterable[tuple[Ints, Ints]], starts: Ints, ends: Ints) ->
     for places, numbers in chunks:
         fence = np.searchsorted(starts, places, "right") - 1
         is_tombstone = (fence >= 0) & (places < ends[fence])
+        taken = is_tombstone | (numbers >= 0)
+        places, numbers, is_tombstone = places[taken], numbers[taken], is_tombstone[taken]
         for run in np.split(np.arange(len(places)), np.flatnonzero(np.diff(is_tombstone)) + 1):
             if not len(run):
                 continue
@@ -82,15 +84,16 @@ def _unfounded(chunks: Iterable[tuple[Ints, Ints]], starts: Ints, ends: Ints) ->
 
 
 def _ruled_out(held: Sequence[tuple[Ints, Ints]], before: int | None, after: int | None) -> Iterator[Ints]:
-    if before is None:
-        return  # good messages behind them count anyway
     for places, numbers in held:
-        if after is None:
-            fits = numbers > before
+        fits = numbers >= 0
+        if before is None:
+            pass  # good messages behind them count anyway
+        elif after is None:
+            fits &= numbers > before
         elif after > before:
-            fits = (numbers > before) & (numbers < after)
+            fits &= (numbers > before) & (numbers < after)
         else:  # the topic was deleted and made again in between
-            fits = (numbers > before) | (numbers < after)
+            fits &= (numbers > before) | (numbers < after)
         if not fits.all():
             yield places[~fits]
 
@@ -111,8 +114,12 @@ def _without(fence: Fence, places: Ints) -> Fence:
                 known.append(piece.tombstone_of)
             elif _has_head(piece.tombstone_of):
                 told.append(piece.tombstone_of)
+    left: list[Lost] = []
+    for lost in fence.unplaced:  # some had no room beside those that go now
+        has_place = isinstance(lost, LostRecord) and lost.phy_offset is not None and can_be_told(lost)
+        (known if has_place else left).append(lost)
     again = close_region(fence.region, known, property_crc=fence.property_crc)
-    again.unplaced += [*fence.unplaced, *told]
+    again.unplaced += [*left, *told]
     again.skipped = fence.skipped
     return again
 
