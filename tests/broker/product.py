@@ -17,16 +17,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tests import stores
 from tests.broker.axes import Cell, Planted, Surgery, product
 from tests.broker.hosting import ManyStores
 from tests.broker.outcomes import Differences
+from tests.broker.piles import Pile
 from tests.broker.product_page import page
 from tests.broker.verdict import STARTS, differences, ending_of
 
@@ -41,6 +42,8 @@ RUNS: Final = (
 )
 SEED: Final = 1
 _AT_ONCE: Final = 12
+Damage = Cell | Surgery | Pile
+Prepare = Callable[[Path], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +56,22 @@ class Verdict:
 
     version: str
     base: str
-    cell: Cell | Surgery
+    cell: Damage
     ending: str
     lost_messages: int
     skipped: int
     differences: Differences
+
+
+class Opened(NamedTuple):
+    """A cell's store at ``root``, as it was given to a release, and what that told of it. ``prepared``: what ``prepare`` gave."""
+
+    cell: Damage
+    planted: Planted | None
+    prepared: Any
+    root: Path
+    golden: Path
+    told: dict[str, Any]
 
 
 class GoldenCopies:
@@ -71,39 +85,55 @@ class GoldenCopies:
         return root if root.exists() else stores.unpack(name, root)
 
 
-def judge(
-    version: str, base: str, draws: Iterable[tuple[Cell | Surgery, int]], *, folder: Path, column: str | None = None
-) -> Iterator[Verdict]:
-    """Make each cell's store with its seed, let the release open a copy of it, and compare; in the order in which answers come.
+def opened(
+    version: str,
+    base: str,
+    draws: Iterable[tuple[Damage, int]],
+    *,
+    folder: Path,
+    prepare: Prepare | None = None,
+) -> Iterator[Opened]:
+    """Make each cell's store with its seed and let the release open a copy of it; in the order in which answers come.
 
-    ``column``: another release to predict for, to see that it makes a difference.
+    ``prepare``: what else is done to the store before.
     """
     golden = GoldenCopies(folder)(base)
     work = folder / f"{version}-{base}"
-    made: dict[str, tuple[Cell | Surgery, Planted | None]] = {}
+    made: dict[str, tuple[Damage, Planted | None, Any]] = {}
     with ManyStores(version, stores.properties_text(base), work, threads=_AT_ONCE) as release:
 
-        def verdict() -> Verdict:
+        def answered() -> Iterator[Opened]:
             name, told = release.answer()
-            cell, planted = made.pop(name)
             root = work / "cells" / name
-            found = differences(root, golden, base, planted, told, column or version)
+            yield Opened(*made.pop(name), root, golden, told)
             shutil.rmtree(root)
-            return _verdict(version, base, cell, told, found)
 
         for number, (cell, seed) in enumerate(draws):
             name = f"cell-{number}"
             root = stores.copy_store(golden, work / "cells" / name)
-            made[name] = (cell, cell.apply(root, stores.truth(base), seed))
+            planted = cell.apply(root, stores.truth(base), seed)
+            made[name] = cell, planted, prepare(root) if prepare is not None else None
             release.submit(name, root)
             while release.waiting >= 2 * _AT_ONCE:
-                yield verdict()
+                yield from answered()
         while release.waiting:
-            yield verdict()
+            yield from answered()
     shutil.rmtree(work)
 
 
-def _verdict(version: str, base: str, cell: Cell | Surgery, told: dict[str, Any], found: Differences) -> Verdict:
+def judge(
+    version: str, base: str, draws: Iterable[tuple[Damage, int]], *, folder: Path, column: str | None = None
+) -> Iterator[Verdict]:
+    """Compare what is predicted for each cell's store with what the release made of it.
+
+    ``column``: another release to predict for, to see that it makes a difference.
+    """
+    for each in opened(version, base, draws, folder=folder):
+        found = differences(each.root, each.golden, base, each.planted, each.told, column or version)
+        yield _verdict(version, base, each.cell, each.told, found)
+
+
+def _verdict(version: str, base: str, cell: Damage, told: dict[str, Any], found: Differences) -> Verdict:
     known = {(message["phyOffset"], message["storeSize"]) for message in stores.truth(base)["messages"]}
     queues = told["afterStart"].get("queues", [])
     in_turn, singly = (
@@ -120,43 +150,51 @@ def sample(count: int, seed: int) -> list[Cell]:
     return sorted(Random(seed).sample([*product()], count))
 
 
-def main() -> int:
-    options = _options()
+def draws_of(options: argparse.Namespace) -> list[tuple[Damage, int]]:
+    """The cells that are asked for, with their seed."""
     cells = sample(options.sample, options.seed) if options.sample else [*product()]
-    draws: list[tuple[Cell | Surgery, int]] = [(cell, options.seed) for cell in cells]
+    return [(cell, options.seed) for cell in cells]
+
+
+def main() -> int:
+    parser = parser_of("product", __doc__)
+    parser.add_argument("--out", type=Path, metavar="PAGE", help="write the result's page there")
+    told = parser.parse_args()
+    draws = draws_of(told)
     verdicts: list[Verdict] = []
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="product-") as folder:
         for version, base in RUNS:
-            if version not in options.releases:
+            if version not in told.releases:
                 continue
             for verdict in judge(version, base, draws, folder=Path(folder)):
                 verdicts.append(verdict)
                 for what, (real, predicted) in verdict.differences.items():
                     print(f"{version} on {base}: {verdict.cell}: {what}\n  real      {real}\n  predicted {predicted}")
             wrong = sum(bool(v.differences) for v in verdicts if (v.version, v.base) == (version, base))
-            print(f"{version} on {base}: {len(cells) - wrong} of {len(cells)} agree", flush=True)
+            print(f"{version} on {base}: {len(draws) - wrong} of {len(draws)} agree", flush=True)
     seconds = time.monotonic() - began
     disagreeing = sum(bool(verdict.differences) for verdict in verdicts)
-    if options.out:
-        options.out.write_text(page(verdicts, seed=options.seed, seconds=seconds, about=_about()))
-    print(f"{len(verdicts) - disagreeing} of {len(verdicts)} agree, seed {options.seed}, {seconds:.0f} s")
+    if told.out:
+        told.out.write_text(page(verdicts, seed=told.seed, seconds=seconds, about=machine()))
+    print(f"{len(verdicts) - disagreeing} of {len(verdicts)} agree, seed {told.seed}, {seconds:.0f} s")
     return 1 if disagreeing else 0
 
 
-def _about() -> str:
+def machine() -> str:
+    """What a run's result is said to come from."""
     java = subprocess.run(["java", "-version"], capture_output=True, text=True).stderr.split('"')
     return f"{os.cpu_count()} CPUs, Java {java[1] if len(java) > 1 else '?'}, Python {platform.python_version()}"
 
 
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.broker.product", description=(__doc__ or "").split("\n")[0])
+def parser_of(module: str, doc: str | None) -> argparse.ArgumentParser:
+    """The command line of a run of the product."""
+    parser = argparse.ArgumentParser(prog=f"python -m tests.broker.{module}", description=(doc or "").split("\n")[0])
     releases = sorted({version for version, _ in RUNS})
     parser.add_argument("--releases", nargs="+", choices=releases, default=releases, metavar="X.Y.Z")
     parser.add_argument("--sample", type=int, metavar="N", help="only so many cells, drawn with the seed")
     parser.add_argument("--seed", type=int, default=SEED, help="draws where a harm is done, and the sample")
-    parser.add_argument("--out", type=Path, metavar="PAGE", help="write the result's page there")
-    return parser.parse_args()
+    return parser
 
 
 if __name__ == "__main__":

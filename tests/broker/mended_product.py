@@ -1,0 +1,132 @@
+"""Every combination of exit, checkpoint, queues and log, mended by recover and then started by real store code of several releases.
+
+    python -m tests.broker.mended_product                            the whole product; half an hour on two cores
+    python -m tests.broker.mended_product --releases 5.3.3 --sample 50 --seed 7
+    python -m tests.broker.mended_product --piles 200 --seed 7       several harms of all kinds at once
+
+Exits with 1 where a release does with a mended store anything but serve all that could be read.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from store_core.layout import paths
+from store_core.mend.recover import Recovery
+from tests import stores
+from tests.broker.piles import Pile
+from tests.broker.product import RUNS, Damage, Opened, draws_of, opened, parser_of
+from tests.broker.verdict import STARTS, differences, ending_of
+from tests.mend.recovering import Harm, Opener, is_queued, log_bytes, mended, place, places, record_bytes
+
+_TREES: Final = (paths.COMMITLOG, paths.CONSUMEQUEUE, paths.INDEX, paths.BATCHCONSUMEQUEUE)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A mended store as one release took it.
+
+    ``wrong``: what is not as it must be. ``readable``: messages that the damage had left; ``stood_for``: those that something stands
+    for; ``given_up``: readable ones that had to go.
+    """
+
+    version: str
+    base: str
+    cell: Damage
+    readable: int
+    stood_for: int
+    given_up: int
+    wrong: dict[str, Any]
+
+
+def judge(version: str, base: str, draws: Iterable[tuple[Damage, int]], *, folder: Path) -> Iterator[Verdict]:
+    """Mend each cell's store for a release, as ``recover --apply`` does, and look at what the release makes of it."""
+    config = folder / f"{base}.conf"
+    config.write_text(stores.properties_text(base))
+    opener = Opener(config, version)
+    golden = stores.unpack(base, folder / "before" / version / base)
+    for each in opened(version, base, draws, folder=folder, prepare=lambda root: mended(golden, root, base, opener)):
+        recovery, left = each.prepared
+        wrong = dict(_wrong(version, base, each, recovery, left))
+        stood_for, given_up = (sum(run.messages or 0 for run in runs) for runs in (recovery.lost, recovery.given_up))
+        yield Verdict(version, base, each.cell, len(left.intact), stood_for, given_up, wrong)
+
+
+def _wrong(version: str, base: str, each: Opened, recovery: Recovery, left: Harm) -> Iterator[tuple[str, Any]]:
+    """What -> what there is instead, for all that must be."""
+    found = differences(each.root, each.golden, base, None, each.told, version)
+    yield from ((f"predicted: {what}", pair) for what, pair in found.items())
+    if ending_of(each.told) != STARTS:
+        yield "starts", ending_of(each.told)
+        return
+    if gone := [path for path in each.told["deleted"] if path.startswith(_TREES)]:
+        yield "files deleted", gone
+    queues = each.told["afterStart"]["queues"]
+    spans = {(q["topic"], q["queueId"]): (q["min"], q["max"]) for q in queues if q["max"] > 0}
+    after = {(t, n): (s.min_offset, s.max_offset) for t, q in recovery.after.queues.items() for n, s in q.items()}
+    if spans != after:
+        yield (
+            "spans",
+            {key: (spans.get(key), after.get(key)) for key in spans | after if spans.get(key) != after.get(key)},
+        )
+    ends: Counter[tuple[str, int]] = Counter()
+    for message in filter(is_queued, stores.truth(base)["messages"]):
+        topic, queue_id, number = place(message)
+        ends[topic, queue_id] = max(ends[topic, queue_id], number + 1)
+    if too_far := {key: (span, ends[key]) for key, span in spans.items() if span[1] > ends[key]}:
+        yield "queues beyond their last message", too_far
+    served = {(q["topic"], q["queueId"]): Counter(map(tuple, q["served"])) for q in queues}
+    silent = {key: high - low - served[key].total() for key, (low, high) in spans.items()}
+    if any(silent.values()):
+        yield "numbers without a message", {key: count for key, count in silent.items() if count}
+    entries = {(q["topic"], q["queueId"], entry[0]): tuple(entry[1:3]) for q in queues for entry in q["entries"]}
+    gone = places(recovery.given_up)
+    log, golden = log_bytes(each.root), log_bytes(each.golden)
+    size = int(stores.truth(base)["properties"]["mappedFileSizeCommitLog"])
+    repaired = {repair["phy_offset"] for repair in recovery.repaired}  # what no checksum looks at may differ
+    lost = []
+    for message in left.intact:
+        topic, queue_id, _ = place(message)
+        record = message["phyOffset"], message["storeSize"]
+        is_served = entries.get(place(message)) == record and served[topic, queue_id][record] == 1
+        is_same = message["phyOffset"] in repaired or record_bytes(log, message, size) == record_bytes(
+            golden, message, size
+        )
+        if place(message) not in gone and not (is_same and (is_served or not is_queued(message))):
+            lost.append(place(message))
+    if lost:
+        yield "messages lost or elsewhere", (len(lost), lost[:5])
+
+
+def main() -> int:
+    parser = parser_of("mended_product", __doc__)
+    parser.add_argument("--piles", type=int, metavar="N", help="instead, so many stores with several harms each")
+    told = parser.parse_args()
+    piles: list[tuple[Damage, int]] = [(Pile(number), told.seed) for number in range(told.piles or 0)]
+    draws = piles or draws_of(told)
+    verdicts: list[Verdict] = []
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="mended-") as folder:
+        for version, base in RUNS:
+            if version not in told.releases:
+                continue
+            for verdict in judge(version, base, draws, folder=Path(folder)):
+                verdicts.append(verdict)
+                for what, there in verdict.wrong.items():
+                    print(f"{version} on {base}: {verdict.cell}: {what}: {there}", flush=True)
+            wrong = sum(bool(v.wrong) for v in verdicts if (v.version, v.base) == (version, base))
+            print(f"{version} on {base}: {len(draws) - wrong} of {len(draws)} are whole", flush=True)
+    wrong = sum(bool(verdict.wrong) for verdict in verdicts)
+    print(f"{len(verdicts) - wrong} of {len(verdicts)} are whole, seed {told.seed}, {time.monotonic() - began:.0f} s")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
