@@ -67,6 +67,26 @@ def test_what_is_nowhere_else_goes_back(
 
 
 @pytest.mark.parametrize("base", BASES)
+def test_two_in_each_others_place(
+    base: str, golden: GoldenStore, damageable: DamageableOf, settings_of: SettingsOf
+) -> None:
+    store = damageable(base, "crash")
+    messages = store.truth["messages"]
+    sizes: dict[int, int] = {}
+    for number, message in enumerate(messages):
+        if is_queued(message) and message["bodyLength"] and sizes.setdefault(message["storeSize"], number) != number:
+            break
+    one, other = sizes[message["storeSize"]], number
+    data = store.read(messages[one]["phyOffset"], messages[one]["storeSize"])
+    store.copy_record(other, to=messages[one]["phyOffset"])
+    store.write(messages[other]["phyOffset"], data)
+    recovery, _ = mended(golden(base), store.root, base, _opener(base, settings_of))
+    assert recovery.lost == ()
+    assert {r["phy_offset"] for r in recovery.repaired} == {messages[n]["phyOffset"] for n in (one, other)}
+    assert_kept(golden(base), store.root, base, messages)
+
+
+@pytest.mark.parametrize("base", BASES)
 def test_a_copy_that_reaches_into_the_next_record(
     base: str, golden: GoldenStore, damageable: DamageableOf, settings_of: SettingsOf
 ) -> None:
