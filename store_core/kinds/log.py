@@ -53,8 +53,8 @@ KINDS: Final = (
         "L007",
         "warning",
         "record with a wrong own offset",
-        "The record's physical-offset field is not its position. Brokers do not look at it and keep the record.",
-        "Message ids computed from the field will be wrong; nothing else is.",
+        "The record's physical-offset field is not its position: the field is damaged, or the record was written over others. Brokers do not look and keep it.",
+        "Run `rmqctl recover`: its queue's entry and what lies at the other place tell which. It sets the field right, or the record goes, and what it lies over is told.",
     ),
     Kind(
         "L008",
