@@ -29,6 +29,7 @@ from tests.mend.recovering import (
     batch_size,
     harm,
     is_queued,
+    mended,
     places,
 )
 
@@ -270,3 +271,24 @@ def test_holes_on_both_sides_of_a_segments_end_stay_apart(damageable: Damageable
     assert {store.root / step.path for step in steps} == set(both)
     assert recovery.after.starts
     assert recovery.after.lost_messages == 0
+
+
+def test_tombstones_make_room_for_others(golden: GoldenStore, damageable: DamageableOf, opener_of: OpenerOf) -> None:
+    """Entries of one queue that another queue's took the place of, and a lost segment: there is no room but beside the tombstones."""
+    store = damageable("load-497", "crash")
+    segment = len(store.segments) // 2
+    start = int(store.segments[segment].name)
+    within = [m for m in store.truth["messages"] if 0 <= m["phyOffset"] - start < store.segment_size_bytes]
+    queues = [[m for m in within if (m["topic"], m["queueId"]) == ("Soft_orders", n)] for n in (1, 2)]
+    for mine, other in zip(queues[0][3:13], queues[1][3:13], strict=True):
+        store.set_entry(
+            mine["topic"],
+            mine["queueId"],
+            mine["queueOffset"],
+            (other["phyOffset"], other["storeSize"], other["tagsCode"]),
+        )
+    store.lose(segment)
+    recovery, found = mended(golden("load-497"), store.root, "load-497", opener_of("load-497"))
+    assert places(recovery.lost) == found.lost_places
+    assert not [note for note in recovery.notes if "dead entr" in note]
+    assert opener_of("load-497").recover(store.root).plan.steps == ()

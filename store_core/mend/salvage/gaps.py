@@ -11,6 +11,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate
 from typing import Final, Protocol
 
@@ -28,13 +29,14 @@ from store_core.mend.salvage.evidence import standing_entry
 from store_core.mend.salvage.fence import Fence, close_region
 from store_core.mend.salvage.lost_record import LostRecord
 from store_core.mend.salvage.mended import MendedLog
-from store_core.mend.salvage.room import Room, with_numbers
-from store_core.mend.salvage.rows import FEWEST_ROWS, Lost, LostTable
-from store_core.mend.salvage.tombstones import Piece, TombstoneRun
+from store_core.mend.salvage.room import Room, Taken, with_numbers
+from store_core.mend.salvage.rows import FEWEST_ROWS, LostTable
+from store_core.mend.salvage.tombstones import Piece, TombstoneRun, smallest_tombstone_size_bytes
 from store_core.read.entries import Entry as QueueEntry
 from store_core.read.entries import is_dead
 from store_core.read.records import read_message
 from store_core.scan.frames import FrameTable
+from store_core.scan.log import Progress
 from store_core.scan.walks import Walks, behind
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
@@ -262,53 +264,93 @@ def _leads_on(log: SegmentSequence, key: QueueKey, queue_offset: int, entry: Ent
 
 
 def _placed(found: _Salvage, gaps: list[_Gap], table: LostTable, walks: Walks) -> dict[tuple[QueueKey, int], Entry]:
-    """Put more tombstones into fences that have room between a gap's two offsets; where they came to stand.
-
-    A fence is closed anew once, with all that wait for it: numbers of one gap rise with their places, for all of them
-    need the same room and take the first there is. Many numbers become rows.
-    """
+    """Put more tombstones into fences that have room between a gap's two offsets; where they came to stand."""
     placed: dict[tuple[QueueKey, int], Entry] = {}
     left = [gap for gap in gaps if gap.numbers]
     told, done = walks.piece(sum(fence.region.size_bytes for fence in found.fences)) if left else None, 0
-    for number, fence in enumerate(found.fences):
-        tell, done = behind(told, done), done + fence.region.size_bytes
-        start, end = fence.phy_offset, fence.end_phy_offset
-        mine = [gap for gap in left if gap.before < end and start < gap.after]
-        if not mine or not (room := Room(fence)):
-            continue
-        taken = [room.take(gap.key, len(gap.numbers), (gap.before, gap.after)) for gap in mine]
-        count = sum(len(places) for places, _ in taken)
-        if not count:
-            continue
-        tombstones: list[Lost] = [
-            replace(piece.tombstone_of, phy_offset=piece.phy_offset, size_bytes=piece.size_bytes)
-            for piece in fence.pieces
-            if isinstance(piece, Piece) and piece.tombstone_of not in (None, fence.given_up)
-        ]
-        wanted: set[LostRecord] = set()
-        if count >= FEWEST_ROWS or any(isinstance(piece, TombstoneRun) for piece in fence.pieces):
-            numbered = ((gap.key, np.array(gap.numbers), each) for gap, each in zip(mine, taken, strict=True))
-            tombstones += with_numbers(fence, table, numbered)
-        else:
-            wanted = {
-                LostRecord(gap.key.topic, gap.key.queue_id, queue_offset, place, size)
-                for gap, (places, size) in zip(mine, taken, strict=True)
-                for queue_offset, place in zip(gap.numbers, places.tolist(), strict=False)
-            }
-            tombstones += wanted
-        again = close_region(fence.region, tombstones, property_crc=found.property_crc, on_progress=tell)
-        if again.given_up != fence.given_up or again.unplaced:
-            continue
-        again.unplaced, again.skipped = fence.unplaced, fence.skipped
-        found.fences[number] = again
-        for at, piece in enumerate(again.pieces):
-            lost = piece.tombstone_of if isinstance(piece, Piece) else None
-            if isinstance(piece, Piece) and lost in wanted:
-                placed[QueueKey(lost.topic, lost.queue_id), lost.queue_offset] = (piece.phy_offset, piece.size_bytes, 0)
-                unplaced = LostRecord(lost.topic, lost.queue_id, lost.queue_offset)  # where it lay nobody knows
-                again.pieces[at] = replace(piece, tombstone_of=unplaced)
-        for gap, (places, _) in zip(mine, taken, strict=True):
-            gap.must_be_walked |= len(places) > 0 and (gap.is_front or not wanted)
-            del gap.numbers[: len(places)]
-        left = [gap for gap in left if gap.numbers]
+    for number, fence in enumerate(found.fences if left else ()):
+        mine = [gap for gap in left if gap.before < fence.end_phy_offset and fence.phy_offset < gap.after]
+        if mine and fence.pieces:  # else it is left open
+            placed |= _fill(found, number, mine, table, behind(told, done))
+            left = [gap for gap in left if gap.numbers]
+        done += fence.region.size_bytes
     return placed
+
+
+def _fill(
+    found: _Salvage, number: int, gaps: list[_Gap], table: LostTable, on_progress: Progress | None
+) -> dict[tuple[QueueKey, int], Entry]:
+    """Close a fence anew with tombstones for what waits for it; where they came to stand.
+
+    They take room that nothing takes, and where that is not enough for all, others are made as small as they may be. Numbers of one gap
+    rise with their places, for all of them need the same room and take the first there is. Many numbers become rows.
+    """
+    fence = found.fences[number]
+    close = partial(close_region, fence.region, property_crc=found.property_crc)
+    runs = [piece.lost for piece in fence.pieces if isinstance(piece, TombstoneRun)]
+    standing, taken = _standing(fence), _taken(Room(fence), gaps)
+    is_tight = False
+    if _count(taken) < sum(len(gap.numbers) for gap in gaps):
+        small = _standing(fence, is_tight=True)
+        taken_too = _taken(Room(close([*small, *runs])), gaps)
+        if is_tight := _count(taken_too) > _count(taken):
+            standing, taken = small, taken_too
+    if not _count(taken):
+        return {}
+    wanted: set[LostRecord] = set()
+    if runs or _count(taken) >= FEWEST_ROWS:
+        numbered = (
+            (gap.key, np.array(gap.numbers[: len(each.places)], np.int64), each)
+            for gap, each in zip(gaps, taken, strict=True)
+        )
+        again = close([*standing, *with_numbers(fence, table, numbered)], on_progress=on_progress)
+    else:
+        wanted = {
+            LostRecord(gap.key.topic, gap.key.queue_id, queue_offset, place, size)
+            for gap, (places, size) in zip(gaps, taken, strict=True)
+            for queue_offset, place in zip(gap.numbers, places.tolist(), strict=False)
+        }
+        again = close([*standing, *wanted], on_progress=on_progress)
+    if again.given_up != fence.given_up or again.unplaced:
+        return {}
+    again.unplaced, again.skipped = fence.unplaced, fence.skipped
+    found.fences[number] = again
+    placed: dict[tuple[QueueKey, int], Entry] = {}
+    for at, piece in enumerate(again.pieces):
+        if not isinstance(piece, Piece) or (lost := piece.tombstone_of) is None:
+            continue
+        if lost in wanted:
+            placed[QueueKey(lost.topic, lost.queue_id), lost.queue_offset] = (piece.phy_offset, piece.size_bytes, 0)
+            unplaced = LostRecord(lost.topic, lost.queue_id, lost.queue_offset)  # where it lay nobody knows
+            again.pieces[at] = replace(piece, tombstone_of=unplaced)
+        elif lost in standing:
+            again.pieces[at] = replace(piece, tombstone_of=standing[lost])
+    for gap, (places, _) in zip(gaps, taken, strict=True):
+        if len(places):
+            gap.must_be_walked |= gap.is_front or is_tight or not wanted
+            gap.before = int(places[-1])
+            del gap.numbers[: len(places)]
+    return placed
+
+
+def _taken(room: Room, gaps: list[_Gap]) -> list[Taken]:
+    return [room.take(gap.key, len(gap.numbers), (gap.before, gap.after)) for gap in gaps]
+
+
+def _count(taken: list[Taken]) -> int:
+    return sum(len(places) for places, _ in taken)
+
+
+def _standing(fence: Fence, *, is_tight: bool = False) -> dict[LostRecord, LostRecord]:
+    """Lost records where their tombstones stand, runs apart, and as they were; in the least room that leaves some for another frame."""
+    found = {}
+    for piece in fence.pieces:
+        lost = piece.tombstone_of if isinstance(piece, Piece) else None
+        if lost is None or lost == fence.given_up:
+            continue
+        size = piece.size_bytes
+        if is_tight:
+            least = smallest_tombstone_size_bytes(lost, property_crc=fence.property_crc)
+            size = least if size - least >= fence.min_record_size_bytes else size
+        found[replace(lost, phy_offset=piece.phy_offset, size_bytes=size)] = lost
+    return found

@@ -82,7 +82,7 @@ class _Part:
 
 
 def with_numbers(fence: Fence, table: LostTable, taken: Iterable[tuple[QueueKey, Ints, Taken]]) -> list[Lost]:
-    """The fence's runs of tombstones, and more for numbers of queues where ``Room`` gave places, in log order."""
+    """The fence's runs of tombstones, and more for numbers of queues where ``Room`` gave a place for each, in log order."""
     lost: list[Lost] = []
     others = np.array([p.phy_offset for p in fence.pieces if isinstance(p, Piece) and p.tombstone_of], np.int64)
     with InLogOrder() as order:
