@@ -142,7 +142,7 @@ def _again(
         survey = survey_log(view, sinks, rules=rules, options=options, on_progress=walks.more(), lost=table)
         known = _told(store, survey, survey.regions, table, walks, view.log)
     closed = Ranges((r.phy_offset, r.end_phy_offset) for r in (*survey.regions, *survey.tail))
-    kept = {at: patch for at, patch in restored.items() if not closed.touch(at, at + 1)}
+    kept = {at: patch for at, patch in restored.items() if not closed.overlap(at, at + 1)}
     return Ground(survey, known, kept, is_first=False)
 
 
@@ -179,7 +179,7 @@ def _repairs(
             found += repairs_in(view.log, region, known.get(number, []), is_tail=is_tail, on_progress=tell)
             done += region.size_bytes
     unseen = Ranges((at, at + patch.end) for at, patch in zeros.items())
-    return [r.in_full(log) if unseen.touch(r.phy_offset, r.phy_offset + r.size_bytes) else r for r in found]
+    return [r.in_full(log) if unseen.overlap(r.phy_offset, r.phy_offset + r.size_bytes) else r for r in found]
 
 
 def _wrong_blanks(store: Store, survey: LogSurvey, known: dict[int, list[Lost]]) -> dict[int, Patch]:
@@ -196,7 +196,7 @@ def _apart(wrong: dict[int, Patch], restored: dict[int, Patch]) -> dict[int, Pat
     taken = Ranges((at, at + patch.end) for at, patch in restored.items())
     found: dict[int, Patch] = {}
     for at, patch in wrong.items():
-        if not taken.touch(at, at + patch.end):
+        if not taken.overlap(at, at + patch.end):
             found[at] = patch
         elif not patch.parts:
             found |= {start: Patch(0, end - start) for start, end in taken.outside(at, at + patch.end)}

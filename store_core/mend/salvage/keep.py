@@ -335,7 +335,7 @@ def _correct_own_offsets(store: Store, found: Salvage) -> None:
     closed = Ranges((fence.phy_offset, fence.end_phy_offset) for fence in found.fences if fence.pieces)
     for phy_offset in found.survey.wrong_own_offsets:
         segment = store.log.find(phy_offset)
-        if segment is not None and not closed.touch(phy_offset, phy_offset + 1):
+        if segment is not None and not closed.overlap(phy_offset, phy_offset + 1):
             at = phy_offset + HEAD.offset_of("own_phy_offset") - segment.phy_offset
             found.mended.add_patch(segment.path, at, field_.pack(phy_offset))
 

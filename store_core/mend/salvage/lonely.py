@@ -53,7 +53,7 @@ class Lonely:
         for key in self._keys if 0 < self._count <= _MOST_LONELY else ():
             is_large = self._builder.summary(key).messages > _FEW
             for gap in self._gaps(key):
-                is_sure = is_large and gap.is_known and not closed.touch(gap.before, gap.behind)
+                is_sure = is_large and gap.is_known and not closed.overlap(gap.before, gap.behind)
                 for number in range(gap.first, min(gap.end, gap.first + _MOST_NUMBERS)):
                     for other, phy_offset in self._records.get(number, ()):
                         if other == key or not gap.before < phy_offset < gap.behind:

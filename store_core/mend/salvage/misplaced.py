@@ -60,8 +60,8 @@ def misplaced(
 
 def is_free(repair: Repair, closed: Ranges, restored: Ranges) -> bool:
     """Whether a record lies in no hole, and what changes of it was not restored."""
-    is_closed = closed.touch(repair.phy_offset, repair.phy_offset + repair.size_bytes)
-    return not (is_closed or any(restored.touch(at, at + len(new)) for at, new in repair.changes))
+    is_closed = closed.overlap(repair.phy_offset, repair.phy_offset + repair.size_bytes)
+    return not (is_closed or any(restored.overlap(at, at + len(new)) for at, new in repair.changes))
 
 
 def _free(closed: Ranges, restored: Ranges, repairs: Iterable[Repair | None]) -> list[Repair]:

@@ -16,7 +16,7 @@ class Ranges:
         self._ends = [end for _, end in by_start]
         self._reach = [*accumulate((end for _, end in by_start), max)]
 
-    def touch(self, start: int, end: int) -> bool:
+    def overlap(self, start: int, end: int) -> bool:
         """Whether one of them has something in common with [start, end)."""
         before = bisect_left(self._starts, end)
         return before > 0 and start < self._reach[before - 1]
