@@ -213,7 +213,7 @@ def _scan(
                 if wanted is not None:
                     dispatcher.dispatch(wanted, knows_delays=not rules.behaviour.late_delay_table)
                 if on_progress is not None:
-                    on_progress(done + walk.end - segment.phy_offset)
+                    on_progress(done + table.end_phy_offset - segment.phy_offset)
             if not _goes_on_behind_mismatch(walk.stopped, rules):
                 break
             # It counts the size on, and reads on where the parts end; what it dispatches has no topic and lies at 0.

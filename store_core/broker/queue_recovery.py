@@ -118,6 +118,11 @@ class QueueState:
         return self.entries(start, min(end, start + places * size))
 
     @property
+    def has_appended(self) -> bool:
+        """Whether it holds more than its files as they were found."""
+        return self._appended_at is not None
+
+    @property
     def appended_offsets(self) -> range:
         """Queue offsets of the entries that were appended and are still there."""
         if self._appended_at is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,11 +19,10 @@ from store_core.kernel.columns import Row, frame_columns
 from store_core.kernel.twin_properties import key_hashes, known_properties, tag_hashes
 from store_core.layout import record
 from store_core.scan.frames import ROW_COLUMNS, FrameTable
-from store_core.scan.windows import windows_over
-from store_core.storage.buffers import Buffers
+from store_core.scan.windows import Windows, WindowsInTurns
+from store_core.storage.ahead import made_ahead
 
 if TYPE_CHECKING:
-    from store_core.scan.windows import Windows
     from store_core.storage.sequence import Segment, SegmentSequence
 
 WINDOW_SIZE_BYTES: Final = 4 << 20
@@ -53,7 +53,8 @@ class WalkRules:
 class SegmentWalk:
     """Iterates over tables of accepted records from ``at`` on; afterwards ``end`` and ``stopped`` say where and why it ended.
 
-    ``limit`` is the end of what the broker can read in this segment. A table is valid until the next is asked for.
+    ``limit`` is the end of what the broker can read in this segment. A table is valid until the next is asked for; where
+    there is more than one, a thread walks on meanwhile.
     Nobody looks at single records in front of ``plain_to``: those that are as they should be come there as one row, of
     which only place and length are told. ``proven``: what walks of other releases found already, and where this one's
     finds go.
@@ -86,9 +87,13 @@ class SegmentWalk:
         if self._has_plain_part:
             yield from self._plain_part()
         size = max(min(WINDOW_SIZE_BYTES, self._limit - self.end), 1)
-        ahead = self._limit - self.end > size
-        with windows_over(self._log, self._segment, size, ahead=ahead, buffers=Buffers()) as over:
-            yield from self._walk(over, size)
+        if self._limit - self.end <= size:
+            with closing(Windows(self._log, size)) as one:
+                yield from self._walk(one, size)
+            return
+        self._log = self._log.apart()
+        with closing(WindowsInTurns(self._log, size)) as over:
+            yield from made_ahead(self._walk(over, size))
 
     def _passed(self, end: int) -> Iterator[FrameTable]:
         """Plain records up to ``end`` have been passed."""
@@ -109,7 +114,7 @@ class SegmentWalk:
                 self._proven.add_run(self._segment, self.end, at, check_crc=check_crc)
             yield from self._passed(at)
 
-    def _walk(self, over: Windows, usual: int) -> Iterator[FrameTable]:
+    def _walk(self, over: Windows | WindowsInTurns, usual: int) -> Iterator[FrameTable]:
         wanted = usual
         while True:
             left = max(self._limit - self.end, 0)

@@ -63,6 +63,23 @@ class Windows:
         return kept
 
 
+class WindowsInTurns:
+    """Two windows, for who looks at one while a thread asks for the next."""
+
+    def __init__(self, log: SegmentSequence, size_bytes: int) -> None:
+        self._next, self._last = Windows(log, size_bytes), Windows(log, size_bytes)
+
+    def close(self) -> None:
+        """No window is looked at any more."""
+        self._next.close()
+        self._last.close()
+
+    def window(self, phy_offset: int, size_bytes: int) -> memoryview:
+        """As ``Windows.window``; valid until the one behind the next one is asked for."""
+        self._next, self._last = self._last, self._next
+        return self._last.window(phy_offset, size_bytes)
+
+
 class WindowsAhead(Windows):
     """Two buffers more, filled in turns by a thread with what follows the last window.
 

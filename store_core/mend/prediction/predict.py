@@ -14,7 +14,7 @@ from store_core.broker.start import Start, start_broker
 from store_core.broker.versions import Behaviour, Version, groups_of
 from store_core.mend.prediction.ghosts import GhostHunt
 from store_core.mend.prediction.outcome import Outcome, QueueSpan
-from store_core.mend.prediction.start_loss import losses
+from store_core.mend.prediction.start_loss import LossBook, losses, mark_of
 from store_core.storage.buffers import give_freed_memory_back
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from store_core.storage.store import Store
 
 Progress = Callable[[int], None]
+Books = dict[bytes, LossBook]  # by what they follow from
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +85,9 @@ def predict(
     else:
         evidence = evidence_of(store)
     played: list[tuple[tuple[Version, ...], Outcome, list[str]]] = []
+    books: Books = {}
     for behaviour, versions in groups_of(evidence.possible):
-        outcome, notes = outcome_of(store, behaviour, on_progress=on_progress, proven=proven)
+        outcome, notes = outcome_of(store, behaviour, on_progress=on_progress, proven=proven, books=books)
         played.append((versions, outcome, notes))
     worst = max(played, key=lambda p: (_badness(p[1]), p[0][-1]))
     same = tuple(v for versions, outcome, _ in played if outcome == worst[1] for v in versions)
@@ -94,22 +96,37 @@ def predict(
 
 
 def outcome_of(
-    store: Store, behaviour: Behaviour, *, on_progress: Progress | None = None, proven: Proven | None = None
+    store: Store,
+    behaviour: Behaviour,
+    *,
+    on_progress: Progress | None = None,
+    proven: Proven | None = None,
+    books: Books | None = None,
 ) -> tuple[Outcome, list[str]]:
-    """The outcome for releases that behave so, and notes about what it depends on besides."""
-    hunt = GhostHunt(store)
+    """The outcome for releases that behave so, and notes about what it depends on besides.
+
+    ``books``: the losses of starts that were played before on this store; this one's go there, too.
+    """
+    hunt, books = GhostHunt(store), {} if books is None else books
     with start_broker(store, behaviour, on_table=hunt.look_at, on_progress=on_progress, proven=proven) as start:
-        outcome = outcome_of_start(store, start, hunt, on_progress=on_progress)
+        outcome = outcome_of_start(store, start, hunt, books, on_progress)
     give_freed_memory_back()  # a start that dispatches leaves much of it
     return outcome, start.log.notes
 
 
-def outcome_of_start(store: Store, start: Start, hunt: GhostHunt, *, on_progress: Progress | None = None) -> Outcome:
+def outcome_of_start(
+    store: Store, start: Start, hunt: GhostHunt, books: Books, on_progress: Progress | None = None
+) -> Outcome:
     """The outcome of a start that was played through while ``hunt`` looked on."""
     recovery = "abnormal" if store.aborted else "normal"
     if start.refusal:
         return Outcome(False, start.refusal, recovery, start.log.first_file_scanned)
-    book = losses(store, start, on_progress=on_progress)
+    mark = mark_of(start)
+    book = books.get(mark) if mark is not None else None
+    if book is None:
+        book = losses(store, start, on_progress=on_progress)
+        if mark is not None:
+            books[mark] = book
     index = start.loaded.index
     return Outcome(
         starts=True,

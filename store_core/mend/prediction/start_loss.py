@@ -6,6 +6,7 @@ starts, from the segment's start to its blank, leave no message out. Only where 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -57,20 +58,21 @@ class LossBook:
     messages: int = 0
     _runs: dict[QueueKey, list[_Run]] = field(default_factory=dict)
 
-    def add(self, key: QueueKey, table: FrameTable, rows: Ints) -> None:
-        """Rows of one queue, with queue offsets that rise by one."""
+    def add(self, key: QueueKey, table: FrameTable, rows: Ints, size_bytes: int) -> None:
+        """Rows of one queue, with queue offsets that rise by one; their records have ``size_bytes`` together."""
         self.messages += len(rows)
         runs = self._runs.setdefault(key, [])
-        first, last = int(table.queue_offset[rows[0]]), int(table.queue_offset[rows[-1]])
+        first = int(table.queue_offset[rows[0]])
         if not runs or runs[-1].last + 1 != first:
-            runs.append(_Run(first, last, 0, 0))
+            runs.append(_Run(first, first, 0, 0))
         run = runs[-1]
-        run.last = last
+        run.last = first + len(rows) - 1
         run.messages += len(rows)
-        run.size_bytes += int(table.size_bytes[rows].sum())
-        with_keys = rows[(table.property_flags[rows] & PropertyFlag.KEYS) != 0]
-        for row in with_keys[: MOST_KEYS_PER_RUN - len(run.keys)]:
-            run.keys += split_keys(parse_properties(table.properties(int(row))).get(KEYS))
+        run.size_bytes += size_bytes
+        if len(run.keys) < MOST_KEYS_PER_RUN:
+            with_keys = rows[(table.property_flags[rows] & PropertyFlag.KEYS) != 0]
+            for row in with_keys[: MOST_KEYS_PER_RUN - len(run.keys)]:
+                run.keys += split_keys(parse_properties(table.properties(int(row))).get(KEYS))
 
     def runs(self) -> tuple[LostRun, ...]:
         return tuple(
@@ -94,6 +96,24 @@ def losses(store: Store, start: Start, *, on_progress: Progress | None = None) -
     return book
 
 
+def mark_of(start: Start) -> bytes | None:
+    """What the losses follow from, as a digest: starts of two releases with the same one lose the same messages.
+
+    None where queues got entries, which lie in that start's own memory.
+    """
+    log = start.log
+    told = hashlib.sha256()
+    segments = [(segment.phy_offset, segment.size_bytes) for segment in log.segments]
+    told.update(repr((log.first_file_scanned, log.max_phy_offset, segments)).encode())
+    told.update(repr(sorted(start.loaded.topic_attributes or ())).encode())
+    for queue in start.queues:
+        if queue.has_appended:
+            return None
+        place = queue.key, queue.entry_size_bytes, queue.starts, queue.min_position, queue.end
+        told.update(repr((*place, queue.min_offset, queue.max_offset)).encode())
+    return told.digest()
+
+
 class _Finder:
     def __init__(self, store: Store, start: Start, book: LossBook) -> None:
         self._store = store
@@ -102,7 +122,7 @@ class _Finder:
         self._end = start.log.max_phy_offset
         self._queues = [queue for queue in start.queues if not queue.key.topic.startswith(paths.LMQ_PREFIX)]
         self._by_key = {queue.key: queue for queue in self._queues}
-        self._topics = start.loaded.topic_attributes
+        self._keys: dict[tuple[bytes, int], QueueKey | None] = {}  # queues, by what records say
 
     # -- behind the cut ------------------------------------------------------------------------------------------
 
@@ -151,20 +171,23 @@ class _Finder:
         order = np.argsort(group, kind="stable")
         rows, group = rows[order], group[order]
         breaks = (np.diff(group) != 0) | (np.diff(table.queue_offset[rows]) != 1)
-        for run in np.split(rows, np.flatnonzero(breaks) + 1):
-            key = QueueKey(decode_text(table.topic(int(run[0]))), int(table.queue_id[run[0]]))
-            if self._is_known(key) and (was_cut or not self._is_superseded(key, table, int(run[0]))):
-                self._book.add(key, table, run)
+        starts = np.r_[0, np.flatnonzero(breaks) + 1]
+        sizes = np.add.reduceat(table.size_bytes[rows], starts).tolist()
+        for (start, stop), size_bytes in zip(pairwise([*starts.tolist(), len(rows)]), sizes, strict=True):
+            first = int(rows[start])
+            key = self._key_of(table.topic(first), int(table.queue_id[first]))
+            if key is not None and (was_cut or not self._is_superseded(key, table, first)):
+                self._book.add(key, table, rows[start:stop], size_bytes)
 
-    def _is_known(self, key: QueueKey) -> bool:
-        """Whether the topic is still one of the store's; messages of a deleted topic are nobody's loss."""
-        topics = self._topics
-        return (
-            not topics
-            or key.topic in topics
-            or key.topic in _SYSTEM_TOPICS
-            or any(known.topic == key.topic for known in self._store.queues)
-        )
+    def _key_of(self, topic: bytes, queue_id: int) -> QueueKey | None:
+        """The queue of a lost message; None where its topic is none of the store's: messages of a deleted topic are nobody's loss."""
+        raw = topic, queue_id
+        if raw not in self._keys:
+            name, topics = decode_text(topic), self._start.loaded.topic_attributes
+            is_known = not topics or name in topics or name in _SYSTEM_TOPICS
+            is_known = is_known or any(known.topic == name for known in self._store.queues)
+            self._keys[raw] = QueueKey(name, queue_id) if is_known else None
+        return self._keys[raw]
 
     def _is_superseded(self, key: QueueKey, table: FrameTable, row: int) -> bool:
         """Whether the queue has begun anew since: its next record in the log has a number that is no higher."""
