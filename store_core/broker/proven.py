@@ -41,8 +41,9 @@ class Proven:
 
     def add(self, segment: Segment, table: FrameTable, *, check_crc: bool) -> None:
         """A table of the walk over a segment, with or without checksums: its plain rows up to the first other one."""
-        is_plain = (table.kind == FrameKind.MESSAGE) & (table.code == FrameCode.OK)
-        is_plain &= table.own_phy_offset == table.phy_offset
+        is_plain = table.own_phy_offset == table.phy_offset
+        if not table.is_good:
+            is_plain &= (table.kind == int(FrameKind.MESSAGE)) & (table.code == int(FrameCode.OK))
         self._go_on((segment.phy_offset, check_crc, False), table, is_plain)
         is_plain &= (table.magic == record.MAGIC_V1) & ((table.sys_flag & _V6_HOSTS) == 0)
         self._go_on((segment.phy_offset, check_crc, True), table, is_plain)

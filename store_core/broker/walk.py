@@ -151,6 +151,8 @@ class SegmentWalk:
         if not len(result.kind):
             return 0
         rules = self._rules.check
+        if not result.odd_count and rules.reads_v2 and rules.reads_v6_hosts and not rules.verify_property_crc:
+            return len(result.kind)
         good = (result.kind == FrameKind.MESSAGE) & (result.code != FrameCode.BAD_CRC)
         if not rules.reads_v2:
             good &= result.magic == record.MAGIC_V1
@@ -173,13 +175,13 @@ class SegmentWalk:
 
 def _head_of(result: Any, window: memoryview, at: int, count: int) -> FrameTable:
     columns = {name: getattr(result, name)[:count] for name in ROW_COLUMNS}
+    is_whole = count == len(result.kind)
     in_run = columns["topic_id"] < 0
     if in_run.any():  # where they say they lie is where they lie
         columns["own_phy_offset"] = np.where(in_run, columns["phy_offset"], columns["own_phy_offset"])
-    keep = result.key_row < count
-    return FrameTable(
-        window, at, result.topics, **columns, key_row=result.key_row[keep], key_hash=result.key_hash[keep]
-    )
+    keep = slice(None) if is_whole else result.key_row < count
+    keys = {"key_row": result.key_row[keep], "key_hash": result.key_hash[keep]}
+    return FrameTable(window, at, result.topics, **columns, **keys, odd_count=result.odd_count if is_whole else None)
 
 
 def _plain(phy_offset: int, size_bytes: int) -> FrameTable:
@@ -195,7 +197,9 @@ def select(table: FrameTable, mask: NDArray[np.bool_]) -> FrameTable:
     columns = {name: getattr(table, name)[mask] for name in ROW_COLUMNS}
     keep = mask[table.key_row]
     new_row = np.cumsum(mask) - 1
-    return replace(table, **columns, key_row=new_row[table.key_row[keep]], key_hash=table.key_hash[keep])
+    return replace(
+        table, **columns, key_row=new_row[table.key_row[keep]], key_hash=table.key_hash[keep], odd_count=None
+    )
 
 
 def _one(checked: Checked, rules: WalkRules) -> FrameTable:

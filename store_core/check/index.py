@@ -50,11 +50,13 @@ class IndexCheck:
     def add(self, table: FrameTable) -> None:
         """Compare a window's keys with the entries that should stand for them."""
         indexed = table.messages & ((table.sys_flag & record.TRANSACTION_MASK) != record.TRANSACTION_ROLLBACK)
-        keep = indexed[table.key_row]
-        phy_offset = table.phy_offset[table.key_row[keep]]
-        key_hash = table.key_hash[keep]
+        key_row, key_hash = table.key_row, table.key_hash
+        if not indexed.all():
+            keep = indexed[key_row]
+            key_row, key_hash = key_row[keep], key_hash[keep]
+        phy_offset = table.phy_offset[key_row]
         if self.views and len(key_hash):
-            present = self._present(table, phy_offset, key_hash, table.store_timestamp_ms[table.key_row[keep]])
+            present = self._present(table, phy_offset, key_hash, table.store_timestamp_ms[key_row])
             for begin, stop in runs_of(~present):
                 self._missing.add(self._keys + begin, self._keys + stop)
                 self._missing_at.setdefault(self._keys + begin, int(phy_offset[begin]))

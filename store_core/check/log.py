@@ -63,7 +63,7 @@ class LogFindings:
 
     def add(self, table: FrameTable, file: str) -> None:
         """Look at a table; ``file`` is the segment, relative to the store root."""
-        if not table.kind.any() and not table.code.any():  # nothing but good messages
+        if table.is_good:
             if len(table):
                 self._good()
             return

@@ -35,21 +35,24 @@ class LogMap:
     not_records: OffsetRanges = field(default_factory=OffsetRanges)
 
     def add(self, table: FrameTable) -> None:
-        messages = table.messages
-        begins = table.phy_offset[~messages]
-        self.not_records.add_all(begins, begins + table.size_bytes[~messages])
-        rows = np.flatnonzero(messages)
-        if not len(rows):
-            return
         stored = table.store_timestamp_ms
-        last = int(rows[-1])
+        if table.is_good:
+            first, last, count, newest = 0, len(table) - 1, len(table), stored
+        else:
+            messages = table.messages
+            begins = table.phy_offset[~messages]
+            self.not_records.add_all(begins, begins + table.size_bytes[~messages])
+            rows = np.flatnonzero(messages)
+            if not len(rows):
+                return
+            first, last, count, newest = int(rows[0]), int(rows[-1]), len(rows), stored[rows]
         if not self.messages:
-            self.first_store_timestamp_ms = int(stored[rows[0]])
-        self.messages += len(rows)
+            self.first_store_timestamp_ms = int(stored[first])
+        self.messages += count
         self.last_phy_offset = int(table.phy_offset[last])
         self.end_phy_offset = self.last_phy_offset + int(table.size_bytes[last])
         self.last_store_timestamp_ms = int(stored[last])
-        self.largest_store_timestamp_ms = max(self.largest_store_timestamp_ms, int(stored[rows].max()))
+        self.largest_store_timestamp_ms = max(self.largest_store_timestamp_ms, int(newest.max()))
 
 
 def check_marks(store: Store, table: FrameTable, findings: Findings) -> None:
@@ -73,6 +76,8 @@ def check_marks(store: Store, table: FrameTable, findings: Findings) -> None:
     if size := store.log.file_size_bytes:
         for row in np.flatnonzero(table.messages & ((table.phy_offset + table.size_bytes) % size == 0)):
             _say(store, table, int(row), findings, "L008", "the record leaves no room for the segment's blank")
+    if table.is_good:
+        return
     for row in np.flatnonzero(table.of_kind(FrameKind.ZEROS)):
         segment = store.log.find(int(table.phy_offset[row]))
         if segment is not None and segment.phy_offset == table.phy_offset[row]:

@@ -24,6 +24,7 @@ MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
 INNER_BASE: Final = "INNER_BASE"
 INNER_NUM: Final = "INNER_NUM"
 _LIST_SEPARATOR: Final = ","
+_SCHEDULE_TOPIC: Final = paths.SCHEDULE_TOPIC.encode()
 _LARGEST_BATCH: Final = (1 << 15) - 1
 
 Rows = NDArray[np.void]
@@ -144,7 +145,7 @@ class Dispatcher:
 
     def _delay(self, table: FrameTable, picked: NDArray[Any], key_id: NDArray[Any], rows: Rows) -> None:
         """Delivery time instead of the tag's hash for delayed messages."""
-        if not table.delay_level.any():
+        if _SCHEDULE_TOPIC not in table.topics or not table.delay_level.any():
             return
         levels = table.delay_level[picked]
         delayed = (levels > 0) & self._keys_mask(key_id, frozenset((paths.SCHEDULE_TOPIC,)))

@@ -125,23 +125,23 @@ class IndexBuilder:
 
     def add(self, table: FrameTable, include_bad_crc: bool = False) -> None:
         """Index the messages of a table."""
-        dispatched = table.messages if include_bad_crc else table.messages & ~table.of_code(FrameCode.BAD_CRC)
-        if not dispatched.any():
-            return
-        key_row, key_hash = table.key_row, table.key_hash
-        if not include_bad_crc and table.of_code(FrameCode.BAD_CRC).any():
-            keep = dispatched[key_row]
+        rows, key_row, key_hash = np.arange(len(table)), table.key_row, table.key_hash
+        if not table.is_good:
+            dispatched = table.messages if include_bad_crc else table.messages & ~table.of_code(FrameCode.BAD_CRC)
+            rows, keep = rows[dispatched], dispatched[key_row]
             key_row, key_hash = key_row[keep], key_hash[keep]
+        if not len(rows):
+            return
         at = 0
         # Any dispatched record, with keys or without, makes the next file when the open one is full.
-        first, last = int(dispatched.argmax()), len(table) - 1 - int(dispatched[::-1].argmax())
+        first, last = int(rows[0]), int(rows[-1])
         self._roll(int(table.phy_offset[first]), int(table.store_timestamp_ms[first]))
         while at < len(key_hash):
             if self._is_full:
                 self._roll(int(table.phy_offset[key_row[at]]), int(table.store_timestamp_ms[key_row[at]]))
             at += self._put(table, key_row[at:], key_hash[at:])
         if self._is_full and (not len(key_row) or key_row[-1] != last):
-            self._roll(int(table.phy_offset[last]), self._store_time_behind(table, np.flatnonzero(dispatched), key_row))
+            self._roll(int(table.phy_offset[last]), self._store_time_behind(table, rows, key_row))
 
     def finish(self) -> list[IndexFileResult]:
         """The files, in order. They can be read until the builder is closed."""

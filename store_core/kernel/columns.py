@@ -48,6 +48,7 @@ class WindowColumns:
     key_hash: npt.NDArray[np.int32]
     topics: list[bytes]  # in the order they first appear in the window's rows
     message_count: int  # how many messages the rows tell of, in runs or one by one
+    odd_count: int  # how many rows are not good messages: of another kind, or with a code
     next_at: int  # where the next window has to begin; behind a blank it may lie beyond the window
     next_state: int  # ScanState to go on with; CHAINED at the segment's end
     need_bytes: int  # 0, or how long a window from next_at must at least be

@@ -61,18 +61,26 @@ _CONTINUED: Final = {
 
 
 def scan_window(
-    window: Any, window_phy_offset: int, at: int, segment_end_phy_offset: int, state: int, flags: int
+    window: Any,
+    window_phy_offset: int,
+    at: int,
+    segment_end_phy_offset: int,
+    state: int,
+    flags: int,
+    to_phy_offset: int | None = None,
 ) -> WindowColumns:
     """Cut the part of a segment that ``window`` holds into frames, from index ``at`` on.
 
     ``window``: bytes-like; its first byte lies at ``window_phy_offset`` of the log. It may end in front of the segment,
     whose end is ``segment_end_phy_offset``. ``state``: a ScanState, CHAINED at the segment's start, then what the
-    previous call returned. ``flags``: ScanFlag. Raises ValueError when the numbers do not fit each other.
+    previous call returned. ``flags``: ScanFlag. There are no rows of messages that begin at ``to_phy_offset`` or behind it.
+    Raises ValueError when the numbers do not fit each other.
     """
     left = segment_end_phy_offset - window_phy_offset
     if at < 0 or window_phy_offset < 0 or left < 0 or state not in list(ScanState):
         raise ValueError("the window's position, the index in it or the state makes no sense")
-    walk = Walk(bytes(memoryview(window)[:left]), window_phy_offset, segment_end_phy_offset, ScanFlag(flags))
+    data = bytes(memoryview(window)[:left])
+    walk = Walk(data, window_phy_offset, segment_end_phy_offset, ScanFlag(flags), to_phy_offset)
     return walk.run(at, ScanState(state))
 
 
@@ -134,6 +142,7 @@ class Walk:
             **key_columns(self.keys),
             topics=list(self.topic_ids),
             message_count=self.message_count,
+            odd_count=sum(row[:2] != (_MESSAGE, _OK) for row in self.rows),
             next_at=stop.at,
             next_state=int(stop.state),
             need_bytes=stop.need_bytes,

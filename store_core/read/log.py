@@ -160,7 +160,7 @@ def _blameless(table: FrameTable, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> 
     if not mask.any():
         return table
     kind = np.where(mask & ~table.messages, FrameKind.BLANK, table.kind)
-    return replace(table, kind=kind, code=np.where(mask, FrameCode.OK, table.code))
+    return replace(table, kind=kind, code=np.where(mask, FrameCode.OK, table.code), odd_count=None)
 
 
 def _range(table: FrameTable, row: int) -> LogRange:

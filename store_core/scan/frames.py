@@ -24,7 +24,7 @@ class FrameTable:
     Only message rows fill the columns behind ``size_bytes``; in other rows they are 0. ``*_at`` are positions in
     ``window``, which is valid until the next table of the same scan is asked for. A scan in runs (ScanOptions) has one
     row, filled up to ``size_bytes``, for good messages that follow each other; the scan's ``message_count`` counts them
-    one by one. ``key_row`` and ``key_hash`` have one element for each index key, in the order a broker inserts them; they
+    one by one. ``odd_count``: how many rows are not good messages, None where nobody counted. ``key_row`` and ``key_hash`` have one element for each index key, in the order a broker inserts them; they
     are empty unless asked for.
     """
 
@@ -59,9 +59,15 @@ class FrameTable:
     key_row: Ints
     key_hash: Ints
     message_count: int = 0
+    odd_count: int | None = None
 
     def __len__(self) -> int:
         return len(self.kind)
+
+    @property
+    def is_good(self) -> bool:
+        """Whether all rows are messages with nothing wrong."""
+        return not (self.kind.any() or self.code.any()) if self.odd_count is None else not self.odd_count
 
     @property
     def messages(self) -> NDArray[np.bool_]:
@@ -119,5 +125,5 @@ class FrameTable:
         return iter(range(len(self))) if mask is None else (int(row) for row in np.flatnonzero(mask))
 
 
-_NOT_BY_ROW = ("window", "window_phy_offset", "topics", "key_row", "key_hash", "message_count")
+_NOT_BY_ROW = ("window", "window_phy_offset", "topics", "key_row", "key_hash", "message_count", "odd_count")
 ROW_COLUMNS = tuple(f.name for f in fields(FrameTable) if f.name not in _NOT_BY_ROW)

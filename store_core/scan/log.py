@@ -226,7 +226,7 @@ def _windowed(
         # A run must not hide where the range ends.
         in_runs = to_phy_offset is None or at + size <= to_phy_offset
         flags = all_flags if in_runs else all_flags & ~ScanFlag.RUNS
-        result = scan_window(window, at, 0, end, state, flags)
+        result = scan_window(window, at, 0, end, state, flags, to_phy_offset)
         if result.next_at == 0 and len(result.kind) == 0:
             if size < wanted or wanted >= min(MAX_RECORD_SIZE_BYTES, end - at):
                 break  # the file ends here: nothing more can be decided
@@ -279,7 +279,9 @@ def _joined(
             int(kinds[-1]), int(columns["code"][-1]), int(columns["phy_offset"][-1]), int(columns["size_bytes"][-1])
         )
         columns = {name: column[:-1] for name, column in columns.items()}
-    return FrameTable(window, at, result.topics, **columns, **keys, message_count=result.message_count), held
+    odd = result.odd_count if open_range is None and held is None else None
+    counts = {"message_count": result.message_count, "odd_count": odd}
+    return FrameTable(window, at, result.topics, **columns, **keys, **counts), held
 
 
 def _row(open_range: _Open, name: str, dtype: np.dtype[Any]) -> Any:
@@ -306,7 +308,7 @@ def select(table: FrameTable, mask: Any) -> FrameTable:
     new_row = np.cumsum(mask) - 1
     count = table.message_count - int(np.count_nonzero(table.messages & ~mask))
     keys = {"key_row": new_row[table.key_row[keep]], "key_hash": table.key_hash[keep]}
-    return replace(table, **columns, **keys, message_count=count)
+    return replace(table, **columns, **keys, message_count=count, odd_count=None)
 
 
 def stretch(table: FrameTable, first: int, stop: int) -> FrameTable:
@@ -315,9 +317,13 @@ def stretch(table: FrameTable, first: int, stop: int) -> FrameTable:
         return table
     low, high = np.searchsorted(table.key_row, (first, stop))
     columns = {name: getattr(table, name)[first:stop] for name in ROW_COLUMNS}
-    left_out = np.count_nonzero(table.messages[:first]) + np.count_nonzero(table.messages[stop:])
+    edges = slice(0, first), slice(stop, None)
+    messages, odd = table.message_count, table.odd_count
+    for edge in edges:
+        messages -= int(np.count_nonzero(table.kind[edge] == int(FrameKind.MESSAGE)))
+        odd = odd and odd - int(np.count_nonzero(table.kind[edge] | table.code[edge]))
     keys = {"key_row": table.key_row[low:high] - table.key_row.dtype.type(first), "key_hash": table.key_hash[low:high]}
-    return replace(table, **columns, **keys, message_count=table.message_count - int(left_out))
+    return replace(table, **columns, **keys, message_count=messages, odd_count=odd)
 
 
 def _cut(table: FrameTable, to_phy_offset: int | None) -> FrameTable:
@@ -337,7 +343,7 @@ def _without_tag_keys(table: FrameTable, to_phy_offset: int) -> FrameTable:
 
 def without_stale(store: Store, table: FrameTable) -> FrameTable:
     """Rows of left-over records behind the tail become one STALE row; rare, so the tail is only looked at when needed."""
-    if not table.code.any():
+    if table.is_good or not table.code.any():
         return table
     suspicious = table.of_code(FrameCode.OWN_OFFSET) & (table.own_phy_offset < table.phy_offset) & table.messages
     if not suspicious.any():
@@ -348,7 +354,7 @@ def without_stale(store: Store, table: FrameTable) -> FrameTable:
     stale = suspicious & (table.phy_offset >= start)
     if not stale.any():
         return table
-    table = replace(table, message_count=table.message_count - int(np.count_nonzero(stale)))
+    table = replace(table, message_count=table.message_count - int(np.count_nonzero(stale)), odd_count=None)
     for name in ROW_COLUMNS:
         if name not in ("phy_offset", "size_bytes"):
             getattr(table, name)[stale] = {"kind": FrameKind.STALE, "topic_id": -1}.get(name, 0)

@@ -83,9 +83,15 @@ class _Walker:
 
     def walk(self, start: int, stop: int) -> list[FrameTable]:
         """Runs in a thread: the frames that begin in [start, stop), and what lies in front of the first of them."""
+        from store_core.scan.log import stretch
+
         tables = list(self._tables(start, stop))
         if len(tables) > 1:  # a window is valid until the next one is asked for
             return [replace(table, window=memoryview(bytes(table.window))) for table in self._tables(start, stop)]
+        if start > self._segment.phy_offset:  # most begin inside a record that the piece in front covers
+            return [
+                stretch(table, 1, len(table)) if table.kind[0] == int(FrameKind.DAMAGE) else table for table in tables
+            ]
         return tables
 
     def _tables(self, start: int, stop: int) -> Iterator[FrameTable]:
@@ -99,6 +105,9 @@ def _joined(tables: list[FrameTable], at: int) -> Iterator[FrameTable]:
     """What of a piece counts behind a frame that ends at ``at``: from the frame that begins there to the last one."""
     from store_core.scan.log import stretch
 
+    if len(tables) == 1 and len(tables[0]) and tables[0].is_good and tables[0].phy_offset[0] == at:
+        yield tables[0]
+        return
     frames = [table.messages | table.of_kind(FrameKind.BLANK) for table in tables]
     last = max((number for number, mask in enumerate(frames) if mask.any()), default=-1)
     for number, table in enumerate(tables[: last + 1]):

@@ -346,4 +346,4 @@ def _rows(table: FrameTable, first: int, last: int) -> FrameTable:
     if first == 0 and last == len(table):
         return table
     columns = {name: getattr(table, name)[first:last] for name in ROW_COLUMNS}
-    return replace(table, **columns)
+    return replace(table, **columns, odd_count=None)

@@ -157,6 +157,7 @@ pub struct Columns {
     key_row: Vec<u32>,
     key_hash: Vec<i32>,
     message_count: usize,
+    good_rows: usize,
     first: Option<Row>,
     last: Row,
     /// Whether the last row is a run of messages.
@@ -177,6 +178,7 @@ impl Columns {
             key_row: Vec::new(),
             key_hash: Vec::new(),
             message_count: 0,
+            good_rows: 0,
             first: None,
             last: Row::default(),
             in_run: false,
@@ -195,6 +197,7 @@ impl Columns {
         }
         self.last.kind = MESSAGE;
         self.message_count += 1;
+        self.good_rows += usize::from(row.code == OK);
         self.in_run = false;
     }
 
@@ -214,6 +217,7 @@ impl Columns {
             self.first = Some(row);
         }
         self.last.kind = MESSAGE;
+        self.good_rows += 1;
         self.in_run = true;
     }
 
@@ -264,6 +268,7 @@ impl Columns {
 
     pub fn into_dict<'py>(self, py: Python<'py>, stop: Stop, continues: bool) -> PyResult<Bound<'py, PyDict>> {
         let dict = PyDict::new(py);
+        dict.set_item("odd_count", self.len() - self.good_rows)?;
         self.frames.add_to(&dict)?;
         dict.set_item("key_row", self.key_row.into_pyarray(py))?;
         dict.set_item("key_hash", self.key_hash.into_pyarray(py))?;

@@ -44,6 +44,11 @@ class WalkRules:
     checks_property_crc: bool = False
     property_crc: bool = False
 
+    @property
+    def takes_all(self) -> bool:
+        """Whether it walks over every good record."""
+        return self.reads_v2 and self.reads_v6_hosts and not self.checks_property_crc
+
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
@@ -179,6 +184,9 @@ class _Surveyor:
         if not len(table):
             return
         self._findings.add(table, self._file(int(table.phy_offset[0])))
+        if table.is_good and self._rules.takes_all:
+            self._add_good(table)
+            return
         good = self._good_rows(table)
         walkable = good | table.of_kind(FrameKind.BLANK)
         self._survey.messages += int(np.count_nonzero(table.messages))
@@ -203,7 +211,19 @@ class _Surveyor:
             if row > previous + 1:
                 self._note_good(table, row - 1)
             previous = last_of.get(row, row)
-            self._row(table, row, previous, bool(good[row]), bool(walkable[row]), is_noted=bool(heads[row]))
+            self._row(
+                table, row, previous, good=bool(good[row]), walkable=bool(walkable[row]), is_noted=bool(heads[row])
+            )
+
+    def _add_good(self, table: FrameTable) -> None:
+        """A table of nothing but good records, of one segment: only at its first and its last row something may change."""
+        count = len(table)
+        type_ = table.sys_flag & TRANSACTION_MASK
+        self._survey.messages += count
+        self._survey.good_messages += count
+        self._survey.kept_messages += int(np.count_nonzero((type_ == TRANSACTION_NONE) | (type_ == TRANSACTION_COMMIT)))
+        for row in sorted({0, count - 1}):
+            self._row(table, row, row, good=True, walkable=True, is_noted=False)
 
     def _note_heads(self, table: FrameTable, bad: Mask) -> Mask:
         """Mask of the rows that are lost records and go to ``heads``: nothing but their body is wrong, and that for good."""
@@ -232,7 +252,7 @@ class _Surveyor:
             mask &= ~table.of_code(FrameCode.BAD_PROPERTY_CRC) & (has_crc | ~seen)
         return mask
 
-    def _row(self, table: FrameTable, row: int, last: int, good: bool, walkable: bool, *, is_noted: bool) -> None:
+    def _row(self, table: FrameTable, row: int, last: int, *, good: bool, walkable: bool, is_noted: bool) -> None:
         """A row, or a run of rows up to ``last`` of which none is walkable."""
         at = int(table.phy_offset[row])
         size = int(table.phy_offset[last] + table.size_bytes[last]) - at
