@@ -12,14 +12,16 @@ from store_core.broker.entry_runs import EntryRuns
 from store_core.broker.plain import WalkAhead, reading_ahead
 from store_core.broker.proven import Proven
 from store_core.broker.queue_recovery import Entries, QueueState
-from store_core.broker.versions import Version, behaviour_of
+from store_core.broker.versions import RELEASES as RELEASES_KNOWN
+from store_core.broker.versions import Version, behaviour_of, groups_of
 from store_core.kernel import scan_window
 from store_core.kernel.columns import WindowColumns
 from store_core.kernel.file import FileWalk, Walked
 from store_core.kernel.file import walk as walk_file
 from store_core.layout.queue import ENTRY
+from store_core.mend.prediction import predict as predict_module
 from store_core.mend.prediction.outcome import Outcome
-from store_core.mend.prediction.predict import outcome_of
+from store_core.mend.prediction.predict import Books, outcome_of
 from store_core.storage.store import Store
 from tests.conftest import DamagedStore
 
@@ -63,6 +65,32 @@ def test_what_other_releases_found_changes_nothing(
         shared = [_played(store, release, proven) for release in RELEASES]
         monkeypatch.setattr(log_recovery, "_not_dispatched", lambda *_: 0)  # single records everywhere
         assert shared == [_played(store, release, None) for release in RELEASES]
+
+
+@pytest.mark.usefixtures("small_reads")
+@pytest.mark.parametrize("exit", ["clean", "crash"])
+@pytest.mark.parametrize("name", [*DAMAGES, "cq-hole", "log-missing-mid", "log-missing-first"])
+@pytest.mark.parametrize("base", BASES)
+def test_losses_that_were_listed_are_those_of_every_start(
+    base: str, name: str, exit: str, damaged: DamagedStore
+) -> None:
+    with Store.open(damaged(base, name, exit)) as store:
+        proven, books = Proven(), Books()
+        behaviours = [behaviour_of(release) for release in RELEASES_KNOWN]
+        shared = [outcome_of(store, behaviour, proven=proven, books=books) for behaviour in behaviours]
+        assert shared == [outcome_of(store, behaviour) for behaviour in behaviours]
+
+
+def test_losses_are_listed_once_for_starts_that_lose_alike(
+    damaged: DamagedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[int] = []
+    real = predict_module.losses
+    monkeypatch.setattr(predict_module, "losses", lambda *call, **more: listed.append(1) or real(*call, **more))
+    with Store.open(damaged("load-533", "flip-body-mid", "clean")) as store:
+        prediction = predict_module.predict(store)
+        groups = groups_of(prediction.evidence.possible)
+    assert 0 < len(listed) < len(groups)
 
 
 @pytest.mark.usefixtures("small_reads")

@@ -9,7 +9,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from store_core.kernel.codes import FrameKind
+from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.layout import record
 from store_core.scan import side_by_side
 from store_core.scan.frames import ROW_COLUMNS, FrameTable
@@ -30,6 +30,8 @@ def _rows(root: Path, jobs: int) -> list[tuple[object, ...]]:
 
 
 def _told(table: FrameTable) -> Iterator[tuple[object, ...]]:
+    assert table.is_good == bool((table.messages & table.of_code(FrameCode.OK)).all())
+    assert table.message_count == int(np.count_nonzero(table.messages))
     names = [name for name in ROW_COLUMNS if name not in _IN_WINDOW]
     for row in table.rows():
         keys = table.key_hash[np.flatnonzero(table.key_row == row)].tolist()
@@ -44,7 +46,7 @@ def _told(table: FrameTable) -> Iterator[tuple[object, ...]]:
 @pytest.mark.parametrize("name", ["load-533", "clean-540", "crash-497"])
 def test_the_same_rows(golden: GoldenStore, name: str, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(side_by_side, "PIECE_SIZE_BYTES", piece)
-    assert _rows(golden(name), 3) == _rows(golden(name), 1)
+    assert _rows(golden(name), 3) == _rows(golden(name), 1) == _rows(golden(name), 0)
 
 
 @pytest.mark.parametrize("piece", PIECES)
@@ -57,14 +59,14 @@ def test_the_same_rows_of_a_damaged_log(
         store.flip(record=number + 100, field="size_bytes", byte=2)
         store.flip(record=number + 150, field="body")
     monkeypatch.setattr(side_by_side, "PIECE_SIZE_BYTES", piece)
-    assert _rows(store.root, 2) == _rows(store.root, 1)
+    assert _rows(store.root, 2) == _rows(store.root, 1) == _rows(store.root, 0)
 
 
 def test_the_same_stale_records(damaged: DamagedStore, monkeypatch: pytest.MonkeyPatch) -> None:
     root = damaged("load-533", "ghost-tail")
     monkeypatch.setattr(side_by_side, "PIECE_SIZE_BYTES", PIECES[0])
     rows = _rows(root, 2)
-    assert rows == _rows(root, 1)
+    assert rows == _rows(root, 1) == _rows(root, 0)
     assert any(row[0] == FrameKind.STALE for row in rows)
 
 

@@ -104,7 +104,7 @@ def mark_of(start: Start) -> bytes | None:
     log = start.log
     told = hashlib.sha256()
     segments = [(segment.phy_offset, segment.size_bytes) for segment in log.segments]
-    told.update(repr((log.first_file_scanned, log.max_phy_offset, segments)).encode())
+    told.update(repr((log.max_phy_offset, segments)).encode())
     told.update(repr(sorted(start.loaded.topic_attributes or ())).encode())
     for queue in start.queues:
         if queue.has_appended:
