@@ -126,9 +126,10 @@ class Dispatcher:
 
     def _hold(self, table: FrameTable, rows: Ints, tags: Ints) -> None:
         topic_ids = np.array([self._topic_ids.setdefault(t, len(self._topic_ids)) for t in table.topics], np.int64)
-        group = (topic_ids[table.topic_id[rows]] << 32) + (table.queue_id[rows].astype(np.int64) & 0xFFFFFFFF)
-        size_bytes = table.size_bytes[rows].astype(np.int64)
-        self._held.append(_Held(group, table.own_phy_offset[rows], size_bytes, tags[rows], table.queue_offset[rows]))
+        wanted = slice(None) if len(rows) == len(table) else rows
+        group = (topic_ids[table.topic_id[wanted]] << 32) + (table.queue_id[wanted].astype(np.int64) & 0xFFFFFFFF)
+        columns = table.own_phy_offset, table.size_bytes.astype(np.int64), tags, table.queue_offset
+        self._held.append(_Held(group, *(column[wanted] for column in columns)))
         if sum(len(held.group) for held in self._held) >= _MOST_HELD_ROWS:
             self.settle()
 

@@ -38,7 +38,7 @@ class IndexState:
 
     def dispatch(self, table: FrameTable) -> None:
         """Add the keys of accepted records, in order. A record in front of the newest file's end counts as done."""
-        if not len(table):
+        if not len(table) or self._takes_all(table):
             return
         keys = np.bincount(table.key_row, minlength=len(table)) if len(table.key_row) else np.zeros(len(table), int)
         offsets = table.own_phy_offset
@@ -50,6 +50,21 @@ class IndexState:
                 return
             row += int(waiting[0])
             row = self._fill(current, table, keys, row)
+
+    def _takes_all(self, table: FrameTable) -> bool:
+        """Add the keys of a table of nothing but good records, if there is nothing to skip and the newest file has room for more."""
+        if not table.is_good:
+            return False
+        current, added = self._current(), len(table.key_row)
+        if added >= self.entries_per_file - current.next_entry or table.own_phy_offset[0] < current.end_phy_offset:
+            return False
+        if added:
+            last = int(table.key_row[-1])
+            current.end_phy_offset = int(table.own_phy_offset[last])
+            current.end_timestamp_ms = int(table.store_timestamp_ms[last])
+            current.next_entry += added
+            self.entries_added += added
+        return True
 
     def _fill(self, current: IndexFileState, table: FrameTable, keys: np.ndarray, row: int) -> int:
         """Put records from ``row`` on into the file until it is full or a record is one to skip; gives the next row."""

@@ -18,9 +18,12 @@ CHUNK_ENTRIES: Final = 1 << 15
 
 
 def read_entries(files: SegmentSequence, first: int, end: int) -> Array:
-    """Entries [first, end) of an ordinary queue; zeros where there is no file."""
+    """Entries [first, end) of an ordinary queue, not to be written to; zeros where there is no file."""
+    at, size = first, max(end - first, 0) * ENTRY_SIZE_BYTES
+    data = files.read(first * ENTRY_SIZE_BYTES, size)
+    if len(data) == size:
+        return np.frombuffer(data, queue.ENTRY.dtype)
     found = np.zeros(max(end - first, 0), queue.ENTRY.dtype)
-    at = first
     while at < end:
         data = files.read(at * ENTRY_SIZE_BYTES, (end - at) * ENTRY_SIZE_BYTES)
         whole = len(data) // ENTRY_SIZE_BYTES

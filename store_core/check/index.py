@@ -94,6 +94,8 @@ class IndexCheck:
             size = min(count, int(self._ends[place]) - first)
             parts.append(self.views[place].read(self._store, first - before + 1, size))
             first, count = first + size, count - size
+        if len(parts) == 1:
+            return parts[0]
         return np.concatenate(parts) if parts else np.zeros(0, index.ENTRY.dtype)
 
     def _first_not_expired(self) -> int:

@@ -38,13 +38,12 @@ class IndexFileView:
     is_short: bool = False
 
     def read(self, store: Store, first: int, count: int) -> Array:
-        """Entries from number ``first`` (1 is the first) on, index.ENTRY[count]; zeros behind the file's end."""
-        found = np.zeros(count, index.ENTRY.dtype)
+        """Entries from number ``first`` (1 is the first) on, index.ENTRY[count], not to be written to; zeros behind the file's end."""
         size = index.ENTRY.size_bytes
         data = store.cache.read(self.path, index.entry_at(self.slots, first), count * size)
-        whole = len(data) // size
-        found[:whole] = np.frombuffer(data, index.ENTRY.dtype, whole)
-        return found
+        if len(data) < count * size:
+            data = data[: len(data) - len(data) % size].ljust(count * size, b"\0")
+        return np.frombuffer(data, index.ENTRY.dtype)
 
 
 @dataclass(slots=True)

@@ -94,9 +94,11 @@ class _QueueCheck:
             entries, known = self._entries_at(numbers)
             same = known & (entries["phy_offset"] == rows["phy_offset"]) & (entries["size_bytes"] > 0)
             self.found_rows.add_numbers(np.flatnonzero(same) + at)
-            self.matched.add_numbers(numbers[same])
-            self._compare_fields(rows[same], entries[same])
             at += len(rows)
+            if not same.all():
+                rows, entries = rows[same], entries[same]
+            self.matched.add_numbers(rows["queue_offset"])
+            self._compare_fields(rows, entries)
 
     def _entries_at(self, numbers: Array) -> tuple[Array, Mask]:
         """Entries with these numbers, and which of them there can be."""
@@ -104,6 +106,8 @@ class _QueueCheck:
         assert files is not None
         limit = files.max_phy_offset // ENTRY_SIZE_BYTES
         known = (numbers >= 0) & (numbers < limit)
+        if len(numbers) and known.all() and (numbers == np.arange(numbers[0], numbers[0] + len(numbers))).all():
+            return shapes.read_entries(files, int(numbers[0]), int(numbers[-1]) + 1), known
         found = np.zeros(len(numbers), ENTRY.dtype)
         if known.any():
             low, high = int(numbers[known].min()), int(numbers[known].max()) + 1

@@ -79,7 +79,7 @@ def _expired_entries(store: Store, view: IndexFileView, log_min_phy_offset: int)
 
 def _start(store: Store, view: IndexFileView, entries: int) -> IndexStart:
     header = IndexHeaderState(*view.header)
-    return IndexStart(header, entries, lambda first, count: view.read(store, first, count))
+    return IndexStart(header, entries, lambda first, count: view.read(store, first, count).copy())
 
 
 @dataclass(frozen=True, slots=True)
