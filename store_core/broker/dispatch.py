@@ -27,7 +27,7 @@ _DISPATCH_OFFSETS: Final = "INNER_MULTI_QUEUE_OFFSET"
 _BATCH_SIZE: Final = "INNER_NUM"
 _BATCH_BASE: Final = "INNER_BASE"
 EARLY_LIMIT: Final = 1000
-_MOST_HELD_ROWS: Final = 1 << 17  # of five columns: 5 MB
+_MOST_HELD_ROWS: Final = 1 << 16  # of five columns: more than 2 MB
 
 
 @dataclass(frozen=True, slots=True)

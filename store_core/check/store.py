@@ -28,6 +28,7 @@ from store_core.read.index import index_sizes
 from store_core.read.queue import end_of_entries
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, scan_log
+from store_core.storage.buffers import share_one_heap
 from store_core.storage.config_files import ConfigFiles, read_config
 from store_core.storage.store import Store
 
@@ -53,6 +54,7 @@ def check_store(
     may be writing, so torn and not yet dispatched tails are not faults. Entries of the log (a few bytes a message) go
     through a scratch file in the system's temporary folder. Raises FailedError where a file cannot be read.
     """
+    share_one_heap()
     findings = Findings()
     check_layout(store, findings)
     if live:

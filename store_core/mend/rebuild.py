@@ -33,6 +33,7 @@ from store_core.read.checkpoint import read_checkpoint
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import Progress
 from store_core.scan.walks import Walks
+from store_core.storage.buffers import share_one_heap
 from store_core.storage.config_files import read_config
 from store_core.storage.config_text import release_layout
 from store_core.storage.store import QueueKey, Store
@@ -52,6 +53,7 @@ def rebuild(
     cannot be read the entry that stands is kept. Raises UsageError for an unknown part, FailedError where the
     log holds nothing to build from.
     """
+    share_one_heap()
     refuse_foreign_store(store)
     parts = PARTS if what == "all" else (what,)
     if not set(parts) <= set(PARTS):

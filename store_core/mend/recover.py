@@ -34,7 +34,7 @@ from store_core.mend.salvage.salvage_plan import (
     store_of,
 )
 from store_core.scan.walks import Walks
-from store_core.storage.buffers import give_freed_memory_back
+from store_core.storage.buffers import give_freed_memory_back, share_one_heap
 from store_core.storage.store import Store
 
 Policy = Literal["keep", "broker", "strict"]
@@ -103,6 +103,7 @@ def recover(
     """
     if policy not in POLICIES:
         raise UsageError(f"unknown policy {policy!r}", to_do=f"one of {', '.join(POLICIES)}")
+    share_one_heap()
     options = options or KeepOptions()
     if policy == "broker" and options != KeepOptions():
         raise UsageError("policy broker closes no holes", to_do="use --policy keep with these options")
