@@ -107,17 +107,18 @@ def outcome_of(
 
     ``books``: the losses of starts that were played before on this store; this one's go there, too.
     """
-    hunt, books = GhostHunt(store), {} if books is None else books
+    hunt = GhostHunt(store)
     with start_broker(store, behaviour, on_table=hunt.look_at, on_progress=on_progress, proven=proven) as start:
-        outcome = outcome_of_start(store, start, hunt, books, on_progress)
+        outcome = outcome_of_start(store, start, hunt, on_progress=on_progress, books=books)
     give_freed_memory_back()  # a start that dispatches leaves much of it
     return outcome, start.log.notes
 
 
 def outcome_of_start(
-    store: Store, start: Start, hunt: GhostHunt, books: Books, on_progress: Progress | None = None
+    store: Store, start: Start, hunt: GhostHunt, *, on_progress: Progress | None = None, books: Books | None = None
 ) -> Outcome:
-    """The outcome of a start that was played through while ``hunt`` looked on."""
+    """The outcome of a start that was played through while ``hunt`` looked on; ``books`` as for ``outcome_of``."""
+    books = {} if books is None else books
     recovery = "abnormal" if store.aborted else "normal"
     if start.refusal:
         return Outcome(False, start.refusal, recovery, start.log.first_file_scanned)
