@@ -68,6 +68,7 @@ class WindowsInTurns:
 
     def __init__(self, log: SegmentSequence, size_bytes: int) -> None:
         self._next, self._last = Windows(log, size_bytes), Windows(log, size_bytes)
+        self._phy_offset = -1  # of the last one
 
     def close(self) -> None:
         """No window is looked at any more."""
@@ -75,8 +76,13 @@ class WindowsInTurns:
         self._last.close()
 
     def window(self, phy_offset: int, size_bytes: int) -> memoryview:
-        """As ``Windows.window``; valid until the one behind the next one is asked for."""
-        self._next, self._last = self._last, self._next
+        """As ``Windows.window``; valid until the one behind the next one is asked for.
+
+        To ask for more at the same place is to ask for the same one.
+        """
+        if phy_offset != self._phy_offset:
+            self._next, self._last = self._last, self._next
+            self._phy_offset = phy_offset
         return self._last.window(phy_offset, size_bytes)
 
 

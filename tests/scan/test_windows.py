@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from store_core.kernel.codes import FrameKind
 from store_core.scan import side_by_side
 from store_core.scan.log import ScanOptions, scan_log
+from store_core.scan.windows import WindowsInTurns
 from store_core.storage.overlay import Patch, overlaid
 from store_core.storage.store import Store
 from tests.conftest import GoldenStore
@@ -112,3 +114,15 @@ def test_a_view_is_walked_as_it_shows_itself(golden: GoldenStore, jobs: int, mon
                 t.kind[r] for t in tables for r in t.rows() if 25_000 <= t.phy_offset[r] - segment.phy_offset < 39_000
             ]
         assert FrameKind.MESSAGE not in inside
+
+
+def test_a_window_stays_while_the_next_one_grows(golden: GoldenStore) -> None:
+    """Who walks ahead asks for more where a record is longer than a window, and somebody still looks at the one before."""
+    with Store.open(golden("load-533")) as store, closing(WindowsInTurns(store.log, 4096)) as windows:
+        first = windows.window(0, 4096)
+        before = bytes(first)
+        for size_bytes in (4096, 8192, 60_000):
+            assert bytes(windows.window(4000, size_bytes)) == store.log.read(4000, size_bytes)
+            assert bytes(first) == before
+        behind = windows.window(9000, 4096)
+        assert bytes(behind) == store.log.read(9000, 4096)
