@@ -6,8 +6,9 @@
 Both read the whole log, check every body (unless told not to), and make every queue and index file. Of rmqctl that is one
 pass of the library (what recover, rebuild and truncate build on) in a process of its own: queue files are written, the
 index stands in its scratch file. Of the broker its load and dispatch, in a JVM that has just started, as a broker's is;
-against its dispatch alone its load does not count. Neither waits for the disk. The whole command is measured too: rebuild
-plans, predicts, writes, keeps what it replaces, syncs every file and checks its result.
+against its dispatch alone its load does not count. Neither waits for the disk. The whole commands are measured too: rebuild
+plans, predicts, writes, keeps what it replaces, syncs every file and checks its result; recover also says what the start of
+each release that may have written the log would do, and looks for what is wrong with it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from benchmarks.make_store import GIB, Made, Recipe, made_store
 LIBRARY: Final = "rmqctl, one pass"
 TWO: Final = "rmqctl, one pass, two threads"
 COMMAND: Final = "rmqctl rebuild all --apply"
+RECOVER: Final = "rmqctl recover --apply"
 BROKER: Final = "broker's load and dispatch"
 DISPATCH: Final = "4.9.7's dispatch"
 WITHOUT_CRC: Final = "rmqctl, one pass without checksums"
@@ -82,9 +84,9 @@ def by_library(made: Made, jobs: int, *, unchecked: bool = False) -> tuple[float
         return found.seconds, found.cpu_seconds
 
 
-def by_command(made: Made) -> tuple[float, float]:
+def by_command(made: Made, *command: str) -> tuple[float, float]:
     with only_the_log(made) as root:
-        found = measure(rmqctl("rebuild", "all", "-s", root, "--apply", "-q", "-o", "json"), accept=(0, 3))
+        found = measure(rmqctl(*command, "-s", root, "--apply", "-q", "-o", "json"), accept=(0, 3))
         return found.seconds, found.cpu_seconds
 
 
@@ -114,7 +116,8 @@ def main() -> None:
             contestants = {
                 LIBRARY: lambda: took(LIBRARY, *by_library(made, 1)),
                 TWO: lambda: took(TWO, *by_library(made, 2)),
-                COMMAND: lambda: took(COMMAND, *by_command(made)),
+                COMMAND: lambda: took(COMMAND, *by_command(made, "rebuild", "all")),
+                RECOVER: lambda: took(RECOVER, *by_command(made, "recover")),
             }
         if broker.is_available() and told.no_crc:
             contestants[DISPATCH] = lambda: took(DISPATCH, *by_dispatch(made))
@@ -143,9 +146,11 @@ def _rows(times: contest.Times, record_bytes: int) -> list[contest.Row]:
         contest.ratio("recovery", times, BROKER, LIBRARY, (">=", 4 if long_records else 6)),
         contest.ratio("recovery", times, BROKER, TWO, None if long_records else (">=", 9)),
         contest.ratio("recovery", times, BROKER, COMMAND),
+        contest.ratio("recovery", times, BROKER, RECOVER),
         contest.ratio("recovery", times, BROKER + CPU, LIBRARY + CPU),
         contest.ratio("recovery", times, BROKER + CPU, TWO + CPU),
         contest.ratio("recovery", times, BROKER + CPU, COMMAND + CPU),
+        contest.ratio("recovery", times, BROKER + CPU, RECOVER + CPU),
     ]
 
 
