@@ -51,7 +51,7 @@ _NOTES: Final = """\
   next to nothing.
   `rebuild all --apply` also keeps what it replaces, syncs every file, plays the start of each release it may be started with, and checks its
   own result, which is a second walk. `recover` of a log alone takes longer than the broker, by half or more: it plays the start of each release
-  that the store may have, before and after, and five of them would dispatch the whole log, each of them by a walk of its own. The program's own start, a third
+  that the store may have, before and after, and four of them would dispatch the whole log, each of them by a walk of its own. The program's own start, a third
   of a second, is what is missing with 2 GiB of long records.
 * **Predictions.** Here the files come out of memory at 8 GB/s. A command's own start takes longer than reading a GiB so; from a disk the reading would be
   what takes the time (`--cold`). Each file is read once, the log in one thread and the queues in another: eight million entries in 4 GiB.
