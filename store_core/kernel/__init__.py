@@ -39,22 +39,14 @@ def is_native() -> bool:
 
 
 def scan_window(
-    window: Any,
-    window_phy_offset: int,
-    at: int,
-    segment_end_phy_offset: int,
-    state: int,
-    flags: int,
-    to_phy_offset: int | None = None,
+    window: Any, window_phy_offset: int, at: int, segment_end_phy_offset: int, state: int, flags: int
 ) -> WindowColumns:
     """Cut the part of a segment that ``window`` holds into frames, from index ``at`` on.
 
     ``window``: bytes-like and C-contiguous; its first byte lies at ``window_phy_offset`` of the log. It may end in
     front of the segment, whose end is ``segment_end_phy_offset``. ``state``: a ScanState, CHAINED at the segment's
     start, then the previous call's ``next_state``. ``flags``: ScanFlag. The next window has to begin at ``next_at``,
-    with ``need_bytes`` bytes or more if that is not 0. There are no rows of messages that begin at ``to_phy_offset`` or
-    behind it. Raises ValueError when the numbers do not fit each other.
+    with ``need_bytes`` bytes or more if that is not 0. Raises ValueError when the numbers do not fit each other.
     """
-    place = window_phy_offset, at, segment_end_phy_offset
-    found: WindowColumns = _kernel().scan_window(window, *place, state, flags, to_phy_offset)
+    found: WindowColumns = _kernel().scan_window(window, window_phy_offset, at, segment_end_phy_offset, state, flags)
     return found

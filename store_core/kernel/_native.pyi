@@ -63,7 +63,6 @@ def scan_window(
     segment_end_phy_offset: int,
     state: int,
     flags: int,
-    to_phy_offset: int | None = None,
     /,
 ) -> dict[str, Any]: ...
 def arrow_columns(

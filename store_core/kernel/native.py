@@ -30,17 +30,12 @@ _native.scan_window(np.empty(0, dtype=np.uint8), 0, 0, 0, 0, 0)
 
 
 def scan_window(
-    window: Any,
-    window_phy_offset: int,
-    at: int,
-    segment_end_phy_offset: int,
-    state: int,
-    flags: int,
-    to_phy_offset: int | None = None,
+    window: Any, window_phy_offset: int, at: int, segment_end_phy_offset: int, state: int, flags: int
 ) -> WindowColumns:
     """As ``twin.scan_window``. The window is not copied, and other threads run meanwhile."""
-    place = window_phy_offset, at, segment_end_phy_offset
-    return WindowColumns(**_native.scan_window(_bytes(window), *place, state, flags, to_phy_offset))
+    return WindowColumns(
+        **_native.scan_window(_bytes(window), window_phy_offset, at, segment_end_phy_offset, state, flags)
+    )
 
 
 def arrow_columns(window: Any, at: Ints, size_bytes: Ints, wanted: int) -> ArrowColumns:

@@ -61,26 +61,18 @@ _CONTINUED: Final = {
 
 
 def scan_window(
-    window: Any,
-    window_phy_offset: int,
-    at: int,
-    segment_end_phy_offset: int,
-    state: int,
-    flags: int,
-    to_phy_offset: int | None = None,
+    window: Any, window_phy_offset: int, at: int, segment_end_phy_offset: int, state: int, flags: int
 ) -> WindowColumns:
     """Cut the part of a segment that ``window`` holds into frames, from index ``at`` on.
 
     ``window``: bytes-like; its first byte lies at ``window_phy_offset`` of the log. It may end in front of the segment,
     whose end is ``segment_end_phy_offset``. ``state``: a ScanState, CHAINED at the segment's start, then what the
-    previous call returned. ``flags``: ScanFlag. There are no rows of messages that begin at ``to_phy_offset`` or behind it.
-    Raises ValueError when the numbers do not fit each other.
+    previous call returned. ``flags``: ScanFlag. Raises ValueError when the numbers do not fit each other.
     """
     left = segment_end_phy_offset - window_phy_offset
     if at < 0 or window_phy_offset < 0 or left < 0 or state not in list(ScanState):
         raise ValueError("the window's position, the index in it or the state makes no sense")
-    data = bytes(memoryview(window)[:left])
-    walk = Walk(data, window_phy_offset, segment_end_phy_offset, ScanFlag(flags), to_phy_offset)
+    walk = Walk(bytes(memoryview(window)[:left]), window_phy_offset, segment_end_phy_offset, ScanFlag(flags))
     return walk.run(at, ScanState(state))
 
 

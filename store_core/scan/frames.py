@@ -24,8 +24,8 @@ class FrameTable:
     Only message rows fill the columns behind ``size_bytes``; in other rows they are 0. ``*_at`` are positions in
     ``window``, which is valid until the next table of the same scan is asked for. A scan in runs (ScanOptions) has one
     row, filled up to ``size_bytes``, for good messages that follow each other; the scan's ``message_count`` counts them
-    one by one. ``odd_count``: how many rows are not good messages, None where nobody counted. ``key_row`` and ``key_hash`` have one element for each index key, in the order a broker inserts them; they
-    are empty unless asked for.
+    one by one. ``odd_count``: how many rows are not good messages, None where nobody counted. ``key_row`` and ``key_hash``
+    have one element for each index key, in the order a broker inserts them; they are empty unless asked for.
     """
 
     window: memoryview

@@ -226,7 +226,7 @@ def _windowed(
         # A run must not hide where the range ends.
         in_runs = to_phy_offset is None or at + size <= to_phy_offset
         flags = all_flags if in_runs else all_flags & ~ScanFlag.RUNS
-        result = scan_window(window, at, 0, end, state, flags, to_phy_offset)
+        result = scan_window(window, at, 0, end, state, flags)
         if result.next_at == 0 and len(result.kind) == 0:
             if size < wanted or wanted >= min(MAX_RECORD_SIZE_BYTES, end - at):
                 break  # the file ends here: nothing more can be decided

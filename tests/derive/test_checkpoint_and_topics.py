@@ -6,6 +6,7 @@ import pytest
 
 from store_core.derive.checkpoint import rebuilt_checkpoint
 from store_core.derive.topics import completed_topics, missing_topics, needs_configuration, topic_entry
+from store_core.layout import paths
 from store_core.storage.config_files import read_config
 from store_core.storage.store import QueueKey
 from tests import stores
@@ -70,7 +71,7 @@ def test_completed_entries_are_what_the_broker_had(golden: GoldenStore, name: st
 
 
 def test_brokers_own_topics_need_no_configuration() -> None:
-    topics = ["SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "%LMQ%x", "rmq_sys_wheel_timer", "RMQCTL_FILLER"]
+    topics = [paths.SCHEDULE_TOPIC, "RMQ_SYS_TRANS_OP_HALF_TOPIC", "%LMQ%x", "rmq_sys_wheel_timer", "RMQCTL_FILLER"]
     assert [topic for topic in topics if needs_configuration(topic)] == []
     assert needs_configuration("%RETRY%g")
     assert missing_topics([QueueKey("a", 0), QueueKey("a", 5), QueueKey("b", 1)], ["b"]) == {"a": 6}

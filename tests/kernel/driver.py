@@ -18,7 +18,7 @@ from store_core.kernel.codes import FrameKind, ScanFlag, ScanState
 from store_core.kernel.columns import Row, WindowColumns
 from store_core.layout import record
 
-Scan = Callable[..., WindowColumns]
+Scan = Callable[[Any, int, int, int, int, int], WindowColumns]
 KERNELS: Final[dict[str, Scan]] = {"twin": twin.scan_window}
 try:
     from store_core.kernel import native

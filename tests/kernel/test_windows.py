@@ -68,20 +68,13 @@ def test_cuts_do_not_matter(segment: Segment, harms: list[Any], sizes: list[int]
 
 
 @quick
-@given(harms=HARMS, to=st.integers(0, 66000))
-def test_nothing_begins_where_the_walk_is_to_end(segment: Segment, harms: list[Any], to: int) -> None:
+@given(harms=HARMS)
+def test_what_is_no_good_message_is_counted(segment: Segment, harms: list[Any]) -> None:
     for one in harms:
         segment = harm(segment, *one)
-    call = segment.data, segment.phy_offset, 0, segment.end_phy_offset, ScanState.CHAINED, ALL
-    stop = segment.phy_offset + to
-    whole, part = both(*call), both(*call, stop)
-    in_front = int(np.searchsorted(whole.phy_offset, stop))
-    assert part.phy_offset.tolist() == whole.phy_offset[:in_front].tolist()
-    assert part.size_bytes.tolist() == whole.size_bytes[:in_front].tolist()
-    assert part.message_count == int(np.count_nonzero(whole.kind[:in_front] == FrameKind.MESSAGE))
-    for columns in (whole, part):
-        good = (columns.kind == FrameKind.MESSAGE) & (columns.code == FrameCode.OK)
-        assert columns.odd_count == int(np.count_nonzero(~good))
+    columns = both(segment.data, segment.phy_offset, 0, segment.end_phy_offset, ScanState.CHAINED, ALL)
+    good = (columns.kind == FrameKind.MESSAGE) & (columns.code == FrameCode.OK)
+    assert columns.odd_count == int(np.count_nonzero(~good))
 
 
 @quick

@@ -34,8 +34,7 @@ use pyo3::types::PyDict;
 
 /// The columns of a window by name; see `store_core.kernel.scan_window`.
 #[pyfunction]
-#[pyo3(signature = (window, window_phy_offset, at, segment_end_phy_offset, state, flags, to=None, /))]
-#[allow(clippy::too_many_arguments)] // as the twin's
+#[pyo3(signature = (window, window_phy_offset, at, segment_end_phy_offset, state, flags, /))]
 fn scan_window<'py>(
     py: Python<'py>,
     window: PyReadonlyArray1<'py, u8>,
@@ -44,7 +43,6 @@ fn scan_window<'py>(
     segment_end_phy_offset: i64,
     state: i64,
     flags: u32,
-    to: Option<i64>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let data = window.as_slice()?;
     let nonsense = || PyValueError::new_err("the window's position, the index in it or the state makes no sense");
@@ -61,7 +59,7 @@ fn scan_window<'py>(
         segment_end: segment_end_phy_offset,
         flags,
     };
-    let (columns, stop, continues) = py.detach(|| walk::scan(window, at, state, to.unwrap_or(i64::MAX)));
+    let (columns, stop, continues) = py.detach(|| walk::scan(window, at, state));
     columns.into_dict(py, stop, continues)
 }
 

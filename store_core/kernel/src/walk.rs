@@ -16,10 +16,10 @@ pub struct Window<'a> {
 }
 
 /// The rows, where the walk stopped, and whether the first row goes on with the previous window's last.
-pub fn scan(window: Window<'_>, at: usize, state: u8, to: i64) -> (Columns, Stop, bool) {
+pub fn scan(window: Window<'_>, at: usize, state: u8) -> (Columns, Stop, bool) {
     let columns = Columns::for_window(window.data.len().saturating_sub(at), window.flags & RUNS != 0);
     let start = window.phy_offset.saturating_add(as_i64(at));
-    let (columns, stop) = scan_on(columns, window, at, state, to);
+    let (columns, stop) = scan_on(columns, window, at, state, i64::MAX);
     let continued = match state {
         IN_DAMAGE | IN_BAD_BLANK => Some(DAMAGE),
         IN_ZEROS => Some(ZEROS),
