@@ -11,11 +11,12 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from store_core.errors import FailedError
 from store_core.kernel.codes import FrameKind
 from store_core.scan.frames import FrameTable
 from store_core.scan.windows import Windows
@@ -30,7 +31,11 @@ _BEHIND_BYTES: Final = 64 << 10  # read with a piece, for the record that begins
 
 
 def walk_side_by_side(store: Store, segment: Segment, options: ScanOptions) -> Iterator[FrameTable]:
-    """As ``scan_segment`` over a whole segment, by ``options.jobs`` threads. At most one piece more than that is held."""
+    """As ``scan_segment`` over a whole segment, by ``options.jobs`` threads. At most one piece more than that is held.
+
+    Where there are two or more, the caller's is one of them: while it would have to wait it walks, too. One thread walks
+    beside the caller's.
+    """
     from store_core.scan.log import nominal_end, scan_segment, without_stale
 
     piece_size_bytes = PIECE_SIZE_BYTES
@@ -40,25 +45,27 @@ def walk_side_by_side(store: Store, segment: Segment, options: ScanOptions) -> I
     starts = iter(range(at, min(end, segment.end_phy_offset), piece_size_bytes))
     with ExitStack() as stack:
         free = [stack.enter_context(_Walker(store, segment, alone, piece_size_bytes)) for _ in range(options.jobs + 1)]
-        pool = stack.enter_context(ThreadPoolExecutor(options.jobs, "walk"))
-        waiting: deque[tuple[int, _Walker, Future[list[FrameTable]]]] = deque()
-        stack.callback(lambda: [left.cancel() for _, _, left in waiting])
+        pool = stack.enter_context(ThreadPoolExecutor(max(options.jobs - 1, 1), "walk"))
+        waiting: deque[_Piece] = deque()
+        stack.callback(lambda: [left.found.cancel() for left in waiting])
         joins = True
         while joins:
             while free and (start := next(starts, None)) is not None:
                 stop = min(start + piece_size_bytes, end)
                 walker = free.pop()
-                waiting.append((stop, walker, pool.submit(walker.walk, start, stop)))
+                waiting.append(_Piece(start, stop, walker, pool.submit(walker.walk, start, stop)))
             if not waiting:
                 break
-            stop, walker, found = waiting.popleft()
-            tables = found.result()
-            if at < stop:  # else a record in front covers it
+            if options.jobs > 1:
+                _help(waiting)
+            piece = waiting.popleft()
+            tables = piece.found.result()
+            if at < piece.stop:  # else a record in front covers it
                 for table in _joined([without_stale(store, table) for table in tables], at):
                     at = table.end_phy_offset
                     yield table
-                joins = at >= stop
-            free.append(walker)
+                joins = at >= piece.stop
+            free.append(piece.walker)
     if at < end:
         yield from scan_segment(store, segment, alone, at, chained=True)
 
@@ -99,6 +106,29 @@ class _Walker:
 
         to_phy_offset = stop if stop < nominal_end(self._store.log, self._segment) else None
         return scan_segment(self._store, self._segment, self._options, start, to_phy_offset, windows=self._windows)
+
+
+@dataclass(slots=True)
+class _Piece:
+    """The frames that begin in [start, stop), with who walks them."""
+
+    start: int
+    stop: int
+    walker: _Walker
+    found: Future[list[FrameTable]]
+
+
+def _help(waiting: deque[_Piece]) -> None:
+    """Walk pieces that nobody has begun, the first ones first, until the first of all is done, or all are begun."""
+    while not waiting[0].found.done():
+        piece = next((piece for piece in waiting if piece.found.cancel()), None)
+        if piece is None:
+            return
+        piece.found = Future()
+        try:
+            piece.found.set_result(piece.walker.walk(piece.start, piece.stop))
+        except FailedError as error:  # told when it is its turn
+            piece.found.set_exception(error)
 
 
 def _joined(tables: list[FrameTable], at: int) -> Iterator[FrameTable]:
