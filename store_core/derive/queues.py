@@ -207,7 +207,7 @@ class QueueBuilder:
         at = 0
         for rows in self._rows.rows(key, row, row + len(entries)):
             part = entries[at : at + len(rows)]
-            part[:] = queue_entries(rows).view(queue.ENTRY.dtype)
+            part.view(np.uint8)[:] = queue_entries(rows)  # bytes: numpy copies records field by field
             if plan is not None:
                 part["tags_code"] = plan.addresses(ordinal + at, len(rows))
             at += len(rows)
