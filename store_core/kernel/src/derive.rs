@@ -127,14 +127,14 @@ pub struct Row {
 impl Row {
     #[inline(always)]
     pub fn of(bytes: &[u8; ROW_SIZE]) -> Self {
-        let long = |at: usize| i64::from_ne_bytes(std::array::from_fn(|byte| bytes[at + byte]));
+        let long = |at: usize| i64::from_ne_bytes(part(bytes, at));
         Self {
             queue_offset: long(0),
             phy_offset: long(8),
             tags_code: long(16),
             store_timestamp_ms: long(24),
-            size_bytes: i32::from_ne_bytes(std::array::from_fn(|byte| bytes[32 + byte])),
-            batch_size: i16::from_ne_bytes([bytes[36], bytes[37]]),
+            size_bytes: i32::from_ne_bytes(part(bytes, 32)),
+            batch_size: i16::from_ne_bytes(part(bytes, 36)),
         }
     }
 
@@ -149,6 +149,12 @@ impl Row {
         row[36..].copy_from_slice(&self.batch_size.to_ne_bytes());
         row
     }
+}
+
+/// The bytes of a field; all of them lie in the row.
+#[inline(always)]
+fn part<const SIZE: usize>(row: &[u8; ROW_SIZE], at: usize) -> [u8; SIZE] {
+    row.get(at..).and_then(<[u8]>::first_chunk).copied().unwrap_or([0; SIZE])
 }
 
 /// Entries of an ordinary queue as its files hold them; see `store_core.kernel.derive`.

@@ -147,15 +147,22 @@ fn add(packed: &mut Vec<u8>, before: &Row, row: &Row) {
         flags |= 1 << field;
         let mut left = ((far << 1) ^ (far >> 63)) as u64;
         while left >= 0x80 {
-            room[end % LARGEST] = left as u8 | 0x80;
+            put(&mut room, &mut end, left as u8 | 0x80);
             left >>= 7;
-            end += 1;
         }
-        room[end % LARGEST] = left as u8;
-        end += 1;
+        put(&mut room, &mut end, left as u8);
     }
     room[0] = flags;
     packed.extend_from_slice(room.get(..end).unwrap_or(&[]));
+}
+
+/// The next byte; there is room for all that a row can take.
+#[inline(always)]
+fn put(room: &mut [u8; LARGEST], end: &mut usize, byte: u8) {
+    if let Some(place) = room.get_mut(*end) {
+        *place = byte;
+    }
+    *end += 1;
 }
 
 fn unpacked(packed: &[u8], counts: &[i32]) -> Option<Vec<u8>> {

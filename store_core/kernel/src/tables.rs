@@ -81,8 +81,7 @@ pub fn cut_table<'py>(
     }
     py.detach(|| {
         let mut table = Table::of(entries, row, rows, |phy_offset| phy_offset.wrapping_sub(start));
-        table.columns = Columns::for_rows(table.at.len());
-        table.columns.cut::<true>(window, 0, &table.at, &table.size_bytes);
+        table.columns = table.cut(window);
         table
     })
     .into_told(py)
@@ -195,6 +194,18 @@ impl Table {
             tags_code: column(|entry| entry.tags_code),
             columns: Columns::default(),
         }
+    }
+
+    /// The heads of records that lie in a window.
+    fn cut(&self, window: &[u8]) -> Columns {
+        let bytes: i64 = self.size_bytes.iter().fold(0, |sum, size| sum.saturating_add((*size).max(0)));
+        let share = self.at.len().div_ceil(tasks::worth(usize::try_from(bytes).unwrap_or(0))).max(1);
+        let parts = self.at.chunks(share).zip(self.size_bytes.chunks(share)).collect();
+        joined(tasks::all(parts, |(at, size_bytes)| {
+            let mut columns = Columns::for_rows(at.len());
+            columns.cut::<true>(window, 0, at, size_bytes);
+            columns
+        }))
     }
 
     /// Turns places in the file into places in a buffer that holds neighbours together.
