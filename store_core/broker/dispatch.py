@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from store_core.broker.appended import EntrySpool
+from store_core.broker.dispatched import DispatchedRows
 from store_core.broker.queue_recovery import BatchQueueState, QueueState
 from store_core.codec.delay_levels import UNKNOWN_LEVEL_MS
 from store_core.codec.properties import REAL_TOPIC, parse_properties
@@ -18,6 +19,7 @@ from store_core.storage.store import QueueKey
 
 if TYPE_CHECKING:
     from store_core.broker.index_service import IndexState
+    from store_core.broker.record_check import CheckRules
     from store_core.broker.versions import Behaviour
     from store_core.scan.frames import FrameTable, Ints
 
@@ -27,7 +29,6 @@ _DISPATCH_OFFSETS: Final = "INNER_MULTI_QUEUE_OFFSET"
 _BATCH_SIZE: Final = "INNER_NUM"
 _BATCH_BASE: Final = "INNER_BASE"
 EARLY_LIMIT: Final = 1000
-_MOST_HELD_ROWS: Final = 1 << 16  # of five columns: more than 2 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +57,12 @@ class EarlyDelivery:
     delay_level: int
 
 
-class _Held(NamedTuple):
-    """Rows for queues, in log order; ``group``: the topic's id in the upper 32 bits, the queue id in the lower ones."""
-
-    group: Ints
-    phy_offset: Ints
-    size_bytes: Ints
-    tags_code: Ints
-    queue_offset: Ints
-
-
 @dataclass(slots=True)
 class Dispatcher:
     """Feeds tables of accepted records, in log order, to the states of queues and index; makes queues as they appear.
 
-    Plain records are held back, as a queue takes many of them in the time of one: ``settle`` before the queues are looked at.
+    Rows of records that are as they should be are kept in ``known``, with those of starts before, or by itself, as a queue
+    takes many of them in the time of one: ``settle`` before the queues are looked at.
     """
 
     behaviour: Behaviour
@@ -79,20 +71,41 @@ class Dispatcher:
     batch_queues: dict[QueueKey, BatchQueueState]
     index: IndexState
     spool: EntrySpool
-    dispatched: int = 0
+    known: DispatchedRows | None = None
     early: list[EarlyDelivery] = field(default_factory=list)
-    _held: list[_Held] = field(default_factory=list)
-    _topic_ids: dict[bytes, int] = field(default_factory=dict)  # of held rows
+    _own: DispatchedRows = field(default_factory=DispatchedRows)
+    _waiting: tuple[DispatchedRows, int, int] | None = (
+        None  # whose rows of which part of the log the queues have not seen
+    )
+
+    def close(self) -> None:
+        """The queues' entries can no longer be asked for."""
+        self._own.close()
+        self.spool.close()
 
     def dispatch(self, table: FrameTable, *, knows_delays: bool) -> None:
         """All rows of a table. Without ``knows_delays`` delayed messages get their tags' hash (1.1)."""
-        self.dispatched += len(table)
         kind = table.sys_flag & record.TRANSACTION_MASK
         queued = np.flatnonzero((kind == record.TRANSACTION_NONE) | (kind == record.TRANSACTION_COMMIT))
         if len(queued):
             self._to_queues(table, queued, self._tags(table, knows_delays), knows_delays=knows_delays)
         if self.rules.index_enabled:
             self.index.dispatch(table)
+
+    def dispatch_known(self, at: int, limit: int, check: CheckRules, *, knows_delays: bool) -> int:
+        """Dispatch from ``at`` on what starts before have made of the log, if that is what this one makes of it; gives the end
+        of it, at most ``limit``."""
+        if self.known is None or self.rules.batch_topics:
+            return at
+        with_tags = self.behaviour.index_tags
+        while (stretch := self.known.at(at)) is not None and stretch.end <= limit:
+            if not stretch.is_for(check, knows_delays=knows_delays):
+                break
+            if self.rules.index_enabled and not self.index.take(at, stretch.all_keys(with_tags=with_tags)):
+                break
+            self._wait_for(self.known, at, stretch.end)
+            at = stretch.end
+        return at
 
     def dispatch_nameless(self, size_bytes: int) -> None:
         """What 4.3.0 makes of a record that is none: an entry for offset 0 in queue 0 of the topic without a name."""
@@ -112,36 +125,41 @@ class Dispatcher:
 
     def settle(self) -> None:
         """Bring the queues up to date."""
-        if not self._held:
+        if self._waiting is None:
             return
-        rows = _Held(*(np.concatenate(column) for column in zip(*self._held, strict=True)))
-        topics = [decode_text(topic) for topic in self._topic_ids]
-        self._held.clear()
-        for part in _by_group(rows.group):
-            topic_id, queue_id = divmod(int(rows.group[part[0]]), 1 << 32)
-            key = QueueKey(topics[topic_id], queue_id if queue_id < 1 << 31 else queue_id - (1 << 32))
-            self.queue(key).put(
-                rows.phy_offset[part], rows.size_bytes[part], rows.tags_code[part], rows.queue_offset[part]
+        rows, start, end = self._waiting
+        self._waiting = None
+        for (topic, queue_id), part in rows.rows(start, end):
+            columns = (
+                part[name].astype(np.int64) for name in ("phy_offset", "size_bytes", "tags_code", "queue_offset")
             )
+            self.queue(QueueKey(decode_text(topic), queue_id)).put(*columns)
+        if rows is self._own:
+            rows.close()
 
-    def _hold(self, table: FrameTable, rows: Ints, tags: Ints) -> None:
-        topic_ids = np.array([self._topic_ids.setdefault(t, len(self._topic_ids)) for t in table.topics], np.int64)
-        wanted = slice(None) if len(rows) == len(table) else rows
-        group = (topic_ids[table.topic_id[wanted]] << 32) + (table.queue_id[wanted].astype(np.int64) & 0xFFFFFFFF)
-        columns = table.own_phy_offset, table.size_bytes.astype(np.int64), tags, table.queue_offset
-        self._held.append(_Held(group, *(column[wanted] for column in columns)))
-        if sum(len(held.group) for held in self._held) >= _MOST_HELD_ROWS:
-            self.settle()
-
-    def _is_plain(self, table: FrameTable, *, knows_delays: bool) -> bool:
-        """Whether every record has one entry, made of its columns alone."""
-        if self.rules.batch_topics or (not knows_delays and paths.SCHEDULE_TOPIC.encode() in table.topics):
+    def _keep(self, table: FrameTable, tags: Ints, *, knows_delays: bool) -> bool:
+        """Whether the rows of a table are kept until the queues are looked at."""
+        if self.rules.batch_topics or not len(table):
             return False
-        return not (self.rules.multi_dispatch and table.with_property(PropertyFlag.INNER_MULTI_DISPATCH).any())
+        if self._waiting is not None and self._waiting[2] != table.phy_offset[0]:
+            self.settle()
+        shared = self.known if not self.behaviour.index_tags else None  # what others need are the keys alone
+        for rows in (shared, self._own):
+            stretch = rows.add(table, tags, knows_delays=knows_delays) if rows is not None else None
+            if rows is not None and stretch is not None:
+                self._wait_for(rows, stretch.start, stretch.end)
+                return True
+        return False
+
+    def _wait_for(self, rows: DispatchedRows, start: int, end: int) -> None:
+        if self._waiting is not None and self._waiting[0] is rows and self._waiting[2] == start:
+            self._waiting = rows, self._waiting[1], end
+        else:
+            self.settle()
+            self._waiting = rows, start, end
 
     def _to_queues(self, table: FrameTable, queued: Ints, tags: Ints, *, knows_delays: bool) -> None:
-        if self._is_plain(table, knows_delays=knows_delays):
-            self._hold(table, queued, tags)
+        if self._keep(table, tags, knows_delays=knows_delays):
             return
         self.settle()
         group = (table.topic_id[queued].astype(np.int64) << 32) + table.queue_id[queued]

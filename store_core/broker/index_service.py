@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from store_core.broker.dispatched import IndexKeys
 from store_core.layout import index as layout
 
 if TYPE_CHECKING:
@@ -52,18 +53,25 @@ class IndexState:
             row = self._fill(current, table, keys, row)
 
     def _takes_all(self, table: FrameTable) -> bool:
-        """Add the keys of a table of nothing but good records, if there is nothing to skip and the newest file has room for more."""
+        """As ``take``, a table, if it is of nothing but good records."""
         if not table.is_good:
             return False
-        current, added = self._current(), len(table.key_row)
-        if added >= self.entries_per_file - current.next_entry or table.own_phy_offset[0] < current.end_phy_offset:
-            return False
-        if added:
+        keys = IndexKeys()
+        if len(table.key_row):
             last = int(table.key_row[-1])
-            current.end_phy_offset = int(table.own_phy_offset[last])
-            current.end_timestamp_ms = int(table.store_timestamp_ms[last])
-            current.next_entry += added
-            self.entries_added += added
+            keys = IndexKeys(len(table.key_row), int(table.own_phy_offset[last]), int(table.store_timestamp_ms[last]))
+        return self.take(int(table.own_phy_offset[0]), keys)
+
+    def take(self, phy_offset: int, keys: IndexKeys) -> bool:
+        """Add the keys of records that lie one behind the other from an offset on, if there is none to skip and the newest file
+        has room for more than these; False if they have to be looked at one by one."""
+        current = self._current()
+        if keys.entries >= self.entries_per_file - current.next_entry or phy_offset < current.end_phy_offset:
+            return False
+        if keys.entries:
+            current.end_phy_offset, current.end_timestamp_ms = keys.phy_offset, keys.store_timestamp_ms
+            current.next_entry += keys.entries
+            self.entries_added += keys.entries
         return True
 
     def _fill(self, current: IndexFileState, table: FrameTable, keys: np.ndarray, row: int) -> int:

@@ -7,11 +7,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from store_core.broker.dispatch_walk import DispatchWalk, KnownParts
 from store_core.broker.record_check import HEAP_DEPENDENT_BYTES, Checked, CheckRules, Verdict, check_at
 from store_core.broker.versions import CleanStart, CrashStart, QueueCut
-from store_core.broker.walk import SegmentWalk, WalkRules, select
+from store_core.broker.walk import SegmentWalk, WalkRules, is_plain_row, select
 from store_core.layout import record
 
 if TYPE_CHECKING:
@@ -200,20 +202,23 @@ def _scan(
 ) -> None:
     done = 0
     plain_to = _not_dispatched(rules, queue_end)
+    walking, knows_delays = rules.walk(check_crc=True), not rules.behaviour.late_delay_table
+    behind = -1 if rules.aborted else plain_to
     for segment in segments:
-        at, ahead = segment.phy_offset, 0
+        at, end, ahead = segment.phy_offset, segment.end_phy_offset, 0
+        known = KnownParts(dispatcher, segment, walking, end, behind, knows_delays, proven)
+        walk_from = partial(_walk, store, segment, walking, end, plain_to, proven)
         while True:
-            walking = rules.walk(check_crc=True)
-            end = segment.end_phy_offset
-            walk = SegmentWalk(store.log, segment, walking, at, end, plain_to=plain_to, proven=proven)
-            for table in walk:
+            scan = DispatchWalk(walk_from, known, at)
+            for table in scan:
                 if on_table is not None:
                     on_table(table)
                 wanted = _to_dispatch(table, rules, queue_end)
                 if wanted is not None:
-                    dispatcher.dispatch(wanted, knows_delays=not rules.behaviour.late_delay_table)
+                    dispatcher.dispatch(wanted, knows_delays=knows_delays)
                 if on_progress is not None:
                     on_progress(done + table.end_phy_offset - segment.phy_offset)
+            walk = scan.walk
             if not _goes_on_behind_mismatch(walk.stopped, rules):
                 break
             # It counts the size on, and reads on where the parts end; what it dispatches has no topic and lies at 0.
@@ -226,6 +231,12 @@ def _scan(
             break
     assert result.stopped is not None
     _judge(result, result.stopped)
+
+
+def _walk(
+    store: Store, segment: Segment, rules: WalkRules, limit: int, plain_to: int, proven: Proven | None, at: int
+) -> SegmentWalk:
+    return SegmentWalk(store.log, segment, rules, at, limit, plain_to=plain_to, proven=proven)
 
 
 def _goes_on_behind_mismatch(stopped: Checked, rules: LogRules) -> bool:
@@ -246,6 +257,8 @@ def _not_dispatched(rules: LogRules, queue_end: int) -> int:
 
 def _to_dispatch(table: FrameTable, rules: LogRules, queue_end: int) -> FrameTable | None:
     """The rows that go to the dispatchers again. What counts is what a record says of its own place."""
+    if is_plain_row(table):  # not to be dispatched, or it has been
+        return None
     if rules.aborted:
         return table
     if not rules.behaviour.clean_start_dispatches:
@@ -293,7 +306,9 @@ def _cut_log(result: LogRecovery) -> None:
 # -- catching up at start (1.7, 6.1) --------------------------------------------------------------------------------
 
 
-def catch_up(store: Store, result: LogRecovery, rules: LogRules, dispatcher: Dispatcher) -> None:
+def catch_up(
+    store: Store, result: LogRecovery, rules: LogRules, dispatcher: Dispatcher, *, proven: Proven | None = None
+) -> None:
     """Dispatch from the queues' end to the log's end; ``start`` waits for it, for ever where it cannot get on."""
     queues = [*dispatcher.queues.values(), *dispatcher.batch_queues.values()]
     at = max((queue.end_phy_offset for queue in queues), default=0)
@@ -305,7 +320,7 @@ def catch_up(store: Store, result: LogRecovery, rules: LogRules, dispatcher: Dis
             lacks = "no log file is" if segment is None else "its log file holds nothing"
             result.refusal = f"dispatch stands still at {at}, where {lacks}, and start waits for it for ever"
             return
-        at = _dispatch_segment(store, segment, at, readable, rules, dispatcher, result)
+        at = _dispatch_segment(store, segment, at, readable, rules, dispatcher, result, proven)
 
 
 def _holding(segments: list[Segment], phy_offset: int) -> Segment | None:
@@ -314,7 +329,14 @@ def _holding(segments: list[Segment], phy_offset: int) -> Segment | None:
 
 
 def _dispatch_segment(
-    store: Store, segment: Segment, at: int, readable: int, rules: LogRules, dispatcher: Dispatcher, result: LogRecovery
+    store: Store,
+    segment: Segment,
+    at: int,
+    readable: int,
+    rules: LogRules,
+    dispatcher: Dispatcher,
+    result: LogRecovery,
+    proven: Proven | None,
 ) -> int:
     """One segment from ``at`` on; gives where dispatch goes on. One bad record hides the rest of the segment.
 
@@ -322,11 +344,16 @@ def _dispatch_segment(
     still skips all that it has not counted as read: it may go on in the next segment, between two records.
     """
     place, claimed, consumed = at, 0, 0
+    walking = rules.walk(check_crc=False)
+    known = KnownParts(dispatcher, segment, walking, readable, behind=-1, knows_delays=True, proven=proven)
+    walk_from = partial(_walk, store, segment, walking, readable, 0, None)
     while True:
-        walk = SegmentWalk(store.log, segment, rules.walk(check_crc=False), place, readable)
-        for table in walk:
-            dispatcher.dispatch(table, knows_delays=True)
+        scan = DispatchWalk(walk_from, known, place)
+        for table in scan:
+            if not is_plain_row(table):
+                dispatcher.dispatch(table, knows_delays=True)
         dispatcher.settle()
+        walk = scan.walk
         stopped = walk.stopped
         if stopped.verdict is not Verdict.MISMATCH or not stopped.consumed_bytes:
             break

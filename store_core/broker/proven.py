@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from store_core.broker.dispatched import DispatchedRows
     from store_core.broker.entry_runs import EntryRuns
     from store_core.broker.plain import WalkAhead
     from store_core.broker.record_check import CheckRules
@@ -32,11 +33,13 @@ _Key = tuple[int, bool, bool]  # segment, checksums looked at, formats looked at
 class Proven:
     """Where plain records end, window by window, from a segment's start on. For one log that nobody changes meanwhile.
 
-    ``ahead``: a thread that walks over segments meanwhile, with checksums. ``runs``: what the queue files hold.
+    ``ahead``: a thread that walks over segments meanwhile, with checksums. ``runs``: what the queue files hold. ``rows``:
+    what was dispatched.
     """
 
     ahead: WalkAhead | None = None
     runs: EntryRuns | None = None
+    rows: DispatchedRows | None = None
     _ends: dict[_Key, list[int]] = field(default_factory=dict)
 
     def add(self, segment: Segment, table: FrameTable, *, check_crc: bool) -> None:
@@ -60,6 +63,10 @@ class Proven:
         ends = self._ends.setdefault(key, [key[0]])
         if count and int(table.phy_offset[0]) == ends[-1]:
             ends.append(int(table.phy_offset[count - 1] + table.size_bytes[count - 1]))
+
+    def checked_end(self, segment: Segment) -> int:
+        """How far from a segment's start on checksums are known to be right."""
+        return max(self._ends.get((segment.phy_offset, True, old), [-1])[-1] for old in (False, True))
 
     def expect(self, segments: Sequence[Segment]) -> None:
         """A scan will come to these."""

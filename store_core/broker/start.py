@@ -41,7 +41,7 @@ class Start(Closing):
     def close(self) -> None:
         """The queues' entries can no longer be asked for."""
         if self.dispatcher is not None:
-            self.dispatcher.spool.close()
+            self.dispatcher.close()
 
     @property
     def queues(self) -> list[QueueState]:
@@ -77,6 +77,8 @@ def start_broker(
         return Start(behaviour, loaded.refusal, loaded)
     runs = proven.runs if proven is not None else None
     dispatcher = _dispatcher(store, behaviour, loaded, runs)
+    if proven is not None and all(store.log.holding(segment) is store.log for segment in loaded.segments):
+        dispatcher.known = proven.rows  # else an offset does not tell which file's bytes are meant
     for state in (*dispatcher.queues.values(), *dispatcher.batch_queues.values()):
         state.recover()
     rules = LogRules.of(store, behaviour)
@@ -84,7 +86,7 @@ def start_broker(
     if not log.refusal:
         log.refusal = _correct_min(dispatcher, log)
     if not log.refusal and rules.catches_up:
-        catch_up(store, log, rules, dispatcher)
+        catch_up(store, log, rules, dispatcher, proven=proven)
         log.refusal = log.refusal or _correct_min(dispatcher, log)
     return Start(behaviour, log.refusal, loaded, log, dispatcher, runs)
 

@@ -98,7 +98,7 @@ class SegmentWalk:
     def _passed(self, end: int) -> Iterator[FrameTable]:
         """Plain records up to ``end`` have been passed."""
         if end > self.end:
-            table = _plain(self.end, end - self.end)
+            table = plain_row(self.end, end - self.end)
             self.end = end
             yield table
 
@@ -184,12 +184,17 @@ def _head_of(result: Any, window: memoryview, at: int, count: int) -> FrameTable
     return FrameTable(window, at, result.topics, **columns, **keys, odd_count=result.odd_count if is_whole else None)
 
 
-def _plain(phy_offset: int, size_bytes: int) -> FrameTable:
+def plain_row(phy_offset: int, size_bytes: int) -> FrameTable:
     """A table of one row for plain records that follow each other."""
     row = Row(FrameKind.MESSAGE, FrameCode.OK, phy_offset, size_bytes, own_phy_offset=phy_offset)
     columns: dict[str, Any] = frame_columns([row])
     none = np.zeros(0, np.int32)
     return FrameTable(memoryview(b""), phy_offset, [], **columns, key_row=none.astype(np.uint32), key_hash=none)
+
+
+def is_plain_row(table: FrameTable) -> bool:
+    """Whether a table tells of plain records by place and length alone."""
+    return len(table) == 1 and table.topic_id[0] < 0
 
 
 def select(table: FrameTable, mask: NDArray[np.bool_]) -> FrameTable:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from store_core.broker.dispatch import EarlyDelivery
+from store_core.broker.dispatched import DispatchedRows
 from store_core.broker.evidence import Evidence, evidence_of
 from store_core.broker.load import DELAY_PROGRESS, read_config
 from store_core.broker.plain import reading_ahead
@@ -86,9 +87,13 @@ def predict(
         evidence = evidence_of(store)
     played: list[tuple[tuple[Version, ...], Outcome, list[str]]] = []
     books: Books = {}
-    for behaviour, versions in groups_of(evidence.possible):
-        outcome, notes = outcome_of(store, behaviour, on_progress=on_progress, proven=proven, books=books)
-        played.append((versions, outcome, notes))
+    groups = groups_of(evidence.possible)
+    with DispatchedRows() as rows:
+        proven.rows = rows if len(groups) > 1 else None
+        for behaviour, versions in groups:
+            outcome, notes = outcome_of(store, behaviour, on_progress=on_progress, proven=proven, books=books)
+            played.append((versions, outcome, notes))
+    proven.rows = None
     worst = max(played, key=lambda p: (_badness(p[1]), p[0][-1]))
     same = tuple(v for versions, outcome, _ in played if outcome == worst[1] for v in versions)
     others = [OtherOutcome(versions, outcome) for versions, outcome, _ in played if outcome != worst[1]]

@@ -1,0 +1,264 @@
+"""What starts have made of stretches of the log for queues and index, kept: the next start takes it from here.
+
+Of a record that is as it should be every release makes the same rows, and the log is read once for all of them. A start keeps
+its own rows so, too, as a queue takes many of them in the time of one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from store_core.closing import Closing
+from store_core.kernel.codes import PropertyFlag
+from store_core.kernel.derive import ROW, dispatch_rows, pack_rows, unpack_rows
+from store_core.layout import paths, record
+from store_core.storage.spool import Spool
+
+if TYPE_CHECKING:
+    from store_core.broker.record_check import CheckRules
+    from store_core.scan.frames import FrameTable, Ints
+
+RUN_ROWS: Final = 1 << 16  # 2.5 MB, of which there are two while a run is sorted
+READ_ROWS: Final = 1 << 15
+STRETCH_BYTES: Final = 64 << 20
+_V6_HOSTS: Final = record.FLAG_BORN_HOST_V6 | record.FLAG_STORE_HOST_V6
+_SCHEDULE_TOPIC: Final = paths.SCHEDULE_TOPIC.encode()
+
+RawKey = tuple[bytes, int]  # a topic as stored, a queue id
+
+
+class IndexKeys(NamedTuple):
+    """How many index keys some records have, and where the last one that has some begins, and its store time."""
+
+    entries: int = 0
+    phy_offset: int = -1
+    store_timestamp_ms: int = 0
+
+    def and_then(self, behind: IndexKeys) -> IndexKeys:
+        """These and those of records behind."""
+        return behind._replace(entries=self.entries + behind.entries) if behind.entries else self
+
+    def and_also(self, other: IndexKeys) -> IndexKeys:
+        """These and others of the same records."""
+        later = max(self, other, key=lambda keys: keys.phy_offset)
+        return later._replace(entries=self.entries + other.entries)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Records one behind the other. ``old_format``: none that the oldest releases cannot read. ``knows_delays``: some of the
+    rows hold delivery times instead of a hash of tags. ``tags``: the further index keys of who indexes tags, too."""
+
+    start: int
+    end: int
+    old_format: bool
+    knows_delays: bool
+    keys: IndexKeys
+    tags: IndexKeys
+
+    def all_keys(self, *, with_tags: bool) -> IndexKeys:
+        return self.keys.and_also(self.tags) if with_tags else self.keys
+
+    def is_for(self, check: CheckRules, *, knows_delays: bool) -> bool:
+        """Whether a start that checks so makes the same of it."""
+        reads = self.old_format or (check.reads_v2 and check.reads_v6_hosts)
+        return reads and not check.verify_property_crc and (knows_delays or not self.knows_delays)
+
+    def goes_on_with(self, behind: Stretch) -> bool:
+        """Whether both are one."""
+        return self.end == behind.start and (self.old_format, self.knows_delays) == (
+            behind.old_format,
+            behind.knows_delays,
+        )
+
+    def with_more(self, behind: Stretch) -> Stretch:
+        keys, tags = self.keys.and_then(behind.keys), self.tags.and_then(behind.tags)
+        return replace(self, end=behind.end, keys=keys, tags=tags)
+
+
+class _Run(NamedTuple):
+    """A sorted run: where its records lie, and of each queue's rows the id, how many, positions and sizes in the file."""
+
+    start: int
+    end: int
+    key_id: Ints
+    rows: Ints
+    at: Ints
+    size_bytes: Ints
+
+
+@dataclass(slots=True)
+class DispatchedRows(Closing):
+    """Rows by queue, of stretches that do not overlap. What is too much for memory lies in a scratch file in ``folder``.
+
+    A context: the file vanishes with it. Raises FailedError where the file cannot take more.
+    """
+
+    folder: Path | None = None
+    _keys: dict[RawKey, int] = field(default_factory=dict)
+    _stretches: list[Stretch] = field(default_factory=list)  # in the order of their places
+    _waiting: list[tuple[Ints, Ints]] = field(default_factory=list)  # rows and key ids
+    _waiting_rows: int = 0
+    _waiting_from: int = 0
+    _waiting_to: int = 0
+    _runs: list[_Run] = field(default_factory=list)  # in the order of their places, none within another
+    _spool: Spool | None = None
+
+    def close(self) -> None:
+        """Nothing is kept any more."""
+        if self._spool is not None:
+            self._spool.close()
+        self._spool = None
+        for kept in (self._keys, self._stretches, self._waiting, self._runs):
+            kept.clear()
+        self._waiting_rows = self._waiting_to = 0
+
+    def add(self, table: FrameTable, tags: Ints, *, knows_delays: bool) -> Stretch | None:
+        """Keep a table of accepted records; None if it is not as it should be, or if some of it is kept.
+
+        ``tags``: what their queue entries hold as tags codes. Of a walk whose index keys are not those of tags, too, the
+        stretch tells the keys.
+        """
+        stretch = _stretch_of(table, knows_delays=knows_delays)
+        if stretch is None or self._lies_in_a_run(stretch) or not self._insert(stretch):
+            return None
+        zeros = np.zeros(len(table), np.uint8)  # messages with nothing wrong
+        _, numbers, pairs, rows = dispatch_rows(
+            zeros,
+            zeros,
+            table.sys_flag,
+            table.topic_id,
+            table.queue_id,
+            table.queue_offset,
+            table.phy_offset,
+            tags,
+            table.store_timestamp_ms,
+            table.size_bytes,
+            True,
+        )
+        if len(numbers):
+            ids = [self._keys.setdefault((table.topics[t], q), len(self._keys)) for t, q in pairs]
+            if not self._may_wait_with(stretch):
+                self._flush()
+            if not self._waiting:
+                self._waiting_from = stretch.start
+            self._waiting.append((rows, np.array(ids, np.int32)[numbers]))
+            self._waiting_rows += len(numbers)
+            self._waiting_to = stretch.end
+            if self._waiting_rows >= RUN_ROWS:
+                self._flush()
+        return stretch
+
+    def at(self, phy_offset: int) -> Stretch | None:
+        """The stretch that begins there."""
+        place = bisect_left(self._stretches, phy_offset, key=lambda stretch: stretch.start)
+        found = self._stretches[place] if place < len(self._stretches) else None
+        return found if found is not None and found.start == phy_offset else None
+
+    def rows(self, start: int, end: int) -> Iterator[tuple[RawKey, Ints]]:
+        """The rows of records of [start, end), ROW[n], queue by queue, those of a queue in the log's order."""
+        if self._runs and self._waiting_from < self._runs[-1].start:
+            self._flush()
+        runs = [run for run in self._runs if run.start < end and run.end > start]
+        packed = [np.concatenate(column) for column in zip(*(run[2:] for run in runs), strict=True)]
+        order = np.argsort(packed[0], kind="stable") if runs else np.empty(0, np.int64)
+        sorted_ids = packed[0][order] if runs else order
+        rows = np.concatenate([rows for rows, _ in self._waiting]).view(ROW) if self._waiting else np.empty(0, ROW)
+        ids = np.concatenate([ids for _, ids in self._waiting]) if self._waiting else np.empty(0, np.int32)
+        by_id = np.argsort(ids, kind="stable")
+        for key, key_id in self._keys.items():
+            low, high = np.searchsorted(sorted_ids, (key_id, key_id + 1))
+            for part in self._unpacked(*(column[order[low:high]] for column in packed[1:])) if low < high else ():
+                yield from _within(key, part, start, end)
+            low, high = np.searchsorted(ids, (key_id, key_id + 1), sorter=by_id)
+            yield from _within(key, rows[by_id[low:high]], start, end)
+
+    def _unpacked(self, counts: Ints, at: Ints, size_bytes: Ints) -> Iterator[Ints]:
+        """The rows of a queue in some runs, as many runs at once as make a chunk."""
+        ends = np.cumsum(counts, dtype=np.int64)
+        first = 0
+        while first < len(counts):
+            before = int(ends[first] - counts[first])
+            past = int(np.searchsorted(ends, before + READ_ROWS)) + 1
+            places = zip(at[first:past].tolist(), size_bytes[first:past].tolist(), strict=True)
+            assert self._spool is not None
+            yield unpack_rows(b"".join(self._spool.read(*place) for place in places), counts[first:past])
+            first = past
+
+    def _lies_in_a_run(self, stretch: Stretch) -> bool:
+        """Whether it would lie between rows of one run."""
+        place = bisect_left(self._runs, stretch.end, key=lambda run: run.start)
+        waits_there = bool(self._waiting) and self._waiting_from < stretch.end and stretch.start < self._waiting_to
+        return waits_there or (place > 0 and self._runs[place - 1].end > stretch.start)
+
+    def _may_wait_with(self, stretch: Stretch) -> bool:
+        """Whether it lies behind all that waits, with no run between them."""
+        place = bisect_right(self._runs, self._waiting_from, key=lambda run: run.start)
+        is_between = place < len(self._runs) and self._runs[place].start < stretch.start
+        return stretch.start >= self._waiting_to and not is_between
+
+    def _insert(self, stretch: Stretch) -> bool:
+        """Note a stretch, as part of the one in front where it can be; not where it lies over another one."""
+        place = bisect_right(self._stretches, stretch.start, key=lambda known: known.start)
+        before = self._stretches[place - 1] if place else None
+        if before is not None and before.end > stretch.start:
+            return False
+        if place < len(self._stretches) and self._stretches[place].start < stretch.end:
+            return False
+        if before is not None and before.goes_on_with(stretch) and before.end - before.start < STRETCH_BYTES:
+            self._stretches[place - 1] = before.with_more(stretch)
+        else:
+            self._stretches.insert(place, stretch)
+        return True
+
+    def _flush(self) -> None:
+        """What waits becomes a run of the scratch file."""
+        if not self._waiting:
+            return
+        parts, ids = zip(*self._waiting, strict=True)
+        packed, key_id, counts, sizes = pack_rows(parts, ids, len(self._keys))
+        if self._spool is None:
+            self._spool = Spool(self.folder)
+        at = self._spool.append(packed.data) + np.cumsum(sizes, dtype=np.int64) - sizes
+        run = _Run(self._waiting_from, self._waiting_to, key_id, counts, at, sizes)
+        insort(self._runs, run, key=lambda run: run.start)
+        self._waiting.clear()
+        self._waiting_rows = 0
+
+
+def _within(key: RawKey, rows: Ints, start: int, end: int) -> Iterator[tuple[RawKey, Ints]]:
+    low, high = np.searchsorted(rows["phy_offset"], (start, end))
+    if low < high:
+        yield key, rows[low:high]
+
+
+def _stretch_of(table: FrameTable, *, knows_delays: bool) -> Stretch | None:
+    """A table as a stretch, if each record has one row, made of its columns alone."""
+    if not len(table) or not table.is_good or (table.topic_id < 0).any():
+        return None
+    if table.with_property(PropertyFlag.INNER_MULTI_DISPATCH).any():
+        return None
+    has_delays = _SCHEDULE_TOPIC in table.topics
+    if has_delays and not knows_delays:
+        return None
+    ends = table.phy_offset + table.size_bytes
+    if (table.own_phy_offset != table.phy_offset).any() or (ends[:-1] != table.phy_offset[1:]).any():
+        return None
+    is_old = bool((table.magic == record.MAGIC_V1).all()) and not bool((table.sys_flag & _V6_HOSTS).any())
+    indexed = (table.sys_flag & record.TRANSACTION_MASK) != record.TRANSACTION_ROLLBACK
+    tagged = np.flatnonzero(indexed & table.with_property(PropertyFlag.TAGS))
+    keys, tags = _index_keys(table, table.key_row), _index_keys(table, tagged)
+    return Stretch(int(table.phy_offset[0]), int(ends[-1]), is_old, has_delays, keys, tags)
+
+
+def _index_keys(table: FrameTable, rows: Ints) -> IndexKeys:
+    if not len(rows):
+        return IndexKeys()
+    last = int(rows[-1])
+    return IndexKeys(len(rows), int(table.phy_offset[last]), int(table.store_timestamp_ms[last]))

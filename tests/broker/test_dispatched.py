@@ -1,0 +1,281 @@
+"""Rows that one start made of the log are those that the next one would make of it."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from store_core.broker import dispatched, walk
+from store_core.broker.dispatch import Dispatcher
+from store_core.broker.dispatch_walk import KnownParts
+from store_core.broker.dispatched import DispatchedRows, IndexKeys, RawKey
+from store_core.broker.proven import Proven
+from store_core.broker.record_check import CheckRules
+from store_core.broker.versions import RELEASES, Behaviour, groups_of
+from store_core.kernel import scan_window
+from store_core.kernel.codes import FrameKind
+from store_core.layout import paths, record
+from store_core.mend.prediction.outcome import Outcome
+from store_core.mend.prediction.predict import outcome_of
+from store_core.scan.frames import FrameTable
+from store_core.scan.log import ScanOptions, scan_log, select, stretch
+from store_core.storage.settings import load_settings
+from store_core.storage.store import Store
+from tests.conftest import DamagedStore, GoldenStore, StoreCopy
+
+STORES = (
+    "load-533",
+    "load-497",
+    "clean-430",
+    "clean-540",
+    "crash-497",
+    "bcq-533",
+    "lmq-533",
+    "propcrc-533",
+)
+GROUPS = groups_of(RELEASES)
+READS_ALL = CheckRules(True, False, True, True, True)
+READS_OLD = CheckRules(True, False, False, False, False)
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows, stretches, runs and what is read of them at once are small: there are many of each."""
+    monkeypatch.setattr(walk, "WINDOW_SIZE_BYTES", 16 << 10)
+    monkeypatch.setattr(dispatched, "STRETCH_BYTES", 40 << 10)
+    monkeypatch.setattr(dispatched, "RUN_ROWS", 100)
+    monkeypatch.setattr(dispatched, "READ_ROWS", 30)
+
+
+def _outcomes(store: Store, proven: Proven | None, *, is_reversed: bool = False) -> list[tuple[Outcome, list[str]]]:
+    behaviours = [behaviour for behaviour, _ in GROUPS]
+    order = behaviours[::-1] if is_reversed else behaviours
+    found = {behaviour: outcome_of(store, behaviour, proven=proven) for behaviour in order}
+    return [found[behaviour] for behaviour in behaviours]
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("missing", ["", "queues", "one queue", "queues and index"])
+@pytest.mark.parametrize("exit", ["clean", "crash"])
+@pytest.mark.parametrize("name", STORES)
+def test_every_start_comes_to_the_same(name: str, exit: str, missing: str, store_copy: StoreCopy) -> None:
+    root = store_copy(name, exit)
+    if "queues" in missing:
+        for tree in (paths.CONSUMEQUEUE, paths.BATCHCONSUMEQUEUE, paths.CONSUMEQUEUE_EXT):
+            shutil.rmtree(root / tree, ignore_errors=True)
+    if "one" in missing:
+        shutil.rmtree(max((root / paths.CONSUMEQUEUE).iterdir()))
+    if "index" in missing:
+        shutil.rmtree(root / paths.INDEX, ignore_errors=True)
+    with Store.open(root, load_settings(None, root)) as store:
+        alone = _outcomes(store, None)
+        for is_reversed in (False, True):
+            with DispatchedRows() as rows:
+                assert _outcomes(store, Proven(rows=rows), is_reversed=is_reversed) == alone
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("exit", ["clean", "crash"])
+@pytest.mark.parametrize(
+    "case", ["flip-body-mid", "zero-page-mid", "ghost-tail", "cq-tail-lost", "cq-hole", "log-missing-mid"]
+)
+def test_every_start_on_a_damaged_store_comes_to_the_same(case: str, exit: str, damaged: DamagedStore) -> None:
+    with Store.open(damaged("load-533", case, exit)) as store, DispatchedRows() as rows:
+        assert _outcomes(store, Proven(rows=rows)) == _outcomes(store, None)
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("entries", [50, 700, 3000])
+def test_an_index_that_rolls(entries: int, store_copy: StoreCopy) -> None:
+    """A stretch that does not fit into the newest index file is read again."""
+    root = store_copy("load-533", "crash")
+    shutil.rmtree(root / paths.INDEX)
+    shutil.rmtree(root / paths.CONSUMEQUEUE)
+    (root / "broker.conf").write_text(f"maxIndexNum={entries}\nmaxHashSlotNum=100\n")
+    with Store.open(root, load_settings(root / "broker.conf", root)) as store:
+        with DispatchedRows() as rows:
+            shared = _outcomes(store, Proven(rows=rows))
+        assert shared == _outcomes(store, None)
+        assert any(outcome.index_rebuilt for outcome, _ in shared)
+
+
+def test_the_log_is_read_once(store_copy: StoreCopy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(walk, "WINDOW_SIZE_BYTES", 16 << 10)
+    root = store_copy("load-533", "crash")
+    shutil.rmtree(root / paths.CONSUMEQUEUE)
+    (root / paths.CHECKPOINT).unlink()
+    walked: list[int] = []
+
+    def counted(window: memoryview, *more: int) -> Any:
+        walked.append(len(window))
+        return scan_window(window, *more)
+
+    monkeypatch.setattr(walk, "scan_window", counted)
+    played: list[int] = []
+    with Store.open(root) as store, DispatchedRows() as rows:
+        proven = Proven(rows=rows)
+        for behaviour, _ in GROUPS:
+            before = sum(walked)
+            outcome_of(store, behaviour, proven=proven)
+            played.append(sum(walked) - before)
+    assert played[0] > 500_000, played
+    assert max(played[1:]) < played[0] / 2  # the ends of segments, and records that releases take differently
+
+
+def test_checksums_that_nobody_has_looked_at_are_looked_at(golden: GoldenStore) -> None:
+    """Rows of a walk without checksums serve a start that asks for them only where another walk has seen them right."""
+    with Store.open(golden("load-533")) as store, DispatchedRows() as rows:
+        segment, proven = store.log.segments[0], Proven(rows=rows)
+        table = next(_tables(store, 50_000))
+        assert rows.add(table, table.tags_code, knows_delays=True) is not None
+        known = KnownParts(
+            _Knows(rows),  # type: ignore[arg-type]  # all that it asks for
+            segment,
+            walk.WalkRules(READS_ALL),
+            segment.end_phy_offset,
+            -1,
+            True,
+            proven,
+        )
+        assert not known.begin(0)
+        proven.add(segment, table, check_crc=True)
+        assert known.begin(0)
+
+
+class _Knows:
+    def __init__(self, rows: DispatchedRows) -> None:
+        self.known = rows
+
+
+def _tables(store: Store, window_size_bytes: int) -> Any:
+    options = ScanOptions(index_keys=True, window_size_bytes=window_size_bytes, read_ahead=False)
+    for table in scan_log(store, options=options):
+        good = select(table, table.kind == FrameKind.MESSAGE)
+        if len(good):
+            yield good
+
+
+def _by_key(rows: DispatchedRows, start: int, end: int) -> dict[RawKey, list[tuple[int, ...]]]:
+    found: dict[RawKey, list[tuple[int, ...]]] = defaultdict(list)
+    for key, part in rows.rows(start, end):
+        found[key] += part.tolist()
+    return dict(found)
+
+
+def _expected(tables: list[FrameTable], start: int, end: int) -> dict[RawKey, list[tuple[int, ...]]]:
+    found: dict[RawKey, list[tuple[int, ...]]] = defaultdict(list)
+    for table in tables:
+        for row in table.rows():
+            kind = int(table.sys_flag[row]) & record.TRANSACTION_MASK
+            if start <= table.phy_offset[row] < end and kind in (record.TRANSACTION_NONE, record.TRANSACTION_COMMIT):
+                names = ("queue_offset", "phy_offset", "tags_code", "store_timestamp_ms", "size_bytes")
+                found[table.topic(row), int(table.queue_id[row])].append(
+                    (*(int(getattr(table, name)[row]) for name in names), 1)
+                )
+    return dict(found)
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_of_any_part_in_any_order(seed: int, golden: GoldenStore, tmp_path: Path) -> None:
+    """Parts are added in any order, and come back in the log's."""
+    draw = random.Random(seed)
+    with Store.open(golden("load-533")) as store, DispatchedRows(tmp_path) as rows:
+        tables = [part for part in _tables(store, draw.choice((5_000, 20_000))) if _is_whole(part)]
+        cut = sorted(draw.sample(range(len(tables)), 4))
+        shuffled = [tables[a:b] for a, b in zip([0, *cut], [*cut, len(tables)], strict=True)]
+        draw.shuffle(shuffled)
+        added: list[FrameTable] = []
+        for table in (table for part in shuffled for table in part):
+            if rows.add(table, table.tags_code, knows_delays=False) is not None:
+                added.append(table)
+                assert rows.add(table, table.tags_code, knows_delays=False) is None  # it is there
+                assert rows.add(stretch(table, 0, 1), table.tags_code, knows_delays=False) is None
+        added.sort(key=lambda table: int(table.phy_offset[0]))
+        assert len(added) > len(tables) / 2
+        bounds = [int(table.phy_offset[row]) for table in added for row in (0, len(table) // 2, -1)]
+        for start, end in [(0, 1 << 40), *(sorted(draw.sample(bounds, 2)) for _ in range(8))]:
+            assert _by_key(rows, start, end) == _expected(added, start, end)
+        at, kept = int(added[0].phy_offset[0]), 0
+        for table in added:  # every stretch ends where the next one begins, or with a table that is not kept
+            found = rows.at(int(table.phy_offset[0]))
+            if found is not None:
+                assert found.start >= at
+                at, kept = found.end, kept + found.keys.entries
+        assert kept == sum(len(table.key_row) for table in added)
+
+
+def _is_whole(table: FrameTable) -> bool:
+    return bool((table.phy_offset[:-1] + table.size_bytes[:-1] == table.phy_offset[1:]).all())
+
+
+def test_what_is_not_as_it_should_be_is_not_kept(golden: GoldenStore) -> None:
+    with Store.open(golden("load-533")) as store, DispatchedRows() as rows:
+        table = next(_tables(store, 50_000))
+        for name, value in (("code", 1), ("own_phy_offset", 0), ("topic_id", -1), ("property_flags", 0xFFFF)):
+            column = getattr(table, name).copy()
+            column[len(column) // 2] = value
+            odd = _with(table, **{name: column})
+            assert rows.add(odd, odd.tags_code, knows_delays=True) is None, name
+        gap = select(table, np.arange(len(table)) != 3)
+        assert rows.add(gap, gap.tags_code, knows_delays=True) is None
+        delayed = _with(table, topics=[paths.SCHEDULE_TOPIC.encode()] * len(table.topics))
+        assert rows.add(delayed, delayed.tags_code, knows_delays=False) is None
+        found = rows.add(delayed, delayed.tags_code, knows_delays=True)
+        assert found is not None
+        assert found.is_for(READS_OLD, knows_delays=True)
+        assert not found.is_for(READS_OLD, knows_delays=False)
+
+
+@pytest.mark.parametrize("change", ["magic", "sys_flag"])
+def test_formats_that_old_releases_do_not_read(change: str, golden: GoldenStore) -> None:
+    with Store.open(golden("load-533")) as store, DispatchedRows() as rows:
+        table = next(_tables(store, 50_000))
+        column = getattr(table, change).copy()
+        column[5] = record.MAGIC_V2 if change == "magic" else column[5] | record.FLAG_STORE_HOST_V6
+        new = _with(table, **{change: column})
+        found = rows.add(new, new.tags_code, knows_delays=True)
+        assert found is not None
+        assert found.is_for(READS_ALL, knows_delays=True)
+        assert not found.is_for(READS_OLD, knows_delays=True)
+        assert not found.is_for(CheckRules(True, True, True, True, True), knows_delays=True)
+
+
+def test_keys_of_stretches() -> None:
+    none, early, late = IndexKeys(), IndexKeys(3, 100, 7), IndexKeys(2, 500, 9)
+    assert none.and_then(late) == late
+    assert early.and_then(none) == early
+    assert early.and_then(late) == IndexKeys(5, 500, 9)
+    assert early.and_also(late) == late.and_also(early) == IndexKeys(5, 500, 9)
+    assert none.and_also(early) == early
+
+
+def _with(table: FrameTable, **columns: Any) -> FrameTable:
+    return replace(table, **columns, odd_count=None)
+
+
+def test_behaviours_and_dispatchers_agree_on_tags(golden: GoldenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who indexes tags too takes rows of who does not, and none of its own are for others."""
+    kept: list[Behaviour] = []
+    real = Dispatcher._keep
+
+    def seen(dispatcher: Dispatcher, *call: Any, **more: Any) -> bool:
+        if real(dispatcher, *call, **more) and dispatcher._waiting is not None:
+            if dispatcher._waiting[0] is dispatcher.known:
+                kept.append(dispatcher.behaviour)
+            return True
+        return False
+
+    monkeypatch.setattr(Dispatcher, "_keep", seen)
+    with Store.open(golden("crash-497")) as store, DispatchedRows() as rows:
+        for behaviour, _ in reversed(GROUPS):
+            outcome_of(store, behaviour, proven=Proven(rows=rows))
+    assert kept
+    assert not any(behaviour.index_tags for behaviour in kept)
