@@ -24,7 +24,7 @@ COMMANDS: Final[dict[str, tuple[str, ...]]] = {
     "verify-crc": ("verify-crc", "--jobs", "1"),
     "check": ("check",),
     "recover": ("recover",),
-    "recover, two threads": ("recover", "--jobs", "2"),
+    "recover, one thread": ("recover", "--jobs", "1"),
     f"recover, {LOG_ALONE}": ("recover",),
     "rebuild": ("rebuild", "all"),
     "log": ("log", "--no-body"),

@@ -271,6 +271,7 @@ End = Annotated[
     typer.Option("--end", click_type=TimeType(), help="Stored at or before this time (ISO 8601, epoch ms, -15m)."),
 ]
 JobsOption = Annotated[int, typer.Option("--jobs", min=1, help="Threads that walk the log.")]
+WALKERS: Final = min(2, os.cpu_count() or 1)  # who looks at what they find keeps up with no more
 KeepCopiesOption = Annotated[
     bool, typer.Option("--keep-copies", help="Take copies of one broker's log each for itself.")
 ]

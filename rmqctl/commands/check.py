@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from rmqctl.blocks import Facts, Findings
 from rmqctl.context import Context, exit_for_findings
-from rmqctl.options import JobsOption
+from rmqctl.options import WALKERS, JobsOption
 from store_core.findings import FINDING_FIELDS
 
 
 def check(
     ctx: Context,
-    jobs: JobsOption = 1,
+    jobs: JobsOption = WALKERS,
 ) -> int:
     """Compare log, queues, index, checkpoint, progress and config files with each other.
 

@@ -9,13 +9,13 @@ import typer
 
 from rmqctl.context import Context
 from rmqctl.mending import ApplyOption, Carrying, SaveOption, at_work, conclude
-from rmqctl.options import JobsOption
+from rmqctl.options import WALKERS, JobsOption
 
 
 def rebuild(
     ctx: Context,
     what: Annotated[str, typer.Argument(metavar="WHAT", help="queues, index, checkpoint, topics or all.")],
-    jobs: JobsOption = 1,
+    jobs: JobsOption = WALKERS,
     apply: ApplyOption = False,
     save: SaveOption = None,
 ) -> int:

@@ -24,7 +24,7 @@ from rmqctl.mending import (
     plan_blocks,
     refuse_unconfirmed,
 )
-from rmqctl.options import JobsOption, YesOption
+from rmqctl.options import WALKERS, JobsOption, YesOption
 from store_core.errors import FailedError, UsageError
 from store_core.findings import Finding, finding
 from store_core.storage.remote_path import path_of
@@ -94,7 +94,7 @@ def recover(
         ),
     ] = None,
     predict: Annotated[bool, typer.Option("--predict", help="Only tell what a broker would do.")] = False,
-    jobs: JobsOption = 1,
+    jobs: JobsOption = WALKERS,
     apply: ApplyOption = False,
     save: SaveOption = None,
     report: ReportOption = None,

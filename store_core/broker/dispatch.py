@@ -74,9 +74,7 @@ class Dispatcher:
     known: DispatchedRows | None = None
     early: list[EarlyDelivery] = field(default_factory=list)
     _own: DispatchedRows = field(default_factory=DispatchedRows)
-    _waiting: tuple[DispatchedRows, int, int] | None = (
-        None  # whose rows of which part of the log the queues have not seen
-    )
+    _waiting: tuple[DispatchedRows, int, int] | None = None  # rows of a part of the log for the queues
 
     def close(self) -> None:
         """The queues' entries can no longer be asked for."""

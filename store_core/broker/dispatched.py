@@ -15,17 +15,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from store_core.closing import Closing
+from store_core.derive.spool import RUN_ROWS, PackedRows, Run
 from store_core.kernel.codes import PropertyFlag
-from store_core.kernel.derive import ROW, dispatch_rows, pack_rows, unpack_rows
+from store_core.kernel.derive import ROW, dispatch_rows
 from store_core.layout import paths, record
-from store_core.storage.spool import Spool
 
 if TYPE_CHECKING:
     from store_core.broker.record_check import CheckRules
     from store_core.scan.frames import FrameTable, Ints
 
-RUN_ROWS: Final = 1 << 16  # 2.5 MB, of which there are two while a run is sorted
-READ_ROWS: Final = 1 << 15
 STRETCH_BYTES: Final = 64 << 20
 _V6_HOSTS: Final = record.FLAG_BORN_HOST_V6 | record.FLAG_STORE_HOST_V6
 _SCHEDULE_TOPIC: Final = paths.SCHEDULE_TOPIC.encode()
@@ -82,15 +80,12 @@ class Stretch:
         return replace(self, end=behind.end, keys=keys, tags=tags)
 
 
-class _Run(NamedTuple):
-    """A sorted run: where its records lie, and of each queue's rows the id, how many, positions and sizes in the file."""
+class _Span(NamedTuple):
+    """A run of the scratch file, and the part of the log that its records lie in."""
 
     start: int
     end: int
-    key_id: Ints
-    rows: Ints
-    at: Ints
-    size_bytes: Ints
+    run: Run
 
 
 @dataclass(slots=True)
@@ -107,14 +102,14 @@ class DispatchedRows(Closing):
     _waiting_rows: int = 0
     _waiting_from: int = 0
     _waiting_to: int = 0
-    _runs: list[_Run] = field(default_factory=list)  # in the order of their places, none within another
-    _spool: Spool | None = None
+    _runs: list[_Span] = field(default_factory=list)  # in the order of their places, none within another
+    _packed: PackedRows | None = None
 
     def close(self) -> None:
         """Nothing is kept any more."""
-        if self._spool is not None:
-            self._spool.close()
-        self._spool = None
+        if self._packed is not None:
+            self._packed.close()
+        self._packed = None
         for kept in (self._keys, self._stretches, self._waiting, self._runs):
             kept.clear()
         self._waiting_rows = self._waiting_to = 0
@@ -165,31 +160,15 @@ class DispatchedRows(Closing):
         """The rows of records of [start, end), ROW[n], queue by queue, those of a queue in the log's order."""
         if self._runs and self._waiting_from < self._runs[-1].start:
             self._flush()
-        runs = [run for run in self._runs if run.start < end and run.end > start]
-        packed = [np.concatenate(column) for column in zip(*(run[2:] for run in runs), strict=True)]
-        order = np.argsort(packed[0], kind="stable") if runs else np.empty(0, np.int64)
-        sorted_ids = packed[0][order] if runs else order
+        runs = Run.all_of([span.run for span in self._runs if span.start < end and span.end > start])
         rows = np.concatenate([rows for rows, _ in self._waiting]).view(ROW) if self._waiting else np.empty(0, ROW)
         ids = np.concatenate([ids for _, ids in self._waiting]) if self._waiting else np.empty(0, np.int32)
-        by_id = np.argsort(ids, kind="stable")
+        order = np.argsort(ids, kind="stable")
         for key, key_id in self._keys.items():
-            low, high = np.searchsorted(sorted_ids, (key_id, key_id + 1))
-            for part in self._unpacked(*(column[order[low:high]] for column in packed[1:])) if low < high else ():
+            for part in self._packed.read(runs.of(key_id)) if self._packed is not None else ():
                 yield from _within(key, part, start, end)
-            low, high = np.searchsorted(ids, (key_id, key_id + 1), sorter=by_id)
-            yield from _within(key, rows[by_id[low:high]], start, end)
-
-    def _unpacked(self, counts: Ints, at: Ints, size_bytes: Ints) -> Iterator[Ints]:
-        """The rows of a queue in some runs, as many runs at once as make a chunk."""
-        ends = np.cumsum(counts, dtype=np.int64)
-        first = 0
-        while first < len(counts):
-            before = int(ends[first] - counts[first])
-            past = int(np.searchsorted(ends, before + READ_ROWS)) + 1
-            places = zip(at[first:past].tolist(), size_bytes[first:past].tolist(), strict=True)
-            assert self._spool is not None
-            yield unpack_rows(b"".join(self._spool.read(*place) for place in places), counts[first:past])
-            first = past
+            low, high = np.searchsorted(ids, (key_id, key_id + 1), sorter=order)
+            yield from _within(key, rows[order[low:high]], start, end)
 
     def _lies_in_a_run(self, stretch: Stretch) -> bool:
         """Whether it would lie between rows of one run."""
@@ -222,12 +201,10 @@ class DispatchedRows(Closing):
         if not self._waiting:
             return
         parts, ids = zip(*self._waiting, strict=True)
-        packed, key_id, counts, sizes = pack_rows(parts, ids, len(self._keys))
-        if self._spool is None:
-            self._spool = Spool(self.folder)
-        at = self._spool.append(packed.data) + np.cumsum(sizes, dtype=np.int64) - sizes
-        run = _Run(self._waiting_from, self._waiting_to, key_id, counts, at, sizes)
-        insort(self._runs, run, key=lambda run: run.start)
+        if self._packed is None:
+            self._packed = PackedRows(self.folder)
+        span = _Span(self._waiting_from, self._waiting_to, self._packed.write(parts, ids, len(self._keys)))
+        insort(self._runs, span, key=lambda span: span.start)
         self._waiting.clear()
         self._waiting_rows = 0
 

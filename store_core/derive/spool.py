@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +20,7 @@ RUN_ROWS: Final = 1 << 16  # 2.5 MB, of which there are two while a run is sorte
 READ_ROWS: Final = 1 << 15
 
 
-class _Run(NamedTuple):
+class Run(NamedTuple):
     """Where the rows of each queue lie in one sorted run: ids, how many rows, positions and sizes in the file. One item a queue."""
 
     key_id: NDArray[Any]
@@ -28,20 +28,62 @@ class _Run(NamedTuple):
     at: NDArray[Any]
     size_bytes: NDArray[Any]
 
+    @classmethod
+    def all_of(cls, runs: Sequence[Run]) -> Run:
+        """Several runs' items by queue, those of a queue in the order of the runs."""
+        columns = [np.concatenate(column) for column in zip(*runs, strict=True)] or [np.empty(0, np.int64)] * 4
+        order = np.argsort(columns[0], kind="stable")
+        return cls(*(column[order] for column in columns))
+
+    def of(self, key_id: int) -> Run:
+        """The items of one queue, of ``all_of``."""
+        low, high = np.searchsorted(self.key_id, [key_id, key_id + 1])
+        return Run(*(column[low:high] for column in self))
+
+
+class PackedRows(Closing):
+    """Sorted runs of rows in a scratch file, which vanishes with it; it lies in the system's folder for such, if none is given."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._spool = Spool(folder)
+
+    def close(self) -> None:
+        """Give the scratch file back."""
+        self._spool.close()
+
+    def write(self, rows: Sequence[NDArray[np.uint8]], key_id: Sequence[NDArray[Any]], keys: int) -> Run:
+        """One more run, of rows in parts as ``pack_rows`` takes them. Raises FailedError where there is no room."""
+        packed, ids, counts, sizes = pack_rows(rows, key_id, keys)
+        return Run(ids, counts, self._spool.append(packed.data) + np.cumsum(sizes, dtype=np.int64) - sizes, sizes)
+
+    def read(self, run: Run, start: int = 0, stop: int | None = None) -> Iterator[Rows]:
+        """Rows [start, stop) of one queue's items, in order, in chunks of up to READ_ROWS and as many as a run may have."""
+        ends = np.cumsum(run.rows, dtype=np.int64)
+        total = int(ends[-1]) if len(ends) else 0
+        stop = total if stop is None else min(stop, total)
+        while start < stop:
+            first = int(np.searchsorted(ends, start, "right"))
+            past = int(np.searchsorted(ends, min(start + READ_ROWS, stop))) + 1
+            begins = int(ends[first] - run.rows[first])
+            places = zip(run.at[first:past].tolist(), run.size_bytes[first:past].tolist(), strict=True)
+            packed = b"".join(self._spool.read(at, size) for at, size in places)
+            yield unpack_rows(packed, run.rows[first:past])[start - begins : stop - begins]
+            start = int(ends[past - 1])
+
 
 class RowSpool:
     """Rows by key id, each key's in the order they were added. Add first, then ``seal``, then read."""
 
     def __init__(self, folder: Path, run_rows: int = RUN_ROWS) -> None:
-        self._spool = Spool(folder)
+        self._packed = PackedRows(folder)
         self._run_rows = run_rows
         self._waiting: list[DispatchColumns] = []
         self._waiting_rows = 0
-        self._runs: list[_Run] = []
+        self._runs: list[Run] = []
 
     def close(self) -> None:
         """Give the scratch file back, and the rows that have not gone there."""
-        self._spool.close()
+        self._packed.close()
         self._waiting.clear()
 
     def add(self, columns: DispatchColumns) -> None:
@@ -56,20 +98,15 @@ class RowSpool:
         if not self._waiting:
             return
         keys = max(int(c.key_id.max()) for c in self._waiting) + 1
-        packed, ids, counts, sizes = pack_rows(
-            [c.rows.view(np.uint8) for c in self._waiting], [c.key_id for c in self._waiting], keys
-        )
-        at = self._spool.append(packed.data) + np.cumsum(sizes, dtype=np.int64) - sizes
-        self._runs.append(_Run(ids, counts, at, sizes))
+        rows, ids = [c.rows.view(np.uint8) for c in self._waiting], [c.key_id for c in self._waiting]
+        self._runs.append(self._packed.write(rows, ids, keys))
         self._waiting.clear()
         self._waiting_rows = 0
 
     def seal(self) -> None:
         """No more rows will come: sort out where each key's rows lie."""
         self._flush()
-        columns = [np.concatenate(column) for column in zip(*self._runs, strict=True)] or [np.empty(0, np.int64)] * 4
-        order = np.argsort(columns[0], kind="stable")
-        self._sorted = _Run(*(column[order] for column in columns))
+        self._sorted = Run.all_of(self._runs)
         self._runs.clear()
 
     def key_ids(self) -> list[int]:
@@ -77,27 +114,11 @@ class RowSpool:
         return [int(k) for k in np.unique(self._sorted.key_id)]
 
     def count(self, key_id: int) -> int:
-        return int(self._of(key_id).rows.sum())
+        return int(self._sorted.of(key_id).rows.sum())
 
     def read(self, key_id: int, start: int = 0, stop: int | None = None) -> Iterator[Rows]:
-        """Rows [start, stop) of a key, in order, in chunks of up to READ_ROWS and as many as a run may have."""
-        run = self._of(key_id)
-        ends = np.cumsum(run.rows, dtype=np.int64)
-        total = int(ends[-1]) if len(ends) else 0
-        stop = total if stop is None else min(stop, total)
-        while start < stop:
-            first = int(np.searchsorted(ends, start, "right"))
-            past = int(np.searchsorted(ends, min(start + READ_ROWS, stop))) + 1
-            begins = int(ends[first] - run.rows[first])
-            places = zip(run.at[first:past].tolist(), run.size_bytes[first:past].tolist(), strict=True)
-            packed = b"".join(self._spool.read(at, size) for at, size in places)
-            yield unpack_rows(packed, run.rows[first:past])[start - begins : stop - begins]
-            start = int(ends[past - 1])
-
-    def _of(self, key_id: int) -> _Run:
-        """What the runs hold of a key, in their order."""
-        low, high = np.searchsorted(self._sorted.key_id, [key_id, key_id + 1])
-        return _Run(*(column[low:high] for column in self._sorted))
+        """Rows [start, stop) of a key, in order, by the chunk."""
+        return self._packed.read(self._sorted.of(key_id), start, stop)
 
 
 class QueueSpooler:

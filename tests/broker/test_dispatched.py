@@ -19,6 +19,7 @@ from store_core.broker.dispatched import DispatchedRows, IndexKeys, RawKey
 from store_core.broker.proven import Proven
 from store_core.broker.record_check import CheckRules
 from store_core.broker.versions import RELEASES, Behaviour, groups_of
+from store_core.derive import spool
 from store_core.kernel import scan_window
 from store_core.kernel.codes import FrameKind
 from store_core.layout import paths, record
@@ -51,7 +52,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(walk, "WINDOW_SIZE_BYTES", 16 << 10)
     monkeypatch.setattr(dispatched, "STRETCH_BYTES", 40 << 10)
     monkeypatch.setattr(dispatched, "RUN_ROWS", 100)
-    monkeypatch.setattr(dispatched, "READ_ROWS", 30)
+    monkeypatch.setattr(spool, "READ_ROWS", 30)
 
 
 def _outcomes(store: Store, proven: Proven | None, *, is_reversed: bool = False) -> list[tuple[Outcome, list[str]]]:
