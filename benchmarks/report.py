@@ -36,23 +36,23 @@ _NOTES: Final = """\
   walks: taking a page into the cache costs the system as much as reading it.
 * **Pulls.** The broker's code, compiled for this very loop, decodes a message, its map of properties included, in 0.45 us of processor time.
   A loop of ours takes 0.55 us for a message whose numbers and properties are cut when they are asked for, and 3 us where all of them
-  are: that is the price of making some thirty Python objects. Whole queues as columns take 0.13 us a message from a mapped log and 0.24 us
-  where it is read; half of the latter is copying from the page cache. In this store a hundred messages of a queue lie side by side; where
+  are: that is the price of making some thirty Python objects. Whole queues as columns take 0.09 us a message from a mapped log and 0.11 us
+  where it is read, in two threads; what is read has to be copied from the page cache first. In this store a hundred messages of a queue lie side by side; where
   queues' messages alternate, a loop that does not map the log reads each record by itself.
 * **Queries.** The index and the log are mapped, as the broker maps them; half of a query is waiting for memory on both sides. The
   slow ones are first looks at pages, not long chains.
 * **Exports.** In processor time an export costs what pyarrow's writing costs and up to a third more, from run to run: reading, walking,
-  checksums and decoding, and the command's own start. By the clock, fresh memory in each process counts
-  too, and waiting for the disk: pyarrow's files are not synced.
+  checksums and decoding, and the command's own start. By the clock two processes are as quick as pyarrow's one thread; two that already have all rows
+  in memory would be quicker by half, as fresh memory and the disk count too: pyarrow's files are not synced.
 * **Recovery.** A third of ours is the system's: copying the log in, and fresh pages for what is written, 40 bytes a message of index,
-  20 of queue files and 4 of scratch rows that sort messages by queue, which the broker does not need. One thread reads and walks, one builds,
-  one writes: that keeps two processors busy for the most part, so that a second thread that walks finds nothing left to do.
+  20 of queue files and 4 of scratch rows that sort messages by queue, which the broker does not need. Of two threads the one that builds walks,
+  too, while it would wait; then both processors are busy but for half a second, in which the program starts and the queue files are written. On a
+  quiet machine that comes to nine times the broker (9.8 was the best round), and to eight and less where neighbours take the cache.
   4.9.7's dispatch, which looks at no checksum, takes a third of what 5.3.3's load and dispatch take here; leaving out the checksum saves us
   next to nothing.
   `rebuild all --apply` also keeps what it replaces, syncs every file, plays the start of each release it may be started with, and checks its
-  own result, which is a second walk. `recover` of a log alone takes longer than the broker, by half or more: it plays the start of each release
-  that the store may have, before and after, and four of them would dispatch the whole log, each of them by a walk of its own. The program's own start, a third
-  of a second, is what is missing with 2 GiB of long records.
+  own result, which is a second walk. `recover` also says what the start of each release that the store may have would do, before and after; one of them
+  reads the log, the others take from it what was dispatched. The program's own start, a third of a second, is what is missing with 2 GiB of long records.
 * **Predictions.** Here the files come out of memory at 8 GB/s. A command's own start takes longer than reading a GiB so; from a disk the reading would be
   what takes the time (`--cold`). Each file is read once, the log in one thread and the queues in another: eight million entries in 4 GiB.
 """
