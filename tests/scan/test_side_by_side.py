@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from zlib import crc32
@@ -9,6 +10,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 
+from store_core.errors import FailedError
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.layout import record
 from store_core.scan import side_by_side
@@ -87,11 +89,51 @@ def test_a_body_full_of_records_does_not_mislead(
     assert [row[2] for row in rows[:3]] == [0, first["phyOffset"], store.message(41)["phyOffset"]]
 
 
-def test_it_is_threads_that_walk(golden: GoldenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("jobs", [1, 2, 4])
+def test_it_is_threads_that_walk(golden: GoldenStore, jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several the caller's is one; it walks while the first piece is not done."""
     monkeypatch.setattr(side_by_side, "PIECE_SIZE_BYTES", PIECES[1])
+    walked: set[str] = set()
+    real = side_by_side._Walker.walk
+
+    def seen(walker: side_by_side._Walker, start: int, stop: int) -> list[FrameTable]:
+        name = threading.current_thread().name
+        if name not in walked and jobs > 1:
+            walked.add(name)
+            everybody.wait(30)  # nobody goes on before all have begun one
+        walked.add(name)
+        return real(walker, start, stop)
+
+    everybody = threading.Barrier(jobs)
+    monkeypatch.setattr(side_by_side._Walker, "walk", seen)
     with Store.open(golden("load-533")) as store:
-        tables = scan_log(store, options=ScanOptions(jobs=2))
+        tables = scan_log(store, options=ScanOptions(jobs=jobs))
         next(tables)
-        assert running("walk") == 2
+        assert running("walk") == max(jobs - 1, 1)
         tables.close()  # type: ignore[attr-defined]  # a generator
         assert not running("walk")
+    assert len(walked) == jobs
+    assert (threading.current_thread().name in walked) == (jobs > 1)
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 3])
+@pytest.mark.parametrize("number", [0, 1, 7])
+def test_what_cannot_be_read_is_told_behind_what_could(
+    golden: GoldenStore, number: int, jobs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(side_by_side, "PIECE_SIZE_BYTES", PIECES[0])
+    real = side_by_side._Walker.walk
+
+    def refused(walker: side_by_side._Walker, start: int, stop: int) -> list[FrameTable]:
+        if start == number * PIECES[0]:
+            raise FailedError("a bad sector")
+        return real(walker, start, stop)
+
+    expected = [row for row in _rows(golden("load-533"), 0) if int(str(row[2])) < number * PIECES[0]]
+    monkeypatch.setattr(side_by_side._Walker, "walk", refused)
+    found: list[tuple[object, ...]] = []
+    with Store.open(golden("load-533")) as store:
+        tables = scan_log(store, options=ScanOptions(index_keys=True, check_property_crc=True, jobs=jobs))
+        with pytest.raises(FailedError, match="a bad sector"):
+            found.extend(row for table in tables for row in _told(table))
+    assert found == expected
