@@ -200,7 +200,7 @@ def test_rows_of_any_part_in_any_order(seed: int, golden: GoldenStore, tmp_path:
                 assert rows.add(table, table.tags_code, knows_delays=False) is None  # it is there
                 assert rows.add(stretch(table, 0, 1), table.tags_code, knows_delays=False) is None
         added.sort(key=lambda table: int(table.phy_offset[0]))
-        assert len(added) > len(tables) / 2
+        assert len(added) > 3  # what would lie between rows of one run is not kept
         bounds = [int(table.phy_offset[row]) for table in added for row in (0, len(table) // 2, -1)]
         for start, end in [(0, 1 << 40), *(sorted(draw.sample(bounds, 2)) for _ in range(8))]:
             assert _by_key(rows, start, end) == _expected(added, start, end)
