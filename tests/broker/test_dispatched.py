@@ -23,6 +23,7 @@ from store_core.derive import spool
 from store_core.kernel import scan_window
 from store_core.kernel.codes import FrameKind
 from store_core.layout import paths, record
+from store_core.layout.queue import ENTRY
 from store_core.mend.prediction.outcome import Outcome
 from store_core.mend.prediction.predict import outcome_of
 from store_core.scan.frames import FrameTable
@@ -90,6 +91,38 @@ def test_every_start_comes_to_the_same(name: str, exit: str, missing: str, store
 def test_every_start_on_a_damaged_store_comes_to_the_same(case: str, exit: str, damaged: DamagedStore) -> None:
     with Store.open(damaged("load-533", case, exit)) as store, DispatchedRows() as rows:
         assert _outcomes(store, Proven(rows=rows)) == _outcomes(store, None)
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("seed", range(24))
+def test_every_start_on_a_store_damaged_at_random_comes_to_the_same(seed: int, store_copy: StoreCopy) -> None:
+    draw = random.Random(seed)
+    root = store_copy(draw.choice(("load-533", "load-497", "clean-540", "crash-497")), draw.choice(("clean", "crash")))
+    for _ in range(draw.randrange(4)):
+        path = draw.choice(sorted((root / paths.COMMITLOG).iterdir()))
+        path.write_bytes(_damaged(draw, path.read_bytes()))
+    kept = draw.choice((0.0, 0.9, 1.0))
+    for path in sorted((root / paths.CONSUMEQUEUE).glob("*/*/*")):
+        data = path.read_bytes()
+        used = len(data.rstrip(b"\0")) // ENTRY.size_bytes
+        path.write_bytes(data[: int(used * kept) * ENTRY.size_bytes].ljust(len(data), b"\0"))
+    with Store.open(root, load_settings(None, root)) as store, DispatchedRows() as rows:
+        assert _outcomes(store, Proven(rows=rows), is_reversed=seed % 2 == 0) == _outcomes(store, None)
+
+
+def _damaged(draw: random.Random, data: bytes) -> bytes:
+    at, length = draw.randrange(len(data)), draw.randrange(1, 3000)
+    end = min(at + length, len(data))
+    match draw.randrange(4):
+        case 0:
+            return data[:at] + bytes([data[at] ^ 1 << draw.randrange(8)]) + data[at + 1 :]
+        case 1:
+            return data[:at] + bytes(end - at) + data[end:]
+        case 2:
+            return data[:at]
+        case _:
+            start = draw.randrange(len(data) - (end - at) + 1)
+            return data[:at] + data[start : start + end - at] + data[end:]
 
 
 @pytest.mark.usefixtures("small_parts")
