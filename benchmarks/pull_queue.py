@@ -2,7 +2,7 @@
 
     python -m benchmarks.pull_queue --size 1GiB
 
-Eight queues of a topic in each round. The broker's decoder makes an object of every message, with all its fields and a map
+Eight queues of a topic in each round, of a store that both have opened before. The broker's decoder makes an object of every message, with all its fields and a map
 of its properties. rmqctl's loop makes an object, too: checked, with topic, body and property string; the numbers in front of
 the body and the properties are cut when they are asked for, and a second loop asks for them. In bulk rmqctl makes columns:
 all fixed fields, and where topic, properties and body lie; it does so in two threads where there are two cores, which the
@@ -11,7 +11,7 @@ rows of processor time count both.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import process_time
 
@@ -38,33 +38,31 @@ def queues_of(store: Store, made: Made) -> list[Queue]:
     return [queue for queue in found if isinstance(queue, Queue)]
 
 
-def in_a_loop(made: Made, maps: LogMaps | None = None, *, all_parts: bool = False) -> float:
+def in_a_loop(queues: Sequence[Queue], maps: LogMaps | None = None, *, all_parts: bool = False) -> float:
     """Seconds; raises RuntimeError if a message has no body."""
     started = stopwatch()
-    with Store.open(made.root) as store:
-        for number, queue in enumerate(queues_of(store, made)):
-            at = queue.min_offset
-            bodies = 0
-            while at < queue.max_offset:
-                result = pull(queue, TOPIC, number, at, maps=maps)
-                at = result.next_begin_offset
-                for message in result.messages:
-                    bodies += message.body != b""  # as the broker's loop does
-                    if all_parts:
-                        _ = message.properties, message.queue_offset, message.born_timestamp_ms
-            if bodies != queue.max_offset - queue.min_offset:
-                raise RuntimeError("a message has no body")
+    for number, queue in enumerate(queues):
+        at = queue.min_offset
+        bodies = 0
+        while at < queue.max_offset:
+            result = pull(queue, TOPIC, number, at, maps=maps)
+            at = result.next_begin_offset
+            for message in result.messages:
+                bodies += message.body != b""  # as the broker's loop does
+                if all_parts:
+                    _ = message.properties, message.queue_offset, message.born_timestamp_ms
+        if bodies != queue.max_offset - queue.min_offset:
+            raise RuntimeError("a message has no body")
     return stopwatch() - started
 
 
-def in_bulk(made: Made, maps: LogMaps | None = None) -> float:
+def in_bulk(queues: Sequence[Queue], maps: LogMaps | None = None) -> float:
     """Seconds; raises RuntimeError if a row is no message."""
     started = stopwatch()
-    with Store.open(made.root) as store:
-        for queue in queues_of(store, made):
-            for table in read_queue(queue, maps=maps):
-                if not table.good.all():
-                    raise RuntimeError("an entry points to no record")
+    for queue in queues:
+        for table in read_queue(queue, maps=maps):
+            if not table.good.all():
+                raise RuntimeError("an entry points to no record")
     return stopwatch() - started
 
 
@@ -72,7 +70,12 @@ def main() -> None:
     told = contest.arguments("pull_queue", __doc__, rounds=7).parse_args()
     if not broker.is_available():
         raise SystemExit("this contest needs a JDK and Maven")
-    with made_store(Recipe(told.size), told.work) as made, broker.Contestant(made.root) as real:
+    with (
+        made_store(Recipe(told.size), told.work) as made,
+        broker.Contestant(made.root) as real,
+        Store.open(made.root) as store,
+    ):
+        queues = queues_of(store, made)
         processor: dict[str, list[float]] = {}  # of the thread that pulls, without the broker's collector of garbage
 
         def by_broker() -> float:
@@ -88,11 +91,11 @@ def main() -> None:
 
         kept = LogMaps()  # as the broker keeps its maps
         ours: dict[str, Callable[[], float]] = {
-            LOOP: lambda: in_a_loop(made),
-            MAPPED_LOOP: lambda: in_a_loop(made, kept),
-            ALL: lambda: in_a_loop(made, all_parts=True),
-            BULK: lambda: in_bulk(made),
-            MAPPED: lambda: in_bulk(made, kept),
+            LOOP: lambda: in_a_loop(queues),
+            MAPPED_LOOP: lambda: in_a_loop(queues, kept),
+            ALL: lambda: in_a_loop(queues, all_parts=True),
+            BULK: lambda: in_bulk(queues),
+            MAPPED: lambda: in_bulk(queues, kept),
         }
         contestants = {name: partial(by_us, name, pulled) for name, pulled in ours.items()}
         times = contest.interleave({BROKER: by_broker, **contestants}, told.rounds)
@@ -106,9 +109,9 @@ def main() -> None:
     counted = {f"{name}, processor time": seconds[1:] for name, seconds in processor.items()}  # without the warm-up
     rows += [contest.ratio("pull", counted, f"{BROKER}, processor time", f"{name}, processor time") for name in ours]
     times = {**times, **counted}
-    store = f"{made.messages} messages of {made.recipe.record_bytes} B in 64 queues, made by {made.maker}"
+    told_store = f"{made.messages} messages of {made.recipe.record_bytes} B in 64 queues, made by {made.maker}"
     command = f"python -m benchmarks.pull_queue --size {told.size / GIB:g}GiB"
-    contest.finish(told, "pull of whole queues", command, store, times, rows)
+    contest.finish(told, "pull of whole queues", command, told_store, times, rows)
 
 
 if __name__ == "__main__":
