@@ -34,16 +34,16 @@ _NOTES: Final = """\
 * **verify-crc cold.** The disk here hands over 2 GB/s and differs twofold from run to run. With the jobs that the command takes by itself,
   two on two processors, it is as quick as `cat`. With one job there is one reader, which has no processor for itself while the other thread
   walks: taking a page into the cache costs the system as much as reading it.
-* **Pulls.** The broker's code, compiled for this very loop, decodes a message, its map of properties included, in 0.45 us of processor time.
-  A loop of ours takes 0.55 us for a message whose numbers and properties are cut when they are asked for, and 3 us where all of them
-  are: that is the price of making some thirty Python objects. Whole queues as columns take 0.09 us a message from a mapped log and 0.11 us
-  where it is read, in two threads; what is read has to be copied from the page cache first. In this store a hundred messages of a queue lie side by side; where
-  queues' messages alternate, a loop that does not map the log reads each record by itself.
+* **Pulls.** The broker's code, compiled for this very loop, decodes a message, its map of properties included, in 0.39 us of processor time.
+  A loop of ours takes 0.42 us for a message whose numbers and properties are cut when they are asked for, and 2.8 us where all of them
+  are: that is the price of making some thirty Python objects. Whole queues as columns take 0.09 us a message by the clock, in two threads, from a
+  mapped log and where it is read. In this store a hundred messages of a queue lie side by side; where queues' messages alternate, a loop that does
+  not map the log reads each record by itself.
 * **Queries.** The index and the log are mapped, as the broker maps them; half of a query is waiting for memory on both sides. The
   slow ones are first looks at pages, not long chains.
 * **Exports.** In processor time an export costs what pyarrow's writing costs and up to a third more, from run to run: reading, walking,
   checksums and decoding, and the command's own start. By the clock two processes are as quick as pyarrow's one thread; two that already have all rows
-  in memory would be quicker by half, as fresh memory and the disk count too: pyarrow's files are not synced.
+  in memory are quicker by two fifths, as fresh memory and the disk count too: pyarrow's files are not synced.
 * **Spark.** On a quiet machine the local export and Spark's own tasks are quicker, and what does not shrink with them shows: one core leaves the other to Spark
   itself, and `spark.read` hands rows from Python to the JVM. Two cores were 1.5 to 1.7 times one, `spark.read` 2.8 to 3.7 times the local export, a task
   431 to 521 MB, from run to run.

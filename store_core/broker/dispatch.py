@@ -137,14 +137,16 @@ class Dispatcher:
 
     def _keep(self, table: FrameTable, tags: Ints, *, knows_delays: bool) -> bool:
         """Whether the rows of a table are kept until the queues are looked at."""
-        if self.rules.batch_topics or not len(table):
+        if self.rules.batch_topics:
             return False
         if self._waiting is not None and self._waiting[2] != table.phy_offset[0]:
             self.settle()
-        shared = self.known if not self.behaviour.index_tags else None  # what others need are the keys alone
-        for rows in (shared, self._own):
-            stretch = rows.add(table, tags, knows_delays=knows_delays) if rows is not None else None
-            if rows is not None and stretch is not None:
+        shared = (
+            [self.known] if self.known is not None and not self.behaviour.index_tags else []
+        )  # others need keys alone
+        for rows in (*shared, self._own):
+            stretch = rows.add(table, tags, knows_delays=knows_delays)
+            if stretch is not None:
                 self._wait_for(rows, stretch.start, stretch.end)
                 return True
         return False

@@ -33,7 +33,7 @@ class KnownParts:
     knows_delays: bool
     proven: Proven | None
 
-    def begin(self, at: int) -> bool:
+    def begins(self, at: int) -> bool:
         """Whether one begins at an offset."""
         known = self.dispatcher.known
         stretch = known.at(at) if known is not None and self.behind < at else None
@@ -41,7 +41,7 @@ class KnownParts:
 
     def dispatch(self, at: int) -> int:
         """Dispatch those from an offset on; where they end, ``at`` if there is none."""
-        if not self.begin(at):
+        if not self.begins(at):
             return at
         return self.dispatcher.dispatch_known(at, self._limit, self.rules.check, knows_delays=self.knows_delays)
 
@@ -77,6 +77,6 @@ class DispatchWalk:
         """The walk's tables; returns where something is known again, None at the walk's end."""
         for table in self.walk:
             yield table
-            if self._known.begin(table.end_phy_offset):
+            if self._known.begins(table.end_phy_offset):
                 return table.end_phy_offset
         return None

@@ -70,10 +70,8 @@ class Stretch:
 
     def goes_on_with(self, behind: Stretch) -> bool:
         """Whether both are one."""
-        return self.end == behind.start and (self.old_format, self.knows_delays) == (
-            behind.old_format,
-            behind.knows_delays,
-        )
+        is_like = self.old_format == behind.old_format and self.knows_delays == behind.knows_delays
+        return is_like and self.end == behind.start
 
     def with_more(self, behind: Stretch) -> Stretch:
         keys, tags = self.keys.and_then(behind.keys), self.tags.and_then(behind.tags)
@@ -164,7 +162,9 @@ class DispatchedRows(Closing):
         rows = np.concatenate([rows for rows, _ in self._waiting]).view(ROW) if self._waiting else np.empty(0, ROW)
         ids = np.concatenate([ids for _, ids in self._waiting]) if self._waiting else np.empty(0, np.int32)
         order = np.argsort(ids, kind="stable")
-        for key, key_id in self._keys.items():
+        keys = list(self._keys)
+        for key_id in np.union1d(runs.key_id, ids).astype(np.int64).tolist():
+            key = keys[key_id]
             for part in self._packed.read(runs.of(key_id)) if self._packed is not None else ():
                 yield from _within(key, part, start, end)
             low, high = np.searchsorted(ids, (key_id, key_id + 1), sorter=order)

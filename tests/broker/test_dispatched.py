@@ -18,6 +18,7 @@ from store_core.broker.dispatch_walk import KnownParts
 from store_core.broker.dispatched import DispatchedRows, IndexKeys, RawKey
 from store_core.broker.proven import Proven
 from store_core.broker.record_check import CheckRules
+from store_core.broker.start import start_broker
 from store_core.broker.versions import RELEASES, Behaviour, groups_of
 from store_core.derive import spool
 from store_core.kernel import scan_window
@@ -166,26 +167,16 @@ def test_the_log_is_read_once(store_copy: StoreCopy, monkeypatch: pytest.MonkeyP
 def test_checksums_that_nobody_has_looked_at_are_looked_at(golden: GoldenStore) -> None:
     """Rows of a walk without checksums serve a start that asks for them only where another walk has seen them right."""
     with Store.open(golden("load-533")) as store, DispatchedRows() as rows:
-        segment, proven = store.log.segments[0], Proven(rows=rows)
+        segment, proven = store.log.segments[0], Proven()
         table = next(_tables(store, 50_000))
         assert rows.add(table, table.tags_code, knows_delays=True) is not None
-        known = KnownParts(
-            _Knows(rows),  # type: ignore[arg-type]  # all that it asks for
-            segment,
-            walk.WalkRules(READS_ALL),
-            segment.end_phy_offset,
-            -1,
-            True,
-            proven,
-        )
-        assert not known.begin(0)
+        with start_broker(store, GROUPS[0][0], proven=Proven(rows=rows)) as start:
+            assert start.dispatcher is not None
+            rules = walk.WalkRules(READS_ALL)
+            known = KnownParts(start.dispatcher, segment, rules, segment.end_phy_offset, -1, True, proven)
+        assert not known.begins(0)
         proven.add(segment, table, check_crc=True)
-        assert known.begin(0)
-
-
-class _Knows:
-    def __init__(self, rows: DispatchedRows) -> None:
-        self.known = rows
+        assert known.begins(0)
 
 
 def _tables(store: Store, window_size_bytes: int) -> Any:
