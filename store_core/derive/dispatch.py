@@ -98,7 +98,7 @@ class Dispatcher:
         )
         rows: Rows = entries.view(ROW)
         ids = self._raw_key_ids(table.topics, pairs)
-        key_id = np.array(ids, np.int32)[numbers] if ids else np.empty(0, np.int32)
+        key_id = np.array(ids, np.int32).take(numbers)
         if ids and min(ids) < 0:
             placeable = key_id >= 0
             self.unplaceable += int(len(picked) - np.count_nonzero(placeable))
@@ -166,7 +166,7 @@ class Dispatcher:
 
     def _multi(self, table: FrameTable, picked: NDArray[Any], own: DispatchColumns) -> DispatchColumns:
         """Add the entries in light queues; such records are few, so a loop."""
-        if not self.rules.multi_dispatch or not table.with_property(PropertyFlag.INNER_MULTI_DISPATCH).any():
+        if not self.rules.multi_dispatch or not table.any_has(PropertyFlag.INNER_MULTI_DISPATCH):
             return own
         listed = np.flatnonzero(table.with_property(PropertyFlag.INNER_MULTI_DISPATCH)[picked])
         ids: list[int] = []

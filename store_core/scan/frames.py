@@ -89,6 +89,10 @@ class FrameTable:
         mask: NDArray[np.bool_] = (self.property_flags & int(flag)) != 0
         return mask
 
+    def any_has(self, flag: PropertyFlag) -> bool:
+        """Whether any row has a property; less work than to say which ones."""
+        return bool(np.bitwise_or.reduce(self.property_flags) & int(flag))
+
     @property
     def end_phy_offset(self) -> int:
         """Offset behind the last row; the window's start if there is none."""

@@ -224,7 +224,7 @@ def _windowed(
         if size == 0:  # the file has been cut or removed under us
             break
         # A run must not hide where the range ends.
-        in_runs = to_phy_offset is None or at + size <= to_phy_offset
+        in_runs = not options.runs or to_phy_offset is None or at + size <= to_phy_offset
         flags = all_flags if in_runs else all_flags & ~ScanFlag.RUNS
         result = scan_window(window, at, 0, end, state, flags)
         if result.next_at == 0 and len(result.kind) == 0:
@@ -315,13 +315,15 @@ def stretch(table: FrameTable, first: int, stop: int) -> FrameTable:
     """The rows [first, stop), with their keys: views of the same columns."""
     if first == 0 and stop >= len(table):
         return table
-    low, high = np.searchsorted(table.key_row, (first, stop))
+    ends = np.array((first, stop), table.key_row.dtype)  # of the column's type, lest the column is copied into theirs
+    low, high = table.key_row.searchsorted(ends)
     columns = {name: getattr(table, name)[first:stop] for name in ROW_COLUMNS}
-    edges = slice(0, first), slice(stop, None)
     messages, odd = table.message_count, table.odd_count
-    for edge in edges:
-        messages -= int(np.count_nonzero(table.kind[edge] == int(FrameKind.MESSAGE)))
-        odd = odd and odd - int(np.count_nonzero(table.kind[edge] | table.code[edge]))
+    for edge in (slice(0, first), slice(stop, None)):
+        kind = table.kind[edge]
+        if len(kind):
+            messages -= int(np.count_nonzero(kind == int(FrameKind.MESSAGE)))
+            odd = odd and odd - int(np.count_nonzero(kind | table.code[edge]))
     keys = {"key_row": table.key_row[low:high] - table.key_row.dtype.type(first), "key_hash": table.key_hash[low:high]}
     return replace(table, **columns, **keys, message_count=messages, odd_count=odd)
 
@@ -343,9 +345,9 @@ def _without_tag_keys(table: FrameTable, to_phy_offset: int) -> FrameTable:
 
 def without_stale(store: Store, table: FrameTable) -> FrameTable:
     """Rows of left-over records behind the tail become one STALE row; rare, so the tail is only looked at when needed."""
-    if table.is_good or not table.code.any():
+    if table.is_good or not (elsewhere := table.of_code(FrameCode.OWN_OFFSET)).any():
         return table
-    suspicious = table.of_code(FrameCode.OWN_OFFSET) & (table.own_phy_offset < table.phy_offset) & table.messages
+    suspicious = elsewhere & (table.own_phy_offset < table.phy_offset) & table.messages
     if not suspicious.any():
         return table
     start = stale_from(store)
