@@ -68,7 +68,7 @@ class _QueueCheck:
         return last if last < self.log.end_phy_offset else -1
 
     def run(self) -> None:
-        self.numbering = number_rows(self.rows.rows(self.key))
+        self.numbering = number_rows(self.rows.stretches(self.key))
         self.matched = Intervals()  # numbers whose entry points to the record with that number
         self.found_rows = Intervals()  # rows that such an entry points to
         self.runs: list[_Run] = []

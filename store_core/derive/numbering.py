@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-import numpy as np
+from numpy.typing import NDArray
 
-from store_core.derive.dispatch import Rows
 from store_core.layout import queue, record
 
 # Numbers a broker may have skipped without a record: more than the lost bytes can explain, and this, is not believed.
@@ -83,8 +82,8 @@ class _Piece(NamedTuple):
     last_phy_offset: int
 
 
-def number_rows(chunks: Iterable[Rows]) -> Numbering:
-    """Number a queue's rows, given in log order by the chunk."""
+def number_rows(chunks: Iterable[NDArray[Any]]) -> Numbering:
+    """Number a queue's rows, given in log order as arrays of ``kernel.derive.STRETCH``, which may end anywhere."""
     numbering = Numbering()
     held: _Piece | None = None  # judged when the next one is known
     for piece in _joined(_pieces(chunks)):
@@ -96,19 +95,12 @@ def number_rows(chunks: Iterable[Rows]) -> Numbering:
     return numbering
 
 
-def _pieces(chunks: Iterable[Rows]) -> Iterable[_Piece]:
+def _pieces(chunks: Iterable[NDArray[Any]]) -> Iterable[_Piece]:
     row = 0
-    for rows in chunks:
-        numbers, phy_offsets = rows["queue_offset"], rows["phy_offset"]
-        starts = np.flatnonzero(np.diff(numbers) != 1) + 1
-        edges = [0, *starts.tolist(), len(rows)]
-        for begin, end in pairwise(edges):
-            yield _Piece(
-                Stretch(int(numbers[begin]), row + begin, end - begin),
-                int(phy_offsets[begin]),
-                int(phy_offsets[end - 1]),
-            )
-        row += len(rows)
+    for stretches in chunks:
+        for queue_offset, rows, phy_offset, last_phy_offset in stretches.tolist():
+            yield _Piece(Stretch(queue_offset, row, rows), phy_offset, last_phy_offset)
+            row += rows
 
 
 def _joined(pieces: Iterable[_Piece]) -> Iterable[_Piece]:

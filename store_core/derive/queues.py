@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from store_core.derive.ext import ExtPlan
 from store_core.derive.numbering import Misnumbered, Numbering, Stretch, number_rows
 from store_core.derive.spool import READ_ROWS, RowsByQueue
-from store_core.kernel.derive import queue_entries
 from store_core.layout import paths, queue
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey
@@ -146,7 +145,7 @@ class QueueBuilder:
         return plan.content(number, self._ordered(key, numbering, plan.units_before(number)))
 
     def _number(self, key: QueueKey) -> Numbering:
-        return number_rows(self._rows.rows(key))
+        return number_rows(self._rows.stretches(key))
 
     def _ext_plan(self, key: QueueKey) -> ExtPlan | None:
         if self._ext_size is None or key.topic.startswith(paths.LMQ_PREFIX):
@@ -176,15 +175,17 @@ class QueueBuilder:
         numbering = self._numbering(key)
         used = min(numbering.end_queue_offset, end)
         for at in range(start, used, READ_ROWS):
-            yield self._chunk(key, numbering, at, min(at + READ_ROWS, used)).tobytes()
+            yield self._chunk(key, numbering, at, min(at + READ_ROWS, used))
         for at in range(max(used, start), end, READ_ROWS):
             yield _ZEROS[: min(READ_ROWS, end - at) * ENTRY_SIZE_BYTES]
 
-    def _chunk(self, key: QueueKey, numbering: Numbering, start: int, end: int) -> Array:
-        entries = np.empty(end - start, queue.ENTRY.dtype)
+    def _chunk(self, key: QueueKey, numbering: Numbering, start: int, end: int) -> bytes:
+        whole = next((s for s in numbering.stretches if s.queue_offset <= start and end <= s.end), None)
+        if whole is not None and self._ext_plan(key) is None:
+            row = whole.row + start - whole.queue_offset
+            return b"".join(part.data for part in self._rows.entries(key, row, row + end - start))
+        entries = np.full(end - start, np.array(FILLER, queue.ENTRY.dtype))
         first = numbering.first_queue_offset
-        if not any(stretch.queue_offset <= start and end <= stretch.end for stretch in numbering.stretches):
-            entries[:] = FILLER
         if start < first:
             self._carry(key, entries[: first - start], start)
         if self._gap_entry is not None:
@@ -198,19 +199,19 @@ class QueueBuilder:
                 place = slice(low - start, high - start)
                 self._fill(key, entries[place], stretch, low, before + low - stretch.queue_offset)
             before += stretch.count
-        return entries
+        return entries.tobytes()
 
     def _fill(self, key: QueueKey, entries: Array, stretch: Stretch, low: int, ordinal: int) -> None:
         """Write the entries of a stretch from number ``low`` on; the first is the queue's message number ``ordinal``."""
         row = stretch.row + low - stretch.queue_offset
         plan = self._ext_plan(key)
+        as_bytes = entries.view(np.uint8).reshape(-1, ENTRY_SIZE_BYTES)  # numpy copies records field by field
         at = 0
-        for rows in self._rows.rows(key, row, row + len(entries)):
-            part = entries[at : at + len(rows)]
-            part.view(np.uint8)[:] = queue_entries(rows)  # bytes: numpy copies records field by field
-            if plan is not None:
-                part["tags_code"] = plan.addresses(ordinal + at, len(rows))
-            at += len(rows)
+        for part in self._rows.entries(key, row, row + len(entries)):
+            as_bytes[at : at + len(part)] = part
+            at += len(part)
+        if plan is not None:
+            entries["tags_code"] = plan.addresses(ordinal, len(entries))
 
     def _carry(self, key: QueueKey, entries: Array, start: int) -> None:
         """Take over entries for records that have expired, from the queue that stands."""

@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from store_core.closing import Closing
 from store_core.derive.dispatch import DispatchColumns, Dispatcher, Rows
-from store_core.kernel.derive import pack_rows, unpack_rows
+from store_core.kernel.derive import pack_rows, unpack_entries, unpack_rows, unpack_stretches
 from store_core.scan.frames import FrameTable
 from store_core.storage.spool import Spool
 from store_core.storage.store import QueueKey
 
 RUN_ROWS: Final = 1 << 16  # 2.5 MB, of which there are two while a run is sorted
 READ_ROWS: Final = 1 << 15
+Stretches = NDArray[Any]  # of kernel.derive.STRETCH
 
 
 class Run(NamedTuple):
@@ -58,6 +59,18 @@ class PackedRows(Closing):
 
     def read(self, run: Run, start: int = 0, stop: int | None = None) -> Iterator[Rows]:
         """Rows [start, stop) of one queue's items, in order, in chunks of up to READ_ROWS and as many as a run may have."""
+        return (unpack_rows(packed, rows)[asked] for packed, rows, asked in self._packed(run, start, stop))
+
+    def entries(self, run: Run, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
+        """The same rows as entries of queue files, u8[n, 20]."""
+        return (unpack_entries(packed, rows)[asked] for packed, rows, asked in self._packed(run, start, stop))
+
+    def stretches(self, run: Run) -> Iterator[Stretches]:
+        """All rows of one queue's items as stretches of consecutive numbers, which end where a chunk does."""
+        return (unpack_stretches(packed, rows) for packed, rows, _ in self._packed(run))
+
+    def _packed(self, run: Run, start: int = 0, stop: int | None = None) -> Iterator[tuple[bytes, NDArray[Any], slice]]:
+        """Packed items that hold rows [start, stop), by the chunk: bytes, the rows of each item, which are asked for."""
         ends = np.cumsum(run.rows, dtype=np.int64)
         total = int(ends[-1]) if len(ends) else 0
         stop = total if stop is None else min(stop, total)
@@ -67,7 +80,7 @@ class PackedRows(Closing):
             begins = int(ends[first] - run.rows[first])
             places = zip(run.at[first:past].tolist(), run.size_bytes[first:past].tolist(), strict=True)
             packed = b"".join(self._spool.read(at, size) for at, size in places)
-            yield unpack_rows(packed, run.rows[first:past])[start - begins : stop - begins]
+            yield packed, run.rows[first:past], slice(start - begins, stop - begins)
             start = int(ends[past - 1])
 
 
@@ -120,6 +133,14 @@ class RowSpool:
         """Rows [start, stop) of a key, in order, by the chunk."""
         return self._packed.read(self._sorted.of(key_id), start, stop)
 
+    def entries(self, key_id: int, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
+        """The same rows as entries of queue files."""
+        return self._packed.entries(self._sorted.of(key_id), start, stop)
+
+    def stretches(self, key_id: int) -> Iterator[Stretches]:
+        """All rows of a key as stretches of consecutive numbers, by the chunk."""
+        return self._packed.stretches(self._sorted.of(key_id))
+
 
 class QueueSpooler:
     """The sink of a scan from which all queues are built. Give every table to ``add``, in log order, then call ``finish``."""
@@ -159,5 +180,12 @@ class RowsByQueue(Closing):
 
     def rows(self, key: QueueKey, start: int = 0, stop: int | None = None) -> Iterator[Rows]:
         """Rows [start, stop) of a queue by the chunk, in log order."""
-        if key in self._ids:
-            yield from self._rows.read(self._ids[key], start, stop)
+        return self._rows.read(self._ids[key], start, stop) if key in self._ids else iter(())
+
+    def entries(self, key: QueueKey, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
+        """The same rows of a queue that has them as entries of an ordinary queue's files, u8[n, 20], by the chunk."""
+        return self._rows.entries(self._ids[key], start, stop)
+
+    def stretches(self, key: QueueKey) -> Iterator[Stretches]:
+        """A queue's rows as stretches of consecutive numbers, by the chunk, in log order: what ``number_rows`` takes."""
+        return self._rows.stretches(self._ids[key]) if key in self._ids else iter(())

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from store_core.kernel import is_native
 from store_core.kernel.twin_derive import ROW as ROW
+from store_core.kernel.twin_derive import STRETCH as STRETCH
+from store_core.layout import queue
 
 Ints = NDArray[Any]
 
@@ -106,12 +108,21 @@ def pack_rows(parts: Sequence[Ints], key_ids: Sequence[Ints], keys: int) -> tupl
 
 def unpack_rows(packed: bytes, counts: Ints) -> Ints:
     """The ROWs of keys that ``pack_rows`` put back to back, ``counts`` of each. Raises ValueError for anything else."""
-    data = np.frombuffer(packed, np.uint8)
-    rows: Ints = _kernel().unpack_rows(data, np.ascontiguousarray(counts, np.int32)).view(ROW)
+    rows: Ints = _kernel().unpack_rows(*_packed(packed, counts)).view(ROW)
     return rows
 
 
-def queue_entries(rows: Ints) -> Ints:
-    """Entries of an ordinary queue as its files hold them, u8[n * 20] of ROW[n] (store format 6.1)."""
-    entries: Ints = _kernel().queue_entries(np.ascontiguousarray(rows).view(np.uint8))
+def unpack_entries(packed: bytes, counts: Ints) -> Ints:
+    """The same rows as entries of an ordinary queue's files, u8[n, 20] (store format 6.1). Raises ValueError as unpack_rows."""
+    entries: Ints = _kernel().unpack_entries(*_packed(packed, counts)).reshape(-1, queue.ENTRY.size_bytes)
     return entries
+
+
+def unpack_stretches(packed: bytes, counts: Ints) -> Ints:
+    """The same rows as STRETCHes: neighbours with consecutive queue offsets are one. Raises ValueError as unpack_rows."""
+    stretches: Ints = _kernel().unpack_stretches(*_packed(packed, counts)).view(STRETCH)
+    return stretches
+
+
+def _packed(packed: bytes, counts: Ints) -> tuple[Ints, Ints]:
+    return np.frombuffer(packed, np.uint8), np.ascontiguousarray(counts, np.int32)

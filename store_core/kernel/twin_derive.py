@@ -22,6 +22,8 @@ ROW: Final = np.dtype(
         ("batch_size", "i2"),
     ]
 )
+# Rows with consecutive numbers: the first, how many, where the first and the last record lie.
+STRETCH: Final = np.dtype([("queue_offset", "i8"), ("rows", "i8"), ("phy_offset", "i8"), ("last_phy_offset", "i8")])
 Ints = NDArray[Any]
 # The fields of a row in the order of their bits, and what stands in front of a key's first row.
 _PACKED: Final = ("phy_offset", "queue_offset", "tags_code", "store_timestamp_ms", "size_bytes", "batch_size")
@@ -91,17 +93,6 @@ def dispatch_rows(
     return picked.astype(np.uint32), np.array(found, np.int32), list(numbers), rows.view(np.uint8)
 
 
-def queue_entries(rows: Ints) -> Ints:
-    """Entries field by field."""
-    if len(rows) % ROW.itemsize:
-        raise ValueError("the columns do not fit each other")
-    found = rows.view(ROW)
-    entries = np.zeros(len(found), queue.ENTRY.dtype)
-    for name in queue.ENTRY.names:
-        entries[name] = found[name]
-    return entries.view(np.uint8)
-
-
 def pack_rows(parts: Sequence[Ints], key_ids: Sequence[Ints], keys: int) -> tuple[Ints, Ints, Ints, Ints]:
     """A stable sort by key, then row by row what is not as the row before of its key lets expect.
 
@@ -136,7 +127,8 @@ def unpack_rows(packed: Ints, counts: Ints) -> Ints:
         for count in counts.tolist():
             row = _FIRST
             for _ in range(count):
-                flags = next(data)
+                if (flags := next(data)) >> len(_PACKED):
+                    raise ValueError("the columns do not fit each other")
                 far = [_difference(data) if flags >> field & 1 else 0 for field in range(len(_PACKED))]
                 row = tuple(_wrapped(value + more) for value, more in zip(_expected(row), far, strict=True))
                 for name, value in zip(_PACKED, row, strict=True):
@@ -147,6 +139,28 @@ def unpack_rows(packed: Ints, counts: Ints) -> Ints:
     if next(data, None) is not None:
         raise ValueError("the columns do not fit each other")
     return rows.view(np.uint8)
+
+
+def unpack_entries(packed: Ints, counts: Ints) -> Ints:
+    """Entries field by field."""
+    rows = unpack_rows(packed, counts).view(ROW)
+    entries = np.zeros(len(rows), queue.ENTRY.dtype)
+    for name in queue.ENTRY.names:
+        entries[name] = rows[name]
+    return entries.view(np.uint8)
+
+
+def unpack_stretches(packed: Ints, counts: Ints) -> Ints:
+    """A stretch begins with each row whose number does not follow the one before."""
+    rows = unpack_rows(packed, counts).view(ROW)
+    first = np.flatnonzero(np.diff(rows["queue_offset"], prepend=rows["queue_offset"][:1]) != 1)
+    last = np.append(first[1:], len(rows))[: len(first)] - 1
+    stretches = np.zeros(len(first), STRETCH)
+    stretches["queue_offset"] = rows["queue_offset"][first]
+    stretches["rows"] = last - first + 1
+    stretches["phy_offset"] = rows["phy_offset"][first]
+    stretches["last_phy_offset"] = rows["phy_offset"][last]
+    return stretches.view(np.int64)
 
 
 def _expected(before: tuple[int, ...]) -> tuple[int, ...]:

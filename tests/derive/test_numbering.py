@@ -7,22 +7,25 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 
-from store_core.derive.dispatch import ROW, Rows
 from store_core.derive.numbering import Misnumbered, Numbering, Stretch, number_rows
+from store_core.derive.spool import Stretches
+from store_core.kernel.derive import ROW, pack_rows, unpack_stretches
 
 RECORD_SIZE_BYTES = 200
 
 
-def rows(numbers: Sequence[int], chunk: int) -> Iterator[Rows]:
+def stretches(numbers: Sequence[int], chunk: int) -> Iterator[Stretches]:
     table = np.zeros(len(numbers), ROW)
     table["queue_offset"] = numbers
     table["phy_offset"] = np.arange(len(numbers)) * RECORD_SIZE_BYTES
     for at in range(0, len(table), chunk):
-        yield table[at : at + chunk]
+        part = table[at : at + chunk]
+        packed, _, counts, _ = pack_rows([part.view(np.uint8)], [np.zeros(len(part), np.int32)], 1)
+        yield unpack_stretches(packed.tobytes(), counts)
 
 
 def numbered(numbers: Sequence[int], chunk: int = 1000) -> Numbering:
-    return number_rows(rows(numbers, chunk))
+    return number_rows(stretches(numbers, chunk))
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 100])

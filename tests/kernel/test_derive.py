@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 
@@ -10,7 +11,7 @@ import pytest
 
 from store_core.kernel import twin_derive
 from store_core.kernel.codes import FrameCode, FrameKind
-from store_core.kernel.twin_derive import ROW
+from store_core.kernel.twin_derive import ROW, STRETCH
 from store_core.layout import index, queue
 
 native = pytest.importorskip("store_core.kernel._native", reason="not built: no cargo", exc_type=ImportError)
@@ -106,14 +107,54 @@ def test_packed_rows() -> None:
         for wrong in (data[:-1], np.append(data, np.uint8(0))):
             with pytest.raises(ValueError, match="do not fit"):
                 kernel.unpack_rows(wrong, counts)
+        with pytest.raises(ValueError, match="do not fit"):
+            kernel.unpack_rows(np.append(np.uint8(64), np.zeros(370, np.uint8)), counts)  # there are six fields
 
 
-def test_queue_entries() -> None:
+def test_packed_rows_as_queue_entries() -> None:
     rows = np.frombuffer(random.Random(11).randbytes(ROW.itemsize * 50), ROW).copy()
-    entries = native.queue_entries(rows.view(np.uint8))
-    assert bytes(entries) == bytes(twin_derive.queue_entries(rows.view(np.uint8)))
-    tags_codes = [queue.ENTRY.read(bytes(entries), at)["tags_code"] for at in range(0, len(entries), 20)]
-    assert tags_codes == rows["tags_code"].tolist()
+    data, _, counts, _ = native.pack_rows([rows.view(np.uint8)], [np.repeat(np.int32([0, 1]), 25)], 2)
+    entries = bytes(native.unpack_entries(data, counts))
+    assert entries == bytes(twin_derive.unpack_entries(data, counts))
+    for number, row in enumerate(rows):
+        expected = {name: int(row[name]) for name in queue.ENTRY.names}
+        assert queue.ENTRY.read(entries, number * queue.ENTRY.size_bytes) == expected
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [[], [7], [0, 1, 2, 3], [5, 6, 0, 1, 1, 2, -4, -3], [(1 << 63) - 1, -(1 << 63), 9], [3, 2, 1]],
+)
+def test_packed_rows_as_stretches(numbers: list[int]) -> None:
+    rows = np.zeros(len(numbers), ROW)
+    rows["queue_offset"], rows["phy_offset"] = numbers, np.arange(len(numbers)) * 300
+    data, _, counts, _ = native.pack_rows([rows.view(np.uint8)], [np.zeros(len(rows), np.int32)], 1)
+    found = native.unpack_stretches(data, counts).view(STRETCH)
+    assert found.tolist() == twin_derive.unpack_stretches(data, counts).view(STRETCH).tolist()
+    told = [
+        (wrapped(int(s["queue_offset"]) + i), int(s["phy_offset"]) + 300 * i) for s in found for i in range(s["rows"])
+    ]
+    assert told == [(number, at * 300) for at, number in enumerate(numbers)]
+    assert [s["last_phy_offset"] - s["phy_offset"] for s in found] == [300 * (s["rows"] - 1) for s in found]
+    follows = [number == wrapped(before + 1) for before, number in itertools.pairwise(numbers)]
+    assert len(found) == bool(numbers) + follows.count(False)
+
+
+def wrapped(number: int) -> int:
+    """As a column of 64 bits holds it."""
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def test_stretches_go_on_from_group_to_group() -> None:
+    rows = np.zeros(6, ROW)
+    rows["queue_offset"] = [4, 5, 6, 7, 9, 10]
+    parts = [
+        native.pack_rows([part.view(np.uint8)], [np.zeros(len(part), np.int32)], 1) for part in np.split(rows, [3])
+    ]
+    data, counts = np.concatenate([part[0] for part in parts]), np.concatenate([part[2] for part in parts])
+    for kernel in (native, twin_derive):
+        found = kernel.unpack_stretches(data, counts).view(STRETCH)
+        assert found[["queue_offset", "rows"]].tolist() == [(4, 4), (9, 2)]
 
 
 def test_rows_as_they_mostly_are_take_few_bytes() -> None:
@@ -136,7 +177,8 @@ def test_what_does_not_fit_is_refused() -> None:
         lambda: native.index_entries(slots, rows, one - 1, wide, wide, 1, 0),
         lambda: native.index_entries(slots[:0], rows, one, wide, wide, 1, 0),
         lambda: native.dispatch_rows(*columns, wide[:0], False),
-        lambda: native.queue_entries(np.zeros(39, np.uint8)),
+        lambda: native.unpack_entries(np.zeros(3, np.uint8), one + 4),
+        lambda: native.unpack_stretches(np.zeros(3, np.uint8), one + 2),
         lambda: native.pack_rows([np.zeros(37, np.uint8)], [one], 1),
         lambda: native.pack_rows([np.zeros(38, np.uint8)], [one + 1], 1),
         lambda: native.unpack_rows(np.zeros(3, np.uint8), one - 1),

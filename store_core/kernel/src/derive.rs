@@ -149,32 +149,20 @@ impl Row {
         row[36..].copy_from_slice(&self.batch_size.to_ne_bytes());
         row
     }
+
+    /// Adds the entry of an ordinary queue as its files hold it (store format 6.1).
+    #[inline(always)]
+    pub fn add_entry(&self, entries: &mut Vec<u8>) {
+        entries.extend_from_slice(&self.phy_offset.to_be_bytes());
+        entries.extend_from_slice(&self.size_bytes.to_be_bytes());
+        entries.extend_from_slice(&self.tags_code.to_be_bytes());
+    }
 }
 
 /// The bytes of a field; all of them lie in the row.
 #[inline(always)]
 fn part<const SIZE: usize>(row: &[u8; ROW_SIZE], at: usize) -> [u8; SIZE] {
     row.get(at..).and_then(<[u8]>::first_chunk).copied().unwrap_or([0; SIZE])
-}
-
-/// Entries of an ordinary queue as its files hold them; see `store_core.kernel.derive`.
-#[pyfunction]
-#[pyo3(signature = (rows, /))]
-pub fn queue_entries<'py>(py: Python<'py>, rows: PyReadonlyArray1<'py, u8>) -> PyResult<Bytes<'py>> {
-    let (rows, rest) = rows.as_slice()?.as_chunks::<ROW_SIZE>();
-    if !rest.is_empty() {
-        return Err(nonsense());
-    }
-    let entries = py.detach(|| {
-        let mut entries = Vec::with_capacity(rows.len().saturating_mul(QUEUE_ENTRY_SIZE));
-        for row in rows.iter().map(Row::of) {
-            entries.extend_from_slice(&row.phy_offset.to_be_bytes());
-            entries.extend_from_slice(&row.size_bytes.to_be_bytes());
-            entries.extend_from_slice(&row.tags_code.to_be_bytes());
-        }
-        entries
-    });
-    Ok(entries.into_pyarray(py))
 }
 
 /// Places of the rows with an entry, which pair each has, the pairs, the entries.

@@ -76,7 +76,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(derive::chain_entries, module)?)?;
     module.add_function(wrap_pyfunction!(derive::index_entries, module)?)?;
     module.add_function(wrap_pyfunction!(derive::dispatch_rows, module)?)?;
-    module.add_function(wrap_pyfunction!(derive::queue_entries, module)?)?;
     module.add_function(wrap_pyfunction!(entries::chain_sums, module)?)?;
     module.add_function(wrap_pyfunction!(entries::good_run, module)?)?;
     module.add_function(wrap_pyfunction!(entries::read_run, module)?)?;
@@ -85,6 +84,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(messages::add_messages, module)?)?;
     module.add_function(wrap_pyfunction!(packed::pack_rows, module)?)?;
     module.add_function(wrap_pyfunction!(packed::unpack_rows, module)?)?;
+    module.add_function(wrap_pyfunction!(packed::unpack_entries, module)?)?;
+    module.add_function(wrap_pyfunction!(packed::unpack_stretches, module)?)?;
     module.add_function(wrap_pyfunction!(point::carries_key, module)?)?;
     module.add_function(wrap_pyfunction!(point::index_key_hash, module)?)?;
     module.add_function(wrap_pyfunction!(scan_window, module)?)

@@ -7,10 +7,13 @@ use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 
 use crate::derive::{ROW_SIZE, Row, nonsense};
+use crate::layout::QUEUE_ENTRY_SIZE;
 
 /// A flag byte, and at most 10 bytes a field.
 const LARGEST: usize = 1 + 10 * FIELDS;
 const FIELDS: usize = 6;
+/// The first number of a stretch, how many there are, where the first and the last record lie.
+const STRETCH_FIELDS: usize = 4;
 
 type Bytes<'py> = Bound<'py, PyArray1<u8>>;
 type Numbers<'py> = Bound<'py, PyArray1<i32>>;
@@ -56,9 +59,59 @@ pub fn unpack_rows<'py>(
     packed: PyReadonlyArray1<'py, u8>,
     counts: PyReadonlyArray1<'py, i32>,
 ) -> PyResult<Bytes<'py>> {
-    let (packed, counts) = (packed.as_slice()?, counts.as_slice()?);
-    let rows = py.detach(|| unpacked(packed, counts)).ok_or_else(nonsense)?;
-    Ok(rows.into_pyarray(py))
+    let rows = py.detach({
+        let (packed, counts) = (packed.as_slice()?, counts.as_slice()?);
+        move || {
+            let mut rows = Vec::with_capacity(total(packed, counts)?.checked_mul(ROW_SIZE)?);
+            unpack(packed, counts, |row| rows.extend_from_slice(&row.bytes()))?;
+            Some(rows)
+        }
+    });
+    Ok(rows.ok_or_else(nonsense)?.into_pyarray(py))
+}
+
+/// The same rows as an ordinary queue's entries; see `store_core.kernel.derive`.
+#[pyfunction]
+#[pyo3(signature = (packed, counts, /))]
+pub fn unpack_entries<'py>(
+    py: Python<'py>,
+    packed: PyReadonlyArray1<'py, u8>,
+    counts: PyReadonlyArray1<'py, i32>,
+) -> PyResult<Bytes<'py>> {
+    let entries = py.detach({
+        let (packed, counts) = (packed.as_slice()?, counts.as_slice()?);
+        move || {
+            let mut entries = Vec::with_capacity(total(packed, counts)?.checked_mul(QUEUE_ENTRY_SIZE)?);
+            unpack(packed, counts, |row| row.add_entry(&mut entries))?;
+            Some(entries)
+        }
+    });
+    Ok(entries.ok_or_else(nonsense)?.into_pyarray(py))
+}
+
+/// The same rows as stretches of consecutive numbers; see `store_core.kernel.derive`.
+#[pyfunction]
+#[pyo3(signature = (packed, counts, /))]
+pub fn unpack_stretches<'py>(
+    py: Python<'py>,
+    packed: PyReadonlyArray1<'py, u8>,
+    counts: PyReadonlyArray1<'py, i32>,
+) -> PyResult<Bound<'py, PyArray1<i64>>> {
+    let stretches = py.detach({
+        let (packed, counts) = (packed.as_slice()?, counts.as_slice()?);
+        move || {
+            let mut stretches: Vec<[i64; STRETCH_FIELDS]> = Vec::new();
+            unpack(packed, counts, |row| match stretches.last_mut() {
+                Some([first, count, _, last]) if first.wrapping_add(*count) == row.queue_offset => {
+                    *count += 1;
+                    *last = row.phy_offset;
+                }
+                _ => stretches.push([row.queue_offset, 1, row.phy_offset, row.phy_offset]),
+            })?;
+            Some(stretches.into_flattened())
+        }
+    });
+    Ok(stretches.ok_or_else(nonsense)?.into_pyarray(py))
 }
 
 /// Every row goes where those of its key in front of it, and those of keys before its own, leave it.
@@ -121,16 +174,16 @@ impl Row {
         ]
     }
 
-    /// The row that is so far from what this one lets expect.
+    /// Moves a field by how far it is from what was expected.
     #[inline(always)]
-    fn next(&self, far: &[i64; FIELDS]) -> Self {
-        Self {
-            phy_offset: self.phy_offset.wrapping_add(far[0]),
-            queue_offset: self.queue_offset.wrapping_add(1).wrapping_add(far[1]),
-            tags_code: self.tags_code.wrapping_add(far[2]),
-            store_timestamp_ms: self.store_timestamp_ms.wrapping_add(far[3]),
-            size_bytes: self.size_bytes.wrapping_add(far[4] as i32),
-            batch_size: self.batch_size.wrapping_add(far[5] as i16),
+    fn add(&mut self, field: u32, far: i64) {
+        match field {
+            0 => self.phy_offset = self.phy_offset.wrapping_add(far),
+            1 => self.queue_offset = self.queue_offset.wrapping_add(far),
+            2 => self.tags_code = self.tags_code.wrapping_add(far),
+            3 => self.store_timestamp_ms = self.store_timestamp_ms.wrapping_add(far),
+            4 => self.size_bytes = self.size_bytes.wrapping_add(far as i32),
+            _ => self.batch_size = self.batch_size.wrapping_add(far as i16),
         }
     }
 }
@@ -165,33 +218,43 @@ fn put(room: &mut [u8; LARGEST], end: &mut usize, byte: u8) {
     *end += 1;
 }
 
-fn unpacked(packed: &[u8], counts: &[i32]) -> Option<Vec<u8>> {
-    let mut rows = Vec::new();
-    let mut bytes = packed.iter().copied();
+/// How many rows there are; None where they cannot be in so many bytes, as each takes one at least.
+fn total(packed: &[u8], counts: &[i32]) -> Option<usize> {
+    let add = |sum: usize, count: &i32| sum.checked_add(usize::try_from(*count).ok()?);
+    counts.iter().try_fold(0, add).filter(|rows| *rows <= packed.len())
+}
+
+/// Every row, in order; None where the bytes are not of so many.
+#[inline(always)]
+fn unpack(packed: &[u8], counts: &[i32], mut take: impl FnMut(&Row)) -> Option<()> {
+    let mut left = packed;
     for count in counts {
         let mut row = Row::FIRST;
-        let count = usize::try_from(*count).ok().filter(|count| *count <= bytes.len())?; // a row has a byte at least
-        rows.reserve(count * ROW_SIZE);
-        for _ in 0..count {
-            let flags = bytes.next()?;
-            let mut far = [0; FIELDS];
-            for (field, far) in far.iter_mut().enumerate() {
-                if flags & (1 << field) != 0 {
-                    *far = number(&mut bytes)?;
-                }
+        for _ in 0..usize::try_from(*count).ok()? {
+            let mut flags = byte(&mut left).filter(|flags| flags >> FIELDS == 0)?;
+            row.queue_offset = row.queue_offset.wrapping_add(1);
+            while flags != 0 {
+                row.add(flags.trailing_zeros(), number(&mut left)?);
+                flags &= flags - 1;
             }
-            row = row.next(&far);
-            rows.extend_from_slice(&row.bytes());
+            take(&row);
         }
     }
-    bytes.next().is_none().then_some(rows)
+    left.is_empty().then_some(())
 }
 
 #[inline(always)]
-fn number(bytes: &mut impl Iterator<Item = u8>) -> Option<i64> {
+fn byte(left: &mut &[u8]) -> Option<u8> {
+    let (byte, behind) = left.split_first()?;
+    *left = behind;
+    Some(*byte)
+}
+
+#[inline(always)]
+fn number(left: &mut &[u8]) -> Option<i64> {
     let (mut value, mut shift) = (0_u64, 0);
     loop {
-        let byte = bytes.next()?;
+        let byte = byte(left)?;
         value |= u64::from(byte & 0x7F).checked_shl(shift)?;
         if byte < 0x80 {
             return Some((value >> 1) as i64 ^ -((value & 1) as i64));
