@@ -44,15 +44,12 @@ from pathlib import Path
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # as the program does
 from store_core.mend.salvage.derived import Derivation
+from store_core.storage.new_files import create_files
 from store_core.storage.store import Store
-from store_core.storage.writer import Writer
 
 root, jobs, unchecked = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "unchecked"
 with Store.open(root) as store, Derivation(store, store, root.parent, include_bad_crc=unchecked, jobs=jobs) as derived:
-    with Writer(root) as writer:
-        for file in derived.queue_changes().new:
-            (root / file.path).parent.mkdir(parents=True, exist_ok=True)
-            writer.create(file.path, file.read())
+    create_files(root, {file.path: file.read for file in derived.queue_changes().new})
 """
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 from store_core.layout.paths import OURS
-from store_core.storage.writer import Writer
+from store_core.storage.new_files import create_files
 
 
 def lay_out_shadow(
@@ -42,8 +42,5 @@ def lay_out_shadow(
         for name in names:
             if relative + name not in new and relative + name not in removed:
                 os.symlink(os.path.join(os.path.abspath(path), name), shadow / here / name)
-    with Writer(shadow) as writer:
-        for name, read in new.items():
-            (shadow / name).parent.mkdir(parents=True, exist_ok=True)
-            writer.create(name, read())
+    create_files(shadow, new)
     return shadow

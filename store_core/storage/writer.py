@@ -63,7 +63,7 @@ class Writer(Closing):
     def write_sparse(self, path: str, offset: int, data: bytes) -> None:
         """Write bytes into a stretch of a file that holds only zeros or lies behind its end; zero blocks stay holes."""
         real = self.path(path)
-        for at, block in _dense_runs(data):
+        for at, block in dense_runs(data):
             self.ops.write(real, offset + at, block)
 
     def create(
@@ -80,7 +80,7 @@ class Writer(Closing):
             if isinstance(chunk, Hole):
                 end += chunk.size_bytes
                 continue
-            for at, block in _dense_runs(chunk):
+            for at, block in dense_runs(chunk):
                 self.ops.write(real, end + at, block)
                 written = end + at + len(block)
             end += len(chunk)
@@ -159,7 +159,7 @@ def save_file(path: Path | str, data: bytes) -> None:
         ops.close()
 
 
-def _dense_runs(data: bytes) -> Iterator[tuple[int, Buffer]]:
+def dense_runs(data: bytes) -> Iterator[tuple[int, Buffer]]:
     """The stretches of ``data`` between whole blocks of zeros: (position, bytes)."""
     view = memoryview(data)
     start: int | None = None

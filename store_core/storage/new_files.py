@@ -1,0 +1,54 @@
+"""Many new files at once, for scratch folders: two threads, each with a file of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from io import FileIO
+from pathlib import Path
+from threading import Event, Lock
+from typing import Final
+
+from store_core.storage.writer import dense_runs
+
+_THREADS: Final = 2  # fresh pages of the cache take longer than what is copied into them (measured)
+
+
+def create_files(root: Path, files: Mapping[str, Callable[[], Iterable[bytes]]]) -> None:
+    """Make new files, and the folders they lie in. Names are relative to ``root``; blocks of zeros are left as holes.
+
+    One chunk at a time is made, by any thread. Nothing is synced. Raises OSError: FileExistsError where there is such a file.
+    """
+    making = Lock()
+    stopped = Event()
+
+    def create(path: Path, read: Callable[[], Iterable[bytes]]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileIO(path, "x") as file:
+            end = 0
+            chunks = iter(read())
+            while not stopped.is_set():
+                with making:
+                    chunk = next(chunks, None)
+                if chunk is None:
+                    break
+                _write(file, end, chunk)
+                end += len(chunk)
+            file.truncate(end)
+
+    with ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(_THREADS, "write"))
+        stack.callback(stopped.set)
+        stack.callback(pool.shutdown, wait=False, cancel_futures=True)
+        ended, _ = wait([pool.submit(create, root / name, read) for name, read in files.items()], None, FIRST_EXCEPTION)
+        for made in ended:
+            made.result()
+
+
+def _write(file: FileIO, offset: int, data: bytes) -> None:
+    for at, block in dense_runs(data):
+        while block:
+            done = os.pwrite(file.fileno(), block, offset + at)
+            block, at = block[done:], at + done
