@@ -16,13 +16,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from crc32c import crc32c
-
 from store_core.errors import UnreadableError
 from store_core.export.naming import Called
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.layout.paths import CONSUMEQUEUE
 from store_core.scan.log import ScanOptions, scan_segment
+from store_core.storage.digest import crc32c
 from store_core.storage.remote_path import is_there, real_path
 from store_core.storage.sequence import Segment
 from store_core.storage.settings import Settings

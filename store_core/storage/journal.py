@@ -20,10 +20,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from crc32c import crc32c
-
 from store_core.errors import FailedError
 from store_core.layout.paths import OURS
+from store_core.storage.digest import crc32c
 from store_core.storage.failure import failed
 from store_core.storage.files import read_whole
 from store_core.storage.writer import Writer

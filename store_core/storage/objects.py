@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from crc32c import crc32c
-
 from store_core.errors import FailedError, NotAStoreError, StoreError
+from store_core.storage.digest import crc32c
 from store_core.storage.failure import failed
 from store_core.storage.ops import FileOps
 from store_core.storage.part_file import PartFile, ResultFile

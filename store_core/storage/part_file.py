@@ -10,10 +10,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from crc32c import crc32c
-
 from store_core.errors import FailedError
 from store_core.storage.buffers import KEPT
+from store_core.storage.digest import crc32c
 from store_core.storage.failure import failed
 from store_core.storage.ops import FileOps
 

@@ -14,9 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from crc32c import crc32c
-
 from store_core.errors import StoreInUseError, UsageError
+from store_core.storage.digest import crc32c
 from store_core.storage.failure import failed
 from store_core.storage.folder_lock import lock_file, unlock_file
 from store_core.storage.ops import FileOps

@@ -12,10 +12,9 @@ from dataclasses import asdict
 from pathlib import Path, PurePath
 from typing import Any, Final, TypeVar
 
-from crc32c import crc32c
-
 from store_core.export.rows import schema
 from store_core.export.splits.plan import Task, segments_of
+from store_core.storage.digest import crc32c
 from store_core.storage.sequence import Segment, SegmentSequence
 
 Kept = TypeVar("Kept")

@@ -12,12 +12,11 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from crc32c import crc32c
-
 from store_core.export.dest.state import Proof
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.layout import record
 from store_core.scan.frames import FrameTable, Ints
+from store_core.storage.digest import crc32c
 from store_core.storage.sequence import Segment, SegmentSequence
 
 QUIET_SECONDS: Final = 0.05

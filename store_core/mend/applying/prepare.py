@@ -10,8 +10,6 @@ from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from crc32c import crc32c
-
 from store_core.errors import FailedError, PlanOutOfDateError
 from store_core.mend.applying.originals import KeptRange, Original, OriginalFolder, Staged, to_entry
 from store_core.mend.plans.content import Building, Built, Chunk, Contents, builder_named
@@ -19,7 +17,7 @@ from store_core.mend.plans.expect import expected_range, is_in_place
 from store_core.mend.plans.plan import NEW_FILES, RANGES, Op, Plan, Step
 from store_core.mend.plans.plan_json import plan_to_bytes
 from store_core.storage.ahead import made_ahead
-from store_core.storage.digest import Hole, crc32c_behind_zeros, digest_file, runs
+from store_core.storage.digest import Hole, crc32c, crc32c_behind_zeros, digest_file, runs
 from store_core.storage.journal import OUR_FILE_MODE, UNDO_FOLDER, Journal, State, make_our_folders
 from store_core.storage.writer import Ownership, Writer
 
