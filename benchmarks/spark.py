@@ -14,7 +14,6 @@ import os
 import shutil
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -43,7 +42,6 @@ START: Final = "start of Spark"
 _CONF: Final = {"spark.driver.memory": "2g"}
 _MB: Final = 1_000_000
 _MOST_MB: Final = 512
-_LOOK_EVERY_SECONDS: Final = 0.05
 
 
 def export(made: Made, runner: Runner, work: Path, wanted: LogFilter | None = None) -> float:
@@ -96,27 +94,19 @@ def read(spark: Any, made: Made, work: Path) -> float:
 
 
 class Memory:
-    """Watches the Python processes of Spark below this one; ``most_bytes`` is the most that one of them had resident."""
+    """Looks at the Python processes of Spark below this one; ``most_bytes`` is the most that one of them ever had resident."""
 
     def __init__(self) -> None:
         self.most_bytes = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
 
-    def __enter__(self) -> Memory:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._stop.wait(_LOOK_EVERY_SECONDS):
-            for pid in _below(os.getpid()):
-                with suppress(OSError):
-                    if b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                        self.most_bytes = max(self.most_bytes, _resident_bytes(pid))
+    def after(self, run: Callable[[], float]) -> float:
+        """What ``run`` measured. They are looked at behind it: they live on, and remember; meanwhile looking would slow all."""
+        seconds = run()
+        for pid in _below(os.getpid()):
+            with suppress(OSError):
+                if b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    self.most_bytes = max(self.most_bytes, _resident_bytes(pid))
+        return seconds
 
 
 def _below(pid: int) -> Iterator[int]:
@@ -143,15 +133,14 @@ def main() -> None:
         two, start_seconds = started(stack, "local[2]", made, work)
         one, _ = started(stack, "local[1]", made, work)
         spark = stack.enter_context(session())
-        local = LocalRunner(2)
+        local, memory = LocalRunner(2), Memory()
         contestants: dict[str, Callable[[], float]] = {
             LOCAL: lambda: export(made, local, work),
-            SPARK_2: lambda: export(made, two, work),
-            SPARK_1: lambda: export(made, one, work),
-            READ: lambda: read(spark, made, work),
+            SPARK_2: lambda: memory.after(lambda: export(made, two, work)),
+            SPARK_1: lambda: memory.after(lambda: export(made, one, work)),
+            READ: lambda: memory.after(lambda: read(spark, made, work)),
         }
-        with Memory() as memory:
-            times = contest.interleave(contestants, told.rounds)
+        times = contest.interleave(contestants, told.rounds)
         rows = [
             contest.ratio(name, times, SPARK_2, LOCAL, ("<=", 1.25)),
             contest.ratio(name, times, SPARK_1, SPARK_2, (">=", 1.7)),

@@ -271,10 +271,12 @@ const TYPICAL_PAIRS: usize = 6;
 const TYPICAL_PART: usize = 12;
 const TYPICAL_ID: usize = 32;
 const TYPICAL_HOST: usize = 20;
+/// Of a record, about, and rather less: of what is long, most is body.
+pub const AROUND_A_BODY: usize = MIN_RECORD_SIZE + TYPICAL_PAIRS * TYPICAL_PART;
 
 impl Columns {
-    /// For so many rows, whose records have together so many bytes. `in_words`: what recurs is there once.
-    pub fn new(rows: usize, record_bytes: usize, wanted: u32, in_words: bool) -> Self {
+    /// For so many rows, whose bodies have together so many bytes. `in_words`: what recurs is there once.
+    pub fn new(rows: usize, body_bytes: usize, wanted: u32, in_words: bool) -> Self {
         let rows_if = |part: u32| if wanted & part != 0 { rows } else { 0 };
         let [ids, hosts, keys, pairs, bodies] =
             [WANT_IDS, WANT_HOSTS, WANT_KEYS, WANT_PROPERTIES, WANT_BODIES].map(rows_if);
@@ -296,7 +298,7 @@ impl Columns {
             pair_bounds: bounds(pairs),
             names: Recurring::new(pairs * TYPICAL_PAIRS, pairs_bytes, in_words),
             values: Texts::new(pairs * TYPICAL_PAIRS, pairs_bytes),
-            body: Texts::new(bodies, if bodies == 0 { 0 } else { record_bytes }),
+            body: Texts::new(bodies, if bodies == 0 { 0 } else { body_bytes }),
         }
     }
 

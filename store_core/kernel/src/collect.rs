@@ -5,7 +5,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::arrow::{Columns, Recent, nonsense, place};
+use crate::arrow::{AROUND_A_BODY, Columns, Recent, nonsense, place};
 
 /// See `store_core.kernel.arrow.Collector`.
 #[pyclass]
@@ -90,7 +90,8 @@ impl Collector {
             if columns.is_none() && rows > 0 {
                 let expected = |count: usize| left_bytes / bytes.max(1) as f64 * count as f64 * SLACK;
                 let capacity = |count: usize| count.max((expected(count) as usize).min(MOST_EXPECTED_BYTES));
-                *columns = Some(Columns::new(capacity(rows), capacity(sum), self.wanted, true));
+                let bodies = sum.saturating_sub(rows.saturating_mul(AROUND_A_BODY));
+                *columns = Some(Columns::new(capacity(rows), capacity(bodies), self.wanted, true));
             }
         }
         self.collected_bytes = self.collected_bytes.saturating_add(bytes);

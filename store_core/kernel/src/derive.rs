@@ -8,8 +8,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::layout::{
-    BAD_CRC, INDEX_ENTRY_SIZE, MESSAGE, NO_INDEX_ENTRY, QUEUE_ENTRY_SIZE, TRANSACTION_COMMIT, TRANSACTION_MASK,
-    TRANSACTION_NONE,
+    BAD_CRC, INDEX_ENTRY_SIZE, MESSAGE, NO_INDEX_ENTRY, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE,
 };
 
 /// Index slots that are asked for at once.
