@@ -45,6 +45,20 @@ def register(session: SparkSession) -> None:
             raise
 
 
+def parquet_options() -> dict[str, str]:
+    """For ``DataFrame.write.options`` where Spark itself writes messages into Parquet files: zstd-1, and dictionaries only where
+    they pay off, as in an export's files. Spark's own choice takes longer and makes files no smaller."""
+    from store_core.export.rows.schema import DICTIONARY_PATHS
+
+    wanted = {f"parquet.enable.dictionary#{path}": "true" for path in DICTIONARY_PATHS}
+    return {
+        "compression": "zstd",
+        "parquet.compression.codec.zstd.level": "1",
+        "parquet.enable.dictionary": "false",
+        **wanted,
+    }
+
+
 def _register_with_later_sessions() -> None:
     made = SparkSession.Builder.getOrCreate
 

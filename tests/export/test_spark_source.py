@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests import stores
@@ -43,6 +44,25 @@ def test_rows_and_types_are_those_of_an_export(golden: GoldenStore, spark: Any, 
     # Spark's Arrow names the parts of lists and maps otherwise.
     assert frame.orderBy("phy_offset").toArrow().cast(exported.schema).equals(exported)
     assert [(f.name, f.nullable) for f in frame.schema] == [(f.name, f.nullable) for f in exported.schema]
+
+
+def test_spark_writes_files_with_the_dictionaries_of_an_export(golden: GoldenStore, spark: Any, tmp_path: Path) -> None:
+    """By what the files themselves say of their columns, in Spark's files and in an export's."""
+    export_one(golden("clean-533"), tmp_path / "out")
+    frame = read(spark, golden("clean-533")).coalesce(1)
+    frame.write.options(**pyspark_rmqctl.parquet_options()).parquet(str(tmp_path / "ours"))
+    frame.write.parquet(str(tmp_path / "plain"))
+    ours, plain, exported = (_encoding(tmp_path / name) for name in ("ours", "plain", "out"))
+    assert ours == exported
+    assert ours[1] < plain[1]
+
+
+def _encoding(folder: Path) -> tuple[set[str], set[str]]:
+    """How the columns of a folder's first file are compressed, and the paths of those that have a dictionary."""
+    group = pq.ParquetFile(min(folder.rglob("*.parquet"))).metadata.row_group(0)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    with_dictionary = {column.path_in_schema for column in columns if column.has_dictionary_page}
+    return {column.compression for column in columns}, with_dictionary
 
 
 def test_damage_is_marked_and_quarantined(damaged: DamagedStore, spark: Any, tmp_path: Path) -> None:
