@@ -73,6 +73,14 @@ def test_spark_joins_splits_at_damage(damaged: DamagedStore, local_spark: SparkR
     assert ranges_of(tmp_path / "spark")
 
 
+@pytest.mark.parametrize("collector", ["Serial", "Parallel", "G1"])
+def test_java_may_have_any_collector(golden: GoldenStore, tmp_path: Path, collector: str) -> None:
+    """It does not start where two are named."""
+    conf = (*_SMALL, ("spark.driver.extraJavaOptions", f"-XX:+Use{collector}GC -XX:TieredStopAtLevel=4"))
+    with SparkRunner("local[1]", conf) as runner:
+        assert export_one(golden("clean-533"), tmp_path / "out", runner=runner).rows
+
+
 def test_each_piece_is_told_once_while_others_are_at_work(
     golden: GoldenStore, local_spark: SparkRunner, tmp_path: Path
 ) -> None:

@@ -36,7 +36,8 @@ DEFAULTS: Final = {
 }
 LOCAL_DEFAULTS: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 # Java only hands out tasks here: compiled thoroughly it starts later and takes from the cores that do them (measured).
-_LOCAL_JAVA: Final = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+# No collector is named: Java refuses to start with two, and the user's settings may name one.
+_LOCAL_JAVA: Final = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1"}
 
 Say = Callable[[str], None]
 
