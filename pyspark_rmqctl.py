@@ -47,7 +47,7 @@ def register(session: SparkSession) -> None:
 
 def parquet_options() -> dict[str, str]:
     """For ``DataFrame.write.options`` where Spark itself writes messages into Parquet files: zstd-1, and dictionaries only where
-    they pay off, as in an export's files. Spark's own choice takes longer and makes files no smaller."""
+    they pay off, as in an export's files. Spark's own choice takes longer."""
     from store_core.export.rows.schema import DICTIONARY_PATHS
 
     wanted = {f"parquet.enable.dictionary#{path}": "true" for path in DICTIONARY_PATHS}

@@ -42,7 +42,7 @@ _NOTES: Final = """\
 * **Exports.** In processor time an export costs what pyarrow's writing costs and up to a third more, from run to run: reading, walking,
   checksums and decoding, and the command's own start. By the clock two processes are as quick as pyarrow's one thread; two that already have all rows
   in memory are quicker by two fifths, as fresh memory and the disk count too: pyarrow's files are not synced.
-* **Spark.** Its own writer costs the JVM some 7 us a row and a core, spread over thirty columns and the map of properties, so that `spark.read`
+* **Spark.** Its own writer takes one row after another, each of 28 columns and a map of properties, so that `spark.read`
   takes what it takes: 3.0 times the local export at 1 GiB, 3.5 at 2 and 3.9 at 4, because the local export's own start weighs less and less there. Two
   cores were 1.6 to 1.8 times one, in the median, over these days, and 1.2 to 2.1 from round to round. What two processes of the local export make of the same two cores in the
   same rounds, where it was measured too, is less: 1.2 and 1.4.
@@ -56,7 +56,7 @@ _NOTES: Final = """\
   own result, which is a second walk. `recover` also says what the start of each release that the store may have would do, before and after; one of them
   reads the log, the others take from it what was dispatched.
 * **Predictions.** Here the files come out of memory at 8 GB/s. A command's own start takes longer than reading a GiB so; from a disk the reading is
-  what takes the time, and the command is as quick as `cat` or quicker (`--cold`; with 5.3.3, which scans little, from 0.5 to 1.5). Each file is read once, the log in one thread and the queues in another: eight million entries in 4 GiB.
+  what takes the time (`--cold`): `cat` takes twice as long as the command with what 5.2.0 scans, and nine tenths with 5.3.3, which scans less. Each file is read once, the log in one thread and the queues in another: eight million entries in 4 GiB.
 """
 
 

@@ -11,6 +11,7 @@ from store_core.derive.batch import BatchQueueBuilder
 from store_core.derive.dispatch import Dispatcher, dispatch_rules
 from store_core.derive.queues import QueueBuilder, QueueFile
 from store_core.derive.spool import QueueSpooler, RowsByQueue
+from store_core.layout.paths import SCHEDULE_TOPIC
 from store_core.layout.queue import ENTRY
 from store_core.scan.log import ScanOptions, scan_log
 from store_core.storage.settings import load_settings
@@ -157,7 +158,7 @@ def test_delay_levels_come_from_the_delay_queues_own_entries(golden: GoldenStore
         level: milliseconds[level - 1] for level in delays.proven
     }
     assert delays.proven == {
-        int(m["queueId"]) + 1 for m in stores.truth("clean-533")["messages"] if m["topic"] == "SCHEDULE_TOPIC_XXXX"
+        int(m["queueId"]) + 1 for m in stores.truth("clean-533")["messages"] if m["topic"] == SCHEDULE_TOPIC
     }
 
 
