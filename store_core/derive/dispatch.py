@@ -82,7 +82,7 @@ class Dispatcher:
         self._raw_ids: dict[tuple[bytes, int], int] = {}
 
     def columns(self, table: FrameTable) -> DispatchColumns:
-        """The entries of a table's messages, multi-dispatched ones behind the record's own."""
+        """The entries of a table's messages in log order, those in light queues behind the record's own."""
         picked, numbers, pairs, entries = dispatch_rows(
             table.kind,
             table.code,
@@ -182,7 +182,9 @@ class Dispatcher:
         extra["queue_offset"] = offsets
         extra["tags_code"] = table.tags_code[picked][sources]
         extra["batch_size"] = 1
-        return DispatchColumns(np.concatenate([own.key_id, np.array(ids, np.int32)]), np.concatenate([own.rows, extra]))
+        order = np.argsort(np.r_[np.arange(len(own.rows)), np.array(sources, np.int64)], kind="stable")
+        key_id, rows = np.r_[own.key_id, np.array(ids, np.int32)], np.r_[own.rows, extra]
+        return DispatchColumns(key_id[order], rows[order])
 
 
 def _light_queues(table: FrameTable, row: int) -> list[tuple[QueueKey, int]]:

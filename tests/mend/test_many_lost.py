@@ -75,6 +75,37 @@ def _spoil_last_bodies(store: Damageable) -> None:
             store.flip_at(message["phyOffset"] + record.body_at(message["sysFlag"]))
 
 
+def _zero_inside(store: Damageable) -> None:
+    """Zeros from a record in the first quarter up to one in the last, segment by segment."""
+    messages = store.truth["messages"]
+    start, end = (messages[len(messages) * quarter // 8]["phyOffset"] for quarter in (1, 7))
+    while start < end:
+        part_end = min(end, start - start % store.segment_size_bytes + store.segment_size_bytes)
+        store.zero(start, part_end - start)
+        start = part_end
+
+
+def _zero_inside_and_lose_parents(store: Damageable) -> None:
+    """Light queues alone tell of most records."""
+    _zero_inside(store)
+    for folder in sorted((store.root / paths.CONSUMEQUEUE).iterdir()):
+        if not folder.name.startswith(paths.LMQ_PREFIX):
+            shutil.rmtree(folder)
+
+
+def _zero_inside_and_lose_light_queues(store: Damageable) -> None:
+    _zero_inside(store)
+    for folder in sorted((store.root / paths.CONSUMEQUEUE).iterdir()):
+        if folder.name.startswith(paths.LMQ_PREFIX):
+            shutil.rmtree(folder)
+
+
+def _zero_inside_and_lose_some_queues(store: Damageable) -> None:
+    _zero_inside(store)
+    for folder in sorted((store.root / paths.CONSUMEQUEUE).iterdir())[::2]:
+        shutil.rmtree(folder)
+
+
 HARMS: Final = (
     _lose_middle,
     _wipe_and_garble,
@@ -83,6 +114,18 @@ HARMS: Final = (
     _spoil_bodies,
     _spoil_bodies_and_lose_queues,
     _spoil_last_bodies,
+)
+HARMS_OF_LIGHT_QUEUES: Final = (
+    _zero_inside,
+    _zero_inside_and_lose_parents,
+    _zero_inside_and_lose_light_queues,
+    _zero_inside_and_lose_some_queues,
+    _spoil_bodies,
+)
+LIGHT_QUEUES: Final = ("lmq-497", "lmq-533")
+CASES: Final = (
+    *((base, harm) for base in ("load-497", "load-533", "bcq-533", "propcrc-533", "clean-540") for harm in HARMS),
+    *((base, harm) for base in LIGHT_QUEUES for harm in HARMS_OF_LIGHT_QUEUES),
 )
 OPTIONS: Final = {"fill": KeepOptions(), "skip": KeepOptions("skip"), "open": KeepOptions(fill=False)}
 
@@ -93,8 +136,7 @@ def _as_rows(monkeypatch: pytest.MonkeyPatch, fewest: int) -> None:
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-@pytest.mark.parametrize("harm", HARMS)
-@pytest.mark.parametrize("base", ["load-497", "load-533", "bcq-533", "propcrc-533", "clean-540"])
+@pytest.mark.parametrize(("base", "harm"), CASES)
 def test_many_are_as_few(
     base: str,
     harm: Harmed,
@@ -117,8 +159,14 @@ def test_many_are_as_few(
     assert (many.lost, many.after, many.notes) == (one_by_one.lost, one_by_one.after, one_by_one.notes)
 
 
-@pytest.mark.parametrize("harm", HARMS)
-@pytest.mark.parametrize("base", stores.BASES)
+@pytest.mark.parametrize(
+    ("base", "harm"),
+    [
+        *((base, harm) for base in stores.BASES for harm in HARMS),
+        *((base, harm) for base in LIGHT_QUEUES for harm in HARMS_OF_LIGHT_QUEUES),
+        ("bcq-533", _zero_inside),
+    ],
+)
 def test_many_are_written_as_few(
     base: str,
     harm: Harmed,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -14,13 +13,14 @@ from store_core.layout.schema import Layout
 from store_core.mend.salvage.lost_record import LostRecord
 from store_core.mend.salvage.rows import (
     FEWEST_ROWS,
+    LIGHT,
     ROW,
     InLogOrder,
     Lost,
     LostTable,
     Rows,
     Source,
-    entry_of,
+    entries_of,
     head_of,
     joining,
 )
@@ -31,7 +31,9 @@ from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
 
 _CHUNK_ENTRIES: Final = 1 << 16
-_ENTRY: Final = np.dtype([*ROW.descr, ("batch_size", "i4"), ("region", "i4")])
+_ENTRY: Final = np.dtype([*ROW.descr, ("region", "i4")])
+_LARGEST: Final = (1 << 63) - 1
+_POWERS_OF_TEN: Final = 10 ** np.arange(1, 19)
 Ints = NDArray[np.int64]
 OnHead = Callable[[int, LostRecord], None]  # a region's number, and a record in it
 
@@ -97,7 +99,7 @@ def lost_by_queue_entries(
 
 
 class _Kinds:
-    """Which queues are light, and how much room a record of a queue needs at least; by the queue's number in a table.
+    """Which queues are light, the length and order of their names, how much room a record of a queue needs at least; by its number in a table.
 
     ``topic`` is the same where it has one name, ``with_head`` the number for what a head tells of as well, with keys or without.
     """
@@ -116,6 +118,11 @@ class _Kinds:
         topics: dict[str, int] = {}
         self.topic = np.array([topics.setdefault(key.topic, len(topics)) for key in table.queues], np.int32)
         self.is_light = np.array([_is_light(key.topic) for key in table.queues], bool)
+        self.name_size_bytes = np.array([len(key.topic.encode()) for key in table.queues], np.int64)
+        ranks = {topic: rank for rank, topic in enumerate(sorted(topics))}
+        self.rank = np.array([ranks[key.topic] for key in table.queues], np.int32)
+        self.batch_size_bytes = _more_for(LostRecord("t", 0, _LARGEST, batch_size=_LARGEST))
+        self.lights_size_bytes = _more_for(LostRecord("t", 0, 0, light_queues=(("", 0),)))
         self.least_size_bytes = np.array([_least(key) for key in table.queues], np.int64)
 
 
@@ -140,10 +147,10 @@ class _Items:
         """Entries and heads behind those before, sorted by place."""
         if len(self._kinds.with_head):
             rows = self._paired(rows)
+        rows, needed = self._one_a_place(rows)
         new_place = np.r_[True, np.diff(rows["phy_offset"]) != 0]
-        alone = new_place & np.r_[new_place[1:], True]
-        plain = alone & ~self._kinds.is_light[rows["queue"]] & (rows["batch_size"] == 1)
-        plain &= rows["size_bytes"] >= self._kinds.least_size_bytes[rows["queue"]]
+        plain = new_place & np.r_[new_place[1:], True]
+        plain &= rows["size_bytes"] >= needed
         plain &= rows["size_bytes"] <= marks.MAX_FILLER_SIZE_BYTES
         joins = plain[1:] & plain[:-1] & joining(rows)
         both_odd = ~plain[1:] & ~plain[:-1]
@@ -161,8 +168,43 @@ class _Items:
                 if (head := head_of(self._table, row)) is not None:
                     self._on_head(self._number, head)
         rows = rows[self._table.told_by(rows, Source.ENTRY)]
-        for same in np.split(rows, np.flatnonzero(np.diff(rows["phy_offset"])) + 1) if len(rows) else ():
-            self.lost.append(self._record(same))
+        self.lost += entries_of(self._table, self._one_a_place(rows)[0])
+
+    def _one_a_place(self, rows: Rows) -> tuple[Rows, Ints]:
+        """One row for all the entries of a place, where no head tells of it, and how much room a tombstone needs for each row.
+
+        It is of the queue that the record was sent to, as far as names tell: the first that is not light. The light queues are
+        noted with it.
+        """
+        needed = self._kinds.least_size_bytes[rows["queue"]]
+        needed += np.where(rows["batch_size"] > 1, self._kinds.batch_size_bytes, 0)
+        starts = np.flatnonzero(np.diff(rows["phy_offset"], prepend=-1) != 0)
+        if len(starts) == len(rows):
+            return rows, needed
+        counts = np.diff(starts, append=len(rows))
+        place = np.repeat(np.arange(len(starts)), counts)
+        is_light = self._kinds.is_light[rows["queue"]]
+        own = np.minimum.reduceat(np.where(is_light, len(rows), np.arange(len(rows))), starts)
+        own = np.where(own < len(rows), own, starts + counts - 1)
+        is_told_twice = np.logical_or.reduceat(self._table.told_by(rows, Source.HEAD), starts) & (counts > 1)
+        listed = np.flatnonzero(is_light & ~is_told_twice[place])
+        listed = listed[listed != own[place[listed]]]
+        listed = listed[
+            np.lexsort((rows["queue_offset"][listed], self._kinds.rank[rows["queue"][listed]], place[listed]))
+        ]
+        lights = np.zeros(len(listed), LIGHT)
+        lights["queue_offset"], lights["queue"] = rows["queue_offset"][listed], rows["queue"][listed]
+        width = self._kinds.name_size_bytes[lights["queue"]] + _digits(lights["queue_offset"]) + 2  # with separators
+        rows, which = rows.copy(), own[place[listed]]
+        if len(listed):
+            rows["lights"] = np.bincount(which, minlength=len(rows))
+            first = np.r_[True, np.diff(which) != 0]
+            rows["lights_at"][which[first]] = self._table.add_lights(lights) + np.flatnonzero(first)
+            needed += np.bincount(which, width, len(rows)).astype(np.int64) + np.where(
+                rows["lights"] > 0, self._kinds.lights_size_bytes, 0
+            )
+        kept = is_told_twice[place] | (own[place] == np.arange(len(rows)))
+        return rows[kept], needed[kept]
 
     def _paired(self, rows: Rows) -> Rows:
         """One row for each entry and head that tell of the same record, and nothing else tells of it."""
@@ -180,17 +222,6 @@ class _Items:
         rows["queue"][entry] = self._kinds.with_head[queue[entry], has_keys.astype(np.int8)]
         return np.delete(rows, head)
 
-    def _record(self, rows: Rows) -> LostRecord:
-        """What the entries for one place say."""
-        light = self._kinds.is_light[rows["queue"]]
-        own = np.flatnonzero(~light)
-        row = rows[own[0]] if len(own) else rows[-1]
-        lost = replace(entry_of(self._table, row), batch_size=int(row["batch_size"]))
-        if not len(own) or not light.any():
-            return lost
-        numbers = zip(rows["queue"][light].tolist(), rows["queue_offset"][light].tolist(), strict=True)
-        return replace(lost, light_queues=tuple(sorted((self._table.queues[q].topic, n) for q, n in numbers)))
-
 
 def _heads_in(rows: Rows, starts: Ints, ends: Ints) -> NDArray[Any]:
     """The rows that lie inside one of the regions, as rows of _ENTRY."""
@@ -201,6 +232,17 @@ def _heads_in(rows: Rows, starts: Ints, ends: Ints) -> NDArray[Any]:
         found[name] = rows[name][inside]
     found["batch_size"], found["region"] = 1, number[inside]
     return found
+
+
+def _digits(numbers: Ints) -> Ints:
+    """How many decimal digits each number has; it is not below 0."""
+    return np.searchsorted(_POWERS_OF_TEN, numbers, "right") + 1
+
+
+def _more_for(lost: LostRecord) -> int:
+    """How much more room a tombstone needs for what is told beside its queue and number."""
+    bare = LostRecord(lost.topic, lost.queue_id, lost.queue_offset)
+    return smallest_tombstone_size_bytes(lost) - smallest_tombstone_size_bytes(bare)
 
 
 def _is_light(topic: str) -> bool:

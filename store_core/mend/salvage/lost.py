@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from store_core.mend.salvage.lost_record import LostRecord
-from store_core.mend.salvage.rows import Lost, LostRows, LostTable, Rows, Source, entry_of, head_of, record_of
+from store_core.mend.salvage.rows import Lost, LostRows, LostTable, Rows, Source, entries_of, head_of, records_of_rows
 from store_core.mend.salvage.survey import Region
 from store_core.storage.store import QueueKey
 
@@ -75,8 +75,8 @@ class LostMessages:
             if len(placed) >= count:
                 break
             is_placed = table.told_by(chunk, Source.PLACE)
-            placed += [record_of(table, row) for row in chunk[is_placed][: count - len(placed)]]
-            nowhere = (entry_of(table, row) for row in chunk[~is_placed][: max(count - len(others), 0)])
+            placed += records_of_rows(table, chunk[is_placed][: count - len(placed)])
+            nowhere = entries_of(table, chunk[~is_placed][: max(count - len(others), 0)])
             others += [LostRecord(record.topic, record.queue_id, record.queue_offset) for record in nowhere]
         return sorted(
             [*self._records, *placed, *others],
@@ -159,12 +159,12 @@ def _parts_of(table: LostTable, rows: Rows) -> Iterator[_Part]:
     ]  # whatever tells of it
     order = np.lexsort((rows["phy_offset"], rows["queue_offset"], queue))
     rows, queue = rows[order], queue[order]
-    starts = (np.diff(queue) != 0) | (np.diff(rows["queue_offset"]) != 1)
+    starts = (np.diff(queue) != 0) | (np.diff(rows["queue_offset"]) != rows["batch_size"][:-1])
     for part in np.split(rows, np.flatnonzero(starts) + 1):
         yield _Part(
             table.queues[int(part["queue"][0])],
             int(part["queue_offset"][0]),
-            int(part["queue_offset"][-1]),
+            int(part["queue_offset"][-1] + part["batch_size"][-1]) - 1,
             int(part["size_bytes"].sum(dtype=np.int64)),
             int(part["phy_offset"][0]),
             heads=part[table.told_by(part, Source.KEYS)][:_MOST_HEADS_PER_PART].copy(),

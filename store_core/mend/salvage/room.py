@@ -95,6 +95,7 @@ def with_numbers(fence: Fence, table: LostTable, taken: Iterable[tuple[QueueKey,
                 rows = np.zeros(len(places[part]), ROW)
                 rows["phy_offset"], rows["size_bytes"] = places[part], size_bytes
                 rows["queue_offset"], rows["queue"] = numbers[part], table.queue_number(key, Source.NUMBER)
+                rows["batch_size"] = 1
                 order.add(rows)
         for rows in order.stretches():
             in_between = (

@@ -21,9 +21,20 @@ from store_core.storage.sequence import SegmentSequence
 from store_core.storage.spool import Spool
 from store_core.storage.store import QueueKey
 
+# ``lights`` light queues list it too, of which a table holds the first at ``lights_at``.
 ROW: Final = np.dtype(
-    [("phy_offset", "i8"), ("queue_offset", "i8"), ("tags_code", "i8"), ("size_bytes", "i4"), ("queue", "i4")]
+    [
+        ("phy_offset", "i8"),
+        ("queue_offset", "i8"),
+        ("tags_code", "i8"),
+        ("size_bytes", "i4"),
+        ("queue", "i4"),
+        ("batch_size", "i4"),
+        ("lights", "i4"),
+        ("lights_at", "i8"),
+    ]
 )
+LIGHT: Final = np.dtype([("queue_offset", "i8"), ("queue", "i4")])
 FEWEST_ROWS: Final = 64  # fewer that follow each other are kept as records
 _CHUNK_ROWS: Final = 1 << 14
 _MOST_HELD_ROWS: Final = 1 << 16
@@ -56,13 +67,15 @@ class LostTable(Closing):
         self.log: SegmentSequence | None = None
         self._numbers: dict[tuple[QueueKey, Source], int] = {}
         self._spool: Spool | None = None
+        self._lights: Spool | None = None
         self._orders: list[InLogOrder] = []
         self._count = 0
 
     def close(self) -> None:
         """The rows are gone."""
-        if self._spool is not None:
-            self._spool.close()
+        for spool in (self._spool, self._lights):
+            if spool is not None:
+                spool.close()
         for order in self._orders:
             order.close()
 
@@ -85,6 +98,26 @@ class LostTable(Closing):
             self._sources = np.array(self.sources, np.int8)
         mask: NDArray[np.bool_] = (self._sources[rows["queue"]] & int(source)) != 0
         return mask
+
+    def add_lights(self, lights: Rows) -> int:
+        """Take in rows of LIGHT, those of a record in a row; where the first of them is."""
+        self._lights = self._lights or Spool()
+        return self._lights.append(lights.tobytes()) // LIGHT.itemsize
+
+    def lights_of(self, rows: Rows) -> Iterator[tuple[tuple[str, int], ...]]:
+        """The light queues that list each row, with its number there."""
+        starts, ends = rows["lights_at"], rows["lights_at"] + rows["lights"]
+        for part in np.split(np.arange(len(rows)), np.flatnonzero(starts[1:] != ends[:-1]) + 1) if len(rows) else ():
+            first, stop = int(starts[part[0]]), int(ends[part[-1]])
+            if first == stop:
+                yield from ((),) * len(part)
+                continue
+            assert self._lights is not None  # there are none without it
+            size = LIGHT.itemsize
+            lights = np.frombuffer(self._lights.read(first * size, (stop - first) * size), LIGHT)
+            told = [(self.queues[queue].topic, number) for number, queue in lights.tolist()]
+            for row in part.tolist():
+                yield tuple(told[starts[row] - first : ends[row] - first])
 
     def append(self, rows: Rows) -> LostRows:
         """Take in rows in log order, at least one, which do not overlap."""
@@ -127,7 +160,7 @@ class LostTable(Closing):
 class LostRows:
     """Lost records in log order, at least one: rows [first, stop) of a table, in [phy_offset, end_phy_offset) of the log.
 
-    Each has one message, in one queue. Between two of them lies nothing, or room for a record.
+    Between two of them lies nothing, or room for a record.
     """
 
     table: LostTable
@@ -144,7 +177,7 @@ class LostRows:
     def records(self) -> Iterator[LostRecord]:
         """One by one."""
         for rows in self.chunks():
-            yield from (record_of(self.table, row) for row in rows)
+            yield from records_of_rows(self.table, rows)
 
     def around(self, start: int, end: int) -> Rows:
         """Those of which something lies in [start, end) of the log, and one more on each side."""
@@ -162,7 +195,7 @@ class LostRows:
                 yield self.table.rows(at, number)
             at = number
             if number < self.stop and int(self.table.read(number, number + 1)[0]["phy_offset"]) == place:
-                yield record_of(self.table, self.table.read(number, number + 1)[0])
+                yield from records_of_rows(self.table, self.table.read(number, number + 1))
                 at = number + 1
         if at < self.stop:
             yield self.table.rows(at, self.stop) if at > self.first else self
@@ -276,6 +309,7 @@ def head_rows(table: LostTable, frames: FrameTable, rows: NDArray[np.int64]) -> 
     for name in ("phy_offset", "queue_offset", "size_bytes"):
         found[name] = getattr(frames, name)[rows]
     found["queue"] = np.array(numbers, np.int32)[which.reshape(-1)]
+    found["batch_size"] = 1
     return found
 
 
@@ -293,32 +327,35 @@ def told_by_entries(lost: Iterable[Lost]) -> Iterator[LostRecord]:
     for each in lost:
         if isinstance(each, LostRows):
             for rows in each.chunks():
-                yield from (entry_of(each.table, row) for row in rows[~each.table.told_by(rows, Source.HEAD)])
+                yield from entries_of(each.table, rows[~each.table.told_by(rows, Source.HEAD)])
         else:
             yield each
 
 
-def entry_of(table: LostTable, row: Any) -> LostRecord:
-    """A row as a record, as its columns tell it."""
-    number = int(row["queue"])
-    key, source = table.queues[number], table.sources[number]
-    return LostRecord(
-        key.topic,
-        key.queue_id,
-        int(row["queue_offset"]),
-        int(row["phy_offset"]),
-        int(row["size_bytes"]),
-        tags_code=int(row["tags_code"]) if source & Source.ENTRY else None,
-    )
+def entries_of(table: LostTable, rows: Rows) -> Iterator[LostRecord]:
+    """Rows as records, as their columns tell them."""
+    columns = [rows[name].tolist() for name in ("phy_offset", "queue_offset", "tags_code", "size_bytes", "batch_size")]
+    for number, lights, at, queue_offset, tags_code, size, batch_size in zip(
+        rows["queue"].tolist(), table.lights_of(rows), *columns, strict=True
+    ):
+        key, source = table.queues[number], table.sources[number]
+        yield LostRecord(
+            key.topic,
+            key.queue_id,
+            queue_offset,
+            at,
+            size,
+            batch_size=batch_size,
+            light_queues=lights,
+            tags_code=tags_code if source & Source.ENTRY else None,
+        )
 
 
-def record_of(table: LostTable, row: Any) -> LostRecord:
-    """A row as a record, with what its head tells besides."""
-    told = entry_of(table, row)
-    head = head_of(table, row)
-    if head is None:
-        return told
-    return told_better(head, told)
+def records_of_rows(table: LostTable, rows: Rows) -> Iterator[LostRecord]:
+    """Rows as records, with what their heads tell besides."""
+    for row, told in zip(rows, entries_of(table, rows), strict=True):
+        head = head_of(table, row)
+        yield told if head is None else told_better(head, told)
 
 
 def head_of(table: LostTable, row: Any) -> LostRecord | None:

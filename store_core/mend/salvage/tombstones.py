@@ -21,7 +21,7 @@ from store_core.codec.record import body_crc, encode_record
 from store_core.derive.dispatch import INNER_BASE, INNER_NUM, MULTI_DISPATCH, MULTI_QUEUE_OFFSET
 from store_core.layout import marks, paths, record, timer
 from store_core.mend.salvage.lost_record import LostRecord
-from store_core.mend.salvage.rows import LostRows, Rows, entry_of
+from store_core.mend.salvage.rows import LostRows, Rows, entries_of
 from store_core.storage.overlay import Patch
 
 _NO_HOST: Final = host_bytes("0.0.0.0:0")
@@ -81,9 +81,12 @@ class TombstoneRun:
         places, sizes = behind[gaps], rows["phy_offset"][gaps + 1] - behind[gaps]
         if self.property_crc:  # a checksum over all of each record
             for piece in (*self._one_by_one(rows), *map(self._filler, places.tolist(), sizes.tolist())):
-                for at, part in piece.parts:
-                    _put(data, piece.phy_offset + at - start, part)
+                _put_piece(data, start, piece)
             return data.tobytes()
+        alike = (rows["batch_size"] == 1) & (rows["lights"] == 0)
+        for piece in self._one_by_one(rows[~alike]):
+            _put_piece(data, start, piece)
+        rows = rows[alike]
         for number in np.unique(rows["queue"]).tolist():
             mine = rows[rows["queue"] == number]
             key = self.lost.table.queues[number]
@@ -99,9 +102,9 @@ class TombstoneRun:
         return data.tobytes()
 
     def _one_by_one(self, rows: Rows) -> Iterator[Piece]:
-        for row in rows:
-            at, size = int(row["phy_offset"]), int(row["size_bytes"])
-            yield tombstone(entry_of(self.lost.table, row), at, size, self.store_timestamp_ms, property_crc=True)
+        for lost in entries_of(self.lost.table, rows):
+            at = lost.phy_offset or 0
+            yield tombstone(lost, at, lost.size_bytes, self.store_timestamp_ms, property_crc=self.property_crc)
 
     def _filler(self, at: int, size: int) -> Piece:
         return filler(at, size, self.store_timestamp_ms, property_crc=self.property_crc)
@@ -112,6 +115,11 @@ def _put(data: NDArray[np.uint8], at: int, part: bytes) -> None:
     start, end = max(at, 0), min(at + len(part), len(data))
     if start < end:
         data[start:end] = np.frombuffer(part, np.uint8)[start - at : end - at]
+
+
+def _put_piece(data: NDArray[np.uint8], start: int, piece: Piece) -> None:
+    for at, part in piece.parts:
+        _put(data, piece.phy_offset + at - start, part)
 
 
 def _put_like(data: NDArray[np.uint8], start: int, sample: Piece, places: Ints, sizes: Ints, numbers: Ints) -> None:

@@ -15,7 +15,7 @@ from store_core.derive.spool import RowsByQueue
 from store_core.layout import paths
 from store_core.mend.salvage.fence import Fence, close_region
 from store_core.mend.salvage.lost_record import LostRecord
-from store_core.mend.salvage.rows import Lost, Source, record_of
+from store_core.mend.salvage.rows import Lost, Source, records_of_rows
 from store_core.mend.salvage.tombstones import TombstoneRun, can_be_told
 from store_core.storage.store import QueueKey
 
@@ -106,7 +106,7 @@ def _without(fence: Fence, places: Ints) -> Fence:
             table = piece.lost.table
             for chunk in piece.lost.chunks():
                 is_out = np.isin(chunk["phy_offset"], places)
-                told += [record_of(table, row) for row in chunk[is_out & table.told_by(chunk, Source.HEAD)]]
+                told += records_of_rows(table, chunk[is_out & table.told_by(chunk, Source.HEAD)])
                 if not is_out.all():
                     table.add_all(known, chunk[~is_out])
         elif piece.tombstone_of is not None and piece.tombstone_of != fence.given_up:
