@@ -13,9 +13,9 @@ import pytest
 from store_core.errors import UsageError
 from store_core.layout import marks, paths, queue
 from store_core.mend.applying.undo import undo
-from store_core.mend.salvage.gaps import QueueBounds, skippable
 from store_core.mend.salvage.lost_record import LostRecord
 from store_core.mend.salvage.options import KeepOptions
+from store_core.mend.salvage.skipping import QueueBounds, Skipping
 from store_core.storage.store import QueueKey, Store
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore, differences
@@ -150,9 +150,13 @@ def test_which_of_several_may_be_skipped(golden: GoldenStore) -> None:
         key = QueueKey(records[0].topic, 0)
         bounds = QueueBounds({key: first} if first else {}, {key: last} if last else {})
         with Store.open(golden("load-533")) as store:
-            dead, kept = skippable(store, records, bounds)
-        assert dead | {k.lost for k in kept} == set(records)
-        return {k.lost.queue_offset: k.why for k in kept}
+            skipping = Skipping(store, bounds)
+        skipping.look_at(records)
+        skipping.decide()
+        kept, dead = skipping.parted(records)
+        assert {*kept, *dead} == set(records)
+        assert {lost for lost, _ in skipping.kept.first} == set(kept)
+        return {lost.queue_offset: why for lost, why in skipping.kept.first}
 
     run = (lost(5), lost(6), lost(7))
     assert split((100, 0), (at + 900, 20), *run) == {}

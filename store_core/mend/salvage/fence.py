@@ -39,7 +39,7 @@ class Fence:
     region: Region
     pieces: list[Piece | TombstoneRun] = field(default_factory=list)
     unplaced: list[Lost] = field(default_factory=list)
-    skipped: list[LostRecord] = field(default_factory=list)
+    skipped: list[Lost] = field(default_factory=list)
     given_up: LostRecord | None = None
     property_crc: bool = False  # records carry a property CRC
 

@@ -9,21 +9,22 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import accumulate
-from typing import Final, Protocol
+from itertools import accumulate, pairwise
+from operator import attrgetter
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
+from store_core.check.entries import dead_entries
 from store_core.codec.record import body_crc_ok
 from store_core.derive.dispatch import light_queues
 from store_core.derive.queues import Entry, QueueBuilder
-from store_core.kernel.codes import FrameCode
-from store_core.layout import paths, timer
+from store_core.layout import paths, queue
 from store_core.layout.queue import DEAD_ENTRY_SIZE_BYTES
-from store_core.layout.record import MIN_RECORD_SIZE_BYTES, TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
+from store_core.layout.record import MIN_RECORD_SIZE_BYTES
 from store_core.mend.salvage.derived import Derivation
 from store_core.mend.salvage.evidence import standing_entry
 from store_core.mend.salvage.fence import Fence, close_region
@@ -32,19 +33,14 @@ from store_core.mend.salvage.mended import MendedLog
 from store_core.mend.salvage.room import Room, Taken, with_numbers
 from store_core.mend.salvage.rows import FEWEST_ROWS, LostTable
 from store_core.mend.salvage.tombstones import Piece, TombstoneRun, smallest_tombstone_size_bytes
-from store_core.read.entries import Entry as QueueEntry
-from store_core.read.entries import is_dead
 from store_core.read.records import read_message
-from store_core.scan.frames import FrameTable
 from store_core.scan.log import Progress
 from store_core.scan.walks import Walks, behind
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
 
-MOST_GAP_NUMBERS: Final = 1 << 20  # more missing numbers than this are not filled one by one
-_BROKER_TOPICS: Final = "RMQ_SYS_"
-
-Place = tuple[int, int]  # phy_offset, queue_offset
+MOST_GAP_NUMBERS: Final = 1 << 20  # more missing numbers than this, and than there was room for, are a wild number's
+_ENTRIES_AT_ONCE: Final = 1 << 16
 
 
 class _Salvage(Protocol):
@@ -56,92 +52,49 @@ class _Salvage(Protocol):
     def derivation(self) -> Derivation: ...
     @property
     def unfilled(self) -> list[tuple[QueueKey, int, int]]: ...
-    @property
-    def dead(self) -> list[tuple[QueueKey, int]]: ...
+
+    dead_messages: int
+
     @property
     def property_crc(self) -> bool: ...
     @property
     def skips(self) -> bool: ...
 
 
-@dataclass(slots=True)
-class QueueBounds:
-    """A sink of the survey: the first and the last good message of each queue, in log order."""
+class GapEntries:
+    """Entries for numbers of queues that no message has, as runs of the same one."""
 
-    first: dict[QueueKey, Place] = field(default_factory=dict)
-    last: dict[QueueKey, Place] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._runs: dict[QueueKey, list[_Run]] = {}
+        self._is_sorted = True
 
-    def add(self, table: FrameTable) -> None:
-        type_ = table.sys_flag & TRANSACTION_MASK
-        good = table.messages & ~table.of_code(FrameCode.BAD_CRC)
-        good &= (type_ == TRANSACTION_NONE) | (type_ == TRANSACTION_COMMIT)
-        rows = np.flatnonzero(good)
-        both = np.stack([table.topic_id[rows].astype(np.int64), table.queue_id[rows].astype(np.int64)], axis=1)
-        firsts = np.unique(both, axis=0, return_index=True)[1]
-        lasts = len(rows) - 1 - np.unique(both[::-1], axis=0, return_index=True)[1]
-        for row in rows[firsts].tolist():
-            self.first.setdefault(_key(table, row), _place(table, row))
-        for row in rows[lasts].tolist():
-            self.last[_key(table, row)] = _place(table, row)
+    def __bool__(self) -> bool:
+        return bool(self._runs)
 
-
-def _key(table: FrameTable, row: int) -> QueueKey:
-    return QueueKey(table.topic(row).decode("utf-8", "replace"), int(table.queue_id[row]))
-
-
-def _place(table: FrameTable, row: int) -> Place:
-    return int(table.phy_offset[row]), int(table.queue_offset[row])
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A lost message that gets a tombstone although dead entries were asked for, and why."""
-
-    lost: LostRecord
-    why: str
-
-
-def skippable(store: Store, lost: Iterable[LostRecord], bounds: QueueBounds) -> tuple[set[LostRecord], list[Kept]]:
-    """Which lost records a dead entry may stand for, and why not for the others.
-
-    It must lie between two messages of its queue, in no first segment, in a queue that consumers read, not the broker.
-    """
-    by_queue: dict[QueueKey, list[LostRecord]] = {}
-    kept: list[Kept] = []
-    for record in lost:
-        if why := _why_not(store, record):
-            kept.append(Kept(record, why))
+    def add(self, key: QueueKey, first: int, stop: int, entry: Entry) -> None:
+        """Numbers [first, stop) of a queue, of none of which an entry was given."""
+        runs = self._runs.setdefault(key, [])
+        if runs and runs[-1].stop == first and runs[-1].entry == entry:
+            runs[-1] = _Run(runs[-1].first, stop, entry)
         else:
-            by_queue.setdefault(QueueKey(record.topic, record.queue_id), []).append(record)
-    dead: set[LostRecord] = set()
-    for key, records in by_queue.items():
-        records.sort(key=lambda r: r.queue_offset)
-        if not _is_between(bounds.first.get(key), records[0], before=True):
-            kept.append(Kept(records.pop(0), "it is the first of its queue"))
-        if records and not _is_between(bounds.last.get(key), records[-1], before=False):
-            kept.append(Kept(records.pop(), "it is the last of its queue"))
-        dead.update(records)
-    return dead, kept
+            runs.append(_Run(first, stop, entry))
+            self._is_sorted = False
+
+    def of(self, key: QueueKey, queue_offset: int) -> Entry | None:
+        """The entry for a number; None where there is none."""
+        if not self._is_sorted:
+            for runs in self._runs.values():
+                runs.sort()
+            self._is_sorted = True
+        runs = self._runs.get(key, [])
+        at = bisect_right(runs, queue_offset, key=attrgetter("first")) - 1
+        return runs[at].entry if at >= 0 and queue_offset < runs[at].stop else None
 
 
-def _is_between(place: Place | None, lost: LostRecord, *, before: bool) -> bool:
-    """Whether a good message stands on that side, in the log and in the numbering."""
-    if place is None or lost.phy_offset is None:
-        return False
-    mine = (lost.phy_offset, lost.queue_offset)
-    low, high = (place, mine) if before else (mine, place)
-    return low[0] < high[0] and low[1] < high[1]
-
-
-def _why_not(store: Store, lost: LostRecord) -> str:
-    if lost.batch_size > 1 or lost.light_queues:
-        return "several queue entries belong to it"
-    if lost.topic in (paths.SCHEDULE_TOPIC, timer.TIMER_TOPIC) or lost.topic.startswith(_BROKER_TOPICS):
-        return "the broker itself reads its queue"
-    size = store.log.file_size_bytes
-    if lost.phy_offset is None or not size or lost.phy_offset // size <= store.log.min_phy_offset // size:
-        return "its segment is the log's first one"
-    return ""
+class _Run(NamedTuple):
+    first: int
+    stop: int
+    entry: Entry
 
 
 @dataclass(slots=True)
@@ -156,65 +109,119 @@ class _Gap:
     must_be_walked: bool = False  # what stands for its numbers is seen by a walk alone
 
 
-def fill_gaps(
-    store: Store, found: _Salvage, table: LostTable, walks: Walks
-) -> tuple[dict[tuple[QueueKey, int], Entry], bool]:
+def fill_gaps(store: Store, found: _Salvage, table: LostTable, walks: Walks) -> tuple[GapEntries, bool]:
     """Entries for numbers that are missing between two messages of a queue, or before its first.
 
     Dead entries of an earlier run stay as they are. Else a tombstone where there is room between the two messages: elsewhere a later rebuild would take it for a new begin of
-    the numbering. Else, or where numbers are to be skipped, a dead entry.
+    the numbering. Else, or where numbers are to be skipped, a dead entry. The second value: whether tombstones came into the log that are to be walked over.
     """
-    builder, log = found.derivation.queues(), found.mended.log
-    entries: dict[tuple[QueueKey, int], Entry] = {}
-    pieces = {
-        (piece.phy_offset, piece.size_bytes): piece
-        for fence in found.fences
-        for piece in fence.pieces
-        if isinstance(piece, Piece) and piece.tombstone_of is not None
-    }
-    waiting: list[_Gap] = []
-    fronts = _Fronts(log, found.fences)
+    filling = _Filling(store, found)
     for key in found.derivation.queue_keys:
-        is_light = key.topic.startswith(paths.LMQ_PREFIX)  # its entries are for records of other topics
-        if (front := fronts.of(builder, key)) is not None:
-            waiting.append(front)
-        for first, count in builder.summary(key).gaps:
-            before, after = builder.phy_offset_of(key, first - 1), builder.phy_offset_of(key, first + count)
-            if before is None or after is None or count > MOST_GAP_NUMBERS:
-                found.unfilled.append((key, first, count))
+        filling.look_at(key)
+    filling.place(table, walks)
+    return filling.entries, any(gap.must_be_walked for gap in filling.waiting)
+
+
+class _Filling:
+    """What stands for the missing numbers of one queue after the other."""
+
+    def __init__(self, store: Store, found: _Salvage) -> None:
+        self.entries = GapEntries()
+        self.waiting: list[_Gap] = []
+        self._store = store
+        self._found = found
+        self._log = found.mended.log
+        self._builder = found.derivation.queues()
+        self._fronts = _Fronts(self._log, found.fences)
+        self._pieces = {
+            (piece.phy_offset, piece.size_bytes): piece
+            for fence in found.fences
+            for piece in fence.pieces
+            if isinstance(piece, Piece) and piece.tombstone_of is not None
+        }
+
+    def look_at(self, key: QueueKey) -> None:
+        if (front := self._fronts.of(self._builder, key)) is not None:
+            self.waiting.append(front)
+        for first, count in self._builder.summary(key).gaps:
+            before = self._builder.phy_offset_of(key, first - 1)
+            after = self._builder.phy_offset_of(key, first + count)
+            if (
+                before is None
+                or after is None
+                or count > max(MOST_GAP_NUMBERS, (after - before) // MIN_RECORD_SIZE_BYTES)
+            ):
+                self._found.unfilled.append((key, first, min(count, MOST_GAP_NUMBERS)))
                 continue
             gap = _Gap(key, before, after)
-            waiting.append(gap)
-            dead = _dead_entry(log, after)
-            is_skipped = found.skips and dead is not None and dead[0] >= store.log.min_phy_offset
-            for queue_offset in range(first, first + count):
-                standing = standing_entry(store, key, queue_offset)
-                if standing is not None and is_dead(QueueEntry(queue_offset, *standing), store.log.file_size_bytes):
-                    entries[key, queue_offset] = standing  # an earlier run left it, and told of its message as lost
-                elif is_light and standing is not None and (piece := pieces.get(standing[:2])) is not None:
-                    entries[key, queue_offset] = (piece.phy_offset, piece.size_bytes, 0)
-                    gap.after = piece.phy_offset
-                    gap = _Gap(key, piece.phy_offset, after)
-                    waiting.append(gap)
-                elif (
-                    standing is not None
-                    and gap.before < standing[0] < after
-                    and _leads_on(log, key, queue_offset, standing)
-                ):
-                    entries[key, queue_offset] = standing
-                    gap.after = standing[0]
-                    gap = _Gap(key, standing[0], after)
-                    waiting.append(gap)
+            self.waiting.append(gap)
+            dead = _dead_entry(self._log, after)
+            is_skipped = self._found.skips and dead is not None and dead[0] >= self._store.log.min_phy_offset
+            for run_first, run_stop, standing in _dead_runs(self._store, key, first, first + count):
+                if standing is not None:  # an earlier run left it, and told of its message as lost
+                    self.entries.add(key, run_first, run_stop, standing)
+                elif key.topic.startswith(paths.LMQ_PREFIX):  # its entries are for records of other topics
+                    gap = self._look_at_light(gap, range(run_first, run_stop), dead if is_skipped else None)
                 elif is_skipped:
-                    _leave_dead(found, entries, key, queue_offset, dead)
+                    self._leave_dead(key, run_first, run_stop, dead)
+                else:
+                    gap.numbers.extend(range(run_first, run_stop))
+
+    def _look_at_light(self, gap: _Gap, numbers: range, dead: Entry | None) -> _Gap:
+        """Numbers of a light queue; those that wait for a tombstone, or a ``dead`` entry where that is given. Gives the gap behind the last one that does not."""
+        key, after = gap.key, gap.after
+        for queue_offset in numbers:
+            standing = standing_entry(self._store, key, queue_offset)
+            if standing is not None and (piece := self._pieces.get(standing[:2])) is not None:
+                entry, gap.after = (piece.phy_offset, piece.size_bytes, 0), piece.phy_offset
+            elif (
+                standing is not None
+                and gap.before < standing[0] < after
+                and _leads_on(self._log, key, queue_offset, standing)
+            ):
+                entry, gap.after = standing, standing[0]
+            else:
+                if dead is not None:
+                    self._leave_dead(key, queue_offset, queue_offset + 1, dead)
                 else:
                     gap.numbers.append(queue_offset)
-    entries |= _placed(found, waiting, table, walks)
-    for gap in waiting:
-        dead = _dead_entry(log, gap.after) if gap.numbers and not gap.is_front else None
-        for queue_offset in gap.numbers:
-            _leave_dead(found, entries, gap.key, queue_offset, dead)
-    return entries, any(gap.must_be_walked for gap in waiting)
+                continue
+            self.entries.add(key, queue_offset, queue_offset + 1, entry)
+            gap = _Gap(key, entry[0], after)
+            self.waiting.append(gap)
+        return gap
+
+    def _leave_dead(self, key: QueueKey, first: int, stop: int, dead: Entry | None) -> None:
+        if dead is not None:
+            self.entries.add(key, first, stop, dead)
+            self._found.dead_messages += stop - first
+        unfilled = self._found.unfilled
+        if unfilled and unfilled[-1][0] == key and sum(unfilled[-1][1:]) == first:
+            first = unfilled.pop()[1]
+        unfilled.append((key, first, stop - first))
+
+    def place(self, table: LostTable, walks: Walks) -> None:
+        """Put tombstones where there is room, else leave dead entries."""
+        _place(self._found, self.waiting, table, walks, self.entries)
+        for gap in self.waiting:
+            dead = _dead_entry(self._log, gap.after) if gap.numbers and not gap.is_front else None
+            for queue_offset in gap.numbers:
+                self._leave_dead(gap.key, queue_offset, queue_offset + 1, dead)
+
+
+def _dead_runs(store: Store, key: QueueKey, first: int, stop: int) -> Iterator[tuple[int, int, Entry | None]]:
+    """Runs of numbers [first, stop) of a queue, with the dead entry that stands at each of them, if one does."""
+    files, size = store.queues.get(key), queue.ENTRY.size_bytes
+    for at in range(first, stop, _ENTRIES_AT_ONCE):
+        entries = np.zeros(min(_ENTRIES_AT_ONCE, stop - at), queue.ENTRY.dtype)
+        data = files.read(at * size, len(entries) * size) if files is not None else b""
+        read = np.frombuffer(data, queue.ENTRY.dtype, len(data) // size)
+        entries[: len(read)] = read
+        is_dead = dead_entries(entries, store.log.file_size_bytes)
+        ends = np.flatnonzero((is_dead[1:] != is_dead[:-1]) | (is_dead[1:] & (entries[1:] != entries[:-1]))) + 1
+        for low, high in pairwise((0, *ends.tolist(), len(entries))):
+            phy_offset, size_bytes, tags_code = entries[low].item()
+            yield at + low, at + high, (phy_offset, size_bytes, tags_code) if is_dead[low] else None
 
 
 class _Fronts:
@@ -236,15 +243,6 @@ class _Fronts:
         return _Gap(key, -1, after, array("q", range(count)), is_front=True)
 
 
-def _leave_dead(
-    found: _Salvage, entries: dict[tuple[QueueKey, int], Entry], key: QueueKey, queue_offset: int, dead: Entry | None
-) -> None:
-    if dead is not None:
-        entries[key, queue_offset] = dead
-        found.dead.append((key, queue_offset))
-    found.unfilled.append((key, queue_offset, 1))
-
-
 def _dead_entry(log: SegmentSequence, following_phy_offset: int) -> Entry | None:
     """An entry that crosses the end of the segment before: unreadable, and only itself is skipped (15.1)."""
     segment = log.find(following_phy_offset)
@@ -263,24 +261,27 @@ def _leads_on(log: SegmentSequence, key: QueueKey, queue_offset: int, entry: Ent
     return dict(light_queues(message.properties)).get(key.topic, queue_offset) == queue_offset
 
 
-def _placed(found: _Salvage, gaps: list[_Gap], table: LostTable, walks: Walks) -> dict[tuple[QueueKey, int], Entry]:
-    """Put more tombstones into fences that have room between a gap's two offsets; where they came to stand."""
-    placed: dict[tuple[QueueKey, int], Entry] = {}
+def _place(found: _Salvage, gaps: list[_Gap], table: LostTable, walks: Walks, entries: GapEntries) -> None:
+    """Put more tombstones into fences that have room between a gap's two offsets; ``entries`` is told where they came to stand."""
     left = [gap for gap in gaps if gap.numbers]
     told, done = walks.piece(sum(fence.region.size_bytes for fence in found.fences)) if left else None, 0
     for number, fence in enumerate(found.fences if left else ()):
         mine = [gap for gap in left if gap.before < fence.end_phy_offset and fence.phy_offset < gap.after]
         if mine and fence.pieces:  # else it is left open
-            placed |= _fill(found, number, mine, table, behind(told, done))
+            _fill(found, number, mine, table, entries, behind(told, done))
             left = [gap for gap in left if gap.numbers]
         done += fence.region.size_bytes
-    return placed
 
 
 def _fill(
-    found: _Salvage, number: int, gaps: list[_Gap], table: LostTable, on_progress: Progress | None
-) -> dict[tuple[QueueKey, int], Entry]:
-    """Close a fence anew with tombstones for what waits for it; where they came to stand.
+    found: _Salvage,
+    number: int,
+    gaps: list[_Gap],
+    table: LostTable,
+    entries: GapEntries,
+    on_progress: Progress | None,
+) -> None:
+    """Close a fence anew with tombstones for what waits for it.
 
     They take room that nothing takes, and where that is not enough for all, others are made as small as they may be. Numbers of one gap
     rise with their places, for all of them need the same room and take the first there is. Many numbers become rows.
@@ -296,7 +297,7 @@ def _fill(
         if is_tight := _count(taken_too) > _count(taken):
             standing, taken = small, taken_too
     if not _count(taken):
-        return {}
+        return
     wanted: set[LostRecord] = set()
     if runs or _count(taken) >= FEWEST_ROWS:
         numbered = (
@@ -312,15 +313,15 @@ def _fill(
         }
         again = close([*standing, *wanted], on_progress=on_progress)
     if again.given_up != fence.given_up or again.unplaced:
-        return {}
+        return
     again.unplaced, again.skipped = fence.unplaced, fence.skipped
     found.fences[number] = again
-    placed: dict[tuple[QueueKey, int], Entry] = {}
     for at, piece in enumerate(again.pieces):
         if not isinstance(piece, Piece) or (lost := piece.tombstone_of) is None:
             continue
         if lost in wanted:
-            placed[QueueKey(lost.topic, lost.queue_id), lost.queue_offset] = (piece.phy_offset, piece.size_bytes, 0)
+            entry = piece.phy_offset, piece.size_bytes, 0
+            entries.add(QueueKey(lost.topic, lost.queue_id), lost.queue_offset, lost.queue_offset + 1, entry)
             unplaced = LostRecord(lost.topic, lost.queue_id, lost.queue_offset)  # where it lay nobody knows
             again.pieces[at] = replace(piece, tombstone_of=unplaced)
         elif lost in standing:
@@ -330,7 +331,6 @@ def _fill(
             gap.must_be_walked |= gap.is_front or is_tight or not wanted
             gap.before = int(places[-1])
             del gap.numbers[: len(places)]
-    return placed
 
 
 def _taken(room: Room, gaps: list[_Gap]) -> list[Taken]:

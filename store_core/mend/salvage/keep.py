@@ -26,7 +26,7 @@ from store_core.mend.salvage.displaced import Move
 from store_core.mend.salvage.earlier import LeftOut, weighed
 from store_core.mend.salvage.evidence import lost_by_queue_entries
 from store_core.mend.salvage.fence import Fence, close_region
-from store_core.mend.salvage.gaps import MOST_GAP_NUMBERS, Kept, QueueBounds, fill_gaps, skippable
+from store_core.mend.salvage.gaps import fill_gaps
 from store_core.mend.salvage.ground import Ground, read_ground
 from store_core.mend.salvage.lost import LostMessages
 from store_core.mend.salvage.lost_record import LostRecord, told_better
@@ -36,8 +36,9 @@ from store_core.mend.salvage.misplaced_batches import misplaced_batches
 from store_core.mend.salvage.options import KeepOptions
 from store_core.mend.salvage.ranges import Ranges
 from store_core.mend.salvage.repair import Repair
-from store_core.mend.salvage.rows import Lost, LostRows, LostTable, records_of
+from store_core.mend.salvage.rows import Lost, LostRows, LostTable
 from store_core.mend.salvage.sibling import Siblings
+from store_core.mend.salvage.skipping import Kept, QueueBounds, Skipping
 from store_core.mend.salvage.survey import LogSurvey, Region, WalkRules
 from store_core.mend.salvage.unfounded import without_unfounded
 from store_core.scan.walks import Walks, behind
@@ -56,7 +57,7 @@ class Salvage:
 
     ``lost`` are the records that cannot be kept, as far as they are known; ``unknown`` are regions that held records
     nobody can name; ``given_up`` readable ones that had to go; ``unfilled`` numbers of queues that no message has any more;
-    ``dead`` those of them that get a dead entry; ``kept`` got a tombstone although numbers are to be skipped.
+    ``dead_messages`` of them get a dead entry; ``kept`` got a tombstone although numbers are to be skipped.
     ``own_end_phy_offset``: where the log's last record ended before anything came from siblings.
     ``moved``: segments that stood under each other's names.
     ``earlier``: what siblings have before the log's first byte, and was not asked for.
@@ -81,8 +82,8 @@ class Salvage:
     options: KeepOptions = field(default_factory=KeepOptions)
     own_end_phy_offset: int = 0
     repairs: list[Repair] = field(default_factory=list)
-    dead: list[tuple[QueueKey, int]] = field(default_factory=list)
-    kept: list[Kept] = field(default_factory=list)
+    dead_messages: int = 0
+    kept: Kept = field(default_factory=Kept)
     moved: list[Move] = field(default_factory=list)
     earlier: list[LeftOut] = field(default_factory=list)
 
@@ -138,7 +139,8 @@ def salvage(
         survey = ground.survey
         as_found = restored_log(store, ground.restored, ground.placed)
         table.log = stack.enter_context(store.with_log(as_found)).log
-        closing = _Closing(store, options, bounds, ground.known, rules.property_crc, walks)
+        skipping = Skipping(store, bounds) if options.skips else None
+        closing = _Closing(store, skipping, ground.known, rules.property_crc, walks)
         fences = closing.fences(survey.regions) if options.fill else closing.left_open(survey.regions)
         close = partial(mended_log, store, end_phy_offset=survey.end_phy_offset, placed=ground.placed)
         mended = close(fences, restored=ground.restored)
@@ -166,7 +168,7 @@ def salvage(
             options=replace(options, loans=tuple(ground.loans)),
             own_end_phy_offset=ground.own_end_phy_offset,
             repairs=ground.repairs,
-            kept=closing.kept,
+            kept=closing.skipping.kept if closing.skipping is not None else Kept(),
             moved=ground.moved,
             earlier=weighed(store, ground.earlier, mended.log.min_phy_offset, survey.last_store_timestamp_ms),
         )
@@ -187,7 +189,7 @@ def salvage(
             view = stack.enter_context(store.with_log(found.mended.log))
             found.derivation = derivation = stack.enter_context(derive(view, on_progress=walks.more()))
         _correct_own_offsets(store, found)
-        found.queue_changes = derivation.queue_changes(lambda key, number: entries.get((key, number)))
+        found.queue_changes = derivation.queue_changes(entries.of)
         found.index_changes = derivation.index_changes()
         found.configuration = salvaged_configuration(
             store, siblings.stores, derivation.queue_keys, partial(_delays, store, found, walks)
@@ -251,15 +253,13 @@ def _renumbered(fences: list[Fence], builder: QueueBuilder) -> bool:
 
 @dataclass(slots=True)
 class _Closing:
-    """A fence for each region. ``known`` are records that queue entries place, by the region's number."""
+    """A fence for each region. ``known`` are records that queue entries place, by the region's number. ``skipping``: where dead entries may stand."""
 
     store: Store
-    options: KeepOptions
-    bounds: QueueBounds
+    skipping: Skipping | None
     known: dict[int, list[Lost]]
     property_crc: bool
     walks: Walks
-    kept: list[Kept] = field(default_factory=list)
     topics: frozenset[str] = field(init=False)  # that have queues
 
     def __post_init__(self) -> None:
@@ -269,18 +269,16 @@ class _Closing:
     def fences(self, regions: list[Region]) -> list[Fence]:
         """Two that would take the same neighbour become one."""
         all_told = [self._merged(region, self.known.get(number, [])) for number, region in enumerate(regions)]
-        dead: set[LostRecord] = set()
-        if self.options.skips:
-            all_told = [list[Lost](records_of(told)) for told in all_told]
-            single = (lost for told in all_told for lost in records_of(told))
-            dead, self.kept = skippable(self.store, single, self.bounds)
+        if self.skipping is not None:
+            self.skipping.look_at(lost for told in all_told for lost in told)
+            self.skipping.decide()
         fences: list[Fence] = []
         on_progress, done = self.walks.piece(sum(region.size_bytes for region in regions)), 0
         for region, told in zip(regions, all_told, strict=True):
-            fence = self._fence(region, told, dead, behind(on_progress, done))
+            fence = self._fence(region, told, behind(on_progress, done))
             done += region.size_bytes
             if fences and fences[-1].end_phy_offset > fence.phy_offset:
-                fence = self._as_one(fences.pop(), fence, told, dead)
+                fence = self._as_one(fences.pop(), fence, told)
             fences.append(fence)
         return fences
 
@@ -288,15 +286,13 @@ class _Closing:
         """Regions that stay as they are, with what is known of them."""
         return [Fence(r, unplaced=self._merged(r, self.known.get(number, []))) for number, r in enumerate(regions)]
 
-    def _fence(
-        self, region: Region, told: list[Lost], dead: set[LostRecord], on_progress: Progress | None = None
-    ) -> Fence:
-        known = [lost for lost in told if isinstance(lost, LostRows) or lost not in dead]
+    def _fence(self, region: Region, told: list[Lost], on_progress: Progress | None = None) -> Fence:
+        known, dead = self.skipping.parted(told) if self.skipping is not None else (told, [])
         fence = close_region(region, known, property_crc=self.property_crc, on_progress=on_progress)
-        fence.skipped = [lost for lost in told if isinstance(lost, LostRecord) and lost in dead]
+        fence.skipped = dead
         return fence
 
-    def _as_one(self, before: Fence, fence: Fence, told: list[Lost], dead: set[LostRecord]) -> Fence:
+    def _as_one(self, before: Fence, fence: Fence, told: list[Lost]) -> Fence:
         given_up = [replace(g, is_readable=True) for g in {before.given_up, fence.given_up} if g is not None]
         region = fence.region
         both = replace(
@@ -310,7 +306,7 @@ class _Closing:
         )
         stood = [lost for lost in before.tombstones if lost != before.given_up]
         others = [*stood, *before.unplaced, *before.skipped, *told]
-        return self._fence(both, self._merged(both, others), dead)
+        return self._fence(both, self._merged(both, others))
 
     def _merged(self, region: Region, by_entries: list[Lost]) -> list[Lost]:
         """What a region lost, told by headers and by queue entries.
@@ -353,7 +349,8 @@ def _tell_lost(store: Store, found: Salvage, table: LostTable, walks: Walks) -> 
             *(lost for fence in found.fences for lost in (*fence.tombstones, *fence.unplaced, *fence.skipped)),
             *(lost for records in tail.values() for lost in records),
         ],
-        ((key, first, min(count, MOST_GAP_NUMBERS)) for key, first, count in found.unfilled),
+        found.unfilled,
+        table,
     )
     # A region about which no header, no entry and no gap tells anything; where every queue is whole nothing was in it.
     found.unknown = [

@@ -10,12 +10,23 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from store_core.mend.salvage.lost_record import LostRecord
-from store_core.mend.salvage.rows import Lost, LostRows, LostTable, Rows, Source, entries_of, head_of, records_of_rows
+from store_core.mend.salvage.rows import (
+    ROW,
+    Lost,
+    LostRows,
+    LostTable,
+    Rows,
+    Source,
+    entries_of,
+    head_of,
+    records_of_rows,
+)
 from store_core.mend.salvage.survey import Region
 from store_core.storage.store import QueueKey
 
 MOST_KEYS_PER_RUN: Final = 10
 _MOST_KEYS_TRIED: Final = 1000  # for them
+_MOST_AT_ONCE: Final = 1 << 14
 _MOST_HEADS_PER_PART: Final = 64  # that are looked at for them
 
 
@@ -50,38 +61,47 @@ class LostRun:
 class LostMessages:
     """Lost records, each once, and numbers of queues of which nothing else is known: (queue, first, count).
 
-    Numbers that a record tells count once.
+    Numbers that a record tells count once. Those that none tells become rows of ``table``, in which the others are that are rows.
     """
 
-    def __init__(self, lost: Iterable[Lost] = (), missing: Iterable[tuple[QueueKey, int, int]] = ()) -> None:
+    def __init__(
+        self,
+        lost: Iterable[Lost] = (),
+        missing: Iterable[tuple[QueueKey, int, int]] = (),
+        table: LostTable | None = None,
+    ) -> None:
         self._rows: list[LostRows] = []
         self._records: set[LostRecord] = set()
+        self._table = table
         for each in lost:
             if isinstance(each, LostRows):
                 self._rows.append(each)
             else:
                 self._records.add(each)
-        self._add_missing(missing)
+        if table is not None:
+            self._add_missing(sorted(missing), table)
 
     def __bool__(self) -> bool:
         return bool(self._rows or self._records)
 
     def first(self, count: int) -> list[LostRecord]:
         """The first so many in log order; those whose place nobody knows come last."""
-        placed: list[LostRecord] = []
-        others: list[LostRecord] = []
-        chunks = ((rows.table, chunk) for rows in sorted(self._rows, key=_phy_offset) for chunk in rows.chunks())
-        for table, chunk in chunks:
-            if len(placed) >= count:
-                break
+        if self._table is None:
+            return _in_order(self._records, count)
+        table = self._table
+        ranks = {topic: rank for rank, topic in enumerate(sorted({key.topic for key in table.queues}))}
+        rank = np.array([ranks[key.topic] for key in table.queues], np.int64)
+        queue_id = np.array([key.queue_id for key in table.queues], np.int64)
+        placed = others = np.zeros(0, ROW)
+        for chunk in (chunk for rows in self._rows for chunk in rows.chunks()):
             is_placed = table.told_by(chunk, Source.PLACE)
-            placed += records_of_rows(table, chunk[is_placed][: count - len(placed)])
-            nowhere = entries_of(table, chunk[~is_placed][: max(count - len(others), 0)])
-            others += [LostRecord(record.topic, record.queue_id, record.queue_offset) for record in nowhere]
-        return sorted(
-            [*self._records, *placed, *others],
-            key=lambda r: (r.phy_offset is None, r.phy_offset or 0, r.topic, r.queue_id, r.queue_offset),
-        )[:count]
+            placed = np.concatenate([placed, chunk[is_placed]])
+            placed = placed[np.argsort(placed["phy_offset"], kind="stable")[:count]]
+            others = np.concatenate([others, chunk[~is_placed]])
+            queue = others["queue"]
+            others = others[np.lexsort((others["queue_offset"], queue_id[queue], rank[queue]))[:count]]
+        nowhere = (LostRecord(lost.topic, lost.queue_id, lost.queue_offset) for lost in entries_of(table, others))
+        return _in_order([*self._records, *records_of_rows(table, placed), *nowhere], count)
 
     def runs(self, unknown: Iterable[Region] = ()) -> list[LostRun]:
         """Runs by queue and consecutive numbers, and one of nothing known for each other region."""
@@ -99,28 +119,34 @@ class LostMessages:
             *(LostRun(None, None, None, None, None, region.size_bytes) for region in unknown),
         ]
 
-    def _add_missing(self, missing: Iterable[tuple[QueueKey, int, int]]) -> None:
+    def _add_missing(self, missing: Sequence[tuple[QueueKey, int, int]], table: LostTable) -> None:
         told: dict[QueueKey, list[LostRun]] = {}
-        wanted = list(missing)
-        for run in self.runs() if wanted else ():
+        for run in self.runs() if missing else ():
             told.setdefault(QueueKey(run.topic or "", run.queue_id or 0), []).append(run)
-        for key, first, count in wanted:
-            known = {
-                number
-                for run in told.get(key, ())
-                for number in range(
-                    max(run.first_queue_offset or 0, first), min((run.last_queue_offset or 0) + 1, first + count)
-                )
-            }
-            self._records |= {
-                LostRecord(key.topic, key.queue_id, number)
-                for number in range(first, first + count)
-                if number not in known
-            }
+        for key, first, count in missing:
+            for run_first, run_stop in _between(told.get(key, ()), first, first + count):
+                for at in range(run_first, run_stop, _MOST_AT_ONCE):
+                    rows = np.zeros(min(_MOST_AT_ONCE, run_stop - at), ROW)
+                    rows["queue_offset"] = np.arange(at, at + len(rows))
+                    rows["queue"], rows["batch_size"] = table.queue_number(key, Source.NUMBER), 1
+                    self._rows.append(table.append(rows))
 
 
-def _phy_offset(rows: LostRows) -> int:
-    return rows.phy_offset
+def _in_order(records: Iterable[LostRecord], count: int) -> list[LostRecord]:
+    return sorted(
+        records, key=lambda r: (r.phy_offset is None, r.phy_offset or 0, r.topic, r.queue_id, r.queue_offset)
+    )[:count]
+
+
+def _between(told: Iterable[LostRun], first: int, stop: int) -> Iterator[tuple[int, int]]:
+    """What is left of numbers [first, stop) between runs of the same queue, which rise."""
+    for run in told:
+        run_first, run_last = run.first_queue_offset or 0, run.last_queue_offset or 0
+        if first < min(run_first, stop):
+            yield first, min(run_first, stop)
+        first = max(first, run_last + 1)
+    if first < stop:
+        yield first, stop
 
 
 class _Part(NamedTuple):

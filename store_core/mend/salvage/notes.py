@@ -11,10 +11,10 @@ from store_core.findings import Finding
 from store_core.mend.plans.plan import Op, Plan
 from store_core.mend.prediction.outcome import Outcome
 from store_core.mend.salvage.earlier import LeftOut
-from store_core.mend.salvage.gaps import Kept
 from store_core.mend.salvage.keep import Salvage
 from store_core.mend.salvage.options import KeepOptions
 from store_core.mend.salvage.repair import Repair
+from store_core.mend.salvage.skipping import Kept
 from store_core.mend.salvage.traces import MOST_RECORDS, index_traces, traced
 from store_core.storage.config_files import offset_table, read_config
 from store_core.storage.store import QueueKey, Store
@@ -166,7 +166,7 @@ def _repair_note(repairs: list[Repair]) -> str:
 
 
 def _dead_note(found: Salvage) -> str:
-    count = len(found.dead)
+    count = found.dead_messages
     if not count:
         return ""
     return (
@@ -176,12 +176,12 @@ def _dead_note(found: Salvage) -> str:
     )
 
 
-def _kept_note(kept: list[Kept]) -> str:
-    if not kept:
+def _kept_note(kept: Kept) -> str:
+    if not kept.messages:
         return ""
-    named = [f"{k.lost.topic}/{k.lost.queue_id} {k.lost.queue_offset} ({k.why})" for k in kept[:_MOST_NAMED]]
-    more = [f"and {len(kept) - _MOST_NAMED} more"] if len(kept) > _MOST_NAMED else []
-    return f"{_count(len(kept), 'lost message')} cannot be skipped: a tombstone stands for {', '.join([*named, *more])}"
+    named = [f"{lost.topic}/{lost.queue_id} {lost.queue_offset} ({why})" for lost, why in kept.first]
+    more = [f"and {kept.messages - len(named)} more"] if kept.messages > len(named) else []
+    return f"{_count(kept.messages, 'lost message')} cannot be skipped: a tombstone stands for {', '.join([*named, *more])}"
 
 
 def _delay_note(found: Salvage) -> str:
