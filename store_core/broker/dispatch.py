@@ -181,8 +181,7 @@ class Dispatcher:
             if not knows_delays and topic == paths.SCHEDULE_TOPIC:
                 self._note_early(queue, before, table, rows)
         if self.rules.multi_dispatch:
-            for row in queued[table.with_property(PropertyFlag.INNER_MULTI_DISPATCH)[queued]]:
-                self._to_light_queues(table, int(row), tags)
+            self._to_light_queues(table, queued[table.with_property(PropertyFlag.INNER_MULTI_DISPATCH)[queued]], tags)
 
     def queue(self, key: QueueKey) -> QueueState:
         """The state of a queue; an empty one if there is none yet."""
@@ -193,24 +192,23 @@ class Dispatcher:
             )
         return found
 
-    def _to_light_queues(self, table: FrameTable, row: int, tags: Ints) -> None:
-        """One more entry in each queue of a record's list; lists of different length give none (4.11)."""
-        properties = parse_properties(table.properties(row))
-        names = _java_split(properties.get(_DISPATCH_LIST, ""))
-        offsets = _java_split(properties.get(_DISPATCH_OFFSETS, ""))
-        if len(names) != len(offsets) or not all(offset.lstrip("-").isdecimal() for offset in offsets):
-            return
-        for name, offset in zip(names, offsets, strict=True):
-            if "/" in name:
+    def _to_light_queues(self, table: FrameTable, rows: Ints, tags: Ints) -> None:
+        """More entries in the queues of each record's list; lists of different length give none (4.11)."""
+        listed: dict[QueueKey, list[tuple[int, int]]] = {}  # rows and numbers
+        for row in rows.tolist():
+            properties = parse_properties(table.properties(row))
+            names = _java_split(properties.get(_DISPATCH_LIST, ""))
+            offsets = _java_split(properties.get(_DISPATCH_OFFSETS, ""))
+            if len(names) != len(offsets) or not all(offset.lstrip("-").isdecimal() for offset in offsets):
                 continue
-            queue_id = 0 if name.startswith(paths.LMQ_PREFIX) else int(table.queue_id[row])
-            one = slice(row, row + 1)
-            self.queue(QueueKey(name, queue_id)).put(
-                table.own_phy_offset[one],
-                table.size_bytes[one].astype(np.int64),
-                tags[one],
-                np.array([int(offset)], np.int64),
-            )
+            for name, offset in zip(names, offsets, strict=True):
+                if "/" not in name:
+                    queue_id = 0 if name.startswith(paths.LMQ_PREFIX) else int(table.queue_id[row])
+                    listed.setdefault(QueueKey(name, queue_id), []).append((row, int(offset)))
+        for key, told in listed.items():
+            mine, numbers = (np.array(column, np.int64) for column in zip(*told, strict=True))
+            sizes = table.size_bytes[mine].astype(np.int64)
+            self.queue(key).put(table.own_phy_offset[mine], sizes, tags[mine], numbers)
 
     def _to_batch_queue(self, key: QueueKey, table: FrameTable, rows: Ints, tags: Ints) -> None:
         queue = self.batch_queues.get(key)

@@ -414,18 +414,17 @@ class BatchQueueState(QueueState):
 
     def put_batches(self, entries: Entries) -> None:
         """Append whole entries in the order of dispatch; what lies at or in front of the queue's end is a repeat."""
-        for row in range(len(entries)):
-            entry = entries[row : row + 1]
-            if entry["phy_offset"][0] <= self.end_phy_offset or entry["queue_offset"][0] < 0:
-                continue
+        phy_offset = entries["phy_offset"]
+        numbered = entries["queue_offset"] >= 0
+        ends = np.maximum.accumulate(np.where(numbered, phy_offset, -1))  # behind each of them
+        entries = entries[numbered & (phy_offset > np.maximum(np.r_[-1, ends[:-1]], self.end_phy_offset))]
+        if len(entries):
             if not self.starts:
                 self.starts.append(0)
                 self._in_last_file = 0
-            elif self._in_last_file >= self.file_size_bytes:
-                self.starts.append(self.starts[-1] + self.file_size_bytes)
-                self._in_last_file = 0
-            self._write(entry)
-            self.end_phy_offset = int(entry["phy_offset"][0])
+            self._open_next_file()
+            self._write(entries)
+            self.end_phy_offset = self._end_of(entries[-1])
         self._recovered()
 
     def correct_min(self, log_min_phy_offset: int) -> str:

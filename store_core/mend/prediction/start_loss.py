@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from store_core.broker.queue_recovery import BatchQueueState, QueueState
 from store_core.codec.properties import KEYS, parse_properties, split_keys
 from store_core.codec.text import decode_text
+from store_core.derive.dispatch import inner_batch_size
 from store_core.kernel.codes import PropertyFlag
 from store_core.kernel.entries import Entries, chain_sums
 from store_core.kernel.twin_entries import hashes
@@ -58,16 +59,16 @@ class LossBook:
     messages: int = 0
     _runs: dict[QueueKey, list[_Run]] = field(default_factory=dict)
 
-    def add(self, key: QueueKey, table: FrameTable, rows: Ints, size_bytes: int) -> None:
-        """Rows of one queue, with queue offsets that rise by one; their records have ``size_bytes`` together."""
-        self.messages += len(rows)
+    def add(self, key: QueueKey, table: FrameTable, rows: Ints, messages: int, size_bytes: int) -> None:
+        """Rows of one queue, whose ``messages`` have consecutive queue offsets; their records have ``size_bytes`` together."""
+        self.messages += messages
         runs = self._runs.setdefault(key, [])
         first = int(table.queue_offset[rows[0]])
         if not runs or runs[-1].last + 1 != first:
             runs.append(_Run(first, first, 0, 0))
         run = runs[-1]
-        run.last = first + len(rows) - 1
-        run.messages += len(rows)
+        run.last = first + messages - 1
+        run.messages += messages
         run.size_bytes += size_bytes
         if len(run.keys) < MOST_KEYS_PER_RUN:
             with_keys = rows[(table.property_flags[rows] & PropertyFlag.KEYS) != 0]
@@ -170,14 +171,17 @@ class _Finder:
         group = (table.topic_id[rows].astype(np.int64) << 32) + table.queue_id[rows]
         order = np.argsort(group, kind="stable")
         rows, group = rows[order], group[order]
-        breaks = (np.diff(group) != 0) | (np.diff(table.queue_offset[rows]) != 1)
+        counts = _messages_in(table, rows)
+        breaks = (np.diff(group) != 0) | (np.diff(table.queue_offset[rows]) != counts[:-1])
         starts = np.r_[0, np.flatnonzero(breaks) + 1]
-        sizes = np.add.reduceat(table.size_bytes[rows], starts).tolist()
-        for (start, stop), size_bytes in zip(pairwise([*starts.tolist(), len(rows)]), sizes, strict=True):
+        sizes, messages = (np.add.reduceat(column, starts).tolist() for column in (table.size_bytes[rows], counts))
+        for (start, stop), size_bytes, told in zip(
+            pairwise([*starts.tolist(), len(rows)]), sizes, messages, strict=True
+        ):
             first = int(rows[start])
             key = self._key_of(table.topic(first), int(table.queue_id[first]))
             if key is not None and (was_cut or not self._is_superseded(key, table, first)):
-                self._book.add(key, table, rows[start:stop], size_bytes)
+                self._book.add(key, table, rows[start:stop], told, size_bytes)
 
     def _key_of(self, topic: bytes, queue_id: int) -> QueueKey | None:
         """The queue of a lost message; None where its topic is none of the store's: messages of a deleted topic are nobody's loss."""
@@ -208,6 +212,14 @@ def _messages(table: FrameTable) -> NDArray[np.bool_]:
     kind = table.sys_flag & record.TRANSACTION_MASK
     mask: NDArray[np.bool_] = table.messages & ((kind == record.TRANSACTION_NONE) | (kind == record.TRANSACTION_COMMIT))
     return mask
+
+
+def _messages_in(table: FrameTable, rows: Ints) -> Ints:
+    """How many messages each record holds."""
+    counts = np.ones(len(rows), np.int64)
+    for place in np.flatnonzero(table.with_property(PropertyFlag.INNER_NUM)[rows]).tolist():
+        counts[place] = inner_batch_size(parse_properties(table.properties(int(rows[place]))))
+    return counts
 
 
 def _first_behind(queue: QueueState, phy_offset: int) -> int | None:

@@ -7,7 +7,6 @@ first one, so it never stands there, nor at a queue's begin or end.
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -30,7 +29,7 @@ from store_core.mend.salvage.evidence import standing_entry
 from store_core.mend.salvage.fence import Fence, close_region
 from store_core.mend.salvage.lost_record import LostRecord
 from store_core.mend.salvage.mended import MendedLog
-from store_core.mend.salvage.room import Room, Taken, with_numbers
+from store_core.mend.salvage.room import Room, Runs, with_numbers
 from store_core.mend.salvage.rows import FEWEST_ROWS, LostTable
 from store_core.mend.salvage.tombstones import Piece, TombstoneRun, smallest_tombstone_size_bytes
 from store_core.read.records import read_message
@@ -104,9 +103,30 @@ class _Gap:
     key: QueueKey
     before: int
     after: int
-    numbers: array[int] = field(default_factory=lambda: array("q"))
+    numbers: list[range] = field(default_factory=list)
     is_front: bool = False  # no message of the queue stands before it
     must_be_walked: bool = False  # what stands for its numbers is seen by a walk alone
+
+    def __len__(self) -> int:
+        return sum(map(len, self.numbers))
+
+    def wait(self, first: int, stop: int) -> None:
+        """Numbers [first, stop), behind those before, wait too."""
+        if self.numbers and self.numbers[-1].stop == first:
+            first = self.numbers.pop().start
+        self.numbers.append(range(first, stop))
+
+    def runs(self) -> Runs:
+        """The numbers that wait."""
+        firsts = np.array([numbers.start for numbers in self.numbers], np.int64)
+        return Runs(firsts, np.array([len(numbers) for numbers in self.numbers], np.int64))
+
+    def forget_first(self, count: int) -> None:
+        """So many need not wait any more."""
+        while count and count >= len(self.numbers[0]):
+            count -= len(self.numbers.pop(0))
+        if count:
+            self.numbers[0] = self.numbers[0][count:]
 
 
 def fill_gaps(store: Store, found: _Salvage, table: LostTable, walks: Walks) -> tuple[GapEntries, bool]:
@@ -165,7 +185,7 @@ class _Filling:
                 elif is_skipped:
                     self._leave_dead(key, run_first, run_stop, dead)
                 else:
-                    gap.numbers.extend(range(run_first, run_stop))
+                    gap.wait(run_first, run_stop)
 
     def _look_at_light(self, gap: _Gap, numbers: range, dead: Entry | None) -> _Gap:
         """Numbers of a light queue; those that wait for a tombstone, or a ``dead`` entry where that is given. Gives the gap behind the last one that does not."""
@@ -184,7 +204,7 @@ class _Filling:
                 if dead is not None:
                     self._leave_dead(key, queue_offset, queue_offset + 1, dead)
                 else:
-                    gap.numbers.append(queue_offset)
+                    gap.wait(queue_offset, queue_offset + 1)
                 continue
             self.entries.add(key, queue_offset, queue_offset + 1, entry)
             gap = _Gap(key, entry[0], after)
@@ -205,8 +225,8 @@ class _Filling:
         _place(self._found, self.waiting, table, walks, self.entries)
         for gap in self.waiting:
             dead = _dead_entry(self._log, gap.after) if gap.numbers and not gap.is_front else None
-            for queue_offset in gap.numbers:
-                self._leave_dead(gap.key, queue_offset, queue_offset + 1, dead)
+            for numbers in gap.numbers:
+                self._leave_dead(gap.key, numbers.start, numbers.stop, dead)
 
 
 def _dead_runs(store: Store, key: QueueKey, first: int, stop: int) -> Iterator[tuple[int, int, Entry | None]]:
@@ -240,7 +260,7 @@ class _Fronts:
         room = self._room[bisect_right(self._ends, after)]
         if count > min(room // MIN_RECORD_SIZE_BYTES, MOST_GAP_NUMBERS):
             return None
-        return _Gap(key, -1, after, array("q", range(count)), is_front=True)
+        return _Gap(key, -1, after, [range(count)], is_front=True)
 
 
 def _dead_entry(log: SegmentSequence, following_phy_offset: int) -> Entry | None:
@@ -291,7 +311,7 @@ def _fill(
     runs = [piece.lost for piece in fence.pieces if isinstance(piece, TombstoneRun)]
     standing, taken = _standing(fence), _taken(Room(fence), gaps)
     is_tight = False
-    if _count(taken) < sum(len(gap.numbers) for gap in gaps):
+    if _count(taken) < sum(map(len, gaps)):
         small = _standing(fence, is_tight=True)
         taken_too = _taken(Room(close([*small, *runs])), gaps)
         if is_tight := _count(taken_too) > _count(taken):
@@ -300,16 +320,15 @@ def _fill(
         return
     wanted: set[LostRecord] = set()
     if runs or _count(taken) >= FEWEST_ROWS:
-        numbered = (
-            (gap.key, np.array(gap.numbers[: len(each.places)], np.int64), each)
-            for gap, each in zip(gaps, taken, strict=True)
-        )
+        numbered = ((gap.key, gap.runs(), places) for gap, places in zip(gaps, taken, strict=True))
         again = close([*standing, *with_numbers(fence, table, numbered)], on_progress=on_progress)
     else:
         wanted = {
-            LostRecord(gap.key.topic, gap.key.queue_id, queue_offset, place, size)
-            for gap, (places, size) in zip(gaps, taken, strict=True)
-            for queue_offset, place in zip(gap.numbers, places.tolist(), strict=False)
+            LostRecord(gap.key.topic, gap.key.queue_id, queue_offset, place, places.step)
+            for gap, places in zip(gaps, taken, strict=True)
+            for queue_offset, place in zip(
+                *(runs.between(0, len(places)).tolist() for runs in (gap.runs(), places)), strict=True
+            )
         }
         again = close([*standing, *wanted], on_progress=on_progress)
     if again.given_up != fence.given_up or again.unplaced:
@@ -326,19 +345,19 @@ def _fill(
             again.pieces[at] = replace(piece, tombstone_of=unplaced)
         elif lost in standing:
             again.pieces[at] = replace(piece, tombstone_of=standing[lost])
-    for gap, (places, _) in zip(gaps, taken, strict=True):
-        if len(places):
+    for gap, places in zip(gaps, taken, strict=True):
+        if count := len(places):
             gap.must_be_walked |= gap.is_front or is_tight or not wanted
-            gap.before = int(places[-1])
-            del gap.numbers[: len(places)]
+            gap.before = int(places.between(count - 1, count)[0])
+            gap.forget_first(count)
 
 
-def _taken(room: Room, gaps: list[_Gap]) -> list[Taken]:
-    return [room.take(gap.key, len(gap.numbers), (gap.before, gap.after)) for gap in gaps]
+def _taken(room: Room, gaps: list[_Gap]) -> list[Runs]:
+    return [room.take(gap.key, len(gap), (gap.before, gap.after)) for gap in gaps]
 
 
-def _count(taken: list[Taken]) -> int:
-    return sum(len(places) for places, _ in taken)
+def _count(taken: list[Runs]) -> int:
+    return sum(map(len, taken))
 
 
 def _standing(fence: Fence, *, is_tight: bool = False) -> dict[LostRecord, LostRecord]:

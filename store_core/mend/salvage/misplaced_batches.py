@@ -38,8 +38,10 @@ def misplaced_batches(
 ) -> Iterator[Repair]:
     """Records of ``log`` in the batch queues ``keys`` that belong to another number or queue."""
     for key in keys:
-        for odd in islice(_odd_ones(rows.rows(key)), _MOST_LOOKED_AT):
-            place = _place_of(store, key.topic, odd)
+        odd_ones = list(islice(_odd_ones(rows.rows(key)), _MOST_LOOKED_AT))
+        places = _places_of(store, key.topic, odd_ones) if odd_ones else {}
+        for odd in odd_ones:
+            place = places.get(odd.phy_offset)
             if place is None and odd.expected is not None:
                 place = key.queue_id, odd.expected
             if place is not None and (repair := _repaired(log, key.topic, odd, place)) is not None:
@@ -72,21 +74,24 @@ def _odd_in(rows: Any, *, is_first: bool, is_last: bool) -> Iterator[_Odd]:
         yield _Odd(int(rows["phy_offset"][at]), int(rows["size_bytes"][at]), int(count[at]), expected)
 
 
-def _place_of(store: Store, topic: str, odd: _Odd) -> tuple[int, int] | None:
-    """Queue id and number by the entry that stands for a record, where it joins the entry before."""
+def _places_of(store: Store, topic: str, odd_ones: list[_Odd]) -> dict[int, tuple[int, int]]:
+    """Queue id and number by the entry that stands for a record, where it joins the entry before; by the record's place."""
+    by_place = {odd.phy_offset: odd for odd in odd_ones}
+    wanted = np.array(list(by_place), np.int64)
+    found: dict[int, tuple[int, int]] = {}
     for key, files in store.batch_queues.items():
         if key.topic != topic:
             continue
         before = 0
         for entries in _entries(files):
-            for at in np.flatnonzero(entries["phy_offset"] == odd.phy_offset).tolist():
-                entry = entries[at]
-                end = int(entries["queue_offset"][at - 1]) + int(entries["batch_size"][at - 1]) if at else before
-                fits = entry["size_bytes"] == odd.size_bytes and entry["batch_size"] == odd.batch_size
-                if fits and entry["queue_offset"] == end:
-                    return key.queue_id, end
-            before = int(entries["queue_offset"][-1]) + int(entries["batch_size"][-1])
-    return None
+            ends = entries["queue_offset"].astype(np.int64) + entries["batch_size"]
+            joins = entries["queue_offset"] == np.r_[before, ends[:-1]]
+            for entry in entries[joins & np.isin(entries["phy_offset"], wanted)]:
+                odd = by_place[int(entry["phy_offset"])]
+                if (entry["size_bytes"], entry["batch_size"]) == (odd.size_bytes, odd.batch_size):
+                    found.setdefault(odd.phy_offset, (key.queue_id, int(entry["queue_offset"])))
+            before = int(ends[-1])
+    return found
 
 
 def _entries(files: SegmentSequence) -> Iterator[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,24 @@ _MOST_AT_ONCE: Final = 1 << 16
 Ints = NDArray[np.int64]
 
 
-class Taken(NamedTuple):
-    """Places of the log in rising order, and how much room is at each."""
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Rising numbers: runs from ``firsts`` on, each of as many as its count, ``step`` apart."""
 
-    places: Ints
-    size_bytes: int
+    firsts: Ints
+    counts: Ints
+    step: int = 1
+
+    def __len__(self) -> int:
+        return int(self.counts.sum())
+
+    def between(self, start: int, stop: int) -> Ints:
+        """Those at places [start, stop) of all of them."""
+        ends = np.cumsum(self.counts)
+        places = np.arange(start, stop)
+        run = np.searchsorted(ends, places, "right")
+        found: Ints = self.firsts[run] + (places - (ends - self.counts)[run]) * self.step
+        return found
 
 
 class Room:
@@ -40,22 +53,25 @@ class Room:
     def __bool__(self) -> bool:
         return bool(self._parts)
 
-    def take(self, key: QueueKey, count: int, between: tuple[int, int]) -> Taken:
-        """Places between two offsets for up to so many tombstones of a queue, first come first; fewer where there is not room for all.
+    def take(self, key: QueueKey, count: int, between: tuple[int, int]) -> Runs:
+        """Places of the log between two offsets for up to so many tombstones of a queue, first come first; fewer where there is not room for all. Their step is the room that each has.
 
         What stays of a stretch is nothing, or has room for a filler, or at the segment's end for its blank.
         """
         known = LostRecord(key.topic, key.queue_id, 0)
+        none = np.zeros(0, np.int64)
         if not can_be_told(known):
-            return Taken(np.zeros(0, np.int64), 0)
+            return Runs(none, none)
         size = smallest_tombstone_size_bytes(known, property_crc=self._property_crc)
-        found = [np.zeros(0, np.int64)]
+        firsts, counts = [none], [none]
         for part in self._parts:
-            found.append(part.take(count, size, between))
-            count -= len(found[-1])
+            first, taken = part.take(count, size, between)
+            firsts.append(first)
+            counts.append(taken)
+            count -= int(taken.sum())
             if not count:
                 break
-        return Taken(np.concatenate(found), size)
+        return Runs(np.concatenate(firsts), np.concatenate(counts), size)
 
 
 @dataclass(slots=True)
@@ -67,21 +83,21 @@ class _Part:
     spare_bytes: int
     is_last: bool  # one stretch, which reaches the segment's end: that much stays for the blank
 
-    def take(self, count: int, size_bytes: int, between: tuple[int, int]) -> Ints:
+    def take(self, count: int, size_bytes: int, between: tuple[int, int]) -> tuple[Ints, Ints]:
+        """Where room is taken, and for how many."""
         most = np.maximum((self.sizes - self.spare_bytes) // size_bytes, 0)
         if not self.is_last:
             most = np.where(self.sizes % size_bytes == 0, self.sizes // size_bytes, most)
         most = np.where((self.starts > between[0]) & (self.starts < between[1]), most, 0)
         ends = np.minimum(np.cumsum(most), count)
         taken = np.diff(ends, prepend=0)
-        which = np.repeat(np.arange(len(taken)), taken)
-        places: Ints = self.starts[which] + (np.arange(len(which)) - (ends - taken)[which]) * size_bytes
+        first = self.starts
         self.starts = self.starts + taken * size_bytes
         self.sizes = self.sizes - taken * size_bytes
-        return places
+        return first[taken > 0], taken[taken > 0]
 
 
-def with_numbers(fence: Fence, table: LostTable, taken: Iterable[tuple[QueueKey, Ints, Taken]]) -> list[Lost]:
+def with_numbers(fence: Fence, table: LostTable, taken: Iterable[tuple[QueueKey, Runs, Runs]]) -> list[Lost]:
     """The fence's runs of tombstones, and more for numbers of queues where ``Room`` gave a place for each, in log order."""
     lost: list[Lost] = []
     others = np.array([p.phy_offset for p in fence.pieces if isinstance(p, Piece) and p.tombstone_of], np.int64)
@@ -89,12 +105,12 @@ def with_numbers(fence: Fence, table: LostTable, taken: Iterable[tuple[QueueKey,
         for piece in fence.pieces:
             for chunk in piece.lost.chunks() if isinstance(piece, TombstoneRun) else ():
                 order.add(chunk)
-        for key, numbers, (places, size_bytes) in taken:
+        for key, numbers, places in taken:
             for at in range(0, len(places), _MOST_AT_ONCE):
-                part = slice(at, at + _MOST_AT_ONCE)
-                rows = np.zeros(len(places[part]), ROW)
-                rows["phy_offset"], rows["size_bytes"] = places[part], size_bytes
-                rows["queue_offset"], rows["queue"] = numbers[part], table.queue_number(key, Source.NUMBER)
+                stop = min(at + _MOST_AT_ONCE, len(places))
+                rows = np.zeros(stop - at, ROW)
+                rows["phy_offset"], rows["size_bytes"] = places.between(at, stop), places.step
+                rows["queue_offset"], rows["queue"] = numbers.between(at, stop), table.queue_number(key, Source.NUMBER)
                 rows["batch_size"] = 1
                 order.add(rows)
         for rows in order.stretches():

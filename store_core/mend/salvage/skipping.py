@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from store_core.broker.load import batch_topics_of
 from store_core.kernel.codes import FrameCode
 from store_core.layout import paths, timer
 from store_core.layout.record import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
@@ -20,10 +21,11 @@ from store_core.storage.store import QueueKey, Store
 _BROKER_TOPICS: Final = "RMQ_SYS_"
 MOST_NAMED: Final = 10
 # Why there is a tombstone instead, in the order in which it is asked.
-_SEVERAL, _OF_BROKER, _FIRST_SEGMENT = 1, 2, 3
+_SEVERAL, _OF_BATCHES, _OF_BROKER, _FIRST_SEGMENT = 1, 2, 3, 4
 _REASONS: Final = (
     "",
     "several queue entries belong to it",
+    "a batch queue has no dead entries",
     "the broker itself reads its queue",
     "its segment is the log's first one",
 )
@@ -91,7 +93,7 @@ class _Edges:
 
 class Skipping:
     """A dead entry may stand for a lost message that lies between two others of its queue, in no first segment, in a queue that consumers
-    read, not the broker.
+    read, not the broker, and which is no batch queue.
 
     All that is lost goes to ``look_at`` first, then ``decide`` is called once; from then on ``parted`` can be asked.
     """
@@ -101,6 +103,7 @@ class Skipping:
         self._bounds = bounds
         self._segment_size_bytes = size = store.log.file_size_bytes
         self._first_segment = store.log.min_phy_offset // size if size else 0
+        self._batch_topics = batch_topics_of(store).union(key.topic for key in store.batch_queues)
         self._edges: dict[QueueKey, _Edges] = {}
         self._kept_places: set[int] = set()
 
@@ -172,12 +175,13 @@ class Skipping:
     def _reasons(self, table: LostTable, rows: Rows) -> NDArray[np.int8]:
         """For each row the place of the reason that speaks against a dead entry, from 1 on; 0 for none."""
         is_several = (rows["batch_size"] > 1) | (rows["lights"] > 0)
+        is_batch = np.array([key.topic in self._batch_topics for key in table.queues], bool)[rows["queue"]]
         is_broker = np.array([_is_of_broker(key.topic) for key in table.queues], bool)[rows["queue"]]
         is_first = np.ones(len(rows), bool)
         if self._segment_size_bytes:
             is_first = rows["phy_offset"] // self._segment_size_bytes <= self._first_segment
         found: NDArray[np.int8] = np.select(
-            [is_several, is_broker, is_first], [_SEVERAL, _OF_BROKER, _FIRST_SEGMENT]
+            [is_several, is_batch, is_broker, is_first], [_SEVERAL, _OF_BATCHES, _OF_BROKER, _FIRST_SEGMENT]
         ).astype(np.int8)
         return found
 
@@ -185,6 +189,8 @@ class Skipping:
         size = self._segment_size_bytes
         if lost.batch_size > 1 or lost.light_queues:
             return _REASONS[_SEVERAL]
+        if lost.topic in self._batch_topics:
+            return _REASONS[_OF_BATCHES]
         if _is_of_broker(lost.topic):
             return _REASONS[_OF_BROKER]
         if lost.phy_offset is None or not size or lost.phy_offset // size <= self._first_segment:
