@@ -28,6 +28,7 @@ _NO_HOST: Final = host_bytes("0.0.0.0:0")
 _TIMER_OUT: Final = "TIMER_OUT_MS"
 _BROKER_SERVICES: Final = (paths.SCHEDULE_TOPIC, timer.TIMER_TOPIC)
 _ANY_TIME_MS: Final = (1 << 63) - 1  # of as many digits as any
+_MOST_AT_ONCE: Final = 1 << 12  # records, which take about a thousand bytes each while they are made
 _NAMED_FILLER_SIZE_BYTES: Final = record.MIN_RECORD_SIZE_BYTES + len(marks.FILLER_TOPIC)
 Ints = NDArray[np.int64]
 # Everything in front of a body, both hosts IPv4.
@@ -83,22 +84,25 @@ class TombstoneRun:
             for piece in (*self._one_by_one(rows), *map(self._filler, places.tolist(), sizes.tolist())):
                 _put_piece(data, start, piece)
             return data.tobytes()
-        alike = (rows["batch_size"] == 1) & (rows["lights"] == 0)
-        for piece in self._one_by_one(rows[~alike]):
+        is_plain = (rows["batch_size"] == 1) & (rows["lights"] == 0)
+        for piece in self._one_by_one(rows[~is_plain]):
             _put_piece(data, start, piece)
-        rows = rows[alike]
+        rows = rows[is_plain]
         for number in np.unique(rows["queue"]).tolist():
             mine = rows[rows["queue"] == number]
             key = self.lost.table.queues[number]
             known = LostRecord(key.topic, key.queue_id, 0)
             bare = _encode(known, 0, 0, self.store_timestamp_ms, marked=True, property_crc=False)
             sample = Piece(0, len(bare), _without_body(bare, 0))
-            _put_like(data, start, sample, mine["phy_offset"], mine["size_bytes"], mine["queue_offset"])
+            for at in range(0, len(mine), _MOST_AT_ONCE):
+                few = mine[at : at + _MOST_AT_ONCE]
+                _put_like(data, start, sample, few["phy_offset"], few["size_bytes"], few["queue_offset"])
         for is_small in (False, True):
-            few = np.flatnonzero((sizes < _NAMED_FILLER_SIZE_BYTES) == is_small)
-            if len(few):
-                sample = self._filler(0, record.MIN_RECORD_SIZE_BYTES if is_small else _NAMED_FILLER_SIZE_BYTES)
-                _put_like(data, start, sample, places[few], sizes[few], np.zeros(len(few), np.int64))
+            alike = np.flatnonzero((sizes < _NAMED_FILLER_SIZE_BYTES) == is_small)
+            sample = self._filler(0, record.MIN_RECORD_SIZE_BYTES if is_small else _NAMED_FILLER_SIZE_BYTES)
+            for at in range(0, len(alike), _MOST_AT_ONCE):
+                some = alike[at : at + _MOST_AT_ONCE]
+                _put_like(data, start, sample, places[some], sizes[some], np.zeros(len(some), np.int64))
         return data.tobytes()
 
     def _one_by_one(self, rows: Rows) -> Iterator[Piece]:
