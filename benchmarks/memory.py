@@ -8,7 +8,12 @@ neighbours move the other one.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Final
 
 from benchmarks import contest
@@ -20,22 +25,49 @@ from rmqctl.options import parse_size
 _MB: Final = 1_000_000
 _MOST_MB: Final = 128
 LOG_ALONE: Final = "from the log alone"
+SEGMENT_LOST: Final = "a segment lost"
+QUEUES_TOO: Final = "a segment and all queues lost"
 COMMANDS: Final[dict[str, tuple[str, ...]]] = {
     "verify-crc": ("verify-crc", "--jobs", "1"),
     "check": ("check",),
     "recover": ("recover",),
     "recover, one thread": ("recover", "--jobs", "1"),
     f"recover, {LOG_ALONE}": ("recover",),
+    f"recover, {SEGMENT_LOST}": ("recover",),
+    f"recover --gaps skip, {SEGMENT_LOST}": ("recover", "--gaps", "skip"),
+    f"recover, {QUEUES_TOO}": ("recover",),
     "rebuild": ("rebuild", "all"),
     "log": ("log", "--no-body"),
     "query-key": ("query-key", "bench_0", "K1", "--source", "scan"),
 }
 
 
+@contextmanager
+def without_a_segment(made: Made, *, queues: bool) -> Iterator[Path]:
+    """A store that has the same files but for a segment in the middle of its log, where that has three, and with or without its queues."""
+    lost = made.segments[len(made.segments) // 2] if len(made.segments) > 2 else None
+    with tempfile.TemporaryDirectory(prefix="rmqctl-memory-", dir=made.root.parent) as folder:
+        root = Path(folder) / "store"
+        shutil.copytree(made.root, root, copy_function=os.link)  # nobody writes to it
+        if lost is not None:
+            (root / lost.relative_to(made.root)).unlink()
+        if not queues:
+            shutil.rmtree(root / "consumequeue")
+        yield root
+
+
+def harmed(made: Made, name: str) -> AbstractContextManager[Path]:
+    if name.endswith(LOG_ALONE):
+        return only_the_log(made)
+    if name.endswith((SEGMENT_LOST, QUEUES_TOO)):
+        return without_a_segment(made, queues=name.endswith(SEGMENT_LOST))
+    return nullcontext(made.root)
+
+
 def run(made: Made, name: str) -> Measured:
     measure(["cat", *map(str, made.segments)])  # times are those of a warm cache
     command, *options = COMMANDS[name]
-    with only_the_log(made) if name.endswith(LOG_ALONE) else nullcontext(made.root) as root:
+    with harmed(made, name) as root:
         return measure(rmqctl(command, "-s", root, "-o", "ndjson" if name == "log" else "json", *options), (0, 3))
 
 

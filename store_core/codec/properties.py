@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Final
 
 from store_core.codec.text import decode_text
@@ -10,6 +10,8 @@ from store_core.layout import record
 
 _NAME_END: Final = chr(record.NAME_VALUE_SEPARATOR)
 _PROPERTY_END: Final = chr(record.PROPERTY_SEPARATOR)
+_RAW_NAME_END: Final = _NAME_END.encode()
+_RAW_PROPERTY_END: Final = _PROPERTY_END.encode()
 
 KEYS: Final = "KEYS"
 TAGS: Final = "TAGS"
@@ -33,6 +35,16 @@ def parse_properties(raw: bytes) -> dict[str, str]:
         if name and value:
             properties[name] = value
     return properties
+
+
+def some_properties(raw: bytes, names: Container[bytes]) -> dict[bytes, bytes]:
+    """As ``parse_properties``, those of some names alone, as stored."""
+    found = {}
+    for segment in raw.split(_RAW_PROPERTY_END):
+        name, _, value = segment.partition(_RAW_NAME_END)
+        if value and name in names:
+            found[name] = value
+    return found
 
 
 def format_properties(properties: Mapping[str, str], final_separator: bool) -> bytes:

@@ -9,7 +9,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from store_core.codec.properties import parse_properties
+from store_core.codec.properties import parse_properties, some_properties
+from store_core.codec.text import decode_text
 from store_core.derive.delay import DelayTable, delay_table
 from store_core.findings import Finding, finding
 from store_core.kernel.codes import PropertyFlag
@@ -23,6 +24,7 @@ MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
 MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
 INNER_BASE: Final = "INNER_BASE"
 INNER_NUM: Final = "INNER_NUM"
+_RAW_LISTS: Final = {name.encode(): name for name in (MULTI_DISPATCH, MULTI_QUEUE_OFFSET)}
 _LIST_SEPARATOR: Final = ","
 _SCHEDULE_TOPIC: Final = paths.SCHEDULE_TOPIC.encode()
 _LARGEST_BATCH: Final = (1 << 15) - 1
@@ -80,6 +82,7 @@ class Dispatcher:
         self.assumed_levels: set[int] = set()
         self._ids: dict[QueueKey, int] = {}
         self._raw_ids: dict[tuple[bytes, int], int] = {}
+        self._light_ids: dict[tuple[str, int], int] = {}
 
     def columns(self, table: FrameTable) -> DispatchColumns:
         """The entries of a table's messages in log order, those in light queues behind the record's own."""
@@ -139,6 +142,14 @@ class Dispatcher:
             ids.append(known)
         return ids
 
+    def _light_id(self, name: str, queue_id: int) -> int:
+        """The id of a queue that a list names in a record of a queue of that id, -1 where no folder can have its name."""
+        queue = name, 0 if name.startswith(paths.LMQ_PREFIX) else queue_id
+        known = self._light_ids.get(queue)
+        if known is None:
+            known = self._light_ids[queue] = self.key_id(QueueKey(*queue)) if is_folder_name(name) else -1
+        return known
+
     def _keys_mask(self, key_id: NDArray[Any], topics: frozenset[str]) -> NDArray[np.bool_]:
         wanted = [number for number in np.unique(key_id) if self.keys[number].topic in topics]
         return np.isin(key_id, wanted)
@@ -172,12 +183,17 @@ class Dispatcher:
         ids: list[int] = []
         offsets: list[int] = []
         sources: list[int] = []
-        for number in listed:
-            row = int(picked[number])
-            for key, queue_offset in _light_queues(table, row):
-                ids.append(self.key_id(key))
-                offsets.append(queue_offset)
-                sources.append(int(number))
+        has_lists = [_has_lists(decode_text(topic)) for topic in table.topics]
+        rows = picked[listed]
+        for number, row, topic, queue_id in zip(
+            listed.tolist(), rows.tolist(), table.topic_id[rows].tolist(), table.queue_id[rows].tolist(), strict=True
+        ):
+            for name, queue_offset in _listed(table.properties(row)) if has_lists[topic] else ():
+                key_id = self._light_id(name, queue_id)
+                if key_id >= 0:
+                    ids.append(key_id)
+                    offsets.append(queue_offset)
+                    sources.append(number)
         extra = own.rows[sources]
         extra["queue_offset"] = offsets
         extra["tags_code"] = table.tags_code[picked][sources]
@@ -187,17 +203,15 @@ class Dispatcher:
         return DispatchColumns(key_id[order], rows[order])
 
 
-def _light_queues(table: FrameTable, row: int) -> list[tuple[QueueKey, int]]:
-    """The queues that a record's own list names, with its number in each; none where the lists do not fit (10.7)."""
-    topic = table.topic(row).decode("utf-8", "replace")
-    if topic.startswith((paths.RETRY_PREFIX, paths.SYSTEM_TOPIC_PREFIX)) or topic == paths.SCHEDULE_TOPIC:
-        return []
-    own_queue = int(table.queue_id[row])
-    return [
-        (QueueKey(name, 0 if name.startswith(paths.LMQ_PREFIX) else own_queue), number)
-        for name, number in light_queues(parse_properties(table.properties(row)))
-        if is_folder_name(name)
-    ]
+def _has_lists(topic: str) -> bool:
+    """Whether lists of queues count in a topic's records (10.7)."""
+    return not topic.startswith((paths.RETRY_PREFIX, paths.SYSTEM_TOPIC_PREFIX)) and topic != paths.SCHEDULE_TOPIC
+
+
+def _listed(raw_properties: bytes) -> tuple[tuple[str, int], ...]:
+    """As ``light_queues``, from a property string."""
+    told = some_properties(raw_properties, _RAW_LISTS)
+    return light_queues({name: decode_text(told[raw]) for raw, name in _RAW_LISTS.items() if raw in told})
 
 
 def light_queues(properties: Mapping[str, str]) -> tuple[tuple[str, int], ...]:

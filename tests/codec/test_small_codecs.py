@@ -18,7 +18,7 @@ from store_core.codec.message_id import (
     parse_offset_message_id,
     parse_unique_key,
 )
-from store_core.codec.properties import format_properties, parse_properties, split_keys
+from store_core.codec.properties import format_properties, parse_properties, some_properties, split_keys
 from store_core.codec.tags import index_key_hash, index_text_hash, index_texts, java_hash, tags_code
 from store_core.codec.text import decode_text, utf16_length
 from store_core.layout.paths import SCHEDULE_TOPIC
@@ -321,3 +321,13 @@ def test_any_bytes_are_a_properties_file(data: bytes) -> None:
 
 def test_a_large_file_of_continuations_is_quick() -> None:
     assert parse_java_properties(b"a=" + b"x\\\n" * 300_000) == {"a": "x" * 300_000}
+
+
+@given(st.lists(st.sampled_from([b"KEYS", b"TAGS", b"\x01", b"\x02", b"x", b"\xed\xa0", b"\xc3"]), max_size=30))
+def test_some_properties_are_those_of_all(parts: list[bytes]) -> None:
+    raw = b"".join(parts)
+    told = some_properties(raw, (b"KEYS", b"TAGS"))
+    whole = parse_properties(raw)
+    assert {name.decode(): decode_text(value) for name, value in told.items()} == {
+        name: whole[name] for name in ("KEYS", "TAGS") if name in whole
+    }

@@ -13,6 +13,7 @@ import pytest
 from store_core.errors import UsageError
 from store_core.layout import marks, paths, queue
 from store_core.mend.applying.undo import undo
+from store_core.mend.salvage.gaps import GapEntries
 from store_core.mend.salvage.lost_record import LostRecord
 from store_core.mend.salvage.options import KeepOptions
 from store_core.mend.salvage.skipping import QueueBounds, Skipping
@@ -168,6 +169,28 @@ def test_which_of_several_may_be_skipped(golden: GoldenStore) -> None:
     assert split((100, 0), (at + 900, 20), replace(lost(5), phy_offset=500)) == {
         5: "its segment is the log's first one"
     }
+
+
+def test_a_batch_queue_has_no_dead_entries(golden: GoldenStore) -> None:
+    """A record of one message in such a queue, and one of an ordinary queue at the same place."""
+    records = [LostRecord(topic, 0, 5, 300_000, 200) for topic in ("Bcq_inner", "T")]
+    bounds = QueueBounds(*({QueueKey(r.topic, 0): place for r in records} for place in ((100, 0), (400_000, 9))))
+    with Store.open(golden("bcq-533")) as store:
+        skipping = Skipping(store, bounds)
+    skipping.look_at(records)
+    skipping.decide()
+    assert skipping.parted(records) == ([records[0]], [records[1]])
+    assert skipping.kept.first == [(records[0], "a batch queue has no dead entries")]
+
+
+def test_entries_for_gaps_are_runs() -> None:
+    """In whatever order they come."""
+    entries, key = GapEntries(), QueueKey("T", 0)
+    for first, stop, at in ((50, 60, 7), (10, 12, 1), (12, 15, 1), (15, 16, 2)):
+        entries.add(key, first, stop, (at, 100, 0))
+    told = {n: entry[0] for n in range(70) if (entry := entries.of(key, n)) is not None}
+    assert told == {10: 1, 11: 1, 12: 1, 13: 1, 14: 1, 15: 2} | dict.fromkeys(range(50, 60), 7)
+    assert entries.of(QueueKey("T", 1), 10) is None
 
 
 def test_nothing_is_skipped_in_the_first_segment(damageable: DamageableOf, opener_of: OpenerOf) -> None:

@@ -16,6 +16,7 @@ from store_core.storage.store import Store
 from tests import stores
 from tests.broker.outcomes import recorded_cases
 from tests.conftest import DamagedStore, GoldenStore, StoreCopy
+from tests.mend.recovering import batch_size
 from tests.surgery import Exit
 
 SettingsOf = Callable[[str], Path]
@@ -205,3 +206,34 @@ def test_a_log_file_that_reaches_beyond_all_offsets(store_copy: StoreCopy, versi
     last = sorted((root / "commitlog").iterdir())[-1]
     last.rename(last.with_name(f"{(1 << 63) - 65536:020d}"))
     assert predicted(root, version)["starts"] is starts
+
+
+def test_a_lost_batch_counts_as_its_messages(store_copy: StoreCopy, settings_of: SettingsOf) -> None:
+    """One run for batches that follow each other in their queue."""
+    root = store_copy("bcq-533", "crash")
+    batches = [m for m in stores.truth("bcq-533")["messages"] if "INNER_NUM" in m["properties"]]
+    torn = batches[len(batches) // 2]
+    segment_size = int(stores.truth("bcq-533")["properties"]["mappedFileSizeCommitLog"])
+    at = torn["phyOffset"] % segment_size
+    path = root / "commitlog" / f"{torn['phyOffset'] - at:020d}"
+    path.write_bytes(path.read_bytes()[:at] + bytes(segment_size - at))
+    for later in root.glob("commitlog/*"):
+        if int(later.name) > int(path.name):
+            later.unlink()
+    told = predicted(root, "5.3.3", settings_of("bcq-533"))
+    assert told["max_phy_offset"] <= torn["phyOffset"]
+    assert told["lost"] == []  # nothing that can be read is behind the cut
+
+    whole = store_copy("bcq-533", "crash")
+    path = whole / "commitlog" / path.name
+    data = bytearray(path.read_bytes())
+    data[at : at + torn["storeSize"]] = bytes(torn["storeSize"])
+    path.write_bytes(data)
+    told = predicted(whole, "5.3.3", settings_of("bcq-533"))
+    everything = stores.truth("bcq-533")["messages"]
+    behind = [m for m in everything if m["topic"] == torn["topic"] and m["phyOffset"] > torn["phyOffset"]]
+    lost = [run for run in told["lost"] if run["topic"] == torn["topic"]]
+    numbers = {(r["queue_id"], n) for r in lost for n in range(r["first_queue_offset"], r["last_queue_offset"] + 1)}
+    assert numbers == {(m["queueId"], m["queueOffset"] + n) for m in behind for n in range(batch_size(m))}
+    assert sum(run["messages"] for run in lost) == len(numbers)
+    assert len(lost) == len({m["queueId"] for m in behind})
