@@ -26,6 +26,8 @@ INNER_BASE: Final = "INNER_BASE"
 INNER_NUM: Final = "INNER_NUM"
 _RAW_LISTS: Final = {name.encode(): name for name in (MULTI_DISPATCH, MULTI_QUEUE_OFFSET)}
 _LIST_SEPARATOR: Final = ","
+_RAW_LIST_SEPARATOR: Final = b","
+_MOST_LISTS: Final = 1 << 14  # that are remembered
 _SCHEDULE_TOPIC: Final = paths.SCHEDULE_TOPIC.encode()
 _LARGEST_BATCH: Final = (1 << 15) - 1
 
@@ -82,7 +84,7 @@ class Dispatcher:
         self.assumed_levels: set[int] = set()
         self._ids: dict[QueueKey, int] = {}
         self._raw_ids: dict[tuple[bytes, int], int] = {}
-        self._light_ids: dict[tuple[str, int], int] = {}
+        self._lists: dict[tuple[bytes, int], tuple[int, ...]] = {}  # ids of queues by the list that names them
 
     def columns(self, table: FrameTable) -> DispatchColumns:
         """The entries of a table's messages in log order, those in light queues behind the record's own."""
@@ -142,13 +144,25 @@ class Dispatcher:
             ids.append(known)
         return ids
 
-    def _light_id(self, name: str, queue_id: int) -> int:
-        """The id of a queue that a list names in a record of a queue of that id, -1 where no folder can have its name."""
-        queue = name, 0 if name.startswith(paths.LMQ_PREFIX) else queue_id
-        known = self._light_ids.get(queue)
+    def _listed(self, raw_properties: bytes, queue_id: int) -> Iterable[tuple[int, int]]:
+        """As ``light_queues``, from the properties of a record of a queue of that id: ids of queues, -1 where no folder can have the name."""
+        told = some_properties(raw_properties, _RAW_LISTS)
+        names, numbers = (told.get(name, b"") for name in _RAW_LISTS)
+        parts = numbers.split(_RAW_LIST_SEPARATOR)
+        if not all(map(bytes.isdigit, parts)):
+            lists = {name: decode_text(told[raw]) for raw, name in _RAW_LISTS.items() if raw in told}
+            return [(self._light_id(name, queue_id), number) for name, number in light_queues(lists)]
+        known = self._lists.get((names, queue_id))
         if known is None:
-            known = self._light_ids[queue] = self.key_id(QueueKey(*queue)) if is_folder_name(name) else -1
-        return known
+            if len(self._lists) == _MOST_LISTS:
+                self._lists.clear()
+            split = _java_split(decode_text(names))
+            known = self._lists[names, queue_id] = tuple(self._light_id(name, queue_id) for name in split)
+        return zip(known, map(int, parts), strict=True) if len(known) == len(parts) else ()
+
+    def _light_id(self, name: str, queue_id: int) -> int:
+        key = QueueKey(name, 0 if name.startswith(paths.LMQ_PREFIX) else queue_id)
+        return self.key_id(key) if is_folder_name(name) else -1
 
     def _keys_mask(self, key_id: NDArray[Any], topics: frozenset[str]) -> NDArray[np.bool_]:
         wanted = [number for number in np.unique(key_id) if self.keys[number].topic in topics]
@@ -188,8 +202,7 @@ class Dispatcher:
         for number, row, topic, queue_id in zip(
             listed.tolist(), rows.tolist(), table.topic_id[rows].tolist(), table.queue_id[rows].tolist(), strict=True
         ):
-            for name, queue_offset in _listed(table.properties(row)) if has_lists[topic] else ():
-                key_id = self._light_id(name, queue_id)
+            for key_id, queue_offset in self._listed(table.properties(row), queue_id) if has_lists[topic] else ():
                 if key_id >= 0:
                     ids.append(key_id)
                     offsets.append(queue_offset)
@@ -206,12 +219,6 @@ class Dispatcher:
 def _has_lists(topic: str) -> bool:
     """Whether lists of queues count in a topic's records (10.7)."""
     return not topic.startswith((paths.RETRY_PREFIX, paths.SYSTEM_TOPIC_PREFIX)) and topic != paths.SCHEDULE_TOPIC
-
-
-def _listed(raw_properties: bytes) -> tuple[tuple[str, int], ...]:
-    """As ``light_queues``, from a property string."""
-    told = some_properties(raw_properties, _RAW_LISTS)
-    return light_queues({name: decode_text(told[raw]) for raw, name in _RAW_LISTS.items() if raw in told})
 
 
 def light_queues(properties: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
