@@ -13,7 +13,7 @@ import pytest
 from store_core.errors import UsageError
 from store_core.layout import marks, paths, queue
 from store_core.mend.applying.undo import undo
-from store_core.mend.salvage.gaps import GapEntries
+from store_core.mend.salvage.gaps import GapEntries, _dead_runs
 from store_core.mend.salvage.lost_record import LostRecord
 from store_core.mend.salvage.options import KeepOptions
 from store_core.mend.salvage.skipping import QueueBounds, Skipping
@@ -181,6 +181,30 @@ def test_a_batch_queue_has_no_dead_entries(golden: GoldenStore) -> None:
     skipping.decide()
     assert skipping.parted(records) == ([records[0]], [records[1]])
     assert skipping.kept.first == [(records[0], "a batch queue has no dead entries")]
+
+
+def test_dead_entries_are_seen_in_all_files_of_a_queue(damageable: DamageableOf) -> None:
+    store = damageable("load-533", "crash")
+    folder = next(f for f in sorted(store.root.glob("consumequeue/*/*")) if len([*f.iterdir()]) > 2)
+    names = sorted(path.name for path in folder.iterdir())
+    per_file = (folder / names[0]).stat().st_size // queue.ENTRY.size_bytes
+    first = int(names[0]) // queue.ENTRY.size_bytes
+    dead = store.segment_size_bytes - 1, queue.DEAD_ENTRY_SIZE_BYTES, 0
+    for number in (first + per_file - 1, first + per_file, first + 2 * per_file):
+        name = names[(number - first) // per_file]
+        with (folder / name).open("r+b") as file:
+            file.seek((number - first) % per_file * queue.ENTRY.size_bytes)
+            file.write(queue.ENTRY.struct.pack(*dead))
+    with Store.open(store.root) as opened:
+        key = QueueKey(folder.parent.name, int(folder.name))
+        stop = first + 2 * per_file + 2
+        assert [*_dead_runs(opened, key, first, stop)] == [
+            (first, first + per_file - 1, None),
+            (first + per_file - 1, first + per_file + 1, dead),
+            (first + per_file + 1, first + 2 * per_file, None),
+            (first + 2 * per_file, first + 2 * per_file + 1, dead),
+            (first + 2 * per_file + 1, stop, None),
+        ]
 
 
 def test_entries_for_gaps_are_runs() -> None:

@@ -197,12 +197,11 @@ class _Items:
         width = self._kinds.name_size_bytes[lights["queue"]] + _digits(lights["queue_offset"]) + 2  # with separators
         rows, which = rows.copy(), own[place[listed]]
         if len(listed):
-            rows["lights"] = np.bincount(which, minlength=len(rows))
-            first = np.r_[True, np.diff(which) != 0]
-            rows["lights_at"][which[first]] = self._table.add_lights(lights) + np.flatnonzero(first)
-            needed += np.bincount(which, width, len(rows)).astype(np.int64) + np.where(
-                rows["lights"] > 0, self._kinds.lights_size_bytes, 0
-            )
+            first = np.flatnonzero(np.r_[True, np.diff(which) != 0])
+            with_lights = which[first]
+            rows["lights"][with_lights] = np.diff(first, append=len(which))
+            rows["lights_at"][with_lights] = self._table.add_lights(lights) + first
+            needed[with_lights] += np.add.reduceat(width, first) + self._kinds.lights_size_bytes
         kept = is_told_twice[place] | (own[place] == np.arange(len(rows)))
         return rows[kept], needed[kept]
 

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 
@@ -153,6 +153,8 @@ class _Filling:
         self._log = found.mended.log
         self._builder = found.derivation.queues()
         self._fronts = _Fronts(self._log, found.fences)
+        lost_bytes = sum(fence.region.size_bytes for fence in found.fences)
+        self._most_numbers = max(MOST_GAP_NUMBERS, lost_bytes // MIN_RECORD_SIZE_BYTES)
         self._pieces = {
             (piece.phy_offset, piece.size_bytes): piece
             for fence in found.fences
@@ -166,11 +168,7 @@ class _Filling:
         for first, count in self._builder.summary(key).gaps:
             before = self._builder.phy_offset_of(key, first - 1)
             after = self._builder.phy_offset_of(key, first + count)
-            if (
-                before is None
-                or after is None
-                or count > max(MOST_GAP_NUMBERS, (after - before) // MIN_RECORD_SIZE_BYTES)
-            ):
+            if before is None or after is None or count > self._most_numbers:
                 self._found.unfilled.append((key, first, min(count, MOST_GAP_NUMBERS)))
                 continue
             gap = _Gap(key, before, after)
@@ -231,12 +229,18 @@ class _Filling:
 
 def _dead_runs(store: Store, key: QueueKey, first: int, stop: int) -> Iterator[tuple[int, int, Entry | None]]:
     """Runs of numbers [first, stop) of a queue, with the dead entry that stands at each of them, if one does."""
-    files, size = store.queues.get(key), queue.ENTRY.size_bytes
+    found, size = store.queues.get(key), queue.ENTRY.size_bytes
+    files = found.segments if found is not None else ()
     for at in range(first, stop, _ENTRIES_AT_ONCE):
         entries = np.zeros(min(_ENTRIES_AT_ONCE, stop - at), queue.ENTRY.dtype)
-        data = files.read(at * size, len(entries) * size) if files is not None else b""
-        read = np.frombuffer(data, queue.ENTRY.dtype, len(data) // size)
-        entries[: len(read)] = read
+        end = at + len(entries)
+        for file in islice(files, max(bisect_right(files, at * size, key=attrgetter("phy_offset")) - 1, 0), None):
+            low = max(at, -(-file.phy_offset // size))
+            if low >= end:
+                break
+            data = store.cache.read(file.path, low * size - file.phy_offset, (end - low) * size)
+            read = np.frombuffer(data, queue.ENTRY.dtype, len(data) // size)
+            entries[low - at : low - at + len(read)] = read
         is_dead = dead_entries(entries, store.log.file_size_bytes)
         ends = np.flatnonzero((is_dead[1:] != is_dead[:-1]) | (is_dead[1:] & (entries[1:] != entries[:-1]))) + 1
         for low, high in pairwise((0, *ends.tolist(), len(entries))):
