@@ -13,7 +13,7 @@ from store_core.errors import FailedError
 from store_core.storage.files import FileCache
 from store_core.storage.sequence import Segment, SegmentSequence
 
-_MOST_AT_ONCE: Final = 1 << 20
+_MOST_AT_ONCE: Final = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
