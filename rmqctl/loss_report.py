@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -77,11 +77,12 @@ def refuse_place(path: Path | None, settings: Settings) -> None:
         raise UsageError("there is a file already", path=str(path), to_do="name another file, or remove this one first")
 
 
-def _loses(found: Any) -> bool:
-    from store_core.mend.recover import Recovery
+def _loses(found: Recovery | Prediction) -> bool:
+    from store_core.mend.prediction.predict import Prediction
 
-    prediction = found.prediction if isinstance(found, Recovery) else found
-    return bool(prediction.outcome.lost) or (isinstance(found, Recovery) and bool(found.lost))
+    if isinstance(found, Prediction):
+        return bool(found.outcome.lost)
+    return bool(found.prediction.outcome.lost or found.lost)
 
 
 def _encoded(ctx: Context, report: LossReport, path: Path, settings: Settings, options: Sequence[str]) -> bytes:

@@ -24,7 +24,7 @@ from rmqctl.options import YesOption
 from store_core.errors import UsageError
 
 if TYPE_CHECKING:
-    from store_core.mend.salvage.lost import LostRun
+    from store_core.mend.lost_run import LostRun
     from store_core.storage.store import Store
 
 

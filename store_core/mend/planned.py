@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from store_core.findings import Finding
+from store_core.mend.lost_run import LostRun
 from store_core.mend.plans.content import Contents
 from store_core.mend.plans.plan import Plan
 from store_core.mend.prediction.outcome import Outcome
-from store_core.mend.salvage.lost import LostRun
 
 
 @dataclass(frozen=True, slots=True)

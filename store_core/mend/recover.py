@@ -15,13 +15,14 @@ from store_core.layout import paths
 from store_core.mend.aftermath import outcome_after
 from store_core.mend.as_broker import broker_result
 from store_core.mend.guards import refuse_foreign_store
+from store_core.mend.lost_run import LostRun
 from store_core.mend.plans.content import Building, Built, Chunk, Contents, register_builder
 from store_core.mend.plans.plan import Plan
 from store_core.mend.prediction.outcome import Outcome
 from store_core.mend.prediction.predict import Prediction, predict
 from store_core.mend.salvage.derived import Progress, contents_of
 from store_core.mend.salvage.keep import Salvage, salvage, walk_rules
-from store_core.mend.salvage.lost import LostMessages, LostRun
+from store_core.mend.salvage.lost import LostMessages
 from store_core.mend.salvage.notes import beyond_notes, in_recover, loans_of, lost_records_of, notes_of
 from store_core.mend.salvage.options import KeepOptions
 from store_core.mend.salvage.salvage_plan import (

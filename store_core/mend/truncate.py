@@ -20,12 +20,12 @@ from store_core.layout import paths
 from store_core.layout.checkpoint import FILE_SIZE_BYTES
 from store_core.mend.aftermath import shadow_of
 from store_core.mend.guards import refuse_foreign_store
+from store_core.mend.lost_run import MOST_KEYS_PER_RUN, LostRun
 from store_core.mend.planned import Planned
 from store_core.mend.plans.content import Building, Built, Chunk, register_builder
 from store_core.mend.plans.draft import Draft
 from store_core.mend.prediction.predict import predict
 from store_core.mend.salvage.derived import Derivation, DerivedChanges, contents_of
-from store_core.mend.salvage.lost import MOST_KEYS_PER_RUN, LostRun
 from store_core.mend.salvage.mended import MendedLog, mended_log
 from store_core.mend.salvage.progress import lowered_progress
 from store_core.mend.salvage.salvage_plan import (

@@ -11,10 +11,10 @@ from store_core.check.store import check_store
 from store_core.findings import Finding
 from store_core.layout import paths, queue, record
 from store_core.mend.applying.apply import Applied, apply
+from store_core.mend.lost_run import LostRun
 from store_core.mend.plans.plan import Plan
 from store_core.mend.prediction.predict import predict
 from store_core.mend.recover import Policy, Recovery, recover
-from store_core.mend.salvage.lost import LostRun
 from store_core.mend.salvage.options import KeepOptions
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from store_core.broker.dispatch import EarlyDelivery
-from store_core.mend.salvage.lost import LostRun
+from store_core.mend.lost_run import LostRun
 
 
 @dataclass(frozen=True, slots=True)

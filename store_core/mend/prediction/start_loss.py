@@ -23,8 +23,8 @@ from store_core.kernel.codes import PropertyFlag
 from store_core.kernel.entries import Entries, chain_sums
 from store_core.kernel.twin_entries import hashes
 from store_core.layout import paths, record
+from store_core.mend.lost_run import MOST_KEYS_PER_RUN, LostRun
 from store_core.mend.prediction.covered import Covered, Span
-from store_core.mend.salvage.lost import MOST_KEYS_PER_RUN, LostRun
 from store_core.scan.log import Progress, ScanOptions, scan_segment
 from store_core.storage.store import QueueKey
 

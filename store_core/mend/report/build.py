@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from store_core.findings import Finding
 from store_core.layout import paths, record
+from store_core.mend.lost_run import LostRun
 from store_core.mend.prediction.predict import Prediction
 from store_core.mend.recover import Recovery
 from store_core.mend.report.affected import Offsets, affected_groups, delayed_losses, early_deliveries
@@ -30,7 +31,6 @@ from store_core.mend.report.model import (
 )
 from store_core.mend.report.places import Places, places_of
 from store_core.mend.report.times import RunTimes, Stretches
-from store_core.mend.salvage.lost import LostRun
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import scan_log
 from store_core.storage.config_files import ConfigFiles, offset_table, read_config

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_core.layout import queue, record
-from store_core.mend.salvage.lost import LostRun
+from store_core.mend.lost_run import LostRun
 from store_core.storage.store import Store
 
 Ints = NDArray[np.int64]

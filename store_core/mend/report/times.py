@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from store_core.codec.text import decode_text
 from store_core.kernel.codes import FrameKind
 from store_core.layout import record
+from store_core.mend.lost_run import LostRun
 from store_core.mend.report.log_map import is_bad
 from store_core.mend.report.model import TimeSpan
 from store_core.mend.report.places import Places
-from store_core.mend.salvage.lost import LostRun
 from store_core.scan.frames import FrameTable
 from store_core.storage.store import QueueKey
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
+from store_core.mend.lost_run import MOST_KEYS_PER_RUN, LostRun
 from store_core.mend.salvage.lost_record import LostRecord
 from store_core.mend.salvage.rows import (
     ROW,
@@ -24,38 +24,9 @@ from store_core.mend.salvage.rows import (
 from store_core.mend.salvage.survey import Region
 from store_core.storage.store import QueueKey
 
-MOST_KEYS_PER_RUN: Final = 10
 _MOST_KEYS_TRIED: Final = 1000  # for them
 _MOST_AT_ONCE: Final = 1 << 14
 _MOST_HEADS_PER_PART: Final = 64  # that are looked at for them
-
-
-@dataclass(frozen=True, slots=True)
-class LostRun:
-    """Messages of one queue with consecutive queue offsets. All but ``size_bytes`` are None where nobody can know.
-
-    ``keys`` are the first few that are known.
-    """
-
-    topic: str | None
-    queue_id: int | None
-    first_queue_offset: int | None
-    last_queue_offset: int | None
-    messages: int | None
-    size_bytes: int
-    keys: tuple[str, ...] = ()
-
-    def as_json(self) -> dict[str, Any]:
-        """A member of ``lost`` in the command line's contract."""
-        return {
-            "topic": self.topic,
-            "queue_id": self.queue_id,
-            "first_queue_offset": self.first_queue_offset,
-            "last_queue_offset": self.last_queue_offset,
-            "messages": self.messages,
-            "bytes": self.size_bytes,
-            "keys": list(self.keys),
-        }
 
 
 class LostMessages:
