@@ -40,11 +40,12 @@ def dumps(value: Any, *, layout: Layout = "5", browser_compatible: bool = False)
 class _Pretty:
     """4.x to 5.3: members on lines of their own, except in integer-keyed maps; Java lists too, other arrays on one line."""
 
-    to_escape = re.compile('["\\\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]')
+    to_escape = '["\\\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]'
     hex_digits = "X"
 
     def __init__(self, parts: list[str]) -> None:
         self.parts = parts
+        self._escaped = re.compile(self.to_escape)  # here, for it takes milliseconds, and most programs write nothing
 
     def write(self, value: Any, depth: int) -> None:
         if isinstance(value, Mapping):
@@ -91,7 +92,7 @@ class _Pretty:
             return "null"
         if isinstance(value, int | float):
             return repr(value)
-        return f'"{self.to_escape.sub(self.escape, str(value))}"'
+        return f'"{self._escaped.sub(self.escape, str(value))}"'
 
     def escape(self, match: re.Match[str]) -> str:
         character = match.group()
@@ -104,7 +105,7 @@ class _Pretty:
 class _Spread(_Pretty):
     """5.4.0: every member and item on a line of its own, an empty map as two lines; arrays of numbers on one line."""
 
-    to_escape = re.compile('["\\\\\x00-\x1f\ud800-\udfff]')
+    to_escape = '["\\\\\x00-\x1f\ud800-\udfff]'
     hex_digits = "x"
 
     def write_members(self, members: list[tuple[Any, Any]], depth: int) -> None:
@@ -127,7 +128,7 @@ class _Spread(_Pretty):
 class _OneLine(_Pretty):
     """The browser-compatible form: no breaks, every key quoted, large integers too, nothing but ASCII."""
 
-    to_escape = re.compile('["\\\\/\x00-\x1f\x7f-\U0010ffff]')
+    to_escape = '["\\\\/\x00-\x1f\x7f-\U0010ffff]'
 
     def break_line(self, depth: int) -> None:
         pass
