@@ -178,6 +178,9 @@ class _Items:
         """
         needed = self._kinds.least_size_bytes[rows["queue"]]
         needed += np.where(rows["batch_size"] > 1, self._kinds.batch_size_bytes, 0)
+        by_heads = np.flatnonzero(rows["lights"])
+        for row, told in zip(by_heads.tolist(), self._table.lights_of(rows[by_heads]), strict=True):
+            needed[row] += self._kinds.lights_size_bytes + sum(len(f"{name}{n}".encode()) + 2 for name, n in told)
         starts = np.flatnonzero(np.diff(rows["phy_offset"], prepend=-1) != 0)
         if len(starts) == len(rows):
             return rows, needed
@@ -206,20 +209,27 @@ class _Items:
         return rows[kept], needed[kept]
 
     def _paired(self, rows: Rows) -> Rows:
-        """One row for each entry and head that tell of the same record, and nothing else tells of it."""
-        starts = np.flatnonzero(np.r_[True, np.diff(rows["phy_offset"]) != 0])
-        first = starts[np.diff(starts, append=len(rows)) == 2]
+        """One row for a head and the entries that tell of the same record, where no other head and no second queue of its kind does."""
+        starts = np.flatnonzero(np.diff(rows["phy_offset"], prepend=-1) != 0)
         is_head = self._table.told_by(rows, Source.HEAD)
-        first = first[is_head[first] != is_head[first + 1]]
-        head, entry = np.where(is_head[first], (first, first + 1), (first + 1, first))
+        is_own = ~is_head & ~self._kinds.is_light[rows["queue"]]
+        place = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(rows)))
+        both = np.flatnonzero((np.bincount(place, is_head) == 1) & (np.bincount(place, is_own) == 1))
+        head, entry = (
+            np.maximum.reduceat(np.where(m, np.arange(len(rows)), -1), starts)[both] for m in (is_head, is_own)
+        )
         queue, topic = rows["queue"], self._kinds.topic
-        same = (rows["size_bytes"][head] == rows["size_bytes"][entry]) & (rows["batch_size"][entry] == 1)
-        same &= (topic[queue[head]] == topic[queue[entry]]) & ~self._kinds.is_light[queue[entry]]
-        head, entry = head[same], entry[same]
+        same = (rows["size_bytes"][head] == rows["size_bytes"][entry]) & (topic[queue[head]] == topic[queue[entry]])
+        same &= rows["batch_size"][head] == rows["batch_size"][entry]
+        head, entry, both = head[same], entry[same], both[same]
         has_keys = self._table.told_by(rows[head], Source.KEYS)
         rows = rows.copy()
         rows["queue"][entry] = self._kinds.with_head[queue[entry], has_keys.astype(np.int8)]
-        return np.delete(rows, head)
+        for name in ("lights", "lights_at"):
+            rows[name][entry] = rows[name][head]
+        kept = ~np.isin(place, both)
+        kept[entry] = True
+        return rows[kept]
 
 
 def _heads_in(rows: Rows, starts: Ints, ends: Ints) -> NDArray[Any]:
@@ -229,7 +239,7 @@ def _heads_in(rows: Rows, starts: Ints, ends: Ints) -> NDArray[Any]:
     found = np.zeros(int(inside.sum()), _ENTRY)
     for name in ROW.names or ():
         found[name] = rows[name][inside]
-    found["batch_size"], found["region"] = 1, number[inside]
+    found["region"] = number[inside]
     return found
 
 

@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_core.closing import Closing
+from store_core.codec.properties import parse_properties
 from store_core.codec.text import decode_text
+from store_core.derive.dispatch import inner_batch_size, light_queues
 from store_core.kernel.codes import PropertyFlag
 from store_core.layout.record import MIN_RECORD_SIZE_BYTES, PROPERTY_CRC
 from store_core.mend.salvage.lost_record import LostRecord, told_better, told_by_head
@@ -37,8 +39,8 @@ ROW: Final = np.dtype(
 LIGHT: Final = np.dtype([("queue_offset", "i8"), ("queue", "i4")])
 FEWEST_ROWS: Final = 64  # fewer that follow each other are kept as records
 _CHUNK_ROWS: Final = 1 << 14
-_MOST_HELD_ROWS: Final = 1 << 16
-_STRETCH_SIZE_BYTES: Final = 16 << 20  # of the log, whose rows are sorted in memory
+_MOST_HELD_ROWS: Final = 1 << 15
+_STRETCH_SIZE_BYTES: Final = 4 << 20  # of the log, whose rows are sorted in memory
 _LEAST_FREE_BYTES: Final = MIN_RECORD_SIZE_BYTES + PROPERTY_CRC.size_bytes  # between two rows: a filler's
 _MOST_FREE_BYTES: Final = 1 << 20
 Rows = NDArray[Any]
@@ -294,7 +296,7 @@ def joining(rows: Rows) -> NDArray[np.bool_]:
 
 
 def head_rows(table: LostTable, frames: FrameTable, rows: NDArray[np.int64]) -> Rows:
-    """Some messages of a table of frames, each of one queue, as rows of ROW."""
+    """Some messages of a table of frames as rows of ROW."""
     has_keys = frames.with_property(PropertyFlag.KEYS)[rows]
     kinds = np.stack([frames.topic_id[rows], frames.queue_id[rows], has_keys], axis=1).astype(np.int64)
     each, which = np.unique(kinds, axis=0, return_inverse=True)
@@ -310,6 +312,16 @@ def head_rows(table: LostTable, frames: FrameTable, rows: NDArray[np.int64]) -> 
         found[name] = getattr(frames, name)[rows]
     found["queue"] = np.array(numbers, np.int32)[which.reshape(-1)]
     found["batch_size"] = 1
+    lights: list[tuple[int, int]] = []
+    listed = np.flatnonzero(frames.with_property(PropertyFlag.INNER_MULTI_DISPATCH | PropertyFlag.INNER_NUM)[rows])
+    for place in listed.tolist():
+        properties = parse_properties(frames.properties(int(rows[place])))
+        mine = [(number, table.queue_number(QueueKey(name, 0))) for name, number in light_queues(properties)]
+        found["batch_size"][place] = inner_batch_size(properties)
+        found["lights"][place], found["lights_at"][place] = len(mine), len(lights)
+        lights += mine
+    if lights:
+        found["lights_at"][listed] += table.add_lights(np.array(lights, LIGHT))
     return found
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 import numpy as np
 
@@ -28,8 +27,6 @@ from store_core.scan.log import ScanOptions, nominal_end, scan_log
 from store_core.storage.store import Store
 
 TableSink = Callable[[FrameTable], None]
-# Those of more than one queue or message, and those that a property CRC may yet vouch for.
-_NOT_PLAIN: Final = PropertyFlag.INNER_MULTI_DISPATCH | PropertyFlag.INNER_NUM | PropertyFlag.CRC32
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +97,7 @@ class LogSurvey:
     bytes, zeros included. ``end_phy_offset`` is the end of the last good record, where the next one belongs; the log's
     minimum if there is none. ``messages`` are all whole records, ``good_messages`` those that a broker walks over,
     ``kept_messages`` the good ones that belong into queues. ``wrong_own_offsets`` are good records that say they lie elsewhere.
-    ``heads`` are lost records of one message in one queue whose head is sound and tells all that can be had of them.
+    ``heads`` are lost records whose head is sound and tells all that can be had of them.
     """
 
     regions: list[Region] = field(default_factory=list)
@@ -232,7 +229,7 @@ class _Surveyor:
             type_ = table.sys_flag & TRANSACTION_MASK
             mask = bad & table.messages & table.of_code(FrameCode.BAD_CRC)
             mask &= (type_ == TRANSACTION_NONE) | (type_ == TRANSACTION_COMMIT)
-            mask &= ~table.with_property(_NOT_PLAIN)
+            mask &= ~table.with_property(PropertyFlag.CRC32)  # it may yet vouch for them
             rows = np.flatnonzero(mask)
             if len(rows):
                 self._survey.heads.add(head_rows(self._lost, table, rows))
