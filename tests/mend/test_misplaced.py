@@ -109,6 +109,26 @@ def test_delayed_messages_have_no_tags_in_their_entries(
     assert (repair["topic"], repair["fields"]) == (paths.SCHEDULE_TOPIC, ["topic"])
 
 
+@pytest.mark.parametrize("place", [0, 1, -1])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_topic_of_another_queue(
+    name: str, place: int, damageable: DamageableOf, golden: GoldenStore, settings_of: SettingsOf
+) -> None:
+    """That queue has the number already, and its entry for it tells of another record: the last of them would hide all behind it."""
+    store = damageable(name)
+    queued = [(n, m) for n, m in enumerate(store.truth["messages"]) if is_queued(m) and m["bodyLength"]]
+    taken = {(m["topic"], m["queueId"], m["queueOffset"]) for _, m in queued}
+    number, message, topic = [
+        (n, m, topic)
+        for topic in sorted({m["topic"] for _, m in queued})
+        for n, m in queued
+        if topic != m["topic"] and len(topic) == len(m["topic"]) and (topic, m["queueId"], m["queueOffset"]) in taken
+    ][place]
+    store.write(store.field_at(number, "topic"), topic.encode())
+    (repair,) = recovered(_opener(name, settings_of), store, golden(name)).repaired
+    assert (repair["fields"], repair["phy_offset"]) == (["topic"], message["phyOffset"])
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_lost_record_whose_topic_is_none(
     name: str, damageable: DamageableOf, golden: GoldenStore, settings_of: SettingsOf

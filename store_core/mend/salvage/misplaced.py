@@ -2,7 +2,7 @@
 
 Every checksum of such a record holds, for no body's checksum looks at its head, so brokers take it for what it says; its queue
 misses a number. That number's entry points to it, though, while the place that it claims has no entry for it. A topic is put right
-where it is as long as the queue's, no queue has it, and the record tells the queue's id and number but for a byte.
+where it is as long as the queue's, and the record tells the queue's id and number; but for a byte, if no queue has that topic.
 """
 
 from __future__ import annotations
@@ -101,8 +101,9 @@ def _of_number(store: Store, log: SegmentSequence, builder: QueueBuilder, key: Q
     if message is None or not _is_whole(message, data, entry):
         return None
     if message.topic != key.topic:
-        is_placed = differing(_packed_place(*_place(message)), _packed_place(key.queue_id, number)) <= 1
-        if not is_placed or any(message.topic == other.topic for other in store.queues):
+        is_known = any(message.topic == other.topic for other in store.queues)
+        odd_bytes = differing(_packed_place(*_place(message)), _packed_place(key.queue_id, number))
+        if odd_bytes > (0 if is_known else 1):
             return None
     repair = reassigned(data, message, key, number)
     if repair is None or (is_queued(message) and _may_be_at_home(store, log, builder, message)):
