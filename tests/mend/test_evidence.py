@@ -26,9 +26,9 @@ def test_light_queues_stay_with_a_record_beside_one_that_is_told_twice() -> None
         for name, column in zip(("phy_offset", "queue_offset", "size_bytes", "queue"), np.array(told).T, strict=True):
             rows[name] = column
         rows["batch_size"] = 1
-        items = _Items(table, _Kinds(table, has_heads=True), 0, None)
+        items = _Items(table, _Kinds(table, has_heads=True, property_crc=False), None)
         items.add(rows)
-        assert [*records_of(items.lost)] == [
+        assert [*records_of(items.lost[0])] == [
             LostRecord("T", 0, 5, 1000, 200, tags_code=0),
             LostRecord("T", 0, 6, 2000, 95, light_queues=(("%LMQ%a", 3), ("%LMQ%b", 9)), tags_code=0),
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,9 +16,13 @@ from store_core.codec.record import decode_record
 from store_core.kernel import scan_window
 from store_core.kernel.codes import FrameCode, FrameKind, ScanFlag, ScanState
 from store_core.layout import marks, paths, record
+from store_core.mend.salvage.evidence import _ENTRY, _Items, _Kinds
 from store_core.mend.salvage.fence import Fence, Piece, close_region
 from store_core.mend.salvage.lost_record import LostRecord
+from store_core.mend.salvage.rows import FEWEST_ROWS, LostRows, LostTable, records_of
 from store_core.mend.salvage.survey import Neighbour, Region
+from store_core.mend.salvage.tombstones import smallest_tombstone_size_bytes
+from store_core.storage.store import QueueKey
 
 SEGMENT = 1 << 17
 START = 3 * SEGMENT
@@ -191,3 +196,59 @@ def test_light_queues_keep_their_numbers() -> None:
     (piece,) = close_region(region, [lost]).pieces
     properties = decode_record(bytes_of([piece]), 0, START).properties
     assert (properties["INNER_MULTI_DISPATCH"], properties["INNER_MULTI_QUEUE_OFFSET"]) == ("%LMQ%a,%LMQ%b", "7,9")
+
+
+@pytest.mark.parametrize(
+    ("lost", "told"),
+    [
+        (LostRecord("Batches", 0, 40, batch_size=5), {"INNER_BASE": "40", "INNER_NUM": "5"}),
+        (
+            LostRecord("Parent", 1, 40, light_queues=(("%LMQ%a", 7),)),
+            {"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": "7"},
+        ),
+        (LostRecord("T", 0, 7), {}),
+        (
+            LostRecord(paths.SCHEDULE_TOPIC, 2, 7),
+            {"DELAY": "3", "REAL_TOPIC": marks.TOMBSTONE_TOPIC, "REAL_QID": "0"},
+        ),
+    ],
+)
+def test_without_room_for_the_mark_all_else_is_told(lost: LostRecord, told: dict[str, str]) -> None:
+    """And where there is no room for that either, there is no tombstone that would tell other things."""
+    least = smallest_tombstone_size_bytes(lost, marked=False)
+    assert smallest_tombstone_size_bytes(lost) - least == len(b"RMQCTL_TOMBSTONE\x01lost\x02")
+    for size, is_told in ((least + 21, True), (least, True), (least - 1, False)):
+        end = START + size
+        region = Region(START, end, START, END, after=neighbour(end, 200, 1))
+        fence = close_region(region, [replace(lost, phy_offset=START, size_bytes=size)])
+        (piece,) = fence.pieces
+        assert (piece.tombstone_of is not None, len(fence.unplaced)) == (is_told, not is_told)
+        if is_told:
+            assert decode_record(bytes_of([piece]), 0, START).properties == told
+
+
+@pytest.mark.parametrize("property_crc", [False, True])
+def test_many_small_records_are_rows(property_crc: bool) -> None:
+    """From those that have just room for their topic up to those that have room for the mark, and one that has none."""
+    key = QueueKey("Small", 3)
+    least = smallest_tombstone_size_bytes(LostRecord(*key, 0), marked=False, property_crc=property_crc)
+    sizes = [size for extra in (0, 1, 21, 22, 23, 300) for size in [least + extra] * FEWEST_ROWS]
+    sizes.insert(FEWEST_ROWS, least - 1)
+    with LostTable() as table:
+        rows = np.zeros(len(sizes), _ENTRY)
+        rows["size_bytes"], rows["queue"], rows["batch_size"] = sizes, table.queue_number(key), 1
+        rows["phy_offset"] = START + np.cumsum([0, *sizes[:-1]])
+        rows["queue_offset"] = np.arange(len(sizes))
+        items = _Items(table, _Kinds(table, has_heads=False, property_crc=property_crc), None)
+        items.add(rows)
+        first, odd, others = items.lost[0]
+        assert isinstance(first, LostRows)
+        assert isinstance(odd, LostRecord)
+        assert isinstance(others, LostRows)
+        end = START + sum(sizes)
+        region = Region(START, end, START, END, after=neighbour(end, 200, 1))
+        fence = close_region(region, items.lost[0], property_crc=property_crc)
+        assert [*records_of(fence.unplaced)] == [odd]
+        one_by_one = close_region(region, records_of(items.lost[0]), property_crc=property_crc)
+        raw = b"".join(piece.read(piece.phy_offset, piece.phy_offset + piece.size_bytes) for piece in fence.pieces)
+        assert raw == bytes_of(one_by_one.pieces)

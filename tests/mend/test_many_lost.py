@@ -12,7 +12,7 @@ import pytest
 
 from store_core.layout import paths, record
 from store_core.mend.applying.undo import undo
-from store_core.mend.salvage import evidence, gaps, rows
+from store_core.mend.salvage import evidence, gaps, mended, rows
 from store_core.mend.salvage.options import KeepOptions
 from tests import stores
 from tests.conftest import differences
@@ -181,6 +181,7 @@ def test_many_are_written_as_few(
         store = damageable(base, "crash")
         harm(store)
         _as_rows(monkeypatch, fewest)
+        monkeypatch.setattr(mended, "_MOST_RANGES", fewest)
         recovery = opener.recover(store.root)
         before = stores.snapshot(store.root)
         applied = apply_to(recovery, store.root)

@@ -56,12 +56,13 @@ def lost_by_queue_entries(
     *,
     heads: InLogOrder | None = None,
     on_head: OnHead | None = None,
+    property_crc: bool = False,
 ) -> dict[int, list[Lost]]:
     """Records that queue entries place inside a region, by the region's number, in log order; regions do not overlap.
 
     An entry counts when a record of its size fits into the region. Of several entries for one place, the one whose queue
     the record was sent to is taken, as far as names tell; the light queues are noted with it. Many of a kind become rows of
-    ``table``. ``walks`` is told how far the queues have been looked at.
+    ``table``: those for each of which a tombstone fits in its place, with a checksum if ``property_crc``. ``walks`` is told how far the queues have been looked at.
 
     Of many ``heads`` of a kind, and the entries that say the same, there are rows as well; ``on_head`` is told of each other one,
     for which ``table.log`` is read.
@@ -73,7 +74,6 @@ def lost_by_queue_entries(
     trees = ((store.queues, queue.ENTRY), (store.batch_queues, queue.BATCH_ENTRY))
     whole = sum(files.size_bytes for queues, _ in trees for files in queues.values())
     told, done = walks.piece(whole) if walks is not None else None, 0
-    found: dict[int, _Items] = {}
     with InLogOrder(_ENTRY) as entries:
         for key, files, layout in ((k, f, layout) for queues, layout in trees for k, f in queues.items()):
             done += files.size_bytes
@@ -89,13 +89,11 @@ def lost_by_queue_entries(
             rows = _heads_in(part, starts, ends)
             has_heads |= bool(len(rows))
             entries.add(rows)
-        kinds = _Kinds(table, has_heads=has_heads)
+        kinds = _Kinds(table, has_heads=has_heads, property_crc=property_crc)
+        found = _Items(table, kinds, on_head)
         for part in entries.stretches():
-            cuts = np.flatnonzero(np.diff(part["region"])) + 1
-            for rows in np.split(part, cuts):
-                number = int(rows["region"][0])
-                found.setdefault(number, _Items(table, kinds, number, on_head)).add(rows)
-    return {number: items.lost for number, items in found.items() if items.lost}
+            found.add(part)
+    return found.lost
 
 
 class _Kinds:
@@ -104,7 +102,7 @@ class _Kinds:
     ``topic`` is the same where it has one name, ``with_head`` the number for what a head tells of as well, with keys or without.
     """
 
-    def __init__(self, table: LostTable, *, has_heads: bool) -> None:
+    def __init__(self, table: LostTable, *, has_heads: bool, property_crc: bool) -> None:
         entry, head, keys = Source.ENTRY, Source.HEAD, Source.KEYS
         self.with_head = np.array(
             [
@@ -123,24 +121,23 @@ class _Kinds:
         self.rank = np.array([ranks[key.topic] for key in table.queues], np.int32)
         self.batch_size_bytes = _more_for(LostRecord("t", 0, _LARGEST, batch_size=_LARGEST))
         self.lights_size_bytes = _more_for(LostRecord("t", 0, 0, light_queues=(("", 0),)))
-        self.least_size_bytes = np.array([_least(key) for key in table.queues], np.int64)
+        self.least_size_bytes = np.array([_least(key, property_crc=property_crc) for key in table.queues], np.int64)
 
 
-def _least(key: QueueKey) -> int:
+def _least(key: QueueKey, *, property_crc: bool) -> int:
     known = LostRecord(key.topic, key.queue_id, 0)
     if not can_be_told(known):
         return record.MAX_RECORD_SIZE_BYTES + 1
-    return smallest_tombstone_size_bytes(known, property_crc=True)
+    return smallest_tombstone_size_bytes(known, marked=False, property_crc=property_crc)
 
 
 class _Items:
-    """The lost records of one region: rows where many follow each other of which nothing more is to be said."""
+    """The lost records of each region, by its number: rows where many follow each other of which nothing more is to be said."""
 
-    def __init__(self, table: LostTable, kinds: _Kinds, number: int, on_head: OnHead | None) -> None:
-        self.lost: list[Lost] = []
+    def __init__(self, table: LostTable, kinds: _Kinds, on_head: OnHead | None) -> None:
+        self.lost: dict[int, list[Lost]] = {}
         self._table = table
         self._kinds = kinds
-        self._number = number
         self._on_head = on_head
 
     def add(self, rows: Rows) -> None:
@@ -152,23 +149,29 @@ class _Items:
         plain = new_place & np.r_[new_place[1:], True]
         plain &= rows["size_bytes"] >= needed
         plain &= rows["size_bytes"] <= marks.MAX_FILLER_SIZE_BYTES
-        joins = plain[1:] & plain[:-1] & joining(rows)
-        both_odd = ~plain[1:] & ~plain[:-1]
-        for part in np.split(rows, np.flatnonzero(~(joins | both_odd)) + 1):
-            self._add_part(part, is_plain=bool(plain[0]))
-            plain = plain[len(part) :]
+        joins = plain[1:] & plain[:-1] & joining(rows) & (np.diff(rows["region"]) == 0)
+        starts = np.r_[0, np.flatnonzero(~joins) + 1]
+        counts = np.diff(starts, append=len(rows))
+        at = 0
+        for many in np.flatnonzero(counts >= FEWEST_ROWS).tolist():
+            start, stop = int(starts[many]), int(starts[many] + counts[many])
+            self._add_few(rows[at:start])
+            region = self.lost.setdefault(int(rows["region"][start]), [])
+            self._table.add_to(region, rows[start:stop][list(ROW.names or ())])
+            at = stop
+        self._add_few(rows[at:])
 
-    def _add_part(self, rows: Rows, *, is_plain: bool) -> None:
-        """Entries that join, or odd ones."""
-        if is_plain and len(rows) >= FEWEST_ROWS:
-            self._table.add_to(self.lost, rows[list(ROW.names or ())])
+    def _add_few(self, rows: Rows) -> None:
+        """Those that are no rows."""
+        if not len(rows):
             return
         if self._on_head is not None:
             for row in rows[self._table.told_by(rows, Source.HEAD)]:
                 if (head := head_of(self._table, row)) is not None:
-                    self._on_head(self._number, head)
-        rows = rows[self._table.told_by(rows, Source.ENTRY)]
-        self.lost += entries_of(self._table, self._one_a_place(rows)[0])
+                    self._on_head(int(row["region"]), head)
+        rows = self._one_a_place(rows[self._table.told_by(rows, Source.ENTRY)])[0]
+        for region, lost in zip(rows["region"].tolist(), entries_of(self._table, rows), strict=True):
+            self.lost.setdefault(region, []).append(lost)
 
     def _one_a_place(self, rows: Rows) -> tuple[Rows, Ints]:
         """One row for all the entries of a place, where no head tells of it, and how much room a tombstone needs for each row.

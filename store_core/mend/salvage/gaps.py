@@ -7,7 +7,7 @@ first one, so it never stands there, nor at a queue's begin or end.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -287,13 +287,16 @@ def _leads_on(log: SegmentSequence, key: QueueKey, queue_offset: int, entry: Ent
 
 def _place(found: _Salvage, gaps: list[_Gap], table: LostTable, walks: Walks, entries: GapEntries) -> None:
     """Put more tombstones into fences that have room between a gap's two offsets; ``entries`` is told where they came to stand."""
-    left = [gap for gap in gaps if gap.numbers]
-    told, done = walks.piece(sum(fence.region.size_bytes for fence in found.fences)) if left else None, 0
-    for number, fence in enumerate(found.fences if left else ()):
-        mine = [gap for gap in left if gap.before < fence.end_phy_offset and fence.phy_offset < gap.after]
+    waiting = [place for place, gap in enumerate(gaps) if gap.numbers]
+    told, done = walks.piece(sum(fence.region.size_bytes for fence in found.fences)) if waiting else None, 0
+    waiting.sort(key=lambda place: gaps[place].before, reverse=True)
+    mine: list[int] = []  # of the gaps that reach to a fence, in their order
+    for number, fence in enumerate(found.fences if waiting else ()):
+        while waiting and gaps[waiting[-1]].before < fence.end_phy_offset:
+            insort(mine, waiting.pop())
+        mine = [place for place in mine if gaps[place].numbers and fence.phy_offset < gaps[place].after]
         if mine and fence.pieces:  # else it is left open
-            _fill(found, number, mine, table, entries, behind(told, done))
-            left = [gap for gap in left if gap.numbers]
+            _fill(found, number, [gaps[place] for place in mine], table, entries, behind(told, done))
         done += fence.region.size_bytes
 
 

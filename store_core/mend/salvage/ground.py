@@ -79,7 +79,7 @@ def read_ground(
     with store.with_log(as_long_as_they_are(store.log)) as view:
         survey = survey_log(view, all_sinks, rules=rules, options=scanned, on_progress=walks.next(), lost=table)
         both = sorted([*survey.regions, *survey.blanks], key=lambda r: r.phy_offset)
-        placed = _told(store, survey, both, table, walks, view.log)
+        placed = _told(store, rules, survey, both, table, walks, view.log)
     again = partial(_again, store, rules, sinks, jobs, walks, table)
     known = {id(region): placed[number] for number, region in enumerate(both) if number in placed}
     wrong = _wrong_blanks(store, survey, known)
@@ -140,14 +140,20 @@ def _again(
     with store.with_log(restored_log(store, {**wrong, **restored}, placed)) as view:
         options = ScanOptions(jobs=jobs)
         survey = survey_log(view, sinks, rules=rules, options=options, on_progress=walks.more(), lost=table)
-        known = _told(store, survey, survey.regions, table, walks, view.log)
+        known = _told(store, rules, survey, survey.regions, table, walks, view.log)
     closed = Ranges((r.phy_offset, r.end_phy_offset) for r in (*survey.regions, *survey.tail))
     kept = {at: patch for at, patch in restored.items() if not closed.overlap(at, at + 1)}
     return Ground(survey, known, kept, is_first=False)
 
 
 def _told(
-    store: Store, survey: LogSurvey, regions: list[Region], table: LostTable, walks: Walks, log: SegmentSequence
+    store: Store,
+    rules: WalkRules,
+    survey: LogSurvey,
+    regions: list[Region],
+    table: LostTable,
+    walks: Walks,
+    log: SegmentSequence,
 ) -> dict[int, list[Lost]]:
     """Lost records as queue entries tell them, and as many heads do; each other head goes to its region."""
 
@@ -155,7 +161,9 @@ def _told(
         regions[number].lost.append(head)
 
     table.log = log
-    return lost_by_queue_entries(store, regions, table, walks, heads=survey.heads, on_head=on_head)
+    return lost_by_queue_entries(
+        store, regions, table, walks, heads=survey.heads, on_head=on_head, property_crc=rules.property_crc
+    )
 
 
 def _repairs(

@@ -6,6 +6,7 @@ same bytes.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -234,9 +235,9 @@ def _renumbered(fences: list[Fence], builder: QueueBuilder) -> bool:
         for one in builder.summary(key).misnumbered
         if one.placed_at is not None
     }
-    found = False
+    found, in_order = False, sorted(placed)
     for index, fence in enumerate(fences):
-        places = sorted(at for at in placed if fence.phy_offset <= at < fence.end_phy_offset)
+        places = in_order[bisect_left(in_order, fence.phy_offset) : bisect_left(in_order, fence.end_phy_offset)]
         if told := fence.tombstones_apart(places) if places else []:
             known: list[Lost] = []
             for at, lost in told:

@@ -27,6 +27,7 @@ from store_core.storage.store import Store
 
 _WINDOW_SIZE_BYTES: Final = 1 << 20
 _MOST_JOINED_BYTES: Final = 4 << 20
+_MOST_RANGES: Final = 1 << 10  # of a file that are steps of their own
 _NS_PER_MS: Final = 1_000_000
 
 
@@ -146,14 +147,16 @@ class MendedLog:
         return message.store_timestamp_ms * _NS_PER_MS if message is not None else None
 
     def made(self) -> dict[Path, Callable[[], Iterator[bytes]]]:
-        """How to read what a plan does not hold itself: of files into which many tombstones go, from the first to the last."""
+        """How to read what a plan does not hold itself: of files into which many tombstones go, or many ranges, from the first to the last."""
         return {path: partial(self._chunks, path, start, end) for path, (start, end) in self._made_ranges().items()}
 
     def _made_ranges(self) -> dict[Path, tuple[int, int]]:
-        """Of a new file all, else what lies between the first and the last of many tombstones."""
+        """Of a new file all, else what lies between the first and the last of many tombstones, or of many ranges."""
         ranges = {}
         for path, patches in self.patches.items():
-            if found := [patch for patch in patches if isinstance(patch, Entombed)]:
+            new = [patch for patch in patches if patch.parts]
+            found = [patch for patch in patches if isinstance(patch, Entombed)]
+            if found := [*found, *(new if len(new) > _MOST_RANGES else ())]:
                 ranges[path] = (min(patch.start for patch in found), max(patch.end for patch in found))
             if path in ranges and path in self.created:
                 ranges[path] = (0, self.created[path])
@@ -357,8 +360,8 @@ def _last_used(log: SegmentSequence, at: int, end: int) -> int:
         data = log.read(at, min(_WINDOW_SIZE_BYTES, end - at))
         if not data:
             break
-        if stripped := data.rstrip(b"\0"):
-            used = at + len(stripped)
+        if data != bytes(len(data)):  # far quicker than to strip what is nothing but zeros
+            used = at + len(data.rstrip(b"\0"))
         at += len(data)
     return used
 

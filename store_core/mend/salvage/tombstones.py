@@ -92,16 +92,20 @@ class TombstoneRun:
             mine = rows[rows["queue"] == number]
             key = self.lost.table.queues[number]
             known = LostRecord(key.topic, key.queue_id, 0)
-            bare = _encode(known, 0, 0, self.store_timestamp_ms, marked=True, property_crc=False)
-            sample = Piece(0, len(bare), _without_body(bare, 0))
-            for at in range(0, len(mine), _MOST_AT_ONCE):
-                few = mine[at : at + _MOST_AT_ONCE]
-                _put_like(data, start, sample, few["phy_offset"], few["size_bytes"], few["queue_offset"])
+            marked, unmarked = (
+                _encode(known, 0, 0, self.store_timestamp_ms, marked=m, property_crc=False) for m in (True, False)
+            )
+            is_marked = mine["size_bytes"] >= len(marked)
+            for bare, alike in ((marked, mine[is_marked]), (unmarked, mine[~is_marked])):
+                sample = Piece(0, len(bare), _without_body(bare, 0))
+                for at in range(0, len(alike), _MOST_AT_ONCE):
+                    few = alike[at : at + _MOST_AT_ONCE]
+                    _put_like(data, start, sample, few["phy_offset"], few["size_bytes"], few["queue_offset"])
         for is_small in (False, True):
-            alike = np.flatnonzero((sizes < _NAMED_FILLER_SIZE_BYTES) == is_small)
+            between = np.flatnonzero((sizes < _NAMED_FILLER_SIZE_BYTES) == is_small)
             sample = self._filler(0, record.MIN_RECORD_SIZE_BYTES if is_small else _NAMED_FILLER_SIZE_BYTES)
-            for at in range(0, len(alike), _MOST_AT_ONCE):
-                some = alike[at : at + _MOST_AT_ONCE]
+            for at in range(0, len(between), _MOST_AT_ONCE):
+                some = between[at : at + _MOST_AT_ONCE]
                 _put_like(data, start, sample, places[some], sizes[some], np.zeros(len(some), np.int64))
         return data.tobytes()
 
@@ -180,8 +184,8 @@ def can_be_told(lost: LostRecord) -> bool:
     return True
 
 
-def _tombstone_properties(lost: LostRecord, timestamp: int) -> dict[str, str]:
-    properties = {marks.TOMBSTONE_PROPERTY: marks.TOMBSTONE_VALUE}
+def _tombstone_properties(lost: LostRecord, timestamp: int, *, marked: bool) -> dict[str, str]:
+    properties = {marks.TOMBSTONE_PROPERTY: marks.TOMBSTONE_VALUE} if marked else {}
     if lost.light_queues:
         names, numbers = zip(*lost.light_queues, strict=True)
         properties |= {MULTI_DISPATCH: ",".join(names), MULTI_QUEUE_OFFSET: ",".join(map(str, numbers))}
@@ -201,7 +205,7 @@ def _encode(lost: LostRecord, at: int, body_length: int, timestamp: int, *, mark
     return encode_record(
         topic=lost.topic,
         body=bytes(body_length),
-        properties=_tombstone_properties(lost, timestamp) if marked else {},
+        properties=_tombstone_properties(lost, timestamp, marked=marked),
         queue_id=lost.queue_id,
         queue_offset=lost.queue_offset,
         phy_offset=at,
