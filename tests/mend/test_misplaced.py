@@ -109,6 +109,23 @@ def test_delayed_messages_have_no_tags_in_their_entries(
     assert (repair["topic"], repair["fields"]) == (paths.SCHEDULE_TOPIC, ["topic"])
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_number_whose_entry_leads_nowhere(
+    name: str, damageable: DamageableOf, golden: GoldenStore, settings_of: SettingsOf
+) -> None:
+    """The neighbours tell the number; a damaged entry has no say in it."""
+    store = damageable(name)
+    number = number_of(store)
+    message = store.message(number)
+    store.flip(number, "queue_offset", 5, 1)
+    path, at = store.queue_file(message["topic"], message["queueId"], message["queueOffset"])
+    data = bytearray(path.read_bytes())
+    data[at + 7] ^= 1
+    path.write_bytes(data)
+    (repair,) = recovered(_opener(name, settings_of), store, golden(name)).repaired
+    assert (repair["fields"], repair["phy_offset"]) == (["queue_offset"], message["phyOffset"])
+
+
 @pytest.mark.parametrize("place", [0, 1, -1])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_topic_of_another_queue(

@@ -76,9 +76,14 @@ def _as_placed(store: Store, log: SegmentSequence, key: QueueKey, one: Misnumber
     if (message.topic, *_place(message)) != (*key, one.queue_offset) or _is_where_it_says(store, message):
         return None
     entry = _entry(store, key, one.placed_at)
-    if entry is not None and entry.phy_offset != one.phy_offset:
+    if entry is not None and entry.phy_offset not in (None, one.phy_offset) and _leads_to_a_record(log, entry):
         return None
     return reassigned(data, message, key, one.placed_at)
+
+
+def _leads_to_a_record(log: SegmentSequence, entry: LostRecord) -> bool:
+    found = record_at(log, entry.phy_offset) if entry.phy_offset is not None else None
+    return found is not None and found[1].size_bytes == entry.size_bytes
 
 
 def _open_numbers(builder: QueueBuilder, key: QueueKey) -> Iterator[int]:
