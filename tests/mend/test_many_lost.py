@@ -15,9 +15,9 @@ from store_core.mend.applying.undo import undo
 from store_core.mend.salvage import evidence, gaps, mended, rows
 from store_core.mend.salvage.options import KeepOptions
 from tests import stores
-from tests.conftest import differences
+from tests.conftest import GoldenStore, differences
 from tests.damage import Damageable
-from tests.mend.recovering import Opener, apply_to, log_bytes
+from tests.mend.recovering import Opener, apply_to, assert_kept, harm, log_bytes, places
 
 Harmed = Callable[[Damageable], object]
 
@@ -33,6 +33,17 @@ def _wipe_and_garble(store: Damageable) -> None:
     store.zero(first + size, size)
     store.write(first + 2 * size + 3001, bytes(range(1, 251)) * ((size - 9000) // 250))
     store.lose(len(store.segments) - 1)
+
+
+def _lose_middle_and_spoil_entries(store: Damageable) -> None:
+    """Some entries point a few bytes beside the record that is gone, before it or behind."""
+    _lose_middle(store)
+    for number, message in enumerate(store.truth["messages"]):
+        path, at = store.queue_file(message["topic"], message["queueId"], message["queueOffset"])
+        if number % 7 == 3 and path.is_file():
+            data = bytearray(path.read_bytes())
+            data[at + 7] ^= 1 << number % 8
+            path.write_bytes(data)
 
 
 def _lose_queues_too(store: Damageable) -> None:
@@ -108,6 +119,7 @@ def _zero_inside_and_lose_some_queues(store: Damageable) -> None:
 
 HARMS: Final = (
     _lose_middle,
+    _lose_middle_and_spoil_entries,
     _wipe_and_garble,
     _lose_queues_too,
     _lose_all_queues_too,
@@ -192,6 +204,23 @@ def test_many_are_written_as_few(
         undo(store.root, applied.undo_id, apply=True)
         assert differences(before, stores.snapshot(store.root)) == []
     assert logs[0] == logs[1]
+
+
+@pytest.mark.parametrize("base", ["load-497", "load-533", "clean-540"])
+def test_entries_beside_a_lost_record_move_no_other(
+    base: str, damageable: Callable[..., Damageable], golden: GoldenStore, settings_of: Callable[[str], Path]
+) -> None:
+    opener = Opener(settings_of(base), stores.truth(base)["written_by"])
+    store = damageable(base, "crash")
+    queues = opener.predict(store.root)["queues"]
+    _lose_middle_and_spoil_entries(store)
+    found = harm(golden(base), store.root, base)
+    recovery = opener.recover(store.root)
+    assert places(recovery.lost) == found.lost_places
+    apply_to(recovery, store.root)
+    assert_kept(golden(base), store.root, base, found.intact)
+    assert opener.predict(store.root)["queues"] == queues
+    assert opener.recover(store.root).plan.steps == ()
 
 
 def test_nothing_more_behind_what_was_put_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -196,10 +196,15 @@ def _place(region: Region, known: Iterable[Lost], fence: Fence, waiting: list[Lo
             if is_close:
                 start, size = cursor, size + start - cursor
             end = min(start + size, limit)
+            least = smallest_tombstone_size_bytes(lost, marked=False, property_crc=fence.property_crc)
+            is_moved = start != (lost.phy_offset or start)
+            if is_moved and left:  # no farther than to the next one, which would be moved as well
+                end = min(end, max(left[0].phy_offset or end, start))
             if not region.reaches_segment_end and 0 < limit - end < fence.min_record_size_bytes:
                 end = limit
-            if end - start < smallest_tombstone_size_bytes(lost, marked=False, property_crc=fence.property_crc):
-                displaced.append(lost)
+            if end - start < least:
+                if not (is_moved and slots and _is_of(slots[-1].lost, lost)):
+                    displaced.append(lost)
                 continue
         if start > cursor:
             slots.append(_Slot(cursor, start))
@@ -209,6 +214,16 @@ def _place(region: Region, known: Iterable[Lost], fence: Fence, waiting: list[Lo
         slots.append(_Slot(cursor, region.end_phy_offset))
     waiting[:0] = displaced
     return slots
+
+
+def _is_of(told: Lost | None, lost: LostRecord) -> bool:
+    """Whether the last of what was told before is the same message."""
+    last = [*told.without_last()][-1] if isinstance(told, LostRows) else told
+    return isinstance(last, LostRecord) and (last.topic, last.queue_id, last.queue_offset) == (
+        lost.topic,
+        lost.queue_id,
+        lost.queue_offset,
+    )
 
 
 def _with_unplaced(slots: list[_Slot], region: Region, waiting: Iterable[LostRecord], fence: Fence) -> list[_Slot]:

@@ -355,6 +355,7 @@ def _fill(
     for gap, places in zip(gaps, taken, strict=True):
         if count := len(places):
             gap.must_be_walked |= gap.is_front or is_tight or not wanted
+            gap.is_front = False  # what still waits lies between two others now
             gap.before = int(places.between(count - 1, count)[0])
             gap.forget_first(count)
 
