@@ -186,7 +186,12 @@ def _place(region: Region, known: Iterable[Lost], fence: Fence, waiting: list[Lo
             if is_close or start != lost.phy_offset:
                 left.extendleft(reversed(list(lost.without_first())))
                 continue
-            if end > limit or (not region.reaches_segment_end and 0 < limit - end < fence.min_record_size_bytes):
+            reaches_next = bool(left) and end > (left[0].phy_offset or end)
+            if (
+                end > limit
+                or reaches_next
+                or (not region.reaches_segment_end and 0 < limit - end < fence.min_record_size_bytes)
+            ):
                 left.extendleft(reversed(list(lost.without_last())))
                 continue
         else:
@@ -197,13 +202,15 @@ def _place(region: Region, known: Iterable[Lost], fence: Fence, waiting: list[Lo
                 start, size = cursor, size + start - cursor
             end = min(start + size, limit)
             least = smallest_tombstone_size_bytes(lost, marked=False, property_crc=fence.property_crc)
-            is_moved = start != (lost.phy_offset or start)
-            if is_moved and left:  # no farther than to the next one, which would be moved as well
-                end = min(end, max(left[0].phy_offset or end, start))
+            is_pushed = start > (lost.phy_offset or start)
+            # One that is told of a wrong place, or too long, must not move all that lies behind it.
+            following = _first_from(left, start if is_pushed else start + least)
+            if following is not None:
+                end = min(end, following)
             if not region.reaches_segment_end and 0 < limit - end < fence.min_record_size_bytes:
                 end = limit
             if end - start < least:
-                if not (is_moved and slots and _is_of(slots[-1].lost, lost)):
+                if not (is_pushed and slots and _is_of(slots[-1].lost, lost)):
                     displaced.append(lost)
                 continue
         if start > cursor:
@@ -214,6 +221,15 @@ def _place(region: Region, known: Iterable[Lost], fence: Fence, waiting: list[Lo
         slots.append(_Slot(cursor, region.end_phy_offset))
     waiting[:0] = displaced
     return slots
+
+
+def _first_from(left: Iterable[Lost], phy_offset: int) -> int | None:
+    """Where the first of some lost records in log order begins, at an offset or behind it."""
+    for lost in left:
+        place = lost.first_from(phy_offset) if isinstance(lost, LostRows) else lost.phy_offset
+        if place is not None and place >= phy_offset:
+            return place
+    return None
 
 
 def _is_of(told: Lost | None, lost: LostRecord) -> bool:

@@ -186,6 +186,11 @@ class LostRows:
         first = max(self._first_behind(start) - 2, self.first)
         return self.table.read(first, min(max(self._first_behind(end), first) + 1, self.stop))
 
+    def first_from(self, phy_offset: int) -> int | None:
+        """Where the first row at an offset or behind it begins."""
+        number = self._first_behind(phy_offset)
+        return int(self.table.read(number, number + 1)[0]["phy_offset"]) if number < self.stop else None
+
     def apart(self, places: Sequence[int]) -> Iterator[LostRecord | LostRows]:
         """The same, parted at ``places``, which rise; those that begin at one of them as records of their own."""
         at = self.first
