@@ -56,7 +56,7 @@ _NOTES: Final = """\
   own result, which is a second walk. `recover` also says what the start of each release that the store may have would do, before and after; one of them
   reads the log, the others take from it what was dispatched.
 * **Predictions.** Here the files come out of memory at 8 GB/s. A command's own start takes longer than reading a GiB so; from a disk the reading is
-  what takes the time (`--cold`): `cat` takes twice as long as the command with what 5.2.0 scans, and nine tenths with 5.3.3, which scans less. Each file is read once, the log in one thread and the queues in another: eight million entries in 4 GiB.
+  what takes the time (`--cold`): `cat` takes 2.5 times as long as the command with what 5.2.0 scans, and 1.3 times with 5.3.3, which scans less. Each file is read once, the log in one thread and the queues in another: eight million entries in 4 GiB.
 """
 
 
