@@ -18,6 +18,7 @@ from store_core.layout import queue, record
 
 # Numbers a broker may have skipped without a record: more than the lost bytes can explain, and this, is not believed.
 _UNEXPLAINED_GAP: Final = 1 << 16
+_MOST_STRAYS: Final = 1 << 10
 _LARGEST_QUEUE_OFFSET: Final = (1 << 62) // queue.ENTRY.size_bytes
 
 
@@ -43,15 +44,24 @@ class Misnumbered(NamedTuple):
     placed_at: int | None
 
 
+class Stray(NamedTuple):
+    """A single record whose number goes back, or is the last and leaves some out: it is believed, for nothing behind it speaks against it."""
+
+    phy_offset: int
+    queue_offset: int
+
+
 @dataclass(slots=True)
 class Numbering:
     """The stretches of a queue in order of their numbers.
 
     ``superseded``: rows whose numbers were given again later; ``repeated`` of them although the queue had not begun anew.
+    ``strays``: the first few.
     """
 
     stretches: list[Stretch] = field(default_factory=list)
     misnumbered: list[Misnumbered] = field(default_factory=list)
+    strays: list[Stray] = field(default_factory=list)
     superseded: int = 0
     repeated: int = 0
     generations: int = 1
@@ -137,6 +147,13 @@ def _place(numbering: Numbering, piece: _Piece, following: _Piece | None) -> Non
         if placed is None:
             return
         stretch = replace(stretch, queue_offset=placed)
+    elif (
+        stack
+        and stretch.count == 1
+        and (stretch.queue_offset < expected or (following is None and stretch.queue_offset > expected))
+    ):
+        numbering.strays.append(Stray(piece.phy_offset, stretch.queue_offset))
+        del numbering.strays[_MOST_STRAYS:]
     if stack and stretch.queue_offset < expected:
         numbering.generations += 1
     before = numbering.superseded

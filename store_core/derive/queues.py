@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from store_core.derive.ext import ExtPlan
-from store_core.derive.numbering import Misnumbered, Numbering, Stretch, number_rows
+from store_core.derive.numbering import Misnumbered, Numbering, Stray, Stretch, number_rows
 from store_core.derive.spool import READ_ROWS, RowsByQueue
 from store_core.layout import paths, queue
 from store_core.storage.sequence import SegmentSequence
@@ -44,6 +46,7 @@ class QueueSummary:
     messages: int
     gaps: tuple[tuple[int, int], ...]
     misnumbered: tuple[Misnumbered, ...]
+    strays: tuple[Stray, ...]
     superseded: int
     generations: int
     last_phy_offset: int
@@ -91,6 +94,7 @@ class QueueBuilder:
             numbering.entries,
             tuple(numbering.gaps),
             tuple(numbering.misnumbered),
+            tuple(numbering.strays),
             numbering.superseded,
             numbering.generations,
             last_phy_offset=int(last["phy_offset"]) if last is not None else -1,
@@ -99,11 +103,12 @@ class QueueBuilder:
 
     def phy_offset_of(self, key: QueueKey, queue_offset: int) -> int | None:
         """Where the message at a number lies in the log; None for a number without one."""
-        for stretch in self._numbering(key).stretches:
-            if stretch.queue_offset <= queue_offset < stretch.end:
-                row = stretch.row + queue_offset - stretch.queue_offset
-                return int(next(self._rows.rows(key, row, row + 1))["phy_offset"][0])
-        return None
+        stretches = self._numbering(key).stretches
+        at = bisect_right(stretches, queue_offset, key=attrgetter("queue_offset")) - 1
+        if at < 0 or queue_offset >= stretches[at].end:
+            return None
+        row = stretches[at].row + queue_offset - stretches[at].queue_offset
+        return int(next(self._rows.rows(key, row, row + 1))["phy_offset"][0])
 
     def files(self, key: QueueKey) -> Iterator[QueueFile]:
         """The queue's files in order, from the one that holds the first message; none for a queue without messages."""

@@ -110,6 +110,28 @@ def test_delayed_messages_have_no_tags_in_their_entries(
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_number_given_again_behind_all_others(
+    name: str, damageable: DamageableOf, golden: GoldenStore, settings_of: SettingsOf
+) -> None:
+    """A queue without entries ends with a number that it has already, and another one lacks it right there: all behind it would be hidden."""
+    store = _without_queues(damageable(name))
+    messages = store.truth["messages"]
+    queued = [n for n, m in enumerate(messages) if is_queued(m) and m["bodyLength"]]
+    last = {(messages[n]["topic"], messages[n]["queueId"]): n for n in queued}
+    number, queue_id = next(
+        (n, queue_id)
+        for n in reversed(queued)
+        for topic, queue_id in last
+        if topic == messages[n]["topic"]
+        and last[topic, queue_id] < n < last[topic, messages[n]["queueId"]]
+        and 0 < messages[n]["queueOffset"] <= messages[last[topic, queue_id]]["queueOffset"]
+    )
+    store.set_field(number, "queue_id", queue_id)
+    (repair,) = recovered(_opener(name, settings_of), store, golden(name)).repaired
+    assert (repair["fields"], repair["phy_offset"]) == (["queue_id"], store.message(number)["phyOffset"])
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_number_whose_entry_leads_nowhere(
     name: str, damageable: DamageableOf, golden: GoldenStore, settings_of: SettingsOf
 ) -> None:

@@ -1,7 +1,7 @@
-"""Records of queues that are not there: a byte of their topic or queue id made them, and another queue lacks their number.
+"""Records of queues that are not there, or not theirs: a byte of their topic or queue id is wrong, and another queue lacks their number.
 
-Where there are no entries to ask, a queue that lacks a number, and one of next to nothing but that number, in its place in the
-log, whose name or id differs in one byte, tell what entries would.
+Where there are no entries to ask, a queue that lacks a number, and one of next to nothing but that number, or in which that number
+goes back, in its place in the log, whose name or id differs in one byte, tell what entries would.
 """
 
 from __future__ import annotations
@@ -27,21 +27,24 @@ _TOPIC: Final = re.compile(paths.TOPIC_NAME)
 
 
 class Lonely:
-    """Records of queues with few messages, by their numbers, to which no entry leads; ``add`` is told of every queue."""
+    """Records of queues with few messages, and strays of others, by their numbers, to which no entry leads; ``add`` is told of every
+    queue."""
 
     def __init__(self, store: Store, log: SegmentSequence, builder: QueueBuilder) -> None:
         self._store, self._log, self._builder = store, log, builder
         self._keys: list[QueueKey] = []
-        self._records: dict[int, list[tuple[QueueKey, int]]] = {}
+        self._records: dict[int, list[tuple[QueueKey, int, bool]]] = {}  # whether it is a stray
         self._count = 0
 
     def add(self, key: QueueKey) -> None:
         """Look at a queue, and remember that there is such."""
         self._keys.append(key)
-        for number, phy_offset in self._few(key) if self._count <= _MOST_LONELY else ():
+        few = [(*each, False) for each in self._few(key)] if self._count <= _MOST_LONELY else []
+        strays = () if few else self._builder.summary(key).strays
+        for number, phy_offset, is_stray in (*few, *((s.queue_offset, s.phy_offset, True) for s in strays)):
             entry = standing_entry(self._store, key, number)
             if entry is None or entry[0] != phy_offset:
-                self._records.setdefault(number, []).append((key, phy_offset))
+                self._records.setdefault(number, []).append((key, phy_offset, is_stray))
                 self._count += 1
 
     def repairs(self, closed: Ranges) -> Iterator[Repair]:
@@ -55,10 +58,10 @@ class Lonely:
             for gap in self._gaps(key):
                 is_sure = is_large and gap.is_known and not closed.overlap(gap.before, gap.behind)
                 for number in range(gap.first, min(gap.end, gap.first + _MOST_NUMBERS)):
-                    for other, phy_offset in self._records.get(number, ()):
+                    for other, phy_offset, is_stray in self._records.get(number, ()):
                         if other == key or not gap.before < phy_offset < gap.behind:
                             continue
-                        is_wanted = is_sure or self._cannot_be(other, key, is_large=is_large)
+                        is_wanted = is_sure or (not is_stray and self._cannot_be(other, key, is_large=is_large))
                         if is_wanted and (repair := _as_one_of(self._log, key, number, phy_offset)) is not None:
                             found.setdefault(phy_offset, []).append(repair)
         yield from (repairs[0] for repairs in found.values() if len(repairs) == 1)

@@ -2,7 +2,8 @@
 
 Every checksum of such a record holds, for no body's checksum looks at its head, so brokers take it for what it says; its queue
 misses a number. That number's entry points to it, though, while the place that it claims has no entry for it. A topic is put right
-where it is as long as the queue's, and the record tells the queue's id and number; but for a byte, if no queue has that topic.
+where it is as long as the queue's, and the record tells the queue's id and number; one byte of these may differ if no queue has the
+topic that it tells.
 """
 
 from __future__ import annotations

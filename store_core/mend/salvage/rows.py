@@ -187,7 +187,9 @@ class LostRows:
         return self.table.read(first, min(max(self._first_behind(end), first) + 1, self.stop))
 
     def first_from(self, phy_offset: int) -> int | None:
-        """Where the first row at an offset or behind it begins."""
+        """Where the first row at an offset or behind it begins; None if none does."""
+        if phy_offset <= self.phy_offset:
+            return self.phy_offset
         number = self._first_behind(phy_offset)
         return int(self.table.read(number, number + 1)[0]["phy_offset"]) if number < self.stop else None
 
