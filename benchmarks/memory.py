@@ -9,6 +9,7 @@ neighbours move the other one.
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -23,10 +24,12 @@ from benchmarks.recovery import only_the_log
 from rmqctl.options import parse_size
 
 _MB: Final = 1_000_000
+_MIB: Final = 1 << 20
 _MOST_MB: Final = 128
 LOG_ALONE: Final = "from the log alone"
 SEGMENT_LOST: Final = "a segment lost"
 QUEUES_TOO: Final = "a segment and all queues lost"
+BITS_WRONG: Final = "a bit wrong in every MiB"
 COMMANDS: Final[dict[str, tuple[str, ...]]] = {
     "verify-crc": ("verify-crc", "--jobs", "1"),
     "check": ("check",),
@@ -36,6 +39,7 @@ COMMANDS: Final[dict[str, tuple[str, ...]]] = {
     f"recover, {SEGMENT_LOST}": ("recover",),
     f"recover --gaps skip, {SEGMENT_LOST}": ("recover", "--gaps", "skip"),
     f"recover, {QUEUES_TOO}": ("recover",),
+    f"recover, {BITS_WRONG}": ("recover",),
     "rebuild": ("rebuild", "all"),
     "log": ("log", "--no-body"),
     "query-key": ("query-key", "bench_0", "K1", "--source", "scan"),
@@ -56,11 +60,31 @@ def without_a_segment(made: Made, *, queues: bool) -> Iterator[Path]:
         yield root
 
 
+@contextmanager
+def with_bits_wrong(made: Made) -> Iterator[Path]:
+    """A copy of the store with a bit of every MiB of its log turned over."""
+    chance = random.Random(1)
+    with tempfile.TemporaryDirectory(prefix="rmqctl-memory-", dir=made.root.parent) as folder:
+        root = Path(folder) / "store"
+        shutil.copytree(made.root, root)
+        for segment in made.segments:
+            with (root / segment.relative_to(made.root)).open("r+b") as file:
+                for start in range(0, segment.stat().st_size, _MIB):
+                    at = start + chance.randrange(_MIB)
+                    file.seek(at)
+                    byte = file.read(1)
+                    file.seek(at)
+                    file.write(bytes(value ^ 1 << chance.randrange(8) for value in byte))
+        yield root
+
+
 def harmed(made: Made, name: str) -> AbstractContextManager[Path]:
     if name.endswith(LOG_ALONE):
         return only_the_log(made)
     if name.endswith((SEGMENT_LOST, QUEUES_TOO)):
         return without_a_segment(made, queues=name.endswith(SEGMENT_LOST))
+    if name.endswith(BITS_WRONG):
+        return with_bits_wrong(made)
     return nullcontext(made.root)
 
 

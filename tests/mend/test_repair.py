@@ -330,14 +330,32 @@ def test_a_topic_that_no_queue_has(
         store.flip_at(at + byte, mask)
 
 
-def test_a_topic_that_a_queue_has_stays(damageable: DamageableOf, settings_of: SettingsOf) -> None:
-    """Its record may be that queue's: the entry that leads to it is of no weight then."""
+def test_a_topic_that_a_queue_has(damageable: DamageableOf, golden: GoldenStore, settings_of: SettingsOf) -> None:
+    """That queue ends before its number: the entry of its own tells whose it is."""
     store = damageable("load-533")
     messages = [m for m in store.truth["messages"] if is_queued(m) and m["topic"] == "Calm_audit"]
     message = messages[len(messages) // 2]
     data = store.read(message["phyOffset"], message["storeSize"])
     store.write(message["phyOffset"] + data.index(b"Calm_audit"), b"Calm_bills")
-    assert Opener(settings_of("load-533"), "5.3.3").recover(store.root).repaired == ()
+    opener = Opener(settings_of("load-533"), "5.3.3")
+    (repair,) = recovered(opener, store, golden("load-533")).repaired
+    assert (repair["fields"], repair["phy_offset"]) == (["topic"], message["phyOffset"])
+
+
+@pytest.mark.parametrize("count", [1, 12])
+def test_entries_in_the_file_of_another_queue_move_nothing(
+    count: int, damageable: DamageableOf, settings_of: SettingsOf
+) -> None:
+    """As a misdirected write leaves them: at their numbers, and gone where they belong. Their records fit where they say they are."""
+    store = damageable("load-533", "crash")
+    for message in store.truth["messages"]:
+        if message["topic"] == "Calm_bills" and message["queueId"] == 0 and 5 <= message["queueOffset"] < 5 + count:
+            entry = message["phyOffset"], message["storeSize"], message["tagsCode"]
+            store.set_entry("Calm_audit", 0, message["queueOffset"], entry)
+            store.set_entry("Calm_bills", 0, message["queueOffset"])
+    recovery = Opener(settings_of("load-533"), "5.3.3").recover(store.root)
+    assert (recovery.repaired, recovery.lost) == ((), ())
+    apply_to(recovery, store.root)
 
 
 def test_an_entry_of_a_foreign_record_moves_nothing(damageable: DamageableOf, settings_of: SettingsOf) -> None:
