@@ -346,15 +346,20 @@ def test_a_topic_that_a_queue_has(damageable: DamageableOf, golden: GoldenStore,
 def test_entries_in_the_file_of_another_queue_move_nothing(
     count: int, damageable: DamageableOf, settings_of: SettingsOf
 ) -> None:
-    """As a misdirected write leaves them: at their numbers, and gone where they belong. Their records fit where they say they are."""
+    """As a misdirected write leaves them, where the other queue's own records are lost. Theirs fit where they say they are."""
     store = damageable("load-533", "crash")
+    numbers = range(5, 5 + count)
     for message in store.truth["messages"]:
-        if message["topic"] == "Calm_bills" and message["queueId"] == 0 and 5 <= message["queueOffset"] < 5 + count:
-            entry = message["phyOffset"], message["storeSize"], message["tagsCode"]
-            store.set_entry("Calm_audit", 0, message["queueOffset"], entry)
-            store.set_entry("Calm_bills", 0, message["queueOffset"])
+        if message["queueId"] == 0 and message["queueOffset"] in numbers:
+            if message["topic"] == "Calm_bills":
+                entry = message["phyOffset"], message["storeSize"], message["tagsCode"]
+                store.set_entry("Calm_audit", 0, message["queueOffset"], entry)
+                store.set_entry("Calm_bills", 0, message["queueOffset"])
+            elif message["topic"] == "Calm_audit":
+                store.zero(message["phyOffset"], message["storeSize"])
     recovery = Opener(settings_of("load-533"), "5.3.3").recover(store.root)
-    assert (recovery.repaired, recovery.lost) == ((), ())
+    assert recovery.repaired == ()
+    assert places(recovery.lost) == {("Calm_audit", 0, number) for number in numbers}
     apply_to(recovery, store.root)
 
 
