@@ -106,7 +106,7 @@ def check_record(window: Window, at: int, left: int) -> RecordHead | FrameCode |
     if reason := check_prefix(size, magic, left):
         return reason
     if size > available:
-        return Shortage(size)
+        return Shortage(size) if _may_fill(window, at, size) else FrameCode.LENGTH_MISMATCH
 
     head = _SHORT_HEAD
     fields = head.unpack_from(window, at)
@@ -134,6 +134,31 @@ def check_record(window: Window, at: int, left: int) -> RecordHead | FrameCode |
         return FrameCode.LENGTH_MISMATCH
     places = (body_at, body_length, topic_at, topic_length, properties_at, properties_length)
     return RecordHead._make(fields[:-1] + places)
+
+
+def _may_fill(window: Window, at: int, size_bytes: int) -> bool:
+    """Whether the parts of a record may fill its size, of which only the front is there: a wrong size is not waited for."""
+    available = len(window) - at
+    if available < _SHORT_HEAD.size:
+        return True
+    _, magic = _unpack_prefix(window, at)
+    head = _HEADS[_SHORT_HEAD.unpack_from(window, at)[_SYS_FLAG] & _HOST_FLAGS]
+    if available < head.size:
+        return True
+    topic_length_at = head.size + max(head.unpack_from(window, at)[-1], 0)
+    if topic_length_at + _LEAST_BEHIND_BODY[magic] > size_bytes:
+        return False
+    topic_length_struct = _TOPIC_LENGTHS[magic]
+    if topic_length_at + topic_length_struct.size > available:
+        return True
+    (topic_length,) = topic_length_struct.unpack_from(window, at + topic_length_at)
+    properties_length_at = topic_length_at + topic_length_struct.size + topic_length
+    properties_at = properties_length_at + _PROPERTIES_LENGTH_SIZE
+    if topic_length < 0 or properties_at > size_bytes:
+        return False
+    if properties_at > available:
+        return True
+    return bool(properties_at + max(_unpack_properties_length(window, at + properties_length_at)[0], 0) == size_bytes)
 
 
 def body_crc_holds(window: Window, head: RecordHead) -> bool:

@@ -75,6 +75,7 @@ pub fn check_record(bytes: &[u8], left: i64) -> Check {
     match check_prefix(size, magic, left) {
         Err(code) => Check::Not(code),
         Ok((size, topic_length_size)) => match bytes.get(..size) {
+            None if !may_fill(bytes, size, topic_length_size) => Check::Not(LENGTH_MISMATCH),
             None => Check::Shortage(size),
             Some(record) => match parts(record, magic, topic_length_size) {
                 None => Check::Not(LENGTH_MISMATCH),
@@ -94,12 +95,7 @@ fn parts(record: &[u8], magic: i32, topic_length_size: usize) -> Option<Head> {
     let body_at = middle_at + MIDDLE_SIZE;
     let body_length = length(i32_at(record, middle_at + BODY_LENGTH_IN_MIDDLE)?);
     let topic_length_at = body_at.checked_add(body_length)?;
-    let topic_length = if topic_length_size == TOPIC_LENGTH_V1_SIZE {
-        i16::from(i8::from_be_bytes([*record.get(topic_length_at)?]))
-    } else {
-        i16_at(record, topic_length_at)?
-    };
-    let topic_length = usize::try_from(topic_length).ok()?;
+    let topic_length = usize::try_from(topic_length(record, topic_length_at, topic_length_size)?).ok()?;
     let topic_at = topic_length_at + topic_length_size;
     let properties_length_at = topic_at + topic_length;
     let properties_length = length(i32::from(i16_at(record, properties_length_at)?));
@@ -129,6 +125,44 @@ fn parts(record: &[u8], magic: i32, topic_length_size: usize) -> Option<Head> {
     })
 }
 
+/// Where the body begins and where it ends, as far as the head is there.
+#[inline]
+fn body(bytes: &[u8]) -> Option<(usize, usize)> {
+    let (born_host, store_host) = layout::host_sizes(i32_at(bytes, SYS_FLAG_AT)?);
+    let middle_at = HEAD_SIZE + born_host + STORE_TIME_SIZE + store_host;
+    let body_at = middle_at + MIDDLE_SIZE;
+    Some((body_at, body_at.checked_add(length(i32_at(bytes, middle_at + BODY_LENGTH_IN_MIDDLE)?))?))
+}
+
+/// Whether the parts of a record may fill its `size`, of which only the front is there: a wrong size is not waited for.
+#[cold]
+fn may_fill(front: &[u8], size: usize, topic_length_size: usize) -> bool {
+    let Some((_, topic_length_at)) = body(front) else {
+        return true;
+    };
+    let topic_at = topic_length_at + topic_length_size;
+    if topic_at + PROPERTIES_LENGTH_SIZE > size {
+        return false;
+    }
+    let Some(topic_length) = topic_length(front, topic_length_at, topic_length_size) else {
+        return true;
+    };
+    let Ok(topic_length) = usize::try_from(topic_length) else {
+        return false;
+    };
+    let properties_at = topic_at + topic_length + PROPERTIES_LENGTH_SIZE;
+    match i16_at(front, topic_at + topic_length) {
+        Some(stored) => properties_at + length(i32::from(stored)) == size,
+        None => properties_at <= size,
+    }
+}
+
+/// The topic's length, which has one byte in front of the topic, or two.
+#[inline(always)]
+fn topic_length(bytes: &[u8], at: usize, size: usize) -> Option<i16> {
+    if size == TOPIC_LENGTH_V1_SIZE { Some(i16::from(i8::from_be_bytes([*bytes.get(at)?]))) } else { i16_at(bytes, at) }
+}
+
 /// A length in which negative counts as 0.
 #[inline(always)]
 fn length(value: i32) -> usize {
@@ -141,15 +175,11 @@ pub fn has_plausible_head(bytes: &[u8], phy_offset: i64, left: i64) -> bool {
         let (size, magic) = prefix(bytes)?;
         let (size, topic_length_size) = check_prefix(size, magic, left).ok()?;
         let own_phy_offset = i64_at(bytes, OWN_PHY_OFFSET_AT)?;
-        let (born_host, store_host) = layout::host_sizes(i32_at(bytes, SYS_FLAG_AT)?);
-        let middle_at = HEAD_SIZE + born_host + STORE_TIME_SIZE + store_host;
-        let body_at = middle_at + MIDDLE_SIZE;
+        let (body_at, body_end) = body(bytes)?;
         if !(0..=phy_offset).contains(&own_phy_offset) || body_at > size {
             return None;
         }
-        let body_length = length(i32_at(bytes, middle_at + BODY_LENGTH_IN_MIDDLE)?);
-        let least = body_at + topic_length_size + PROPERTIES_LENGTH_SIZE;
-        Some(least.checked_add(body_length)? <= size)
+        Some(body_end.checked_add(topic_length_size + PROPERTIES_LENGTH_SIZE)? <= size)
     };
     plausible().unwrap_or(false)
 }
