@@ -35,8 +35,12 @@ FIXED: Final = tuple(
         "crash/missing/whole/short last file",
     )
 )
-# 4.3.0 counts the log's end behind its last file, and goes on at the end of that.
-OTHER_SEED: Final = ((Cell(("crash", "sane", "ghosts", "flipped length")), 3),)
+OTHER_SEED: Final = (
+    # 4.3.0 counts the log's end behind its last file, and goes on at the end of that ...
+    (Cell(("crash", "sane", "ghosts", "flipped length")), 3),
+    # ... or in front of the last record's end, which its entry leads to.
+    (Cell(("crash", "sane", "hole", "flipped length")), 11),
+)
 SURGERY: Final = (
     Surgery("load-497", ("size-plus-one-last",), "crash"),  # 4.3.0 walks over it
     Surgery("load-497", ("cq-removed", "log-missing-mid"), "clean"),

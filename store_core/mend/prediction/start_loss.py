@@ -160,7 +160,9 @@ class _Finder:
             for phy_offsets in span.phy_offsets(end):
                 covered.add(phy_offsets)
         for table in self._scan(segment, segment.phy_offset, end):
-            self._lose(table, _messages(table) & ~covered.has(table.phy_offset), was_cut=False)
+            # A log that 4.x counts by what lengths claim may end inside a record, which no entry brings then.
+            is_reached = covered.has(table.phy_offset) & (table.phy_offset + table.size_bytes <= self._end)
+            self._lose(table, _messages(table) & ~is_reached, was_cut=False)
 
     # -- what counts ---------------------------------------------------------------------------------------------
 
@@ -320,8 +322,8 @@ def _files_of(
 
 def _ends_there(store: Store, segment: Segment, at: int, end: int) -> bool:
     """Whether the records of a segment end at ``at``: with the log, with the segment, or with a blank."""
-    if at == end:
-        return True
+    if at >= end:
+        return at == end
     prefix = store.log.read(at, record.PREFIX.size_bytes)
     if len(prefix) < record.PREFIX.size_bytes:
         return at > segment.end_phy_offset - record.PREFIX.size_bytes
