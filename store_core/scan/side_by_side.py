@@ -8,7 +8,7 @@ piece that does not, the walk goes on alone, so what it gives never depends on h
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -36,16 +36,27 @@ def walk_side_by_side(store: Store, segment: Segment, options: ScanOptions) -> I
     Where there are two or more, the caller's is one of them: while it would have to wait it walks, too. One thread walks
     beside the caller's.
     """
-    from store_core.scan.log import nominal_end, scan_segment, without_stale
+    from store_core.scan.log import nominal_end, scan_segment
+
+    end = nominal_end(store.log, segment)
+    alone = replace(options, jobs=0)
+    at = yield from _joining(store, segment, alone, options.jobs, end)
+    if at < end:
+        yield from scan_segment(store, segment, alone, at, chained=True)
+
+
+def _joining(
+    store: Store, segment: Segment, alone: ScanOptions, jobs: int, end: int
+) -> Generator[FrameTable, None, int]:
+    """The rows of the pieces up to the first that does not join; returns where they end."""
+    from store_core.scan.log import without_stale
 
     piece_size_bytes = PIECE_SIZE_BYTES
-    end = nominal_end(store.log, segment)
     at = segment.phy_offset
-    alone = replace(options, jobs=0)
     starts = iter(range(at, min(end, segment.end_phy_offset), piece_size_bytes))
     with ExitStack() as stack:
-        free = [stack.enter_context(_Walker(store, segment, alone, piece_size_bytes)) for _ in range(options.jobs + 1)]
-        pool = stack.enter_context(ThreadPoolExecutor(max(options.jobs - 1, 1), "walk"))
+        free = [stack.enter_context(_Walker(store, segment, alone, piece_size_bytes)) for _ in range(jobs + 1)]
+        pool = stack.enter_context(ThreadPoolExecutor(max(jobs - 1, 1), "walk"))
         waiting: deque[_Piece] = deque()
         stack.callback(lambda: [left.found.cancel() for left in waiting])
         joins = True
@@ -56,7 +67,7 @@ def walk_side_by_side(store: Store, segment: Segment, options: ScanOptions) -> I
                 waiting.append(_Piece(start, stop, walker, pool.submit(walker.walk, start, stop)))
             if not waiting:
                 break
-            if options.jobs > 1:
+            if jobs > 1:
                 _help(waiting)
             piece = waiting.popleft()
             tables = piece.found.result()
@@ -66,8 +77,7 @@ def walk_side_by_side(store: Store, segment: Segment, options: ScanOptions) -> I
                     yield table
                 joins = at >= piece.stop
             free.append(piece.walker)
-    if at < end:
-        yield from scan_segment(store, segment, alone, at, chained=True)
+    return at
 
 
 class _Walker:
@@ -94,7 +104,7 @@ class _Walker:
 
         tables = list(self._tables(start, stop))
         if len(tables) > 1:  # a window is valid until the next one is asked for
-            return [replace(table, window=memoryview(bytes(table.window))) for table in self._tables(start, stop)]
+            return [_with_own_window(table) for table in self._tables(start, stop)]
         if start > self._segment.phy_offset:  # most begin inside a record that the piece in front covers
             return [
                 stretch(table, 1, len(table)) if table.kind[0] == int(FrameKind.DAMAGE) else table for table in tables
@@ -106,6 +116,12 @@ class _Walker:
 
         to_phy_offset = stop if stop < nominal_end(self._store.log, self._segment) else None
         return scan_segment(self._store, self._segment, self._options, start, to_phy_offset, windows=self._windows)
+
+
+def _with_own_window(table: FrameTable) -> FrameTable:
+    """The table with a copy of its window, as far as its rows go."""
+    end = max(table.end_phy_offset - table.window_phy_offset, 0)
+    return replace(table, window=memoryview(bytes(table.window[:end])))
 
 
 @dataclass(slots=True)

@@ -269,7 +269,7 @@ class _Closing:
 
     def fences(self, regions: list[Region]) -> list[Fence]:
         """Two that would take the same neighbour become one."""
-        all_told = [self._merged(region, self.known.get(number, [])) for number, region in enumerate(regions)]
+        all_told = [self._told(number, region) for number, region in enumerate(regions)]
         if self.skipping is not None:
             self.skipping.look_at(lost for told in all_told for lost in told)
             self.skipping.decide()
@@ -285,7 +285,13 @@ class _Closing:
 
     def left_open(self, regions: list[Region]) -> list[Fence]:
         """Regions that stay as they are, with what is known of them."""
-        return [Fence(r, unplaced=self._merged(r, self.known.get(number, []))) for number, r in enumerate(regions)]
+        return [Fence(region, unplaced=self._told(number, region)) for number, region in enumerate(regions)]
+
+    def _told(self, number: int, region: Region) -> list[Lost]:
+        """What a region lost, from now on noted with its fence alone."""
+        told = self._merged(region, self.known.pop(number, []))
+        region.lost = [lost for lost in region.lost if lost.is_readable]
+        return told
 
     def _fence(self, region: Region, told: list[Lost], on_progress: Progress | None = None) -> Fence:
         known, dead = self.skipping.parted(told) if self.skipping is not None else (told, [])

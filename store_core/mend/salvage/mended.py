@@ -288,6 +288,9 @@ def _as_patches(pieces: Sequence[Piece | TombstoneRun]) -> Iterator[tuple[int, P
         return
     for piece in pieces:
         assert isinstance(piece, Piece)
+        if len(pieces) == 1:
+            yield piece.phy_offset, Patch(0, piece.size_bytes, piece.parts)
+            return
         if piece.phy_offset != end or end + piece.size_bytes - start > _MOST_JOINED_BYTES:
             if parts:
                 yield start, Patch(0, end - start, tuple(parts))

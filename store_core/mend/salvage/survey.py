@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from sys import intern
 
 import numpy as np
 
@@ -339,7 +340,7 @@ def _neighbour(table: FrameTable, row: int) -> Neighbour:
         int(table.phy_offset[row]),
         int(table.size_bytes[row]),
         int(table.store_timestamp_ms[row]),
-        table.topic(row).decode("utf-8", "replace"),
+        intern(table.topic(row).decode("utf-8", "replace")),
         int(table.queue_id[row]),
         int(table.queue_offset[row]),
         _in_queue(table, row),
