@@ -40,6 +40,8 @@ OTHER_SEED: Final = (
     (Cell(("crash", "sane", "ghosts", "flipped length")), 3),
     # ... or in front of the last record's end, which its entry leads to.
     (Cell(("crash", "sane", "hole", "flipped length")), 11),
+    # It gives a record whose length is wrong an entry that leads to the log's first one.
+    (Cell(("crash", "ahead", "missing", "flipped length")), 12),
 )
 SURGERY: Final = (
     Surgery("load-497", ("size-plus-one-last",), "crash"),  # 4.3.0 walks over it

@@ -121,7 +121,10 @@ class _Finder:
         self._book = book
         self._start = start
         self._end = start.log.max_phy_offset
-        self._queues = [queue for queue in start.queues if not queue.key.topic.startswith(paths.LMQ_PREFIX)]
+        # 4.x puts what it cannot tell into a queue without a topic, where it leads to the log's first byte.
+        self._queues = [
+            queue for queue in start.queues if queue.key.topic and not queue.key.topic.startswith(paths.LMQ_PREFIX)
+        ]
         self._by_key = {queue.key: queue for queue in self._queues}
         self._keys: dict[tuple[bytes, int], QueueKey | None] = {}  # queues, by what records say
 
