@@ -11,7 +11,7 @@ from store_core.broker.appended import EntrySpool
 from store_core.broker.queue_recovery import QueueState
 from store_core.broker.versions import Version, behaviour_of
 from store_core.layout import record
-from store_core.mend.prediction.covered import CELL_BITS, Covered, Span
+from store_core.mend.prediction.covered import CELL_BITS, Covered, Offsets, Span
 from store_core.storage.store import QueueKey
 
 
@@ -24,11 +24,11 @@ def test_offsets_near_and_far(spread: int) -> None:
     draw = random.Random(spread)
     start, end = 5000, 5000 + 4000 * spread
     added = [draw.randrange(start - 500, end + 500) for _ in range(4000)]
-    covered = Covered(start, end)
+    offsets = Offsets(start, end)
     for at in range(0, len(added), 700):
-        covered.add(np.array(added[at : at + 700], np.int64))
+        offsets.add(np.array(added[at : at + 700], np.int64))
     asked = np.arange(start, end)
-    assert set(asked[covered.has(asked)].tolist()) == {offset for offset in added if start <= offset < end}
+    assert set(asked[offsets.has(asked)].tolist()) == {offset for offset in added if start <= offset < end}
 
 
 @pytest.mark.parametrize("is_rising", [True, False])
@@ -48,8 +48,16 @@ def test_entries_of_segment_after_segment(is_rising: bool) -> None:
         span = Span(queue, 0, 20 * len(offsets), is_rising=is_rising)
         for start, end in ((20_000, 30_000), (30_000, 45_000), (90_000, 100_000)):
             covered = Covered(start, end)
-            for found in span.phy_offsets(end):
-                covered.add(found)
+            for starts, ends in span.places(end):
+                covered.add(starts, ends)
             asked = np.arange(start, end)
-            expected = {o for o, size in zip(offsets, sizes, strict=True) if start <= o < end and size == 100}
-            assert set(asked[covered.has(asked)].tolist()) == expected
+            told = {o for o, size in zip(offsets, sizes, strict=True) if start <= o < end and size == 100}
+            assert set(asked[covered.has(asked, asked + 100)].tolist()) == {o for o in told if o + 100 <= end}
+            assert not covered.has(asked[asked % 100 == 0], asked[asked % 100 == 0] + 1).any()
+
+
+def test_an_entry_with_another_size_leads_to_no_record() -> None:
+    covered = Covered(1000, 2000)
+    covered.add(np.array([1000, 1300, 1700]), np.array([1300, 1690, 2000]))
+    asked = np.array([1000, 1300, 1700, 1800]), np.array([1300, 1700, 2000, 2100])
+    assert covered.has(*asked).tolist() == [True, False, True, False]

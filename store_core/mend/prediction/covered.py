@@ -29,8 +29,8 @@ class Span:
         self._end = end
         self._is_rising = is_rising
 
-    def phy_offsets(self, end_phy_offset: int) -> Iterator[Ints]:
-        """Where the entries point that lie in front of ``end_phy_offset``, and maybe others.
+    def places(self, end_phy_offset: int) -> Iterator[tuple[Ints, Ints]]:
+        """Where that begins and ends which entries lead to in front of ``end_phy_offset``, and maybe others.
 
         To be asked for one segment after the other, in their order: entries that rise are told once.
         """
@@ -43,14 +43,38 @@ class Span:
             if self._is_rising:
                 count = int(np.searchsorted(phy_offsets, end_phy_offset))
                 self._begin += count * width
-            sizes = entries["size_bytes"][:count]
-            yield phy_offsets[:count][(sizes > 0) & (sizes <= MAX_RECORD_SIZE_BYTES)]
+            sizes = entries["size_bytes"][:count].astype(np.int64)
+            can_be = (sizes > 0) & (sizes <= MAX_RECORD_SIZE_BYTES)
+            yield phy_offsets[:count][can_be], phy_offsets[:count][can_be] + sizes[can_be]
             if count < len(entries):
                 return
 
 
 class Covered:
-    """The log offsets of [start, end) that entries point to."""
+    """The records of [start, end) that entries lead to: with their place, and with their size, too.
+
+    It is known where entries point to, and where what they lead to ends. Only damage that puts one wrong entry's end just where the
+    record ends that another wrong one points to is not seen.
+    """
+
+    def __init__(self, start: int, end: int) -> None:
+        self._end = end
+        self._starts, self._ends = Offsets(start, end), Offsets(start, end + 1)
+
+    def add(self, starts: Ints, ends: Ints) -> None:
+        """What lies elsewhere is left out."""
+        self._starts.add(starts)
+        self._ends.add(ends)
+
+    def has(self, starts: Ints, ends: Ints) -> NDArray[np.bool_]:
+        """Mask of the records, which all begin in [start, end), that an entry leads to; none of them reaches behind."""
+        mask: NDArray[np.bool_] = ends <= self._end
+        mask[mask] = self._starts.has(starts[mask]) & self._ends.has(ends[mask])
+        return mask
+
+
+class Offsets:
+    """A set of log offsets of [start, end)."""
 
     def __init__(self, start: int, end: int) -> None:
         self._start = start

@@ -25,6 +25,7 @@ from store_core.kernel.twin_entries import hashes
 from store_core.layout import paths, record
 from store_core.mend.lost_run import MOST_KEYS_PER_RUN, LostRun
 from store_core.mend.prediction.covered import Covered, Span
+from store_core.read.records import read_message
 from store_core.scan.log import Progress, ScanOptions, scan_segment
 from store_core.storage.store import QueueKey
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 Ints = NDArray[np.int64]
 
 _CHUNK_BYTES: Final = 4 << 20  # of queue files, at a time
+_MOST_LOOKED_AT: Final = 64  # entries of a queue, for one that leads to a record of its own
 _ALL_ONES: Final = (1 << 64) - 1
 _SYSTEM_TOPICS: Final = frozenset((paths.SCHEDULE_TOPIC, paths.HALF_TOPIC, paths.OP_TOPIC))
 
@@ -160,11 +162,11 @@ class _Finder:
         end = min(segment.end_phy_offset, self._end)
         covered = Covered(segment.phy_offset, end)
         for span in spans:
-            for phy_offsets in span.phy_offsets(end):
-                covered.add(phy_offsets)
+            for starts, ends in span.places(end):
+                covered.add(starts, ends)
         for table in self._scan(segment, segment.phy_offset, end):
             # A log that 4.x counts by what lengths claim may end inside a record, which no entry brings then.
-            is_reached = covered.has(table.phy_offset) & (table.phy_offset + table.size_bytes <= self._end)
+            is_reached = covered.has(table.phy_offset, table.phy_offset + table.size_bytes)
             self._lose(table, _messages(table) & ~is_reached, was_cut=False)
 
     # -- what counts ---------------------------------------------------------------------------------------------
@@ -203,14 +205,11 @@ class _Finder:
         queue = self._by_key.get(key)
         if queue is None or isinstance(queue, BatchQueueState):
             return False
-        following = _first_behind(queue, int(table.phy_offset[row]))
-        if following is None:
-            return False
-        head = self._store.log.read(following, record.HEAD.size_bytes)
-        if len(head) < record.HEAD.size_bytes:
-            return False
-        number: int = record.HEAD.read(head)["queue_offset"]
-        return number <= int(table.queue_offset[row])
+        for following in _behind(queue, int(table.phy_offset[row])):
+            message = read_message(self._store.log, following)
+            if message is not None and (message.topic, message.queue_id) == (key.topic, key.queue_id):
+                return message.queue_offset <= int(table.queue_offset[row])
+        return False
 
 
 def _messages(table: FrameTable) -> NDArray[np.bool_]:
@@ -227,8 +226,8 @@ def _messages_in(table: FrameTable, rows: Ints) -> Ints:
     return counts
 
 
-def _first_behind(queue: QueueState, phy_offset: int) -> int | None:
-    """Log offset of the queue's first entry that points behind ``phy_offset``, for entries in order."""
+def _behind(queue: QueueState, phy_offset: int) -> list[int]:
+    """Log offsets of the queue's first entries that point behind ``phy_offset``, for entries in order."""
     low, high = queue.min_offset, queue.max_offset
     width = queue.entry_size_bytes
     while low < high:
@@ -237,9 +236,8 @@ def _first_behind(queue: QueueState, phy_offset: int) -> int | None:
             low = middle + 1
         else:
             high = middle
-    if low >= queue.max_offset:
-        return None
-    return int(queue.entries(low * width, (low + 1) * width)["phy_offset"][0])
+    stop = min(low + _MOST_LOOKED_AT, queue.max_offset)
+    return queue.entries(low * width, stop * width)["phy_offset"].tolist() if low < stop else []
 
 
 def _stretches(queue: QueueState) -> Iterator[tuple[int, int, int]]:
