@@ -21,7 +21,6 @@ from typing import Any, Final
 from store_core.layout import paths
 from store_core.mend.recover import Recovery
 from tests import stores
-from tests.broker.piles import Pile
 from tests.broker.product import RUNS, Damage, Opened, draws_of, opened, parser_of
 from tests.broker.verdict import STARTS, differences, ending_of
 from tests.mend.recovering import Harm, Opener, is_queued, log_bytes, mended, place, places, record_bytes
@@ -106,11 +105,8 @@ def _wrong(version: str, base: str, each: Opened, recovery: Recovery, left: Harm
 
 
 def main() -> int:
-    parser = parser_of("mended_product", __doc__)
-    parser.add_argument("--piles", type=int, metavar="N", help="instead, so many stores with several harms each")
-    told = parser.parse_args()
-    piles: list[tuple[Damage, int]] = [(Pile(number), told.seed) for number in range(told.piles or 0)]
-    draws = piles or draws_of(told)
+    told = parser_of("mended_product", __doc__).parse_args()
+    draws = draws_of(told)
     verdicts: list[Verdict] = []
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mended-") as folder:

@@ -2,6 +2,7 @@
 
     python -m tests.broker.product                            the whole product; several minutes on two cores
     python -m tests.broker.product --releases 5.3.3 --sample 50 --seed 7
+    python -m tests.broker.product --piles 200 --seed 7       several harms of all kinds at once
     python -m tests.broker.product --out docs/prediction.md   ... and write the page that tells its result
 
 Exits with 1 where prediction and real code disagree.
@@ -151,7 +152,9 @@ def sample(count: int, seed: int) -> list[Cell]:
 
 
 def draws_of(options: argparse.Namespace) -> list[tuple[Damage, int]]:
-    """The cells that are asked for, with their seed."""
+    """The cells, or piles of harms, that are asked for, with their seed."""
+    if options.piles:
+        return [(Pile(number), options.seed) for number in range(options.piles)]
     cells = sample(options.sample, options.seed) if options.sample else [*product()]
     return [(cell, options.seed) for cell in cells]
 
@@ -160,6 +163,8 @@ def main() -> int:
     parser = parser_of("product", __doc__)
     parser.add_argument("--out", type=Path, metavar="PAGE", help="write the result's page there")
     told = parser.parse_args()
+    if told.out and told.piles:
+        parser.error("the page tells of the product, not of piles")
     draws = draws_of(told)
     verdicts: list[Verdict] = []
     began = time.monotonic()
@@ -193,6 +198,7 @@ def parser_of(module: str, doc: str | None) -> argparse.ArgumentParser:
     releases = sorted({version for version, _ in RUNS})
     parser.add_argument("--releases", nargs="+", choices=releases, default=releases, metavar="X.Y.Z")
     parser.add_argument("--sample", type=int, metavar="N", help="only so many cells, drawn with the seed")
+    parser.add_argument("--piles", type=int, metavar="N", help="instead, so many stores with several harms each")
     parser.add_argument("--seed", type=int, default=SEED, help="draws where a harm is done, and the sample")
     return parser
 

@@ -13,6 +13,7 @@ import pytest
 from store_core.broker.versions import Version
 from tests import stores
 from tests.broker.axes import AXES, Cell, Surgery, product
+from tests.broker.piles import Pile
 from tests.broker.product import RUNS, SEED, judge, sample
 from tests.broker.product_page import decision_table
 
@@ -43,6 +44,11 @@ OTHER_SEED: Final = (
     # It gives a record whose length is wrong an entry that leads to the log's first one.
     (Cell(("crash", "ahead", "missing", "flipped length")), 12),
 )
+# Piles of harms by the store, each with a seed: entries of another size, of another queue, and in any order.
+PILES: Final[dict[str, tuple[tuple[Pile, int], ...]]] = {
+    "load-497": tuple((Pile(number), 77) for number in (18, 30, 51, 103, 150)),
+    "load-533": tuple((Pile(number), 77) for number in (9, 44, 78, 105, 245)),
+}
 SURGERY: Final = (
     Surgery("load-497", ("size-plus-one-last",), "crash"),  # 4.3.0 walks over it
     Surgery("load-497", ("cq-removed", "log-missing-mid"), "clean"),
@@ -59,7 +65,8 @@ def test_predictions_agree_with_real_store_code(
 ) -> None:
     jars(version)
     fixed: list[Cell | Surgery] = [*FIXED, *(surgery for surgery in SURGERY if surgery.base == base)]
-    draws = [*OTHER_SEED, *((cell, SEED) for cell in fixed)] + [(cell, DRAW_SEED) for cell in sample(DRAWN, DRAW_SEED)]
+    draws = [*OTHER_SEED, *PILES.get(base, ()), *((cell, SEED) for cell in fixed)]
+    draws += [(cell, DRAW_SEED) for cell in sample(DRAWN, DRAW_SEED)]
     print(f"RMQCTL_PRODUCT_SEED={DRAW_SEED} draws the same cells again")
     verdicts = [*judge(version, base, draws, folder=tmp_path)]
     assert {str(v.cell): v.differences for v in verdicts if v.differences} == {}, f"seed {DRAW_SEED}"

@@ -13,6 +13,7 @@ from store_core.layout import index, paths
 from store_core.mend.prediction.ghosts import GhostHunt
 from store_core.mend.prediction.outcome import Outcome
 from store_core.mend.prediction.predict import outcome_of_start
+from store_core.read.records import read_message
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 from tests import stores
@@ -94,8 +95,8 @@ def _outcomes(
     yield "index rebuilt", (bool(grown), outcome.index_rebuilt)
     spans = {(t, q): (s.min_offset, s.max_offset) for t, queues in outcome.queues.items() for q, s in queues.items()}
     yield "queue spans", (real.spans(), spans)
-    lost = {place for place in _places(outcome) if place not in real.harmed}
-    yield "lost messages", (sorted(real.lost()), sorted(lost))
+    lost, gone = {place for place in _places(outcome) if place not in real.harmed}, real.lost()
+    yield "lost messages", (sorted(gone), sorted(lost - (real.claimed(store) - gone)))
     yield "number lost", (sum(run.messages or 0 for run in outcome.lost), outcome.lost_messages)
     found = [(g.kind, g.topic, g.queue_id, g.queue_offset, g.phy_offset, g.size_bytes) for g in outcome.ghosts]
     if real.planted is not None:
@@ -135,6 +136,7 @@ class _Real:
         segment_size = int(truth["properties"]["mappedFileSizeCommitLog"])
         found, was = _segments(root), _segments(golden)
         self._whole: dict[tuple[int, int], Place] = {}  # log offset and size
+        self._harmed_at: list[int] = []  # log offsets
         self.harmed: set[Place] = set()  # whether these count as messages hangs on which of their bytes are left
         for message in truth["messages"]:
             segment, at = divmod(message["phyOffset"], segment_size)
@@ -145,6 +147,7 @@ class _Real:
                 self._whole[message["phyOffset"], message["storeSize"]] = place
             else:
                 self.harmed.add(place)
+                self._harmed_at.append(message["phyOffset"])
 
     def spans(self) -> dict[tuple[str, int], tuple[int, int]]:
         return {(q["topic"], q["queueId"]): (q["min"], q["max"]) for q in self.state["queues"] if q["max"] > 0}
@@ -153,6 +156,11 @@ class _Real:
         """Messages whole in the log as found that no pull at any offset brings."""
         served = {(at, size) for queue in self.state["queues"] for at, size in queue["servedSingly"]}
         return {place for record, place in self._whole.items() if record not in served}
+
+    def claimed(self, store: Store) -> set[Place]:
+        """Places that harmed records tell as their own now: of these is known only that they were no messages of their own."""
+        found = (read_message(store.log, at) for at in self._harmed_at)
+        return {(each.topic, each.queue_id, each.queue_offset) for each in found if each is not None}
 
     def tells_of(self, kind: str, phy_offset: int, size_bytes: int) -> bool:
         """Whether what a ghost leads to is whole; what comes of an old entry to a harmed record hangs on the bytes that are left."""
