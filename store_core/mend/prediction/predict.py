@@ -13,14 +13,15 @@ from store_core.broker.load import DELAY_PROGRESS, read_config
 from store_core.broker.plain import reading_ahead
 from store_core.broker.start import Start, start_broker
 from store_core.broker.versions import Behaviour, Version, groups_of
+from store_core.layout import paths
 from store_core.mend.prediction.ghosts import GhostHunt
 from store_core.mend.prediction.outcome import Outcome, QueueSpan
 from store_core.mend.prediction.start_loss import LossBook, losses, mark_of
 from store_core.storage.buffers import give_freed_memory_back
+from store_core.storage.store import QueueKey, Store
 
 if TYPE_CHECKING:
     from store_core.broker.proven import Proven
-    from store_core.storage.store import Store
 
 Progress = Callable[[int], None]
 Books = dict[bytes, LossBook]  # by what they follow from
@@ -173,7 +174,14 @@ def _delivered_early(store: Store, start: Start) -> tuple[EarlyDelivery, ...]:
         number = done.get(queue_id + 1, done.get(str(queue_id + 1), 0))
         return number if isinstance(number, int) else 0
 
-    return tuple(message for message in early if message.queue_offset >= next_offset(message.queue_id))
+    ends = {queue.key: queue.max_offset for queue in start.queues} if early else {}  # some were cut off again
+    return tuple(
+        message
+        for message in early
+        if next_offset(message.queue_id)
+        <= message.queue_offset
+        < ends.get(QueueKey(paths.SCHEDULE_TOPIC, message.queue_id), 0)
+    )
 
 
 def _badness(outcome: Outcome) -> tuple[bool, int, int, int]:
