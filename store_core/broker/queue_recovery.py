@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from ctypes import c_int64
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -251,7 +252,8 @@ class QueueState:
             return
         self._open_next_file()
         rising = len(queue_offset) == 1 or bool((np.diff(queue_offset) > 0).all())
-        if not rising or (queue_offset[0] == 0 and self.max_offset):
+        overflows = queue_offset[-1] > _ANYWHERE // self.entry_size_bytes
+        if not rising or overflows or (queue_offset[0] == 0 and self.max_offset):
             self._put_singly(phy_offset, size_bytes, tags_code, queue_offset)
             return
         self._make_first_file(int(queue_offset[0]))
@@ -270,7 +272,8 @@ class QueueState:
             number = int(queue_offset[row])
             self._open_next_file()
             self._make_first_file(number)
-            if number and number < self.max_offset:
+            position = c_int64(number * self.entry_size_bytes).value  # as Java has it: 2^61 entries lie in front of all
+            if number and position < self.end:
                 continue
             one = slice(row, row + 1)
             self._append(phy_offset[one], size_bytes[one], tags_code[one], queue_offset[one])
