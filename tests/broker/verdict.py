@@ -10,12 +10,14 @@ from store_core.broker.load import DELAY_PROGRESS, read_config
 from store_core.broker.start import start_broker
 from store_core.broker.versions import Version, behaviour_of
 from store_core.layout import index, paths
+from store_core.layout import queue as queue_layout
 from store_core.mend.prediction.ghosts import GhostHunt
 from store_core.mend.prediction.outcome import Outcome
 from store_core.mend.prediction.predict import outcome_of_start
+from store_core.mend.salvage.evidence import standing_entry
 from store_core.read.records import read_message
 from store_core.storage.settings import load_settings
-from store_core.storage.store import Store
+from store_core.storage.store import QueueKey, Store
 from tests import stores
 from tests.broker.axes import Planted
 from tests.broker.outcomes import Differences, compare_state, deleted_files
@@ -179,13 +181,15 @@ class _Real:
                 yield ("entry", *entry)
 
     def delivered_early(self, store: Store) -> list[tuple[int, int, int]]:
-        """Entries of delayed messages without a delivery time, from where the delay service goes on."""
+        """New entries of delayed messages without a delivery time, from where the delay service goes on."""
         progress = read_config(store, DELAY_PROGRESS).value or {}
         done = progress.get("offsetTable", {})
         return [
             (queue["queueId"], number, at)
             for queue in self.state["queues"]
             if queue["topic"] == paths.SCHEDULE_TOPIC
-            for number, at, _, tags in queue["entries"]
-            if tags < _LEAST_TIME_MS and at > 0 and number >= done.get(queue["queueId"] + 1, 0)
+            for number, at, size, tags in queue["entries"]
+            if tags < _LEAST_TIME_MS and size < queue_layout.FILLER_SIZE_BYTES
+            if number >= done.get(queue["queueId"] + 1, 0)
+            if standing_entry(store, QueueKey(queue["topic"], queue["queueId"]), number) != (at, size, tags)
         ]
