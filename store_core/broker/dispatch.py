@@ -14,6 +14,7 @@ from store_core.codec.delay_levels import UNKNOWN_LEVEL_MS
 from store_core.codec.properties import REAL_TOPIC, parse_properties
 from store_core.codec.text import decode_text
 from store_core.kernel.codes import PropertyFlag
+from store_core.kernel.twin_properties import java_number
 from store_core.layout import paths, record
 from store_core.storage.store import QueueKey
 
@@ -198,13 +199,13 @@ class Dispatcher:
         for row in rows.tolist():
             properties = parse_properties(table.properties(row))
             names = _java_split(properties.get(_DISPATCH_LIST, ""))
-            offsets = _java_split(properties.get(_DISPATCH_OFFSETS, ""))
-            if len(names) != len(offsets) or not all(offset.lstrip("-").isdecimal() for offset in offsets):
+            offsets = [java_number(text, 64) for text in _java_split(properties.get(_DISPATCH_OFFSETS, ""))]
+            if len(names) != len(offsets) or None in offsets:
                 continue
             for name, offset in zip(names, offsets, strict=True):
-                if "/" not in name:
+                if "/" not in name and offset is not None:
                     queue_id = 0 if name.startswith(paths.LMQ_PREFIX) else int(table.queue_id[row])
-                    listed.setdefault(QueueKey(name, queue_id), []).append((row, int(offset)))
+                    listed.setdefault(QueueKey(name, queue_id), []).append((row, offset))
         for key, told in listed.items():
             mine, numbers = (np.array(column, np.int64) for column in zip(*told, strict=True))
             sizes = table.size_bytes[mine].astype(np.int64)
@@ -218,12 +219,13 @@ class Dispatcher:
         entries = np.zeros(len(rows), queue.layout.dtype)
         entries["phy_offset"], entries["size_bytes"] = table.own_phy_offset[rows], table.size_bytes[rows]
         entries["tags_code"], entries["store_timestamp_ms"] = tags[rows], table.store_timestamp_ms[rows]
-        entries["queue_offset"], entries["batch_size"], entries["compacted_offset"] = -1, 1, -1
+        # A record that is no batch is one of its own.
+        entries["queue_offset"], entries["batch_size"], entries["compacted_offset"] = table.queue_offset[rows], 1, -1
         for place, row in enumerate(rows):
             properties = parse_properties(table.properties(int(row)))
-            if _BATCH_SIZE in properties and _BATCH_BASE in properties:
-                entries["queue_offset"][place] = int(properties[_BATCH_BASE])
-                entries["batch_size"][place] = int(properties[_BATCH_SIZE])
+            base, count = java_number(properties.get(_BATCH_BASE), 64), java_number(properties.get(_BATCH_SIZE), 16)
+            if base is not None and count is not None:
+                entries["queue_offset"][place], entries["batch_size"][place] = base, count
         queue.put_batches(entries)
 
     def _note_early(self, queue: QueueState, before: int, table: FrameTable, rows: Ints) -> None:

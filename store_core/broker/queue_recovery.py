@@ -418,7 +418,7 @@ class BatchQueueState(QueueState):
     def put_batches(self, entries: Entries) -> None:
         """Append whole entries in the order of dispatch; what lies at or in front of the queue's end is a repeat."""
         phy_offset = entries["phy_offset"]
-        numbered = entries["queue_offset"] >= 0
+        numbered = (entries["queue_offset"] >= 0) & (entries["batch_size"] >= 0)
         ends = np.maximum.accumulate(np.where(numbered, phy_offset, -1))  # behind each of them
         entries = entries[numbered & (phy_offset > np.maximum(np.r_[-1, ends[:-1]], self.end_phy_offset))]
         if len(entries):

@@ -16,6 +16,7 @@ from store_core.layout import index, record
 _NAME_VALUE_SEPARATOR: Final = bytes([record.NAME_VALUE_SEPARATOR])
 _PROPERTY_SEPARATOR: Final = bytes([record.PROPERTY_SEPARATOR])
 _INTEGER: Final = re.compile(rb"[+-]?0*[0-9]{1,10}")
+_ANY_INTEGER: Final = re.compile(rb"[+-]?0{0,4000}[0-9]{1,19}")
 _INT_MAX: Final = 0x7FFFFFFF
 _POWERS_OF_31: Final = [1]  # wrapped to 32 bits; grows with the longest text
 # A surrogate in three bytes, or cut short: Java makes one U+FFFD of it, Python one of each byte.
@@ -35,6 +36,13 @@ def known_properties(properties: bytes) -> dict[PropertyFlag, bytes]:
         if value and name in PROPERTY_NAMES:
             values[PROPERTY_NAMES[name]] = value
     return values
+
+
+def java_number(text: bytes | str | None, bits: int) -> int | None:
+    """The number of so many bits that Java makes of a text; None where it makes none."""
+    raw = text.encode() if isinstance(text, str) else text or b""
+    number = int(raw) if _ANY_INTEGER.fullmatch(raw) else None
+    return number if number is not None and -(1 << bits - 1) <= number < 1 << bits - 1 else None
 
 
 def decode_java(text: bytes) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -237,3 +238,30 @@ def test_a_lost_batch_counts_as_its_messages(store_copy: StoreCopy, settings_of:
     assert numbers == {(m["queueId"], m["queueOffset"] + n) for m in behind for n in range(batch_size(m))}
     assert sum(run["messages"] for run in lost) == len(numbers)
     assert len(lost) == len({m["queueId"] for m in behind})
+
+
+@pytest.mark.parametrize("version", ["5.3.3", "5.4.0"])
+def test_lost_batch_queues_are_built_anew_whole(version: str, store_copy: StoreCopy, settings_of: SettingsOf) -> None:
+    """A record of such a topic that is no batch gets an entry of one, as real store code of both releases has shown."""
+    root = store_copy("bcq-533", "crash")
+    for folder in ("consumequeue", "batchconsumequeue"):
+        shutil.rmtree(root / folder)
+    told = predicted(root, version, settings_of("bcq-533"))
+    assert told["queues"]["Bcq_inner"] == {str(n): {"min_offset": 0, "max_offset": 615} for n in range(2)}
+    assert (told["lost_messages"], told["lost"]) == (0, [])
+
+
+@pytest.mark.parametrize("number", [b"x", b"-", b"\xff"])
+@pytest.mark.parametrize("name", [b"INNER_NUM", b"INNER_BASE"])
+def test_numbers_of_batches_that_are_none(
+    name: bytes, number: bytes, store_copy: StoreCopy, settings_of: SettingsOf
+) -> None:
+    root = store_copy("bcq-533", "crash")
+    for path in (root / "commitlog").iterdir():
+        data = bytearray(path.read_bytes())
+        at = data.find(name + b"\x01")
+        if at >= 0:
+            data[at + len(name) + 1 : at + len(name) + 2] = number
+            path.write_bytes(data)
+    shutil.rmtree(root / "batchconsumequeue")
+    assert predicted(root, "5.3.3", settings_of("bcq-533"))["starts"]

@@ -205,10 +205,10 @@ class _Finder:
         queue = self._by_key.get(key)
         if queue is None or isinstance(queue, BatchQueueState):
             return False
-        for number, following in _behind(queue, int(table.phy_offset[row])):
+        for following in _behind(queue, int(table.phy_offset[row])):
             message = read_message(self._store.log, following)
-            if message is not None and (message.topic, message.queue_id, message.queue_offset) == (*key, number):
-                return number <= int(table.queue_offset[row])
+            if message is not None and (message.topic, message.queue_id) == key:
+                return message.queue_offset <= int(table.queue_offset[row])
         return False
 
 
@@ -226,8 +226,8 @@ def _messages_in(table: FrameTable, rows: Ints) -> Ints:
     return counts
 
 
-def _behind(queue: QueueState, phy_offset: int) -> Iterator[tuple[int, int]]:
-    """Numbers and log offsets of the queue's first entries that point behind ``phy_offset``, for entries in order."""
+def _behind(queue: QueueState, phy_offset: int) -> list[int]:
+    """Log offsets of the queue's first entries that point behind ``phy_offset``, for entries in order."""
     low, high = queue.min_offset, queue.max_offset
     width = queue.entry_size_bytes
     while low < high:
@@ -238,7 +238,7 @@ def _behind(queue: QueueState, phy_offset: int) -> Iterator[tuple[int, int]]:
             high = middle
     stop = min(low + _MOST_LOOKED_AT, queue.max_offset)
     found = queue.entries(low * width, stop * width)["phy_offset"].tolist() if low < stop else []
-    return ((number, at) for number, at in enumerate(found, low) if at > phy_offset)
+    return [at for at in found if at > phy_offset]
 
 
 def _stretches(queue: QueueState) -> Iterator[tuple[int, int, int]]:
