@@ -56,7 +56,7 @@ _NOTES: Final = """\
   own result, which is a second walk. `recover` also says what the start of each release that the store may have would do, before and after; one of them
   reads the log, the others take from it what was dispatched.
 * **Memory.** It stays the same for any length of the log, and for any number of messages that are lost in one piece. Places that are damaged
-  each by itself take `recover` more: 170 MB for four thousand of them in 4 GiB, 310 MB for forty thousand in 256 MiB.
+  each by itself take `recover` some kilobytes more each: 117 MB for four thousand of them in 4 GiB, 121 MB for eight thousand in 8 GiB.
 * **Predictions.** Here the files come out of memory at 8 GB/s. A command's own start takes longer than reading a GiB so; from a disk the reading is
   what takes the time (`--cold`): `cat` takes 2.5 times as long as the command with what 5.2.0 scans, and 1.3 times with 5.3.3, which scans less. Each file is read once, the log in one thread and the queues in another: eight million entries in 4 GiB.
 """
