@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -96,7 +96,7 @@ class LogRules:
     def walk(self, *, check_crc: bool) -> WalkRules:
         check = self.check
         if not check_crc:
-            check = CheckRules(False, False, check.reads_v2, check.reads_v6_hosts, check.bounds_size)
+            check = replace(check, check_crc=False, verify_property_crc=False)
         return WalkRules(check, self.index_keys, self.index_keys and self.behaviour.index_tags)
 
 

@@ -46,7 +46,7 @@ def plain_runs(
         file = open_walk(segment.path, start, end, limit, block_bytes=BLOCK_SIZE_BYTES, reads_ahead=True)
     except OSError:
         return
-    flags = ScanFlag.CHECK_CRC if check_crc else ScanFlag(0)
+    flags = ScanFlag.CHECK_NUMBERS | (ScanFlag.CHECK_CRC if check_crc else ScanFlag(0))
     call_seconds = CALL_SECONDS if seconds is None else seconds
     with closing(file):
         is_plain = True

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from store_core.kernel import twin_properties
-from store_core.kernel.codes import SCHEDULE_TOPIC, PropertyFlag
+from store_core.kernel.codes import SCHEDULE_TOPIC, FrameCode, PropertyFlag
 from store_core.kernel.columns import Row
 from store_core.layout import record
 
@@ -64,6 +64,7 @@ class CheckRules:
     verify_property_crc: bool
     reads_v2: bool
     reads_v6_hosts: bool
+    reads_batches: bool
     bounds_size: bool
 
     @classmethod
@@ -73,6 +74,7 @@ class CheckRules:
             check_crc and verify_property_crc and behaviour.verifies_property_crc,
             behaviour.reads_v2,
             behaviour.reads_v6_hosts,
+            behaviour.batch_queues,
             behaviour.bounds_size,
         )
 
@@ -128,13 +130,18 @@ def _check_parts(read: Read, start: int, left: int, size: int, magic: int, rules
     properties_at, properties = properties_part
     if rules.verify_property_crc and not _property_crc_holds(read, start, size, properties):
         return Checked(Verdict.FAILED)
+    if twin_properties.has_bad_level(topic, properties):
+        return Checked(Verdict.FAILED)
     if properties_at + len(properties) != size:
         return Checked(Verdict.MISMATCH, size, consumed_bytes=properties_at + len(properties))
+    has_bad_batch = twin_properties.has_bad_batch(properties)
+    if has_bad_batch and rules.reads_batches:
+        return Checked(Verdict.FAILED)
     values = twin_properties.known_properties(properties)
     delay = values.get(PropertyFlag.DELAY) if topic == SCHEDULE_TOPIC else None
     row = Row(
         kind=0,
-        code=0,
+        code=FrameCode.BAD_NUMBER if has_bad_batch else FrameCode.OK,
         phy_offset=start,
         **head,
         **store_time,

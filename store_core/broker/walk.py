@@ -38,7 +38,7 @@ class WalkRules:
 
     @property
     def flags(self) -> int:
-        flags = ScanFlag(0)
+        flags = ScanFlag.CHECK_NUMBERS
         if self.check.verify_property_crc:  # this replaces the body's checksum
             flags |= ScanFlag.CHECK_PROPERTY_CRC
         elif self.check.check_crc:
@@ -154,6 +154,7 @@ class SegmentWalk:
         if not result.odd_count and rules.reads_v2 and rules.reads_v6_hosts and not rules.verify_property_crc:
             return len(result.kind)
         good = (result.kind == FrameKind.MESSAGE) & (result.code != FrameCode.BAD_CRC)
+        good &= result.code != FrameCode.BAD_NUMBER  # which not every release minds
         if not rules.reads_v2:
             good &= result.magic == record.MAGIC_V1
         if not rules.reads_v6_hosts:

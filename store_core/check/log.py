@@ -20,6 +20,7 @@ _BY_FRAME_CODE: Final[dict[int, tuple[str, str]]] = {
     FrameCode.BAD_CRC: ("L001", "the body does not match its checksum"),
     FrameCode.OWN_OFFSET: ("L007", "the record says it lies at {own_phy_offset}"),
     FrameCode.BAD_PROPERTY_CRC: ("L011", "the property checksum does not match"),
+    FrameCode.BAD_NUMBER: ("L022", "a property that must be a number is none"),
 }
 _DAMAGE_BY_CODE: Final = {
     FrameCode.BLANK_SIZE: ("L008", "the blank's length does not reach the segment's end"),

@@ -95,6 +95,7 @@ class _Walk:
         self.log_findings = LogFindings()
         self.options = ScanOptions(
             check_property_crc=True,
+            check_numbers=True,
             index_keys=True,
             index_tags=style.tags,
             index_tags_from_phy_offset=style.tags_from_phy_offset,

@@ -30,6 +30,7 @@ class FrameCode(IntEnum):
     BAD_CRC = 1  # the body does not match its checksum
     OWN_OFFSET = 2  # the record says it lies elsewhere
     BAD_PROPERTY_CRC = 3  # the property CRC tail is there and wrong
+    BAD_NUMBER = 4  # a property that a broker's record check reads as a number is none
     # damage
     MAGIC = 16  # where a frame should start stands no magic
     SIZE = 17  # the size is too small, too large, or reaches beyond the segment
@@ -66,6 +67,7 @@ class ScanFlag(IntFlag):
     INDEX_TAGS = 8  # hashes of TAGS as 5.4.0 indexes them, behind each record's keys
     NO_PROPERTIES = 16  # leave tags_code, delay_level, property_flags and key hashes empty
     RUNS = 32  # good messages that follow each other come as one row, with nothing behind its size_bytes
+    CHECK_NUMBERS = 64  # properties that a broker's record check reads as numbers
 
 
 class PropertyFlag(IntFlag):
@@ -96,6 +98,9 @@ PROPERTY_NAMES: Final = {
     **{flag.name.encode(): flag for flag in PropertyFlag if flag.name is not None and flag is not PropertyFlag.CRC32},
     record.PROPERTY_CRC_NAME: PropertyFlag.CRC32,
 }
+DELAY: Final = b"DELAY"
+INNER_BASE: Final = b"INNER_BASE"
+INNER_NUM: Final = b"INNER_NUM"
 SCHEDULE_TOPIC: Final = paths.SCHEDULE_TOPIC.encode()
 
 KEY_SEPARATOR: Final = b" "  # between the keys of one KEYS property

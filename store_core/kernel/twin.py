@@ -97,6 +97,7 @@ class Walk:
         self.segment_end = segment_end
         self.check_crc = bool(flags & ScanFlag.CHECK_CRC)
         self.check_property_crc = bool(flags & ScanFlag.CHECK_PROPERTY_CRC)
+        self.check_numbers = bool(flags & ScanFlag.CHECK_NUMBERS)
         self.parse_properties = not flags & ScanFlag.NO_PROPERTIES
         self.index_keys = bool(flags & ScanFlag.INDEX_KEYS)
         self.index_tags = bool(flags & ScanFlag.INDEX_TAGS)
@@ -207,11 +208,18 @@ class Walk:
     def _message_code(self, at: int, head: RecordHead) -> int:
         if self.check_crc and not body_crc_holds(self.data, head):
             return FrameCode.BAD_CRC.value
+        if self.check_numbers and self._has_bad_number(head):
+            return FrameCode.BAD_NUMBER.value
         if head.own_phy_offset != self.phy_offset + at:
             return FrameCode.OWN_OFFSET.value
         if self.check_property_crc and not property_crc_holds(self.data, at, head):
             return FrameCode.BAD_PROPERTY_CRC.value
         return _OK
+
+    def _has_bad_number(self, head: RecordHead) -> bool:
+        topic = self.data[head.topic_at : head.topic_at + head.topic_length]
+        properties = self.data[head.properties_at : head.properties_at + head.properties_length]
+        return twin_properties.has_bad_level(topic, properties) or twin_properties.has_bad_batch(properties)
 
     def _derived(self, topic: bytes, head: RecordHead) -> tuple[int, int, int]:
         """``tags_code``, ``delay_level`` and ``property_flags``; notes the keys."""

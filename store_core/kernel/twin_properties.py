@@ -10,7 +10,7 @@ from operator import mul
 from typing import Final
 
 from store_core.kernel import codes
-from store_core.kernel.codes import PROPERTY_NAMES, PropertyFlag
+from store_core.kernel.codes import PROPERTY_NAMES, SCHEDULE_TOPIC, PropertyFlag
 from store_core.layout import index, record
 
 _NAME_VALUE_SEPARATOR: Final = bytes([record.NAME_VALUE_SEPARATOR])
@@ -36,6 +36,33 @@ def known_properties(properties: bytes) -> dict[PropertyFlag, bytes]:
         if value and name in PROPERTY_NAMES:
             values[PROPERTY_NAMES[name]] = value
     return values
+
+
+def has_bad_level(topic: bytes, properties: bytes) -> bool:
+    """Whether the level of a delayed message is no number, at which a broker's record check fails (behaviour 3.1)."""
+    level = last_value(properties, codes.DELAY) if topic == SCHEDULE_TOPIC else None
+    return level is not None and java_number(level[1], 32) is None
+
+
+def has_bad_batch(properties: bytes) -> bool:
+    """Whether first number or count of an inner batch is none, at which the record check of 5.x fails (behaviour 3.1)."""
+    if codes.INNER_NUM not in properties:
+        return False
+    base, count = last_value(properties, codes.INNER_BASE), last_value(properties, codes.INNER_NUM)
+    if base is None or count is None:
+        return False
+    return java_number(base[1], 64) is None or java_number(count[1], 16) is None
+
+
+def last_value(properties: bytes, name: bytes) -> tuple[int, bytes] | None:
+    """Where in a property string the value of a property begins, of which the last counts, and the value; None without one."""
+    end = len(properties)
+    for segment in reversed(properties.split(_PROPERTY_SEPARATOR)):
+        found, _, value = segment.partition(_NAME_VALUE_SEPARATOR)
+        if found == name and value:
+            return end - len(value), value
+        end -= len(segment) + 1
+    return None
 
 
 def java_number(text: bytes | str | None, bits: int) -> int | None:

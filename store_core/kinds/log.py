@@ -147,4 +147,11 @@ KINDS: Final = (
         "The file is there, but the system refuses to read it, or a part of it: a missing permission, or a disk that fails. All the rest has been looked at; the messages in this range have not, and are in no result.",
         "Give the permission, or copy a failing disk with ddrescue and work on the copy; then run the command again. An export that is finished gets the range with `rmqctl export --from --to` into another folder, or with `--overwrite`.",
     ),
+    Kind(
+        "L022",
+        "error",
+        "number that no broker can read",
+        "The level of a delayed message, or first number or count of an inner batch, is no number. A broker takes such a record for damaged: all of them the former, those from 5.0.0 on the latter too.",
+        RECOVER,
+    ),
 )

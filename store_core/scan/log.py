@@ -51,6 +51,7 @@ class ScanOptions:
 
     check_crc: bool = True
     check_property_crc: bool = False
+    check_numbers: bool = False  # whether a broker's record check fails at a number in the properties
     index_keys: bool = False
     index_tags: bool = False
     index_tags_from_phy_offset: int = 0  # of records in front of it tags are not indexed
@@ -64,6 +65,7 @@ class ScanOptions:
     def flags(self) -> int:
         flags = ScanFlag.CHECK_CRC if self.check_crc else 0
         flags |= ScanFlag.CHECK_PROPERTY_CRC if self.check_property_crc else 0
+        flags |= ScanFlag.CHECK_NUMBERS if self.check_numbers else 0
         flags |= ScanFlag.INDEX_KEYS if self.index_keys or self.index_tags else 0
         flags |= ScanFlag.INDEX_TAGS if self.index_tags else 0
         flags |= ScanFlag.NO_PROPERTIES if not self.properties else 0

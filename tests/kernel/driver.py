@@ -27,7 +27,13 @@ except ImportError:
 else:
     KERNELS["native"] = native.scan_window
 FASTEST: Final = list(KERNELS.values())[-1]
-ALL: Final = ScanFlag.CHECK_CRC | ScanFlag.INDEX_KEYS | ScanFlag.CHECK_PROPERTY_CRC | ScanFlag.INDEX_TAGS
+ALL: Final = (
+    ScanFlag.CHECK_CRC
+    | ScanFlag.INDEX_KEYS
+    | ScanFlag.CHECK_PROPERTY_CRC
+    | ScanFlag.INDEX_TAGS
+    | ScanFlag.CHECK_NUMBERS
+)
 _PLACES: Final = ("body_at", "topic_at", "properties_at")
 
 

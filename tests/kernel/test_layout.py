@@ -84,6 +84,7 @@ def expected() -> dict[str, Any]:
         "ZERO_RUN": codes.ZERO_RUN_BYTES,
         "ZERO_FRAME": codes.ZERO_FRAME_BYTES,
         "RESYNC": codes.RESYNC_BYTES,
+        "PROPERTY_INNER_BASE": codes.INNER_BASE,
         "SCHEDULE_TOPIC": codes.SCHEDULE_TOPIC,
         "INDEX_ENTRY_SIZE": index.ENTRY.size_bytes,
         "NO_INDEX_ENTRY": index.NO_ENTRY,

@@ -112,6 +112,7 @@ numbers! {
     BAD_CRC: u8 = 1;
     OWN_OFFSET: u8 = 2;
     BAD_PROPERTY_CRC: u8 = 3;
+    BAD_NUMBER: u8 = 4;
     MAGIC: u8 = 16;
     SIZE: u8 = 17;
     LENGTH_MISMATCH: u8 = 18;
@@ -133,6 +134,7 @@ numbers! {
     INDEX_TAGS: u32 = 8;
     NO_PROPERTIES: u32 = 16;
     RUNS: u32 = 32;
+    CHECK_NUMBERS: u32 = 64;
 
     // codes.PropertyFlag
     HAS_KEYS: u16 = 1;
@@ -168,6 +170,7 @@ texts! {
     PROPERTY_DELAY = b"DELAY";
     PROPERTY_INNER_MULTI_DISPATCH = b"INNER_MULTI_DISPATCH";
     PROPERTY_INNER_NUM = b"INNER_NUM";
+    PROPERTY_INNER_BASE = b"INNER_BASE";
     PROPERTY_DUP_INFO = b"DUP_INFO";
     PROPERTY_CRC32 = b"__CRC32#";
     PROPERTY_TRAN_MSG = b"TRAN_MSG";

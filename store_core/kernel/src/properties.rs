@@ -1,6 +1,13 @@
 //! Property strings, Java's string hash and index keys (twin: twin_properties.py).
 
+use std::str::FromStr;
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
+
 use crate::layout::*;
+
+static INNER_NUM: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(PROPERTY_INNER_NUM));
 
 /// The values of the properties a store cares about, and which of them there are.
 #[derive(Default)]
@@ -58,6 +65,38 @@ impl<'a> Known<'a> {
             _ => {}
         }
     }
+}
+
+/// Whether a number that a broker's record check reads is none, at which it fails: the level of a delayed message, or first
+/// number and count of an inner batch.
+#[inline]
+pub fn has_bad_number(topic: &[u8], properties: &[u8]) -> bool {
+    (topic == SCHEDULE_TOPIC && has_bad_level(properties))
+        || (INNER_NUM.find(properties).is_some() && has_bad_batch(properties))
+}
+
+#[cold]
+fn has_bad_level(properties: &[u8]) -> bool {
+    last_value(properties, PROPERTY_DELAY).is_some_and(is_no::<i32>)
+}
+
+#[cold]
+fn has_bad_batch(properties: &[u8]) -> bool {
+    let numbers = last_value(properties, PROPERTY_INNER_BASE).zip(last_value(properties, PROPERTY_INNER_NUM));
+    numbers.is_some_and(|(base, count)| is_no::<i64>(base) || is_no::<i16>(count))
+}
+
+fn last_value<'a>(properties: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    let value_of = |segment: &'a [u8]| match segment.strip_prefix(name)?.split_first() {
+        Some((&NAME_VALUE_SEPARATOR, value)) if !value.is_empty() => Some(value),
+        _ => None,
+    };
+    properties.rsplit(|byte| *byte == PROPERTY_SEPARATOR).find_map(value_of)
+}
+
+/// Rust and Java read numbers alike, but for digits beyond ASCII.
+fn is_no<T: FromStr>(value: &[u8]) -> bool {
+    str::from_utf8(value).ok().and_then(|text| text.parse::<T>().ok()).is_none()
 }
 
 /// What a queue entry holds for these tags; 0 without tags.

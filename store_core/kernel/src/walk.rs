@@ -149,6 +149,8 @@ impl<'a> Walk<'a> {
     fn message_code(&self, bytes: &[u8], head: &Head, phy_offset: i64) -> u8 {
         if self.flags & CHECK_CRC != 0 && !record::body_crc_holds(bytes, head) {
             BAD_CRC
+        } else if self.flags & CHECK_NUMBERS != 0 && has_bad_number(bytes, head) {
+            BAD_NUMBER
         } else if head.own_phy_offset != phy_offset {
             OWN_OFFSET
         } else if self.flags & CHECK_PROPERTY_CRC != 0 && !record::property_crc_holds(bytes, head) {
@@ -386,6 +388,12 @@ fn add_keys(columns: &mut Columns, flags: u32, known: &Known<'_>, (key_prefix, t
     if flags & INDEX_TAGS != 0 && !known.tags.is_empty() {
         columns.add_key(row, properties::hash(tag_prefix, known.tags));
     }
+}
+
+#[inline(always)]
+fn has_bad_number(record: &[u8], head: &Head) -> bool {
+    let topic = part(record, head.topic_at, head.topic_length);
+    properties::has_bad_number(topic, part(record, head.properties_at, head.properties_length))
 }
 
 #[inline(always)]

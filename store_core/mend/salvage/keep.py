@@ -105,6 +105,7 @@ def walk_rules(settings: Settings, version: Version) -> WalkRules:
     return WalkRules(
         behaviour.reads_v2,
         behaviour.reads_v6_hosts,
+        behaviour.batch_queues,
         checks_property_crc=forced,
         property_crc=forced or settings.flag("enabledAppendPropCRC"),
     )

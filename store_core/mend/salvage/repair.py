@@ -2,7 +2,8 @@
 
 What can be implied: the size, the queue, the number and the place by the queue entry that points there; the place by itself; the
 magic by the form that makes the parts fit; each of the three lengths by the size, the topic and the two others; the
-body's checksum by a property CRC over the whole record. What comes out must be well-formed to the byte, its body's checksum and
+body's checksum by a property CRC over the whole record; the level of a delayed message by its queue; first number and count of
+an inner batch by its own number, and by the entry or the body. What comes out must be well-formed to the byte, its body's checksum and
 its property CRC must hold, its tags must have the entry's code, and its store time must lie between its neighbours'.
 Nothing vouches for flags, times and hosts: damage that reaches from one side of them to the other is not repaired, unless a
 property CRC holds afterwards.
@@ -14,6 +15,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from store_core.codec.batch import split_inner_batch
+from store_core.codec.compression import BodyError, decompress
 from store_core.codec.properties import TAGS
 from store_core.codec.record import (
     Message,
@@ -24,6 +27,8 @@ from store_core.codec.record import (
     property_crc_ok,
 )
 from store_core.codec.tags import tags_code
+from store_core.kernel.codes import DELAY, INNER_BASE, INNER_NUM
+from store_core.kernel.twin_properties import has_bad_batch, has_bad_level, java_number, last_value
 from store_core.layout import paths, record
 from store_core.layout.queue import is_ext_address
 from store_core.mend.salvage.lost_record import LostRecord
@@ -122,7 +127,8 @@ def _with_entry(log: SegmentSequence, region: Region, entry: LostRecord) -> Repa
     candidates = []
     for magic in (record.MAGIC_V1, record.MAGIC_V2):
         fixed = _with_fields(data, {**said, "magic": magic})
-        candidates += [one for one in _lengths_tried(fixed, entry.topic.encode()) if _is_proven(one, at, region, entry)]
+        tried = (_with_numbers(one, at, entry) for one in _lengths_tried(fixed, entry.topic.encode()))
+        candidates += [one for one in tried if _is_proven(one, at, region, entry)]
     return _the_one(at, data, candidates)
 
 
@@ -148,7 +154,7 @@ def _without_entry(log: SegmentSequence, region: Region, at: int, following: int
         if not size or not (behind == region.end_phy_offset or behind == following or _says_its_place(log, behind)):
             continue
         data = log.read(at, size)
-        fixed = _with_fields(data, {"size_bytes": size, "magic": magic})
+        fixed = _with_numbers(_with_fields(data, {"size_bytes": size, "magic": magic}), at, None)
         if _is_proven(fixed, at, region, None):
             candidates.append(fixed)
             break
@@ -239,11 +245,54 @@ def _body_ends(data: bytes, body_at: int, topic: bytes) -> Iterator[int]:
             yield at
 
 
+def _with_numbers(data: bytes, at: int, entry: LostRecord | None) -> bytes:
+    """The record with those numbers in its properties at which a broker's check fails as they must have been."""
+    try:
+        message = decode_record(data, 0, at)
+    except RecordError:
+        return data
+    properties = message.raw_properties
+    if has_bad_level(message.topic.encode(), properties):
+        properties = _with_number(properties, DELAY, message.queue_id + 1, 32)
+    if has_bad_batch(properties):
+        properties = _with_number(properties, INNER_BASE, message.queue_offset, 64)
+        properties = _with_number(properties, INNER_NUM, _batch_size(message, entry), 16)
+    return data[: len(data) - len(properties)] + properties
+
+
+def _batch_size(message: Message, entry: LostRecord | None) -> int:
+    """How many messages a broker counted in a record: those of a batch's body, or as its queue entry says."""
+    try:
+        if message.sys_flag & record.FLAG_INNER_BATCH:
+            return len(split_inner_batch(decompress(message.body, message.sys_flag)))
+    except BodyError:
+        return entry.batch_size if entry is not None else 0
+    return 1
+
+
+def _with_number(properties: bytes, name: bytes, number: int, bits: int) -> bytes:
+    """A property string with that number where the value is none, as long as before; unchanged where there is no room for it.
+
+    Where the value goes on with another property the mark between them was damaged, too.
+    """
+    found, text = last_value(properties, name), str(number).encode()
+    if found is None or number < 0 or java_number(found[1], bits) is not None or len(text) > len(found[1]):
+        return properties
+    at, value = found
+    if record.NAME_VALUE_SEPARATOR in value and len(text) < len(value):
+        new = text + bytes([record.PROPERTY_SEPARATOR]) + value[len(text) + 1 :]
+    else:
+        new = text.rjust(len(value), b"0")
+    return properties[:at] + new + properties[at + len(value) :]
+
+
 def _is_proven(data: bytes, at: int, region: Region, entry: LostRecord | None) -> bool:
     """Whether all that can be checked of a record holds."""
     try:
         message = decode_record(data, 0, at)
     except RecordError:
+        return False
+    if has_bad_level(message.topic.encode(), message.raw_properties) or has_bad_batch(message.raw_properties):
         return False
     if not (body_crc_ok(message) and (message.body or message.body_crc == 0) and property_crc_ok(data) is not False):
         return False
@@ -295,7 +344,7 @@ def _the_one(at: int, data: bytes, candidates: list[bytes]) -> Repair | None:
     )
 
 
-_NAMES: Final = (*record.HEAD.names, "body_length", "topic_length", "properties_length")
+_NAMES: Final = (*record.HEAD.names, "body_length", "topic_length", "properties_length", "properties")
 
 
 def _field_at(sys_flag: int, at: int, message: Message) -> str:
@@ -308,7 +357,9 @@ def _field_at(sys_flag: int, at: int, message: Message) -> str:
     if at < body_at:
         return "body_length"
     topic_length = record.topic_length_layout(message.magic).size_bytes
-    return "topic_length" if at < body_at + len(message.body) + topic_length else "properties_length"
+    if at < body_at + len(message.body) + topic_length:
+        return "topic_length"
+    return "properties_length" if at < message.size_bytes - len(message.raw_properties) else "properties"
 
 
 def _is_unproven_between(sys_flag: int, first: int, last: int) -> bool:

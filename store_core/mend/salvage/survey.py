@@ -10,7 +10,7 @@ import numpy as np
 
 from store_core.check.log import LogFindings
 from store_core.findings import Finding
-from store_core.kernel.codes import FrameCode, FrameKind, PropertyFlag
+from store_core.kernel.codes import SCHEDULE_TOPIC, FrameCode, FrameKind, PropertyFlag
 from store_core.layout.record import (
     FLAG_BORN_HOST_V6,
     FLAG_STORE_HOST_V6,
@@ -39,6 +39,7 @@ class WalkRules:
 
     reads_v2: bool = True
     reads_v6_hosts: bool = True
+    reads_batches: bool = True
     checks_property_crc: bool = False
     property_crc: bool = False
 
@@ -136,7 +137,9 @@ def survey_log(
     """
     rules = rules or WalkRules()
     surveyor = _Surveyor(store, rules, lost)
-    options = replace(options or ScanOptions(), check_crc=True, check_property_crc=rules.checks_property_crc)
+    options = replace(
+        options or ScanOptions(), check_crc=True, check_property_crc=rules.checks_property_crc, check_numbers=True
+    )
     for table in scan_log(store, options=options, on_progress=on_progress):
         surveyor.add(table)
         for sink in sinks:
@@ -154,13 +157,17 @@ def _runs(mask: Mask) -> dict[int, int]:
 
 
 def _foreign_rows(table: FrameTable, rules: WalkRules) -> Mask:
-    """Mask of the whole records of a kind that the broker does not know."""
+    """Mask of the whole records that the broker cannot walk over: of a kind that it does not know, or with a number that is none."""
     mask = np.zeros(len(table), bool)
     if not rules.reads_v2:
         mask |= table.magic == MAGIC_V2
     if not rules.reads_v6_hosts:
         mask |= (table.sys_flag & (FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6)) != 0
-    return mask & table.messages
+    refused = table.of_code(FrameCode.BAD_NUMBER)
+    if not rules.reads_batches:
+        levels = [number for number, topic in enumerate(table.topics) if topic == SCHEDULE_TOPIC]
+        refused = refused & np.isin(table.topic_id, levels)
+    return (mask | refused) & table.messages
 
 
 class _Surveyor:
@@ -285,8 +292,9 @@ class _Surveyor:
         if is_noted or self._lost is None or self._open is None:
             return
         if table.kind[row] == FrameKind.MESSAGE and _in_queue(table, row):
-            foreign = table.code[row] == FrameCode.OK and bool(_foreign_rows(table, self._rules)[row])
-            self._open.lost.append(told_by_head(table.message(row), is_readable=foreign))
+            is_sound = table.code[row] in (FrameCode.OK, FrameCode.BAD_NUMBER)
+            is_readable = is_sound and bool(_foreign_rows(table, self._rules)[row])
+            self._open.lost.append(told_by_head(table.message(row), is_readable=is_readable))
 
     def _region(self, start: int, end: int, *, reaches_segment_end: bool = False) -> Region:
         return Region(start, end, self._segment_start, self._segment_end, reaches_segment_end, self._before)
