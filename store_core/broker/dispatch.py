@@ -107,10 +107,12 @@ class Dispatcher:
         return at
 
     def dispatch_nameless(self, size_bytes: int) -> None:
-        """What 4.3.0 makes of a record that is none: an entry for offset 0 in queue 0 of the topic without a name."""
+        """What 4.3.0 makes of a record that is none: an entry for offset 0 in queue 0 of the topic without a name, and no keys."""
         self.settle()
         zero = np.zeros(1, np.int64)
         self.queue(QueueKey("", 0)).put(zero, np.array([size_bytes], np.int64), zero, zero)
+        if self.rules.index_enabled:
+            self.index.make_room()
 
     def _tags(self, table: FrameTable, knows_delays: bool) -> Ints:
         """The tags codes; for delayed messages the delivery times."""

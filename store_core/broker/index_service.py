@@ -45,7 +45,7 @@ class IndexState:
         offsets = table.own_phy_offset
         row = 0
         while row < len(table):
-            current = self._current()
+            current = self.make_room()
             waiting = np.flatnonzero(offsets[row:] >= current.end_phy_offset)
             if not len(waiting):
                 return
@@ -65,7 +65,7 @@ class IndexState:
     def take(self, phy_offset: int, keys: IndexKeys) -> bool:
         """Add the keys of records that lie one behind the other from an offset on, if there is none to skip and the newest file
         has room for more than these; False if they have to be looked at one by one."""
-        current = self._current()
+        current = self.make_room()
         if keys.entries >= self.entries_per_file - current.next_entry or phy_offset < current.end_phy_offset:
             return False
         if keys.entries:
@@ -73,6 +73,12 @@ class IndexState:
             current.next_entry += keys.entries
             self.entries_added += keys.entries
         return True
+
+    def make_room(self) -> IndexFileState:
+        """The newest file, or a new one if that is full; a broker makes it before it looks at the record's keys."""
+        if self.files and self.files[-1].next_entry < self.entries_per_file:
+            return self.files[-1]
+        return self._new_file()
 
     def _fill(self, current: IndexFileState, table: FrameTable, keys: np.ndarray, row: int) -> int:
         """Put records from ``row`` on into the file until it is full or a record is one to skip; gives the next row."""
@@ -102,12 +108,6 @@ class IndexState:
                 overflow -= part
                 current.end_phy_offset, current.end_timestamp_ms = end, time
         return row + count
-
-    def _current(self) -> IndexFileState:
-        """The newest file, or a new one if that is full; a broker makes it before it looks at the record's keys."""
-        if self.files and self.files[-1].next_entry < self.entries_per_file:
-            return self.files[-1]
-        return self._new_file()
 
     def _new_file(self) -> IndexFileState:
         before = self.files[-1] if self.files else IndexFileState(None)
