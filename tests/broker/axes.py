@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from store_core.layout import checkpoint, paths, queue
+from store_core.layout import checkpoint, paths, queue, record
 from tests import stores
 from tests.damage import Damageable
 from tests.surgery import Exit, apply_op, set_exit
@@ -323,6 +323,36 @@ class Surgery:
         for name in self.names:
             for op in stores.cases(self.base)[name]["ops"]:
                 apply_op(root, op)
+        set_exit(root, self.exit)
+
+
+@dataclass(frozen=True, slots=True)
+class Properties:
+    """A record in the middle of the log, or the first one of a topic, with other properties of the same length.
+
+    ``by``: its properties' length counts so many bytes less than there are.
+    """
+
+    text: bytes
+    exit: Exit
+    topic: str = ""
+    by: int = 0
+    without_queues: bool = False
+
+    def apply(self, root: Path, truth: dict[str, Any], seed: int) -> None:
+        store, messages = Damageable(root, truth), truth["messages"]
+        text = self.text + b"filler" + bytes([record.NAME_VALUE_SEPARATOR])
+        for number in range(0 if self.topic else len(messages) // 2, len(messages)):
+            at = store.field_at(number, "properties")
+            size = messages[number]["phyOffset"] + messages[number]["storeSize"] - at
+            if self.topic in ("", messages[number]["topic"]) and size > len(text):
+                break
+        else:
+            raise ValueError(f"no record has room for {text!r}")
+        store.write(at, text.ljust(size, b"x"))
+        store.write(at - record.PROPERTIES_LENGTH.size_bytes, record.PROPERTIES_LENGTH.struct.pack(size - self.by))
+        if self.without_queues:
+            shutil.rmtree(root / paths.CONSUMEQUEUE)
         set_exit(root, self.exit)
 
 

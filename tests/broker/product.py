@@ -25,7 +25,7 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 from tests import stores
-from tests.broker.axes import Cell, Planted, Surgery, product
+from tests.broker.axes import Cell, Planted, Properties, Surgery, product
 from tests.broker.hosting import ManyStores
 from tests.broker.outcomes import Differences
 from tests.broker.piles import Pile
@@ -43,7 +43,7 @@ RUNS: Final = (
 )
 SEED: Final = 1
 _AT_ONCE: Final = 12
-Damage = Cell | Surgery | Pile
+Damage = Cell | Surgery | Properties | Pile
 Prepare = Callable[[Path], Any]
 
 

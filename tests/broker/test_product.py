@@ -11,10 +11,11 @@ from typing import Final
 import pytest
 
 from store_core.broker.versions import Version
+from store_core.layout import paths
 from tests import stores
-from tests.broker.axes import AXES, Cell, Surgery, product
+from tests.broker.axes import AXES, Cell, Properties, Surgery, product
 from tests.broker.piles import Pile
-from tests.broker.product import RUNS, SEED, judge, sample
+from tests.broker.product import RUNS, SEED, Damage, judge, sample
 from tests.broker.product_page import decision_table
 
 DRAWN: Final = 5
@@ -58,13 +59,34 @@ SURGERY: Final = (
     Surgery("load-533", ("log-full-then-old-file", "cq-removed"), "clean"),
 )
 
+# Numbers in properties at which a release's check of a record fails, and others at which it does not.
+_BATCH = b"INNER_NUM\x01%b\x02INNER_BASE\x01%b\x02"
+_LEVEL = b"DELAY\x01%b\x02"
+NUMBERS: Final = (
+    *(
+        Properties(_BATCH % numbers, "crash")
+        for numbers in ((b"x", b"1"), (b"2", b"y"), (b"40000", b"1"), (b"1", b"+7"), (b"1\x02INNER_NUM\x01x", b"3"))
+    ),
+    Properties(b"INNER_NUM\x01x\x02", "crash"),
+    Properties(_BATCH % (b"x", b"1"), "crash", by=1),
+    Properties(_LEVEL % b"x", "crash"),
+    *(
+        Properties(text, "crash", paths.SCHEDULE_TOPIC, without_queues=True)
+        for text in (_LEVEL % b"x", _LEVEL % b"+3", _LEVEL % b"3" + _LEVEL % b"x", _LEVEL % b"x" + _LEVEL % b"3")
+    ),
+    Properties(_LEVEL % b"99999999999", "clean", paths.SCHEDULE_TOPIC, without_queues=True),
+    # The level is read before the length is compared; only a wrong length counts as a record that is passed over.
+    Properties(_LEVEL % b"x", "clean", paths.SCHEDULE_TOPIC, by=1, without_queues=True),
+    Properties(_LEVEL % b"3", "crash", paths.SCHEDULE_TOPIC, by=1, without_queues=True),
+)
+
 
 @pytest.mark.parametrize(("version", "base"), RUNS)
 def test_predictions_agree_with_real_store_code(
     version: str, base: str, jars: Callable[[str], Path], tmp_path: Path
 ) -> None:
     jars(version)
-    fixed: list[Cell | Surgery] = [*FIXED, *(surgery for surgery in SURGERY if surgery.base == base)]
+    fixed: list[Damage] = [*FIXED, *NUMBERS, *(surgery for surgery in SURGERY if surgery.base == base)]
     draws = [*OTHER_SEED, *PILES.get(base, ()), *((cell, SEED) for cell in fixed)]
     draws += [(cell, DRAW_SEED) for cell in sample(DRAWN, DRAW_SEED)]
     print(f"RMQCTL_PRODUCT_SEED={DRAW_SEED} draws the same cells again")

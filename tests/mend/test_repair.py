@@ -372,3 +372,80 @@ def test_an_entry_of_a_foreign_record_moves_nothing(damageable: DamageableOf, se
     store.flip(store.truth["messages"].index(one), "body")
     store.set_entry("Calm_orders", 0, 5, (other["phyOffset"], other["storeSize"], other["tagsCode"]))
     assert Opener(settings_of("load-533"), "5.3.3").recover(store.root).repaired == ()
+
+
+NUMBERS: Final = (
+    ("load-533", b"DELAY"),
+    ("load-497", b"DELAY"),
+    ("clean-430", b"DELAY"),
+    ("clean-540", b"DELAY"),
+    ("propcrc-533", b"DELAY"),
+    ("bcq-533", b"INNER_NUM"),
+    ("bcq-533", b"INNER_BASE"),
+)
+
+
+def number_in(store: Damageable, name: bytes) -> tuple[int, int, bytes]:
+    """The middle one of the records with a property that a broker reads as a number; where that lies, and what it is."""
+    found = []
+    for number, message in enumerate(store.truth["messages"]):
+        start = store.field_at(number, "properties")
+        text = store.read(start, message["phyOffset"] + message["storeSize"] - start)
+        at = text.find(name + b"\x01") + len(name) + 1
+        if at > len(name) and (name != b"DELAY" or message["topic"] == paths.SCHEDULE_TOPIC):
+            found.append((number, start + at, text[at:].partition(b"\x02")[0]))
+    return found[len(found) // 2]
+
+
+@pytest.mark.parametrize("has_queues", [True, False])
+@pytest.mark.parametrize("harm", ["a digit", "all digits", "the mark behind"])
+@pytest.mark.parametrize(("name", "number"), NUMBERS)
+def test_a_number_that_a_broker_cannot_read_is_implied_by_the_rest(
+    name: str,
+    number: bytes,
+    harm: str,
+    has_queues: bool,
+    golden: GoldenStore,
+    damageable: DamageableOf,
+    settings_of: SettingsOf,
+) -> None:
+    store = damageable(name)
+    record_number, at, value = number_in(store, number)
+    if harm == "the mark behind":
+        assert store.read(at + len(value), 1) == b"\x02"
+        store.write(at + len(value), b"\x03")
+    else:
+        store.write(at, b"x" if harm == "a digit" else b"-" * len(value))
+    if not has_queues:
+        for folder in (paths.CONSUMEQUEUE, paths.BATCHCONSUMEQUEUE):
+            shutil.rmtree(store.root / folder, ignore_errors=True)
+    opener = Opener(settings_of(name), stores.truth(name)["written_by"])
+    assert [f.phy_offset for f in opener.check(store.root) if f.code == "L022"] == [
+        store.message(record_number)["phyOffset"]
+    ]
+    recovery = recovered(opener, store, golden(name))
+    assert [repair["fields"] for repair in recovery.repaired] == [["properties"]]
+
+
+def test_brokers_of_4_x_take_a_batch_for_any_record(damageable: DamageableOf, settings_of: SettingsOf) -> None:
+    store = damageable("bcq-533")
+    _, at, _ = number_in(store, b"INNER_NUM")
+    store.write(at, b"x")
+    shutil.rmtree(store.root / paths.BATCHCONSUMEQUEUE)
+    recovery = Opener(settings_of("bcq-533"), "4.9.7").recover(store.root)
+    assert (recovery.repaired, recovery.lost) == ((), ())
+
+
+def test_a_number_without_room_is_not_made_up(damageable: DamageableOf, settings_of: SettingsOf) -> None:
+    """The record is given up, as nothing but its length could make room; its message can be had from the copy that undo has."""
+    store = damageable("load-533")
+    number, at, value = number_in(store, b"DELAY")
+    assert len(value) == 2
+    store.write(at, b"x\x02")
+    opener = Opener(settings_of("load-533"), "5.3.3")
+    recovery = opener.recover(store.root)
+    message = store.message(number)
+    assert recovery.repaired == ()
+    assert places(recovery.lost) == {(message["topic"], message["queueId"], message["queueOffset"])}
+    apply_to(recovery, store.root)
+    assert opener.recover(store.root).plan.steps == ()

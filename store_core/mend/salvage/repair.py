@@ -273,13 +273,14 @@ def _batch_size(message: Message, entry: LostRecord | None) -> int:
 def _with_number(properties: bytes, name: bytes, number: int, bits: int) -> bytes:
     """A property string with that number where the value is none, as long as before; unchanged where there is no room for it.
 
-    Where the value goes on with another property the mark between them was damaged, too.
+    Where a value goes on behind the number, or with another property, it is the mark between them that was damaged.
     """
     found, text = last_value(properties, name), str(number).encode()
     if found is None or number < 0 or java_number(found[1], bits) is not None or len(text) > len(found[1]):
         return properties
     at, value = found
-    if record.NAME_VALUE_SEPARATOR in value and len(text) < len(value):
+    goes_on = value.startswith(text) or record.NAME_VALUE_SEPARATOR in value
+    if goes_on and len(text) < len(value):
         new = text + bytes([record.PROPERTY_SEPARATOR]) + value[len(text) + 1 :]
     else:
         new = text.rjust(len(value), b"0")
