@@ -276,9 +276,8 @@ The table leaves nothing to chance but the memory of the machine (above) and tim
 background threads flush the checkpoint and make files when they come by, so names of new index files and the checkpoint's bytes are not
 predicted.
 
-Two things are known and left out. Releases before 4.9.1 pass over a property whose value holds a byte 0x01, which damage alone puts there: where that
-is a key, their new index files have an entry less than is predicted. And where damage makes the delay level of a delayed message, or first number
-or count of an inner batch, a text that is no number, a broker that scans over that record takes it for damaged; the prediction, `check` and `recover` do not.
+One thing is known and left out. Releases before 4.9.1 pass over a property whose value holds a byte 0x01, which damage alone puts there: where that
+is a key, their new index files have an entry less than is predicted.
 """
 
 
