@@ -231,9 +231,13 @@ class Dispatcher:
         queue.put_batches(entries)
 
     def _note_early(self, queue: QueueState, before: int, table: FrameTable, rows: Ints) -> None:
-        """What a delay queue got without a delivery time. Records and entries are both in order, so the last ones match."""
-        added = queue.max_offset - before if queue.starts else 0
-        for number, row in zip(range(before, before + added), rows[len(rows) - added :], strict=False):
+        """What a delay queue got without a delivery time. Records and entries are both in order, so the last ones match.
+
+        A queue that is new begins at its first record's number.
+        """
+        end = queue.max_offset
+        added = min(end - before, len(rows)) if queue.starts else 0
+        for number, row in zip(range(end - added, end), rows[len(rows) - added :], strict=True):
             if len(self.early) < EARLY_LIMIT and table.delay_level[row] > 0:
                 properties = parse_properties(table.properties(int(row)))
                 self.early.append(

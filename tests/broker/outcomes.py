@@ -10,10 +10,12 @@ from store_core.broker.queue_recovery import BatchQueueState, QueueState
 from store_core.broker.start import Start, start_broker
 from store_core.broker.versions import Version, behaviour_of
 from store_core.layout import paths
+from store_core.layout.queue import is_ext_address
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 from tests import stores
 
+_PLAIN, _LONGEST = 4, 5  # columns of an ordinary entry, and of a batch's
 Differences = dict[str, tuple[Any, Any]]  # what -> (what the real code did, what we say)
 
 
@@ -67,33 +69,40 @@ def _kept_index(start: Start) -> list[str]:
 def _recorded(queue: dict[str, Any] | None) -> Any:
     if queue is None or queue["max"] <= 0:  # 4.x opens all delay queues, empty ones too
         return None
-    entries = queue.get("entriesSha256") or queue.get("entries")
-    return queue["min"], queue["max"], queue["maxPhysic"], entries
+    digest = _digest(_without_tags(queue["entries"])) if "entries" in queue else queue["entriesSha256"]
+    return queue["min"], queue["max"], queue["maxPhysic"], digest
 
 
 def _played(queue: QueueState | None, recorded: dict[str, Any]) -> Any:
     if queue is None or queue.max_offset <= 0:
         return None
-    return queue.min_offset, queue.max_offset, queue.end_phy_offset, _entries(queue, recorded)
+    rows = _rows(queue)
+    if "entries" in recorded:
+        rows = _without_tags(rows, recorded["entries"])
+    return queue.min_offset, queue.max_offset, queue.end_phy_offset, _digest(rows)
 
 
-def _entries(queue: QueueState, recorded: dict[str, Any]) -> Any:
-    """Entries in the form they were recorded: the digest of their lines, or as lists."""
+def _rows(queue: QueueState) -> list[list[int]]:
+    """Entries as the real code's are told."""
     if isinstance(queue, BatchQueueState):
         found = queue.entries(queue.starts[0], queue.end)
         return [
             [int(e[n]) for n in ("queue_offset", "phy_offset", "size_bytes", "tags_code", "batch_size")] for e in found
         ]
     found = queue.entries(queue.min_position, queue.end)
-    rows = [[queue.min_offset + place, *entry] for place, entry in enumerate(found.tolist())]
-    if "entriesSha256" in recorded:
-        lines = "".join(f"[{','.join(map(str, row))}]\n" for row in rows)
-        return hashlib.sha256(lines.encode()).hexdigest()
-    # With ConsumeQueueExt the recorded tags are resolved and more follows; the rest is the entry.
-    return [
-        [*row[:3], *there[3:]] if len(there) > 4 else row
-        for row, there in zip(rows, recorded.get("entries", rows), strict=False)
-    ]
+    return [[queue.min_offset + place, *entry] for place, entry in enumerate(found.tolist())]
+
+
+def _without_tags(rows: list[list[int]], told: list[list[int]] | None = None) -> list[list[int]]:
+    """Rows without tags where ``told``, or else they themselves, lead to further files for them, which are not compared."""
+    told = rows if told is None else told
+    is_ext = [len(there) > _LONGEST or (len(there) == _PLAIN and is_ext_address(there[3])) for there in told]
+    is_ext += [False] * (len(rows) - len(told))
+    return [row[:3] if ext else row for row, ext in zip(rows, is_ext, strict=False)]
+
+
+def _digest(rows: list[list[int]]) -> str:
+    return hashlib.sha256("".join(f"[{','.join(map(str, row))}]\n" for row in rows).encode()).hexdigest()
 
 
 def deleted_files(start: Start) -> list[str]:

@@ -9,6 +9,8 @@ from typing import Any, Final
 from store_core.broker.load import DELAY_PROGRESS, read_config
 from store_core.broker.start import start_broker
 from store_core.broker.versions import Version, behaviour_of
+from store_core.codec.record import Message, decode_record
+from store_core.derive.dispatch import inner_batch_size
 from store_core.layout import index, paths
 from store_core.layout import queue as queue_layout
 from store_core.mend.prediction.ghosts import GhostHunt
@@ -128,6 +130,12 @@ def _segments(root: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in (root / paths.COMMITLOG).iterdir()}
 
 
+def _of_batch(message: Message) -> list[Place]:
+    """The places of a record's messages."""
+    first, count = message.queue_offset, inner_batch_size(message.properties)
+    return [(message.topic, message.queue_id, number) for number in range(first, first + count)]
+
+
 class _Real:
     """What the real code's state means in terms of the messages that were put into the store."""
 
@@ -137,18 +145,18 @@ class _Real:
         truth = stores.truth(name)
         segment_size = int(truth["properties"]["mappedFileSizeCommitLog"])
         found, was = _segments(root), _segments(golden)
-        self._whole: dict[tuple[int, int], Place] = {}  # log offset and size
+        self._whole: dict[tuple[int, int], list[Place]] = {}  # by log offset and size; an inner batch has several
         self._harmed_at: list[int] = []  # log offsets
         self.harmed: set[Place] = set()  # whether these count as messages hangs on which of their bytes are left
         for message in truth["messages"]:
             segment, at = divmod(message["phyOffset"], segment_size)
             file = paths.segment_name(segment * segment_size)
             part = slice(at, at + message["storeSize"])
-            place = (message["topic"], message["queueId"], message["queueOffset"])
+            places = _of_batch(decode_record(was[file][part], 0, message["phyOffset"]))
             if found.get(file, b"")[part] == was[file][part]:
-                self._whole[message["phyOffset"], message["storeSize"]] = place
+                self._whole[message["phyOffset"], message["storeSize"]] = places
             else:
-                self.harmed.add(place)
+                self.harmed.update(places)
                 self._harmed_at.append(message["phyOffset"])
 
     def spans(self) -> dict[tuple[str, int], tuple[int, int]]:
@@ -157,12 +165,12 @@ class _Real:
     def lost(self) -> set[Place]:
         """Messages whole in the log as found that no pull at any offset brings."""
         served = {(at, size) for queue in self.state["queues"] for at, size in queue["servedSingly"]}
-        return {place for record, place in self._whole.items() if record not in served}
+        return {place for record, places in self._whole.items() if record not in served for place in places}
 
     def claimed(self, store: Store) -> set[Place]:
         """Places that harmed records tell as their own now: of these is known only that they were no messages of their own."""
         found = (read_message(store.log, at) for at in self._harmed_at)
-        return {(each.topic, each.queue_id, each.queue_offset) for each in found if each is not None}
+        return {place for each in found if each is not None for place in _of_batch(each)}
 
     def tells_of(self, kind: str, phy_offset: int, size_bytes: int) -> bool:
         """Whether what a ghost leads to is whole; what comes of an old entry to a harmed record hangs on the bytes that are left."""
@@ -188,7 +196,7 @@ class _Real:
             (queue["queueId"], number, at)
             for queue in self.state["queues"]
             if queue["topic"] == paths.SCHEDULE_TOPIC
-            for number, at, size, tags in queue["entries"]
+            for number, at, size, tags, *_ in queue["entries"]
             if tags < _LEAST_TIME_MS and size < queue_layout.FILLER_SIZE_BYTES
             if number >= done.get(queue["queueId"] + 1, 0)
             if standing_entry(store, QueueKey(queue["topic"], queue["queueId"]), number) != (at, size, tags)
