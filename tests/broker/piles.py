@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable
 from contextlib import suppress
@@ -112,14 +113,72 @@ _MORE: Final[tuple[Callable[[Harm], None], ...]] = (
 )  # fmt: skip
 
 
+def _queue_bytes(harm: Harm) -> None:
+    """A file of queues of any kind is gone, cut, or has other bytes here and there."""
+    folders = (paths.CONSUMEQUEUE, paths.BATCHCONSUMEQUEUE, paths.CONSUMEQUEUE_EXT)
+    files = sorted(path for name in folders for path in (harm.store.root / name).rglob("*") if path.is_file())
+    path = harm.random.choice(files)
+    match harm.random.choice(("gone", "cut", "zeros", "bytes", "bits")):
+        case "gone":
+            path.unlink()
+        case "cut":
+            os.truncate(path, harm.random.randrange(path.stat().st_size))
+        case "zeros":
+            _overwrite(path, harm.random.randrange(path.stat().st_size), bytes(harm.random.choice(_SIZES_BYTES)))
+        case "bytes":
+            size = harm.random.choice((1, 4, 60))
+            _overwrite(path, harm.random.randrange(path.stat().st_size), harm.random.randbytes(size))
+        case _:
+            data = path.read_bytes()
+            used = len(data.rstrip(b"\0"))
+            for _ in range(harm.random.choice((1, 10))):
+                at = harm.random.randrange(used)
+                _overwrite(path, at, bytes([data[at] ^ 1 << harm.random.randrange(8)]))
+
+
+def _overwrite(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data[: max(path.stat().st_size - at, 0)])
+
+
+def _values(harm: Harm) -> None:
+    """Other letters in values of properties that a broker's store reads."""
+    store, random = harm.store, harm.random
+    for _ in range(random.choice((1, 3))):
+        number = harm.record()
+        at = store.field_at(number, "properties")
+        text = store.read(at, store.message(number)["phyOffset"] + store.message(number)["storeSize"] - at)
+        name = random.choice([name for name in _NAMES if name in text])
+        value = text.index(name) + len(name)
+        length = len(text[value:].partition(b"\x02")[0])
+        store.write(at + value + random.randrange(length + 1), random.choice((b"x", b"9", b"-", b",", b"\x02", b"/")))
+
+
+_NAMES: Final = tuple(
+    name + b"\x01"
+    for name in (
+        b"INNER_NUM",
+        b"INNER_BASE",
+        b"INNER_MULTI_DISPATCH",
+        b"INNER_MULTI_QUEUE_OFFSET",
+        b"DELAY",
+        b"KEYS",
+        b"TAGS",
+    )
+)
+_FURTHER: Final = (_queue_bytes, _queue_bytes, _values, _values)
+
+
 @dataclass(frozen=True, slots=True)
 class Pile:
-    """One to five harms, drawn with a number."""
+    """One to five harms, drawn with a number; ``further``: also those that stores of every kind may have."""
 
     number: int
+    further: bool = False
 
     def __str__(self) -> str:
-        return f"pile {self.number}"
+        return f"pile {self.number}{' with further harms' if self.further else ''}"
 
     def apply(self, root: Path, truth: dict[str, Any], seed: int) -> None:
         """Do the harms to a copy of a golden store. What they plant is not told."""
@@ -127,7 +186,7 @@ class Pile:
         harm = Harm(Damageable(root, truth), random, Planted())
         for axis in ("exit", "checkpoint"):
             random.choice([*AXES[axis].values()])(harm)
-        some = [*AXES["log"].values(), *AXES["queues"].values(), *_MORE, *_MORE]
+        some = [*AXES["log"].values(), *AXES["queues"].values(), *_MORE, *_MORE, *(_FURTHER if self.further else ())]
         for each in random.choices(some, k=random.randrange(1, 6)):
             with suppress(*_NOTHING_THERE):
                 each(harm)

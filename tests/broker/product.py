@@ -169,10 +169,17 @@ def sample(count: int, seed: int) -> list[Cell]:
     return sorted(Random(seed).sample([*product()], count))
 
 
-def draws_of(options: argparse.Namespace) -> list[tuple[Damage, int]]:
+def runs_of(options: argparse.Namespace) -> Iterator[tuple[str, str, list[tuple[Damage, int]]]]:
+    """Releases, the stores they are given, and the cells, or piles of harms, that are asked for, with their seed."""
+    for version, base in (*RUNS, *OTHER_RUNS) if options.piles else RUNS:
+        if version in options.releases and base in (options.stores or [base]):
+            yield version, base, draws_of(options, further=(version, base) in OTHER_RUNS)
+
+
+def draws_of(options: argparse.Namespace, *, further: bool = False) -> list[tuple[Damage, int]]:
     """The cells, or piles of harms, that are asked for, with their seed."""
     if options.piles:
-        return [(Pile(number), options.seed) for number in range(options.piles)]
+        return [(Pile(number, further), options.seed) for number in range(options.piles)]
     cells = sample(options.sample, options.seed) if options.sample else [*product()]
     return [(cell, options.seed) for cell in cells]
 
@@ -183,13 +190,10 @@ def main() -> int:
     told = parser.parse_args()
     if told.out and told.piles:
         parser.error("the page tells of the product, not of piles")
-    draws = draws_of(told)
     verdicts: list[Verdict] = []
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="product-") as folder:
-        for version, base in RUNS if not told.piles else (*RUNS, *OTHER_RUNS):
-            if version not in told.releases or base not in (told.stores or base):
-                continue
+        for version, base, draws in runs_of(told):
             for verdict in judge(version, base, draws, folder=Path(folder)):
                 verdicts.append(verdict)
                 for what, (real, predicted) in verdict.differences.items():

@@ -78,8 +78,8 @@ def _told_of_recovery(outcome: Outcome, told: dict[str, Any]) -> Iterator[tuple[
 
 
 def _deleted(told: dict[str, Any]) -> list[str]:
-    # What RocksDB does inside its own folder is its own business.
-    return [path for path in told["deleted"] if not path.startswith(paths.ROCKSDBSTORE)]
+    # What RocksDB does inside its own folder is its own business; no prediction tells of further files for tags.
+    return [path for path in told["deleted"] if not path.startswith((paths.ROCKSDBSTORE, paths.CONSUMEQUEUE_EXT))]
 
 
 def _outcomes(
@@ -163,8 +163,9 @@ class _Real:
         return {(q["topic"], q["queueId"]): (q["min"], q["max"]) for q in self.state["queues"] if q["max"] > 0}
 
     def lost(self) -> set[Place]:
-        """Messages whole in the log as found that no pull at any offset brings."""
-        served = {(at, size) for queue in self.state["queues"] for at, size in queue["servedSingly"]}
+        """Messages whole in the log as found that no pull at any offset brings; light queues that list them too do not count."""
+        queues = (queue for queue in self.state["queues"] if not queue["topic"].startswith(paths.LMQ_PREFIX))
+        served = {(at, size) for queue in queues for at, size in queue["servedSingly"]}
         return {place for record, places in self._whole.items() if record not in served for place in places}
 
     def claimed(self, store: Store) -> set[Place]:
@@ -197,7 +198,7 @@ class _Real:
             for queue in self.state["queues"]
             if queue["topic"] == paths.SCHEDULE_TOPIC
             for number, at, size, tags, *_ in queue["entries"]
-            if tags < _LEAST_TIME_MS and size < queue_layout.FILLER_SIZE_BYTES
+            if tags < _LEAST_TIME_MS and not queue_layout.is_ext_address(tags) and size < queue_layout.FILLER_SIZE_BYTES
             if number >= done.get(queue["queueId"] + 1, 0)
             if standing_entry(store, QueueKey(queue["topic"], queue["queueId"]), number) != (at, size, tags)
         ]
