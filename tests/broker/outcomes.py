@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +87,9 @@ def _rows(queue: QueueState) -> list[list[int]]:
     """Entries as the real code's are told."""
     if isinstance(queue, BatchQueueState):
         found = queue.entries(queue.starts[0], queue.end)
-        return [
-            [int(e[n]) for n in ("queue_offset", "phy_offset", "size_bytes", "tags_code", "batch_size")] for e in found
-        ]
+        names = ("queue_offset", "phy_offset", "size_bytes", "tags_code", "batch_size")
+        rows = ([int(entry[name]) for name in names] for entry in found)
+        return [*takewhile(lambda row: row[0] < queue.max_offset, rows)]  # the last one tells how far consumers come
     found = queue.entries(queue.min_position, queue.end)
     return [[queue.min_offset + place, *entry] for place, entry in enumerate(found.tolist())]
 

@@ -15,10 +15,11 @@ from store_core.layout import paths
 from tests import stores
 from tests.broker.axes import AXES, Cell, Properties, Surgery, product
 from tests.broker.piles import Pile
-from tests.broker.product import RUNS, SEED, Damage, judge, sample
+from tests.broker.product import OTHER_RUNS, RUNS, SEED, Damage, judge, sample
 from tests.broker.product_page import decision_table
 
 DRAWN: Final = 5
+DRAWN_PILES: Final = 3
 # A seed of one's own repeats a run: RMQCTL_PRODUCT_SEED=…
 DRAW_SEED: Final = int(os.environ.get("RMQCTL_PRODUCT_SEED") or random.SystemRandom().randrange(10**9))
 
@@ -49,6 +50,11 @@ OTHER_SEED: Final = (
 PILES: Final[dict[str, tuple[tuple[Pile, int], ...]]] = {
     "load-497": tuple((Pile(number), 77) for number in (18, 30, 51, 103, 150)),
     "load-533": tuple((Pile(number), 77) for number in (9, 44, 78, 105, 245)),
+}
+OTHER_PILES: Final[dict[str, tuple[tuple[Pile, int], ...]]] = {
+    "bcq-533": ((Pile(92), 81),),  # the last entry of a batch queue has a lower number than others in front of it
+    "cqext-497": ((Pile(3), 80), (Pile(32), 81)),  # a delay queue begins at 2^32; delivery times lie in a further file
+    "lmq-497": ((Pile(3), 81),),  # in light queues alone
 }
 SURGERY: Final = (
     Surgery("load-497", ("size-plus-one-last",), "crash"),  # 4.3.0 walks over it
@@ -90,6 +96,18 @@ def test_predictions_agree_with_real_store_code(
     draws = [*OTHER_SEED, *PILES.get(base, ()), *((cell, SEED) for cell in fixed)]
     draws += [(cell, DRAW_SEED) for cell in sample(DRAWN, DRAW_SEED)]
     print(f"RMQCTL_PRODUCT_SEED={DRAW_SEED} draws the same cells again")
+    verdicts = [*judge(version, base, draws, folder=tmp_path)]
+    assert {str(v.cell): v.differences for v in verdicts if v.differences} == {}, f"seed {DRAW_SEED}"
+    assert len(verdicts) == len(draws)
+
+
+@pytest.mark.parametrize(("version", "base"), OTHER_RUNS)
+def test_predictions_agree_on_stores_of_every_kind(
+    version: str, base: str, jars: Callable[[str], Path], tmp_path: Path
+) -> None:
+    jars(version)
+    draws = [*OTHER_PILES.get(base, ()), *((Pile(number, further=True), DRAW_SEED) for number in range(DRAWN_PILES))]
+    print(f"RMQCTL_PRODUCT_SEED={DRAW_SEED} draws the same piles again")
     verdicts = [*judge(version, base, draws, folder=tmp_path)]
     assert {str(v.cell): v.differences for v in verdicts if v.differences} == {}, f"seed {DRAW_SEED}"
     assert len(verdicts) == len(draws)

@@ -106,7 +106,7 @@ def _outcomes(
     if real.planted is not None:
         yield "ghosts", (sorted(real.ghosts(real.planted)), sorted(g for g in found if real.tells_of(g[0], *g[4:])))
     early = [(e.queue_id, e.queue_offset, e.phy_offset) for e in outcome.delivered_early]
-    yield "delivered early", (real.delivered_early(store), early)
+    yield "delivered early", (real.delivered_early(store), [e for e in early if e not in real.in_further_files()])
 
 
 def _below(deleted: list[str], folder: str) -> list[str]:
@@ -188,6 +188,16 @@ class _Real:
         for entry in planted.entries:
             if entry in entries and (*entry[:2], *entry[3:]) in served and self.tells_of("entry", *entry[3:]):
                 yield ("entry", *entry)
+
+    def in_further_files(self) -> set[tuple[int, int, int]]:
+        """Entries of delayed messages of which another file tells whether they have a delivery time, which nobody reads here."""
+        return {
+            (queue["queueId"], number, at)
+            for queue in self.state["queues"]
+            if queue["topic"] == paths.SCHEDULE_TOPIC
+            for number, at, _, tags, *_ in queue["entries"]
+            if queue_layout.is_ext_address(tags)
+        }
 
     def delivered_early(self, store: Store) -> list[tuple[int, int, int]]:
         """New entries of delayed messages without a delivery time, from where the delay service goes on."""

@@ -243,11 +243,24 @@ def _behind(queue: QueueState, phy_offset: int) -> list[int]:
 
 def _stretches(queue: QueueState) -> Iterator[tuple[int, int, int]]:
     """What consumers reach of a queue: the start of each file, and from and to in it. Between files there may be a hole."""
-    first = _first_position(queue)
+    first, last = _first_position(queue), _reached_end(queue)
     for start, following in pairwise([*queue.starts, queue.end]):
-        begin, end = max(start, first), min(following, start + queue.file_size_bytes)
+        begin, end = max(start, first), min(following, start + queue.file_size_bytes, last)
         if begin < end:
             yield start, begin, end
+
+
+def _reached_end(queue: QueueState) -> int:
+    """The last entry of a batch queue tells its end; what has a higher number, in front of it, no consumer reaches."""
+    if not isinstance(queue, BatchQueueState) or not queue.starts:
+        return queue.end
+    at = queue.starts[0]
+    for entries in _entries_between(queue, at, queue.end):
+        beyond = entries["queue_offset"] >= queue.max_offset
+        if beyond.any():
+            return at + int(beyond.argmax()) * queue.entry_size_bytes
+        at += len(entries) * queue.entry_size_bytes
+    return queue.end
 
 
 def _first_position(queue: QueueState) -> int:
