@@ -13,6 +13,7 @@ from store_core.broker.queue_recovery import BatchQueueState, QueueState
 from store_core.codec.delay_levels import UNKNOWN_LEVEL_MS
 from store_core.codec.properties import REAL_TOPIC, parse_properties
 from store_core.codec.text import decode_text
+from store_core.derive.dispatch import MULTI_DISPATCH, MULTI_QUEUE_OFFSET, is_java_blank, java_split
 from store_core.kernel.codes import PropertyFlag
 from store_core.kernel.twin_properties import java_number
 from store_core.layout import paths, record
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from store_core.broker.versions import Behaviour
     from store_core.scan.frames import FrameTable, Ints
 
-_LIST_SEPARATOR: Final = ","
-_DISPATCH_LIST: Final = "INNER_MULTI_DISPATCH"
-_DISPATCH_OFFSETS: Final = "INNER_MULTI_QUEUE_OFFSET"
 _BATCH_SIZE: Final = "INNER_NUM"
 _BATCH_BASE: Final = "INNER_BASE"
 EARLY_LIMIT: Final = 1000
@@ -45,6 +43,16 @@ class DispatchRules:
     index_enabled: bool
     queue_file_size_bytes: int
     batch_queue_file_size_bytes: int
+
+
+class DispatchError(Exception):
+    """Dispatch of the record at ``phy_offset`` throws, and does so at each attempt."""
+
+    def __init__(self, phy_offset: int, number: str) -> None:
+        super().__init__(
+            f"the record at {phy_offset} lists a light queue with {number!r} for a number (NumberFormatException)"
+        )
+        self.phy_offset = phy_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +91,10 @@ class Dispatcher:
         self.spool.close()
 
     def dispatch(self, table: FrameTable, *, knows_delays: bool) -> None:
-        """All rows of a table. Without ``knows_delays`` delayed messages get their tags' hash (1.1)."""
+        """All rows of a table. Without ``knows_delays`` delayed messages get their tags' hash (1.1).
+
+        Raises DispatchError at a record that a broker cannot dispatch; then neither queues nor index tell what it leaves.
+        """
         kind = table.sys_flag & record.TRANSACTION_MASK
         queued = np.flatnonzero((kind == record.TRANSACTION_NONE) | (kind == record.TRANSACTION_COMMIT))
         if len(queued):
@@ -200,18 +211,22 @@ class Dispatcher:
         listed: dict[QueueKey, list[tuple[int, int]]] = {}  # rows and numbers
         for row in rows.tolist():
             properties = parse_properties(table.properties(row))
-            names = _java_split(properties.get(_DISPATCH_LIST, ""))
-            offsets = [java_number(text, 64) for text in _java_split(properties.get(_DISPATCH_OFFSETS, ""))]
-            if len(names) != len(offsets) or None in offsets:
+            texts = properties.get(MULTI_DISPATCH, ""), properties.get(MULTI_QUEUE_OFFSET, "")
+            names, numbers = (java_split(text) for text in texts)
+            if len(names) != len(numbers) or any(is_java_blank(text) for text in texts):
                 continue
-            for name, offset in zip(names, offsets, strict=True):
-                if "/" not in name and offset is not None:
-                    queue_id = 0 if name.startswith(paths.LMQ_PREFIX) else int(table.queue_id[row])
-                    listed.setdefault(QueueKey(name, queue_id), []).append((row, offset))
+            for name, text in zip(names, numbers, strict=True):
+                if "/" in name and self.behaviour.passes_light_folders:
+                    continue
+                number = java_number(text, 64)
+                if number is None:
+                    raise DispatchError(int(table.own_phy_offset[row]), text)
+                queue_id = 0 if name.startswith(paths.LMQ_PREFIX) else int(table.queue_id[row])
+                listed.setdefault(QueueKey(name, queue_id), []).append((row, number))
         for key, told in listed.items():
-            mine, numbers = (np.array(column, np.int64) for column in zip(*told, strict=True))
+            mine, offsets = (np.array(column, np.int64) for column in zip(*told, strict=True))
             sizes = table.size_bytes[mine].astype(np.int64)
-            self.queue(key).put(table.own_phy_offset[mine], sizes, tags[mine], numbers)
+            self.queue(key).put(table.own_phy_offset[mine], sizes, tags[mine], offsets)
 
     def _to_batch_queue(self, key: QueueKey, table: FrameTable, rows: Ints, tags: Ints) -> None:
         queue = self.batch_queues.get(key)
@@ -255,11 +270,3 @@ def _by_group(group: Ints) -> list[Ints]:
     """The places of each group's rows, in their order."""
     order = np.argsort(group, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
-
-
-def _java_split(text: str) -> list[str]:
-    """Java's split at a comma: empty parts at the end vanish."""
-    parts = text.split(_LIST_SEPARATOR)
-    while len(parts) > 1 and not parts[-1]:
-        parts.pop()
-    return parts

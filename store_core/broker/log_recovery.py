@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from store_core.broker.dispatch import Dispatcher, DispatchError
 from store_core.broker.dispatch_walk import DispatchWalk, KnownParts
 from store_core.broker.record_check import HEAP_DEPENDENT_BYTES, Checked, CheckRules, Verdict, check_at
 from store_core.broker.versions import CleanStart, CrashStart, QueueCut
@@ -17,7 +18,6 @@ from store_core.broker.walk import SegmentWalk, WalkRules, is_plain_row, select
 from store_core.layout import record
 
 if TYPE_CHECKING:
-    from store_core.broker.dispatch import Dispatcher
     from store_core.broker.load import CheckpointTimes, Loaded
     from store_core.broker.proven import Proven
     from store_core.broker.versions import Behaviour
@@ -126,7 +126,10 @@ def recover_log(
     result.first_file_scanned = loaded.segments[start].name
     if proven is not None and not rules.aborted:
         proven.expect(loaded.segments[start:])
-    _scan(store, loaded.segments[start:], rules, dispatcher, queue_end, result, on_table, on_progress, proven)
+    try:
+        _scan(store, loaded.segments[start:], rules, dispatcher, queue_end, result, on_table, on_progress, proven)
+    except DispatchError as error:
+        result.refusal = f"{error}: loading fails at it"
     dispatcher.settle()
     if not result.refusal:
         _cut_queues(dispatcher, rules, queue_end, result.end_phy_offset)
@@ -320,7 +323,10 @@ def catch_up(
             lacks = "no log file is" if segment is None else "its log file holds nothing"
             result.refusal = f"dispatch stands still at {at}, where {lacks}, and start waits for it for ever"
             return
-        at = _dispatch_segment(store, segment, at, readable, rules, dispatcher, result, proven)
+        try:
+            at = _dispatch_segment(store, segment, at, readable, rules, dispatcher, result, proven)
+        except DispatchError as error:
+            result.refusal = f"{error}: dispatch stands still there, and start waits for it for ever"
 
 
 def _holding(segments: list[Segment], phy_offset: int) -> Segment | None:

@@ -116,6 +116,7 @@ class Behaviour:
     verifies_property_crc: bool  # knows forceVerifyPropCRC
     batch_queues: bool
     multi_dispatch: bool  # one record may get an entry in further queues (4.11)
+    passes_light_folders: bool  # over those whose name is a path
     late_delay_table: bool  # the delay levels are not known yet while recovery re-dispatches
     timer_wheel: bool
     index_tags: bool
@@ -151,6 +152,7 @@ _TABLE: Final[dict[str, tuple[tuple[str, Any], ...]]] = {
     "verifies_property_crc":    (("4.3.0", _NO), ("5.2.0", _YES)),
     "batch_queues":             (("4.3.0", _NO), ("5.0.0", _YES)),
     "multi_dispatch":           (("4.3.0", _NO), ("4.9.3", _YES)),
+    "passes_light_folders":     (("4.3.0", _NO), ("5.1.3", _YES)),
     "late_delay_table":         (("4.3.0", _NO), ("4.9.2", _YES), ("5.0.0", _NO)),
     "timer_wheel":              (("4.3.0", _NO), ("5.0.0", _YES)),
     "index_tags":               (("4.3.0", _NO), ("5.4.0", _YES)),

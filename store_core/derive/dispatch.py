@@ -156,7 +156,7 @@ class Dispatcher:
         if known is None:
             if len(self._lists) == _MOST_LISTS:
                 self._lists.clear()
-            split = _java_split(decode_text(names))
+            split = java_split(decode_text(names))
             known = self._lists[names, queue_id] = tuple(self._light_id(name, queue_id) for name in split)
         return zip(known, map(int, parts), strict=True) if len(known) == len(parts) else ()
 
@@ -223,8 +223,8 @@ def _has_lists(topic: str) -> bool:
 
 def light_queues(properties: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
     """The queues that a record's own list names, with its number in each; none where the lists do not fit (10.7)."""
-    names = _java_split(properties.get(MULTI_DISPATCH, ""))
-    numbers = [_number(text) for text in _java_split(properties.get(MULTI_QUEUE_OFFSET, ""))]
+    names = java_split(properties.get(MULTI_DISPATCH, ""))
+    numbers = [_number(text) for text in java_split(properties.get(MULTI_QUEUE_OFFSET, ""))]
     if len(names) != len(numbers):
         return ()
     found = tuple((name, number) for name, number in zip(names, numbers, strict=True) if number is not None)
@@ -238,7 +238,12 @@ def inner_batch_size(properties: Mapping[str, str]) -> int:
     return count if has_base and count is not None and 0 < count <= _LARGEST_BATCH else 1
 
 
-def _java_split(text: str) -> list[str]:
+def is_java_blank(text: str) -> bool:
+    """Whether a property counts as none where a broker looks for a list of light queues."""
+    return not text or text.isspace()
+
+
+def java_split(text: str) -> list[str]:
     """Java's split at commas: empty parts at the end vanish."""
     parts = text.split(_LIST_SEPARATOR)
     while parts and not parts[-1]:

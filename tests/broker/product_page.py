@@ -43,6 +43,7 @@ _FEATURES: Final = {
     "verifies_property_crc": "knows `forceVerifyPropCRC`",
     "batch_queues": "has batch queues",
     "multi_dispatch": "puts a record into further queues (light queues)",
+    "passes_light_folders": "passes over a light queue whose name is a path",
     "late_delay_table": "delayed messages dispatched during recovery are delivered at once",
     "timer_wheel": "has a timer wheel",
     "index_tags": "indexes tags",

@@ -66,6 +66,7 @@ def test_a_later_patch_behaves_as_its_line() -> None:
         ("bounds_size", True, "5.3.2", "5.4.0"),
         ("verifies_property_crc", True, "5.2.0", "5.4.0"),
         ("batch_queues", True, "5.0.0", "5.4.0"),
+        ("passes_light_folders", True, "5.1.3", "5.4.0"),
         ("late_delay_table", True, "4.9.2", "4.9.8"),
         ("timer_wheel", True, "5.0.0", "5.4.0"),
         ("index_tags", True, "5.4.0", "5.4.0"),
