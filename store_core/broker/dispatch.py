@@ -13,7 +13,7 @@ from store_core.broker.queue_recovery import BatchQueueState, QueueState
 from store_core.codec.delay_levels import UNKNOWN_LEVEL_MS
 from store_core.codec.properties import REAL_TOPIC, parse_properties
 from store_core.codec.text import decode_text
-from store_core.derive.dispatch import MULTI_DISPATCH, MULTI_QUEUE_OFFSET, is_java_blank, java_split
+from store_core.derive.dispatch import MULTI_DISPATCH, MULTI_QUEUE_OFFSET, is_java_blank, java_split, light_key
 from store_core.kernel.codes import PropertyFlag
 from store_core.kernel.twin_properties import java_number
 from store_core.layout import paths, record
@@ -221,8 +221,7 @@ class Dispatcher:
                 number = java_number(text, 64)
                 if number is None:
                     raise DispatchError(int(table.own_phy_offset[row]), text)
-                queue_id = 0 if name.startswith(paths.LMQ_PREFIX) else int(table.queue_id[row])
-                listed.setdefault(QueueKey(name, queue_id), []).append((row, number))
+                listed.setdefault(light_key(name, int(table.queue_id[row])), []).append((row, number))
         for key, told in listed.items():
             mine, offsets = (np.array(column, np.int64) for column in zip(*told, strict=True))
             sizes = table.size_bytes[mine].astype(np.int64)

@@ -116,6 +116,8 @@ class _Walk:
             else:
                 check_queues(self.store, rows, self.log, self.findings, starting=starting)
                 check_batch_queues(self.store, rows, self.log, self.findings)
+            for found in self.dispatcher.list_findings():
+                self.findings.add(found)
             if any(key.topic == paths.SCHEDULE_TOPIC for key in self.store.queues):
                 for found in self.dispatcher.findings():
                     self.findings.add(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -16,6 +17,7 @@ from store_core.findings import Finding, finding
 from store_core.kernel.codes import PropertyFlag
 from store_core.kernel.derive import ROW as ROW
 from store_core.kernel.derive import dispatch_rows
+from store_core.kernel.twin_properties import java_number
 from store_core.layout import paths
 from store_core.scan.frames import FrameTable
 from store_core.storage.store import QueueKey, Store
@@ -25,10 +27,12 @@ MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
 INNER_BASE: Final = "INNER_BASE"
 INNER_NUM: Final = "INNER_NUM"
 _RAW_LISTS: Final = {name.encode(): name for name in (MULTI_DISPATCH, MULTI_QUEUE_OFFSET)}
-_LIST_SEPARATOR: Final = ","
+LIST_SEPARATOR: Final = ","
 _RAW_LIST_SEPARATOR: Final = b","
 _MOST_LISTS: Final = 1 << 14  # that are remembered
 _SCHEDULE_TOPIC: Final = paths.SCHEDULE_TOPIC.encode()
+_MOST_DIGITS: Final = 18  # of a number that 64 bits hold, whatever it is
+_MOST_TOLD: Final = 100
 _LARGEST_BATCH: Final = (1 << 15) - 1
 
 Rows = NDArray[np.void]
@@ -82,6 +86,7 @@ class Dispatcher:
         self.keys: list[QueueKey] = []
         self.unplaceable = 0  # records whose topic or queue id no folder can have
         self.assumed_levels: set[int] = set()
+        self.bad_lists = array("q")  # where records lie at whose list of light queues dispatch fails
         self._ids: dict[QueueKey, int] = {}
         self._raw_ids: dict[tuple[bytes, int], int] = {}
         self._lists: dict[tuple[bytes, int], tuple[int, ...]] = {}  # ids of queues by the list that names them
@@ -123,6 +128,14 @@ class Dispatcher:
             found.append(finding("S006", f"the delay of level {levels} is the default's", topic=paths.SCHEDULE_TOPIC))
         return found
 
+    def list_findings(self) -> list[Finding]:
+        """Lists of light queues at which a broker's dispatch fails."""
+        text = "a list of light queues gives one of them no number"
+        found = [finding("L023", text, phy_offset=at) for at in self.bad_lists[:_MOST_TOLD]]
+        if len(self.bad_lists) > _MOST_TOLD:
+            found.append(finding("L023", f"and {len(self.bad_lists) - _MOST_TOLD} more"))
+        return found
+
     def key_id(self, key: QueueKey) -> int:
         """The id of a queue, a new one if it was not seen yet."""
         known = self._ids.get(key)
@@ -144,13 +157,15 @@ class Dispatcher:
             ids.append(known)
         return ids
 
-    def _listed(self, raw_properties: bytes, queue_id: int) -> Iterable[tuple[int, int]]:
+    def _listed(self, raw_properties: bytes, queue_id: int, phy_offset: int) -> Iterable[tuple[int, int]]:
         """As ``light_queues``, from the properties of a record of a queue of that id: ids of queues, -1 where no folder can have the name."""
         told = some_properties(raw_properties, _RAW_LISTS)
         names, numbers = (told.get(name, b"") for name in _RAW_LISTS)
         parts = numbers.split(_RAW_LIST_SEPARATOR)
-        if not all(map(bytes.isdigit, parts)):
+        if not all(part.isdigit() and len(part) <= _MOST_DIGITS for part in parts):
             lists = {name: decode_text(told[raw]) for raw, name in _RAW_LISTS.items() if raw in told}
+            if bad_numbers(lists):
+                self.bad_lists.append(phy_offset)
             return [(self._light_id(name, queue_id), number) for name, number in light_queues(lists)]
         known = self._lists.get((names, queue_id))
         if known is None:
@@ -161,8 +176,7 @@ class Dispatcher:
         return zip(known, map(int, parts), strict=True) if len(known) == len(parts) else ()
 
     def _light_id(self, name: str, queue_id: int) -> int:
-        key = QueueKey(name, 0 if name.startswith(paths.LMQ_PREFIX) else queue_id)
-        return self.key_id(key) if is_folder_name(name) else -1
+        return self.key_id(light_key(name, queue_id)) if is_folder_name(name) else -1
 
     def _keys_mask(self, key_id: NDArray[Any], topics: frozenset[str]) -> NDArray[np.bool_]:
         wanted = [number for number in np.unique(key_id) if self.keys[number].topic in topics]
@@ -199,10 +213,9 @@ class Dispatcher:
         sources: list[int] = []
         has_lists = [_has_lists(decode_text(topic)) for topic in table.topics]
         rows = picked[listed]
-        for number, row, topic, queue_id in zip(
-            listed.tolist(), rows.tolist(), table.topic_id[rows].tolist(), table.queue_id[rows].tolist(), strict=True
-        ):
-            for key_id, queue_offset in self._listed(table.properties(row), queue_id) if has_lists[topic] else ():
+        columns = (column[rows].tolist() for column in (table.topic_id, table.queue_id, table.phy_offset))
+        for number, row, topic, queue_id, at in zip(listed.tolist(), rows.tolist(), *columns, strict=True):
+            for key_id, queue_offset in self._listed(table.properties(row), queue_id, at) if has_lists[topic] else ():
                 if key_id >= 0:
                     ids.append(key_id)
                     offsets.append(queue_offset)
@@ -231,6 +244,21 @@ def light_queues(properties: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
     return found if len(found) == len(names) else ()
 
 
+def light_key(name: str, queue_id: int) -> QueueKey:
+    """The queue that a name in a list of a record of a queue of that id stands for (10.7)."""
+    return QueueKey(name, 0 if name.startswith(paths.LMQ_PREFIX) else queue_id)
+
+
+def bad_numbers(properties: Mapping[str, str]) -> list[int]:
+    """The places of the numbers in a list of light queues at which a broker's dispatch fails (store behaviour 4.11)."""
+    texts = properties.get(MULTI_DISPATCH, ""), properties.get(MULTI_QUEUE_OFFSET, "")
+    names, numbers = map(java_split, texts)
+    if len(names) != len(numbers) or any(map(is_java_blank, texts)):
+        return []
+    pairs = enumerate(zip(names, numbers, strict=True))
+    return [place for place, (name, text) in pairs if "/" not in name and java_number(text, 64) is None]
+
+
 def inner_batch_size(properties: Mapping[str, str]) -> int:
     """How many messages an inner batch says it holds; 1 for any other record (6.6)."""
     count = _number(properties.get(INNER_NUM))
@@ -245,11 +273,11 @@ def is_java_blank(text: str) -> bool:
 
 def java_split(text: str) -> list[str]:
     """Java's split at commas: empty parts at the end vanish."""
-    parts = text.split(_LIST_SEPARATOR)
+    parts = text.split(LIST_SEPARATOR)
     while parts and not parts[-1]:
         parts.pop()
     return parts
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isascii() and text.isdecimal() else None
+    return java_number(text, 64) if text is not None and text.isascii() and text.isdecimal() else None

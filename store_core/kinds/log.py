@@ -154,4 +154,11 @@ KINDS: Final = (
         "The level of a delayed message, or first number or count of an inner batch, is no number. A broker takes such a record for damaged: all of them the former, those from 5.0.0 on the latter too.",
         RECOVER,
     ),
+    Kind(
+        "L023",
+        "error",
+        "light queue without a number",
+        "A record lists light queues, and for one of them something that is no number: by damage, or because a queue of another kind is among them. At each start that dispatches the record a broker fails: after a crash it does not load, else its start may wait for ever.",
+        RECOVER,
+    ),
 )

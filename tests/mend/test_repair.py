@@ -449,3 +449,64 @@ def test_a_number_without_room_is_not_made_up(damageable: DamageableOf, settings
     assert places(recovery.lost) == {(message["topic"], message["queueId"], message["queueOffset"])}
     apply_to(recovery, store.root)
     assert opener.recover(store.root).plan.steps == ()
+
+
+NAMES_IN_LIST, NUMBERS_IN_LIST = b"INNER_MULTI_DISPATCH\x01", b"INNER_MULTI_QUEUE_OFFSET\x01"
+
+
+def listing(store: Damageable) -> tuple[int, int, bytes]:
+    """A record in two light queues, with a number of several digits in each: which, and its numbers and where they lie."""
+    for number in reversed(range(len(store.truth["messages"]))):
+        message, at = store.message(number), store.field_at(number, "properties")
+        text = store.read(at, message["phyOffset"] + message["storeSize"] - at)
+        place = text.find(NUMBERS_IN_LIST) + len(NUMBERS_IN_LIST)
+        numbers = text[place:].partition(b"\x02")[0]
+        if (
+            NUMBERS_IN_LIST in text
+            and all(len(part) > 1 for part in (*numbers.split(b","), b"")[:2])
+            and b"," in numbers
+        ):
+            return number, at + place, numbers
+    raise AssertionError("no record lists two light queues")
+
+
+@pytest.mark.parametrize("bad", [b"x", b"-", b" ", b"\xff"])
+@pytest.mark.parametrize("name", ["lmq-497", "lmq-533"])
+def test_a_number_of_a_light_queue_comes_from_its_entry(
+    name: str, bad: bytes, golden: GoldenStore, damageable: DamageableOf, settings_of: SettingsOf
+) -> None:
+    store = damageable(name)
+    number, at, numbers = listing(store)
+    for place in (1, len(numbers) - 1):
+        store.write(at + place, bad)
+    opener = Opener(settings_of(name), stores.truth(name)["written_by"])
+    told = [f.phy_offset for f in opener.check(store.root) if f.code == "L023"]
+    assert told == [store.message(number)["phyOffset"]]
+    recovery = recovered(opener, store, golden(name))
+    assert [repair["fields"] for repair in recovery.repaired] == [["properties"]]
+
+
+@pytest.mark.parametrize(
+    ("bad", "good"),
+    [(b"%b,x", b"%b0x"), (b"x,%b", b",,%b"), (b",%b", b"0%b")],
+    ids=["the last", "the first", "none"],
+)
+def test_a_list_without_entries_is_passed_over(
+    bad: bytes, good: bytes, damageable: DamageableOf, settings_of: SettingsOf
+) -> None:
+    """The light queues are gone, too: with one byte changed no broker fails at the list, and none gets a wrong number."""
+    store = damageable("lmq-533")
+    number, at, numbers = listing(store)
+    rest = b"7" * (len(numbers) - len(bad) + 2)
+    store.write(at, bad % rest)
+    for folder in (store.root / paths.CONSUMEQUEUE).glob(f"{paths.LMQ_PREFIX}*"):
+        shutil.rmtree(folder)
+    opener = Opener(settings_of("lmq-533"), "5.3.3")
+    recovery = opener.recover(store.root)
+    assert [(r["phy_offset"], r["fields"]) for r in recovery.repaired] == [
+        (store.message(number)["phyOffset"], ["properties"])
+    ]
+    apply_to(recovery, store.root)
+    assert store.read(at, len(numbers)) == good % rest
+    assert opener.recover(store.root).plan.steps == ()
+    assert [f.code for f in opener.check(store.root) if f.severity == "error"] == []

@@ -7,7 +7,7 @@ for recover, truncate and rebuild, and a sane store gives an empty list.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -145,6 +145,11 @@ class Derivation(Closing):
         if self._has_index:
             self._index.add(table, self._include_bad_crc)
 
+    @property
+    def bad_lists(self) -> Sequence[int]:
+        """Where records lie at whose list of light queues dispatch fails."""
+        return self._dispatcher.bad_lists
+
     def finish(self) -> None:
         """No more tables will come; from now on there is something to ask."""
         self.rows = self._spooler.finish()
@@ -157,7 +162,7 @@ class Derivation(Closing):
     @property
     def findings(self) -> list[Finding]:
         """What had to be assumed."""
-        found = [*self._dispatcher.findings(), *self.sizes.findings]
+        found = [*self._dispatcher.findings(), *self._dispatcher.list_findings(), *self.sizes.findings]
         settings = self._store.settings
         if self.index_files and not self._store.index_files and not (settings.index_slots and settings.index_entries):
             text = f"no index file tells the sizes: {self.sizes.slots} slots and {self.sizes.entries} entries"

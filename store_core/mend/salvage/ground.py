@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from store_core.codec.record import body_crc_ok
 from store_core.layout.record import PREFIX
 from store_core.mend.salvage.displaced import Move, displaced, is_better
 from store_core.mend.salvage.evidence import lost_by_queue_entries
+from store_core.mend.salvage.lists import relisted
 from store_core.mend.salvage.lost_record import LostRecord
 from store_core.mend.salvage.mended import as_long_as_they_are, restored_log
 from store_core.mend.salvage.misdirected import misdirected
@@ -27,11 +29,16 @@ from store_core.storage.overlay import Patch
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import Store
 
+_MOST_LISTS: Final = 1 << 14  # of light queues that are made good at a time
+
 
 class FirstWalk(Protocol):
     """Who wants to see what the log holds as it is, and what of it."""
 
     options: ScanOptions
+
+    @property
+    def bad_lists(self) -> Sequence[int]: ...
 
     def add(self, table: FrameTable, /) -> None: ...
 
@@ -110,7 +117,11 @@ def read_ground(
             found |= _apart(strays.put_back, found)
             ground = again(_apart(wrong, found), found, in_place)
             ground.loans = [loan for loan in loans if loan.phy_offset in ground.restored]
-    if repairs := _repairs(store, ground, wrong, in_place, table, walks):
+    repairs = _repairs(store, ground, wrong, in_place, table, walks)
+    if first is not None and first.bad_lists:
+        with store.with_log(restored_log(store, {**wrong, **ground.restored}, in_place)) as view:
+            repairs += relisted(view, first.bad_lists[:_MOST_LISTS])
+    if repairs:
         loaned, kept = ground.restored, ground.loans
         patches = {at: Patch(0, len(data), ((0, data),)) for repair in repairs for at, data in repair.changes}
         ground = again(_apart(wrong, {**loaned, **patches}), {**loaned, **patches}, in_place)
