@@ -21,7 +21,8 @@ from typing import Any, Final
 from store_core.layout import paths
 from store_core.mend.recover import Recovery
 from tests import stores
-from tests.broker.product import RUNS, Damage, Opened, draws_of, opened, parser_of
+from tests.broker.outcomes import BATCH_COLUMNS
+from tests.broker.product import Damage, Opened, opened, parser_of, runs_of
 from tests.broker.verdict import STARTS, differences, ending_of
 from tests.mend.recovering import Harm, Opener, is_queued, log_bytes, mended, place, places, record_bytes
 
@@ -75,14 +76,15 @@ def _wrong(version: str, base: str, each: Opened, recovery: Recovery, left: Harm
             "spans",
             {key: (spans.get(key), after.get(key)) for key in spans | after if spans.get(key) != after.get(key)},
         )
-    ends: Counter[tuple[str, int]] = Counter()
-    for message in filter(is_queued, stores.truth(base)["messages"]):
-        topic, queue_id, number = place(message)
-        ends[topic, queue_id] = max(ends[topic, queue_id], number + 1)
-    if too_far := {key: (span, ends[key]) for key, span in spans.items() if span[1] > ends[key]}:
+    ends = {(q["topic"], q["queueId"]): q["max"] for q in stores.truth(base)["afterLoad"]["queues"]}
+    if too_far := {key: (span, ends.get(key)) for key, span in spans.items() if span[1] > ends.get(key, 0)}:
         yield "queues beyond their last message", too_far
     served = {(q["topic"], q["queueId"]): Counter(map(tuple, q["served"])) for q in queues}
-    silent = {key: high - low - served[key].total() for key, (low, high) in spans.items()}
+    counts = {tuple(e[1:3]): e[4] for q in queues for e in q["entries"] if len(e) == BATCH_COLUMNS}
+    silent = {
+        key: high - low - sum(times * counts.get(record, 1) for record, times in served[key].items())
+        for key, (low, high) in spans.items()
+    }
     if any(silent.values()):
         yield "numbers without a message", {key: count for key, count in silent.items() if count}
     entries = {(q["topic"], q["queueId"], entry[0]): tuple(entry[1:3]) for q in queues for entry in q["entries"]}
@@ -106,13 +108,10 @@ def _wrong(version: str, base: str, each: Opened, recovery: Recovery, left: Harm
 
 def main() -> int:
     told = parser_of("mended_product", __doc__).parse_args()
-    draws = draws_of(told)
     verdicts: list[Verdict] = []
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mended-") as folder:
-        for version, base in RUNS:
-            if version not in told.releases:
-                continue
+        for version, base, draws in runs_of(told):
             for verdict in judge(version, base, draws, folder=Path(folder)):
                 verdicts.append(verdict)
                 for what, there in verdict.wrong.items():

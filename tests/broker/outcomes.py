@@ -16,7 +16,7 @@ from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 from tests import stores
 
-_PLAIN, _LONGEST = 4, 5  # columns of an ordinary entry, and of a batch's
+_PLAIN, BATCH_COLUMNS = 4, 5  # columns of an ordinary entry, and of a batch's
 Differences = dict[str, tuple[Any, Any]]  # what -> (what the real code did, what we say)
 
 
@@ -97,7 +97,7 @@ def _rows(queue: QueueState) -> list[list[int]]:
 def _without_tags(rows: list[list[int]], told: list[list[int]] | None = None) -> list[list[int]]:
     """Rows without tags where ``told``, or else they themselves, lead to further files for them, which are not compared."""
     told = rows if told is None else told
-    is_ext = [len(there) > _LONGEST or (len(there) == _PLAIN and is_ext_address(there[3])) for there in told]
+    is_ext = [len(there) > BATCH_COLUMNS or (len(there) == _PLAIN and is_ext_address(there[3])) for there in told]
     is_ext += [False] * (len(rows) - len(told))
     return [row[:3] if ext else row for row, ext in zip(rows, is_ext, strict=False)]
 
