@@ -385,8 +385,9 @@ NUMBERS: Final = (
 )
 
 
-def number_in(store: Damageable, name: bytes) -> tuple[int, int, bytes]:
-    """The middle one of the records with a property that a broker reads as a number; where that lies, and what it is."""
+def number_in(store: Damageable, name: bytes, *, longest: bool = False) -> tuple[int, int, bytes]:
+    """The middle one of the records with a property that a broker reads as a number, or of those where it is ``longest``;
+    where that lies, and what it is."""
     found = []
     for number, message in enumerate(store.truth["messages"]):
         start = store.field_at(number, "properties")
@@ -394,6 +395,8 @@ def number_in(store: Damageable, name: bytes) -> tuple[int, int, bytes]:
         at = text.find(name + b"\x01") + len(name) + 1
         if at > len(name) and (name != b"DELAY" or message["topic"] == paths.SCHEDULE_TOPIC):
             found.append((number, start + at, text[at:].partition(b"\x02")[0]))
+    most = max(len(value) for _, _, value in found)
+    found = [each for each in found if len(each[2]) == most or not longest]
     return found[len(found) // 2]
 
 
@@ -428,12 +431,72 @@ def test_a_number_that_a_broker_cannot_read_is_implied_by_the_rest(
 
 
 def test_brokers_of_4_x_take_a_batch_for_any_record(damageable: DamageableOf, settings_of: SettingsOf) -> None:
+    """They walk over it; but the records beside it in its queue tell how many messages it must have."""
     store = damageable("bcq-533")
     _, at, _ = number_in(store, b"INNER_NUM")
     store.write(at, b"x")
     shutil.rmtree(store.root / paths.BATCHCONSUMEQUEUE)
     recovery = Opener(settings_of("bcq-533"), "4.9.7").recover(store.root)
-    assert (recovery.repaired, recovery.lost) == ((), ())
+    assert ([repair["fields"] for repair in recovery.repaired], recovery.lost) == ([["properties"]], ())
+
+
+@pytest.mark.parametrize("left", [b"x\x02", b"\x02x", b"1x"])
+def test_a_number_that_was_cut_in_two(
+    left: bytes, golden: GoldenStore, damageable: DamageableOf, settings_of: SettingsOf
+) -> None:
+    store = damageable("load-533")
+    _, at, value = number_in(store, b"DELAY")
+    assert value == b"18"
+    store.write(at, left)
+    opener = Opener(settings_of("load-533"), "5.3.3")
+    if left.startswith(b"\x02"):  # an empty value is none: the record is as any other, at once delivered
+        assert opener.recover(store.root).repaired == ()
+        return
+    recovered(opener, store, golden("load-533"))
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        (b"INNER_BASE", b"%.1b\x02%b"),
+        (b"INNER_BASE", b"%.0b9%b"),
+        (b"INNER_NUM", b"%.0b9%b"),
+        (b"INNER_NUM", b"%.1b\x02%b"),
+    ],
+)
+def test_a_number_of_a_batch_that_is_another_one(
+    name: bytes, wrong: bytes, golden: GoldenStore, damageable: DamageableOf, settings_of: SettingsOf
+) -> None:
+    """It is a number, and a broker believes it: entries of a rebuilt queue would hide all others, or their messages."""
+    store = damageable("bcq-533")
+    number, at, value = number_in(store, name, longest=True)
+    kept = wrong.count(b"\x02") + 1
+    store.write(at, wrong % (value, value[kept:]))
+    recovery = recovered(Opener(settings_of("bcq-533"), "5.3.3"), store, golden("bcq-533"))
+    assert [repair["fields"] for repair in recovery.repaired] == [["properties"]]
+    assert recovery.repaired[0]["phy_offset"] == store.message(number)["phyOffset"]
+
+
+def test_a_batch_of_a_queue_that_is_none(
+    golden: GoldenStore, damageable: DamageableOf, settings_of: SettingsOf
+) -> None:
+    store = damageable("bcq-533")
+    number, _, _ = number_in(store, b"INNER_NUM")
+    store.flip(number, "queue_id", byte=1, mask=0x20)
+    recovery = recovered(Opener(settings_of("bcq-533"), "5.3.3"), store, golden("bcq-533"))
+    assert [repair["fields"] for repair in recovery.repaired] == [["queue_id"]]
+
+
+def test_place_and_number_under_one_checksum(
+    golden: GoldenStore, damageable: DamageableOf, settings_of: SettingsOf
+) -> None:
+    """Either alone leaves the property CRC wrong; with both right it holds."""
+    store = damageable("propcrc-533")
+    number = number_of(store)
+    store.flip(number, "queue_offset", mask=0x40)
+    store.flip(number, "own_phy_offset", mask=0x20)
+    recovery = recovered(Opener(settings_of("propcrc-533"), "5.3.3"), store, golden("propcrc-533"))
+    assert [repair["fields"] for repair in recovery.repaired] == [["queue_offset", "own_phy_offset"]]
 
 
 def test_a_number_without_room_is_not_made_up(damageable: DamageableOf, settings_of: SettingsOf) -> None:
@@ -441,7 +504,7 @@ def test_a_number_without_room_is_not_made_up(damageable: DamageableOf, settings
     store = damageable("load-533")
     number, at, value = number_in(store, b"DELAY")
     assert len(value) == 2
-    store.write(at, b"x\x02")
+    store.write(at, b"x\x02a\x01")
     opener = Opener(settings_of("load-533"), "5.3.3")
     recovery = opener.recover(store.root)
     message = store.message(number)

@@ -337,9 +337,10 @@ def _correct_own_offsets(store: Store, found: Salvage) -> None:
     """Good records that say they lie elsewhere get their own offset right: ids made of it are wrong otherwise."""
     field_ = HEAD.field_struct("own_phy_offset")
     closed = Ranges((fence.phy_offset, fence.end_phy_offset) for fence in found.fences if fence.pieces)
+    done = {repair.phy_offset for repair in found.repairs if "own_phy_offset" in repair.fields}
     for phy_offset in found.survey.wrong_own_offsets:
         segment = store.log.find(phy_offset)
-        if segment is not None and not closed.overlap(phy_offset, phy_offset + 1):
+        if segment is not None and phy_offset not in done and not closed.overlap(phy_offset, phy_offset + 1):
             at = phy_offset + HEAD.offset_of("own_phy_offset") - segment.phy_offset
             found.mended.add_patch(segment.path, at, field_.pack(phy_offset))
 

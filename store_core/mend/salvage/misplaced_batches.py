@@ -1,4 +1,6 @@
-"""Records of batch queues that are whole but for their queue id or number: the numbers of a batch queue join, and its entries tell.
+"""Records of batch queues that are whole but for their queue id, number or count: the numbers of a batch queue join, and its entries tell.
+
+The number stands twice in a batch, in its head and in its properties, where brokers look for it; the count is told by its body, too.
 
 One such record is worse here than elsewhere: numbers that go back look like a topic that was made anew, and all before would go.
 """
@@ -11,12 +13,14 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from store_core.codec.record import Message
+from store_core.codec.record import Message, property_crc_ok
 from store_core.derive.dispatch import Rows
 from store_core.derive.spool import RowsByQueue
+from store_core.kernel.codes import INNER_BASE, INNER_NUM
+from store_core.kernel.twin_properties import java_number, last_value
 from store_core.layout.queue import BATCH_ENTRY
-from store_core.mend.salvage.reassigned import decoded, is_sound, reassigned
-from store_core.mend.salvage.repair import Repair
+from store_core.mend.salvage.reassigned import decoded, is_sound, reassigned, record_at
+from store_core.mend.salvage.repair import Repair, items_in, with_number
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
 
@@ -25,12 +29,17 @@ _ENTRIES_AT_ONCE: Final = 1 << 14
 
 
 class _Odd(NamedTuple):
-    """A record whose number does not join. ``expected``: the one that joins on both sides, if there is such."""
+    """A record whose number does not join. ``expected``: the one that joins on both sides, if there is such.
+
+    ``before``: where the record in front of it in the queue lies, whose count may be what is wrong; -1 without one.
+    """
 
     phy_offset: int
     size_bytes: int
+    queue_offset: int
     batch_size: int
     expected: int | None
+    before: int
 
 
 def misplaced_batches(
@@ -38,9 +47,13 @@ def misplaced_batches(
 ) -> Iterator[Repair]:
     """Records of ``log`` in the batch queues ``keys`` that belong to another number or queue."""
     for key in keys:
-        odd_ones = list(islice(_odd_ones(rows.rows(key)), _MOST_LOOKED_AT))
+        is_known = key in store.batch_queues or not store.batch_queues
+        odd_ones = list(islice(_odd_ones(rows.rows(key), are_all=not is_known), _MOST_LOOKED_AT))
         places = _places_of(store, key.topic, odd_ones) if odd_ones else {}
         for odd in odd_ones:
+            if odd.before >= 0 and (repair := _recounted(log, odd)) is not None:
+                yield repair
+                continue
             place = places.get(odd.phy_offset)
             if place is None and odd.expected is not None:
                 place = key.queue_id, odd.expected
@@ -48,30 +61,33 @@ def misplaced_batches(
                 yield repair
 
 
-def _odd_ones(chunks: Iterable[Rows]) -> Iterator[_Odd]:
+def _odd_ones(chunks: Iterable[Rows], *, are_all: bool) -> Iterator[_Odd]:
+    """``are_all``: no queue has these numbers, so that each is odd."""
     held: Any = None  # the last two rows so far: what is odd about the second, the next one tells
     for rows in chunks:
         both = rows if held is None else np.concatenate([held, rows])
-        yield from _odd_in(both, is_first=held is None, is_last=False)
+        yield from _odd_in(both, is_first=held is None, is_last=False, are_all=are_all)
         held = both[-2:].copy()
     if held is not None:
-        yield from _odd_in(held, is_first=len(held) == 1, is_last=True)
+        yield from _odd_in(held, is_first=len(held) == 1, is_last=True, are_all=are_all)
 
 
-def _odd_in(rows: Any, *, is_first: bool, is_last: bool) -> Iterator[_Odd]:
+def _odd_in(rows: Any, *, is_first: bool, is_last: bool, are_all: bool) -> Iterator[_Odd]:
     """Rows but for the first, which another call has seen, and the last, which the next one will."""
     number, count = rows["queue_offset"], rows["batch_size"].astype(np.int64)
     ends = number + count
     joins = np.r_[True, number[1:] == ends[:-1]]
     if is_first and len(rows) > 1:
         joins[0] = joins[1]
-    for at in np.flatnonzero(~joins).tolist():
+    for at in np.flatnonzero(~joins | are_all).tolist():
         if (at == len(rows) - 1 and not is_last) or (at == 0 and not is_first):
             continue
         expected = None
         if 0 < at < len(rows) - 1 and number[at + 1] == ends[at - 1] + count[at]:
             expected = int(ends[at - 1])
-        yield _Odd(int(rows["phy_offset"][at]), int(rows["size_bytes"][at]), int(count[at]), expected)
+        before = int(rows["phy_offset"][at - 1]) if at else -1
+        place = int(rows["phy_offset"][at]), int(rows["size_bytes"][at])
+        yield _Odd(*place, int(number[at]), int(count[at]), expected, before)
 
 
 def _places_of(store: Store, topic: str, odd_ones: list[_Odd]) -> dict[int, tuple[int, int]]:
@@ -109,7 +125,43 @@ def _repaired(log: SegmentSequence, topic: str, odd: _Odd, place: tuple[int, int
     message = decoded(data, odd.phy_offset)
     if message is None or not _is_whole(message, topic, odd) or not is_sound(data, message):
         return None
-    return reassigned(data, message, QueueKey(topic, place[0]), place[1])
+    repair = reassigned(data, message, QueueKey(topic, place[0]), place[1])
+    base = last_value(message.raw_properties, INNER_BASE)
+    if base is None or java_number(base[1], 64) == place[1]:
+        return repair
+    return _with_property(data, message, INNER_BASE, place[1], place, repair)
+
+
+def _recounted(log: SegmentSequence, odd: _Odd) -> Repair | None:
+    """The record in front of an odd one with the count that its body has, if with that both join."""
+    found = record_at(log, odd.before)
+    if found is None or not is_sound(*found):
+        return None
+    data, message = found
+    count, told = items_in(message), last_value(message.raw_properties, INNER_NUM)
+    if count is None or told is None or java_number(told[1], 16) == count:
+        return None
+    if message.queue_offset + count != odd.queue_offset:
+        return None
+    return _with_property(data, message, INNER_NUM, count, (message.queue_id, message.queue_offset), None)
+
+
+def _with_property(
+    data: bytes, message: Message, name: bytes, number: int, place: tuple[int, int], repair: Repair | None
+) -> Repair | None:
+    """A number in the properties, too, unless a checksum speaks against it."""
+    properties = with_number(message.raw_properties, name, number)
+    if properties == message.raw_properties:
+        return repair
+    at = len(data) - len(properties)
+    names, changes = ((), ()) if repair is None else (repair.fields, repair.changes)
+    changes = (*changes, (message.phy_offset + at, properties))
+    fixed = bytearray(data)
+    for start, new in changes:
+        fixed[start - message.phy_offset : start - message.phy_offset + len(new)] = new
+    if property_crc_ok(bytes(fixed)) is False:
+        return None
+    return Repair(message.topic, *place, message.phy_offset, len(data), (*names, "properties"), changes)
 
 
 def _is_whole(message: Message, topic: str, odd: _Odd) -> bool:

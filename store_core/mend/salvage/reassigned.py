@@ -51,14 +51,24 @@ def is_queued(message: Message) -> bool:
 
 def reassigned(data: bytes, message: Message, key: QueueKey, number: int) -> Repair | None:
     """The record as that of a number, if it is another one now, there is room for the topic, and no checksum speaks against it."""
-    phy_offset, raw_topic = message.phy_offset, key.topic.encode()
-    sys_flag = message.sys_flag
+    phy_offset, sys_flag = message.phy_offset, message.sys_flag
     if not is_queued(message):  # of a half message, or one that was rolled back, there is no entry: one bit is wrong
         sys_flag &= ~record.TRANSACTION_PREPARED
         is_committed = sys_flag & record.TRANSACTION_MASK == record.TRANSACTION_COMMIT
         if is_committed is not (TRAN_MSG in message.properties):
             return None
     told = {"queue_id": key.queue_id, "queue_offset": number, "sys_flag": sys_flag}
+    if message.topic == key.topic and all(getattr(message, name) == value for name, value in told.items()):
+        return None
+    # What it says of its place is made good with all others, but where a checksum covers both.
+    own_place = {"own_phy_offset": phy_offset}
+    fields = (told,) if property_crc_ok(data) is None else (told, told | own_place)
+    return next((repair for each in fields if (repair := _with_fields(data, message, key, each)) is not None), None)
+
+
+def _with_fields(data: bytes, message: Message, key: QueueKey, told: dict[str, int]) -> Repair | None:
+    """The record with other numbers and topic, if there is room for the topic, and no checksum speaks against it."""
+    phy_offset, raw_topic, number = message.phy_offset, key.topic.encode(), told["queue_offset"]
     changed = {name: value for name, value in told.items() if getattr(message, name) != value}
     changes = [
         (record.HEAD.offset_of(name), record.HEAD.field_struct(name).pack(value)) for name, value in changed.items()
@@ -67,7 +77,7 @@ def reassigned(data: bytes, message: Message, key: QueueKey, number: int) -> Rep
     if message.topic != key.topic:
         names.append("topic")
         changes.append((topic_at(message), raw_topic))
-    if not names or len(raw_topic) != topic_length(message):
+    if len(raw_topic) != topic_length(message):
         return None
     fixed = bytearray(data)
     for at, new in changes:

@@ -38,6 +38,7 @@ from store_core.scan.log import Progress
 from store_core.storage.sequence import SegmentSequence
 
 _IN_QUEUES: Final = (record.TRANSACTION_NONE, record.TRANSACTION_COMMIT)
+_PROPERTY_SEPARATOR: Final = bytes([record.PROPERTY_SEPARATOR])
 _REPLACEMENT: Final = "\ufffd"  # what no UTF-8 text says comes out as this
 _MOST_PLACES: Final = 16  # where a body of unknown length may end
 
@@ -253,38 +254,52 @@ def _with_numbers(data: bytes, at: int, entry: LostRecord | None) -> bytes:
         return data
     properties = message.raw_properties
     if has_bad_level(message.topic.encode(), properties):
-        properties = _with_number(properties, DELAY, message.queue_id + 1, 32)
+        properties = with_number(properties, DELAY, message.queue_id + 1)
     if has_bad_batch(properties):
-        properties = _with_number(properties, INNER_BASE, message.queue_offset, 64)
-        properties = _with_number(properties, INNER_NUM, _batch_size(message, entry), 16)
+        batch_size = items_in(message)
+        told = entry.batch_size if entry is not None else 0
+        numbers = ((INNER_BASE, 64, message.queue_offset), (INNER_NUM, 16, told if batch_size is None else batch_size))
+        for name, bits, number in numbers:
+            found = last_value(properties, name)
+            if found is not None and java_number(found[1], bits) is None:
+                properties = with_number(properties, name, number)
     return data[: len(data) - len(properties)] + properties
 
 
-def _batch_size(message: Message, entry: LostRecord | None) -> int:
-    """How many messages a broker counted in a record: those of a batch's body, or as its queue entry says."""
+def items_in(message: Message) -> int | None:
+    """How many messages a record's body holds; None where that cannot be told."""
+    if not message.sys_flag & record.FLAG_INNER_BATCH:
+        return 1
     try:
-        if message.sys_flag & record.FLAG_INNER_BATCH:
-            return len(split_inner_batch(decompress(message.body, message.sys_flag)))
+        return len(split_inner_batch(decompress(message.body, message.sys_flag)))
     except BodyError:
-        return entry.batch_size if entry is not None else 0
-    return 1
+        return None
 
 
-def _with_number(properties: bytes, name: bytes, number: int, bits: int) -> bytes:
-    """A property string with that number where the value is none, as long as before; unchanged where there is no room for it.
+def with_number(properties: bytes, name: bytes, number: int) -> bytes:
+    """A property string of the same length with a number for a value; unchanged where there is none, or no room for the number.
 
-    Where a value goes on behind the number, or with another property, it is the mark between them that was damaged.
+    Where a value goes on behind the number, or with another property, it is the mark between them that was damaged. What stands
+    behind it and is no property is a part of it that damage cut off.
     """
     found, text = last_value(properties, name), str(number).encode()
-    if found is None or number < 0 or java_number(found[1], bits) is not None or len(text) > len(found[1]):
+    if found is None or number < 0:
         return properties
-    at, value = found
+    at, end = found[0], found[0] + len(found[1])
+    while end - at < len(text) and end < len(properties):
+        following = properties[end + 1 :].partition(_PROPERTY_SEPARATOR)[0]
+        if record.NAME_VALUE_SEPARATOR in following:
+            break
+        end += 1 + len(following)
+    value = properties[at:end]
+    if len(text) > len(value):
+        return properties
     goes_on = value.startswith(text) or record.NAME_VALUE_SEPARATOR in value
     if goes_on and len(text) < len(value):
-        new = text + bytes([record.PROPERTY_SEPARATOR]) + value[len(text) + 1 :]
+        new = text + _PROPERTY_SEPARATOR + value[len(text) + 1 :]
     else:
         new = text.rjust(len(value), b"0")
-    return properties[:at] + new + properties[at + len(value) :]
+    return properties[:at] + new + properties[end:]
 
 
 def _is_proven(data: bytes, at: int, region: Region, entry: LostRecord | None) -> bool:
