@@ -573,3 +573,39 @@ def test_a_list_without_entries_is_passed_over(
     assert store.read(at, len(numbers)) == good % rest
     assert opener.recover(store.root).plan.steps == ()
     assert [f.code for f in opener.check(store.root) if f.severity == "error"] == []
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "a letter of a name",
+        "a name that is another queue's",
+        "a digit",
+        "the names' name",
+        "the numbers' name",
+        "the mark",
+    ],
+)
+@pytest.mark.parametrize("name", ["lmq-497", "lmq-533"])
+def test_a_list_is_what_the_entries_of_light_queues_say(
+    name: str, part: str, golden: GoldenStore, damageable: DamageableOf, settings_of: SettingsOf
+) -> None:
+    """Else the light queue would lack a number, for which an entry without a message hides others."""
+    store = damageable(name)
+    number, at, numbers = listing(store)
+    message, properties = store.message(number), store.field_at(number, "properties")
+    text = store.read(properties, message["phyOffset"] + message["storeSize"] - properties)
+    names = text.index(NAMES_IN_LIST)
+    last = text.index(b"%LMQ%beta", names) + len(b"%LMQ%beta")
+    where, new = {
+        "a letter of a name": (last - 2, b"\xb4"),
+        "a name that is another queue's": (last, b"0" if text[last : last + 1] != b"0" else b"1"),
+        "a digit": (at + len(numbers) - 1 - properties, b"0" if numbers[-1:] != b"0" else b"1"),
+        "the names' name": (names + 3, b"n"),
+        "the numbers' name": (text.index(NUMBERS_IN_LIST) + 7, b"_"),
+        "the mark": (names + len(NAMES_IN_LIST) - 1, b"\x03"),
+    }[part]
+    store.write(properties + where, new)
+    opener = Opener(settings_of(name), stores.truth(name)["written_by"])
+    recovery = recovered(opener, store, golden(name))
+    assert [(r["phy_offset"], r["fields"]) for r in recovery.repaired] == [(message["phyOffset"], ["properties"])]

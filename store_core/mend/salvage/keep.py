@@ -29,6 +29,7 @@ from store_core.mend.salvage.evidence import lost_by_queue_entries
 from store_core.mend.salvage.fence import Fence, close_region
 from store_core.mend.salvage.gaps import fill_gaps
 from store_core.mend.salvage.ground import Ground, read_ground
+from store_core.mend.salvage.lists import renamed
 from store_core.mend.salvage.lost import LostMessages
 from store_core.mend.salvage.lost_record import LostRecord, told_better
 from store_core.mend.salvage.mended import MendedLog, mended_log, restored_log
@@ -222,6 +223,7 @@ def _moved(store: Store, mended: MendedLog, derivation: Derivation, ground: Grou
     closed = Ranges((region.phy_offset, region.end_phy_offset) for region in ground.survey.regions)
     batches = misplaced_batches(store, mended.log, derivation.rows, derivation.batch_queues().queue_keys())
     moved = [repair for repair in batches if is_free(repair, closed, restored)]
+    moved += (repair for repair in renamed(store, mended.log, derivation.queues()) if is_free(repair, closed, restored))
     moved += misplaced(store, mended.log, derivation.queues(), closed, restored)
     ground.repairs += moved
     ground.restored |= {at: Patch(0, len(data), ((0, data),)) for repair in moved for at, data in repair.changes}

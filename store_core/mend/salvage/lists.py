@@ -3,12 +3,16 @@
 A number that is none was damaged, and the entry of its light queue that leads to the record tells it; or a broker wrote none, as
 it does for queues of other kinds in such a list. Where no entry tells a number, or there is no room for it, the list gets another
 length than that of the names has: a broker passes over it.
+
+A name or a number that was damaged makes the record one of another queue, or place; so does the name of either list. The entry of
+its own queue leads to it from a number that nothing else has.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from typing import Final
 
 from store_core.codec.record import Message, decode_record, property_crc_ok
@@ -21,20 +25,94 @@ from store_core.derive.dispatch import (
     light_key,
     light_queues,
 )
+from store_core.derive.queues import QueueBuilder
 from store_core.kernel.twin_properties import last_value
+from store_core.layout import paths, record
+from store_core.mend.salvage.evidence import standing_entry
+from store_core.mend.salvage.reassigned import differing, open_numbers, record_at
 from store_core.mend.salvage.repair import Repair
 from store_core.read.queue import Queue
 from store_core.read.records import read_message
+from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
 
 _SEPARATOR: Final = LIST_SEPARATOR.encode()
 _DIGIT: Final = b"0"
+_PROPERTY_SEPARATOR: Final = bytes([record.PROPERTY_SEPARATOR])
+_NAME_VALUE_SEPARATOR: Final = bytes([record.NAME_VALUE_SEPARATOR])
+_MOST_NUMBERS: Final = 1 << 12  # of a queue that are looked at
 
 
 def relisted(store: Store, phy_offsets: Iterable[int]) -> list[Repair]:
     """Repairs of those of the records at some offsets of the store's log at which dispatch fails."""
     queues: dict[QueueKey, Queue] = {}
     return [repair for at in phy_offsets if (repair := _relisted(store, queues, at)) is not None]
+
+
+def renamed(store: Store, log: SegmentSequence, builder: QueueBuilder) -> Iterator[Repair]:
+    """Repairs of records of ``log`` that do not list a light queue whose entry leads to them. ``builder`` has the queues of that log."""
+    done = set()  # a name of a list that is wrong is found by each of its queues
+    for key in store.queues:
+        if not key.topic.startswith(paths.LMQ_PREFIX):
+            continue
+        summary = builder.summary(key)
+        # A number that is too low looks like a queue that began anew: what has entries behind its end counts, too.
+        reach = Queue(store.queues[key], store.log).max_offset if summary.superseded else 0
+        behind = range(summary.end_queue_offset, reach)
+        for number in islice(chain(open_numbers(builder, key), behind), _MOST_NUMBERS):
+            phy_offset, size_bytes, _ = standing_entry(store, key, number) or (-1, 0, 0)
+            found = record_at(log, phy_offset) if phy_offset >= 0 and phy_offset not in done else None
+            if found is not None and found[1].size_bytes == size_bytes:
+                repair = _renamed(store, *found, key, number)
+                if repair is not None:
+                    done.add(phy_offset)
+                    yield repair
+
+
+def _renamed(store: Store, data: bytes, message: Message, key: QueueKey, number: int) -> Repair | None:
+    """The record with the one change in its properties that puts it at a number of a light queue, if there is one only."""
+    raw = message.raw_properties
+    front = data[: len(data) - len(raw)]
+    found = set()
+    for changed in (*_named(raw), *_listing(store, message, key, number)):
+        properties = decode_record(front + changed, 0, message.phy_offset).properties
+        if (key.topic, number) in light_queues(properties) and property_crc_ok(front + changed) is not False:
+            found.add(changed)
+    if len(found) != 1 or raw in found:
+        return None
+    place = message.topic, message.queue_id, message.queue_offset
+    changes = ((message.phy_offset + len(front), found.pop()),)
+    return Repair(*place, message.phy_offset, message.size_bytes, ("properties",), changes)
+
+
+def _named(raw: bytes) -> Iterator[bytes]:
+    """Properties of which the name of one is that of a list, of which it differs in a byte."""
+    at = 0
+    for segment in raw.split(_PROPERTY_SEPARATOR):
+        for name in (MULTI_DISPATCH, MULTI_QUEUE_OFFSET):
+            start = name.encode() + _NAME_VALUE_SEPARATOR
+            if len(segment) > len(start) and differing(segment[: len(start)], start) == 1:
+                yield raw[:at] + start + raw[at + len(start) :]
+        at += len(segment) + 1
+
+
+def _listing(store: Store, message: Message, key: QueueKey, number: int) -> Iterator[bytes]:
+    """Properties with another name, or another number, in a list."""
+    raw, listed, topic = message.raw_properties, light_queues(message.properties), key.topic.encode()
+    for name, index, new in ((MULTI_DISPATCH, 0, topic), (MULTI_QUEUE_OFFSET, 1, str(number).encode())):
+        found = last_value(raw, name.encode())
+        at, value = found if found is not None else (0, b"")
+        parts: list[bytes] = value.split(_SEPARATOR)
+        for place, told in enumerate(listed):
+            is_like = told[1 - index] == (key.topic, number)[1 - index] and len(new) <= len(parts[place])
+            if is_like and (index or len(new) == len(parts[place])) and not _leads_there(store, *told, message):
+                others = [*parts[:place], new.rjust(len(parts[place]), _DIGIT), *parts[place + 1 :]]
+                yield raw[:at] + _SEPARATOR.join(others) + raw[at + len(value) :]
+
+
+def _leads_there(store: Store, name: str, number: int, message: Message) -> bool:
+    entry = standing_entry(store, light_key(name, message.queue_id), number)
+    return entry is not None and entry[:2] == (message.phy_offset, message.size_bytes)
 
 
 def _relisted(store: Store, queues: dict[QueueKey, Queue], phy_offset: int) -> Repair | None:

@@ -8,7 +8,7 @@ topic that it tells.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -21,7 +21,15 @@ from store_core.mend.salvage.evidence import standing_entry
 from store_core.mend.salvage.lonely import Lonely
 from store_core.mend.salvage.lost_record import LostRecord
 from store_core.mend.salvage.ranges import Ranges
-from store_core.mend.salvage.reassigned import decoded, differing, is_queued, is_sound, reassigned, record_at
+from store_core.mend.salvage.reassigned import (
+    decoded,
+    differing,
+    is_queued,
+    is_sound,
+    open_numbers,
+    reassigned,
+    record_at,
+)
 from store_core.mend.salvage.repair import Repair, tags_fit
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
@@ -45,7 +53,7 @@ def misplaced(
         _of_number(store, log, builder, key, number)
         for key in keys
         if key in store.queues
-        for number in islice(_open_numbers(builder, key), _MOST_NUMBERS)
+        for number in islice(open_numbers(builder, key), _MOST_NUMBERS)
     )
     free = partial(_free, closed, restored)
     if found := free(by_entries):
@@ -85,17 +93,6 @@ def _as_placed(store: Store, log: SegmentSequence, key: QueueKey, one: Misnumber
 def _leads_to_a_record(log: SegmentSequence, entry: LostRecord) -> bool:
     found = record_at(log, entry.phy_offset) if entry.phy_offset is not None else None
     return found is not None and found[1].size_bytes == entry.size_bytes
-
-
-def _open_numbers(builder: QueueBuilder, key: QueueKey) -> Iterator[int]:
-    """Numbers without a message, with one that says another number, and those at both ends."""
-    summary = builder.summary(key)
-    yield from (one.placed_at for one in summary.misnumbered if one.placed_at is not None)
-    for first, count in summary.gaps:
-        yield from range(first, first + count)
-    if summary.first_queue_offset:
-        yield summary.first_queue_offset - 1
-    yield summary.end_queue_offset
 
 
 def _of_number(store: Store, log: SegmentSequence, builder: QueueBuilder, key: QueueKey, number: int) -> Repair | None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from store_core.codec.properties import TRAN_MSG
 from store_core.codec.record import Message, RecordError, body_crc_ok, decode_record, property_crc_ok
+from store_core.derive.queues import QueueBuilder
 from store_core.layout import record
 from store_core.mend.salvage.repair import Repair
 from store_core.read.records import read_record_bytes
@@ -86,6 +89,17 @@ def _with_fields(data: bytes, message: Message, key: QueueKey, told: dict[str, i
         return None
     places = tuple((phy_offset + at, new) for at, new in changes)
     return Repair(key.topic, key.queue_id, number, phy_offset, len(data), tuple(names), places)
+
+
+def open_numbers(builder: QueueBuilder, key: QueueKey) -> Iterator[int]:
+    """Numbers of a queue, as built, without a message, with one that says another number, and those at both ends."""
+    summary = builder.summary(key)
+    yield from (one.placed_at for one in summary.misnumbered if one.placed_at is not None)
+    for first, count in summary.gaps:
+        yield from range(first, first + count)
+    if summary.first_queue_offset:
+        yield summary.first_queue_offset - 1
+    yield summary.end_queue_offset
 
 
 def differing(some: bytes, others: bytes) -> int:
