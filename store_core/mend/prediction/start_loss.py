@@ -197,7 +197,8 @@ class _Finder:
             name, topics = decode_text(topic), self._start.loaded.topic_attributes
             is_known = not topics or name in topics or name in _SYSTEM_TOPICS
             is_known = is_known or any(known.topic == name for known in self._store.queues)
-            self._keys[raw] = QueueKey(name, queue_id) if is_known else None
+            is_light = name.startswith(paths.LMQ_PREFIX)  # a tombstone's
+            self._keys[raw] = QueueKey(name, queue_id) if is_known and not is_light else None
         return self._keys[raw]
 
     def _is_superseded(self, key: QueueKey, table: FrameTable, row: int) -> bool:

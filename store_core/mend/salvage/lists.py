@@ -103,6 +103,9 @@ def _listing(store: Store, message: Message, key: QueueKey, number: int) -> Iter
         found = last_value(raw, name.encode())
         at, value = found if found is not None else (0, b"")
         parts: list[bytes] = value.split(_SEPARATOR)
+        if _NAME_VALUE_SEPARATOR in parts[-1] and parts[-1].startswith(new):  # the mark behind the list was damaged
+            behind = at + len(value) - len(parts[-1]) + len(new)
+            yield raw[:behind] + _PROPERTY_SEPARATOR + raw[behind + 1 :]
         for place, told in enumerate(listed):
             is_like = told[1 - index] == (key.topic, number)[1 - index] and len(new) <= len(parts[place])
             if is_like and (index or len(new) == len(parts[place])) and not _leads_there(store, *told, message):

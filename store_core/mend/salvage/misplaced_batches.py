@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from store_core.codec.record import Message, property_crc_ok
-from store_core.derive.dispatch import Rows
+from store_core.derive.dispatch import Rows, inner_batch_size
 from store_core.derive.spool import RowsByQueue
 from store_core.kernel.codes import INNER_BASE, INNER_NUM
 from store_core.kernel.twin_properties import java_number, last_value
@@ -59,6 +59,35 @@ def misplaced_batches(
                 place = key.queue_id, odd.expected
             if place is not None and (repair := _repaired(log, key.topic, odd, place)) is not None:
                 yield repair
+    for key, files in store.batch_queues.items():
+        for entry in islice(_apart(files, rows.rows(key)), _MOST_LOOKED_AT):
+            if (repair := _of_entry(log, key, entry)) is not None:
+                yield repair
+
+
+def _apart(files: SegmentSequence, chunks: Iterable[Rows]) -> Iterator[Any]:
+    """Entries of a queue that join those before them and lead to records that the queue, as built, does not have."""
+    built, held, before = iter(chunks), np.zeros(0, np.int64), 0
+    for entries in _entries(files):
+        ends = entries["queue_offset"].astype(np.int64) + entries["batch_size"]
+        joins = (entries["queue_offset"] == np.r_[before, ends[:-1]]) & (entries["size_bytes"] > 0)
+        before, highest = int(ends[-1]), int(entries["phy_offset"].max())
+        while (not len(held) or held[-1] < highest) and (more := next(built, None)) is not None:
+            held = np.r_[held, more["phy_offset"]]
+        yield from entries[joins & ~np.isin(entries["phy_offset"], held)]
+        held = held[held > highest]
+
+
+def _of_entry(log: SegmentSequence, key: QueueKey, entry: Any) -> Repair | None:
+    """The record that an entry leads to as one of its queue, whatever topic or queue id it says, if it has the entry's number."""
+    found = record_at(log, int(entry["phy_offset"]))
+    if found is None or found[1].size_bytes != entry["size_bytes"] or not found[1].body or not is_sound(*found):
+        return None
+    data, message = found
+    number = message.queue_offset, inner_batch_size(message.properties)
+    if number != (entry["queue_offset"], entry["batch_size"]):
+        return None
+    return reassigned(data, message, key, message.queue_offset)
 
 
 def _odd_ones(chunks: Iterable[Rows], *, are_all: bool) -> Iterator[_Odd]:
