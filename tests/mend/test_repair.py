@@ -385,9 +385,11 @@ NUMBERS: Final = (
 )
 
 
-def number_in(store: Damageable, name: bytes, *, longest: bool = False) -> tuple[int, int, bytes]:
-    """The middle one of the records with a property that a broker reads as a number, or of those where it is ``longest``;
-    where that lies, and what it is."""
+def number_in(
+    store: Damageable, name: bytes, *, longest: bool = False, is_last: bool = False
+) -> tuple[int, int, bytes]:
+    """The middle one or the last of the records with a property that a broker reads as a number, or of those where it is
+    ``longest``; where that lies, and what it is."""
     found = []
     for number, message in enumerate(store.truth["messages"]):
         start = store.field_at(number, "properties")
@@ -397,7 +399,7 @@ def number_in(store: Damageable, name: bytes, *, longest: bool = False) -> tuple
             found.append((number, start + at, text[at:].partition(b"\x02")[0]))
     most = max(len(value) for _, _, value in found)
     found = [each for each in found if len(each[2]) == most or not longest]
-    return found[len(found) // 2]
+    return found[-1 if is_last else len(found) // 2]
 
 
 @pytest.mark.parametrize("has_queues", [True, False])
@@ -475,6 +477,34 @@ def test_a_number_of_a_batch_that_is_another_one(
     recovery = recovered(Opener(settings_of("bcq-533"), "5.3.3"), store, golden("bcq-533"))
     assert [repair["fields"] for repair in recovery.repaired] == [["properties"]]
     assert recovery.repaired[0]["phy_offset"] == store.message(number)["phyOffset"]
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [(b"INNER_NUM", b"INNER_NUM\x01\x02"), (b"INNER_NUM", b"INNER_NUn"), (b"INNER_BASE", b"INNER-BASE")],
+)
+def test_a_batch_that_lacks_a_number(
+    name: bytes, wrong: bytes, is_last: bool, golden: GoldenStore, damageable: DamageableOf, settings_of: SettingsOf
+) -> None:
+    """It counts as one message, so that no consumer gets the others."""
+    store = damageable("bcq-533")
+    number, at, value = number_in(store, name, longest=name == b"INNER_BASE", is_last=is_last)
+    assert len(value) == (3 if name == b"INNER_BASE" else 1)
+    store.write(at - len(name) - 1, wrong)
+    recovery = recovered(Opener(settings_of("bcq-533"), "5.3.3"), store, golden("bcq-533"))
+    assert [(r["fields"], r["phy_offset"]) for r in recovery.repaired] == [
+        (["properties"], store.message(number)["phyOffset"])
+    ]
+
+
+def test_a_batch_of_another_topic(golden: GoldenStore, damageable: DamageableOf, settings_of: SettingsOf) -> None:
+    store = damageable("bcq-533")
+    number, _, _ = number_in(store, b"INNER_NUM")
+    for each in (number, number + 1):
+        store.flip(each, "topic", mask=0x04)
+    recovery = recovered(Opener(settings_of("bcq-533"), "5.3.3"), store, golden("bcq-533"))
+    assert [repair["fields"] for repair in recovery.repaired] == [["topic"], ["topic"]]
 
 
 def test_a_batch_of_a_queue_that_is_none(

@@ -19,6 +19,7 @@ from store_core.derive.spool import RowsByQueue
 from store_core.kernel.codes import INNER_BASE, INNER_NUM
 from store_core.kernel.twin_properties import java_number, last_value
 from store_core.layout.queue import BATCH_ENTRY
+from store_core.layout.record import FLAG_INNER_BATCH
 from store_core.mend.salvage.reassigned import decoded, is_sound, reassigned, record_at
 from store_core.mend.salvage.repair import Repair, items_in, with_number
 from store_core.storage.sequence import SegmentSequence
@@ -31,7 +32,8 @@ _ENTRIES_AT_ONCE: Final = 1 << 14
 class _Odd(NamedTuple):
     """A record whose number does not join. ``expected``: the one that joins on both sides, if there is such.
 
-    ``before``: where the record in front of it in the queue lies, whose count may be what is wrong; -1 without one.
+    ``before``: where the record in front of it in the queue lies, whose count may be what is wrong; -1 without one. The queue's
+    end is one of these at -1.
     """
 
     phy_offset: int
@@ -45,11 +47,21 @@ class _Odd(NamedTuple):
 def misplaced_batches(
     store: Store, log: SegmentSequence, rows: RowsByQueue, keys: Iterable[QueueKey]
 ) -> Iterator[Repair]:
-    """Records of ``log`` in the batch queues ``keys`` that belong to another number or queue."""
+    """Records of ``log`` in the batch queues ``keys`` that belong to another number or queue, and those of other topics that
+    belong to one of the store's."""
+    done = set()
+    for repair in (*_by_numbers(store, log, rows, keys), *_by_entries(store, log, rows)):
+        if repair.phy_offset not in done:
+            done.add(repair.phy_offset)
+            yield repair
+
+
+def _by_numbers(store: Store, log: SegmentSequence, rows: RowsByQueue, keys: Iterable[QueueKey]) -> Iterator[Repair]:
     for key in keys:
         is_known = key in store.batch_queues or not store.batch_queues
         odd_ones = list(islice(_odd_ones(rows.rows(key), are_all=not is_known), _MOST_LOOKED_AT))
-        places = _places_of(store, key.topic, odd_ones) if odd_ones else {}
+        elsewhere = [odd for odd in odd_ones if odd.phy_offset >= 0]
+        places = _places_of(store, key.topic, elsewhere) if elsewhere else {}
         for odd in odd_ones:
             if odd.before >= 0 and (repair := _recounted(log, odd)) is not None:
                 yield repair
@@ -59,6 +71,9 @@ def misplaced_batches(
                 place = key.queue_id, odd.expected
             if place is not None and (repair := _repaired(log, key.topic, odd, place)) is not None:
                 yield repair
+
+
+def _by_entries(store: Store, log: SegmentSequence, rows: RowsByQueue) -> Iterator[Repair]:
     for key, files in store.batch_queues.items():
         for entry in islice(_apart(files, rows.rows(key)), _MOST_LOOKED_AT):
             if (repair := _of_entry(log, key, entry)) is not None:
@@ -99,6 +114,7 @@ def _odd_ones(chunks: Iterable[Rows], *, are_all: bool) -> Iterator[_Odd]:
         held = both[-2:].copy()
     if held is not None:
         yield from _odd_in(held, is_first=len(held) == 1, is_last=True, are_all=are_all)
+        yield _Odd(-1, 0, -1, 0, None, int(held["phy_offset"][-1]))
 
 
 def _odd_in(rows: Any, *, is_first: bool, is_last: bool, are_all: bool) -> Iterator[_Odd]:
@@ -158,7 +174,7 @@ def _repaired(log: SegmentSequence, topic: str, odd: _Odd, place: tuple[int, int
     base = last_value(message.raw_properties, INNER_BASE)
     if base is None or java_number(base[1], 64) == place[1]:
         return repair
-    return _with_property(data, message, INNER_BASE, place[1], place, repair)
+    return _with_properties(data, message, {INNER_BASE: place[1]}, place, repair)
 
 
 def _recounted(log: SegmentSequence, odd: _Odd) -> Repair | None:
@@ -167,19 +183,22 @@ def _recounted(log: SegmentSequence, odd: _Odd) -> Repair | None:
     if found is None or not is_sound(*found):
         return None
     data, message = found
-    count, told = items_in(message), last_value(message.raw_properties, INNER_NUM)
-    if count is None or told is None or java_number(told[1], 16) == count:
+    count = items_in(message)
+    if count is None or (odd.phy_offset >= 0 and message.queue_offset + count != odd.queue_offset):
         return None
-    if message.queue_offset + count != odd.queue_offset:
-        return None
-    return _with_property(data, message, INNER_NUM, count, (message.queue_id, message.queue_offset), None)
+    numbers = {INNER_BASE: message.queue_offset, INNER_NUM: count}
+    return _with_properties(data, message, numbers, (message.queue_id, message.queue_offset), None)
 
 
-def _with_property(
-    data: bytes, message: Message, name: bytes, number: int, place: tuple[int, int], repair: Repair | None
+def _with_properties(
+    data: bytes, message: Message, numbers: dict[bytes, int], place: tuple[int, int], repair: Repair | None
 ) -> Repair | None:
-    """A number in the properties, too, unless a checksum speaks against it."""
-    properties = with_number(message.raw_properties, name, number)
+    """Numbers in a batch's properties, too, unless a checksum speaks against it."""
+    properties = message.raw_properties
+    for name, number in numbers.items() if message.sys_flag & FLAG_INNER_BATCH else ():
+        told = last_value(properties, name)
+        if told is None or java_number(told[1], 64) != number:
+            properties = with_number(properties, name, number)
     if properties == message.raw_properties:
         return repair
     at = len(data) - len(properties)

@@ -39,6 +39,7 @@ from store_core.storage.sequence import SegmentSequence
 
 _IN_QUEUES: Final = (record.TRANSACTION_NONE, record.TRANSACTION_COMMIT)
 _PROPERTY_SEPARATOR: Final = bytes([record.PROPERTY_SEPARATOR])
+_NAME_VALUE_SEPARATOR: Final = bytes([record.NAME_VALUE_SEPARATOR])
 _REPLACEMENT: Final = "\ufffd"  # what no UTF-8 text says comes out as this
 _MOST_PLACES: Final = 16  # where a body of unknown length may end
 
@@ -277,15 +278,16 @@ def items_in(message: Message) -> int | None:
 
 
 def with_number(properties: bytes, name: bytes, number: int) -> bytes:
-    """A property string of the same length with a number for a value; unchanged where there is none, or no room for the number.
+    """A property string of the same length with a number for a value; unchanged where there is no such property, or no room.
 
     Where a value goes on behind the number, or with another property, it is the mark between them that was damaged. What stands
     behind it and is no property is a part of it that damage cut off.
     """
-    found, text = last_value(properties, name), str(number).encode()
-    if found is None or number < 0:
+    text = str(number).encode()
+    properties, (at, value) = _with_name(properties, name)
+    if at < 0 or number < 0:
         return properties
-    at, end = found[0], found[0] + len(found[1])
+    end = at + len(value)
     while end - at < len(text) and end < len(properties):
         following = properties[end + 1 :].partition(_PROPERTY_SEPARATOR)[0]
         if record.NAME_VALUE_SEPARATOR in following:
@@ -300,6 +302,20 @@ def with_number(properties: bytes, name: bytes, number: int) -> bytes:
     else:
         new = text.rjust(len(value), b"0")
     return properties[:at] + new + properties[end:]
+
+
+def _with_name(properties: bytes, name: bytes) -> tuple[bytes, tuple[int, bytes]]:
+    """A property string with a property of that name, and where its value begins, and that: it may be empty, or stand behind a
+    name of which a byte is wrong. Otherwise as it was, and a place of -1."""
+    if (found := last_value(properties, name)) is not None:
+        return properties, found
+    at, start = 0, name + _NAME_VALUE_SEPARATOR
+    for segment in properties.split(_PROPERTY_SEPARATOR):
+        behind = at + len(start)
+        if len(segment) >= len(start) and sum(a != b for a, b in zip(segment, start, strict=False)) <= 1:
+            return properties[:at] + start + properties[behind:], (behind, segment[len(start) :])
+        at += len(segment) + 1
+    return properties, (-1, b"")
 
 
 def _is_proven(data: bytes, at: int, region: Region, entry: LostRecord | None) -> bool:
