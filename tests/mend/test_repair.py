@@ -547,9 +547,10 @@ def test_a_number_without_room_is_not_made_up(damageable: DamageableOf, settings
 NAMES_IN_LIST, NUMBERS_IN_LIST = b"INNER_MULTI_DISPATCH\x01", b"INNER_MULTI_QUEUE_OFFSET\x01"
 
 
-def listing(store: Damageable) -> tuple[int, int, bytes]:
-    """A record in two light queues, with a number of several digits in each: which, and its numbers and where they lie."""
-    for number in reversed(range(len(store.truth["messages"]))):
+def listing(store: Damageable, *, nearest: int = 0) -> tuple[int, int, bytes]:
+    """The last record, or the one ``nearest`` before it, in two light queues, with a number of several digits in each: which, and
+    its numbers and where they lie."""
+    for number in reversed(range(len(store.truth["messages"]) - nearest)):
         message, at = store.message(number), store.field_at(number, "properties")
         text = store.read(at, message["phyOffset"] + message["storeSize"] - at)
         place = text.find(NUMBERS_IN_LIST) + len(NUMBERS_IN_LIST)
@@ -639,3 +640,18 @@ def test_a_list_is_what_the_entries_of_light_queues_say(
     opener = Opener(settings_of(name), stores.truth(name)["written_by"])
     recovery = recovered(opener, store, golden(name))
     assert [(r["phy_offset"], r["fields"]) for r in recovery.repaired] == [(message["phyOffset"], ["properties"])]
+
+
+def test_a_list_without_entries_is_what_its_queue_lacks(
+    golden: GoldenStore, damageable: DamageableOf, settings_of: SettingsOf
+) -> None:
+    """All queues are gone: a queue of nearly the same name has just that number, which misses in the middle of another."""
+    store = damageable("lmq-533")
+    number, _, _ = listing(store, nearest=60)
+    at = store.field_at(number, "properties")
+    message = store.message(number)
+    text = store.read(at, message["phyOffset"] + message["storeSize"] - at)
+    store.flip_at(at + text.index(b"%LMQ%alpha") + 2)
+    shutil.rmtree(store.root / paths.CONSUMEQUEUE)
+    recovery = recovered(Opener(settings_of("lmq-533"), "5.3.3"), store, golden("lmq-533"))
+    assert [repair["fields"] for repair in recovery.repaired] == [["properties"]]

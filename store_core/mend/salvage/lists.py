@@ -41,6 +41,8 @@ _DIGIT: Final = b"0"
 _PROPERTY_SEPARATOR: Final = bytes([record.PROPERTY_SEPARATOR])
 _NAME_VALUE_SEPARATOR: Final = bytes([record.NAME_VALUE_SEPARATOR])
 _MOST_NUMBERS: Final = 1 << 12  # of a queue that are looked at
+_MOST_ALIKE: Final = 1 << 10  # queues whose names are compared, each with each
+_FEW: Final = 4  # messages of a queue that there may only be by damage
 
 
 def relisted(store: Store, phy_offsets: Iterable[int]) -> list[Repair]:
@@ -50,8 +52,22 @@ def relisted(store: Store, phy_offsets: Iterable[int]) -> list[Repair]:
 
 
 def renamed(store: Store, log: SegmentSequence, builder: QueueBuilder) -> Iterator[Repair]:
-    """Repairs of records of ``log`` that do not list a light queue whose entry leads to them. ``builder`` has the queues of that log."""
+    """Repairs of records of ``log`` that do not list a light queue which they belong to: its entry leads to them, or, where no entries
+    are, they are of a queue of nearly that name while this one lacks just that number at just that place. ``builder`` has the
+    queues of that log.
+    """
     done = set()  # a name of a list that is wrong is found by each of its queues
+    for key, number, phy_offset, size_bytes in (*_told_by_entries(store, builder), *_alike(store, builder)):
+        found = record_at(log, phy_offset) if phy_offset not in done else None
+        if found is not None and size_bytes in (None, found[1].size_bytes):
+            repair = _renamed(store, *found, key, number)
+            if repair is not None:
+                done.add(phy_offset)
+                yield repair
+
+
+def _told_by_entries(store: Store, builder: QueueBuilder) -> Iterator[tuple[QueueKey, int, int, int | None]]:
+    """Numbers of light queues that no record lists, and where their entries lead."""
     for key in store.queues:
         if not key.topic.startswith(paths.LMQ_PREFIX):
             continue
@@ -61,12 +77,35 @@ def renamed(store: Store, log: SegmentSequence, builder: QueueBuilder) -> Iterat
         behind = range(summary.end_queue_offset, reach)
         for number in islice(chain(open_numbers(builder, key), behind), _MOST_NUMBERS):
             phy_offset, size_bytes, _ = standing_entry(store, key, number) or (-1, 0, 0)
-            found = record_at(log, phy_offset) if phy_offset >= 0 and phy_offset not in done else None
-            if found is not None and found[1].size_bytes == size_bytes:
-                repair = _renamed(store, *found, key, number)
-                if repair is not None:
-                    done.add(phy_offset)
-                    yield repair
+            if phy_offset >= 0:
+                yield key, number, phy_offset, size_bytes
+
+
+def _alike(store: Store, builder: QueueBuilder) -> Iterator[tuple[QueueKey, int, int, int | None]]:
+    """Numbers of queues that do not stand, as those of others whose names differ in a byte and that lack just these."""
+    light = [key for key in builder.queue_keys() if key.topic.startswith(paths.LMQ_PREFIX)]
+    odd = [key for key in builder.queue_keys() if key not in store.queues and builder.summary(key).messages <= _FEW]
+    if len(light) > _MOST_ALIKE or len(odd) > _MOST_ALIKE:
+        return
+    for key in odd:
+        others = [other for other in light if _differ_in_a_byte(key.topic, other.topic)]
+        summary = builder.summary(key)
+        for number in range(summary.first_queue_offset, summary.end_queue_offset) if others else ():
+            at = builder.phy_offset_of(key, number)
+            lacking = [other for other in others if at is not None and _lacks(builder, other, number, at)]
+            if at is not None and len(lacking) == 1:
+                yield lacking[0], number, at, None
+
+
+def _lacks(builder: QueueBuilder, key: QueueKey, number: int, phy_offset: int) -> bool:
+    """Whether a queue has no record at a number, and those beside it on both sides of a place in the log, as no broker leaves it."""
+    before, at, behind = (builder.phy_offset_of(key, number + step) for step in (-1, 0, 1))
+    return at is None and before is not None and behind is not None and before < phy_offset < behind
+
+
+def _differ_in_a_byte(some: str, others: str) -> bool:
+    one, other = some.encode(), others.encode()
+    return len(one) == len(other) and differing(one, other) == 1
 
 
 def _renamed(store: Store, data: bytes, message: Message, key: QueueKey, number: int) -> Repair | None:
