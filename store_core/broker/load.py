@@ -225,9 +225,18 @@ def _load_queues(store: Store, behaviour: Behaviour, loaded: Loaded) -> str:
             listed = _list_sequence(store, sequence, sequence.file_size_bytes or default, behaviour)
             if listed.refusal:
                 return listed.refusal
+            if found is store.queues and key in store.ext_queues and _uses_ext(store):
+                ext = store.ext_queues[key]
+                size = store.settings.ext_file_size_bytes or queue.DEFAULT_EXT_FILE_SIZE_BYTES
+                if (listed_ext := _list_sequence(store, ext, size, behaviour)).refusal:
+                    return listed_ext.refusal
             target[key] = [segment.phy_offset for segment in listed.segments]
             loaded.deleted_queue_files += [store.relative(segment.path) for segment in listed.deleted]
     return ""
+
+
+def _uses_ext(store: Store) -> bool:
+    return store.settings.flag("enableConsumeQueueExt")
 
 
 def _is_batch_topic(loaded: Loaded, topic: str) -> bool:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Entries = NDArray[Any]
 Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 FILES_CHECKED: Final = 3  # recovery trusts all but the newest three files
 MOST_FALLING: Final = 1000
@@ -87,6 +88,10 @@ class QueueState:
     def max_offset(self) -> int:
         """Queue offset of the next message."""
         return self.end // self.entry_size_bytes
+
+    def reaches(self, entries: Entries) -> Mask:
+        """Mask of the entries whose numbers consumers ask for."""
+        return np.ones(len(entries), np.bool_)
 
     def entries(self, start: int, end: int) -> Entries:
         """Entries in [start, end) as found and appended; places nobody wrote are zero. Aligned to entries, unbounded."""
@@ -414,6 +419,11 @@ class BatchQueueState(QueueState):
         if self._in_last_file or len(self.starts) > 1:
             last = self.entries(self.end - size, self.end)[0]
             self._max_offset = int(last["queue_offset"]) + int(last["batch_size"])
+
+    def reaches(self, entries: Entries) -> Mask:
+        """The last entry of all tells the queue's end."""
+        mask: Mask = entries["queue_offset"] < self.max_offset
+        return mask
 
     def put_batches(self, entries: Entries) -> None:
         """Append whole entries in the order of dispatch; what lies at or in front of the queue's end is a repeat."""

@@ -70,7 +70,8 @@ def _kept_index(start: Start) -> list[str]:
 def _recorded(queue: dict[str, Any] | None) -> Any:
     if queue is None or queue["max"] <= 0:  # 4.x opens all delay queues, empty ones too
         return None
-    digest = _digest(_without_tags(queue["entries"])) if "entries" in queue else queue["entriesSha256"]
+    # Where the oracle could not read on, it tells no entries.
+    digest = _digest(_without_tags(queue["entries"])) if "entries" in queue else queue.get("entriesSha256")
     return queue["min"], queue["max"], queue["maxPhysic"], digest
 
 
@@ -80,7 +81,8 @@ def _played(queue: QueueState | None, recorded: dict[str, Any]) -> Any:
     rows = _rows(queue)
     if "entries" in recorded:
         rows = _without_tags(rows, recorded["entries"])
-    return queue.min_offset, queue.max_offset, queue.end_phy_offset, _digest(rows)
+    is_told = not recorded or "entries" in recorded or "entriesSha256" in recorded
+    return queue.min_offset, queue.max_offset, queue.end_phy_offset, _digest(rows) if is_told else None
 
 
 def _rows(queue: QueueState) -> list[list[int]]:

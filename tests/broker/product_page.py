@@ -277,8 +277,10 @@ The table leaves nothing to chance but the memory of the machine (above) and tim
 background threads flush the checkpoint and make files when they come by, so names of new index files and the checkpoint's bytes are not
 predicted.
 
-One thing is known and left out. Releases before 4.9.1 pass over a property whose value holds a byte 0x01, which damage alone puts there: where that
-is a key, their new index files have an entry less than is predicted.
+Three things are known and left out. Releases before 4.9.1 pass over a property whose value holds a byte 0x01, which damage alone puts there: where that
+is a key, their new index files have an entry less than is predicted. A broker looks for a message in the entries of a batch queue by halves: an
+entry whose own number is damaged hides some beside it, which are not told as lost. And with `enableConsumeQueueExt` a damaged unit in the further
+files for tags can keep a broker from loading; of these files only the lengths are looked at.
 """
 
 
@@ -292,7 +294,7 @@ def _consumers(verdicts: Sequence[Verdict]) -> str:
     return f"""
 ## What consumers make of it
 
-*Lost* is what no pull brings. A consumer that goes through a queue in pulls of 32 can miss more: where the broker cannot read what an entry points
+*Lost* is what no pull brings from a queue of its topic; light queues that list it too do not count. A consumer that goes through a queue in pulls of 32 can miss more: where the broker cannot read what an entry points
 to (fillers at the beginning of a queue point to offset 0), it skips, in that pull, all further entries into the same segment, and
 the consumer goes on behind them. {seen}
 """

@@ -244,24 +244,11 @@ def _behind(queue: QueueState, phy_offset: int) -> list[int]:
 
 def _stretches(queue: QueueState) -> Iterator[tuple[int, int, int]]:
     """What consumers reach of a queue: the start of each file, and from and to in it. Between files there may be a hole."""
-    first, last = _first_position(queue), _reached_end(queue)
+    first = _first_position(queue)
     for start, following in pairwise([*queue.starts, queue.end]):
-        begin, end = max(start, first), min(following, start + queue.file_size_bytes, last)
+        begin, end = max(start, first), min(following, start + queue.file_size_bytes)
         if begin < end:
             yield start, begin, end
-
-
-def _reached_end(queue: QueueState) -> int:
-    """The last entry of a batch queue tells its end; what has a higher number, in front of it, no consumer reaches."""
-    if not isinstance(queue, BatchQueueState) or not queue.starts:
-        return queue.end
-    at = queue.starts[0]
-    for entries in _entries_between(queue, at, queue.end):
-        beyond = entries["queue_offset"] >= queue.max_offset
-        if beyond.any():
-            return at + int(beyond.argmax()) * queue.entry_size_bytes
-        at += len(entries) * queue.entry_size_bytes
-    return queue.end
 
 
 def _first_position(queue: QueueState) -> int:
@@ -271,7 +258,8 @@ def _first_position(queue: QueueState) -> int:
 def _entries_between(queue: QueueState, begin: int, end: int) -> Iterator[Entries]:
     step = _CHUNK_BYTES - _CHUNK_BYTES % queue.entry_size_bytes
     for at in range(begin, end, step):
-        yield queue.entries(at, min(at + step, end))
+        entries = queue.entries(at, min(at + step, end))
+        yield entries[queue.reaches(entries)] if isinstance(queue, BatchQueueState) else entries
 
 
 def _incomplete(
