@@ -642,6 +642,31 @@ def test_a_list_is_what_the_entries_of_light_queues_say(
     assert [(r["phy_offset"], r["fields"]) for r in recovery.repaired] == [(message["phyOffset"], ["properties"])]
 
 
+def test_a_number_that_does_not_fit_is_not_cut_short(damageable: DamageableOf, settings_of: SettingsOf) -> None:
+    """Its entry tells three digits, and damage left room for one: a first digit would be another number."""
+    store = damageable("lmq-533")
+    number, at, numbers = listing(store)
+    assert len(numbers) > 3
+    store.write(at, b"x,y\x02" + b"z" * (len(numbers) - 4))
+    opener = Opener(settings_of("lmq-533"), "5.3.3")
+    recovery = opener.recover(store.root)
+    assert [repair["phy_offset"] for repair in recovery.repaired] == [store.message(number)["phyOffset"]]
+    apply_to(recovery, store.root)
+    assert store.read(at, 3).replace(b"y", b"").strip(b"x,0") == b""
+    assert opener.recover(store.root).plan.steps == ()
+
+
+def test_entries_of_another_batch_queue_move_nothing(
+    golden: GoldenStore, damageable: DamageableOf, settings_of: SettingsOf
+) -> None:
+    """Both queues have the same numbers at many places, so that some join there."""
+    store = damageable("bcq-533")
+    one, other = (next((store.root / paths.BATCHCONSUMEQUEUE / "Bcq_inner" / number).iterdir()) for number in "01")
+    other.write_bytes(one.read_bytes())
+    recovery = recovered(Opener(settings_of("bcq-533"), "5.3.3"), store, golden("bcq-533"))
+    assert recovery.repaired == ()
+
+
 def test_a_list_without_entries_is_what_its_queue_lacks(
     golden: GoldenStore, damageable: DamageableOf, settings_of: SettingsOf
 ) -> None:

@@ -38,11 +38,13 @@ from store_core.storage.store import QueueKey, Store
 
 _SEPARATOR: Final = LIST_SEPARATOR.encode()
 _DIGIT: Final = b"0"
+_UNKNOWN: Final = b"?"
 _PROPERTY_SEPARATOR: Final = bytes([record.PROPERTY_SEPARATOR])
 _NAME_VALUE_SEPARATOR: Final = bytes([record.NAME_VALUE_SEPARATOR])
 _MOST_NUMBERS: Final = 1 << 12  # of a queue that are looked at
 _MOST_ALIKE: Final = 1 << 10  # queues whose names are compared, each with each
 _FEW: Final = 4  # messages of a queue that there may only be by damage
+_FEW_NUMBERS: Final = 64  # of such a queue that are looked at
 
 
 def relisted(store: Store, phy_offsets: Iterable[int]) -> list[Repair]:
@@ -90,7 +92,8 @@ def _alike(store: Store, builder: QueueBuilder) -> Iterator[tuple[QueueKey, int,
     for key in odd:
         others = [other for other in light if _differ_in_a_byte(key.topic, other.topic)]
         summary = builder.summary(key)
-        for number in range(summary.first_queue_offset, summary.end_queue_offset) if others else ():
+        numbers = range(summary.first_queue_offset, summary.end_queue_offset) if others else ()
+        for number in islice(numbers, _FEW_NUMBERS):
             at = builder.phy_offset_of(key, number)
             lacking = [other for other in others if at is not None and _lacks(builder, other, number, at)]
             if at is not None and len(lacking) == 1:
@@ -183,8 +186,10 @@ def _candidates(
     parts: list[bytes] = numbers.split(_SEPARATOR)
     for place in bad_numbers(message.properties):
         told = _number(store, queues, light_key(names[place], message.queue_id), message)
-        parts[place] = b"" if told is None else str(told).encode().rjust(len(parts[place]), _DIGIT)
-    yield _SEPARATOR.join(parts).ljust(len(numbers), b"?")[: len(numbers)], True
+        text = b"" if told is None else str(told).encode()
+        parts[place] = text.rjust(len(parts[place]), _DIGIT) if 0 < len(text) <= len(parts[place]) else _UNKNOWN
+    if _UNKNOWN not in parts:
+        yield _SEPARATOR.join(parts), True
     for at in sorted(range(len(numbers)), key=lambda at: numbers[at : at + 1].isdigit()):
         other = _DIGIT if numbers[at : at + 1] == _SEPARATOR else _SEPARATOR
         yield numbers[:at] + other + numbers[at + 1 :], False

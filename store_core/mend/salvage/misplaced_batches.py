@@ -76,7 +76,7 @@ def _by_numbers(store: Store, log: SegmentSequence, rows: RowsByQueue, keys: Ite
 def _by_entries(store: Store, log: SegmentSequence, rows: RowsByQueue) -> Iterator[Repair]:
     for key, files in store.batch_queues.items():
         for entry in islice(_apart(files, rows.rows(key)), _MOST_LOOKED_AT):
-            if (repair := _of_entry(log, key, entry)) is not None:
+            if (repair := _of_entry(store, log, key, entry)) is not None:
                 yield repair
 
 
@@ -93,14 +93,15 @@ def _apart(files: SegmentSequence, chunks: Iterable[Rows]) -> Iterator[Any]:
         held = held[held > highest]
 
 
-def _of_entry(log: SegmentSequence, key: QueueKey, entry: Any) -> Repair | None:
-    """The record that an entry leads to as one of its queue, whatever topic or queue id it says, if it has the entry's number."""
+def _of_entry(store: Store, log: SegmentSequence, key: QueueKey, entry: Any) -> Repair | None:
+    """The record that an entry leads to as one of its queue, if it has the entry's number and the queue that it says is none."""
     found = record_at(log, int(entry["phy_offset"]))
     if found is None or found[1].size_bytes != entry["size_bytes"] or not found[1].body or not is_sound(*found):
         return None
     data, message = found
+    own = QueueKey(message.topic, message.queue_id)
     number = message.queue_offset, inner_batch_size(message.properties)
-    if number != (entry["queue_offset"], entry["batch_size"]):
+    if own in store.queues or own in store.batch_queues or number != (entry["queue_offset"], entry["batch_size"]):
         return None
     return reassigned(data, message, key, message.queue_offset)
 
