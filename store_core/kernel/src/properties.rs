@@ -70,9 +70,14 @@ impl<'a> Known<'a> {
 /// Whether a number that a broker's record check reads is none, at which it fails: the level of a delayed message, or first
 /// number and count of an inner batch.
 #[inline]
-pub fn has_bad_number(topic: &[u8], properties: &[u8]) -> bool {
-    (topic == SCHEDULE_TOPIC && has_bad_level(properties))
-        || (INNER_NUM.find(properties).is_some() && has_bad_batch(properties))
+pub fn is_bad(is_schedule: bool, may_be_batch: bool, properties: &[u8]) -> bool {
+    (is_schedule && has_bad_level(properties)) || (may_be_batch && has_bad_batch(properties))
+}
+
+/// Whether the count of an inner batch may be among some properties.
+#[inline]
+pub fn may_be_batch(properties: &[u8]) -> bool {
+    INNER_NUM.find(properties).is_some()
 }
 
 #[cold]

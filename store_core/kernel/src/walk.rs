@@ -137,7 +137,7 @@ impl<'a> Walk<'a> {
             return Stop::at(end, CHAINED); // only where a region was searched that begins in front of it
         }
         let code = self.message_code(bytes, head, phy_offset);
-        if code == OK && self.flags & RUNS != 0 {
+        if code == OK && self.flags & RUNS != 0 && !(self.flags & CHECK_NUMBERS != 0 && has_bad_number(bytes, head)) {
             self.columns.add_to_run(phy_offset, as_i64(head.size));
             return Stop::at(end, CHAINED);
         }
@@ -149,8 +149,6 @@ impl<'a> Walk<'a> {
     fn message_code(&self, bytes: &[u8], head: &Head, phy_offset: i64) -> u8 {
         if self.flags & CHECK_CRC != 0 && !record::body_crc_holds(bytes, head) {
             BAD_CRC
-        } else if self.flags & CHECK_NUMBERS != 0 && has_bad_number(bytes, head) {
-            BAD_NUMBER
         } else if head.own_phy_offset != phy_offset {
             OWN_OFFSET
         } else if self.flags & CHECK_PROPERTY_CRC != 0 && !record::property_crc_holds(bytes, head) {
@@ -357,8 +355,14 @@ fn add_record(columns: &mut Columns, flags: u32, bytes: &[u8], head: &Head, at: 
         topic_id: topic_id as i32,
         ..Row::default()
     };
+    let checks_numbers = flags & CHECK_NUMBERS != 0 && code != BAD_CRC;
     if flags & NO_PROPERTIES == 0 && head.properties_length > 0 {
-        let known = properties::known(part(bytes, head.properties_at, head.properties_length));
+        let raw = part(bytes, head.properties_at, head.properties_length);
+        let known = properties::known(raw);
+        let is_schedule = topic.is_some_and(|topic| topic.is_schedule);
+        if checks_numbers && properties::is_bad(is_schedule, known.flags & HAS_INNER_NUM != 0, raw) {
+            row.code = BAD_NUMBER;
+        }
         row.property_flags = known.flags;
         row.tags_code = properties::tags_code(known.tags);
         if let Some(topic) = topic {
@@ -370,6 +374,9 @@ fn add_record(columns: &mut Columns, flags: u32, bytes: &[u8], head: &Head, at: 
                 add_keys(columns, flags, &known, prefixes);
             }
         }
+    }
+    if flags & NO_PROPERTIES != 0 && checks_numbers && has_bad_number(bytes, head) {
+        row.code = BAD_NUMBER;
     }
     columns.add_message(&row);
 }
@@ -392,8 +399,9 @@ fn add_keys(columns: &mut Columns, flags: u32, known: &Known<'_>, (key_prefix, t
 
 #[inline(always)]
 fn has_bad_number(record: &[u8], head: &Head) -> bool {
-    let topic = part(record, head.topic_at, head.topic_length);
-    properties::has_bad_number(topic, part(record, head.properties_at, head.properties_length))
+    let is_schedule = part(record, head.topic_at, head.topic_length) == SCHEDULE_TOPIC;
+    let raw = part(record, head.properties_at, head.properties_length);
+    properties::is_bad(is_schedule, properties::may_be_batch(raw), raw)
 }
 
 #[inline(always)]
