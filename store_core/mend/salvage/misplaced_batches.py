@@ -86,7 +86,7 @@ def _apart(files: SegmentSequence, chunks: Iterable[Rows]) -> Iterator[Any]:
     for entries in _entries(files):
         ends = entries["queue_offset"].astype(np.int64) + entries["batch_size"]
         joins = (entries["queue_offset"] == np.r_[before, ends[:-1]]) & (entries["size_bytes"] > 0)
-        before, highest = int(ends[-1]), int(entries["phy_offset"].max())
+        before, highest = int(ends[-1]), int(entries["phy_offset"][joins].max(initial=-1))
         while (not len(held) or held[-1] < highest) and (more := next(built, None)) is not None:
             held = np.r_[held, more["phy_offset"]]
         yield from entries[joins & ~np.isin(entries["phy_offset"], held)]
