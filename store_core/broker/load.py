@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 BATCH_TYPE: Final = "BatchCQ"
 _TYPE_ATTRIBUTE: Final = "queue.type"
 _TOPICS: Final = "topics.json"
+_EXT_SIZE: Final = queue.EXT_UNIT.field_struct("size_bytes")
+_EXT_WINDOW_BYTES: Final = 1 << 20
 # In the order a broker loads them; the second part only since 5.0.0.
 CONFIG_FILES: Final = ("topics.json", "consumerOffset.json", "subscriptionGroup.json", "consumerFilter.json")
 CONFIG_FILES_OF_5: Final = (
@@ -225,18 +227,41 @@ def _load_queues(store: Store, behaviour: Behaviour, loaded: Loaded) -> str:
             listed = _list_sequence(store, sequence, sequence.file_size_bytes or default, behaviour)
             if listed.refusal:
                 return listed.refusal
-            if found is store.queues and key in store.ext_queues and _uses_ext(store):
-                ext = store.ext_queues[key]
-                size = store.settings.ext_file_size_bytes or queue.DEFAULT_EXT_FILE_SIZE_BYTES
-                if (listed_ext := _list_sequence(store, ext, size, behaviour)).refusal:
-                    return listed_ext.refusal
+            has_ext = found is store.queues and key in store.ext_queues and store.settings.flag("enableConsumeQueueExt")
+            if has_ext and (refusal := _load_ext(store, key, behaviour, is_walked=bool(listed.segments))):
+                return refusal
             target[key] = [segment.phy_offset for segment in listed.segments]
             loaded.deleted_queue_files += [store.relative(segment.path) for segment in listed.deleted]
     return ""
 
 
-def _uses_ext(store: Store) -> bool:
-    return store.settings.flag("enableConsumeQueueExt")
+def _load_ext(store: Store, key: QueueKey, behaviour: Behaviour, *, is_walked: bool) -> str:
+    """The further files for the tags of a queue, which are walked where the queue has files itself (behaviour 2, step 8)."""
+    files = store.ext_queues[key]
+    size = store.settings.ext_file_size_bytes or queue.DEFAULT_EXT_FILE_SIZE_BYTES
+    listed = _list_sequence(store, files, size, behaviour)
+    if listed.refusal or not is_walked:
+        return listed.refusal
+    for segment in listed.segments:
+        if (at := _torn_unit(files, segment)) is not None:
+            return f"{store.relative(segment.path)} has a unit at {at} that does not fit, at which loading fails"
+    return ""
+
+
+def _torn_unit(files: SegmentSequence, segment: Segment) -> int | None:
+    """Where in a file of units the first one lies that reaches behind its end; None where they end before."""
+    unpack, width, end = _EXT_SIZE.unpack_from, _EXT_SIZE.size, segment.end_phy_offset
+    at, window, data = segment.phy_offset, segment.phy_offset, b""
+    while at + width <= end:
+        if at + width > window + len(data):
+            window, data = at, files.read(at, min(_EXT_WINDOW_BYTES, end - at))
+        (size,) = unpack(data, at - window)
+        if size <= 0:
+            return None
+        if at + size > end:
+            break
+        at += size
+    return at - segment.phy_offset
 
 
 def _is_batch_topic(loaded: Loaded, topic: str) -> bool:

@@ -80,7 +80,7 @@ def _wrong(version: str, base: str, each: Opened, recovery: Recovery, left: Harm
     if too_far := {key: (span, ends.get(key)) for key, span in spans.items() if span[1] > ends.get(key, 0)}:
         yield "queues beyond their last message", too_far
     served = {(q["topic"], q["queueId"]): Counter(map(tuple, q["served"])) for q in queues}
-    counts = {tuple(e[1:3]): e[4] for q in queues for e in q["entries"] if len(e) == BATCH_COLUMNS}
+    counts = {tuple(e[1:3]): e[4] for q in queues for e in q.get("entries", []) if len(e) == BATCH_COLUMNS}
     silent = {
         key: high - low - sum(times * counts.get(record, 1) for record, times in served[key].items())
         for key, (low, high) in spans.items()

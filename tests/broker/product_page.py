@@ -280,7 +280,7 @@ predicted.
 Three things are known and left out. Releases before 4.9.1 pass over a property whose value holds a byte 0x01, which damage alone puts there: where that
 is a key, their new index files have an entry less than is predicted. A broker looks for a message in the entries of a batch queue by halves: an
 entry whose own number is damaged hides some beside it, which are not told as lost. And with `enableConsumeQueueExt` a damaged unit in the further
-files for tags can keep a broker from loading; of these files only the lengths are looked at.
+files for tags can keep pulls from the message that it belongs to, and from the one in front; these are not told as lost either.
 """
 
 

@@ -53,7 +53,9 @@ PILES: Final[dict[str, tuple[tuple[Pile, int], ...]]] = {
 }
 OTHER_PILES: Final[dict[str, tuple[tuple[Pile, int], ...]]] = {
     "bcq-533": ((Pile(92), 81),),  # the last entry of a batch queue has a lower number than others in front of it
-    "cqext-497": ((Pile(3), 80), (Pile(32), 81)),  # a delay queue begins at 2^32; delivery times lie in a further file
+    # A delay queue begins at 2^32; delivery times lie in a further file; one of these has a wrong length.
+    "cqext-497": ((Pile(3), 80), (Pile(32), 81), (Pile(23, further=True), 85)),
+    "cqext-533": ((Pile(23, further=True), 85),),  # a unit in such a file reaches behind its end
     "lmq-497": ((Pile(3), 81),),  # in light queues alone
 }
 SURGERY: Final = (

@@ -183,7 +183,7 @@ class _Real:
             if at < end:
                 place = (message["topic"], message["queueId"], message["queueOffset"])
                 yield ("record", *place, at, message["storeSize"])
-        entries = {(q["topic"], q["queueId"], *e[:3]) for q in self.state["queues"] for e in q["entries"]}
+        entries = {(q["topic"], q["queueId"], *e[:3]) for q in self.state["queues"] for e in q.get("entries", [])}
         served = {(q["topic"], q["queueId"], *s) for q in self.state["queues"] for s in q["servedSingly"]}
         for entry in planted.entries:
             if entry in entries and (*entry[:2], *entry[3:]) in served and self.tells_of("entry", *entry[3:]):
@@ -195,7 +195,7 @@ class _Real:
             (queue["queueId"], number, at)
             for queue in self.state["queues"]
             if queue["topic"] == paths.SCHEDULE_TOPIC
-            for number, at, _, tags, *_ in queue["entries"]
+            for number, at, _, tags, *_ in queue.get("entries", [])
             if queue_layout.is_ext_address(tags)
         }
 
@@ -207,7 +207,7 @@ class _Real:
             (queue["queueId"], number, at)
             for queue in self.state["queues"]
             if queue["topic"] == paths.SCHEDULE_TOPIC
-            for number, at, size, tags, *_ in queue["entries"]
+            for number, at, size, tags, *_ in queue.get("entries", [])
             if tags < _LEAST_TIME_MS and not queue_layout.is_ext_address(tags) and size < queue_layout.FILLER_SIZE_BYTES
             if number >= done.get(queue["queueId"] + 1, 0)
             if standing_entry(store, QueueKey(queue["topic"], queue["queueId"]), number) != (at, size, tags)
