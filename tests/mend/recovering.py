@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -11,6 +12,7 @@ from store_core.check.store import check_store
 from store_core.findings import Finding
 from store_core.layout import paths, queue, record
 from store_core.mend.applying.apply import Applied, apply
+from store_core.mend.applying.undo import undo
 from store_core.mend.lost_run import LostRun
 from store_core.mend.plans.plan import Plan
 from store_core.mend.prediction.predict import predict
@@ -19,7 +21,11 @@ from store_core.mend.salvage.options import KeepOptions
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 from tests import stores
-from tests.damage import offset_in_record
+from tests.conftest import differences
+from tests.damage import Damageable, offset_in_record
+
+SettingsOf = Callable[[str], Path]
+DamageableOf = Callable[..., Damageable]
 
 VERSIONS: Final = {"load-533": "5.3.3", "load-497": "4.9.7", "crash-533": "5.3.3"}
 # Fields of the truth that say where a message is and what it is.
@@ -171,3 +177,20 @@ class _Planned(Protocol):
 
 def apply_to(recovery: _Planned, root: Path) -> Applied | None:
     return apply(recovery.plan, root) if recovery.plan.steps else None
+
+
+def recovered(opener: Opener, store: Damageable, golden: Path) -> Recovery:
+    """Recovered to what stood before the damage, byte for byte, and undone again."""
+    before = stores.snapshot(store.root)
+    recovery = opener.recover(store.root)
+    assert recovery.lost == ()
+    applied = apply_to(recovery, store.root)
+    assert applied is not None
+    assert log_bytes(store.root) == log_bytes(golden)
+    assert opener.recover(store.root).plan.steps == ()
+    assert [f.code for f in opener.check(store.root) if f.severity != "info"] == []
+    assert opener.predict(store.root) == recovery.after.as_json()
+    undo(store.root, applied.undo_id, apply=True)
+    now = {path: entry for path, entry in stores.snapshot(store.root).items() if not path.startswith(".rmqctl")}
+    assert differences(before, now) == []
+    return recovery

@@ -12,8 +12,7 @@ import pytest
 from store_core.layout import paths
 from tests import stores
 from tests.conftest import GoldenStore
-from tests.mend.recovering import Opener, apply_to, assert_kept, harm, log_bytes
-from tests.mend.test_repair import DamageableOf, SettingsOf
+from tests.mend.recovering import DamageableOf, Opener, SettingsOf, apply_to, assert_kept, harm, log_bytes
 
 _STAYS: Final = pytest.mark.leaves_damage("properties stay damaged where the record can be read")
 NAMES: Final = (

@@ -11,8 +11,19 @@ from store_core.layout import paths, record
 from tests import stores
 from tests.conftest import GoldenStore
 from tests.damage import Damageable
-from tests.mend.recovering import Opener, apply_to, assert_kept, harm, is_queued, mended, places
-from tests.mend.test_repair import DamageableOf, SettingsOf, number_of, recovered
+from tests.mend.recovering import (
+    DamageableOf,
+    Opener,
+    SettingsOf,
+    apply_to,
+    assert_kept,
+    harm,
+    is_queued,
+    mended,
+    places,
+    recovered,
+)
+from tests.mend.test_repair import number_of
 
 NAMES = ("load-533", "load-497", "clean-540")
 

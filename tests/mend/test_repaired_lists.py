@@ -1,0 +1,137 @@
+"""Lists of light queues: names and numbers as the entries that lead to a record say, and lists at which dispatch would fail."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from store_core.layout import paths
+from store_core.mend.salvage.lists import relisted
+from store_core.storage.settings import load_settings
+from store_core.storage.store import Store
+from tests import stores
+from tests.conftest import GoldenStore
+from tests.damage import Damageable
+from tests.mend.recovering import DamageableOf, Opener, SettingsOf, apply_to, recovered
+
+NAMES_IN_LIST, NUMBERS_IN_LIST = b"INNER_MULTI_DISPATCH\x01", b"INNER_MULTI_QUEUE_OFFSET\x01"
+
+
+def listing(store: Damageable, *, nearest: int = 0, queues: int = 2) -> tuple[int, int, bytes]:
+    """The last record, or the one ``nearest`` before it, in so many light queues, with a number of several digits in each: which, and
+    its numbers and where they lie."""
+    for number in reversed(range(len(store.truth["messages"]) - nearest)):
+        message, at = store.message(number), store.field_at(number, "properties")
+        text = store.read(at, message["phyOffset"] + message["storeSize"] - at)
+        place = text.find(NUMBERS_IN_LIST) + len(NUMBERS_IN_LIST)
+        numbers = text[place:].partition(b"\x02")[0]
+        parts = numbers.split(b",")
+        if NUMBERS_IN_LIST in text and len(parts) == queues and all(len(part) > 1 for part in parts):
+            return number, at + place, numbers
+    raise AssertionError(f"no record lists {queues} light queues")
+
+
+@pytest.mark.parametrize("bad", [b"x", b"-", b" ", b"\xff"])
+@pytest.mark.parametrize("name", ["lmq-497", "lmq-533"])
+def test_a_number_of_a_light_queue_comes_from_its_entry(
+    name: str, bad: bytes, golden: GoldenStore, damageable: DamageableOf, settings_of: SettingsOf
+) -> None:
+    store = damageable(name)
+    number, at, numbers = listing(store)
+    for place in (1, len(numbers) - 1):
+        store.write(at + place, bad)
+    opener = Opener(settings_of(name), stores.truth(name)["written_by"])
+    told = [f.phy_offset for f in opener.check(store.root) if f.code == "L023"]
+    assert told == [store.message(number)["phyOffset"]]
+    recovery = recovered(opener, store, golden(name))
+    assert [repair["fields"] for repair in recovery.repaired] == [["properties"]]
+
+
+@pytest.mark.parametrize(
+    ("bad", "good"),
+    [(b"%b,x", b"%b0x"), (b"x,%b", b",,%b"), (b",%b", b"0%b")],
+    ids=["the last", "the first", "none"],
+)
+def test_a_list_without_entries_is_passed_over(
+    bad: bytes, good: bytes, damageable: DamageableOf, settings_of: SettingsOf
+) -> None:
+    """The light queues are gone, too: with one byte changed no broker fails at the list, and none gets a wrong number."""
+    store = damageable("lmq-533")
+    number, at, numbers = listing(store)
+    rest = b"7" * (len(numbers) - len(bad) + 2)
+    store.write(at, bad % rest)
+    for folder in (store.root / paths.CONSUMEQUEUE).glob(f"{paths.LMQ_PREFIX}*"):
+        shutil.rmtree(folder)
+    opener = Opener(settings_of("lmq-533"), "5.3.3")
+    recovery = opener.recover(store.root)
+    assert [(r["phy_offset"], r["fields"]) for r in recovery.repaired] == [
+        (store.message(number)["phyOffset"], ["properties"])
+    ]
+    apply_to(recovery, store.root)
+    assert store.read(at, len(numbers)) == good % rest
+    assert opener.recover(store.root).plan.steps == ()
+    assert [f.code for f in opener.check(store.root) if f.severity == "error"] == []
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "a letter of a name",
+        "a name that is another queue's",
+        "a digit",
+        "the names' name",
+        "the numbers' name",
+        "the mark",
+    ],
+)
+@pytest.mark.parametrize("name", ["lmq-497", "lmq-533"])
+def test_a_list_is_what_the_entries_of_light_queues_say(
+    name: str, part: str, golden: GoldenStore, damageable: DamageableOf, settings_of: SettingsOf
+) -> None:
+    """Else the light queue would lack a number, for which an entry without a message hides others."""
+    store = damageable(name)
+    number, at, numbers = listing(store)
+    message, properties = store.message(number), store.field_at(number, "properties")
+    text = store.read(properties, message["phyOffset"] + message["storeSize"] - properties)
+    names = text.index(NAMES_IN_LIST)
+    last = text.index(b"%LMQ%beta", names) + len(b"%LMQ%beta")
+    where, new = {
+        "a letter of a name": (last - 2, b"\xb4"),
+        "a name that is another queue's": (last, b"0" if text[last : last + 1] != b"0" else b"1"),
+        "a digit": (at + len(numbers) - 1 - properties, b"0" if numbers[-1:] != b"0" else b"1"),
+        "the names' name": (names + 3, b"n"),
+        "the numbers' name": (text.index(NUMBERS_IN_LIST) + 7, b"_"),
+        "the mark": (names + len(NAMES_IN_LIST) - 1, b"\x03"),
+    }[part]
+    store.write(properties + where, new)
+    opener = Opener(settings_of(name), stores.truth(name)["written_by"])
+    recovery = recovered(opener, store, golden(name))
+    assert [(r["phy_offset"], r["fields"]) for r in recovery.repaired] == [(message["phyOffset"], ["properties"])]
+
+
+def test_a_number_that_does_not_fit_is_not_cut_short(damageable: DamageableOf, settings_of: SettingsOf) -> None:
+    """Its entry tells three digits, and damage left room for one: a first digit would be another number."""
+    store = damageable("lmq-533")
+    number, at, numbers = listing(store, queues=1)
+    assert len(numbers) == 3
+    store.write(at, b"x\x02z")
+    phy_offset = store.message(number)["phyOffset"]
+    with Store.open(store.root, load_settings(settings_of("lmq-533"), store.root)) as opened:
+        (repair,) = relisted(opened, [phy_offset])
+    assert (repair.phy_offset, repair.changes) == (phy_offset, ((at, b","),))
+
+
+def test_a_list_without_entries_is_what_its_queue_lacks(
+    golden: GoldenStore, damageable: DamageableOf, settings_of: SettingsOf
+) -> None:
+    """All queues are gone: a queue of nearly the same name has just that number, which misses in the middle of another."""
+    store = damageable("lmq-533")
+    number, _, _ = listing(store, nearest=60)
+    at = store.field_at(number, "properties")
+    message = store.message(number)
+    text = store.read(at, message["phyOffset"] + message["storeSize"] - at)
+    store.flip_at(at + text.index(b"%LMQ%alpha") + 2)
+    shutil.rmtree(store.root / paths.CONSUMEQUEUE)
+    recovery = recovered(Opener(settings_of("lmq-533"), "5.3.3"), store, golden("lmq-533"))
+    assert [repair["fields"] for repair in recovery.repaired] == [["properties"]]
