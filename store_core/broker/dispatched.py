@@ -219,7 +219,7 @@ def _stretch_of(table: FrameTable, *, knows_delays: bool) -> Stretch | None:
     """A table as a stretch, if each record has one row, made of its columns alone."""
     if not len(table) or not table.is_good or (table.topic_id < 0).any():
         return None
-    if table.any_has(PropertyFlag.INNER_MULTI_DISPATCH):
+    if table.any_has(PropertyFlag.INNER_MULTI_DISPATCH | PropertyFlag.PARTED_VALUE):
         return None
     has_delays = _SCHEDULE_TOPIC in table.topics
     if has_delays and not knows_delays:

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from store_core.kernel import twin_properties
-from store_core.kernel.codes import SCHEDULE_TOPIC, FrameCode, PropertyFlag
+from store_core.kernel.codes import FrameCode, PropertyFlag
 from store_core.kernel.columns import Row
 from store_core.layout import record
 
@@ -65,6 +65,7 @@ class CheckRules:
     reads_v2: bool
     reads_v6_hosts: bool
     reads_batches: bool
+    drops_parted_values: bool
     bounds_size: bool
 
     @classmethod
@@ -75,6 +76,7 @@ class CheckRules:
             behaviour.reads_v2,
             behaviour.reads_v6_hosts,
             behaviour.batch_queues,
+            behaviour.drops_parted_values,
             behaviour.bounds_size,
         )
 
@@ -130,15 +132,17 @@ def _check_parts(read: Read, start: int, left: int, size: int, magic: int, rules
     properties_at, properties = properties_part
     if rules.verify_property_crc and not _property_crc_holds(read, start, size, properties):
         return Checked(Verdict.FAILED)
-    if twin_properties.has_bad_level(topic, properties):
+    if twin_properties.has_bad_level(topic, properties, drops_parted=rules.drops_parted_values):
         return Checked(Verdict.FAILED)
     if properties_at + len(properties) != size:
         return Checked(Verdict.MISMATCH, size, consumed_bytes=properties_at + len(properties))
     has_bad_batch = twin_properties.has_bad_batch(properties)
     if has_bad_batch and rules.reads_batches:
         return Checked(Verdict.FAILED)
-    values = twin_properties.known_properties(properties)
-    delay = values.get(PropertyFlag.DELAY) if topic == SCHEDULE_TOPIC else None
+    values = twin_properties.known_properties(properties, drops_parted=rules.drops_parted_values)
+    tags_code, delay_level, property_flags = twin_properties.derived_columns(topic, values)
+    if twin_properties.has_parted_value(twin_properties.known_properties(properties)):
+        property_flags |= PropertyFlag.PARTED_VALUE
     row = Row(
         kind=0,
         code=FrameCode.BAD_NUMBER if has_bad_batch else FrameCode.OK,
@@ -153,9 +157,9 @@ def _check_parts(read: Read, start: int, left: int, size: int, magic: int, rules
         properties_at=properties_at,
         properties_length=len(properties),
         topic_id=0,
-        tags_code=twin_properties.tags_code(values[PropertyFlag.TAGS]) if PropertyFlag.TAGS in values else 0,
-        delay_level=twin_properties.delay_level(delay) if delay else 0,
-        property_flags=sum(values),
+        tags_code=tags_code,
+        delay_level=delay_level,
+        property_flags=property_flags,
     )
     return Checked(Verdict.RECORD, size, row=row, topic=topic, properties=properties)
 

@@ -112,6 +112,7 @@ class Behaviour:
     index_failure_stops: bool  # an index that cannot be loaded stops the start
     reads_v2: bool
     reads_v6_hosts: bool
+    drops_parted_values: bool  # a property is none if another separator stands in its value
     bounds_size: bool  # TOTALSIZE is compared with what is left before an array of that size is made
     verifies_property_crc: bool  # knows forceVerifyPropCRC
     batch_queues: bool
@@ -148,6 +149,7 @@ _TABLE: Final[dict[str, tuple[tuple[str, Any], ...]]] = {
     "index_failure_stops":      (("4.3.0", _NO), ("5.0.0", _YES)),
     "reads_v2":                 (("4.3.0", _NO), ("5.1.0", _YES)),
     "reads_v6_hosts":           (("4.3.0", _NO), ("4.6.0", _YES)),
+    "drops_parted_values":      (("4.3.0", _YES), ("4.9.1", _NO)),
     "bounds_size":              (("4.3.0", _NO), ("5.3.2", _YES)),
     "verifies_property_crc":    (("4.3.0", _NO), ("5.2.0", _YES)),
     "batch_queues":             (("4.3.0", _NO), ("5.0.0", _YES)),

@@ -16,7 +16,7 @@ from store_core.broker.record_check import Checked, CheckRules, Verdict, check_a
 from store_core.kernel import scan_window
 from store_core.kernel.codes import FrameCode, FrameKind, PropertyFlag, ScanFlag, ScanState
 from store_core.kernel.columns import Row, frame_columns
-from store_core.kernel.twin_properties import key_hashes, known_properties, tag_hashes
+from store_core.kernel.twin_properties import derived_columns, key_hashes, known_properties, tag_hashes
 from store_core.layout import record
 from store_core.scan.frames import ROW_COLUMNS, FrameTable
 from store_core.scan.windows import Windows, WindowsInTurns
@@ -129,7 +129,7 @@ class SegmentWalk:
                 if self._proven is not None and not self._rules.check.verify_property_crc:
                     self._proven.add(self._segment, table, check_crc=self._rules.check.check_crc)
                 self.end = table.end_phy_offset
-                yield table
+                yield self._as_read(table)
             in_chain = accepted == len(result.kind) and result.next_state == ScanState.CHAINED
             if in_chain and accepted and self.end < self._limit:
                 continue
@@ -163,6 +163,27 @@ class SegmentWalk:
             good &= (result.code != FrameCode.BAD_PROPERTY_CRC) & ((result.property_flags & PropertyFlag.CRC32) != 0)
         good &= result.phy_offset == self.end + np.cumsum(result.size_bytes) - result.size_bytes
         return len(good) if good.all() else int(np.argmin(good))
+
+    def _as_read(self, table: FrameTable) -> FrameTable:
+        """The table with what this release makes of properties that releases read in two ways."""
+        if not self._rules.check.drops_parted_values or not table.any_has(PropertyFlag.PARTED_VALUE):
+            return table
+        rows = np.flatnonzero(table.with_property(PropertyFlag.PARTED_VALUE))
+        columns = {name: getattr(table, name).copy() for name in ("tags_code", "delay_level", "property_flags")}
+        others = ~np.isin(table.key_row, rows)
+        key_row, key_hash = [table.key_row[others]], [table.key_hash[others]]
+        for row in rows.tolist():
+            topic, properties = table.topic(row), table.properties(row)
+            values = known_properties(properties, drops_parted=True)
+            told = derived_columns(topic, values)
+            columns["tags_code"][row], columns["delay_level"][row] = told[:2]
+            columns["property_flags"][row] = told[2] | PropertyFlag.PARTED_VALUE
+            keys = _index_keys(topic, values, int(table.sys_flag[row]), self._rules)
+            key_row.append(np.full(len(keys), row, np.uint32))
+            key_hash.append(keys)
+        joined_row, joined_hash = np.concatenate(key_row), np.concatenate(key_hash)
+        order = np.argsort(joined_row, kind="stable")
+        return replace(table, **columns, key_row=joined_row[order], key_hash=joined_hash[order])
 
     def _check_here(self) -> FrameTable | None:
         """The exact check where the kernel's rows end; a table of one if the broker sees a record there after all."""
@@ -215,9 +236,8 @@ def _one(checked: Checked, rules: WalkRules) -> FrameTable:
     row = checked.row._replace(
         body_length=0, topic_at=0, properties_at=len(checked.topic), properties_length=len(checked.properties)
     )
-    values = known_properties(checked.properties)
-    keys = [*key_hashes(checked.topic, values)] if rules.index_keys else []
-    keys += [*tag_hashes(checked.topic, values)] if rules.index_tags else []
+    values = known_properties(checked.properties, drops_parted=rules.check.drops_parted_values)
+    keys = _index_keys(checked.topic, values, row.sys_flag, rules)
     columns: dict[str, Any] = frame_columns([row])
     return FrameTable(
         memoryview(window),
@@ -225,5 +245,14 @@ def _one(checked: Checked, rules: WalkRules) -> FrameTable:
         [checked.topic],
         **columns,
         key_row=np.zeros(len(keys), np.uint32),
-        key_hash=np.array(keys, np.int32),
+        key_hash=keys,
     )
+
+
+def _index_keys(topic: bytes, values: dict[PropertyFlag, bytes], sys_flag: int, rules: WalkRules) -> NDArray[np.int32]:
+    """Hashes of the index keys that a walk wants of a record with these properties."""
+    if sys_flag & record.TRANSACTION_MASK == record.TRANSACTION_ROLLBACK:
+        return np.zeros(0, np.int32)
+    keys = [*key_hashes(topic, values)] if rules.index_keys else []
+    keys += [*tag_hashes(topic, values)] if rules.index_tags else []
+    return np.array(keys, np.int32)

@@ -67,7 +67,7 @@ class ScanFlag(IntFlag):
     INDEX_TAGS = 8  # hashes of TAGS as 5.4.0 indexes them, behind each record's keys
     NO_PROPERTIES = 16  # leave tags_code, delay_level, property_flags and key hashes empty
     RUNS = 32  # good messages that follow each other come as one row, with nothing behind its size_bytes
-    CHECK_NUMBERS = 64  # properties that a broker's record check reads as numbers
+    CHECK_NUMBERS = 64  # properties that a broker's record check reads as numbers; and what releases read in two ways
 
 
 class PropertyFlag(IntFlag):
@@ -82,6 +82,7 @@ class PropertyFlag(IntFlag):
     DUP_INFO = 64
     CRC32 = 128
     TRAN_MSG = 256
+    PARTED_VALUE = 512  # none: a value in ``PARTED_VALUES`` holds the separator, which releases read in two ways (4)
 
 
 class ArrowPart(IntFlag):
@@ -94,8 +95,10 @@ class ArrowPart(IntFlag):
     BODIES = 16  # bodies as stored
 
 
+PARTED_VALUES: Final = (PropertyFlag.KEYS, PropertyFlag.UNIQ_KEY, PropertyFlag.TAGS, PropertyFlag.DELAY)
+_NOT_BY_NAME: Final = (PropertyFlag.CRC32, PropertyFlag.PARTED_VALUE)
 PROPERTY_NAMES: Final = {
-    **{flag.name.encode(): flag for flag in PropertyFlag if flag.name is not None and flag is not PropertyFlag.CRC32},
+    **{flag.name.encode(): flag for flag in PropertyFlag if flag.name is not None and flag not in _NOT_BY_NAME},
     record.PROPERTY_CRC_NAME: PropertyFlag.CRC32,
 }
 DELAY: Final = b"DELAY"

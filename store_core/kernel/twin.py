@@ -18,7 +18,6 @@ from store_core.kernel import twin_properties
 from store_core.kernel.codes import (
     LONGEST_HEAD_BYTES,
     RESYNC_BYTES,
-    SCHEDULE_TOPIC,
     ZERO_FRAME_BYTES,
     ZERO_RUN_BYTES,
     FrameCode,
@@ -48,8 +47,6 @@ _LONG_ZERO_RUN: Final = re.compile(rb"\0{%d,}" % ZERO_RUN_BYTES)
 _NOT_ZERO: Final = re.compile(rb"[^\0]")
 _MESSAGE: Final = FrameKind.MESSAGE.value
 _OK: Final = FrameCode.OK.value
-_TAGS: Final = PropertyFlag.TAGS
-_DELAY: Final = PropertyFlag.DELAY
 
 # Which rows go on with the row the previous window ended with.
 _CONTINUED: Final = {
@@ -231,9 +228,10 @@ class Walk:
                 self.keys += ((row, key) for key in twin_properties.key_hashes(topic, values))
             if self.index_tags:
                 self.keys += ((row, key) for key in twin_properties.tag_hashes(topic, values))
-        tags_code = twin_properties.tags_code(values[_TAGS]) if _TAGS in values else 0
-        delay = values.get(_DELAY) if topic == SCHEDULE_TOPIC else None
-        return tags_code, twin_properties.delay_level(delay) if delay else 0, sum(values)
+        tags_code, delay_level, flags = twin_properties.derived_columns(topic, values)
+        if self.check_numbers and twin_properties.has_parted_value(values):
+            flags |= PropertyFlag.PARTED_VALUE
+        return tags_code, delay_level, flags
 
     # -- regions without frames ----------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from operator import mul
 from typing import Final
 
 from store_core.kernel import codes
-from store_core.kernel.codes import PROPERTY_NAMES, SCHEDULE_TOPIC, PropertyFlag
+from store_core.kernel.codes import PARTED_VALUES, PROPERTY_NAMES, SCHEDULE_TOPIC, PropertyFlag
 from store_core.layout import index, record
 
 _NAME_VALUE_SEPARATOR: Final = bytes([record.NAME_VALUE_SEPARATOR])
@@ -24,24 +24,36 @@ _ENCODED_SURROGATE: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 _ENCODED_REPLACEMENT: Final = "\ufffd".encode()
 
 
-def known_properties(properties: bytes) -> dict[PropertyFlag, bytes]:
+def known_properties(properties: bytes, *, drops_parted: bool = False) -> dict[PropertyFlag, bytes]:
     """The values of the properties the kernel knows.
 
     Name and value are never empty and the first 0x01 parts them, which also drops every segment shorter than three
     characters. Of two of a name the last counts. Both separators are ASCII, so bytes can be split before decoding.
+    ``drops_parted``: as releases before 4.9.1, to whom a property with another 0x01 in front of its last letter is none.
     """
     values = {}
     for segment in properties.split(_PROPERTY_SEPARATOR):
         name, _, value = segment.partition(_NAME_VALUE_SEPARATOR)
+        if drops_parted:
+            value = value.rstrip(_NAME_VALUE_SEPARATOR)
+            if _NAME_VALUE_SEPARATOR in value:
+                continue
         if value and name in PROPERTY_NAMES:
             values[PROPERTY_NAMES[name]] = value
     return values
 
 
-def has_bad_level(topic: bytes, properties: bytes) -> bool:
+def has_parted_value(values: dict[PropertyFlag, bytes]) -> bool:
+    """Whether releases before 4.9.1 make something else of values that a queue entry or index keys are made of."""
+    return any(_NAME_VALUE_SEPARATOR in values.get(flag, b"") for flag in PARTED_VALUES)
+
+
+def has_bad_level(topic: bytes, properties: bytes, *, drops_parted: bool = False) -> bool:
     """Whether the level of a delayed message is no number, at which a broker's record check fails (behaviour 3.1)."""
-    level = last_value(properties, codes.DELAY) if topic == SCHEDULE_TOPIC else None
-    return level is not None and java_number(level[1], 32) is None
+    if topic != SCHEDULE_TOPIC:
+        return False
+    level = known_properties(properties, drops_parted=drops_parted).get(PropertyFlag.DELAY)
+    return level is not None and java_number(level, 32) is None
 
 
 def has_bad_batch(properties: bytes) -> bool:
@@ -92,6 +104,13 @@ def java_hash(text: str) -> int:
 def tags_code(tags: bytes) -> int:
     """What a queue entry holds for these tags."""
     return java_hash(decode_java(tags))
+
+
+def derived_columns(topic: bytes, values: dict[PropertyFlag, bytes]) -> tuple[int, int, int]:
+    """The columns ``tags_code``, ``delay_level`` and ``property_flags`` of a record with these properties."""
+    code = tags_code(values[PropertyFlag.TAGS]) if PropertyFlag.TAGS in values else 0
+    delay = values.get(PropertyFlag.DELAY) if topic == SCHEDULE_TOPIC else None
+    return code, delay_level(delay) if delay else 0, sum(values)
 
 
 def delay_level(value: bytes) -> int:

@@ -330,14 +330,14 @@ class Surgery:
 class Properties:
     """A record in the middle of the log, or the first one of a topic, with other properties of the same length.
 
-    ``by``: its properties' length counts so many bytes less than there are.
+    ``by``: its properties' length counts so many bytes less than there are. ``without_derived``: neither queues nor index.
     """
 
     text: bytes
     exit: Exit
     topic: str = ""
     by: int = 0
-    without_queues: bool = False
+    without_derived: bool = False
 
     def apply(self, root: Path, truth: dict[str, Any], seed: int) -> None:
         store, messages = Damageable(root, truth), truth["messages"]
@@ -351,8 +351,9 @@ class Properties:
             raise ValueError(f"no record has room for {text!r}")
         store.write(at, text.ljust(size, b"x"))
         store.write(at - record.PROPERTIES_LENGTH.size_bytes, record.PROPERTIES_LENGTH.struct.pack(size - self.by))
-        if self.without_queues:
+        if self.without_derived:
             shutil.rmtree(root / paths.CONSUMEQUEUE)
+            shutil.rmtree(root / paths.INDEX)
         set_exit(root, self.exit)
 
 

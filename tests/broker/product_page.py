@@ -39,6 +39,7 @@ _FEATURES: Final = {
     "index_failure_stops": "an index that cannot be loaded stops the start",
     "reads_v2": "reads V2 records",
     "reads_v6_hosts": "reads IPv6 hosts",
+    "drops_parted_values": "a property with a byte 0x01 in its value is none",
     "bounds_size": "a record's length is compared with what is left of the file before memory is asked for",
     "verifies_property_crc": "knows `forceVerifyPropCRC`",
     "batch_queues": "has batch queues",
@@ -277,8 +278,7 @@ The table leaves nothing to chance but the memory of the machine (above) and tim
 background threads flush the checkpoint and make files when they come by, so names of new index files and the checkpoint's bytes are not
 predicted.
 
-Three things are known and left out. Releases before 4.9.1 pass over a property whose value holds a byte 0x01, which damage alone puts there: where that
-is a key, their new index files have an entry less than is predicted. A broker looks for a message in the entries of a batch queue by halves: an
+Two things are known and left out. A broker looks for a message in the entries of a batch queue by halves: an
 entry whose own number is damaged hides some beside it, which are not told as lost. And with `enableConsumeQueueExt` a damaged unit in the further
 files for tags can keep pulls from the message that it belongs to, and from the one in front; these are not told as lost either.
 """

@@ -67,7 +67,7 @@ SURGERY: Final = (
     Surgery("load-533", ("log-full-then-old-file", "cq-removed"), "clean"),
 )
 
-# Numbers in properties at which a release's check of a record fails, and others at which it does not.
+# Numbers in properties at which a release's check of a record fails, others at which it does not; what releases read in two ways.
 _BATCH = b"INNER_NUM\x01%b\x02INNER_BASE\x01%b\x02"
 _LEVEL = b"DELAY\x01%b\x02"
 NUMBERS: Final = (
@@ -79,13 +79,29 @@ NUMBERS: Final = (
     Properties(_BATCH % (b"x", b"1"), "crash", by=1),
     Properties(_LEVEL % b"x", "crash"),
     *(
-        Properties(text, "crash", paths.SCHEDULE_TOPIC, without_queues=True)
+        Properties(text, "crash", paths.SCHEDULE_TOPIC, without_derived=True)
         for text in (_LEVEL % b"x", _LEVEL % b"+3", _LEVEL % b"3" + _LEVEL % b"x", _LEVEL % b"x" + _LEVEL % b"3")
     ),
-    Properties(_LEVEL % b"99999999999", "clean", paths.SCHEDULE_TOPIC, without_queues=True),
+    Properties(_LEVEL % b"99999999999", "clean", paths.SCHEDULE_TOPIC, without_derived=True),
     # The level is read before the length is compared; only a wrong length counts as a record that is passed over.
-    Properties(_LEVEL % b"x", "clean", paths.SCHEDULE_TOPIC, by=1, without_queues=True),
-    Properties(_LEVEL % b"3", "crash", paths.SCHEDULE_TOPIC, by=1, without_queues=True),
+    Properties(_LEVEL % b"x", "clean", paths.SCHEDULE_TOPIC, by=1, without_derived=True),
+    Properties(_LEVEL % b"3", "crash", paths.SCHEDULE_TOPIC, by=1, without_derived=True),
+    # Values with the separator in them: to releases before 4.9.1 such a property is none.
+    *(
+        Properties(text.replace(b"|", b"\x01") + b"\x02", "crash", without_derived=True)
+        for text in (
+            b"TAGS|a|b",
+            b"TAGS|a\x02TAGS|b|c",
+            b"KEYS|k l|m",
+            b"UNIQ_KEY|u|",
+            b"UNIQ_KEY||u",
+            b"TAGS|a||\x02KEYS||",
+        )
+    ),
+    *(
+        Properties(_LEVEL % text, "crash", paths.SCHEDULE_TOPIC, without_derived=True)
+        for text in (b"3\x01", b"3\x014", b"x\x01", b"3\x02DELAY\x01x\x01y")
+    ),
 )
 
 

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import pytest
 
-from store_core.kernel.codes import FrameCode, ScanFlag, ScanState
+from store_core.kernel.codes import FrameCode, PropertyFlag, ScanFlag, ScanState
 from tests.kernel.driver import ALL, both, segments
 
 DELAYED, ANY = b"SCHEDULE_TOPIC_XXXX", b"Calm_orders"
@@ -44,6 +45,30 @@ FLAGS: Final = (
     ALL | ScanFlag.RUNS,
     ALL | ScanFlag.RUNS | ScanFlag.NO_PROPERTIES,
 )
+
+
+@pytest.mark.parametrize(
+    ("text", "is_parted"),
+    [
+        (b"TAGS\x01a\x01b\x02", True),
+        (b"KEYS\x01a\x01\x02", True),
+        (b"UNIQ_KEY\x01\x01\x02", True),
+        (b"DELAY\x013\x014\x02", True),
+        (b"TAGS\x01a\x01b\x02TAGS\x01a\x02", False),
+        (b"TAGSB\x01a\x01b\x02", False),
+        (b"TRAN_MSG\x01a\x01b\x02", False),
+    ],
+)
+def test_separators_in_values(text: bytes, is_parted: bool, golden: Callable[[str], Path]) -> None:
+    segment = segments(golden("load-533"))[0]
+    call = segment.phy_offset, 0, segment.end_phy_offset, int(ScanState.CHAINED)
+    found = both(segment.data, *call, 0)
+    row = int(np.argmax(found.properties_length > len(text) + len(b"p\x01x")))
+    at, length = int(found.properties_at[row]), int(found.properties_length[row])
+    changed = segment.changed(at, (text + b"p\x01").ljust(length, b"x"))
+    parted = both(changed.data, *call, int(ALL)).property_flags & PropertyFlag.PARTED_VALUE != 0
+    assert np.flatnonzero(parted).tolist() == [row] * is_parted
+    assert not (both(changed.data, *call, 0).property_flags & PropertyFlag.PARTED_VALUE).any()
 
 
 @pytest.mark.parametrize("flags", FLAGS)

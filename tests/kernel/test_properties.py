@@ -8,6 +8,7 @@ from store_core.kernel.codes import PropertyFlag
 from store_core.kernel.twin_properties import (
     _index_hash,
     decode_java,
+    has_parted_value,
     java_hash,
     key_hashes,
     known_properties,
@@ -58,6 +59,25 @@ def test_the_hash_without_a_positive_counterpart_counts_as_zero() -> None:
 def test_malformed_text_as_java_decodes_it(text: bytes, decoded: str) -> None:
     """Each of these values was printed by a JVM."""
     assert decode_java(text) == decoded
+
+
+@pytest.mark.parametrize(
+    ("text", "new", "old"),
+    [
+        (b"TAGS\1x\1y", b"x\1y", None),
+        (b"TAGS\1x\1", b"x\1", b"x"),
+        (b"TAGS\1x\1\1", b"x\1\1", b"x"),
+        (b"TAGS\1\1", b"\1", None),
+        (b"TAGS\1\1x", b"\1x", None),
+        (b"TAGS\1x\2TAGS\1y\1z", b"y\1z", b"x"),
+        (b"TAGS\1y\1z\2TAGS\1x", b"x", b"x"),
+    ],
+)
+def test_values_with_a_separator_as_releases_read_them(text: bytes, new: bytes, old: bytes | None) -> None:
+    """Each as ``string2messageProperties`` of 4.3.0, 4.9.0, 4.9.1 and 4.9.7 gives it."""
+    assert known_properties(text) == {PropertyFlag.TAGS: new}
+    assert known_properties(text, drops_parted=True) == ({} if old is None else {PropertyFlag.TAGS: old})
+    assert has_parted_value(known_properties(text)) is (new != old)
 
 
 def test_property_grammar() -> None:

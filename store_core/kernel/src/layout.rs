@@ -146,6 +146,7 @@ numbers! {
     HAS_DUP_INFO: u16 = 64;
     HAS_CRC32: u16 = 128;
     HAS_TRAN_MSG: u16 = 256;
+    HAS_PARTED_VALUE: u16 = 512;
 
     // codes.ArrowPart
     WANT_IDS: u32 = 1;

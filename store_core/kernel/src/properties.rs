@@ -33,6 +33,12 @@ pub fn known(properties: &[u8]) -> Known<'_> {
 }
 
 impl<'a> Known<'a> {
+    /// Whether a value holds the separator that parts it from its name.
+    #[inline]
+    pub fn has_parted_value(&self) -> bool {
+        [self.keys, self.uniq_key, self.tags, self.delay].iter().any(|value| value.contains(&NAME_VALUE_SEPARATOR))
+    }
+
     /// Known names have no 0x01 in them, so behind one of them it is the first.
     #[inline]
     fn add(&mut self, segment: &'a [u8]) {

@@ -364,6 +364,9 @@ fn add_record(columns: &mut Columns, flags: u32, bytes: &[u8], head: &Head, at: 
             row.code = BAD_NUMBER;
         }
         row.property_flags = known.flags;
+        if flags & CHECK_NUMBERS != 0 && known.has_parted_value() {
+            row.property_flags |= HAS_PARTED_VALUE;
+        }
         row.tags_code = properties::tags_code(known.tags);
         if let Some(topic) = topic {
             if topic.is_schedule {
