@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from store_core.broker.appended import EntrySpool
+from store_core.broker.batch_queue import BatchQueueState
 from store_core.broker.dispatched import DispatchedRows
-from store_core.broker.queue_recovery import BatchQueueState, QueueState
+from store_core.broker.queue_recovery import QueueState
 from store_core.codec.delay_levels import UNKNOWN_LEVEL_MS
 from store_core.codec.properties import REAL_TOPIC, parse_properties
 from store_core.codec.text import decode_text

@@ -27,7 +27,7 @@ Mask = NDArray[np.bool_]
 
 FILES_CHECKED: Final = 3  # recovery trusts all but the newest three files
 MOST_FALLING: Final = 1000
-_ANYWHERE: Final = (1 << 63) - 1
+ANYWHERE: Final = (1 << 63) - 1
 _FILLER: Final = (layout.FILLER_PHY_OFFSET, layout.FILLER_SIZE_BYTES, layout.FILLER_TAGS_CODE)
 
 
@@ -170,7 +170,7 @@ class QueueState:
         self._cut_files(start + count * self.entry_size_bytes)
         self._recovered()
 
-    def _good_run(self, entries: Entries, *, below: int = _ANYWHERE, highest: int = -1, room: int = 0) -> GoodRun:
+    def _good_run(self, entries: Entries, *, below: int = ANYWHERE, highest: int = -1, room: int = 0) -> GoodRun:
         """As ``good_run``."""
         return good_run(entries, below=below, highest=highest, room=room)
 
@@ -257,7 +257,7 @@ class QueueState:
             return
         self._open_next_file()
         rising = len(queue_offset) == 1 or bool((np.diff(queue_offset) > 0).all())
-        overflows = queue_offset[-1] > _ANYWHERE // self.entry_size_bytes
+        overflows = queue_offset[-1] > ANYWHERE // self.entry_size_bytes
         if not rising or overflows or (queue_offset[0] == 0 and self.max_offset):
             self._put_singly(phy_offset, size_bytes, tags_code, queue_offset)
             return
@@ -381,71 +381,3 @@ class QueueState:
 
     def _phy_offset_at(self, position: int) -> int:
         return int(self.entries(position, position + self.entry_size_bytes)["phy_offset"][0])
-
-
-class BatchQueueState(QueueState):
-    """A queue of 46-byte entries: an entry's place says nothing of its numbers, which stand in it (store format 6.6)."""
-
-    layout = layout.BATCH_ENTRY
-
-    _min_offset = -1
-    _max_offset = 0
-
-    @property
-    def min_offset(self) -> int:
-        return self._min_offset
-
-    @property
-    def max_offset(self) -> int:
-        return self._max_offset
-
-    def _good_run(self, entries: Entries, *, below: int = _ANYWHERE, highest: int = -1, room: int = 0) -> GoodRun:
-        """Numbers that can not be end it, too."""
-        numbered = (entries["queue_offset"] >= 0) & (entries["batch_size"] > 0)
-        count = len(numbered) if numbered.all() else int(np.argmin(numbered))
-        return super()._good_run(entries[:count], below=below, highest=highest, room=room)
-
-    def _end_of(self, entry: Any) -> int:
-        return int(entry["phy_offset"])
-
-    def _recovered(self) -> None:
-        """First and last entry tell min and max; a last file without entries leaves it to the one before."""
-        self._min_offset, self._max_offset = -1, 0
-        if not self.starts:
-            return
-        size = self.entry_size_bytes
-        if self._first_file_end() > self.starts[0]:
-            self._min_offset = int(self.entries(self.starts[0], self.starts[0] + size)["queue_offset"][0])
-        if self._in_last_file or len(self.starts) > 1:
-            last = self.entries(self.end - size, self.end)[0]
-            self._max_offset = int(last["queue_offset"]) + int(last["batch_size"])
-
-    def reaches(self, entries: Entries) -> Mask:
-        """The last entry of all tells the queue's end."""
-        mask: Mask = entries["queue_offset"] < self.max_offset
-        return mask
-
-    def put_batches(self, entries: Entries) -> None:
-        """Append whole entries in the order of dispatch; what lies at or in front of the queue's end is a repeat."""
-        phy_offset = entries["phy_offset"]
-        numbered = (entries["queue_offset"] >= 0) & (entries["batch_size"] >= 0)
-        ends = np.maximum.accumulate(np.where(numbered, phy_offset, -1))  # behind each of them
-        entries = entries[numbered & (phy_offset > np.maximum(np.r_[-1, ends[:-1]], self.end_phy_offset))]
-        if len(entries):
-            if not self.starts:
-                self.starts.append(0)
-                self._in_last_file = 0
-            self._open_next_file()
-            self._write(entries)
-            self.end_phy_offset = self._end_of(entries[-1])
-        self._recovered()
-
-    def correct_min(self, log_min_phy_offset: int) -> str:
-        self._recovered()
-        if not self.starts:
-            return ""
-        for entry in self.entries(self.starts[0], self._first_file_end()):
-            if entry["phy_offset"] >= log_min_phy_offset:
-                break
-            self._min_offset = int(entry["queue_offset"]) + int(entry["batch_size"])
-        return ""

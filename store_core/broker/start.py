@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from store_core.broker.appended import EntrySpool
+from store_core.broker.batch_queue import BatchQueueState
 from store_core.broker.dispatch import Dispatcher, DispatchRules
 from store_core.broker.load import Loaded, batch_topics, load
 from store_core.broker.log_recovery import LogRecovery, LogRules, catch_up, recover_log
-from store_core.broker.queue_recovery import BatchQueueState, QueueState
+from store_core.broker.queue_recovery import QueueState
 from store_core.closing import Closing
 from store_core.codec.delay_levels import parse_delay_levels
 from store_core.errors import FailedError

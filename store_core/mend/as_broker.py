@@ -9,8 +9,9 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from store_core.broker.batch_queue import BatchQueueState
 from store_core.broker.load import batch_topics_of
-from store_core.broker.queue_recovery import BatchQueueState, QueueState
+from store_core.broker.queue_recovery import QueueState
 from store_core.broker.start import Start, start_broker
 from store_core.broker.versions import Behaviour
 from store_core.errors import FailedError

@@ -7,7 +7,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from store_core.broker.queue_recovery import BatchQueueState, QueueState
+from store_core.broker.batch_queue import BatchQueueState
+from store_core.broker.queue_recovery import QueueState
 from store_core.broker.start import Start, start_broker
 from store_core.broker.versions import Version, behaviour_of
 from store_core.layout import paths

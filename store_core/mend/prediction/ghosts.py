@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from store_core.broker.queue_recovery import BatchQueueState
+from store_core.broker.batch_queue import BatchQueueState
 from store_core.codec.record import RecordError, decode_record
 from store_core.codec.text import decode_text
 from store_core.layout import paths, record

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from store_core.broker.queue_recovery import BatchQueueState, QueueState
+from store_core.broker.batch_queue import BatchQueueState
+from store_core.broker.queue_recovery import QueueState
 from store_core.codec.properties import KEYS, parse_properties, split_keys
 from store_core.codec.text import decode_text
 from store_core.derive.dispatch import inner_batch_size
