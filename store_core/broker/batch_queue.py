@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Any
 
 import numpy as np
 
-from store_core.broker.queue_recovery import ANYWHERE, Entries, Mask, QueueState
+from store_core.broker.batch_lookup import BatchLookup
+from store_core.broker.queue_recovery import ANYWHERE, Entries, Ints, Mask, QueueState
 from store_core.kernel.entries import GoodRun
 from store_core.layout import queue as layout
 
@@ -18,6 +20,7 @@ class BatchQueueState(QueueState):
 
     _min_offset = -1
     _max_offset = 0
+    _lookup: BatchLookup | None = None
 
     @property
     def min_offset(self) -> int:
@@ -38,6 +41,7 @@ class BatchQueueState(QueueState):
 
     def _recovered(self) -> None:
         """First and last entry tell min and max; a last file without entries leaves it to the one before."""
+        self._lookup = None
         self._min_offset, self._max_offset = -1, 0
         if not self.starts:
             return
@@ -48,10 +52,25 @@ class BatchQueueState(QueueState):
             last = self.entries(self.end - size, self.end)[0]
             self._max_offset = int(last["queue_offset"]) + int(last["batch_size"])
 
-    def reaches(self, entries: Entries) -> Mask:
-        """The last entry of all tells the queue's end."""
-        mask: Mask = entries["queue_offset"] < self.max_offset
-        return mask
+    def reaches(self, position: int, entries: Entries) -> Mask:
+        """Those that a search for one of the numbers from min to max ends at."""
+        if self._lookup is None:
+            firsts = {start: int(self._numbers(start, 1)[0]) for start in self.starts if start < self.end}
+            asked = range(max(self.min_offset, 0), self.max_offset)
+            self._lookup = BatchLookup(self._numbers, firsts, self.starts[-1], asked)
+        start = self.starts[bisect_right(self.starts, position) - 1]
+        mask = self._lookup.found(start)
+        if mask is None:
+            return super().reaches(position, entries)
+        first = (position - start) // self.entry_size_bytes
+        return mask[first : first + len(entries)]
+
+    def _numbers(self, start: int, most: int | None = None) -> Ints:
+        """The first message's number of each entry of a file, of the first ones alone if there are ``most``."""
+        end = min(self.end, start + self.file_size_bytes)
+        if most is not None:
+            end = min(end, start + most * self.entry_size_bytes)
+        return self.entries(start, end)["queue_offset"].astype(np.int64)
 
     def put_batches(self, entries: Entries) -> None:
         """Append whole entries in the order of dispatch; what lies at or in front of the queue's end is a repeat."""
@@ -76,4 +95,5 @@ class BatchQueueState(QueueState):
             if entry["phy_offset"] >= log_min_phy_offset:
                 break
             self._min_offset = int(entry["queue_offset"]) + int(entry["batch_size"])
+            self._lookup = None
         return ""

@@ -89,8 +89,8 @@ class QueueState:
         """Queue offset of the next message."""
         return self.end // self.entry_size_bytes
 
-    def reaches(self, entries: Entries) -> Mask:
-        """Mask of the entries whose numbers consumers ask for."""
+    def reaches(self, position: int, entries: Entries) -> Mask:
+        """Mask of the entries, those of one file from ``position`` on, that consumers come to who ask for every number."""
         return np.ones(len(entries), np.bool_)
 
     def entries(self, start: int, end: int) -> Entries:

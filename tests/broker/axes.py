@@ -357,6 +357,35 @@ class Properties:
         set_exit(root, self.exit)
 
 
+@dataclass(frozen=True, slots=True)
+class BatchNumbers:
+    """Some entries of batch queues tell other numbers for their first messages: drawn ones, their neighbours', or each other's."""
+
+    entries: int
+    number: int
+
+    def apply(self, root: Path, truth: dict[str, Any], seed: int) -> None:
+        random = Random(f"{seed}/{self}")
+        files = sorted(path for path in (root / paths.BATCHCONSUMEQUEUE).rglob("*") if path.is_file())
+        at, layout = queue.BATCH_ENTRY.offset_of("queue_offset"), queue.BATCH_ENTRY.field_struct("queue_offset")
+        for _ in range(self.entries):
+            path = random.choice(files)
+            data = path.read_bytes()
+            used = len(data.rstrip(b"\0")) // queue.BATCH_ENTRY.size_bytes
+            places = [place * queue.BATCH_ENTRY.size_bytes + at for place in range(used)]
+            chosen = random.choice((random.choice(places), places[0], places[-1]))
+            (told,) = layout.unpack_from(data, chosen)
+            (other,) = layout.unpack_from(data, random.choice(places))
+            wrong = [told ^ 1 << random.randrange(8), told - 1, told + 1, other, 0]
+            wrong += (
+                [told ^ 1 << random.randrange(63)] if chosen != places[-1] else []
+            )  # else there is no end to pulling
+            with path.open("r+b") as file:
+                file.seek(chosen)
+                file.write(layout.pack(max(random.choice(wrong), 0)))
+        set_exit(root, random.choice(("clean", "crash")))
+
+
 def product() -> Iterator[Cell]:
     """Every cell."""
     return (Cell(values) for values in itertools.product(*AXES.values()))

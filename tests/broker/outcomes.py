@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -89,12 +88,56 @@ def _played(queue: QueueState | None, recorded: dict[str, Any]) -> Any:
 def _rows(queue: QueueState) -> list[list[int]]:
     """Entries as the real code's are told."""
     if isinstance(queue, BatchQueueState):
-        found = queue.entries(queue.starts[0], queue.end)
-        names = ("queue_offset", "phy_offset", "size_bytes", "tags_code", "batch_size")
-        rows = ([int(entry[name]) for name in names] for entry in found)
-        return [*takewhile(lambda row: row[0] < queue.max_offset, rows)]  # the last one tells how far consumers come
+        return _rows_of_batches(queue)
     found = queue.entries(queue.min_position, queue.end)
     return [[queue.min_offset + place, *entry] for place, entry in enumerate(found.tolist())]
+
+
+def _rows_of_batches(queue: BatchQueueState) -> list[list[int]]:
+    """Entries as somebody meets them who goes on behind each of them, looks for the number there at a file's end, and leaves out
+    numbers that are not found."""
+    names = ("queue_offset", "phy_offset", "size_bytes", "tags_code", "batch_size")
+    files = []
+    for start in queue.starts:
+        found = queue.entries(start, min(queue.end, start + queue.file_size_bytes))
+        files += [[[int(entry[name]) for name in names] for entry in found]] if len(found) else []
+    rows: list[list[int]] = []
+    number = max(queue.min_offset, 0)
+    while number < queue.max_offset:
+        before = number
+        for row in _from(files, number):
+            rows.append(row)
+            number = row[0] + max(row[-1], 1)
+            if number >= queue.max_offset:
+                break
+        if number < before:
+            break
+        if number == before:
+            rows.append([number, -1, -1, -1])
+            number += 1
+    return rows
+
+
+def _from(files: list[list[list[int]]], number: int) -> list[list[int]]:
+    """The entries of a file from the one on that a broker's search for a number ends at: the newest file, or else the one with the
+    highest first number of those that are not higher."""
+    fitting = [file for file in files if file[0][0] <= number]
+    if not fitting:
+        return []
+    file = files[-1] if files[-1] in fitting else max(reversed(fitting), key=lambda file: file[0][0])
+    left, right = 0, len(file) - 1
+    while left <= right:
+        middle = (left + right) // 2
+        if file[middle][0] == number:
+            return file[middle:]
+        if file[middle][0] > number:
+            right = middle - 1
+        elif middle > left:
+            left = middle
+        else:
+            follows = middle + 1 < len(file) and file[middle + 1][0] <= number
+            return file[middle + follows :]
+    return []
 
 
 def _without_tags(rows: list[list[int]], told: list[list[int]] | None = None) -> list[list[int]]:

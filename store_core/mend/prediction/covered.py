@@ -44,7 +44,7 @@ class Span:
                 count = int(np.searchsorted(phy_offsets, end_phy_offset))
                 self._begin += count * width
             sizes = entries["size_bytes"][:count].astype(np.int64)
-            can_be = (sizes > 0) & (sizes <= MAX_RECORD_SIZE_BYTES) & self._queue.reaches(entries[:count])
+            can_be = (sizes > 0) & (sizes <= MAX_RECORD_SIZE_BYTES) & self._queue.reaches(at, entries[:count])
             yield phy_offsets[:count][can_be], phy_offsets[:count][can_be] + sizes[can_be]
             if count < len(entries):
                 return

@@ -260,7 +260,7 @@ def _entries_between(queue: QueueState, begin: int, end: int) -> Iterator[Entrie
     step = _CHUNK_BYTES - _CHUNK_BYTES % queue.entry_size_bytes
     for at in range(begin, end, step):
         entries = queue.entries(at, min(at + step, end))
-        yield entries[queue.reaches(entries)] if isinstance(queue, BatchQueueState) else entries
+        yield entries[queue.reaches(at, entries)] if isinstance(queue, BatchQueueState) else entries
 
 
 def _incomplete(

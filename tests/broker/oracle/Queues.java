@@ -192,6 +192,9 @@ final class Queues {
             if (units != null) {
                 release(units);
             }
+            if (index < before) {
+                break; // a wrong number leads back, where this begins again
+            }
             if (index == before) {
                 result.add(new long[] {index++, -1, -1, -1});
             }
