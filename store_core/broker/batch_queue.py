@@ -52,6 +52,10 @@ class BatchQueueState(QueueState):
             last = self.entries(self.end - size, self.end)[0]
             self._max_offset = int(last["queue_offset"]) + int(last["batch_size"])
 
+    @property
+    def hides_entries(self) -> bool:
+        return True
+
     def reaches(self, position: int, entries: Entries) -> Mask:
         """Those that a search for one of the numbers from min to max ends at."""
         if self._lookup is None:
@@ -61,7 +65,7 @@ class BatchQueueState(QueueState):
         start = self.starts[bisect_right(self.starts, position) - 1]
         mask = self._lookup.found(start)
         if mask is None:
-            return super().reaches(position, entries)
+            return np.ones(len(entries), np.bool_)
         first = (position - start) // self.entry_size_bytes
         return mask[first : first + len(entries)]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from store_core.broker import index_service
+from store_core.broker.ext_files import ExtFiles
 from store_core.broker.index_service import IndexState
 from store_core.codec.json_dialect import MAX_SIZE_BYTES, JsonError, JsonTooLargeError, loads
 from store_core.layout import checkpoint as checkpoint_layout
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 BATCH_TYPE: Final = "BatchCQ"
 _TYPE_ATTRIBUTE: Final = "queue.type"
 _TOPICS: Final = "topics.json"
-_EXT_SIZE: Final = queue.EXT_UNIT.field_struct("size_bytes")
-_EXT_WINDOW_BYTES: Final = 1 << 20
 # In the order a broker loads them; the second part only since 5.0.0.
 CONFIG_FILES: Final = ("topics.json", "consumerOffset.json", "subscriptionGroup.json", "consumerFilter.json")
 CONFIG_FILES_OF_5: Final = (
@@ -61,6 +60,7 @@ class Loaded:
     deleted_segments: list[str] = field(default_factory=list)
     queue_files: dict[QueueKey, list[int]] = field(default_factory=dict)
     batch_queue_files: dict[QueueKey, list[int]] = field(default_factory=dict)
+    ext_files: dict[QueueKey, ExtFiles] = field(default_factory=dict)
     deleted_queue_files: list[str] = field(default_factory=list)
     checkpoint: CheckpointTimes = CheckpointTimes(0, 0, 0)
     index: IndexState = field(default_factory=lambda: IndexState(0))
@@ -228,40 +228,21 @@ def _load_queues(store: Store, behaviour: Behaviour, loaded: Loaded) -> str:
             if listed.refusal:
                 return listed.refusal
             has_ext = found is store.queues and key in store.ext_queues and store.settings.flag("enableConsumeQueueExt")
-            if has_ext and (refusal := _load_ext(store, key, behaviour, is_walked=bool(listed.segments))):
+            if has_ext and (refusal := _load_ext(store, key, behaviour, loaded)):
                 return refusal
             target[key] = [segment.phy_offset for segment in listed.segments]
             loaded.deleted_queue_files += [store.relative(segment.path) for segment in listed.deleted]
     return ""
 
 
-def _load_ext(store: Store, key: QueueKey, behaviour: Behaviour, *, is_walked: bool) -> str:
-    """The further files for the tags of a queue, which are walked where the queue has files itself (behaviour 2, step 8)."""
+def _load_ext(store: Store, key: QueueKey, behaviour: Behaviour, loaded: Loaded) -> str:
+    """The further files for the tags of a queue, which are recovered with it."""
     files = store.ext_queues[key]
     size = store.settings.ext_file_size_bytes or queue.DEFAULT_EXT_FILE_SIZE_BYTES
     listed = _list_sequence(store, files, size, behaviour)
-    if listed.refusal or not is_walked:
-        return listed.refusal
-    for segment in listed.segments:
-        if (at := _torn_unit(files, segment)) is not None:
-            return f"{store.relative(segment.path)} has a unit at {at} that does not fit, at which loading fails"
-    return ""
-
-
-def _torn_unit(files: SegmentSequence, segment: Segment) -> int | None:
-    """Where in a file of units the first one lies that reaches behind its end; None where they end before."""
-    unpack, width, end = _EXT_SIZE.unpack_from, _EXT_SIZE.size, segment.end_phy_offset
-    at, window, data = segment.phy_offset, segment.phy_offset, b""
-    while at + width <= end:
-        if at + width > window + len(data):
-            window, data = at, files.read(at, min(_EXT_WINDOW_BYTES, end - at))
-        (size,) = unpack(data, at - window)
-        if size <= 0:
-            return None
-        if at + size > end:
-            break
-        at += size
-    return at - segment.phy_offset
+    name = f"{paths.CONSUMEQUEUE_EXT}/{key.topic}/{key.queue_id}"
+    loaded.ext_files[key] = ExtFiles(name, files, listed.segments, size)
+    return listed.refusal
 
 
 def _is_batch_topic(loaded: Loaded, topic: str) -> bool:

@@ -16,6 +16,7 @@ from store_core.layout import queue as layout
 
 if TYPE_CHECKING:
     from store_core.broker.entry_runs import EntryRuns
+    from store_core.broker.ext_files import ExtFiles
     from store_core.broker.versions import Behaviour
     from store_core.kernel.entry_runs import EntryRun
     from store_core.storage.sequence import SegmentSequence
@@ -50,6 +51,7 @@ class QueueState:
         runs: EntryRuns | None = None,
         *,
         spool: EntrySpool,
+        ext: ExtFiles | None = None,
     ) -> None:
         self.key = key
         self.file_size_bytes = file_size_bytes
@@ -61,6 +63,7 @@ class QueueState:
         self.falling: list[int] = []  # queue offsets of recovered entries that lie before an earlier entry in the log
         self._behaviour = behaviour
         self._found = found
+        self._ext = ext
         self._runs = runs
         self._as_found = set(starts)
         self._in_last_file = file_size_bytes if starts else 0
@@ -89,9 +92,23 @@ class QueueState:
         """Queue offset of the next message."""
         return self.end // self.entry_size_bytes
 
+    @property
+    def hides_entries(self) -> bool:
+        """Whether consumers may not come to all of its entries."""
+        return self._ext is not None
+
     def reaches(self, position: int, entries: Entries) -> Mask:
         """Mask of the entries, those of one file from ``position`` on, that consumers come to who ask for every number."""
-        return np.ones(len(entries), np.bool_)
+        mask = np.ones(len(entries), np.bool_)
+        if self._ext is not None and len(entries):
+            end = position + len(entries) * self.entry_size_bytes
+            is_last = end in self.starts or end >= self.end
+            following = self.entries(end, end + (0 if is_last else self.entry_size_bytes))
+            throws = self._ext.throws(np.r_[entries["tags_code"], following["tags_code"]].astype(np.int64))
+            mask &= ~throws[: len(entries)]
+            if self._behaviour.reads_next_tags:
+                mask[: len(throws) - 1] &= ~throws[1 : len(entries) + 1]
+        return mask
 
     def entries(self, start: int, end: int) -> Entries:
         """Entries in [start, end) as found and appended; places nobody wrote are zero. Aligned to entries, unbounded."""
@@ -143,10 +160,10 @@ class QueueState:
 
     # -- recovery (2) --------------------------------------------------------------------------------------------
 
-    def recover(self) -> None:
-        """Find the end: the first invalid entry from the third newest file on."""
+    def recover(self) -> str:
+        """Find the end: the first invalid entry from the third newest file on; why that fails, or ""."""
         if not self.starts:
-            return
+            return ""
         place = max(len(self.starts) - FILES_CHECKED, 0)
         highest = -1
         while True:
@@ -167,8 +184,16 @@ class QueueState:
             if not is_full or place + 1 == len(self.starts):
                 break
             place += 1
+        first = self.starts[max(len(self.starts) - FILES_CHECKED, 0)]
         self._cut_files(start + count * self.entry_size_bytes)
         self._recovered()
+        return self._ext.recover(self._newest_address(first)) if self._ext is not None else ""
+
+    def _newest_address(self, begin: int) -> int | None:
+        """The last entry's from a position on that has further tags."""
+        tags = self.entries(begin, self.end)["tags_code"]
+        found = tags[tags <= layout.EXT_MAX_ADDRESS]
+        return int(found[-1]) if len(found) else None
 
     def _good_run(self, entries: Entries, *, below: int = ANYWHERE, highest: int = -1, room: int = 0) -> GoodRun:
         """As ``good_run``."""
@@ -244,6 +269,8 @@ class QueueState:
 
     def put(self, phy_offset: Ints, size_bytes: Ints, tags_code: Ints, queue_offset: Ints) -> None:
         """Append entries of records in the order of dispatch, by the broker's rules about repeats, gaps and drops."""
+        if self._ext is not None:
+            self._ext.grow(len(phy_offset))
         ends = phy_offset if self._behaviour.queue_end_is_start else phy_offset + size_bytes
         if len(ends) > 1 and not (np.diff(ends) > 0).all():
             self._put_singly(phy_offset, size_bytes, tags_code, queue_offset)

@@ -81,7 +81,8 @@ def start_broker(
     if proven is not None and all(store.log.holding(segment) is store.log for segment in loaded.segments):
         dispatcher.known = proven.rows  # else an offset does not tell which file's bytes are meant
     for state in (*dispatcher.queues.values(), *dispatcher.batch_queues.values()):
-        state.recover()
+        if refusal := state.recover():
+            return Start(behaviour, refusal, loaded)
     rules = LogRules.of(store, behaviour)
     log = recover_log(store, loaded, rules, dispatcher, on_table=on_table, on_progress=on_progress, proven=proven)
     if not log.refusal:
@@ -115,7 +116,9 @@ def _dispatcher(store: Store, behaviour: Behaviour, loaded: Loaded, runs: EntryR
     )
     spool = EntrySpool()
     queues = {
-        key: QueueState(key, size, behaviour, store.queues[key], starts, runs, spool=spool)
+        key: QueueState(
+            key, size, behaviour, store.queues[key], starts, runs, spool=spool, ext=loaded.ext_files.get(key)
+        )
         for key, starts in loaded.queue_files.items()
     }
     batches = {

@@ -116,6 +116,7 @@ class Behaviour:
     bounds_size: bool  # TOTALSIZE is compared with what is left before an array of that size is made
     verifies_property_crc: bool  # knows forceVerifyPropCRC
     batch_queues: bool
+    reads_next_tags: bool  # a pull looks up the further tags of one message more than it gives
     multi_dispatch: bool  # one record may get an entry in further queues (4.11)
     passes_light_folders: bool  # over those whose name is a path
     late_delay_table: bool  # the delay levels are not known yet while recovery re-dispatches
@@ -152,6 +153,7 @@ _TABLE: Final[dict[str, tuple[tuple[str, Any], ...]]] = {
     "drops_parted_values":      (("4.3.0", _YES), ("4.9.1", _NO)),
     "bounds_size":              (("4.3.0", _NO), ("5.3.2", _YES)),
     "verifies_property_crc":    (("4.3.0", _NO), ("5.2.0", _YES)),
+    "reads_next_tags":          (("4.3.0", _NO), ("5.0.0", _YES)),
     "batch_queues":             (("4.3.0", _NO), ("5.0.0", _YES)),
     "multi_dispatch":           (("4.3.0", _NO), ("4.9.3", _YES)),
     "passes_light_folders":     (("4.3.0", _NO), ("5.1.3", _YES)),

@@ -386,6 +386,33 @@ class BatchNumbers:
         set_exit(root, random.choice(("clean", "crash")))
 
 
+@dataclass(frozen=True, slots=True)
+class ExtUnits:
+    """Some bytes or bits in units of the further files for tags are others, more often in the newest units and in lengths."""
+
+    units: int
+    number: int
+
+    def apply(self, root: Path, truth: dict[str, Any], seed: int) -> None:
+        random = Random(f"{seed}/{self}")
+        size, length = queue.EXT_UNIT.field_struct("size_bytes"), queue.EXT_UNIT.offset_of("bitmap_length")
+        files = sorted(path for path in (root / paths.CONSUMEQUEUE_EXT).glob("*/*/*") if any(path.read_bytes()))
+        for _ in range(self.units):
+            path = random.choice(files)
+            data, places = bytearray(path.read_bytes()), [0]
+            while (behind := places[-1] + size.unpack_from(data, places[-1])[0]) + queue.EXT_UNIT.size_bytes < len(
+                data
+            ):
+                if behind <= places[-1]:
+                    break
+                places.append(behind)
+            at = random.choice((random.choice(places), *places[-3:]))
+            at += random.choice((0, 1, length, length, length + 1, random.randrange(queue.EXT_UNIT.size_bytes)))
+            data[at] = random.choice((data[at] ^ 1 << random.randrange(8), random.randrange(256)))
+            path.write_bytes(data)
+        set_exit(root, random.choice(("clean", "crash")))
+
+
 def product() -> Iterator[Cell]:
     """Every cell."""
     return (Cell(values) for values in itertools.product(*AXES.values()))

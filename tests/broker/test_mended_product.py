@@ -13,7 +13,7 @@ from tests.broker.axes import Cell
 from tests.broker.mended_product import judge
 from tests.broker.piles import Pile
 from tests.broker.product import RUNS, SEED, Damage, sample
-from tests.broker.test_product import DRAW_SEED, DRAWN
+from tests.broker.test_product import BATCH_NUMBERS, DRAW_SEED, DRAWN, EXT_UNITS
 from tests.mend.recovering import Opener, harm
 
 FIXED: Final = tuple(
@@ -38,6 +38,24 @@ def test_mended_stores_are_served_whole(version: str, base: str, jars: Callable[
     draws = [*((each, SEED) for each in fixed), *((cell, DRAW_SEED) for cell in sample(DRAWN, DRAW_SEED))]
     print(f"RMQCTL_PRODUCT_SEED={DRAW_SEED} draws the same cells again")
     verdicts = [*judge(version, base, draws, folder=tmp_path)]
+    assert {str(v.cell): v.wrong for v in verdicts if v.wrong} == {}, f"seed {DRAW_SEED}"
+    assert len(verdicts) == len(draws)
+
+
+@pytest.mark.parametrize(
+    ("version", "base", "draws"),
+    [
+        *((release, "bcq-533", BATCH_NUMBERS) for release in ("5.1.4", "5.3.3", "5.4.0")),
+        ("4.9.7", "cqext-497", EXT_UNITS),
+        ("5.3.3", "cqext-533", EXT_UNITS),
+    ],
+)
+def test_mended_batch_queues_and_further_files_are_served_whole(
+    version: str, base: str, draws: list[Damage], jars: Callable[[str], Path], tmp_path: Path
+) -> None:
+    jars(version)
+    print(f"RMQCTL_PRODUCT_SEED={DRAW_SEED} draws the same numbers again")
+    verdicts = [*judge(version, base, [(each, DRAW_SEED) for each in draws], folder=tmp_path)]
     assert {str(v.cell): v.wrong for v in verdicts if v.wrong} == {}, f"seed {DRAW_SEED}"
     assert len(verdicts) == len(draws)
 

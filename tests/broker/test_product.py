@@ -13,7 +13,7 @@ import pytest
 from store_core.broker.versions import Version
 from store_core.layout import paths
 from tests import stores
-from tests.broker.axes import AXES, BatchNumbers, Cell, Properties, Surgery, product
+from tests.broker.axes import AXES, BatchNumbers, Cell, ExtUnits, Properties, Surgery, product
 from tests.broker.piles import Pile
 from tests.broker.product import OTHER_RUNS, RUNS, SEED, Damage, judge, sample
 from tests.broker.product_page import decision_table
@@ -105,6 +105,10 @@ NUMBERS: Final = (
 )
 
 
+BATCH_NUMBERS: Final[list[Damage]] = [BatchNumbers(entries, n) for n, entries in enumerate((1, 1, 2, 5, 20))]
+EXT_UNITS: Final[list[Damage]] = [ExtUnits(units, n) for n, units in enumerate((1, 1, 1, 2, 5, 20))]
+
+
 @pytest.mark.parametrize(("version", "base"), RUNS)
 def test_predictions_agree_with_real_store_code(
     version: str, base: str, jars: Callable[[str], Path], tmp_path: Path
@@ -127,8 +131,10 @@ def test_predictions_agree_on_stores_of_every_kind(
     draws: list[tuple[Damage, int]] = [*OTHER_PILES.get(base, ())]
     draws += [(Pile(number, further=True), SEED) for number in range(MORE_PILES)]
     if base == "bcq-533":
-        draws += [(BatchNumbers(entries, number), DRAW_SEED) for number, entries in enumerate((1, 1, 2, 5, 20))]
+        draws += [(each, DRAW_SEED) for each in BATCH_NUMBERS]
         print(f"RMQCTL_PRODUCT_SEED={DRAW_SEED} draws the same numbers again")
+    if base.startswith("cqext"):
+        draws += [(each, SEED) for each in EXT_UNITS]
     verdicts = [*judge(version, base, draws, folder=tmp_path)]
     assert {str(v.cell): v.differences for v in verdicts if v.differences} == {}
     assert len(verdicts) == len(draws)

@@ -103,7 +103,7 @@ def losses(store: Store, start: Start, *, on_progress: Progress | None = None) -
 def mark_of(start: Start) -> bytes | None:
     """What the losses follow from, as a digest: starts of two releases with the same one lose the same messages.
 
-    None where queues got entries, which lie in that start's own memory.
+    None where queues got entries, which lie in that start's own memory, or hide some, which releases do in different ways.
     """
     log = start.log
     told = hashlib.sha256()
@@ -111,7 +111,7 @@ def mark_of(start: Start) -> bytes | None:
     told.update(repr((log.max_phy_offset, segments)).encode())
     told.update(repr(sorted(start.loaded.topic_attributes or ())).encode())
     for queue in start.queues:
-        if queue.has_appended:
+        if queue.has_appended or queue.hides_entries:
             return None
         place = queue.key, queue.entry_size_bytes, queue.starts, queue.min_position, queue.end
         told.update(repr((*place, queue.min_offset, queue.max_offset)).encode())
@@ -260,7 +260,7 @@ def _entries_between(queue: QueueState, begin: int, end: int) -> Iterator[Entrie
     step = _CHUNK_BYTES - _CHUNK_BYTES % queue.entry_size_bytes
     for at in range(begin, end, step):
         entries = queue.entries(at, min(at + step, end))
-        yield entries[queue.reaches(at, entries)] if isinstance(queue, BatchQueueState) else entries
+        yield entries[queue.reaches(at, entries)] if queue.hides_entries else entries
 
 
 def _incomplete(
@@ -281,7 +281,8 @@ def _incomplete(
     known: dict[int, int] = {}  # sums of runs
     uses_runs = runs is not None and runs.log_segments[: len(segments)] == tuple(segments)
     for queue in queues:
-        for begin, stop, run in _files_of(queue, segments[0].phy_offset, end, uses_runs=uses_runs):
+        uses_its_runs = uses_runs and not queue.hides_entries
+        for begin, stop, run in _files_of(queue, segments[0].phy_offset, end, uses_runs=uses_its_runs):
             if run is not None:
                 spans.append(Span(queue, begin, stop, is_rising=True))
                 for number, sum_, _, highest in run.parts:

@@ -1,0 +1,122 @@
+"""The further files for the tags of a queue as a broker has them in memory (behaviour 2, step 8; store format 6.5).
+
+A unit says how long its filter is, and a broker reads that much without looking how much there is. Where there is less, reading
+throws: at the unit that the queue's newest address tells, loading fails; at others, pulls of that message.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_core.layout import queue as layout
+
+if TYPE_CHECKING:
+    from store_core.storage.sequence import Segment, SegmentSequence
+
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+_UNIT: Final = layout.EXT_UNIT
+_SIZE: Final = Struct(">h")  # of a unit, in front of it
+_WINDOW_BYTES: Final = 1 << 20
+_SIGN: Final = np.uint64(1 << 63)  # what an address has and an offset has not
+
+
+class ExtFiles:
+    """Files of units, which are whole once they have been recovered. ``name``: of the folder, for people."""
+
+    def __init__(self, name: str, found: SegmentSequence, segments: list[Segment], file_size_bytes: int) -> None:
+        self.end = segments[-1].phy_offset + file_size_bytes if segments else 0  # behind the last unit
+        self._name = name
+        self._found = found
+        self._starts = [segment.phy_offset for segment in segments]
+        self._file_size_bytes = file_size_bytes
+
+    def recover(self, newest_address: int | None) -> str:
+        """Find the end behind the newest unit that the queue knows; why that fails, or ""."""
+        for start in self._starts:
+            end, is_torn = self._end_of_units(start)
+            if is_torn:
+                return f"{self._name} has a unit at {end} that does not fit into its file, at which loading fails"
+            self.end = end
+        if newest_address is None or not self._starts:
+            return ""
+        address = np.array([newest_address], np.int64)
+        if self.throws(address)[0]:
+            offset = layout.ext_offset(newest_address)
+            return (
+                f"{self._name} has a unit at {offset} whose filter does not fit into its file, at which loading fails"
+            )
+        places, ends = self._places(address)
+        size = self._shorts(places)[0] if ends[0] - places[0] >= _SIZE.size else 0
+        if size > 0:
+            self._cut(int(places[0] + size))
+        return ""
+
+    def grow(self, units: int) -> None:
+        """Units without a filter are written behind the others: one for each message that is dispatched, repeats as well."""
+        if self._starts:
+            self.end = min(self.end + units * _UNIT.size_bytes, self._starts[-1] + self._file_size_bytes)
+
+    def throws(self, tags_codes: Ints) -> Mask:
+        """Mask of the tags codes that are addresses of units at which reading throws."""
+        mask = np.zeros(len(tags_codes), np.bool_)
+        at = np.flatnonzero(tags_codes <= layout.EXT_MAX_ADDRESS)
+        places, ends = self._places(tags_codes[at])
+        left = ends - places
+        is_read = left >= _SIZE.size
+        at, places, left = at[is_read], places[is_read], left[is_read]
+        filters = self._shorts(places + _UNIT.offset_of("bitmap_length"))
+        behind = left - _UNIT.size_bytes
+        mask[at] = (self._shorts(places) > 0) & ((behind < 0) | (filters > behind))
+        return mask
+
+    def _end_of_units(self, start: int) -> tuple[int, bool]:
+        """Where the units of a file end, or the first one begins that reaches behind its end, and whether that is so."""
+        at, window, data, end = start, start, b"", start + self._file_size_bytes
+        while at + _SIZE.size <= end:
+            if at + _SIZE.size > window + len(data):
+                window, data = at, self._found.read(at, min(_WINDOW_BYTES, end - at))
+            (size,) = _SIZE.unpack_from(data, at - window)
+            if size <= 0:
+                return at, False
+            if at + size > end:
+                break
+            at += size
+        return at, True
+
+    def _cut(self, end: int) -> None:
+        """Files behind ``end`` go."""
+        self._starts = [start for start in self._starts if start <= end]
+        self.end = end if self._starts else 0
+
+    def _places(self, addresses: Ints) -> tuple[Ints, Ints]:
+        """Where units lie, and what can be read from there on ends; at their end where there is no such file."""
+        places = (addresses.view(np.uint64) ^ _SIGN).astype(np.int64)
+        if not self._starts:
+            return places, places
+        starts = np.array(self._starts, np.int64)
+        places = np.where(
+            (places == 0) & (starts[0] > 0), starts[0], places
+        )  # what is nowhere is looked for in the first
+        number = np.searchsorted(starts, places, "right") - 1
+        ends = np.minimum(starts[number] + self._file_size_bytes, self.end)
+        return places, np.where((number >= 0) & (places < ends), ends, places)
+
+    def _shorts(self, places: Ints) -> Ints:
+        """The two bytes at each place, as signed numbers."""
+        out = np.zeros(len(places), np.int64)
+        blocks = places // _WINDOW_BYTES
+        order = np.argsort(blocks, kind="stable")
+        for group in np.split(order, np.flatnonzero(np.diff(blocks[order])) + 1) if len(order) else ():
+            low, high = int(places[group].min()), int(places[group].max())
+            data = np.frombuffer(
+                self._found.read(low, high - low + _SIZE.size).ljust(high - low + _SIZE.size, b"\0"), "u1"
+            )
+            at = places[group] - low
+            out[group] = (data[at].astype(np.uint16) << 8 | data[at + 1]).view(np.int16)
+        return out
