@@ -6,7 +6,6 @@ throws: at the unit that the queue's newest address tells, loading fails; at oth
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -21,7 +20,7 @@ Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 _UNIT: Final = layout.EXT_UNIT
-_SIZE: Final = Struct(">h")  # of a unit, in front of it
+_SIZE: Final = _UNIT.field_struct("size_bytes")
 _WINDOW_BYTES: Final = 1 << 20
 _SIGN: Final = np.uint64(1 << 63)  # what an address has and an offset has not
 
@@ -100,23 +99,19 @@ class ExtFiles:
         if not self._starts:
             return places, places
         starts = np.array(self._starts, np.int64)
-        places = np.where(
-            (places == 0) & (starts[0] > 0), starts[0], places
-        )  # what is nowhere is looked for in the first
+        places = np.where((places == 0) & (starts[0] > 0), starts[0], places)  # looked for in the first file then
         number = np.searchsorted(starts, places, "right") - 1
         ends = np.minimum(starts[number] + self._file_size_bytes, self.end)
         return places, np.where((number >= 0) & (places < ends), ends, places)
 
     def _shorts(self, places: Ints) -> Ints:
-        """The two bytes at each place, as signed numbers."""
+        """The number of two bytes at each place."""
         out = np.zeros(len(places), np.int64)
         blocks = places // _WINDOW_BYTES
         order = np.argsort(blocks, kind="stable")
         for group in np.split(order, np.flatnonzero(np.diff(blocks[order])) + 1) if len(order) else ():
-            low, high = int(places[group].min()), int(places[group].max())
-            data = np.frombuffer(
-                self._found.read(low, high - low + _SIZE.size).ljust(high - low + _SIZE.size, b"\0"), "u1"
-            )
+            low, high = int(places[group].min()), int(places[group].max()) + _SIZE.size
+            data = np.frombuffer(self._found.read(low, high - low).ljust(high - low, b"\0"), np.uint8)
             at = places[group] - low
-            out[group] = (data[at].astype(np.uint16) << 8 | data[at + 1]).view(np.int16)
+            out[group] = np.stack((data[at], data[at + 1]), axis=1).view(_SIZE.format)[:, 0]
         return out

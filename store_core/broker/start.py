@@ -82,6 +82,7 @@ def start_broker(
         dispatcher.known = proven.rows  # else an offset does not tell which file's bytes are meant
     for state in (*dispatcher.queues.values(), *dispatcher.batch_queues.values()):
         if refusal := state.recover():
+            dispatcher.close()
             return Start(behaviour, refusal, loaded)
     rules = LogRules.of(store, behaviour)
     log = recover_log(store, loaded, rules, dispatcher, on_table=on_table, on_progress=on_progress, proven=proven)
