@@ -43,13 +43,15 @@ _NOTES: Final = """\
   checksums and decoding, and the command's own start. By the clock two processes are as quick as pyarrow's one thread; two that already have all rows
   in memory are quicker by two fifths, as fresh memory and the disk count too: pyarrow's files are not synced.
 * **Spark.** Its own writer takes one row after another, each of 28 columns and a map of properties, so that `spark.read`
-  takes what it takes: 3.1 times the local export at 1 GiB, 3.6 at 2 and 3.9 at 4, because the local export's own start weighs less and less there. Two
-  cores were 1.6 to 1.8 times one, in the median, over these days, and 1.2 to 2.1 from round to round. What two processes of the local export make of the same two cores in the
-  same rounds, where it was measured too, is less: 1.1 and 1.4. The rows of 2 and 4 GiB are of a day on which local Spark's Java had the serial collector.
+  takes what it takes: 2.9 and 3.1 times the local export at 1 GiB, on two days, 3.6 and 3.7 at 2 and 3.9 and 4.6 at 4, because the local export's own
+  start weighs less and less there. Two cores were 1.5 to 1.8 times one, in the median, over these days, and 1.2 to 2.1 from round to round. What two
+  processes of the local export make of the same two cores in the same rounds is 1.2 to 1.7.
 * **Recovery.** A third of ours is the system's: copying the log in, and fresh pages for what is written, 40 bytes a message of index,
   20 of queue files and 4 of scratch rows that sort messages by queue, which the broker does not need. Of two threads the one that builds walks,
   too, while it would wait; then both processors are busy but for half a second, in which the program starts and the queue files are written. On a
-  quiet machine that comes to nine times the broker and more (11.6 was the best round), and to eight and less where neighbours take the cache.
+  quiet machine that comes to nine times the broker and more (9.57 in the median of one day, 11.6 in the best round), and to eight and less where
+  neighbours take the cache: 7.9, 8.4 and 8.8 in three contests of the day of the rows above, on which the code of the day before took as long.
+  Without checksums it was 3.08 on the one day and 2.5 to 2.7 on the other.
   4.9.7's dispatch, which looks at no checksum, takes a third of what 5.3.3's load and dispatch take here; leaving out the checksum saves us
   next to nothing.
   `rebuild all --apply` also keeps what it replaces, syncs every file, plays the start of each release it may be started with, and checks its
