@@ -5,7 +5,8 @@
 All on this machine, the log in the page cache, two cores. A Spark session takes some seconds to start: that is measured for
 itself, and what is compared is the time after it, from opening the store to the published manifest. "read" is
 ``spark.read.format("rocketmq-store")`` into Parquet by Spark's own writer as docs/pipeline.md advises: compressed and with dictionaries as
-an export, in a JVM with the parallel collector. Resident memory is the most that a Python process which does tasks ever had.
+an export, in a JVM with the parallel collector. How much more two cores of this machine can do than one, zstd alone in one process
+and in two tells: it shares nothing and writes nothing. Resident memory is the most that a Python process which does tasks ever had.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,10 +43,14 @@ SPARK_2: Final = "Spark, two cores, after the start"
 SPARK_1: Final = "Spark, one core, after the start"
 READ: Final = "spark.read into Spark's own Parquet writer, two cores"
 START: Final = "start of Spark"
+BARE_1: Final = "nothing but zstd, one process"
+BARE_2: Final = "nothing but zstd, two processes"
 _CONF: Final = {"spark.driver.memory": "2g"}
 _READ_CONF: Final = {"spark.driver.extraJavaOptions": "-XX:+UseParallelGC"}
 _MB: Final = 1_000_000
 _MOST_MB: Final = 512
+_PIECE_BYTES: Final = 64 << 20
+_PAGE_BYTES: Final = 1 << 20
 
 
 def export(made: Made, runner: Runner, work: Path, wanted: LogFilter | None = None) -> float:
@@ -96,6 +103,34 @@ def read(spark: Any, made: Made, work: Path) -> float:
     return seconds
 
 
+@contextmanager
+def bare(made: Made, processes: int) -> Iterator[Callable[[], float]]:
+    """Gives a function that compresses the log in so many processes, as exports do, and writes nothing: what these cores can be to each other."""
+    pieces = [(segment, at) for segment in made.segments for at in range(0, segment.stat().st_size, _PIECE_BYTES)]
+    with ProcessPoolExecutor(
+        processes, get_context("spawn")
+    ) as pool:  # a copy of this process would have Spark's threads
+
+        def run() -> float:
+            started = time.perf_counter()
+            list(pool.map(_compress, pieces))
+            return time.perf_counter() - started
+
+        run()
+        yield run
+
+
+def _compress(piece: tuple[Path, int]) -> None:
+    import pyarrow as pa
+
+    path, at = piece
+    with path.open("rb") as file:
+        file.seek(at)
+        while at < piece[1] + _PIECE_BYTES and (data := file.read(_PAGE_BYTES)):
+            pa.Codec("zstd", compression_level=1).compress(data)
+            at += len(data)
+
+
 class Memory:
     """Looks at the Python processes of Spark below this one; ``most_bytes`` is the most that one of them ever had resident."""
 
@@ -136,6 +171,7 @@ def main() -> None:
         two, start_seconds = started(stack, "local[2]", made, work)
         one, _ = started(stack, "local[1]", made, work)
         spark = stack.enter_context(session())
+        bare_1, bare_2 = (stack.enter_context(bare(made, processes)) for processes in (1, 2))
         local, local_1, memory = LocalRunner(2), LocalRunner(1), Memory()
         contestants: dict[str, Callable[[], float]] = {
             LOCAL: lambda: export(made, local, work),
@@ -143,12 +179,15 @@ def main() -> None:
             SPARK_2: lambda: memory.after(lambda: export(made, two, work)),
             SPARK_1: lambda: memory.after(lambda: export(made, one, work)),
             READ: lambda: memory.after(lambda: read(spark, made, work)),
+            BARE_1: bare_1,
+            BARE_2: bare_2,
         }
         times = contest.interleave(contestants, told.rounds)
         rows = [
             contest.ratio(name, times, SPARK_2, LOCAL, ("<=", 1.25)),
             contest.ratio(name, times, SPARK_1, SPARK_2, (">=", 1.7)),
             contest.ratio(name, times, LOCAL_1, LOCAL),
+            contest.ratio(name, times, BARE_1, BARE_2),
             contest.ratio(name, times, READ, LOCAL, ("<=", 3.5)),
             contest.limit(name, START, "s", start_seconds, 9),
             contest.limit(name, "a task", "MB resident", memory.most_bytes / _MB, _MOST_MB),
