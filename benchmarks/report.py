@@ -43,9 +43,9 @@ _NOTES: Final = """\
   checksums and decoding, and the command's own start. By the clock two processes are as quick as pyarrow's one thread; two that already have all rows
   in memory are quicker by two fifths, as fresh memory and the disk count too: pyarrow's files are not synced.
 * **Spark.** Its own writer takes one row after another, each of 28 columns and a map of properties, so that `spark.read`
-  takes what it takes: 2.9 and 3.1 times the local export at 1 GiB, on two days, 3.6 and 3.7 at 2 and 3.9 and 4.6 at 4, because the local export's own
+  takes what it takes: 2.9 to 3.1 times the local export at 1 GiB, on two days, 3.6 and 3.7 at 2 and 3.9 and 4.6 at 4, because the local export's own
   start weighs less and less there. Two cores were 1.5 to 1.8 times one, in the median, over these days, and 1.2 to 2.1 from round to round. What two
-  processes of the local export make of the same two cores in the same rounds is 1.2 to 1.7.
+  processes of the local export make of the same two cores in the same rounds is 1.2 to 1.7, and 1.8 what zstd alone makes of them, which writes nothing.
 * **Recovery.** A third of ours is the system's: copying the log in, and fresh pages for what is written, 40 bytes a message of index,
   20 of queue files and 4 of scratch rows that sort messages by queue, which the broker does not need. Of two threads the one that builds walks,
   too, while it would wait; then both processors are busy but for half a second, in which the program starts and the queue files are written. On a
