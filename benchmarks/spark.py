@@ -107,9 +107,8 @@ def read(spark: Any, made: Made, work: Path) -> float:
 def bare(made: Made, processes: int) -> Iterator[Callable[[], float]]:
     """Gives a function that compresses the log in so many processes, as exports do, and writes nothing: what these cores can be to each other."""
     pieces = [(segment, at) for segment in made.segments for at in range(0, segment.stat().st_size, _PIECE_BYTES)]
-    with ProcessPoolExecutor(
-        processes, get_context("spawn")
-    ) as pool:  # a copy of this process would have Spark's threads
+    apart = get_context("spawn")  # a copy of this process would have Spark's threads
+    with ProcessPoolExecutor(processes, apart) as pool:
 
         def run() -> float:
             started = time.perf_counter()

@@ -57,34 +57,18 @@ def found_by_halves(numbers: Ints, asked: range) -> Mask:
     found = np.zeros(len(numbers), np.bool_)
     last = len(numbers) - 1
     # All searches at once, step by step: those for numbers of [low, high) look at the entries from left to right.
-    steps = _Steps(*(np.array([value], np.int64) for value in (0, last, asked.start, asked.stop)))
-    while len(steps.left):
-        steps = steps.where((steps.left <= steps.right) & (steps.low < steps.high))
-        middle = (steps.left + steps.right) // 2
+    steps = np.array([[0], [last], [asked.start], [asked.stop]], np.int64)
+    while steps.size:
+        left, right, low, high = steps = steps[:, (steps[0] <= steps[1]) & (steps[2] < steps[3])]
+        middle = (left + right) // 2
         number = numbers[middle]
-        found[middle[(steps.low <= number) & (number < steps.high)]] = True
-        below = _Steps(steps.left, middle - 1, steps.low, np.minimum(steps.high, number))
-        above = _Steps(middle, steps.right, np.maximum(steps.low, number + (number < _HIGHEST)), steps.high)
-        is_end = middle == steps.left
-        at_end = above.where(is_end & (above.low < above.high))
-        following = np.where(at_end.left < last, numbers[np.minimum(at_end.left + 1, last)], _HIGHEST)
-        found[at_end.left[at_end.low < np.minimum(at_end.high, following)]] = True
-        found[(at_end.left + 1)[np.maximum(at_end.low, following) < at_end.high]] = True
-        steps = _Steps.joined(below, above.where(~is_end))
+        found[middle[(low <= number) & (number < high)]] = True
+        below = np.stack((left, middle - 1, low, np.minimum(high, number)))
+        above = np.stack((middle, right, np.maximum(low, number + (number < _HIGHEST)), high))
+        is_end = middle == left
+        at, _, low, high = above[:, is_end & (above[2] < above[3])]
+        following = np.where(at < last, numbers[np.minimum(at + 1, last)], _HIGHEST)
+        found[at[low < np.minimum(high, following)]] = True
+        found[at[np.maximum(low, following) < high] + 1] = True
+        steps = np.concatenate((below, above[:, ~is_end]), axis=1)
     return found
-
-
-class _Steps:
-    """Searches that have come to the same entries: which these are, and the numbers they are for, as columns."""
-
-    def __init__(self, left: Ints, right: Ints, low: Ints, high: Ints) -> None:
-        self.left, self.right, self.low, self.high = left, right, low, high
-
-    def where(self, mask: Mask) -> _Steps:
-        return _Steps(self.left[mask], self.right[mask], self.low[mask], self.high[mask])
-
-    @classmethod
-    def joined(cls, *parts: _Steps) -> _Steps:
-        return cls(
-            *(np.concatenate([getattr(part, name) for part in parts]) for name in ("left", "right", "low", "high"))
-        )

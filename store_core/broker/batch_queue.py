@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from ctypes import c_int64
 from typing import Any
 
 import numpy as np
@@ -47,10 +48,10 @@ class BatchQueueState(QueueState):
             return
         size = self.entry_size_bytes
         if self._first_file_end() > self.starts[0]:
-            self._min_offset = int(self.entries(self.starts[0], self.starts[0] + size)["queue_offset"][0])
+            self._min_offset = self._first_number(self.starts[0])
         if self._in_last_file or len(self.starts) > 1:
             last = self.entries(self.end - size, self.end)[0]
-            self._max_offset = int(last["queue_offset"]) + int(last["batch_size"])
+            self._max_offset = _number_behind(last)
 
     @property
     def hides_entries(self) -> bool:
@@ -59,7 +60,7 @@ class BatchQueueState(QueueState):
     def reaches(self, position: int, entries: Entries) -> Mask:
         """Those that a search for one of the numbers from min to max ends at."""
         if self._lookup is None:
-            firsts = {start: int(self._numbers(start, 1)[0]) for start in self.starts if start < self.end}
+            firsts = {start: self._first_number(start) for start in self.starts if start < self.end}
             asked = range(max(self.min_offset, 0), self.max_offset)
             self._lookup = BatchLookup(self._numbers, firsts, self.starts[-1], asked)
         start = self.starts[bisect_right(self.starts, position) - 1]
@@ -69,12 +70,12 @@ class BatchQueueState(QueueState):
         first = (position - start) // self.entry_size_bytes
         return mask[first : first + len(entries)]
 
-    def _numbers(self, start: int, most: int | None = None) -> Ints:
-        """The first message's number of each entry of a file, of the first ones alone if there are ``most``."""
-        end = min(self.end, start + self.file_size_bytes)
-        if most is not None:
-            end = min(end, start + most * self.entry_size_bytes)
-        return self.entries(start, end)["queue_offset"].astype(np.int64)
+    def _numbers(self, start: int) -> Ints:
+        """The first message's number of each entry of a file."""
+        return self.entries(start, min(self.end, start + self.file_size_bytes))["queue_offset"].astype(np.int64)
+
+    def _first_number(self, start: int) -> int:
+        return int(self.entries(start, start + self.entry_size_bytes)["queue_offset"][0])
 
     def put_batches(self, entries: Entries) -> None:
         """Append whole entries in the order of dispatch; what lies at or in front of the queue's end is a repeat."""
@@ -98,6 +99,11 @@ class BatchQueueState(QueueState):
         for entry in self.entries(self.starts[0], self._first_file_end()):
             if entry["phy_offset"] >= log_min_phy_offset:
                 break
-            self._min_offset = int(entry["queue_offset"]) + int(entry["batch_size"])
+            self._min_offset = _number_behind(entry)
             self._lookup = None
         return ""
+
+
+def _number_behind(entry: Any) -> int:
+    """The number that follows an entry's last message, as Java adds: behind the largest number comes the lowest."""
+    return c_int64(int(entry["queue_offset"]) + int(entry["batch_size"])).value

@@ -99,15 +99,15 @@ class QueueState:
 
     def reaches(self, position: int, entries: Entries) -> Mask:
         """Mask of the entries, those of one file from ``position`` on, that consumers come to who ask for every number."""
-        mask = np.ones(len(entries), np.bool_)
-        if self._ext is not None and len(entries):
-            end = position + len(entries) * self.entry_size_bytes
-            is_last = end in self.starts or end >= self.end
-            following = self.entries(end, end + (0 if is_last else self.entry_size_bytes))
-            throws = self._ext.throws(np.r_[entries["tags_code"], following["tags_code"]].astype(np.int64))
-            mask &= ~throws[: len(entries)]
-            if self._behaviour.reads_next_tags:
-                mask[: len(throws) - 1] &= ~throws[1 : len(entries) + 1]
+        if self._ext is None or not len(entries):
+            return np.ones(len(entries), np.bool_)
+        end = position + len(entries) * self.entry_size_bytes
+        is_last = end in self.starts or end >= self.end
+        following = self.entries(end, end + (0 if is_last else self.entry_size_bytes))
+        throws = self._ext.throws(np.r_[entries["tags_code"], following["tags_code"]].astype(np.int64))
+        mask = ~throws[: len(entries)]
+        if self._behaviour.reads_next_tags:
+            mask[: len(throws) - 1] &= ~throws[1:]
         return mask
 
     def entries(self, start: int, end: int) -> Entries:

@@ -24,6 +24,8 @@ Entry = tuple[int, int, int]  # log offset, size, tags code
 _DAY_MS: Final = 86_400_000
 _PAGE_BYTES: Final = 4096
 _FILLER: Final = (queue.FILLER_PHY_OFFSET, queue.FILLER_SIZE_BYTES, queue.FILLER_TAGS_CODE)
+_BATCH_NUMBER: Final = queue.BATCH_ENTRY.field_struct("queue_offset")
+_HIGHEST_NUMBER: Final = (1 << 63) - 1
 
 
 @dataclass(slots=True)
@@ -366,24 +368,46 @@ class BatchNumbers:
 
     def apply(self, root: Path, truth: dict[str, Any], seed: int) -> None:
         random = Random(f"{seed}/{self}")
-        files = sorted(path for path in (root / paths.BATCHCONSUMEQUEUE).rglob("*") if path.is_file())
-        at, layout = queue.BATCH_ENTRY.offset_of("queue_offset"), queue.BATCH_ENTRY.field_struct("queue_offset")
+        whole = {
+            path: path.read_bytes() for path in sorted((root / paths.BATCHCONSUMEQUEUE).rglob("*")) if path.is_file()
+        }
         for _ in range(self.entries):
-            path = random.choice(files)
-            data = path.read_bytes()
-            used = len(data.rstrip(b"\0")) // queue.BATCH_ENTRY.size_bytes
-            places = [place * queue.BATCH_ENTRY.size_bytes + at for place in range(used)]
+            path, data = random.choice([*whole.items()])
+            places = _batch_numbers(data)
             chosen = random.choice((random.choice(places), places[0], places[-1]))
-            (told,) = layout.unpack_from(data, chosen)
-            (other,) = layout.unpack_from(data, random.choice(places))
-            wrong = [told ^ 1 << random.randrange(8), told - 1, told + 1, other, 0]
-            wrong += (
-                [told ^ 1 << random.randrange(63)] if chosen != places[-1] else []
-            )  # else there is no end to pulling
-            with path.open("r+b") as file:
-                file.seek(chosen)
-                file.write(layout.pack(max(random.choice(wrong), 0)))
+            told, other = (_BATCH_NUMBER.unpack_from(data, at)[0] for at in (chosen, random.choice(places)))
+            wrong = [told ^ 1 << random.randrange(8), max(told - 1, 0), told + 1, other, 0, _HIGHEST_NUMBER]
+            if chosen != places[-1]:  # else there is no end to pulling
+                wrong.append(told ^ 1 << random.randrange(63))
+            _write_batch_number(path, chosen, random.choice(wrong))
         set_exit(root, random.choice(("clean", "crash")))
+
+
+@dataclass(frozen=True, slots=True)
+class HighestBatchNumber:
+    """An entry of the first batch queue, the newest or the oldest, tells the highest number there is: behind it they wrap."""
+
+    is_newest: bool
+    exit: str
+
+    def apply(self, root: Path, truth: dict[str, Any], seed: int) -> None:
+        files = sorted(sorted((root / paths.BATCHCONSUMEQUEUE).glob("*/*"))[0].iterdir())
+        path = files[-1 if self.is_newest else 0]
+        places = _batch_numbers(path.read_bytes())
+        _write_batch_number(path, places[-1 if self.is_newest else 0], _HIGHEST_NUMBER)
+        set_exit(root, self.exit)
+
+
+def _batch_numbers(data: bytes) -> list[int]:
+    """Where the entries of a batch queue's file tell their first numbers; an entry's last bytes are zeros."""
+    used = -(-len(data.rstrip(b"\0")) // queue.BATCH_ENTRY.size_bytes)
+    return [place * queue.BATCH_ENTRY.size_bytes + queue.BATCH_ENTRY.offset_of("queue_offset") for place in range(used)]
+
+
+def _write_batch_number(path: Path, at: int, number: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(_BATCH_NUMBER.pack(number))
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,11 +424,8 @@ class ExtUnits:
         for _ in range(self.units):
             path = random.choice(files)
             data, places = bytearray(path.read_bytes()), [0]
-            while (behind := places[-1] + size.unpack_from(data, places[-1])[0]) + queue.EXT_UNIT.size_bytes < len(
-                data
-            ):
-                if behind <= places[-1]:
-                    break
+            last = len(data) - queue.EXT_UNIT.size_bytes
+            while places[-1] < (behind := places[-1] + size.unpack_from(data, places[-1])[0]) < last:
                 places.append(behind)
             at = random.choice((random.choice(places), *places[-3:]))
             at += random.choice((0, 1, length, length, length + 1, random.randrange(queue.EXT_UNIT.size_bytes)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from ctypes import c_int64
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,7 @@ def _rows_of_batches(queue: BatchQueueState) -> list[list[int]]:
         before = number
         for row in _from(files, number):
             rows.append(row)
-            number = row[0] + max(row[-1], 1)
+            number = c_int64(row[0] + max(row[-1], 1)).value
             if number >= queue.max_offset:
                 break
         if number < before:

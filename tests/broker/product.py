@@ -25,7 +25,7 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 from tests import stores
-from tests.broker.axes import BatchNumbers, Cell, ExtUnits, Planted, Properties, Surgery, product
+from tests.broker.axes import BatchNumbers, Cell, ExtUnits, HighestBatchNumber, Planted, Properties, Surgery, product
 from tests.broker.hosting import ManyStores
 from tests.broker.outcomes import Differences
 from tests.broker.piles import Pile
@@ -61,7 +61,7 @@ OTHER_RUNS: Final = (
 )
 SEED: Final = 1
 _AT_ONCE: Final = 12
-Damage = Cell | Surgery | Properties | BatchNumbers | ExtUnits | Pile
+Damage = Cell | Surgery | Properties | BatchNumbers | HighestBatchNumber | ExtUnits | Pile
 Prepare = Callable[[Path], Any]
 
 

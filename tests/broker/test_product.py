@@ -13,7 +13,7 @@ import pytest
 from store_core.broker.versions import Version
 from store_core.layout import paths
 from tests import stores
-from tests.broker.axes import AXES, BatchNumbers, Cell, ExtUnits, Properties, Surgery, product
+from tests.broker.axes import AXES, BatchNumbers, Cell, ExtUnits, HighestBatchNumber, Properties, Surgery, product
 from tests.broker.piles import Pile
 from tests.broker.product import OTHER_RUNS, RUNS, SEED, Damage, judge, sample
 from tests.broker.product_page import decision_table
@@ -106,6 +106,7 @@ NUMBERS: Final = (
 
 
 BATCH_NUMBERS: Final[list[Damage]] = [BatchNumbers(entries, n) for n, entries in enumerate((1, 1, 2, 5, 20))]
+HIGHEST: Final[list[Damage]] = [HighestBatchNumber(new, exit) for new in (True, False) for exit in ("clean", "crash")]
 EXT_UNITS: Final[list[Damage]] = [ExtUnits(units, n) for n, units in enumerate((1, 1, 1, 2, 5, 20))]
 
 
@@ -131,7 +132,7 @@ def test_predictions_agree_on_stores_of_every_kind(
     draws: list[tuple[Damage, int]] = [*OTHER_PILES.get(base, ())]
     draws += [(Pile(number, further=True), SEED) for number in range(MORE_PILES)]
     if base == "bcq-533":
-        draws += [(each, DRAW_SEED) for each in BATCH_NUMBERS]
+        draws += [(each, DRAW_SEED) for each in BATCH_NUMBERS] + [(each, SEED) for each in HIGHEST]
         print(f"RMQCTL_PRODUCT_SEED={DRAW_SEED} draws the same numbers again")
     if base.startswith("cqext"):
         draws += [(each, SEED) for each in EXT_UNITS]
