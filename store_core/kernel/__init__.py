@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 from functools import cache
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from store_core.kernel.columns import WindowColumns
+    from store_core.kernel.file import FileReader
 
-__all__ = ["is_native", "scan_window"]
+__all__ = ["WindowScan", "is_native", "scan_window", "window_scan"]
 
 KERNEL_VARIABLE = "RMQCTL_KERNEL"
 
@@ -50,3 +51,31 @@ def scan_window(
     """
     found: WindowColumns = _kernel().scan_window(window, window_phy_offset, at, segment_end_phy_offset, state, flags)
     return found
+
+
+class WindowScan(Protocol):
+    """``scan_window`` for a window that is still being read."""
+
+    def go_on(self, window: Any) -> None:
+        """The window as far as it is there: what was given before, and what has been read behind it."""
+
+    def read_on(self, file: FileReader, window: memoryview, have: int, position: int, /) -> tuple[int, int]:
+        """Fill the window, of which ``have`` bytes are there, from a file in which it begins at ``position``, and go on.
+
+        Returns how many bytes are there then, fewer than fit at the file's end and where it cannot be read; and the
+        number of the system's error there, else 0.
+        """
+
+    def columns(self) -> WindowColumns:
+        """What ``scan_window`` gives for the last that was given. To be asked for once."""
+
+
+def window_scan(
+    window_phy_offset: int, at: int, segment_end_phy_offset: int, state: int, flags: int, size_bytes: int
+) -> WindowScan:
+    """A scan that walks what of a window is there while the processor's cache still holds it.
+
+    ``size_bytes``: about how long the window will be; all else as ``scan_window`` takes it, and the same errors.
+    """
+    scan: WindowScan = _kernel().WindowScan(window_phy_offset, at, segment_end_phy_offset, state, flags, size_bytes)
+    return scan

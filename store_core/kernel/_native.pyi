@@ -13,6 +13,27 @@ _Table = tuple[
     npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64], dict[str, Any]
 ]
 
+class WindowScan:
+    def __init__(
+        self,
+        window_phy_offset: int,
+        at: int,
+        segment_end_phy_offset: int,
+        state: int,
+        flags: int,
+        size_bytes: int,
+        /,
+    ) -> None: ...
+    def go_on(self, window: npt.NDArray[np.uint8], /) -> None: ...
+    def read_on(
+        self, file: FileReader, window: npt.NDArray[np.uint8], have: int, position: int, /
+    ) -> tuple[int, int]: ...
+    def take(self) -> dict[str, Any]: ...
+
+class FileReader:
+    def __init__(self, path: Path, open_flags: int, noatime: int, /) -> None: ...
+    def close(self) -> None: ...
+
 class FileWalk:
     def __init__(
         self,
@@ -56,15 +77,6 @@ class KeyFinder:
     def records(self, query: tuple[Any, ...], /) -> list[tuple[int, bytes]]: ...
     def messages(self, query: tuple[Any, ...], /) -> list[Message]: ...
 
-def scan_window(
-    window: npt.NDArray[np.uint8],
-    window_phy_offset: int,
-    at: int,
-    segment_end_phy_offset: int,
-    state: int,
-    flags: int,
-    /,
-) -> dict[str, Any]: ...
 def arrow_columns(
     window: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], size_bytes: npt.NDArray[np.int64], wanted: int, /
 ) -> dict[str, Any]: ...

@@ -1,11 +1,12 @@
 """The walk over a segment's file in one call: what a verification needs, for which windows would cost more than the walk.
 
-The kernel's other passes know no files: they take a window that Python has read. Where only good and bad is asked for,
+Most of the kernel's passes know no files: they take a window that Python has read. Where only good and bad is asked for,
 the walk itself is so quick that a window's way through Python, and through memory, costs as much again. So here
 the kernel reads: blocks that stay in the processor's cache, each walked as any window is, their rows joined. It reads by
 position and never maps: a disk that fails is an error, not a signal.
 
-Neither numpy nor a window is involved: rows are few, and come as tuples.
+Neither numpy nor a window is involved: rows are few, and come as tuples. Who needs all columns has a ``WindowScan`` read
+its window itself, for the same reason.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
-from store_core.kernel import KERNEL_VARIABLE
+from store_core.kernel import KERNEL_VARIABLE, is_native
 
 # How storage.files.open_read_only opens files: the second only where the system allows it.
 OPEN_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
@@ -73,6 +74,24 @@ class FileWalk(Protocol):
 
     def close(self) -> None:
         """Close the file."""
+
+
+class FileReader(Protocol):
+    """An open file that a ``WindowScan`` of the same kernel reads."""
+
+    def close(self) -> None:
+        """Close the file."""
+
+
+def open_reader(path: Path) -> FileReader:
+    """A file for ``WindowScan.read_on``. Raises OSError as ``storage.files.open_read_only``."""
+    if is_native():
+        from store_core.kernel import _native
+
+        return _native.FileReader(path, OPEN_FLAGS, NOATIME)
+    from store_core.kernel.twin_file import FileReader as Twin
+
+    return Twin(path)
 
 
 def open_walk(

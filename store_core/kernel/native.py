@@ -26,16 +26,35 @@ def _let_columns_reuse_memory() -> None:
 
 _let_columns_reuse_memory()
 # The first array takes numpy's own interface, and panics where an interrupt comes between; importing is not interrupted.
-_native.scan_window(np.empty(0, dtype=np.uint8), 0, 0, 0, 0, 0)
+_native.WindowScan(0, 0, 0, 0, 0, 0).go_on(np.empty(0, dtype=np.uint8))
 
 
 def scan_window(
     window: Any, window_phy_offset: int, at: int, segment_end_phy_offset: int, state: int, flags: int
 ) -> WindowColumns:
     """As ``twin.scan_window``. The window is not copied, and other threads run meanwhile."""
-    return WindowColumns(
-        **_native.scan_window(_bytes(window), window_phy_offset, at, segment_end_phy_offset, state, flags)
-    )
+    scan = WindowScan(window_phy_offset, at, segment_end_phy_offset, state, flags, len(window))
+    scan.go_on(window)
+    return scan.columns()
+
+
+class WindowScan:
+    """As ``twin.WindowScan``. What is given is walked at once, and is not copied; other threads run meanwhile."""
+
+    def __init__(
+        self, window_phy_offset: int, at: int, segment_end_phy_offset: int, state: int, flags: int, size_bytes: int
+    ) -> None:
+        self._scan = _native.WindowScan(window_phy_offset, at, segment_end_phy_offset, state, flags, size_bytes)
+
+    def go_on(self, window: Any) -> None:
+        self._scan.go_on(_bytes(window))
+
+    def read_on(self, file: Any, window: Any, have: int, position: int) -> tuple[int, int]:
+        found: tuple[int, int] = self._scan.read_on(file, _bytes(window), have, position)
+        return found
+
+    def columns(self) -> WindowColumns:
+        return WindowColumns(**self._scan.take())
 
 
 def arrow_columns(window: Any, at: Ints, size_bytes: Ints, wanted: int) -> ArrowColumns:

@@ -12,7 +12,7 @@ begin, nor of zeros at its end that may become a long run; the next window begin
 from __future__ import annotations
 
 import re
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from store_core.kernel import twin_properties
 from store_core.kernel.codes import (
@@ -37,6 +37,9 @@ from store_core.kernel.twin_record import (
     property_crc_holds,
 )
 from store_core.layout import record
+
+if TYPE_CHECKING:
+    from store_core.kernel.twin_file import FileReader
 
 _PREFIX: Final = record.PREFIX.struct
 _MAGIC: Final = record.PREFIX.field_struct("magic")
@@ -71,6 +74,27 @@ def scan_window(
         raise ValueError("the window's position, the index in it or the state makes no sense")
     walk = Walk(bytes(memoryview(window)[:left]), window_phy_offset, segment_end_phy_offset, ScanFlag(flags))
     return walk.run(at, ScanState(state))
+
+
+class WindowScan:
+    """``scan_window`` for a window that is not all there yet."""
+
+    def __init__(
+        self, window_phy_offset: int, at: int, segment_end_phy_offset: int, state: int, flags: int, size_bytes: int
+    ) -> None:
+        self._asked = window_phy_offset, at, segment_end_phy_offset, state, flags
+        self._window: Any = b""
+
+    def go_on(self, window: Any) -> None:
+        self._window = window
+
+    def read_on(self, file: FileReader, window: memoryview, have: int, position: int) -> tuple[int, int]:
+        have, number = file.read_into(window, have, position)
+        self.go_on(window[:have])
+        return have, number
+
+    def columns(self) -> WindowColumns:
+        return scan_window(self._window, *self._asked)
 
 
 class Stop(NamedTuple):

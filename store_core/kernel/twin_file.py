@@ -20,6 +20,32 @@ _MOST_ROWS = 4096  # where rows are that many, they are handed over
 _JOINED = (FrameKind.DAMAGE, FrameKind.ZEROS, FrameKind.STALE)
 
 
+class FileReader:
+    """See ``store_core.kernel.file``."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor: int | None = open_read_only(path)
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+        self._descriptor = None
+
+    def read_into(self, window: memoryview, have: int, position: int) -> tuple[int, int]:
+        """As ``WindowScan.read_on``, which see, without the walk."""
+        if self._descriptor is None:
+            raise ValueError("the file is closed")
+        while have < len(window):
+            try:
+                count = os.preadv(self._descriptor, [window[have:]], position + have)
+            except OSError as error:
+                return have, error.errno or 0
+            if not count:
+                break
+            have += count
+        return have, 0
+
+
 class FileWalk:
     """See ``store_core.kernel.file``."""
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from store_core.kernel import scan_window
+from store_core.kernel import window_scan
 from store_core.kernel.codes import FrameCode, FrameKind, PropertyFlag, ScanFlag, ScanState
 from store_core.layout.record import MAX_RECORD_SIZE_BYTES
 from store_core.scan.frames import ROW_COLUMNS, FrameTable
@@ -188,6 +188,9 @@ def _walk(
                 yield range_table(held)
             ended: int = stop.value
             return ended
+        if held is None and table.is_good:
+            yield table
+            continue
         if held is not None:
             if table.kind[0] == FrameKind.STALE and held.phy_offset + held.size_bytes == table.phy_offset[0]:
                 table.phy_offset[0] = held.phy_offset
@@ -221,14 +224,15 @@ def _windowed(
                 at, state, first, wanted = skipped, ScanState.IN_ZEROS, False, walk.window_at(skipped)
                 continue
         first = False
-        window = windows.window(at, wanted)
+        # A run must not hide where the range ends.
+        in_runs = not options.runs or to_phy_offset is None or at + wanted + windows.most_extra_bytes <= to_phy_offset
+        flags = all_flags if in_runs else all_flags & ~ScanFlag.RUNS
+        scan = window_scan(at, 0, end, state, flags, wanted)
+        window = windows.walk(scan, at, wanted)
         size = len(window)
         if size == 0:  # the file has been cut or removed under us
             break
-        # A run must not hide where the range ends.
-        in_runs = not options.runs or to_phy_offset is None or at + size <= to_phy_offset
-        flags = all_flags if in_runs else all_flags & ~ScanFlag.RUNS
-        result = scan_window(window, at, 0, end, state, flags)
+        result = scan.columns()
         if result.next_at == 0 and len(result.kind) == 0:
             if size < wanted or wanted >= min(MAX_RECORD_SIZE_BYTES, end - at):
                 break  # the file ends here: nothing more can be decided

@@ -5,17 +5,20 @@ Reading from the page cache costs about as much as walking, and from a disk more
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
+from store_core.kernel.file import open_reader
 from store_core.storage.buffers import Buffers
 from store_core.storage.files import LocalFile, open_file, unreadable
 from store_core.storage.remote_path import is_remote
 from store_core.storage.sequence import Segment, SegmentSequence
 
 if TYPE_CHECKING:
+    from store_core.kernel import WindowScan
     from store_core.storage.object_store import RemoteFile
 
 _MOST_CARRIED_BYTES: Final = 1 << 20  # a longer unread rest is read once more
@@ -23,6 +26,8 @@ _MOST_CARRIED_BYTES: Final = 1 << 20  # a longer unread rest is read once more
 
 class Windows:
     """One buffer, filled when a window is asked for. The rest of a full one, with which the next begins, is not read again."""
+
+    most_extra_bytes = 0  # by which a window may be longer than asked for
 
     def __init__(self, log: SegmentSequence, size_bytes: int, buffers: Buffers | None = None) -> None:
         self._log = log
@@ -41,13 +46,29 @@ class Windows:
 
         Raises FailedError where the file is there and cannot be read.
         """
+        view, kept = self._place(phy_offset, size_bytes)
+        count = kept + self._log.read_into(phy_offset + kept, view[kept:])
+        return self._filled_to(phy_offset, view, count)
+
+    def walk(self, scan: WindowScan, phy_offset: int, size_bytes: int) -> memoryview:
+        """The same window, walked by a scan that begins where it does."""
+        window = self.window(phy_offset, size_bytes)
+        scan.go_on(window)
+        return window
+
+    def _place(self, phy_offset: int, size_bytes: int) -> tuple[memoryview, int]:
+        """Where a window goes, and how many bytes of it are there."""
         if size_bytes > len(self._buffer) or len(self._buffer) > self._size_bytes >= size_bytes:
             self._buffer = self._buffers.take(max(size_bytes, self._size_bytes))
             self._filled = range(0)
         view = memoryview(self._buffer)[:size_bytes]
         kept = self._keep_rest(phy_offset, size_bytes)
-        count = kept + self._log.read_into(phy_offset + kept, view[kept:])
-        self._filled = range(phy_offset, phy_offset + count) if count == size_bytes else range(0)
+        self._filled = range(0)  # until it is known to be read
+        return view, kept
+
+    def _filled_to(self, phy_offset: int, view: memoryview, count: int) -> memoryview:
+        """The window, of which so many bytes are there now."""
+        self._filled = range(phy_offset, phy_offset + count) if count == len(view) else range(0)
         return view[:count]
 
     def _keep_rest(self, phy_offset: int, size_bytes: int) -> int:
@@ -61,6 +82,31 @@ class Windows:
             return 0
         self._buffer.move(0, phy_offset - filled.start, kept)
         return kept
+
+
+class FileWindows(Windows):
+    """Windows over one local file, which the kernel reads itself: in parts, each walked while the processor's cache has it."""
+
+    def __init__(self, log: SegmentSequence, segment: Segment, size_bytes: int) -> None:
+        super().__init__(log, size_bytes)
+        self._segment = segment
+        self._file = open_reader(segment.path)
+
+    def close(self) -> None:
+        """As ``Windows.close``; the file is closed, too."""
+        self._file.close()
+        super().close()
+
+    def walk(self, scan: WindowScan, phy_offset: int, size_bytes: int) -> memoryview:
+        """As ``Windows.walk``, of what begins in the segment."""
+        segment = self._segment
+        view, kept = self._place(phy_offset, size_bytes)
+        readable = view[: max(segment.end_phy_offset - phy_offset, 0)]
+        count, number = scan.read_on(self._file, readable, kept, phy_offset - segment.phy_offset)
+        if number:
+            at = phy_offset - segment.phy_offset + count
+            raise unreadable(segment.path, OSError(number, os.strerror(number)), at, len(readable) - count)
+        return self._filled_to(phy_offset, view, count)
 
 
 class WindowsInTurns:
@@ -105,8 +151,8 @@ class WindowsAhead(Windows):
         self._segment = segment
         self._file = file
         self._end_phy_offset = min(segment.end_phy_offset, until_phy_offset)
-        self._carried_bytes = min(_MOST_CARRIED_BYTES, size_bytes)
-        self._room = [buffers.take(self._carried_bytes + size_bytes) for _ in range(2)]
+        self.most_extra_bytes = min(_MOST_CARRIED_BYTES, size_bytes)
+        self._room = [buffers.take(self.most_extra_bytes + size_bytes) for _ in range(2)]
         self._turn = 0
         self._last = memoryview(b"")
         self._last_end = -1
@@ -137,20 +183,33 @@ class WindowsAhead(Windows):
             return None
         count = ahead.result()
         carried = self._last_end - phy_offset
-        if not 0 <= carried <= min(self._carried_bytes, len(self._last)) or size_bytes > self._size_bytes:
+        if not 0 <= carried <= min(self.most_extra_bytes, len(self._last)) or size_bytes > self._size_bytes:
             return None
         if carried + count < size_bytes and self._last_end + count < self._segment.end_phy_offset:
             return None  # more is asked for than was read ahead, and there is more
         room = memoryview(self._room[self._turn])
-        start = self._carried_bytes - carried
-        room[start : self._carried_bytes] = self._last[len(self._last) - carried :]
-        return room[start : self._carried_bytes + count]
+        start = self.most_extra_bytes - carried
+        room[start : self.most_extra_bytes] = self._last[len(self._last) - carried :]
+        return room[start : self.most_extra_bytes + count]
 
     def _read(self, turn: int, phy_offset: int) -> int:
         """Runs in the thread: fills a buffer behind the place of the rest."""
-        view = memoryview(self._room[turn])[self._carried_bytes :]
+        view = memoryview(self._room[turn])[self.most_extra_bytes :]
         view = view[: self._end_phy_offset - phy_offset]
         return self._file.read_into(phy_offset - self._segment.phy_offset, view)
+
+
+def windows_by_the_kernel(log: SegmentSequence, segment: Segment, size_bytes: int) -> Windows:
+    """Windows of ``size_bytes`` over a segment, which the kernel reads if the file itself holds what the log shows.
+
+    Raises FailedError where the file is there and cannot be opened.
+    """
+    try:
+        return FileWindows(log, segment, size_bytes) if log.is_plain(segment) else Windows(log, size_bytes)
+    except FileNotFoundError:
+        return Windows(log, size_bytes)
+    except OSError as error:
+        raise unreadable(segment.path, error) from error
 
 
 @contextmanager

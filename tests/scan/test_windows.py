@@ -10,14 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from store_core.kernel.codes import FrameKind
+from store_core.errors import UnreadableError
+from store_core.kernel import window_scan
+from store_core.kernel.codes import FrameKind, ScanState
 from store_core.scan import side_by_side
 from store_core.scan.log import ScanOptions, scan_log
-from store_core.scan.windows import WindowsInTurns
+from store_core.scan.windows import FileWindows, Windows, WindowsInTurns, windows_by_the_kernel
 from store_core.storage.overlay import Patch, overlaid
+from store_core.storage.sequence import Segment
 from store_core.storage.store import Store
 from tests.conftest import GoldenStore
 from tests.damage import Damageable
+from tests.kernel.driver import assert_same
 from tests.threads import running
 
 WINDOWS = (997, 4096, 50_000)
@@ -126,3 +130,42 @@ def test_a_window_stays_while_the_next_one_grows(golden: GoldenStore) -> None:
             assert bytes(first) == before
         behind = windows.window(9000, 4096)
         assert bytes(behind) == store.log.read(9000, 4096)
+
+
+@pytest.mark.parametrize("extra", [0, 700])
+def test_the_kernel_reads_what_python_does(damageable: Callable[..., Damageable], extra: int) -> None:
+    """From anywhere, in any length, the rest of a window kept or not, over the file's end, and where it is too short."""
+    store = damageable("load-533")
+    store.zero(store.message(100)["phyOffset"] + 3, 3000)
+    with Store.open(store.root) as opened:
+        log = opened.log
+        segment = replace(log.segments[1], size_bytes=log.segments[1].size_bytes + extra)
+        begin, end = segment.phy_offset, segment.end_phy_offset
+        with (
+            closing(windows_by_the_kernel(log, segment, 4096)) as by_kernel,
+            closing(Windows(log, 4096)) as by_python,
+        ):
+            assert type(by_kernel) is FileWindows
+            for at in [begin, begin + 4000, begin + 8096, begin + 100, end - 5000, end - 1000, end, end + 10]:
+                for size_bytes in (1000, 4096, 60_000):
+                    scans = [window_scan(at, 0, end + 100, ScanState.IN_DAMAGE, 1, size_bytes) for _ in range(2)]
+                    windows = [w.walk(s, at, size_bytes) for w, s in zip((by_kernel, by_python), scans, strict=True)]
+                    if at < log.segments[1].end_phy_offset:
+                        assert bytes(windows[0]) == bytes(windows[1]) == log.read(at, size_bytes)
+                        assert_same(*(scan.columns() for scan in scans))
+                    else:
+                        assert not windows[0]
+
+
+def test_a_segment_that_has_gone_or_cannot_be_read(golden: GoldenStore) -> None:
+    with Store.open(golden("load-533")) as store:
+        gone = replace(store.log.segments[0], path=Path("/nonexistent/00000000000000000000"))
+        assert type(windows_by_the_kernel(store.log, gone, 4096)) is Windows
+        with pytest.raises(UnreadableError, match="cannot read"):
+            windows_by_the_kernel(store.log, replace(gone, path=store.root), 4096)
+        refused = Segment(Path("/proc/self/mem"), 0, 9000)
+        with closing(windows_by_the_kernel(store.log.alone(refused), refused, 4096)) as windows:
+            for _ in range(2):
+                with pytest.raises(UnreadableError, match="4096 bytes at 0 of the file: Input/output error") as told:
+                    windows.walk(window_scan(0, 0, 9000, ScanState.CHAINED, 0, 4096), 0, 4096)
+                assert told.value.at == 0

@@ -89,7 +89,7 @@ impl<'a> Reader<'a> {
 }
 
 /// How many bytes could be read: fewer than fit at the end of the file and where it cannot be read.
-fn fill(file: &File, place: &mut [u8], at: u64) -> (usize, Option<io::Error>) {
+pub fn fill(file: &File, place: &mut [u8], at: u64) -> (usize, Option<io::Error>) {
     let mut done = 0;
     while let Some(rest) = place.get_mut(done..).filter(|rest| !rest.is_empty()) {
         match file.read_at(rest, at + done as u64) {

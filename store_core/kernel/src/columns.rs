@@ -167,8 +167,8 @@ pub struct Columns {
 const TYPICAL_RECORD: usize = 400;
 
 impl Columns {
-    pub fn for_window(bytes: usize, in_runs: bool) -> Self {
-        Self::for_rows(if in_runs { 1 } else { bytes / TYPICAL_RECORD + 1 })
+    pub fn for_window(bytes: usize, flags: u32) -> Self {
+        Self::for_rows(if flags & RUNS != 0 { 1 } else { bytes / TYPICAL_RECORD + 1 })
     }
 
     pub fn for_rows(rows: usize) -> Self {

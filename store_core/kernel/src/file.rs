@@ -27,6 +27,31 @@ const BEHIND_A_LARGE_RECORD: usize = 16 << 20;
 /// Rows, messages, where to go on, in which state, whether the file can tell no more, where reading failed.
 type Told<'py> = (Bound<'py, PyList>, usize, i64, u8, bool, Option<Failure>);
 
+/// A file that windows are read from; see `store_core.kernel.file`.
+#[pyclass(module = "store_core.kernel._native")]
+pub struct FileReader {
+    file: Option<File>,
+}
+
+#[pymethods]
+impl FileReader {
+    #[new]
+    #[pyo3(signature = (path, open_flags, noatime, /))]
+    fn new(path: PathBuf, open_flags: i32, noatime: i32) -> PyResult<Self> {
+        Ok(Self { file: Some(open(&path, open_flags, noatime).map_err(as_python_error)?) })
+    }
+
+    fn close(&mut self) {
+        self.file = None;
+    }
+}
+
+impl FileReader {
+    pub fn open(&self) -> PyResult<&File> {
+        self.file.as_ref().ok_or_else(is_closed)
+    }
+}
+
 /// A segment's file; see `store_core.kernel.file`.
 #[pyclass(module = "store_core.kernel._native")]
 pub struct FileWalk {
@@ -87,7 +112,7 @@ impl FileWalk {
 
     #[pyo3(signature = (at, to, state, flags, seconds, /))]
     fn walk<'py>(&self, py: Python<'py>, at: i64, to: i64, state: u8, flags: u32, seconds: f64) -> PyResult<Told<'py>> {
-        let file = self.file.as_ref().ok_or_else(|| PyValueError::new_err("the file is closed"))?;
+        let file = self.file.as_ref().ok_or_else(is_closed)?;
         let time = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
         if at < self.span.start || at > self.span.segment_end || state > IN_BAD_BLANK {
             return Err(nonsense());
@@ -200,6 +225,10 @@ pub fn as_python_error(error: Error) -> PyErr {
         Some(number) => PyOSError::new_err((number, error.to_string())),
         None => PyOSError::new_err("not a regular file"),
     }
+}
+
+fn is_closed() -> PyErr {
+    PyValueError::new_err("the file is closed")
 }
 
 fn nonsense() -> PyErr {

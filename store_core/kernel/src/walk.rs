@@ -15,19 +15,16 @@ pub struct Window<'a> {
     pub flags: u32,
 }
 
-/// The rows, where the walk stopped, and whether the first row goes on with the previous window's last.
-pub fn scan(window: Window<'_>, at: usize, state: u8) -> (Columns, Stop, bool) {
-    let columns = Columns::for_window(window.data.len().saturating_sub(at), window.flags & RUNS != 0);
-    let start = window.phy_offset.saturating_add(as_i64(at));
-    let (columns, stop) = scan_on(columns, window, at, state, i64::MAX);
-    let continued = match state {
+/// Whether the first row goes on with the last one of the window in front, the walk having begun there.
+pub fn continues(columns: &Columns, window_phy_offset: i64, begin: Stop) -> bool {
+    let continued = match begin.state {
         IN_DAMAGE | IN_BAD_BLANK => Some(DAMAGE),
         IN_ZEROS => Some(ZEROS),
         IN_STALE => Some(STALE),
         _ => None,
     };
-    let continues = continued.is_some_and(|kind| columns.begins_with(kind, start));
-    (columns, stop, continues)
+    let start = window_phy_offset.saturating_add(as_i64(begin.at));
+    continued.is_some_and(|kind| columns.begins_with(kind, start))
 }
 
 /// The rows of this window behind those of the windows in front of it, and where the walk stopped.

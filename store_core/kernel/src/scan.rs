@@ -1,0 +1,116 @@
+//! The walk over a window as Python asks for it, who may have it begin before all of the window is there.
+
+use numpy::{PyReadonlyArray1, PyReadwriteArray1};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::blocks;
+use crate::columns::{Columns, Stop};
+use crate::file::FileReader;
+use crate::layout::IN_BAD_BLANK;
+use crate::walk::{self, Window};
+
+/// What is read at once: it stays in a processor's own cache until it has been walked.
+const PART: usize = 128 << 10;
+
+/// See `store_core.kernel.WindowScan`.
+#[pyclass(module = "store_core.kernel._native")]
+pub struct WindowScan {
+    phy_offset: i64,
+    segment_end: i64,
+    flags: u32,
+    /// Where the walk began, and in which state.
+    begin: Stop,
+    stop: Stop,
+    /// None once they have been taken.
+    columns: Option<Columns>,
+}
+
+#[pymethods]
+impl WindowScan {
+    #[new]
+    #[pyo3(signature = (window_phy_offset, at, segment_end_phy_offset, state, flags, size_bytes, /))]
+    fn new(
+        window_phy_offset: i64,
+        at: i64,
+        segment_end_phy_offset: i64,
+        state: i64,
+        flags: u32,
+        size_bytes: usize,
+    ) -> PyResult<Self> {
+        let at = usize::try_from(at).map_err(|_| nonsense())?;
+        let state = u8::try_from(state).map_err(|_| nonsense())?;
+        let is_possible = window_phy_offset >= 0 && segment_end_phy_offset >= window_phy_offset;
+        if !is_possible || state > IN_BAD_BLANK || u32::try_from(size_bytes).is_err() {
+            return Err(nonsense());
+        }
+        let begin = Stop::at(at, state);
+        let columns = Columns::for_window(size_bytes.saturating_sub(at), flags);
+        let (phy_offset, segment_end) = (window_phy_offset, segment_end_phy_offset);
+        Ok(Self { phy_offset, segment_end, flags, begin, stop: begin, columns: Some(columns) })
+    }
+
+    #[pyo3(signature = (window, /))]
+    fn go_on(&mut self, py: Python<'_>, window: PyReadonlyArray1<'_, u8>) -> PyResult<()> {
+        let data = window.as_slice()?;
+        self.check(data)?;
+        py.detach(|| self.walk(data));
+        Ok(())
+    }
+
+    /// How much of the window is there then, and the number of the system's error if it is not all that could be.
+    #[pyo3(signature = (file, window, have, position, /))]
+    fn read_on(
+        &mut self,
+        py: Python<'_>,
+        file: PyRef<'_, FileReader>,
+        mut window: PyReadwriteArray1<'_, u8>,
+        have: usize,
+        position: u64,
+    ) -> PyResult<(usize, i32)> {
+        let (file, data) = (file.open()?, window.as_slice_mut()?);
+        self.check(data)?;
+        Ok(py.detach(|| {
+            let mut have = have.min(data.len());
+            loop {
+                let end = data.len().min(have.saturating_add(PART));
+                let place = data.get_mut(have..end).unwrap_or(&mut []);
+                let wanted = place.len();
+                let (done, error) = blocks::fill(file, place, position + have as u64);
+                have += done;
+                self.walk(data.get(..have).unwrap_or(&[]));
+                if done < wanted || have == data.len() {
+                    return (have, error.map_or(0, |error| error.raw_os_error().unwrap_or(0)));
+                }
+            }
+        }))
+    }
+
+    fn take<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let columns = self.columns.take().ok_or_else(nonsense)?;
+        let continues = walk::continues(&columns, self.phy_offset, self.begin);
+        columns.into_dict(py, self.stop, continues)
+    }
+}
+
+impl WindowScan {
+    fn check(&self, data: &[u8]) -> PyResult<()> {
+        let is_there = self.columns.is_some() && u32::try_from(data.len()).is_ok();
+        is_there.then_some(()).ok_or_else(nonsense)
+    }
+
+    /// Goes on as far as `data` tells.
+    fn walk(&mut self, data: &[u8]) {
+        let Some(columns) = self.columns.take() else { return };
+        let left = usize::try_from(self.segment_end - self.phy_offset).unwrap_or(0);
+        let data = data.get(..left).unwrap_or(data);
+        let window = Window { data, phy_offset: self.phy_offset, segment_end: self.segment_end, flags: self.flags };
+        let (columns, stop) = walk::scan_on(columns, window, self.stop.at, self.stop.state, i64::MAX);
+        (self.columns, self.stop) = (Some(columns), stop);
+    }
+}
+
+fn nonsense() -> PyErr {
+    PyValueError::new_err("the window's position, the index in it or the state makes no sense")
+}
