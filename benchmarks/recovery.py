@@ -4,8 +4,8 @@
     python -m benchmarks.recovery --size 4GiB --no-crc      against 4.9.7, whose dispatch looks at no checksum
 
 Both read the whole log, check every body (unless told not to), and make every queue and index file. Of rmqctl that is one
-pass of the library (what recover, rebuild and truncate build on) in a process of its own: queue files are written, the
-index stands in its scratch file. Commands walk with two threads where there are two processors; one has the second look at
+pass of the library (what recover, rebuild and truncate build on) in a process of its own, which is set up as the
+program's: queue files are written, the index stands in its scratch file. Commands walk with two threads where there are two processors; one has the second look at
 what is found. Of the broker its load and dispatch, in a JVM that has just started, as a broker's is;
 against its dispatch alone its load does not count. Neither waits for the disk. The whole commands are measured too: rebuild
 plans, predicts, writes, keeps what it replaces, syncs every file and checks its result; recover also says what the start of
@@ -38,11 +38,12 @@ WITHOUT_CRC_ALONE: Final = "rmqctl, one pass without checksums"
 CPU: Final = ", processor time"
 _UNCHECKED_RELEASE: Final = "4.9.7"
 _PASS: Final = """
-import os
 import sys
 from pathlib import Path
 
-os.environ["OPENBLAS_NUM_THREADS"] = "1"  # as the program does
+from rmqctl.app import leave_process, prepare_process
+
+prepare_process()
 from store_core.mend.salvage.derived import Derivation
 from store_core.storage.new_files import create_files
 from store_core.storage.store import Store
@@ -50,6 +51,7 @@ from store_core.storage.store import Store
 root, jobs, unchecked = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "unchecked"
 with Store.open(root) as store, Derivation(store, store, root.parent, include_bad_crc=unchecked, jobs=jobs) as derived:
     create_files(root, {file.path: file.read for file in derived.queue_changes().new})
+leave_process()
 """
 
 

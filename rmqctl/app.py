@@ -29,13 +29,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is not None:
         return _main(argv)
     signals.end_at_once()
-    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads for what we never ask
+    prepare_process()
     try:
         return _main(None)
     finally:
         if "duckdb" not in sys.modules:  # it complains on stderr of what is never collected
-            gc.freeze()  # the process ends: what is still there need not be looked through once more
+            leave_process()
+
+
+def prepare_process() -> None:
+    """What the program sets before it imports what it works with."""
+    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads for what we never ask
+
+
+def leave_process() -> None:
+    """What the program does last: what is still there need not be looked through once more."""
+    gc.freeze()
 
 
 def _main(argv: Sequence[str] | None) -> int:
