@@ -33,6 +33,8 @@ _MOST_LISTS: Final = 1 << 14  # that are remembered
 _SCHEDULE_TOPIC: Final = paths.SCHEDULE_TOPIC.encode()
 _MOST_DIGITS: Final = 18  # of a number that 64 bits hold, whatever it is
 _MOST_TOLD: Final = 100
+# Only of messages with these properties does dispatch look at the bytes.
+LOOKED_INTO: Final = PropertyFlag.INNER_NUM | PropertyFlag.INNER_MULTI_DISPATCH
 _LARGEST_BATCH: Final = (1 << 15) - 1
 
 Rows = NDArray[np.void]

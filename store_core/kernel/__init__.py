@@ -66,6 +66,9 @@ class WindowScan(Protocol):
         number of the system's error there, else 0.
         """
 
+    def read_through(self, file: FileReader, size_bytes: int, position: int, /) -> tuple[int, int]:
+        """As ``read_on`` for a window of this length that nobody wants to look at: none of it is kept."""
+
     def columns(self) -> WindowColumns:
         """What ``scan_window`` gives for the last that was given. To be asked for once."""
 

@@ -53,6 +53,10 @@ class WindowScan:
         found: tuple[int, int] = self._scan.read_on(file, _bytes(window), have, position)
         return found
 
+    def read_through(self, file: Any, size_bytes: int, position: int) -> tuple[int, int]:
+        found: tuple[int, int] = self._scan.read_through(file, size_bytes, position)
+        return found
+
     def columns(self) -> WindowColumns:
         return WindowColumns(**self._scan.take())
 

@@ -93,6 +93,9 @@ class WindowScan:
         self.go_on(window[:have])
         return have, number
 
+    def read_through(self, file: FileReader, size_bytes: int, position: int) -> tuple[int, int]:
+        return self.read_on(file, memoryview(bytearray(size_bytes)), 0, position)
+
     def columns(self) -> WindowColumns:
         return scan_window(self._window, *self._asked)
 

@@ -59,6 +59,8 @@ class ScanOptions:
     read_ahead: bool = True  # a thread reads the next window while this one is walked
     runs: bool = False  # good messages that follow each other come as one row, told of by place and length alone
     window_size_bytes: int = WINDOW_SIZE_BYTES
+    # None: tables come with their bytes. Else they may come without, if no message in them has one of these properties.
+    bytes_for: PropertyFlag | None = None
     jobs: int = 0  # threads that walk a whole segment while the caller looks at what they found; the rows are the same
 
     @property
@@ -228,8 +230,7 @@ def _windowed(
         in_runs = not options.runs or to_phy_offset is None or at + wanted + windows.most_extra_bytes <= to_phy_offset
         flags = all_flags if in_runs else all_flags & ~ScanFlag.RUNS
         scan = window_scan(at, 0, end, state, flags, wanted)
-        window = windows.walk(scan, at, wanted)
-        size = len(window)
+        window, size = windows.walk(scan, at, wanted)
         if size == 0:  # the file has been cut or removed under us
             break
         result = scan.columns()

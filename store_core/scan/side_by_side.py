@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from store_core.storage.sequence import Segment
 
 PIECE_SIZE_BYTES: Final = 4 << 20  # each thread has one, and one more waits
+# Of those whose bytes nobody looks at: what is kept are columns, a quarter of their length.
+BARE_PIECE_SIZE_BYTES: Final = 16 << 20
 _BEHIND_BYTES: Final = 64 << 10  # read with a piece, for the record that begins in it and ends in the next one
 
 
@@ -38,21 +40,24 @@ def walk_side_by_side(store: Store, segment: Segment, options: ScanOptions) -> I
     """
     from store_core.scan.log import nominal_end, scan_segment
 
-    end = nominal_end(store.log, segment)
-    alone = replace(options, jobs=0)
-    at = yield from _joining(store, segment, alone, options.jobs, end)
+    at, end = segment.phy_offset, nominal_end(store.log, segment)
+    alone = replace(options, jobs=0, bytes_for=None)
+    if options.bytes_for is not None and store.log.is_plain(segment):
+        bare = replace(alone, bytes_for=options.bytes_for)
+        at = yield from _joining(store, segment, bare, options.jobs, at, end)
+    if at < end:
+        at = yield from _joining(store, segment, alone, options.jobs, at, end)
     if at < end:
         yield from scan_segment(store, segment, alone, at, chained=True)
 
 
 def _joining(
-    store: Store, segment: Segment, alone: ScanOptions, jobs: int, end: int
+    store: Store, segment: Segment, alone: ScanOptions, jobs: int, at: int, end: int
 ) -> Generator[FrameTable, None, int]:
-    """The rows of the pieces up to the first that does not join; returns where they end."""
+    """The rows of the pieces from ``at`` up to the first that does not join, or lacks its bytes; returns where they end."""
     from store_core.scan.log import without_stale
 
-    piece_size_bytes = PIECE_SIZE_BYTES
-    at = segment.phy_offset
+    piece_size_bytes = PIECE_SIZE_BYTES if alone.bytes_for is None else BARE_PIECE_SIZE_BYTES
     starts = iter(range(at, min(end, segment.end_phy_offset), piece_size_bytes))
     with ExitStack() as stack:
         free = [stack.enter_context(_Walker(store, segment, alone, piece_size_bytes)) for _ in range(jobs + 1)]
@@ -71,6 +76,8 @@ def _joining(
                 _help(waiting)
             piece = waiting.popleft()
             tables = piece.found.result()
+            if alone.bytes_for is not None and any(table.any_has(alone.bytes_for) for table in tables):
+                break
             if at < piece.stop:  # else a record in front covers it
                 for table in _joined([without_stale(store, table) for table in tables], at):
                     at = table.end_phy_offset
@@ -90,7 +97,7 @@ class _Walker:
         self._segment = segment
         size = piece_size_bytes + _BEHIND_BYTES
         self._options = replace(options, window_size_bytes=size)
-        self._windows = windows_by_the_kernel(self._store.log, segment, size)
+        self._windows = windows_by_the_kernel(self._store.log, segment, size, kept=options.bytes_for is None)
 
     def __enter__(self) -> _Walker:
         return self
@@ -104,7 +111,7 @@ class _Walker:
         from store_core.scan.log import stretch
 
         tables = list(self._tables(start, stop))
-        if len(tables) > 1:  # a window is valid until the next one is asked for
+        if len(tables) > 1 and self._options.bytes_for is None:  # a window is valid until the next one is asked for
             return [_with_own_window(table) for table in self._tables(start, stop)]
         if start > self._segment.phy_offset:  # most begin inside a record that the piece in front covers
             return [

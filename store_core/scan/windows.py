@@ -50,11 +50,11 @@ class Windows:
         count = kept + self._log.read_into(phy_offset + kept, view[kept:])
         return self._filled_to(phy_offset, view, count)
 
-    def walk(self, scan: WindowScan, phy_offset: int, size_bytes: int) -> memoryview:
-        """The same window, walked by a scan that begins where it does."""
+    def walk(self, scan: WindowScan, phy_offset: int, size_bytes: int) -> tuple[memoryview, int]:
+        """The same window, walked by a scan that begins where it does, and how many bytes of it were there."""
         window = self.window(phy_offset, size_bytes)
         scan.go_on(window)
-        return window
+        return window, len(window)
 
     def _place(self, phy_offset: int, size_bytes: int) -> tuple[memoryview, int]:
         """Where a window goes, and how many bytes of it are there."""
@@ -97,16 +97,33 @@ class FileWindows(Windows):
         self._file.close()
         super().close()
 
-    def walk(self, scan: WindowScan, phy_offset: int, size_bytes: int) -> memoryview:
+    def walk(self, scan: WindowScan, phy_offset: int, size_bytes: int) -> tuple[memoryview, int]:
         """As ``Windows.walk``, of what begins in the segment."""
-        segment = self._segment
         view, kept = self._place(phy_offset, size_bytes)
-        readable = view[: max(segment.end_phy_offset - phy_offset, 0)]
-        count, number = scan.read_on(self._file, readable, kept, phy_offset - segment.phy_offset)
+        readable = view[: self._readable_bytes(phy_offset, size_bytes)]
+        count, number = scan.read_on(self._file, readable, kept, phy_offset - self._segment.phy_offset)
+        self._check(number, phy_offset + count, len(readable) - count)
+        return self._filled_to(phy_offset, view, count), count
+
+    def _readable_bytes(self, phy_offset: int, size_bytes: int) -> int:
+        return max(min(size_bytes, self._segment.end_phy_offset - phy_offset), 0)
+
+    def _check(self, number: int, phy_offset: int, size_bytes: int) -> None:
         if number:
-            at = phy_offset - segment.phy_offset + count
-            raise unreadable(segment.path, OSError(number, os.strerror(number)), at, len(readable) - count)
-        return self._filled_to(phy_offset, view, count)
+            segment = self._segment
+            error = OSError(number, os.strerror(number))
+            raise unreadable(segment.path, error, phy_offset - segment.phy_offset, size_bytes)
+
+
+class PassingWindows(FileWindows):
+    """The same for who looks at no byte: windows are walked as they are read, in a little memory, and come empty."""
+
+    def walk(self, scan: WindowScan, phy_offset: int, size_bytes: int) -> tuple[memoryview, int]:
+        """As ``Windows.walk``, but for the window."""
+        wanted = self._readable_bytes(phy_offset, size_bytes)
+        count, number = scan.read_through(self._file, wanted, phy_offset - self._segment.phy_offset)
+        self._check(number, phy_offset + count, wanted - count)
+        return memoryview(b""), count
 
 
 class WindowsInTurns:
@@ -199,13 +216,16 @@ class WindowsAhead(Windows):
         return self._file.read_into(phy_offset - self._segment.phy_offset, view)
 
 
-def windows_by_the_kernel(log: SegmentSequence, segment: Segment, size_bytes: int) -> Windows:
+def windows_by_the_kernel(log: SegmentSequence, segment: Segment, size_bytes: int, *, kept: bool = True) -> Windows:
     """Windows of ``size_bytes`` over a segment, which the kernel reads if the file itself holds what the log shows.
 
-    Raises FailedError where the file is there and cannot be opened.
+    If nobody looks at their bytes, they need not be ``kept``. Raises FailedError where the file is there and cannot be
+    opened.
     """
+    if not log.is_plain(segment):
+        return Windows(log, size_bytes)
     try:
-        return FileWindows(log, segment, size_bytes) if log.is_plain(segment) else Windows(log, size_bytes)
+        return (FileWindows if kept else PassingWindows)(log, segment, size_bytes)
     except FileNotFoundError:
         return Windows(log, size_bytes)
     except OSError as error:

@@ -20,7 +20,7 @@ from store_core.kernel.codes import ScanFlag, ScanState
 from store_core.kernel.columns import WindowColumns
 from store_core.kernel.file import NOATIME, OPEN_FLAGS, FileReader
 from tests.kernel.driver import ALL, Segment, assert_same, both, segments
-from tests.kernel.test_windows import HARMS, harm
+from tests.kernel.test_windows import HARMS, harm, with_parts
 
 KERNELS: Final[dict[str, ModuleType]] = {"twin": twin}
 READERS: Final[dict[str, Callable[[Path], FileReader]]] = {"twin": twin_file.FileReader}
@@ -31,6 +31,7 @@ except ImportError:
 else:
     KERNELS["native"] = native
     READERS["native"] = lambda path: _native.FileReader(path, OPEN_FLAGS, NOATIME)
+PART: Final = 128 << 10  # what the compiled kernel reads at once
 STATES: Final = [int(state) for state in ScanState]
 quick = settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 by_kernel = pytest.mark.parametrize("kernel", KERNELS)
@@ -90,9 +91,58 @@ def test_it_reads_what_the_file_has(
 
 
 @by_kernel
+@pytest.mark.parametrize("missing", [0, 1, 70_000])
+@pytest.mark.parametrize("body_length", [0, 70_000, 200_000, 700_000])
+def test_nothing_of_a_window_need_be_kept(
+    golden: Callable[[str], Path], tmp_path: Path, kernel: str, body_length: int, missing: int
+) -> None:
+    """With records longer than what is read at once, and than all that is held of most windows."""
+    first, *others = segments(golden("load-533"))[:5]
+    large = with_parts(first, body=bytes(body_length)) if body_length else b""
+    data = b"".join([first.data, large, *(segment.data for segment in others[:2]), large, others[2].data])
+    whole = harm(harm(Segment(0, data), "zeros", 200_000, 9000, 1), "noise", 310_000, 700, 2)
+    path, start = tmp_path / "segment", 777
+    path.write_bytes(bytes(start) + whole.data[: len(data) - missing])
+    for state in STATES:
+        reader = READERS[kernel](path)
+        scan = KERNELS[kernel].WindowScan(0, 0, len(data) + 9, state, ALL, len(data))
+        assert scan.read_through(reader, len(data), start) == (len(data) - missing, 0)
+        assert_same(scan.columns(), both(whole.data[: len(data) - missing], 0, 0, len(data) + 9, state, ALL))
+        reader.close()
+
+
+@quick
+@given(harms=HARMS, begin=st.integers(0, 9000), beyond=st.sampled_from([0, 5000]), state=st.sampled_from(STATES))
+def test_nothing_is_kept_of_damage(
+    golden: Callable[[str], Path],
+    tmp_path_factory: pytest.TempPathFactory,
+    harms: list[Any],
+    begin: int,
+    beyond: int,
+    state: int,
+) -> None:
+    """Long enough for several parts, whose borders lie in what was harmed."""
+    whole = Segment(0, b"".join(segment.data for segment in segments(golden("load-533"))[1:4]))
+    for kind, at, length, seed in harms:
+        whole = harm(whole, kind, PART * (1 + seed % 2) - at % 9000 + 4500, length, seed)
+    path = tmp_path_factory.mktemp("through") / "segment"
+    path.write_bytes(whole.data)
+    place = begin, 0, len(whole.data) + beyond, state, int(ALL)
+    expected = both(whole.data[begin:], *place)
+    for name, kernel in KERNELS.items():
+        reader = READERS[name](path)
+        scan = kernel.WindowScan(*place, len(whole.data))
+        assert scan.read_through(reader, len(whole.data) - begin, begin) == (len(whole.data) - begin, 0)
+        assert_same(scan.columns(), expected)
+        reader.close()
+
+
+@by_kernel
 def test_what_cannot_be_read_is_told(kernel: str) -> None:
     """/proc/self/mem is a regular file whose first page nobody can read."""
     reader = READERS[kernel](Path("/proc/self/mem"))
+    scan = KERNELS[kernel].WindowScan(0, 0, 9000, ScanState.CHAINED, 0, 9000)
+    assert scan.read_through(reader, 9000, 0) == (0, errno.EIO)
     scan = KERNELS[kernel].WindowScan(0, 0, 9000, ScanState.CHAINED, 0, 9000)
     assert scan.read_on(reader, memoryview(bytearray(9000)), 100, 0) == (100, errno.EIO)
     reader.close()

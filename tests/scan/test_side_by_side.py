@@ -10,8 +10,9 @@ from zlib import crc32
 import numpy as np
 import pytest
 
+from store_core.derive.dispatch import LOOKED_INTO
 from store_core.errors import FailedError
-from store_core.kernel.codes import FrameCode, FrameKind
+from store_core.kernel.codes import FrameCode, FrameKind, PropertyFlag
 from store_core.layout import record
 from store_core.scan import side_by_side
 from store_core.scan.frames import ROW_COLUMNS, FrameTable
@@ -25,13 +26,15 @@ PIECES = (900, 20_000)
 _IN_WINDOW = ("body_at", "topic_at", "properties_at", "topic_id")  # count from each window's own begin
 
 
-def _rows(root: Path, jobs: int) -> list[tuple[object, ...]]:
+def _rows(
+    root: Path, jobs: int, *, bytes_for: PropertyFlag | None = None, told: bool = True
+) -> list[tuple[object, ...]]:
     with Store.open(root) as store:
-        options = ScanOptions(index_keys=True, check_property_crc=True, jobs=jobs)
-        return [row for table in scan_log(store, options=options) for row in _told(table)]
+        options = ScanOptions(index_keys=True, check_property_crc=True, jobs=jobs, bytes_for=bytes_for)
+        return [row for table in scan_log(store, options=options) for row in _told(table, bytes_told=told)]
 
 
-def _told(table: FrameTable) -> Iterator[tuple[object, ...]]:
+def _told(table: FrameTable, *, bytes_told: bool = True) -> Iterator[tuple[object, ...]]:
     assert table.is_good == bool((table.messages & table.of_code(FrameCode.OK)).all())
     assert table.message_count == int(np.count_nonzero(table.messages))
     names = [name for name in ROW_COLUMNS if name not in _IN_WINDOW]
@@ -39,7 +42,8 @@ def _told(table: FrameTable) -> Iterator[tuple[object, ...]]:
         keys = table.key_hash[np.flatnonzero(table.key_row == row)].tolist()
         said = tuple(int(getattr(table, name)[row]) for name in names)
         if table.kind[row] == FrameKind.MESSAGE:
-            yield (*said, keys, table.topic(row), table.properties(row), table.body(row))
+            content = (table.properties(row), table.body(row)) if bytes_told else ()
+            yield (*said, keys, table.topic(row), *content)
         else:
             yield (*said, keys)
 
@@ -49,6 +53,27 @@ def _told(table: FrameTable) -> Iterator[tuple[object, ...]]:
 def test_the_same_rows(golden: GoldenStore, name: str, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(side_by_side, "PIECE_SIZE_BYTES", piece)
     assert _rows(golden(name), 3) == _rows(golden(name), 1) == _rows(golden(name), 0)
+
+
+@pytest.mark.parametrize("piece", PIECES)
+@pytest.mark.parametrize("name", ["load-533", "crash-497", "lmq-533", "bcq-533", "ipv6-533"])
+def test_the_same_rows_where_most_come_without_their_bytes(
+    golden: GoldenStore, name: str, piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of messages with one of the properties come with them, with one of batches and light queues from there on."""
+    monkeypatch.setattr(side_by_side, "PIECE_SIZE_BYTES", 4096)
+    monkeypatch.setattr(side_by_side, "BARE_PIECE_SIZE_BYTES", piece)
+    expected = _rows(golden(name), 0, told=False)
+    for jobs in (1, 2, 3):
+        assert _rows(golden(name), jobs, bytes_for=LOOKED_INTO, told=False) == expected
+    wanted = {row[2]: row for row in _rows(golden(name), 0)}
+    bare = 0
+    with Store.open(golden(name)) as store:
+        for table in scan_log(store, options=ScanOptions(jobs=2, bytes_for=LOOKED_INTO)):
+            bare += len(table) if not table.window else 0
+            for row in np.flatnonzero(table.with_property(LOOKED_INTO)).tolist():
+                assert (table.properties(row), table.body(row)) == wanted[int(table.phy_offset[row])][-2:]
+    assert bool(bare) == (name not in ("lmq-533", "bcq-533"))
 
 
 @pytest.mark.parametrize("piece", PIECES)
@@ -62,6 +87,8 @@ def test_the_same_rows_of_a_damaged_log(
         store.flip(record=number + 150, field="body")
     monkeypatch.setattr(side_by_side, "PIECE_SIZE_BYTES", piece)
     assert _rows(store.root, 2) == _rows(store.root, 1) == _rows(store.root, 0)
+    monkeypatch.setattr(side_by_side, "BARE_PIECE_SIZE_BYTES", piece)
+    assert _rows(store.root, 2, bytes_for=LOOKED_INTO, told=False) == _rows(store.root, 0, told=False)
 
 
 def test_the_same_stale_records(damaged: DamagedStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,6 +96,8 @@ def test_the_same_stale_records(damaged: DamagedStore, monkeypatch: pytest.Monke
     monkeypatch.setattr(side_by_side, "PIECE_SIZE_BYTES", PIECES[0])
     rows = _rows(root, 2)
     assert rows == _rows(root, 1) == _rows(root, 0)
+    monkeypatch.setattr(side_by_side, "BARE_PIECE_SIZE_BYTES", PIECES[0])
+    assert _rows(root, 2, bytes_for=LOOKED_INTO, told=False) == _rows(root, 0, told=False)
     assert any(row[0] == FrameKind.STALE for row in rows)
 
 

@@ -15,7 +15,7 @@ from store_core.kernel import window_scan
 from store_core.kernel.codes import FrameKind, ScanState
 from store_core.scan import side_by_side
 from store_core.scan.log import ScanOptions, scan_log
-from store_core.scan.windows import FileWindows, Windows, WindowsInTurns, windows_by_the_kernel
+from store_core.scan.windows import FileWindows, PassingWindows, Windows, WindowsInTurns, windows_by_the_kernel
 from store_core.storage.overlay import Patch, overlaid
 from store_core.storage.sequence import Segment
 from store_core.storage.store import Store
@@ -144,17 +144,24 @@ def test_the_kernel_reads_what_python_does(damageable: Callable[..., Damageable]
         with (
             closing(windows_by_the_kernel(log, segment, 4096)) as by_kernel,
             closing(Windows(log, 4096)) as by_python,
+            closing(windows_by_the_kernel(log, segment, 4096, kept=False)) as passing,
         ):
-            assert type(by_kernel) is FileWindows
+            assert (type(by_kernel), type(passing)) == (FileWindows, PassingWindows)
             for at in [begin, begin + 4000, begin + 8096, begin + 100, end - 5000, end - 1000, end, end + 10]:
                 for size_bytes in (1000, 4096, 60_000):
-                    scans = [window_scan(at, 0, end + 100, ScanState.IN_DAMAGE, 1, size_bytes) for _ in range(2)]
-                    windows = [w.walk(s, at, size_bytes) for w, s in zip((by_kernel, by_python), scans, strict=True)]
-                    if at < log.segments[1].end_phy_offset:
-                        assert bytes(windows[0]) == bytes(windows[1]) == log.read(at, size_bytes)
-                        assert_same(*(scan.columns() for scan in scans))
-                    else:
-                        assert not windows[0]
+                    scans = [window_scan(at, 0, end + 100, ScanState.IN_DAMAGE, 1, size_bytes) for _ in range(3)]
+                    both = (by_kernel, by_python, passing)
+                    walked = [each.walk(scan, at, size_bytes) for each, scan in zip(both, scans, strict=True)]
+                    there = log.read(at, size_bytes) if at < log.segments[1].end_phy_offset else b""
+                    assert [(bytes(window), size) for window, size in (walked[0], walked[2])] == [
+                        (there, len(there)),
+                        (b"", len(there)),
+                    ]
+                    if there:
+                        assert walked[1] == walked[0]
+                        first, *others = (scan.columns() for scan in scans)
+                        for other in others:
+                            assert_same(first, other)
 
 
 def test_a_segment_that_has_gone_or_cannot_be_read(golden: GoldenStore) -> None:
@@ -164,8 +171,11 @@ def test_a_segment_that_has_gone_or_cannot_be_read(golden: GoldenStore) -> None:
         with pytest.raises(UnreadableError, match="cannot read"):
             windows_by_the_kernel(store.log, replace(gone, path=store.root), 4096)
         refused = Segment(Path("/proc/self/mem"), 0, 9000)
-        with closing(windows_by_the_kernel(store.log.alone(refused), refused, 4096)) as windows:
-            for _ in range(2):
-                with pytest.raises(UnreadableError, match="4096 bytes at 0 of the file: Input/output error") as told:
-                    windows.walk(window_scan(0, 0, 9000, ScanState.CHAINED, 0, 4096), 0, 4096)
-                assert told.value.at == 0
+        for kept in (True, False):
+            with closing(windows_by_the_kernel(store.log.alone(refused), refused, 4096, kept=kept)) as windows:
+                for _ in range(2):
+                    with pytest.raises(
+                        UnreadableError, match="4096 bytes at 0 of the file: Input/output error"
+                    ) as told:
+                        windows.walk(window_scan(0, 0, 9000, ScanState.CHAINED, 0, 4096), 0, 4096)
+                    assert told.value.at == 0

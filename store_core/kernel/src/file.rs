@@ -173,7 +173,8 @@ impl FileWalk {
             let data = if is_long { &rest[..] } else { block.behind(&rest) };
             let len = data.len();
             let before = walked.state;
-            let window = Window { data, phy_offset: walked.at, segment_end: self.span.segment_end, flags: asked.flags };
+            let (phy_offset, segment_end) = (walked.at, self.span.segment_end);
+            let window = Window { data, place: 0, phy_offset, segment_end, flags: asked.flags };
             let (columns, stop) = walk::scan_on(walked.columns, window, 0, before, asked.to);
             let used = stop.at.min(len);
             if is_long {

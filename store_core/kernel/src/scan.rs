@@ -1,5 +1,7 @@
 //! The walk over a window as Python asks for it, who may have it begin before all of the window is there.
 
+use std::io::Error;
+
 use numpy::{PyReadonlyArray1, PyReadwriteArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -55,7 +57,7 @@ impl WindowScan {
     fn go_on(&mut self, py: Python<'_>, window: PyReadonlyArray1<'_, u8>) -> PyResult<()> {
         let data = window.as_slice()?;
         self.check(data)?;
-        py.detach(|| self.walk(data));
+        py.detach(|| self.walk(data, 0));
         Ok(())
     }
 
@@ -75,14 +77,49 @@ impl WindowScan {
             let mut have = have.min(data.len());
             loop {
                 let end = data.len().min(have.saturating_add(PART));
-                let place = data.get_mut(have..end).unwrap_or(&mut []);
-                let wanted = place.len();
-                let (done, error) = blocks::fill(file, place, position + have as u64);
+                let part = data.get_mut(have..end).unwrap_or(&mut []);
+                let wanted = part.len();
+                let (done, error) = blocks::fill(file, part, position.saturating_add(have as u64));
                 have += done;
-                self.walk(data.get(..have).unwrap_or(&[]));
+                self.walk(data.get(..have).unwrap_or(&[]), 0);
                 if done < wanted || have == data.len() {
-                    return (have, error.map_or(0, |error| error.raw_os_error().unwrap_or(0)));
+                    return (have, number_of(error));
                 }
+            }
+        }))
+    }
+
+    /// As `read_on` from the window's begin, but nothing stays of the window.
+    #[pyo3(signature = (file, size_bytes, position, /))]
+    fn read_through(
+        &mut self,
+        py: Python<'_>,
+        file: PyRef<'_, FileReader>,
+        size_bytes: usize,
+        position: u64,
+    ) -> PyResult<(usize, i32)> {
+        let file = file.open()?;
+        if self.columns.is_none() || u32::try_from(size_bytes).is_err() {
+            return Err(nonsense());
+        }
+        Ok(py.detach(|| {
+            // What is still needed of the window, from `begin` on; longer only where a record is.
+            let mut data = Vec::with_capacity(2 * PART);
+            let mut begin = 0;
+            loop {
+                let have = data.len();
+                let wanted = PART.min(size_bytes - begin - have);
+                data.resize(have + wanted, 0);
+                let part = data.get_mut(have..).unwrap_or(&mut []);
+                let (done, error) = blocks::fill(file, part, position.saturating_add((begin + have) as u64));
+                data.truncate(have + done);
+                self.walk(&data, begin);
+                if done < wanted || begin + data.len() == size_bytes {
+                    return (begin + data.len(), number_of(error));
+                }
+                let used = data.len().min(self.stop.at - begin);
+                data.drain(..used);
+                begin += used;
             }
         }))
     }
@@ -100,15 +137,20 @@ impl WindowScan {
         is_there.then_some(()).ok_or_else(nonsense)
     }
 
-    /// Goes on as far as `data` tells.
-    fn walk(&mut self, data: &[u8]) {
+    /// Goes on as far as `data` tells, which lies at `place` of the window and not behind where the walk stands.
+    fn walk(&mut self, data: &[u8], place: usize) {
         let Some(columns) = self.columns.take() else { return };
-        let left = usize::try_from(self.segment_end - self.phy_offset).unwrap_or(0);
+        let phy_offset = self.phy_offset.saturating_add(i64::try_from(place).unwrap_or(i64::MAX));
+        let left = usize::try_from(self.segment_end.saturating_sub(phy_offset)).unwrap_or(0);
         let data = data.get(..left).unwrap_or(data);
-        let window = Window { data, phy_offset: self.phy_offset, segment_end: self.segment_end, flags: self.flags };
-        let (columns, stop) = walk::scan_on(columns, window, self.stop.at, self.stop.state, i64::MAX);
-        (self.columns, self.stop) = (Some(columns), stop);
+        let window = Window { data, place, phy_offset, segment_end: self.segment_end, flags: self.flags };
+        let (columns, stop) = walk::scan_on(columns, window, self.stop.at - place, self.stop.state, i64::MAX);
+        (self.columns, self.stop) = (Some(columns), Stop { at: place + stop.at, ..stop });
     }
+}
+
+fn number_of(error: Option<Error>) -> i32 {
+    error.map_or(0, |error| error.raw_os_error().unwrap_or(0))
 }
 
 fn nonsense() -> PyErr {

@@ -10,6 +10,8 @@ use crate::resync::{self, Checksums, Magics};
 pub struct Window<'a> {
     /// Ends at the segment's end or in front of it.
     pub data: &'a [u8],
+    /// Where `data` begins in what the columns' places count from.
+    pub place: usize,
     pub phy_offset: i64,
     pub segment_end: i64,
     pub flags: u32,
@@ -47,6 +49,7 @@ pub fn scan_on(columns: Columns, window: Window<'_>, at: usize, state: u8, to: i
 
 struct Walk<'a> {
     data: &'a [u8],
+    place: usize,
     phy_offset: i64,
     segment_end: i64,
     flags: u32,
@@ -62,10 +65,11 @@ struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     fn new(columns: Columns, window: Window<'a>, to: i64) -> Self {
-        let Window { data, phy_offset, segment_end, flags } = window;
+        let Window { data, place, phy_offset, segment_end, flags } = window;
         let reaches_end = segment_end - phy_offset == as_i64(data.len());
         Self {
             data,
+            place,
             phy_offset,
             segment_end,
             flags,
@@ -138,7 +142,7 @@ impl<'a> Walk<'a> {
             self.columns.add_to_run(phy_offset, as_i64(head.size));
             return Stop::at(end, CHAINED);
         }
-        add_record(&mut self.columns, self.flags, bytes, head, at, phy_offset, code);
+        add_record(&mut self.columns, self.flags, bytes, head, self.place + at, phy_offset, code);
         Stop::at(end, CHAINED)
     }
 
@@ -321,7 +325,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The row of the record `bytes`, which begins at `at` of the window, and its keys.
+/// The row of the record `bytes`, which begins at `at` of what places count from, and its keys.
 #[inline]
 fn add_record(columns: &mut Columns, flags: u32, bytes: &[u8], head: &Head, at: usize, phy_offset: i64, code: u8) {
     let topic = part(bytes, head.topic_at, head.topic_length);
@@ -342,7 +346,7 @@ fn add_record(columns: &mut Columns, flags: u32, bytes: &[u8], head: &Head, at: 
         store_timestamp_ms: head.store_timestamp_ms,
         reconsume_times: head.reconsume_times,
         prepared_transaction_offset: head.prepared_transaction_offset,
-        // The lengths come out of 32 bits or fewer, and the caller has checked that the window's indices fit.
+        // The lengths come out of 32 bits or fewer, and the caller has checked that the places fit.
         body_at: (at + head.body_at) as u32,
         body_length: head.body_length as i32,
         topic_at: (at + head.topic_at) as u32,

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Final, Protocol
 
 from store_core.closing import Closing
 from store_core.derive.batch import BatchQueueBuilder
-from store_core.derive.dispatch import Dispatcher, dispatch_rules
+from store_core.derive.dispatch import LOOKED_INTO, Dispatcher, dispatch_rules
 from store_core.derive.index import IndexBuilder, IndexFileResult
 from store_core.derive.index_style import has_index, index_names, index_style
 from store_core.derive.queues import GapEntry, QueueBuilder
@@ -135,7 +135,8 @@ class Derivation(Closing):
             jobs=jobs,
         )
         if walks:
-            for table in scan_log(log_store, options=self.options, on_progress=on_progress):
+            options = replace(self.options, bytes_for=LOOKED_INTO)
+            for table in scan_log(log_store, options=options, on_progress=on_progress):
                 self.add(table)
             self.finish()
 
