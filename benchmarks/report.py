@@ -48,10 +48,10 @@ _NOTES: Final = """\
   processes of the local export make of the same two cores in the same rounds is 1.2 to 1.7, and 1.8 what zstd alone makes of them, which writes nothing.
 * **Recovery.** A third of ours is the system's: copying the log in, and fresh pages for what is written, 40 bytes a message of index,
   20 of queue files and 4 of scratch rows that sort messages by queue, which the broker does not need. Of two threads the one that builds walks,
-  too, while it would wait; then both processors are busy but for half a second, in which the program starts and the queue files are written. On a
-  quiet machine that comes to nine times the broker and more (9.57 in the median of one day, 11.6 in the best round), and to eight and less where
-  neighbours take the cache: 7.9, 8.4 and 8.8 in three contests of the day of the rows above, on which the code of the day before took as long.
-  Without checksums it was 3.08 on the one day and 2.5 to 2.7 on the other.
+  too, while it would wait; then both processors are busy but for half a second, in which the program starts and the queue files are written.
+  Neighbours move these ratios, as our pass wants memory and the broker's the processor: of two threads 7.7 to 13 from round to round of the rows above,
+  and 9.4 in another contest of that day, before pieces of the log were kept as columns alone, which took a fifth off. Before that the days gave
+  7.9 to 9.6 with two threads, and 2.5 to 3.1 without checksums.
   4.9.7's dispatch, which looks at no checksum, takes a third of what 5.3.3's load and dispatch take here; leaving out the checksum saves us
   next to nothing.
   `rebuild all --apply` also keeps what it replaces, syncs every file, plays the start of each release it may be started with, and checks its
