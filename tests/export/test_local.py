@@ -40,6 +40,31 @@ if __name__ == "__main__":
     print(json.dumps({"asked": asked, "rows": report.rows}))
 """
 
+# A task fails beside one that no gentle signal ends; tells what came of it and who is left.
+FAILING = """
+import multiprocessing, signal, time
+from store_core.export.runners.local import LocalRunner
+
+is_deaf = multiprocessing.get_context("fork").Event()
+
+class Deaf:
+    def run(self):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        is_deaf.set()
+        time.sleep(3600)
+
+class Failing:
+    def run(self):
+        is_deaf.wait()
+        raise ValueError("the task")
+
+if __name__ == "__main__":
+    try:
+        LocalRunner(2).run([Deaf(), Failing()], lambda walked_bytes: None)
+    except ValueError as error:
+        print(error, multiprocessing.active_children())
+"""
+
 
 def export_beside(beside: str, root: Path, tmp_path: Path) -> Any:
     program = tmp_path / "program.py"
@@ -64,3 +89,13 @@ def test_copies_are_made_of_a_process_that_is_alone(golden: GoldenStore, tmp_pat
     assert (alone["asked"], fresh["asked"]) == (["fork"] * 2, ["spawn"] * 2)
     assert alone["rows"] == fresh["rows"] > 0
     assert files_of(tmp_path / "alone") == files_of(tmp_path / beside)
+
+
+def test_no_worker_outlives_what_went_wrong(tmp_path: Path) -> None:
+    """A fresh copy loses a signal that comes before Python looks for any: what ends a worker must not be one of those."""
+    program = tmp_path / "program.py"
+    program.write_text(FAILING)
+    ran = subprocess.run(
+        [sys.executable, program], env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "the task []\n", "")

@@ -137,7 +137,7 @@ def workers(ctx: Context, marker: Path) -> None:
         time.sleep(3600)
     finally:
         for worker in working:
-            worker.terminate()
+            worker.kill()  # as LocalRunner does: a fresh copy may lose a gentler signal
             worker.join()
         marker.write_text("tidy")
 

@@ -49,16 +49,15 @@ class LocalRunner:
             with _interrupts_held():
                 futures = {pool.submit(task.run): index for index, task in enumerate(tasks)}  # starts the processes
             pieces = {futures[future]: told(futures[future], future.result()) for future in as_completed(futures)}
-        except BrokenProcessPool as error:
-            pool.shutdown(wait=True)
-            raise FailedError(
-                "a worker process has died",
-                to_do="it may have run out of memory: use fewer --jobs or a smaller --split-size",
-            ) from error
-        except BaseException:
+        except BaseException as error:
             for worker in multiprocessing.active_children():
-                worker.terminate()
+                worker.kill()  # a gentler signal is lost where Python has not yet made itself at home in a fresh copy
             pool.shutdown(wait=True, cancel_futures=True)
+            if isinstance(error, BrokenProcessPool):
+                raise FailedError(
+                    "a worker process has died",
+                    to_do="it may have run out of memory: use fewer --jobs or a smaller --split-size",
+                ) from error
             raise
         pool.shutdown(wait=False)
         _LEAVING.append(pool)
