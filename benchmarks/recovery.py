@@ -4,12 +4,12 @@
     python -m benchmarks.recovery --size 4GiB --no-crc      against 4.9.7, whose dispatch looks at no checksum
 
 Both read the whole log, check every body (unless told not to), and make every queue and index file. Of rmqctl that is one
-pass of the library (what recover, rebuild and truncate build on) in a process of its own, which is set up as the
-program's: queue files are written, the index stands in its scratch file. Commands walk with two threads where there are two processors; one has the second look at
-what is found. Of the broker its load and dispatch, in a JVM that has just started, as a broker's is;
-against its dispatch alone its load does not count. Neither waits for the disk. The whole commands are measured too: rebuild
-plans, predicts, writes, keeps what it replaces, syncs every file and checks its result; recover also says what the start of
-each release that may have written the log would do, and looks for what is wrong with it.
+pass of the library (what rebuild and truncate build on; recover's looks at records' bytes as well) in a process of its own,
+set up as the program's: queue files are written, the index stands in its scratch file. Commands walk with two threads where
+there are two processors; one has the second look at what is found. Of the broker its load and dispatch, in a JVM that has
+just started, as a broker's is; against its dispatch alone its load does not count. Neither waits for the disk. The whole
+commands are measured too: rebuild plans, predicts, writes, keeps what it replaces, syncs every file and checks its result;
+recover also says what the start of each release that may have written the log would do, and looks for what is wrong with it.
 """
 
 from __future__ import annotations

@@ -88,6 +88,11 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Where in a buffer to put so many bytes, that what is read behind them begins where the system copies fast.
+pub fn start_of(buffer: &[u8], count: usize) -> usize {
+    (buffer.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT) + ALIGNMENT - count % ALIGNMENT) % ALIGNMENT
+}
+
 /// How many bytes could be read: fewer than fit at the end of the file and where it cannot be read.
 pub fn fill(file: &File, place: &mut [u8], at: u64) -> (usize, Option<io::Error>) {
     let mut done = 0;

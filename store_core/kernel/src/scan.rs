@@ -103,23 +103,32 @@ impl WindowScan {
             return Err(nonsense());
         }
         Ok(py.detach(|| {
-            // What is still needed of the window, from `begin` on; longer only where a record is.
-            let mut data = Vec::with_capacity(2 * PART);
-            let mut begin = 0;
+            // Of the window, `have` bytes from `begin` on are still needed; they stand in front of what is read next.
+            let mut room = vec![0; 2 * PART];
+            let (mut start, mut begin, mut have) = (0, 0, 0);
             loop {
-                let have = data.len();
                 let wanted = PART.min(size_bytes - begin - have);
-                data.resize(have + wanted, 0);
-                let part = data.get_mut(have..).unwrap_or(&mut []);
-                let (done, error) = blocks::fill(file, part, position.saturating_add((begin + have) as u64));
-                data.truncate(have + done);
-                self.walk(&data, begin);
-                if done < wanted || begin + data.len() == size_bytes {
-                    return (begin + data.len(), number_of(error));
+                if room.len() < start + have + wanted {
+                    room.resize(start + have + wanted, 0); // a long record
                 }
-                let used = data.len().min(self.stop.at - begin);
-                data.drain(..used);
-                begin += used;
+                let part = room.get_mut(start + have..start + have + wanted).unwrap_or(&mut []);
+                let (done, error) = blocks::fill(file, part, position.saturating_add((begin + have) as u64));
+                have += done;
+                self.walk(room.get(start..start + have).unwrap_or(&[]), begin);
+                if done < wanted || begin + have == size_bytes {
+                    return (begin + have, number_of(error));
+                }
+                let used = have.min(self.stop.at - begin);
+                if used == 0 {
+                    continue; // nothing of a long record is done with
+                }
+                let rest = start + used..start + have;
+                (begin, have) = (begin + used, have - used);
+                start = blocks::start_of(&room, have);
+                if room.len() < start + have {
+                    room.resize(start + have, 0);
+                }
+                room.copy_within(rest, start);
             }
         }))
     }
