@@ -42,16 +42,18 @@ _NOTES: Final = """\
 * **Exports.** In processor time an export costs what pyarrow's writing costs and up to a third more, from run to run: reading, walking,
   checksums and decoding, and the command's own start. By the clock two processes are as quick as pyarrow's one thread; two that already have all rows
   in memory are quicker by two fifths, as fresh memory and the disk count too: pyarrow's files are not synced.
-* **Spark.** Its own writer takes one row after another, each of 28 columns and a map of properties, so that `spark.read`
-  takes what it takes: 2.9 to 3.1 times the local export at 1 GiB, on two days, 3.6 and 3.7 at 2 and 3.9 and 4.6 at 4, because the local export's own
-  start weighs less and less there. Two cores were 1.5 to 1.8 times one, in the median, over these days, and 1.2 to 2.1 from round to round. What two
-  processes of the local export make of the same two cores in the same rounds is 1.2 to 1.7, and 1.8 what zstd alone makes of them, which writes nothing.
+* **Spark.** Its own writer takes one row after another, each of 28 columns and a map of properties: of `spark.read`'s time three fifths are
+  that writer's, as the rows without it show. So `spark.read` takes what it takes: 2.9 to 3.2 times the local export at 1 GiB, on three days, 3.5 to 3.7 at
+  2 and 3.9 to 4.6 at 4, because the local export's own start weighs less and less there. Statistics, checksums of pages and smaller row groups
+  change nothing in it (measured). Two cores were 1.5 to 1.8 times one, in the median, over these days; 1.7 to 1.8 in rounds whose one core was one
+  processor, as an executor with one has it. Beside it stands what two processes of the local export make of the same two cores, and
+  zstd alone, which writes nothing.
 * **Recovery.** A third of ours is the system's: copying the log in, and fresh pages for what is written, 40 bytes a message of index,
   20 of queue files and 4 of scratch rows that sort messages by queue, which the broker does not need. Of two threads the one that builds walks,
   too, while it would wait; then both processors are busy but for half a second, in which the program starts and the queue files are written.
-  Neighbours move these ratios, as our pass wants memory and the broker's the processor: of two threads 7.7 to 13 from round to round of the rows above,
-  and 9.4 in another contest of that day, before pieces of the log were kept as columns alone, which took a fifth off. Before that the days gave
-  7.9 to 9.6 with two threads, and 2.5 to 3.1 without checksums.
+  Neighbours move these ratios, as our pass wants memory and the broker's the processor. The rows above are of a quiet evening; some hours before, with
+  a tenth more to do, they were 8.2 with one thread, 9.2 with two and 3.7 without checksums, and two threads had 7.7 to 13 from round to round. Before
+  pieces of the log were kept as columns alone, the days gave 7.9 to 9.6 with two threads, and 2.5 to 3.1 without checksums.
   4.9.7's dispatch, which looks at no checksum, takes a third of what 5.3.3's load and dispatch take here; leaving out the checksum saves us
   next to nothing.
   `rebuild all --apply` also keeps what it replaces, syncs every file, plays the start of each release it may be started with, and checks its

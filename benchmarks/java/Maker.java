@@ -26,7 +26,17 @@ public final class Maker {
     private Maker() {
     }
 
-    public static void main(String[] arguments) throws Exception {
+    public static void main(String[] arguments) {
+        try {
+            make(arguments);
+            Runtime.getRuntime().halt(0); // a real store leaves threads behind, whatever comes of it
+        } catch (Throwable error) {
+            error.printStackTrace();
+            Runtime.getRuntime().halt(1);
+        }
+    }
+
+    private static void make(String[] arguments) throws Exception {
         Properties properties = new Properties();
         try (InputStream in = new FileInputStream(arguments[1])) {
             properties.load(in);
@@ -46,7 +56,6 @@ public final class Maker {
         long end = store.getMaxPhyOffset();
         store.shutdown();
         System.out.println("made " + messages + " " + end);
-        Runtime.getRuntime().halt(0); // a real store leaves threads behind
     }
 
     private static long fill(DefaultMessageStore store, long logBytes, int bodyBytes, int topics, int queues, int keys) throws Exception {
