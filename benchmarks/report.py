@@ -45,7 +45,7 @@ _NOTES: Final = """\
 * **Spark.** Its own writer takes one row after another, each of 28 columns and a map of properties: of `spark.read`'s time three fifths are
   that writer's, as the rows without it show. So `spark.read` takes what it takes: 2.9 to 3.2 times the local export at 1 GiB, on three days, 3.5 to 3.7 at
   2 and 3.9 to 4.6 at 4, because the local export's own start weighs less and less there. Files without dictionaries,
-  statistics or checksums of pages, smaller row groups, more memory, sockets of another kind and Arrow without its checks change nothing in it (measured). Two cores were 1.5 to 1.8 times one, in the median, over these days; 1.7 to 1.8 in rounds whose one core was one
+  statistics or checksums of pages, smaller row groups, more memory, sockets of another kind and Arrow without its checks take 0 to 5 % off it (measured). Two cores were 1.5 to 1.8 times one, in the median, over these days; 1.7 to 1.8 in rounds whose one core was one
   processor, as an executor with one has it. Beside it stands what two processes of the local export make of the same two cores, and
   zstd alone, which writes nothing.
 * **Recovery.** A third of ours is the system's: copying the log in, and fresh pages for what is written, 40 bytes a message of index,
