@@ -187,8 +187,8 @@ class TestHosts:
             host_text(raw)
 
 
-def ms(*when: int) -> int:
-    return int(datetime(*when, tzinfo=UTC).timestamp() * 1000)  # type: ignore[misc]  # a date and a time of day
+def ms(year: int, month: int, day: int) -> int:
+    return int(datetime(year, month, day, tzinfo=UTC).timestamp() * 1000)
 
 
 class TestMessageIds:
@@ -231,7 +231,7 @@ class TestMessageIds:
         ],
     )
     def test_the_month_is_the_nearest(
-        self, month_ms: int, reference: tuple[int, ...], expected: tuple[int, ...]
+        self, month_ms: int, reference: tuple[int, int, int], expected: tuple[int, int, int]
     ) -> None:
         found = parse_unique_key(f"7F000001123400000000{month_ms:08X}0000", ms(*reference))
         assert found is not None

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -271,10 +272,10 @@ def test_a_signal_waits_for_the_message(writable: Writable, monkeypatch: pytest.
     end = written.end_of("Calm_orders", 0)
     write = LiveStore._tags_code
 
-    def interrupted(self: LiveStore, *arguments: object) -> int:
+    def interrupted(self: LiveStore, *arguments: Any) -> int:
         signal.raise_signal(signal.SIGTERM)
         time.sleep(0)
-        return write(self, *arguments)  # type: ignore[arg-type]  # handed through
+        return write(self, *arguments)
 
     monkeypatch.setattr(LiveStore, "_tags_code", interrupted)
     before = signal.signal(signal.SIGTERM, handler)
