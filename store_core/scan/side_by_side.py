@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 PIECE_SIZE_BYTES: Final = 4 << 20  # each thread has one, and one more waits
 # Of those whose bytes nobody looks at: what is kept are columns, a quarter of their length. Twice as long ones take 15 MB more.
 BARE_PIECE_SIZE_BYTES: Final = 8 << 20
+# Where queues are built over patches, which are made as they are read and take memory meanwhile.
+PATCHED_PIECE_SIZE_BYTES: Final = 2 << 20
 _BEHIND_BYTES: Final = 64 << 10  # read with a piece, for the record that begins in it and ends in the next one
 
 
@@ -42,22 +44,24 @@ def walk_side_by_side(store: Store, segment: Segment, options: ScanOptions) -> I
 
     at, end = segment.phy_offset, nominal_end(store.log, segment)
     alone = replace(options, jobs=0, bytes_for=None)
+    piece_size_bytes = PIECE_SIZE_BYTES
     if options.bytes_for is not None and store.log.is_plain(segment):
         bare = replace(alone, bytes_for=options.bytes_for)
-        at = yield from _joining(store, segment, bare, options.jobs, at, end)
+        at = yield from _joining(store, segment, bare, options.jobs, at, end, BARE_PIECE_SIZE_BYTES)
+    elif options.bytes_for is not None:
+        piece_size_bytes = PATCHED_PIECE_SIZE_BYTES
     if at < end:
-        at = yield from _joining(store, segment, alone, options.jobs, at, end)
+        at = yield from _joining(store, segment, alone, options.jobs, at, end, piece_size_bytes)
     if at < end:
         yield from scan_segment(store, segment, alone, at, chained=True)
 
 
 def _joining(
-    store: Store, segment: Segment, alone: ScanOptions, jobs: int, at: int, end: int
+    store: Store, segment: Segment, alone: ScanOptions, jobs: int, at: int, end: int, piece_size_bytes: int
 ) -> Generator[FrameTable, None, int]:
     """The rows of the pieces from ``at`` up to the first that does not join, or lacks its bytes; returns where they end."""
     from store_core.scan.log import without_stale
 
-    piece_size_bytes = PIECE_SIZE_BYTES if alone.bytes_for is None else BARE_PIECE_SIZE_BYTES
     starts = iter(range(at, min(end, segment.end_phy_offset), piece_size_bytes))
     with ExitStack() as stack:
         free = [stack.enter_context(_Walker(store, segment, alone, piece_size_bytes)) for _ in range(jobs + 1)]

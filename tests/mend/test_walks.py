@@ -125,9 +125,14 @@ def test_without_the_lock_it_is_built_anew(store_copy: StoreCopy) -> None:
             apply(result.plan, root, made=result.made)
 
 
+def _in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    for what in ("PIECE_SIZE_BYTES", "BARE_PIECE_SIZE_BYTES", "PATCHED_PIECE_SIZE_BYTES"):
+        monkeypatch.setattr(side_by_side, what, 4096)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_threads_change_nothing(damaged: DamagedStore, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_by_side, "PIECE_SIZE_BYTES", 4096)
+    _in_small_pieces(monkeypatch)
     root = damaged("load-533", case)
     with Store.open(root) as one, Store.open(root) as other:
         assert recover(one, jobs=3).as_json() == recover(other).as_json()
@@ -140,7 +145,7 @@ def test_threads_take_the_same_from_a_sibling(
     store = damageable("load-533")
     for number in range(100, 2000, 200):
         store.zero(store.message(number)["phyOffset"], 2000)
-    monkeypatch.setattr(side_by_side, "PIECE_SIZE_BYTES", 4096)
+    _in_small_pieces(monkeypatch)
     options = KeepOptions(siblings=(golden("load-533"),))
     with Store.open(store.root) as one, Store.open(store.root) as other:
         found = recover(one, options=options, jobs=3).as_json()
