@@ -51,16 +51,17 @@ _NOTES: Final = """\
 * **Recovery.** A third of ours is the system's: copying the log in, and fresh pages for what is written, 40 bytes a message of index,
   20 of queue files and 4 of scratch rows that sort messages by queue, which the broker does not need. Of two threads the one that builds walks,
   too, while it would wait; then both processors are busy but for half a second, in which the program starts and the queue files are written.
-  Neighbours move these ratios, as our pass wants memory and the broker's the processor. The rows above are of a quiet evening; some hours before, with
-  a tenth more to do, they were 8.2 with one thread, 9.2 with two and 3.7 without checksums, and two threads had 7.7 to 13 from round to round. Before
-  pieces of the log were kept as columns alone, the days gave 7.9 to 9.6 with two threads, and 2.5 to 3.1 without checksums.
+  Neighbours move these ratios, as our pass wants memory and the broker's the processor: two threads had 7.7 to 13 from round to round on a busy evening.
+  With pieces of 16 MiB instead of 8 they were 9.3 with one thread, 12.1 with two and 4.2 without checksums on a quiet evening, and recovery did not
+  stay below 128 MB.
   4.9.7's dispatch, which looks at no checksum, takes a third of what 5.3.3's load and dispatch take here; leaving out the checksum saves us
   next to nothing.
   `rebuild all --apply` also keeps what it replaces, syncs every file, plays the start of each release it may be started with, and checks its
   own result, which is a second walk. `recover` also says what the start of each release that the store may have would do, before and after; one of them
   reads the log, the others take from it what was dispatched.
-* **Memory.** It stays the same for any length of the log, and for any number of messages that are lost in one piece. Places that are damaged
-  each by itself take `recover` some kilobytes more each: 117 MB for four thousand of them in 4 GiB, 121 MB for eight thousand in 8 GiB.
+* **Memory.** It hardly depends on the length of the log, nor on the number of messages that are lost in one piece: what grows, 0.3 to 0.6 MB a GiB,
+  are names of files, places of queues in the scratch file, and what the C library does not give back. Places that are damaged each by itself
+  take `recover` some kilobytes more each: 107 MB for a thousand of them in 1 GiB, 118 MB for eight thousand in 8 GiB.
 * **Predictions.** Here the files come out of memory at 8 GB/s. A command's own start takes longer than reading a GiB so; from a disk the reading is
   what takes the time (`--cold`): `cat` takes 2.5 times as long as the command with what 5.2.0 scans, and 1.3 times with 5.3.3, which scans less. Each file is read once, the log in one thread and the queues in another: eight million entries in 4 GiB.
 """
