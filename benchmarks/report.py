@@ -43,10 +43,10 @@ _NOTES: Final = """\
   checksums and decoding, and the command's own start. By the clock two processes are as quick as pyarrow's one thread; two that already have all rows
   in memory are quicker by two fifths, as fresh memory and the disk count too: pyarrow's files are not synced.
 * **Spark.** Its own writer takes one row after another, each of 28 columns and a map of properties: of `spark.read`'s time three fifths are
-  that writer's, as the rows without it show. So `spark.read` takes what it takes: 2.9 to 3.2 times the local export at 1 GiB, on three days, 3.5 to 3.7 at
+  that writer's, as the rows without it show. So `spark.read` takes what it takes: 2.6 to 3.2 times the local export at 1 GiB, on four days, 3.5 to 3.7 at
   2 and 3.9 to 4.6 at 4, because the local export's own start weighs less and less there. Files without dictionaries, statistics or checksums of
   pages, smaller row groups, more memory, sockets of another kind and Arrow without its checks take 0 to 5 % off it (measured). Two cores were 1.5 to
-  1.8 times one, in the median, over these days; 1.7 to 1.8 in rounds whose one core was one processor, as an executor with one has it. Beside it
+  1.8 times one, in the median, over these days; 1.7 to 1.8 in the contests whose one core was one processor, as an executor with one has it. Beside it
   stands what two processes of the local export make of the same two cores, and zstd alone, which writes nothing.
 * **Recovery.** A third of ours is the system's: copying the log in, and fresh pages for what is written, 40 bytes a message of index,
   20 of queue files and 4 of scratch rows that sort messages by queue, which the broker does not need. Of two threads the one that builds walks,
