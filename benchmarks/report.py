@@ -59,9 +59,10 @@ _NOTES: Final = """\
   `rebuild all --apply` also keeps what it replaces, syncs every file, plays the start of each release it may be started with, and checks its
   own result, which is a second walk. `recover` also says what the start of each release that the store may have would do, before and after; one of them
   reads the log, the others take from it what was dispatched.
-* **Memory.** It hardly depends on the length of the log, nor on the number of messages that are lost in one piece: what grows, 0.3 to 0.6 MB a GiB,
-  are names of files, places of queues in the scratch file, and what the C library does not give back. Places that are damaged each by itself
-  take `recover` some kilobytes more each: 107 MB for a thousand of them in 1 GiB, 118 MB for eight thousand in 8 GiB.
+* **Memory.** It depends little on the length of the log, and on the number of messages that are lost in one piece: by the rows above it grows by
+  0.2 to 1.3 MB a GiB, more so at first. Longer logs than those have not been measured. Of `rebuild`, 0.3 MB a GiB are left where the C library keeps
+  nothing that is free (`MALLOC_TOP_PAD_=0`). Places that are damaged each by itself take `recover` some kilobytes more each: 107 MB for a thousand
+  of them in 1 GiB, 118 MB for eight thousand in 8 GiB.
 * **Predictions.** Here the files come out of memory at 8 GB/s. A command's own start takes longer than reading a GiB so; from a disk the reading is
   what takes the time (`--cold`): `cat` takes 2.5 times as long as the command with what 5.2.0 scans, and 1.3 times with 5.3.3, which scans less. Each file is read once, the log in one thread and the queues in another: eight million entries in 4 GiB.
 """

@@ -27,7 +27,7 @@ READ_OTHERWISE_BY_4_3 = {("clean-430", 276607): {"ctl1": "before\x01after"}}
 KINDS = {
     "RMQ_SYS_TRANS_HALF_TOPIC": "half",
     "RMQ_SYS_TRANS_OP_HALF_TOPIC": "op",
-    "SCHEDULE_TOPIC_XXXX": "delayed",
+    "SCHEDULE_TOPIC_XXXX": "delayed",  # the whole name, as brokers write it
     "rmq_sys_wheel_timer": "delayed",
     "TRANS_CHECK_MAX_TIME_TOPIC": "system",
 }
