@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 
 from rmqctl import signals  # first, for a signal may come at any time
+from store_core.garbage import look_rarely, spare_what_is_there
 
 TYPE_CHECKING = False  # typing itself is loaded later
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 PROGRAM: Final = "rmqctl"
 COMPLETION_VARIABLE: Final = "_RMQCTL_COMPLETE"
-# Modules and parsers are made of very many objects that stay; looking through them again and again finds nothing.
-_OBJECTS_BETWEEN_COLLECTIONS: Final = 50_000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,13 +37,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def prepare_process() -> None:
     """What the program sets before it imports what it works with."""
-    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
+    look_rarely()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads for what we never ask
 
 
 def leave_process() -> None:
     """What the program does last: what is still there need not be looked through once more."""
-    gc.freeze()
+    spare_what_is_there()
 
 
 def _main(argv: Sequence[str] | None) -> int:

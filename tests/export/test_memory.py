@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +24,12 @@ code = main(sys.argv[1:])
 [peak] = [line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")]
 print(f"peak_kib {peak}", file=sys.stderr)
 sys.exit(code)
+"""
+SETTLED: Final = """
+import gc
+from store_core.export.source.data_source import Part
+assert list(Part(None).batches()) == []
+print(gc.get_threshold()[0], gc.get_freeze_count() > 10_000)
 """
 Body = Callable[[int], tuple[bytes, int]]
 NOISE: Final = os.urandom(8 * MIB)
@@ -56,3 +64,8 @@ def run(*words: object) -> tuple[Any, int]:
     done = call(*words, program=("-c", MEASURED))
     assert done.code == 0, done.err
     return done.json, int(done.err.split("peak_kib ")[1]) << 10
+
+
+def test_what_a_task_of_spark_is_made_of_is_not_looked_through_for_garbage() -> None:
+    pytest.importorskip("pyspark")
+    assert subprocess.run([sys.executable, "-c", SETTLED], capture_output=True, check=True).stdout == b"50000 True\n"

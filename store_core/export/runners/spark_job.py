@@ -143,9 +143,12 @@ def _do(number: int, task: bytes, walked: Any, done: Any) -> tuple[str, bytes]:
     """On an executor: one task. An error of ours comes back as a value, not as Java's stack trace."""
     _enter()
     from store_core.errors import StoreError
+    from store_core.export.rows.memory import settle
 
+    work = pickle.loads(task)  # loads what it needs
+    settle()
     try:
-        piece = pickle.loads(task).run()
+        piece = work.run()
     except StoreError as error:
         return "error", pickle.dumps(error)
     walked.add(piece.walked_bytes)

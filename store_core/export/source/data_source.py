@@ -61,8 +61,10 @@ class Part(InputPartition):
     table: str = "messages"
 
     def batches(self) -> Iterator[pa.RecordBatch]:
+        from store_core.export.rows.memory import settle
         from store_core.export.source.reading import read_messages, read_ranges
 
+        settle()
         if self.reading is not None:
             yield from (read_messages if self.table == "messages" else read_ranges)(self.reading)
 
