@@ -46,16 +46,18 @@ def register(session: SparkSession) -> None:
 
 
 def parquet_options() -> dict[str, str]:
-    """For ``DataFrame.write.options`` where Spark itself writes messages into Parquet files: zstd-1, and dictionaries only where
-    they pay off, as in an export's files. Spark's own choice takes longer."""
-    from store_core.export.rows.schema import DICTIONARY_PATHS
+    """For ``DataFrame.write.options`` where Spark itself writes messages into Parquet files: zstd-1, and dictionaries and
+    statistics only where they pay off, as in an export's files. Spark's own choice takes longer."""
+    from store_core.export.rows.schema import DICTIONARY_PATHS, NO_STATISTICS_PATHS
 
     wanted = {f"parquet.enable.dictionary#{path}": "true" for path in DICTIONARY_PATHS}
+    unwanted = {f"parquet.column.statistics.enabled#{path}": "false" for path in NO_STATISTICS_PATHS}
     return {
         "compression": "zstd",
         "parquet.compression.codec.zstd.level": "1",
         "parquet.enable.dictionary": "false",
         **wanted,
+        **unwanted,
     }
 
 

@@ -46,7 +46,7 @@ def test_rows_and_types_are_those_of_an_export(golden: GoldenStore, spark: Any, 
     assert [(f.name, f.nullable) for f in frame.schema] == [(f.name, f.nullable) for f in exported.schema]
 
 
-def test_spark_writes_files_with_the_dictionaries_of_an_export(golden: GoldenStore, spark: Any, tmp_path: Path) -> None:
+def test_spark_writes_files_encoded_as_an_export(golden: GoldenStore, spark: Any, tmp_path: Path) -> None:
     """By what the files themselves say of their columns, in Spark's files and in an export's."""
     export_one(golden("clean-533"), tmp_path / "out")
     frame = read(spark, golden("clean-533")).coalesce(1)
@@ -54,15 +54,19 @@ def test_spark_writes_files_with_the_dictionaries_of_an_export(golden: GoldenSto
     frame.write.parquet(str(tmp_path / "plain"))
     ours, plain, exported = (_encoding(tmp_path / name) for name in ("ours", "plain", "out"))
     assert ours == exported
-    assert ours[1] < plain[1]
+    assert ours["dictionary"] < plain["dictionary"]
+    assert ours["statistics"] < plain["statistics"]
 
 
-def _encoding(folder: Path) -> tuple[set[str], set[str]]:
-    """How the columns of a folder's first file are compressed, and the paths of those that have a dictionary."""
+def _encoding(folder: Path) -> dict[str, set[str]]:
+    """How the columns of a folder's first file are compressed, and the paths of those that have a dictionary, and statistics."""
     group = pq.ParquetFile(min(folder.rglob("*.parquet"))).metadata.row_group(0)
     columns = [group.column(number) for number in range(group.num_columns)]
-    with_dictionary = {column.path_in_schema for column in columns if column.has_dictionary_page}
-    return {column.compression for column in columns}, with_dictionary
+    return {
+        "compression": {column.compression for column in columns},
+        "dictionary": {column.path_in_schema for column in columns if column.has_dictionary_page},
+        "statistics": {column.path_in_schema for column in columns if column.is_stats_set},
+    }
 
 
 def test_damage_is_marked_and_quarantined(damaged: DamagedStore, spark: Any, tmp_path: Path) -> None:

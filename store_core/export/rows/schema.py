@@ -99,7 +99,13 @@ DICTIONARY_PATHS: Final = [
 ]
 
 # Where the least and the largest value of a row group and of a page help readers, and where filters of what is in it do.
+_NESTED: Final = {"properties": ("key_value.key", "key_value.value"), "keys": ("list.element",)}
 STATISTICS_PATHS: Final = [
-    column.name for column in MESSAGE_COLUMNS if column.name not in ("properties", "keys", "body", "stored_body")
+    column.name for column in MESSAGE_COLUMNS if column.name not in (*_NESTED, "body", "stored_body")
+]
+NO_STATISTICS_PATHS: Final = [
+    *(f"{name}.{below}" for name, paths in _NESTED.items() for below in paths),
+    "body",
+    "stored_body",
 ]
 BLOOM_PATHS: Final = ["unique_key", "offset_msg_id", "keys.list.element"]
