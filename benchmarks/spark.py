@@ -7,8 +7,8 @@ itself, and what is compared is the time after it, from opening the store to the
 for, threads that read, collect and compress beside the task find the second processor idle; so the same is measured where
 all of it has one processor, as in a container with one. How much more two cores of this machine can do than one, zstd alone
 in one process and in two tells: it shares nothing and writes nothing. "read" is ``spark.read.format("rocketmq-store")`` into
-Parquet by Spark's own writer as docs/pipeline.md advises: compressed and with dictionaries as an export, in a JVM with the
-parallel collector; what of it is that writer's, a read without it tells. Resident memory is the most that a Python process
+Parquet by Spark's own writer as docs/pipeline.md advises: encoded as an export, in a JVM with the parallel collector; what
+of it is that writer's, a read without it tells. Resident memory is the most that a Python process
 which does tasks ever had.
 """
 
@@ -108,8 +108,7 @@ def session() -> Iterator[Any]:
 
 
 def loaded(spark: Any, made: Made) -> Any:
-    reader = spark.read.format("rocketmq-store").option("path", f"bench={made.root}")
-    return reader.option("splitSize", "128m").load()
+    return spark.read.format("rocketmq-store").option("path", f"bench={made.root}").load()
 
 
 def read(spark: Any, made: Made, work: Path) -> float:
