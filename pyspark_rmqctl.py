@@ -47,7 +47,8 @@ def register(session: SparkSession) -> None:
 
 def parquet_options() -> dict[str, str]:
     """For ``DataFrame.write.options`` where Spark itself writes messages into Parquet files: zstd-1, and dictionaries and
-    statistics only where they pay off, as in an export's files. Spark's own choice takes longer."""
+    statistics only where they pay off, as in an export's files; no counts of sizes, no checksums of pages; pages of version 2.
+    Spark's own choice takes longer. Who reads with Spark before 3.3 leaves out ``parquet.writer.version``."""
     from store_core.export.rows.schema import DICTIONARY_PATHS, NO_STATISTICS_PATHS
 
     wanted = {f"parquet.enable.dictionary#{path}": "true" for path in DICTIONARY_PATHS}
@@ -55,6 +56,9 @@ def parquet_options() -> dict[str, str]:
     return {
         "compression": "zstd",
         "parquet.compression.codec.zstd.level": "1",
+        "parquet.writer.version": "v2",
+        "parquet.page.write-checksum.enabled": "false",
+        "parquet.size.statistics.enabled": "false",
         "parquet.enable.dictionary": "false",
         **wanted,
         **unwanted,

@@ -7,6 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import pandas
+import polars
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -20,6 +24,7 @@ pytest.importorskip("pyspark")
 import pyspark_rmqctl
 from tests.export.log_writer import LogWriter
 from tests.export.sessions import Query, spark_session
+from tests.export.sources import source_table
 from tests.export.test_copies import lag
 from tests.export.test_splits import SEGMENT_BYTES
 
@@ -56,6 +61,26 @@ def test_spark_writes_files_encoded_as_an_export(golden: GoldenStore, spark: Any
     assert ours == exported
     assert ours["dictionary"] < plain["dictionary"]
     assert ours["statistics"] < plain["statistics"]
+
+
+def test_others_read_what_spark_writes_with_our_options(golden: GoldenStore, spark: Any, tmp_path: Path) -> None:
+    """Pages of version 2 know encodings of their own for offsets, times and text."""
+    out = str(tmp_path / "out")
+    read(spark, golden("clean-533")).coalesce(1).write.options(**pyspark_rmqctl.parquet_options()).parquet(out)
+    wanted = (
+        source_table(golden("clean-533")).select(["phy_offset", "topic", "store_time", "body"]).sort_by("phy_offset")
+    )
+    names = wanted.column_names
+    path = f"{out}/*.parquet"
+    as_read = [
+        pq.read_table(out, columns=names),
+        spark.read.parquet(out).select(*names).toArrow(),
+        polars.read_parquet(path, columns=names).to_arrow(),
+        duckdb.sql(f"set timezone = 'UTC'; from '{path}' select {', '.join(names)}").to_arrow_table(),
+        pa.Table.from_pandas(pandas.read_parquet(out, columns=names)),
+    ]
+    for table in as_read:
+        assert table.cast(wanted.schema).sort_by("phy_offset").equals(wanted)
 
 
 def _encoding(folder: Path) -> dict[str, set[str]]:
