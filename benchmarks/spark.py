@@ -7,8 +7,9 @@ itself, and what is compared is the time after it, from opening the store to the
 for, threads that read, collect and compress beside the task find the second processor idle; so the same is measured where
 all of it has one processor, as in a container with one. How much more two cores of this machine can do than one, zstd alone
 in one process and in two tells: it shares nothing and writes nothing. "read" is ``spark.read.format("rocketmq-store")`` into
-Parquet by Spark's own writer as docs/pipeline.md advises: encoded as an export, in a JVM with the parallel collector; what
-of it is that writer's, a read without it tells. Resident memory is the most that a Python process
+Parquet by Spark's own writer as docs/pipeline.md advises: with its options, in a JVM with the parallel collector and
+without Arrow's checks, in splits of whole segments where there is one for each core; what of it is that writer's, a read
+without it tells. Resident memory is the most that a Python process
 which does tasks ever had.
 """
 
@@ -51,7 +52,11 @@ START: Final = "start of Spark"
 BARE_1: Final = "nothing but zstd, one process"
 BARE_2: Final = "nothing but zstd, two processes"
 _CONF: Final = {"spark.driver.memory": "2g"}
-_READ_CONF: Final = {"spark.driver.extraJavaOptions": "-XX:+UseParallelGC"}
+_READ_CONF: Final = {
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -Darrow.enable_unsafe_memory_access=true"
+    " -Darrow.enable_null_check_for_get=false"
+}
+_CORES: Final = 2
 _MB: Final = 1_000_000
 _MOST_MB: Final = 512
 _PIECE_BYTES: Final = 64 << 20
@@ -96,7 +101,7 @@ def session() -> Iterator[Any]:
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if (home := java_home()) is not None:
         os.environ["JAVA_HOME"] = str(home)
-    builder = SparkSession.builder.master("local[2]")
+    builder = SparkSession.builder.master(f"local[{_CORES}]")
     for key, value in (DEFAULTS | LOCAL_DEFAULTS | _CONF | _READ_CONF).items():
         builder = builder.config(key, value)
     spark = builder.config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS").getOrCreate()
@@ -108,7 +113,8 @@ def session() -> Iterator[Any]:
 
 
 def loaded(spark: Any, made: Made) -> Any:
-    return spark.read.format("rocketmq-store").option("path", f"bench={made.root}").load()
+    reader = spark.read.format("rocketmq-store").option("path", f"bench={made.root}")
+    return (reader.option("splitSize", "1g") if len(made.segments) >= _CORES else reader).load()
 
 
 def read(spark: Any, made: Made, work: Path) -> float:
