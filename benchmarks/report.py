@@ -43,11 +43,14 @@ _NOTES: Final = """\
   checksums and decoding, and the command's own start. By the clock two processes are as quick as pyarrow's one thread; two that already have all rows
   in memory are quicker by two fifths, as fresh memory and the disk count too: pyarrow's files are not synced.
 * **Spark.** Its own writer takes one row after another, each of 28 columns and a map of properties: of `spark.read`'s time three fifths are
-  that writer's, as the rows without it show. So `spark.read` takes what it takes: 2.6 to 3.2 times the local export at 1 GiB, on four days, 3.5 to 3.7 at
-  2 and 3.9 to 4.6 at 4, because the local export's own start weighs less and less there. Files without dictionaries, statistics or checksums of
-  pages, smaller row groups, more memory, sockets of another kind and Arrow without its checks take 0 to 5 % off it (measured). Two cores were 1.5 to
-  1.8 times one, in the median, over these days; 1.7 to 1.8 in the contests whose one core was one processor, as an executor with one has it. Beside it
-  stands what two processes of the local export make of the same two cores, and zstd alone, which writes nothing.
+  that writer's, as the rows without it show. The local export's own start weighs less and less in longer logs, so this ratio grows with them: as
+  pipeline.md advised before it was 2.6 to 3.2 at 1 GiB, 3.5 to 3.7 at 2 and 3.9 to 4.6 at 4. What it advises now takes a sixth off the processor
+  time, and nothing in it more than some hundredths: statistics only where they pay off, pages of version 2 (3 %), no checksums of pages and counts
+  of sizes (3 %), Arrow without its checks (2 %), splits of whole segments (4 %), and Python that does not look through all that is loaded for
+  garbage behind each task (2 to 10 %). One JVM differs from the next by 7 %, so several were set against each other. No dictionaries, smaller row
+  groups, more memory and sockets of another kind change nothing. Two cores were 1.6 to 1.8 times one, in the median, over these days: both are busy
+  all the time but for the last 0.3 s, in which the last files are synced and all are published, and two at once take 8 % more processor time than one
+  (4 GiB). Beside it stands what two processes of the local export make of the same two cores, and zstd alone, which writes nothing.
 * **Recovery.** A third of ours is the system's: copying the log in, and fresh pages for what is written, 40 bytes a message of index,
   20 of queue files and 4 of scratch rows that sort messages by queue, which the broker does not need. Of two threads the one that builds walks,
   too, while it would wait; then both processors are busy but for half a second, in which the program starts and the queue files are written.
@@ -98,7 +101,8 @@ def _cost_of_a_terabyte(results: list[dict[str, Any]]) -> Iterator[str]:
     for cores in _CORES:
         rate = core * cores
         hours = (start + _TB / rate) / 3600
-        wins = f"{start / (1 / local - 1 / rate) / 1e9:.2g} GB" if rate > local else "never"
+        won_bytes = start / (1 / local - 1 / rate) if rate > local else None
+        wins = "never" if won_bytes is None else f"{won_bytes / 1e9:.{0 if won_bytes >= 1e10 else 1}f} GB"
         yield f"| Spark, {cores} cores | {hours:.2g} | {cores * hours:.2g} | {rate / 1e9:.2g} | {wins} |"
     yield ""
 
