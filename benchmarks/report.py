@@ -48,9 +48,9 @@ _NOTES: Final = """\
   time, and nothing in it more than some hundredths: statistics only where they pay off, pages of version 2 (3 %), no checksums of pages and counts
   of sizes (3 %), Arrow without its checks (2 %), splits of whole segments (4 %), and Python that does not look through all that is loaded for
   garbage behind each task (2 to 10 %). One JVM differs from the next by 7 %, so several were set against each other. No dictionaries, smaller row
-  groups, more memory and sockets of another kind change nothing. Two cores were 1.6 to 1.8 times one, in the median, over these days: both are busy
-  all the time but for the last 0.3 s, in which the last files are synced and all are published, and two at once take 8 % more processor time than one
-  (4 GiB). Beside it stands what two processes of the local export make of the same two cores, and zstd alone, which writes nothing.
+  groups, more memory and sockets of another kind change nothing. Two cores were 1.6 to 1.8 times one, in the median, over these days. Both are
+  busy all the time but for the last task's end (the driver needs 0.04 s after that), and two at once take 8 % more processor time than one (4 GiB).
+  Beside it stands what two processes of the local export make of the same two cores, and zstd alone, which writes nothing.
 * **Recovery.** A third of ours is the system's: copying the log in, and fresh pages for what is written, 40 bytes a message of index,
   20 of queue files and 4 of scratch rows that sort messages by queue, which the broker does not need. Of two threads the one that builds walks,
   too, while it would wait; then both processors are busy but for half a second, in which the program starts and the queue files are written.
