@@ -6,7 +6,6 @@ import os
 import sys
 
 from rmqctl import signals  # first, for a signal may come at any time
-from store_core.garbage import look_rarely, spare_what_is_there
 
 TYPE_CHECKING = False  # typing itself is loaded later
 if TYPE_CHECKING:
@@ -37,12 +36,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def prepare_process() -> None:
     """What the program sets before it imports what it works with."""
+    from store_core.garbage import look_rarely
+
     look_rarely()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads for what we never ask
 
 
 def leave_process() -> None:
     """What the program does last: what is still there need not be looked through once more."""
+    from store_core.garbage import spare_what_is_there
+
     spare_what_is_there()
 
 
