@@ -10,6 +10,7 @@ from rmqctl import signals  # first, for a signal may come at any time
 TYPE_CHECKING = False  # typing itself is loaded later
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import ModuleType
     from typing import Final
 
     from rmqctl.session import Session
@@ -40,6 +41,17 @@ def prepare_process() -> None:
 
     look_rarely()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads for what we never ask
+    sys.meta_path.insert(0, _WithoutPandas)
+
+
+class _WithoutPandas:
+    """pyarrow loads pandas, where it is installed, to see whether a list is one of its series: a tenth of a second (measured)."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None, target: ModuleType | None = None, /) -> None:
+        """As Python asks whom it finds here before it looks for a module itself."""
+        if name == "pandas":
+            raise ModuleNotFoundError("nothing here asks for pandas", name=name)
 
 
 def leave_process() -> None:

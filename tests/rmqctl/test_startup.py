@@ -93,6 +93,21 @@ def test_only_the_tables_that_are_shown_are_loaded() -> None:
     assert heavy(loaded("explain", "-o", "csv")) == {"csv"}
 
 
+def test_an_export_leaves_pandas_alone(golden: object, tmp_path: Path) -> None:
+    """As the program itself: a call from Python may be from one that works with pandas."""
+    arguments = ["rmqctl", "export", tmp_path / "out", "-q", "-s", golden("clean-533")]  # type: ignore[operator]  # as above
+    code = "import sys; from rmqctl.app import main; print(main(), *({'pandas', 'pyarrow'} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.argv = {list(map(str, arguments))}; {code}"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.splitlines()[-1] == "0 pyarrow", done.stderr
+
+
 def tabulates_own() -> set[str]:
     """What tabulate loads by itself."""
     done = subprocess.run(
