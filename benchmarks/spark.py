@@ -3,7 +3,8 @@
     python -m benchmarks.spark --size 2GiB --record 866
 
 All on this machine, the log in the page cache, two cores. A Spark session takes some seconds to start: that is measured for
-itself, and what is compared is the time after it, from opening the store to the published manifest. Where one core is asked
+itself, and what is compared is the time after it, from opening the store to the published manifest; the local export's is
+taken likewise, without the start of a command, which is beside it. Where one core is asked
 for, threads that read, collect and compress beside the task find the second processor idle; so the same is measured where
 all of it has one processor, as in a container with one. How much more two cores of this machine can do than one, zstd alone
 in one process and in two tells: it shares nothing and writes nothing. "read" is ``spark.read.format("rocketmq-store")`` into
@@ -28,7 +29,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks import contest
-from benchmarks.commands import measure
+from benchmarks.commands import measure, rmqctl
 from benchmarks.make_store import GIB, Made, Recipe, made_store
 from store_core.export.dest.folder import FolderDestination
 from store_core.export.export import export_stores
@@ -42,6 +43,7 @@ from store_core.storage.store import Store
 
 CONTEST: Final = "exports on Spark"
 LOCAL: Final = "local export, two processes"
+COMMAND: Final = "rmqctl export as a whole, two processes"
 LOCAL_1: Final = "local export, one process"
 SPARK_2: Final = "Spark, two cores, after the start"
 SPARK_1: Final = "Spark, one core, after the start"
@@ -74,10 +76,28 @@ def export(made: Made, runner: Runner, work: Path, wanted: LogFilter | None = No
     return seconds
 
 
+@contextmanager
+def local(made: Made, work: Path) -> Iterator[Callable[[int], float]]:
+    """Gives a function that exports with so many processes, from a process without other threads, as the command's is.
+
+    Those that it starts are then copies of it. In this one Spark's threads would have them made anew, and load all once more.
+    """
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        yield lambda jobs: pool.submit(export, made, LocalRunner(jobs), work).result()
+
+
 def started(stack: ExitStack, master: str, made: Made, work: Path) -> tuple[SparkRunner, float]:
     """A runner whose Spark runs, and the seconds of an export of next to nothing that started it."""
     runner = stack.enter_context(SparkRunner(master, tuple(_CONF.items())))
     return runner, export(made, runner, work, LogFilter(to_phy_offset=1))
+
+
+def command(made: Made, work: Path) -> float:
+    """Seconds of the command that a user types, with its start and its end."""
+    out = work / "out"
+    seconds = measure(rmqctl("export", out, "--jobs", 2, "-q", "-s", f"bench={made.root}")).seconds
+    shutil.rmtree(out)
+    return seconds
 
 
 @contextmanager
@@ -204,10 +224,11 @@ def main() -> None:
             alone, _ = started(stack, "local[1]", made, work)
         spark = stack.enter_context(session())
         bare_1, bare_2 = (stack.enter_context(bare(made, processes)) for processes in (1, 2))
-        local, local_1, memory = LocalRunner(2), LocalRunner(1), Memory()
+        exported, memory = stack.enter_context(local(made, work)), Memory()
         contestants: dict[str, Callable[[], float]] = {
-            LOCAL: lambda: export(made, local, work),
-            LOCAL_1: lambda: export(made, local_1, work),
+            LOCAL: lambda: exported(2),
+            COMMAND: lambda: command(made, work),
+            LOCAL_1: lambda: exported(1),
             SPARK_2: lambda: memory.after(lambda: export(made, two, work)),
             SPARK_1: lambda: memory.after(lambda: export(made, one, work)),
             SPARK_1_ALONE: lambda: memory.after(lambda: export(made, alone, work)),
@@ -224,14 +245,15 @@ def main() -> None:
             contest.ratio(name, times, LOCAL_1, LOCAL),
             contest.ratio(name, times, BARE_1, BARE_2),
             contest.ratio(name, times, READ, LOCAL, ("<=", 3.5)),
+            contest.ratio(name, times, READ, COMMAND),
             contest.ratio(name, times, LOOK, LOCAL),
             contest.limit(name, START, "s", start_seconds, 9),
             contest.limit(name, "a task", "MB resident", memory.most_bytes / _MB, _MOST_MB),
         ]
         store = f"{made.log_bytes / GIB:g} GiB of log, {made.messages} records of {told.record} B, made by {made.maker}"
         measured = {**times, START: [start_seconds]}
-    command = f"python -m benchmarks.spark --size {told.size / GIB:g}GiB --record {told.record}"
-    contest.finish(told, name, command, store, measured, rows)
+    said = f"python -m benchmarks.spark --size {told.size / GIB:g}GiB --record {told.record}"
+    contest.finish(told, name, said, store, measured, rows)
 
 
 if __name__ == "__main__":
