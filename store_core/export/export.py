@@ -126,8 +126,8 @@ def _planned(
 ) -> list[StoreExport]:
     """What is to be done, from the names and lengths of files and a look at where the last commit ended."""
     jobs: list[StoreExport] = []
-    for (name, store), stem in zip(stores, stems_of([name for name, _ in stores]), strict=True):
-        task = Task(name, stem, store.settings, _NO_SPLIT, wanted, place, layout)
+    for name, store in stores:
+        task = Task(name, file_stem(name), store.settings, _NO_SPLIT, wanted, place, layout)
         jobs.append(StoreExport(store, task, split_size_bytes, last.of(name) if last is not None else None))
     return jobs
 
@@ -191,17 +191,6 @@ def _never_empty(parts: list[Part], place: Place) -> list[Part]:
         if not any(part.table == table for part in parts)
     ]
     return parts + empty
-
-
-def stems_of(names: Sequence[str]) -> list[str]:
-    """What the stores' file names begin with: their names as far as possible, and no two alike."""
-    stems: list[str] = []
-    for name in names:
-        stem = file_stem(name)
-        while stem in stems:
-            stem += "_"
-        stems.append(stem)
-    return stems
 
 
 def refuse_inside(dest: Path, stores: Stores) -> None:

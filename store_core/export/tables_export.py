@@ -15,10 +15,11 @@ from store_core.errors import UsageError
 from store_core.export.dest.destination import Destination
 from store_core.export.dest.folder import FolderDestination
 from store_core.export.dest.parquet import WrittenFile
+from store_core.export.dest.parts import file_stem
 from store_core.export.dest.place import Place
 from store_core.export.dest.state import FORMAT, Commit, filter_as_json
 from store_core.export.dest.tables import TableSet, WholeState
-from store_core.export.export import refuse_inside, stems_of
+from store_core.export.export import refuse_inside
 from store_core.export.resume import Walked, Work
 from store_core.export.rows import schema
 from store_core.export.rows.schema import Column
@@ -156,7 +157,7 @@ class _Work:
     ) -> None:
         self._stores, self._runner, self._wanted = stores, runner, wanted
         self._split_size_bytes, self._walked, self._destination = split_size_bytes, walked, destination
-        self._stems = stems_of([name for name, _ in stores])
+        self._stems = [file_stem(name) for name, _ in stores]
         self.told = tuple(StoreTables(name, copies_of(store)) for name, store in stores)
         self.plan = ""
         self.taken = 0

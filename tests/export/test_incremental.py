@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from store_core.export.export import ExportReport
 from store_core.read.log import LogFilter
 from store_core.storage.publish import MANIFEST
 from tests import stores
-from tests.conftest import DamagedStore, StoreCopy
+from tests.conftest import DamagedStore, GoldenStore, StoreCopy
 from tests.export.exports import export_one, manifest_of, parts_on_disk, ranges_of, table_of
 
 STORE = "bcq-533"
@@ -171,6 +172,23 @@ def test_a_store_may_join_later(growing: Growing, store_copy: StoreCopy, tmp_pat
     assert [store.rows for store in report.stores] == [0, len(stores.truth("clean-533")["messages"])]
     assert len(table_of(out)) == len(TRUTH) + report.rows
     assert add_to(growing.root, out).rows == 0  # and stay away
+
+
+@pytest.mark.parametrize("names", [("北京", "上海"), ("broker a", "broker_a"), (".a", "a"), ("b:1", "b/1")])
+def test_stores_with_names_that_no_file_may_have_join_one_by_one(
+    names: tuple[str, str], golden: GoldenStore, tmp_path: Path
+) -> None:
+    """Each commit has its own files, though none of them is in both."""
+    from store_core.export.export import export_stores
+    from store_core.export.runners.local import LocalRunner
+    from store_core.storage.store import Store
+
+    out, kinds = tmp_path / "out", ("clean-533", "clean-497")
+    for name, kind in zip(names, kinds, strict=True):
+        with Store.open(golden(kind)) as store:
+            export_stores([(name, store)], out, LocalRunner(1), incremental=True)
+    counts = {name: len(stores.truth(kind)["messages"]) for name, kind in zip(names, kinds, strict=True)}
+    assert Counter(table_of(out)["store"].to_pylist()) == counts
 
 
 def test_a_log_under_another_name_is_not_taken_twice(growing: Growing, store_copy: StoreCopy, tmp_path: Path) -> None:

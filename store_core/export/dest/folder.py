@@ -102,4 +102,7 @@ class FolderDestination:
         manifest = manifest_after(self._manifest, parts, commit, state)
         standing = self._manifest.paths if self._manifest is not None else ()
         replaced = self._standing - set(standing)
+        new = {part.path for part in parts}
+        if len(new) < len(parts) or not new.isdisjoint(standing):
+            raise FailedError("two files of the result have one name", path=self.address, to_do="please report it")
         self._folder.publish([(part.staged, part.path) for part in parts], manifest, standing, replaced)

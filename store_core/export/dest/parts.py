@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -31,6 +32,7 @@ _MESSAGE_OPTIONS: Final[dict[str, Any]] = {
     "bloom_filter_options": dict.fromkeys(schema.BLOOM_PATHS, _BLOOM),
 }
 _MICROSECONDS: Final = 1000  # a millisecond
+_DIGEST_DIGITS: Final = 12
 _NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 # What Hive and Spark escape in the names of partition folders, and what no file name may hold.
 _ESCAPED: Final = re.compile("[\\x00-\\x1f\\x7f\"#%'*/:=?\\\\{}\\[\\]^]")
@@ -240,5 +242,9 @@ def inside(ranges: Iterable[Range]) -> list[tuple[Range, str]]:
 
 
 def file_stem(store: str) -> str:
-    """A store's name as it may stand in a file name."""
-    return "".join(c if c.isascii() and (c.isalnum() or c in "-.") else "_" for c in store).lstrip("._") or "store"
+    """A store's name as it may stand in a file name, and no two alike: names that cannot stand there as they are get a digest."""
+    stem = "".join(c if c.isascii() and (c.isalnum() or c in "-.") else "_" for c in store).lstrip("._")
+    if stem == store:
+        return stem
+    digest = hashlib.sha256(store.encode(errors="surrogateescape")).hexdigest()[:_DIGEST_DIGITS]
+    return f"{stem or 'store'}-{digest}"
