@@ -25,8 +25,8 @@ _RESERVED: Final = frozenset(
         paths.HALF_TOPIC,
         paths.OP_TOPIC,
         paths.TRANSACTION_CHECK_TOPIC,
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
+        paths.SELF_TEST_TOPIC,
+        paths.OFFSET_MOVED_TOPIC,
     )
 )
 _SLACK_BYTES: Final = 256 << 10  # room for queue and index pages that a message may be the first to touch

@@ -48,7 +48,22 @@ LARGEST_QUEUE_ID: Final = (1 << 31) - 1
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"  # the whole name: nothing is to be put in for the X
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+ROCKSDB_HALF_TOPIC: Final = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
+ROCKSDB_OP_TOPIC: Final = "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"
 TRANSACTION_CHECK_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
+OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
+# Those that a broker makes for itself, besides half, op and delayed messages and what the prefix and the suffix below tell.
+SYSTEM_TOPICS: Final = (
+    TRANSACTION_CHECK_TOPIC,
+    SELF_TEST_TOPIC,
+    OFFSET_MOVED_TOPIC,
+    "TBW102",  # what new topics are made from
+    "AUTO_CREATE_TOPIC_KEY",  # the same in 4.3
+    "BenchmarkTest",
+    "CHECKPOINT_TOPIC",  # of progress in RocksDB, 5.4
+)
+REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"  # behind the cluster's name
 TOPIC_NAME: Final = r"[%|a-zA-Z0-9_-]+"  # of what a broker takes for a topic
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"

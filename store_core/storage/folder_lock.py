@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
+_FILE_MODE: Final = 0o644
 _HELD: Final[set[int]] = set()
 
 
@@ -22,6 +25,31 @@ def lock_file(descriptor: int) -> bool:
         return False
     _HELD.add(descriptor)
     return True
+
+
+def lock_at(path: Path, make_folder: Callable[[], None]) -> int | None:
+    """Lock a file, which is made where there is none, for this process; its descriptor, None if another one has locked it.
+
+    Whoever had the lock may remove the file and its folder meanwhile: then both are made anew.
+    """
+    while True:
+        make_folder()
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+        except FileNotFoundError:
+            continue
+        if not lock_file(descriptor):
+            return None
+        if _is_same_file(descriptor, path):
+            return descriptor
+        unlock_file(descriptor)
+
+
+def _is_same_file(descriptor: int, path: Path) -> bool:
+    """Whether a path still leads to an open file."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    return False
 
 
 def unlock_file(descriptor: int) -> None:

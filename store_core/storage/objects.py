@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from store_core.errors import FailedError, NotAStoreError, StoreError
 from store_core.storage.digest import crc32c
 from store_core.storage.failure import failed
+from store_core.storage.folder_lock import lock_at
 from store_core.storage.ops import FileOps
 from store_core.storage.part_file import PartFile, ResultFile
 from store_core.storage.publish import checksum_of
@@ -93,6 +94,11 @@ class LocalObjects:
 
     def address_of(self, name: str) -> str:
         return str(self.folder / name)
+
+    def lock(self, name: str) -> int | None:
+        """Lock a file, which is made where there is none; as ``folder_lock.lock_at``."""
+        with _told("making the folder for results"):
+            return lock_at(self.folder / name, lambda: self._make(name))
 
     def sync(self, folder: str) -> None:
         """Make durable what somebody else has written last in a folder."""

@@ -17,7 +17,7 @@ from typing import Final
 from store_core.errors import StoreInUseError, UsageError
 from store_core.storage.digest import crc32c
 from store_core.storage.failure import failed
-from store_core.storage.folder_lock import lock_file, unlock_file
+from store_core.storage.folder_lock import lock_at, unlock_file
 from store_core.storage.ops import FileOps
 from store_core.storage.writer import save_file
 
@@ -216,20 +216,13 @@ class ResultFolder:
             self._ops.sync_folder(folder.parent)
 
     def _take_lock(self) -> None:
-        path = self.staging / _MARK
-        while self._lock is None:
-            self._make_staging()  # whoever had the lock may have removed it meanwhile
-            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
-            if not lock_file(lock):
-                raise StoreInUseError(
-                    "another export is writing to this folder",
-                    path=str(self.path),
-                    to_do="wait for it, or name another folder",
-                )
-            if _is_same_file(lock, path):
-                self._lock = lock
-            else:
-                unlock_file(lock)
+        self._lock = lock_at(self.staging / _MARK, self._make_staging)
+        if self._lock is None:
+            raise StoreInUseError(
+                "another export is writing to this folder",
+                path=str(self.path),
+                to_do="wait for it, or name another folder",
+            )
         if os.fstat(self._lock).st_size == 0:
             os.write(self._lock, _MARK_TEXT)
 
@@ -316,10 +309,3 @@ def checksum_of(path: Path) -> int:
         while chunk := file.read(_CHUNK_SIZE_BYTES):
             found = crc32c(chunk, found)
     return found
-
-
-def _is_same_file(descriptor: int, path: Path) -> bool:
-    """Whether a path still leads to an open file."""
-    with suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    return False

@@ -16,12 +16,13 @@ from crc32c import crc32c
 from store_core.errors import FailedError, NotAStoreError, StoreInUseError, UsageError
 from store_core.export.dest.address import destination_of
 from store_core.export.dest.bucket import BucketDestination
+from store_core.export.dest.loose import LooseDestination
 from store_core.storage import objects
 from store_core.storage.objects import RemoteObjects, RemotePart, objects_at
 from store_core.storage.remote_path import RemotePath
 from tests import azurite
 from tests.conftest import GoldenStore, StoreCopy
-from tests.export.exports import export_one, found_rows, told_rows
+from tests.export.exports import export_one, found_rows, manifest_of, parts_on_disk, table_of, told_rows
 from tests.export.killing import run_killed
 from tests.export.test_incremental import ENDS, OFFSETS, STORE, Growing
 from tests.export.test_lakes import export_to
@@ -227,3 +228,28 @@ def test_files_of_others_in_an_export_stay(golden: GoldenStore, bucket: ObjectSt
         "manifest.json",
         "data/mine.txt",
     } == names_in(bucket, address)
+
+
+@pytest.mark.parametrize("method", ["commit", "_names"])
+def test_one_of_two_at_once_is_refused_and_harms_nothing(
+    growing: Growing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """As in an object store, which has no lock: the other one ends before this one's commit, or in the middle of it."""
+    out = tmp_path / "out"
+    monkeypatch.setattr(LooseDestination, "_take_lock", lambda self: None)
+    growing.end_at(ENDS[9])
+    export_one(growing.root, BucketDestination(out, incremental=True), split_size_bytes=30_000)
+    growing.end_at(ENDS[-1])
+    real, calls = getattr(BucketDestination, method), []
+
+    def with_a_rival(self: Any, *arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 1:
+            export_one(growing.root, BucketDestination(out, incremental=True), split_size_bytes=41_000)
+        return real(self, *arguments)
+
+    monkeypatch.setattr(BucketDestination, method, with_a_rival)
+    with pytest.raises(StoreInUseError, match="run the command again"):
+        export_one(growing.root, BucketDestination(out, incremental=True), split_size_bytes=17_000)
+    assert {file["path"] for file in manifest_of(out)["files"]} <= parts_on_disk(out)
+    assert table_of(out)["phy_offset"].to_pylist() == OFFSETS

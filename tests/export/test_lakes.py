@@ -6,8 +6,6 @@ import builtins
 from pathlib import Path
 from typing import Any
 
-import duckdb
-import polars
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -23,6 +21,7 @@ from store_core.read.log import LogFilter
 from store_core.storage.publish import UNFINISHED
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore, StoreCopy
+from tests.damage import Damageable
 from tests.export.exports import export_one, found_rows, told_rows
 from tests.export.test_incremental import ENDS, OFFSETS, STORE, Growing
 from tests.object_stores import ObjectStore
@@ -115,10 +114,10 @@ def dying() -> Any:
         real = owner._add
         when, name = at.split()
 
-        def add(self: Any, table: str, *arguments: Any) -> None:
+        def add(self: Any, table: str, *arguments: Any, **options: Any) -> None:
             if table == name and when == "before":
                 raise Killed
-            real(self, table, *arguments)
+            real(self, table, *arguments, **options)
             if table == name:
                 raise Killed
 
@@ -152,9 +151,18 @@ def test_killed_in_the_middle_of_a_commit(
     assert not (out / UNFINISHED).exists()
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize(
+    ("kind", "at"),
+    [
+        ("delta", "DeltaDestination.commit"),
+        ("delta", "DeltaDestination._add"),
+        ("iceberg", "IcebergDestination.commit"),
+        ("iceberg", "IcebergDestination._add"),
+        ("iceberg", "SqlCatalog.commit_table"),
+    ],
+)
 def test_two_at_once_commit_once(
-    growing: Growing, tmp_path: Path, kind: Format, monkeypatch: pytest.MonkeyPatch
+    growing: Growing, tmp_path: Path, kind: Format, at: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the lock that a local folder has: as in an object store."""
     out = tmp_path / "out"
@@ -162,17 +170,18 @@ def test_two_at_once_commit_once(
     export_to(growing.root, out, kind, incremental=True)
     growing.end_at(ENDS[-1])
     monkeypatch.setattr(LooseDestination, "_take_lock", lambda self: None)
-    owner: Any = type(destination_of(out, kind))
-    real = owner.commit
+    name, method = at.split(".")
+    owner: Any = SqlCatalog if name == "SqlCatalog" else type(destination_of(out, kind))
+    real = getattr(owner, method)
     calls: list[int] = []
 
-    def commit(self: Any, *arguments: Any) -> None:
+    def with_a_rival(self: Any, *arguments: Any, **options: Any) -> Any:
         calls.append(1)
         if len(calls) == 1:
-            export_to(growing.root, out, kind, incremental=True, split_size_bytes=1 << 30)
-        real(self, *arguments)
+            export_to(growing.root, out, kind, incremental=True, split_size_bytes=17_000)
+        return real(self, *arguments, **options)
 
-    monkeypatch.setattr(owner, "commit", commit)
+    monkeypatch.setattr(owner, method, with_a_rival)
     with pytest.raises(StoreInUseError, match="run the command again"):
         export_to(growing.root, out, kind, incremental=True)
     assert offsets_in(out, kind) == OFFSETS
@@ -180,38 +189,37 @@ def test_two_at_once_commit_once(
     assert offsets_in(out, kind) == OFFSETS
 
 
-def test_readers_of_tables(golden: GoldenStore, tmp_path: Path) -> None:
-    told = len(stores.truth("clean-533")["messages"])
-    export_to(golden("clean-533"), tmp_path / "delta", "delta", partition_by="topic")
-    export_to(golden("clean-533"), tmp_path / "iceberg", "iceberg")
-    assert polars.scan_delta(str(tmp_path / "delta" / "data")).select(polars.len()).collect().item() == told
-    frame = DeltaTable(tmp_path / "delta" / "data").to_pandas(columns=["topic", "phy_offset"])
-    assert len(frame) == told
-    table = iceberg_table(tmp_path / "iceberg", "messages")
-    topic = told_rows("clean-533")[0]["topic"]
-    found = table.scan(row_filter=f"topic = '{topic}'", selected_fields=("phy_offset",)).to_arrow()
-    assert found["phy_offset"].to_pylist() == [r["phy_offset"] for r in told_rows("clean-533") if r["topic"] == topic]
-    rows = table.scan().to_arrow()
-    with duckdb.connect() as connection:
-        connection.register("messages", rows)
-        assert connection.execute("select count(*) from messages").fetchall() == [(told,)]
+@pytest.mark.parametrize("kind", FORMATS)
+def test_what_replaces_an_export_and_is_killed_between_its_tables(
+    damaged: DamagedStore, tmp_path: Path, kind: Format, dying: Any
+) -> None:
+    """Whoever adds to it next ends it first: of the quarantine before nothing stays."""
+    out = tmp_path / "out"
+    export_to(damaged("load-533", "zero-page-mid"), out, kind)
+    before = offsets_in(out, kind, "quarantine")
+    root = damaged("load-533", "size-huge-mid")
+    patch = dying(kind, "behind messages")
+    with pytest.raises(Killed):
+        export_to(root, out, kind, overwrite=True)
+    patch.undo()
+    export_to(root, out, kind, incremental=True)
+    export_to(root, tmp_path / "whole", kind)
+    assert offsets_in(out, kind) == offsets_in(tmp_path / "whole", kind)
+    assert before != offsets_in(out, kind, "quarantine") == offsets_in(tmp_path / "whole", kind, "quarantine") != []
 
 
-def test_a_table_skips_files_by_their_statistics(golden: GoldenStore, tmp_path: Path) -> None:
-    report = export_to(golden("clean-533"), tmp_path / "out", "delta", split_size_bytes=200_000)
-    table = DeltaTable(tmp_path / "out" / "data")
-    actions = pa.table(table.get_add_actions(flatten=True))
-    told = {part.path.partition("/")[2]: part for part in report.parts if part.table == "messages"}
-    for row in actions.to_pylist():
-        part = told[row["path"]]
-        assert (row["num_records"], row["min.phy_offset"], row["max.phy_offset"]) == (
-            part.rows,
-            part.first_phy_offset,
-            part.last_phy_offset,
-        )
-        assert (row["min.topic"], row["max.topic"]) == part.topics
-        assert part.store_times_ms is not None
-        assert int(row["min.store_time"].timestamp() * 1000 + 0.5) == part.store_times_ms[0]
+@pytest.mark.parametrize("partition_by", [None, "day"])
+@pytest.mark.parametrize("kind", FORMATS)
+def test_times_that_nobody_has_dates_for(
+    store_copy: StoreCopy, tmp_path: Path, kind: Format, partition_by: str | None
+) -> None:
+    store = Damageable(store_copy("load-533"), stores.truth("load-533"))
+    store.set_field(5, "born_timestamp_ms", schema.LARGEST_TIME_MS + 1)
+    store.set_field(9, "store_timestamp_ms", schema.LEAST_TIME_MS - 1)
+    store.set_field(12, "store_timestamp_ms", schema.LEAST_TIME_MS)
+    store.set_field(14, "born_timestamp_ms", schema.LARGEST_TIME_MS)
+    export_to(store.root, tmp_path / "out", kind, partition_by=partition_by)
+    assert offsets_in(tmp_path / "out", kind) == [message["phyOffset"] for message in store.truth["messages"]]
 
 
 @pytest.mark.parametrize("kind", FORMATS)

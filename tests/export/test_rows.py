@@ -122,11 +122,13 @@ def test_the_twin_makes_the_same_batches(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_numbers_that_are_no_times_are_null() -> None:
-    times = [0, -1, 2**63 - 1, -(2**63), 9_223_372_036_854_775, 9_223_372_036_854_776]
-    table = table_of(written(6, born_timestamp_ms=lambda i: times[i]))
-    [batch] = message_batches(table, np.arange(6), "s")
-    microseconds = batch.rows.column("born_time").cast(pa.int64()).to_pylist()
-    assert microseconds == [0, -1000, None, None, 9_223_372_036_854_775_000, None]
+    least, largest = -62_135_596_800_000, 253_402_300_799_999  # the years 1 to 9999
+    times = [0, -1, 2**63 - 1, -(2**63), least, least - 1, largest, largest + 1]
+    table = table_of(written(8, born_timestamp_ms=lambda i: times[i]))
+    [batch] = message_batches(table, np.arange(8), "s")
+    times_of = batch.rows.column("born_time")
+    assert times_of.cast(pa.int64()).to_pylist() == [0, -1000, None, None, least * 1000, None, largest * 1000, None]
+    assert [times_of[row].as_py().year for row in (4, 6)] == [1, 9999]
 
 
 def test_rows_outlive_the_window() -> None:
@@ -179,6 +181,17 @@ def test_no_rows_no_batch() -> None:
         ("%DLQ%group", "dlq"),
         ("rmq_sys_REVIVE_LOG_c", "system"),
         ("TRANS_CHECK_MAX_TIME_TOPIC", "system"),
+        # What 4.3.0 and 5.4.0 themselves call a topic of the system (MixAll and TopicValidator, isSystemTopic).
+        ("RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "half"),
+        ("RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC", "op"),
+        ("RMQ_SYS_TRACE_TOPIC", "system"),
+        ("SELF_TEST_TOPIC", "system"),
+        ("OFFSET_MOVED_EVENT", "system"),
+        ("TBW102", "system"),
+        ("AUTO_CREATE_TOPIC_KEY", "system"),
+        ("BenchmarkTest", "system"),
+        ("CHECKPOINT_TOPIC", "system"),
+        ("DefaultCluster_REPLY_TOPIC", "system"),
     ],
 )
 def test_what_a_topic_makes_of_its_messages(topic: str, kind: str) -> None:

@@ -98,11 +98,11 @@ def test_killed_between_the_tables_of_one_export(
     real: Callable[..., None] = kind._add  # type: ignore[attr-defined]  # both have it
     done: list[str] = []
 
-    def add(self: Any, name: str, *arguments: Any) -> None:
+    def add(self: Any, name: str, *arguments: Any, **options: Any) -> None:
         if len(done) == 2:
             raise KeyboardInterrupt
         done.append(name)
-        real(self, name, *arguments)
+        real(self, name, *arguments, **options)
 
     with monkeypatch.context() as context:
         context.setattr(kind, "_add", add)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from store_core.export.dest.parquet import WrittenFile
 from store_core.export.dest.parts import Part
 
-_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+_EPOCH: Final = datetime.fromtimestamp(0, UTC).replace(tzinfo=None)
 
 
 def delta_statistics(part: WrittenFile) -> str:
@@ -26,11 +26,8 @@ def _add_bounds(part: Part, least: dict[str, Any], most: dict[str, Any]) -> None
     if part.topics is not None and not (part.partition and part.partition[0] == "topic"):
         least["topic"], most["topic"] = part.topics
     if part.store_times_ms is not None:
-        try:
-            least["store_time"], most["store_time"] = (_time(time) for time in part.store_times_ms)
-        except OverflowError:  # a year that nothing else can read either
-            least.pop("store_time", None)
+        least["store_time"], most["store_time"] = (_time(time) for time in part.store_times_ms)
 
 
 def _time(time_ms: int) -> str:
-    return (_EPOCH + timedelta(milliseconds=time_ms)).strftime("%Y-%m-%dT%H:%M:%S.") + f"{time_ms % 1000:03d}Z"
+    return (_EPOCH + timedelta(milliseconds=time_ms)).isoformat(timespec="milliseconds") + "Z"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from store_core.errors import StoreInUseError
 from store_core.export.dest.loose import LooseDestination
@@ -12,20 +13,23 @@ from store_core.export.dest.parts import RESULT_FOLDERS
 from store_core.export.dest.place import is_made_here
 from store_core.export.dest.state import Commit, ExportState
 from store_core.export.dest.tables import State, WholeState
-from store_core.storage.publish import MANIFEST
+from store_core.storage.publish import MANIFEST, UNFINISHED
+
+_NEXT: Final = f"{UNFINISHED}/{MANIFEST}"
 
 
 class BucketDestination(LooseDestination):
     """``Destination`` for Parquet files below an address, with a manifest that is replaced by one request.
 
     Object stores offer no lock. Just before the manifest is written it is seen that it is still the one that this export
-    began with; between that and the writing, another export that ends in the same moment is not noticed.
+    began with, and that nobody has removed its files; between that and the writing, another export that ends in the same
+    moment is not noticed. What belongs to none is removed behind it, and but for a rerun nothing that is newer.
     """
 
     never_empty = True
 
     def standing(self) -> ExportState | WholeState | None:
-        self._began_with = self.objects.read(MANIFEST)
+        self._began_with = self._read()
         self._manifest: Manifest | None = None
         if self._began_with is None:
             self.refuse_foreign()
@@ -41,25 +45,35 @@ class BucketDestination(LooseDestination):
     def commit(self, parts: Sequence[WrittenFile], commit: Commit, state: State) -> None:
         before = self._manifest if self._incremental else None
         manifest = manifest_after(before, parts, commit, state)
-        if self.objects.read(MANIFEST) != self._began_with:
+        there = self._names()
+        if self.objects.read(MANIFEST) != self._began_with or not there.issuperset(part.path for part in parts):
             raise StoreInUseError(
                 "another export has been published here meanwhile", path=self.address, to_do="run the command again"
             )
-        if not self._overwrite:
-            self._keep(
-                paths_of(manifest, self.address)
-            )  # whoever reads all files there are sees none that was given up
+        self.objects.write(_NEXT, manifest)
         self.objects.write(MANIFEST, manifest)
+        self._keep(paths_of(manifest, self.address), there)
 
     def publish(self, parts: Sequence[WrittenFile], commit: Commit, state: State) -> None:
         super().publish(parts, commit, state)
         written = self.objects.read(MANIFEST)
         if written is not None:
-            self._keep(paths_of(written, self.address))
+            self._keep(paths_of(written, self.address), self._names())
 
-    def _keep(self, paths: set[str]) -> None:
+    def _read(self) -> bytes | None:
+        """The manifest as it stands. Azure empties a file when writing it begins: whoever was killed then has left the new one."""
+        found = self.objects.read(MANIFEST)
+        if found == b"":
+            found = self.objects.read(_NEXT) or None
+            if found is not None:
+                self.objects.write(MANIFEST, found)
+        return found
+
+    def _names(self) -> set[str]:
+        return {name for folder in RESULT_FOLDERS for name in self.objects.names(folder)}
+
+    def _keep(self, paths: set[str], there: set[str]) -> None:
         """Remove what was written by exports that did not end, or belonged to the one that was replaced."""
-        for folder in RESULT_FOLDERS:
-            for name in self.objects.names(folder):
-                if name not in paths and is_made_here(name):
-                    self.objects.remove(name)
+        for name in sorted(there - paths):
+            if is_made_here(name):
+                self.objects.remove(name)

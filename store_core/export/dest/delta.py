@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from store_core.errors import FailedError, StoreInUseError, UsageError
+from store_core.errors import FailedError, UsageError
 from store_core.export.dest.bounds import delta_statistics
 from store_core.export.dest.delta_access import storage_options
 from store_core.export.dest.loose import LooseDestination
@@ -62,16 +62,24 @@ class DeltaDestination(LooseDestination):
             return self._state_of(table)
 
     def commit(self, parts: Sequence[WrittenFile], commit: Commit, state: State) -> None:
-        told_state = told_in_commit(self.tables, parts, state)
+        told_state = told_in_commit(self.tables, parts, state, replaces=self._replaces)
         with told(self.address, "committing to the Delta table"):
             if self._number(self._table(self.tables.main)) != self._began_with:
                 raise self._overtaken()
             for name in in_order(self.tables):
                 mine = [part for part in parts if part.table == name]
-                self._add(name, self._began_with + 1, mine, state, told_state if name == self.tables.main else {})
+                told_here = told_state if name == self.tables.main else {}
+                self._add(name, self._began_with + 1, mine, state, told_here, replaces=self._replaces)
 
     def _add(
-        self, name: str, number: int, parts: Sequence[WrittenFile], state: State, told_state: Mapping[str, Any]
+        self,
+        name: str,
+        number: int,
+        parts: Sequence[WrittenFile],
+        state: State,
+        told_state: Mapping[str, Any],
+        *,
+        replaces: bool,
     ) -> None:
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import CommitFailedError, DeltaError
@@ -79,6 +87,8 @@ class DeltaDestination(LooseDestination):
 
         by = [state.layout["partition_by"]] if name == "messages" and state.layout["partition_by"] else None
         table = self._table(name)
+        if not self._is_wanted(name, number, self._number(table)):
+            return
         properties = CommitProperties(
             custom_metadata={_STATE: json.dumps(told_state)} if told_state else {},
             app_transactions=[Transaction(_APPLICATION, number)],
@@ -93,7 +103,7 @@ class DeltaDestination(LooseDestination):
                     storage_options=self._options(), commit_properties=properties,
                 )  # fmt: skip
             else:
-                mode = "overwrite" if self._overwrite or not self.tables.adds else "append"
+                mode = "overwrite" if replaces else "append"
                 table.create_write_transaction(actions, mode, columns, by, commit_properties=properties)
         except CommitFailedError as error:
             raise self._overtaken() from error
@@ -113,7 +123,8 @@ class DeltaDestination(LooseDestination):
             written, number = self._written(messages), self._number(messages)
             if written is not None and self._number(self._table("quarantine")) < number:
                 state = ExportState.from_json(written["state"], self.address)
-                self._add("quarantine", number, [Part.from_json(told) for told in written["quarantine"]], state, {})
+                parts = [Part.from_json(told) for told in written["quarantine"]]
+                self._add("quarantine", number, parts, state, {}, replaces=bool(written.get("replaces")))
 
     def _table(self, name: str) -> Any:
         """The table; None if there is none yet."""
@@ -151,11 +162,6 @@ class DeltaDestination(LooseDestination):
     def _options(self) -> dict[str, str] | None:
         folder = self.objects.folder if isinstance(self.objects, RemoteObjects) else None
         return storage_options(folder) or None if folder is not None else None
-
-    def _overtaken(self) -> StoreInUseError:
-        return StoreInUseError(
-            "another export has been committed to the table meanwhile", path=self.address, to_do="run the command again"
-        )
 
 
 def _action(part: WrittenFile) -> Any:

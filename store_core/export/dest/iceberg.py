@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from store_core.errors import FailedError, StoreInUseError, UsageError
+from store_core.errors import FailedError, UsageError
 from store_core.export.dest.loose import LooseDestination
 from store_core.export.dest.missing import assert_installed, told
 from store_core.export.dest.parquet import WrittenFile
@@ -26,6 +26,8 @@ NAMESPACE: Final = "rmqctl"
 _FILE_ACCESS: Final = "store_core.export.dest.iceberg_io.ObjectFileIO"
 _STATE: Final = "rmqctl.export"
 _NUMBER: Final = "rmqctl.commit"
+# Else the library itself commits once more what was refused, on top of the rival's snapshot: every record twice.
+_RETRIES: Final = "commit.retry.num-retries"
 # Bounds are kept where files have them; for the others the library would complain about each file.
 _METRICS: Final = "write.metadata.metrics"
 _PROPERTIES: Final = {
@@ -99,16 +101,24 @@ class IcebergDestination(LooseDestination):
             )
 
     def commit(self, parts: Sequence[WrittenFile], commit: Commit, state: State) -> None:
-        told_state = {_STATE: json.dumps(told_in_commit(self.tables, parts, state))}
+        told_state = {_STATE: json.dumps(told_in_commit(self.tables, parts, state, replaces=self._replaces))}
         with told(self.address, "committing to the Iceberg table"):
             if self._number(self._table(self.tables.main)) != self._began_with:
                 raise self._overtaken()
             for name in in_order(self.tables):
                 mine = [part for part in parts if part.table == name]
-                self._add(name, self._began_with + 1, mine, state, told_state if name == self.tables.main else {})
+                properties = told_state if name == self.tables.main else {}
+                self._add(name, self._began_with + 1, mine, state, properties, replaces=self._replaces)
 
     def _add(
-        self, name: str, number: int, parts: Sequence[WrittenFile], state: State, properties: Mapping[str, str]
+        self,
+        name: str,
+        number: int,
+        parts: Sequence[WrittenFile],
+        state: State,
+        properties: Mapping[str, str],
+        *,
+        replaces: bool,
     ) -> None:
         from pyiceberg.exceptions import CommitFailedException
         from pyiceberg.expressions import AlwaysTrue
@@ -116,11 +126,14 @@ class IcebergDestination(LooseDestination):
         table = self._table(name)
         if table is None:
             table = self._made(name, state)
+        if not self._is_wanted(name, number, self._number(table)):
+            return
+        table.metadata.properties[_RETRIES] = "0"  # of this copy of the metadata
         told_properties = {**properties, _NUMBER: str(number)}
         paths = [self.objects.address_of(part.path) for part in parts]
         try:
             with table.transaction() as transaction:
-                if (self._overwrite or not self.tables.adds) and _has_files(table):
+                if replaces and _has_files(table):
                     transaction.delete(AlwaysTrue(), snapshot_properties={_NUMBER: str(number)})
                 if paths:
                     transaction.add_files(paths, snapshot_properties=told_properties)
@@ -139,7 +152,7 @@ class IcebergDestination(LooseDestination):
             if written is not None and self._number(self._table("quarantine")) < self._began_with:
                 state = ExportState.from_json(written["state"], self.address)
                 parts = [Part.from_json(told) for told in written["quarantine"]]
-                self._add("quarantine", self._began_with, parts, state, {})
+                self._add("quarantine", self._began_with, parts, state, {}, replaces=bool(written.get("replaces")))
 
     def _opened(self) -> Any:
         from pyiceberg.catalog.sql import SqlCatalog
@@ -160,15 +173,19 @@ class IcebergDestination(LooseDestination):
             return None
 
     def _made(self, name: str, state: State) -> Any:
+        from pyiceberg.exceptions import TableAlreadyExistsError
         from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 
-        table = self._opened().create_table(
-            (NAMESPACE, name),
-            self.tables.columns[name],
-            location=self.objects.address_of(self.tables.folders[name]),
-            partition_spec=UNPARTITIONED_PARTITION_SPEC,
-            properties=_PROPERTIES if self.tables.adds else {},
-        )
+        try:
+            table = self._opened().create_table(
+                (NAMESPACE, name),
+                self.tables.columns[name],
+                location=self.objects.address_of(self.tables.folders[name]),
+                partition_spec=UNPARTITIONED_PARTITION_SPEC,
+                properties=_PROPERTIES if self.tables.adds else {},
+            )
+        except TableAlreadyExistsError as error:
+            raise self._overtaken() from error
         by = state.layout["partition_by"] if name == "messages" else None
         if by is not None:
             with table.update_spec() as update:
@@ -189,11 +206,6 @@ class IcebergDestination(LooseDestination):
                 found: dict[str, Any] = json.loads(text)
                 return found
         return None
-
-    def _overtaken(self) -> StoreInUseError:
-        return StoreInUseError(
-            "another export has been committed to the table meanwhile", path=self.address, to_do="run the command again"
-        )
 
 
 def _has_files(table: Any) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,8 +14,8 @@ from store_core.export.dest.parts import RESULT_FOLDERS
 from store_core.export.dest.place import FinalPlace, is_made_here
 from store_core.export.dest.state import Commit, ExportState
 from store_core.export.dest.tables import MESSAGES, State, TableSet, WholeState
-from store_core.storage.folder_lock import lock_file, unlock_file
-from store_core.storage.objects import objects_at
+from store_core.storage.folder_lock import unlock_file
+from store_core.storage.objects import LocalObjects, objects_at
 from store_core.storage.publish import UNFINISHED, remove_empty
 from store_core.storage.remote_path import absolute_path, is_remote
 
@@ -125,6 +124,26 @@ class LooseDestination(ABC):
     def commit(self, parts: Sequence[WrittenFile], commit: Commit, state: State) -> None:
         """Make parts visible in one step; in place of all others where nothing is to be added to."""
 
+    @property
+    def _replaces(self) -> bool:
+        """Whether a commit puts its files in place of all that the tables hold."""
+        return self._overwrite or not self.tables.adds
+
+    def _is_wanted(self, name: str, number: int, found: int) -> bool:
+        """Whether a commit to a table, whose newest one has number ``found``, is still to be made. Where it is added to one
+        state of the table alone, nothing comes in between. Raises StoreInUseError if another export has been there first."""
+        if name == self.tables.main:
+            if found != number - 1:
+                raise self._overtaken()
+        elif self.tables.adds and found >= number:
+            return False  # whoever came after the commit that decides has made it
+        return True
+
+    def _overtaken(self) -> StoreInUseError:
+        return StoreInUseError(
+            "another export has been committed to the table meanwhile", path=self.address, to_do="run the command again"
+        )
+
     def refuse_foreign(self) -> None:
         """Raise UsageError where there is anything but what exports that did not end have left."""
         if not all(map(_may_be_left, self.objects.names(""))):
@@ -152,18 +171,14 @@ class LooseDestination(ABC):
             remove_empty(self.path / UNFINISHED, self.path)
 
     def _take_lock(self) -> None:
-        if self.path is None:
-            return
-        if self.objects.read(_LOCK) is None:
-            self.objects.write(_LOCK, b"")
-        lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CLOEXEC)
-        if not lock_file(lock):
-            raise StoreInUseError(
-                "another export is writing to this folder",
-                path=self.address,
-                to_do="wait for it, or name another folder",
-            )
-        self._lock = lock
+        if isinstance(self.objects, LocalObjects) and self.path is not None:
+            self._lock = self.objects.lock(_LOCK)
+            if self._lock is None:
+                raise StoreInUseError(
+                    "another export is writing to this folder",
+                    path=self.address,
+                    to_do="wait for it, or name another folder",
+                )
 
 
 def _may_be_left(name: str) -> bool:

@@ -24,7 +24,6 @@ from store_core.layout import record
 
 _MICROSECONDS: Final = 1000
 _CRC_WORDS: Final = pa.array(["ok", "bad"])
-_LARGEST_MS: Final = np.iinfo(np.int64).max // _MICROSECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +150,11 @@ def _times(name: str) -> Callable[[Cut], pa.Array]:
 
 
 def microseconds(timestamp_ms: NDArray[Any]) -> pa.TimestampArray:
-    """Milliseconds to microseconds; null where that does not fit."""
-    if not len(timestamp_ms) or -_LARGEST_MS <= timestamp_ms.min() <= timestamp_ms.max() <= _LARGEST_MS:
+    """Milliseconds to microseconds; null where they are no time."""
+    least, largest = schema.LEAST_TIME_MS, schema.LARGEST_TIME_MS
+    if not len(timestamp_ms) or least <= timestamp_ms.min() <= timestamp_ms.max() <= largest:
         return pa.array(timestamp_ms * _MICROSECONDS).view(schema.TIME)
-    beyond = (timestamp_ms > _LARGEST_MS) | (timestamp_ms < -_LARGEST_MS)
+    beyond = (timestamp_ms > largest) | (timestamp_ms < least)
     return pa.array(np.where(beyond, 0, timestamp_ms) * _MICROSECONDS, mask=beyond).view(schema.TIME)
 
 

@@ -10,18 +10,22 @@ from store_core.layout.timer import TIMER_TOPIC
 _KINDS: Final = {
     paths.HALF_TOPIC: "half",
     paths.OP_TOPIC: "op",
+    paths.ROCKSDB_HALF_TOPIC: "half",
+    paths.ROCKSDB_OP_TOPIC: "op",
     paths.SCHEDULE_TOPIC: "delayed",
     TIMER_TOPIC: "delayed",
-    paths.TRANSACTION_CHECK_TOPIC: "system",
+    **dict.fromkeys(paths.SYSTEM_TOPICS, "system"),
 }
 _KIND_PREFIXES: Final = (
     (paths.RETRY_PREFIX, "retry"),
     (paths.DLQ_PREFIX, "dlq"),
     (paths.SYSTEM_TOPIC_PREFIX, "system"),
+    (paths.SYSTEM_TOPIC_PREFIX.upper(), "system"),
 )
 
 
 def topic_kind(topic: str) -> str:
     """user, half, op, delayed, retry, dlq or system."""
     by_prefix = (kind for prefix, kind in _KIND_PREFIXES if topic.startswith(prefix))
-    return _KINDS.get(topic) or next(by_prefix, "user")
+    by_suffix = "system" if topic.endswith(paths.REPLY_TOPIC_SUFFIX) else "user"
+    return _KINDS.get(topic) or next(by_prefix, by_suffix)

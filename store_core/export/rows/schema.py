@@ -12,6 +12,9 @@ import pyarrow as pa
 
 VERSION: Final = 1
 TIME: Final = pa.timestamp("us", "UTC")
+# Milliseconds since 1970 that are a time: the years 1 to 9999, for which Python, Spark and the tables of a lake have dates.
+LEAST_TIME_MS: Final = -62_135_596_800_000
+LARGEST_TIME_MS: Final = 253_402_300_799_999
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +52,14 @@ MESSAGE_COLUMNS: Final = (
     Column(
         "compression", pa.string(), "how the stored body is compressed: none, lz4, zstd, zlib or unknown", repeats=True
     ),
-    Column("born_time", TIME, "the producer's clock; null for a number that is no time", nullable=True),
+    Column(
+        "born_time",
+        TIME,
+        "the producer's clock; null for a number that is no time in the years 1 to 9999",
+        nullable=True,
+    ),
     Column("born_host", pa.string(), "the producer, a.b.c.d:port or [v6]:port", repeats=True),
-    Column("store_time", TIME, "the broker's clock at the append; null for a number that is no time", nullable=True),
+    Column("store_time", TIME, "the broker's clock at the append; null likewise", nullable=True),
     Column("store_host", pa.string(), "the broker, a.b.c.d:port or [v6]:port", repeats=True),
     Column("reconsume_times", pa.int32(), "how often consumers gave it back"),
     Column("prepared_transaction_offset", pa.int64(), "of a commit, byte offset of its half message; else 0"),

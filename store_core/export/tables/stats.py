@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from store_core.codec.text import decode_text
 from store_core.export.rows.kinds import topic_kind
-from store_core.export.rows.schema import TIME, Column
+from store_core.export.rows.schema import LARGEST_TIME_MS, LEAST_TIME_MS, TIME, Column
 from store_core.export.tables.buckets import LARGEST, buckets_of, quantiles
 from store_core.export.tables.table import schema_of
-from store_core.export.tables.times import LARGEST_MS, times
+from store_core.export.tables.times import times
 from store_core.kernel.codes import FrameCode
 from store_core.scan.frames import FrameTable, Ints
 
@@ -157,7 +157,7 @@ def _of_window(table: FrameTable, rows: Ints) -> PartialStats:
     born, stored = table.born_timestamp_ms[rows], table.store_timestamp_ms[rows]
     timed = (born > 0) & (stored > 0) & (np.abs(stored - born) < LARGEST)
     latency = np.where(timed, stored - born, 0)
-    has_hour = np.abs(stored) <= LARGEST_MS
+    has_hour = (stored >= LEAST_TIME_MS) & (stored <= LARGEST_TIME_MS)
     hour = np.where(has_hour, stored // _HOUR_MS, _NO_HOUR)
     groups = _Groups(table.topic_id[rows], table.queue_id[rows], hour)
     topics = pa.array([decode_text(bytes(topic)) for topic in table.topics])

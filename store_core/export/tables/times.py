@@ -8,16 +8,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from store_core.export.rows.schema import TIME
+from store_core.export.rows.schema import LARGEST_TIME_MS, LEAST_TIME_MS, TIME
 
 _MICROSECONDS = 1000
-LARGEST_MS = np.iinfo(np.int64).max // _MICROSECONDS
 
 
 def times(timestamp_ms: NDArray[Any], missing: NDArray[np.bool_] | None = None) -> pa.TimestampArray:
-    """Milliseconds as a column of times; null where they are missing, or no microseconds fit."""
+    """Milliseconds as a column of times; null where they are missing, or no time."""
     values = timestamp_ms.astype(np.int64)
-    beyond = (values > LARGEST_MS) | (values < -LARGEST_MS)
+    beyond = (values > LARGEST_TIME_MS) | (values < LEAST_TIME_MS)
     if missing is not None:
         beyond |= missing
     return pa.array(np.where(beyond, 0, values) * _MICROSECONDS, mask=beyond).cast(TIME)
