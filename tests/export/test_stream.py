@@ -205,6 +205,21 @@ def test_damage_in_the_segment_at_work_is_passed_where_queues_know_what_follows(
     assert harmed["phyOffset"] not in [row[0] for row in stream.rows]
 
 
+@pytest.mark.parametrize("records", [(100,), (100, 150), (100, 150, 151, 200)])
+def test_what_is_there_is_read_to_its_end_behind_damage(one_segment: Damageable, records: tuple[int, ...]) -> None:
+    """As ``availableNow`` asks: where the log ends first, then batch by batch up to there."""
+    for record in records:
+        one_segment.zero(one_segment.message(record)["phyOffset"], one_segment.message(record)["storeSize"])
+    options = parse_options({"path": f"a={one_segment.root}", "quietMs": "20", "maxBytesPerTrigger": "9000"})
+    follower = followers(options)
+    target = {name: each.end_now() for name, each in follower.items()}
+    assert target == {"a": SEGMENT_BYTES}
+    at = {"a": 0}
+    while (found := shared_out(follower, at, options.max_bytes_per_trigger, target)) != at:
+        at = found
+    assert at == target
+
+
 def test_damage_in_a_full_segment_is_passed(damageable: Callable[..., Damageable]) -> None:
     store = damageable("load-533")
     shutil.rmtree(store.root / "consumequeue")
@@ -280,6 +295,35 @@ def test_a_log_that_was_cut_is_an_error(damageable: Callable[..., Damageable]) -
     stream.restart()
     with pytest.raises(FailedError, match="the log ends in front of it"):
         stream.poll()
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("written_on", [False, True])
+def test_a_log_that_was_cut_inside_its_segment_is_an_error(
+    one_segment: Damageable, restarted: bool, written_on: bool
+) -> None:
+    """Zeros are left, or other records, over the place where the stream stands."""
+    stands, cut = (one_segment.message(record)["phyOffset"] for record in (300, 250))
+    behind = one_segment.segment_size_bytes - stands
+    one_segment.zero(stands, behind)
+    stream = Stream(one_segment.root)
+    stream.drain()
+    assert stream.at == stands
+    one_segment.zero(cut, stands - cut)
+    if written_on:
+        size = one_segment.message(0)["storeSize"]
+        for at in range(cut, stands + size, size):
+            one_segment.write(at, record_of(one_segment, 0, at))
+    if restarted:
+        stream.restart()
+    with pytest.raises(
+        FailedError, match=r"the stream has read a up to \d+, and .*cut.*: start the query with another checkpoint"
+    ):
+        stream.poll()
+    passing = Stream(one_segment.root, failOnDataLoss="false", startingOffset="latest")
+    passing.offsets = stream.offsets
+    passing.poll()
+    assert passing.at >= stream.at
 
 
 def test_a_log_that_was_written_anew_is_an_error(damageable: Callable[..., Damageable]) -> None:

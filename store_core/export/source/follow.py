@@ -23,7 +23,7 @@ from store_core.errors import FailedError
 from store_core.export.source.options import EARLIEST, LATEST
 from store_core.export.source.walk import FULL, chained_end
 from store_core.kernel.codes import FrameCode, FrameKind
-from store_core.layout.record import HEAD, MAGIC_V1, MAGIC_V2, PREFIX
+from store_core.layout.record import HEAD, MAGIC_V1, MAGIC_V2, MAX_RECORD_SIZE_BYTES, PREFIX
 from store_core.scan.frames import FrameTable, Ints
 from store_core.scan.log import ScanOptions, nominal_end, scan_segment
 from store_core.scan.tail import has_entry
@@ -34,6 +34,8 @@ from store_core.storage.store import Store
 _FRAMES: Final = ScanOptions(check_crc=False, properties=False)
 _STEP_BYTES: Final = 16 << 20  # so much of zeros behind the tail is looked at
 _LOOK_BEHIND_EVERY_S: Final = 60.0
+_LOOKS_AT_THE_END: Final = 3  # for damage, and the newest record behind it
+_BYTES_BEFORE: Final = 64
 _MOST_LOOKED_UP: Final = 64
 _FROM_START: Final = 'start the query with another checkpoint, or go on with option("failOnDataLoss", "false")'
 
@@ -57,11 +59,11 @@ class _Newest:
 
 @dataclass(slots=True)
 class _Stuck:
-    """Where the chain has ended since when, and when somebody last looked whether the log goes on behind it."""
+    """Where the chain ends, since when, when somebody last looked whether the log goes on behind it, and where it does."""
 
-    phy_offset: int
     since_s: float
     looked_s: float | None = None
+    goes_on_at: int | None = None
 
 
 class Follower:
@@ -78,7 +80,8 @@ class Follower:
         self._named, self._quiet_s, self._clock = named, quiet_ms / 1000, clock
         self._fail = fail_on_data_loss
         self._newest: _Newest | None = None
-        self._stuck: _Stuck | None = None
+        self._stuck: dict[int, _Stuck] = {}  # by offset
+        self._bytes_before: dict[int, bytes] = {}  # an offset that was told: what stood right in front of it
         self._is_checked = False
         self.waits = False  # the last answer may be another one after a quiet while, though nothing is written
 
@@ -102,12 +105,18 @@ class Follower:
         """
         with self._open() as store:
             start = self._checked(store, start)
-            return max(start, self._reach(store, start, None if most_bytes is None else start + most_bytes))
+            end = max(start, self._reach(store, start, None if most_bytes is None else start + most_bytes))
+            told = (at for at in (*self._bytes_before, start, end) if at >= start)
+            self._bytes_before = {at: self._bytes_before.get(at) or _bytes_before(store.log, at) for at in told}
+            self._stuck = {at: stuck for at, stuck in self._stuck.items() if at >= start}
+            return end
 
     def end_now(self) -> int:
-        """How far the log goes now. The newest record is given the time to show that it stays as it is."""
+        """How far the log goes now. What is at its end is given the time to show that it stays as it is."""
         end = self.first(LATEST)
-        if self.waits:
+        for _ in range(_LOOKS_AT_THE_END):
+            if not self.waits:
+                break
             time.sleep(self._quiet_s)
             end = self.first(LATEST)
         return end
@@ -118,12 +127,19 @@ class Follower:
     # -- data that is lost ---------------------------------------------------------------------------------------
 
     def _checked(self, store: Store, start: int) -> int:
-        """``start``, or where to go on instead of it. The first call looks whether a frame still starts there."""
+        """``start``, or where to go on instead of it. The first call looks whether a frame still ends there, later ones whether
+        the same bytes stand in front of it."""
         log = store.log
         if start < log.min_phy_offset:
             self._lost(f"the log begins at {log.min_phy_offset}; what lay between is gone", start)
             return log.min_phy_offset
-        if self._is_checked or not log.segments:
+        if not log.segments:
+            return start
+        if self._is_checked:
+            before = self._bytes_before.get(start)
+            if before is not None and any(before) and _bytes_before(log, start) != before:
+                self._bytes_before.clear()
+                self._lost("the log was cut in front of it since", start)
             return start
         self._is_checked = True
         segment = log.find(start)
@@ -136,6 +152,8 @@ class Follower:
             if found is not None and found != start:
                 self._lost("no record starts there any more: the log was cut and written anew", start)
                 return found
+            if found is None and not _ends_a_frame(store, segment, start):
+                self._lost("no record ends there any more: the log was cut", start)
         return start
 
     def _lost(self, what: str, start: int) -> None:
@@ -209,6 +227,7 @@ class Follower:
         """Starts and ends of frames that follow each other, a step at a time, and whether the last one is a blank; None
         where what lies between is certain to be damage. Ends at the tail."""
         end = nominal_end(store.log, segment)
+        has_gone_on = False
         while at < end:
             is_begun = any(store.log.read(at, PREFIX.size_bytes))
             stop = min(at + _STEP_BYTES, end) if is_begun else at
@@ -217,9 +236,10 @@ class Follower:
                 at = int(ends[-1])
                 yield starts, ends, is_blank
             if is_broken or not len(starts):
-                behind = self._known_behind(store, segment, at)
+                behind = self._known_behind(store, segment, at, at_once=has_gone_on)
                 if behind is None:
                     return
+                has_gone_on = True
                 yield None
                 at = behind
 
@@ -243,26 +263,42 @@ class Follower:
         self.waits |= not quiet
         return quiet
 
-    def _known_behind(self, store: Store, segment: Segment, at: int) -> int | None:
-        """Where the first frame behind what is none at ``at`` starts, if a queue knows a record there."""
+    def _known_behind(self, store: Store, segment: Segment, at: int, *, at_once: bool) -> int | None:
+        """Where the first frame behind what is none at ``at`` starts, if a queue knows a record there. ``at_once``: the log is
+        known to go on behind another such place in front of it, so that nothing has to be waited for."""
         now = self._clock()
-        if self._stuck is None or self._stuck.phy_offset != at:
-            self._stuck = _Stuck(at, now)
-        stuck = self._stuck
-        if now - stuck.since_s < self._quiet_s:
+        stuck = self._stuck.setdefault(at, _Stuck(now))
+        if stuck.looked_s is not None and now - stuck.looked_s < _LOOK_BEHIND_EVERY_S:
+            return stuck.goes_on_at
+        if not at_once and now - stuck.since_s < self._quiet_s:
             self.waits = True
             return None
-        if stuck.looked_s is not None and now - stuck.looked_s < _LOOK_BEHIND_EVERY_S:
-            return None
-        stuck.looked_s = now
+        stuck.looked_s, stuck.goes_on_at = now, None
         if not _has_known_message(store, segment, at):
             return None
         # The first look may have met a record half written: with newer ones behind it, it is whole by now.
         for table in scan_segment(store, segment, _FRAMES, at, chained=True):
             frames = np.flatnonzero(_is_frame(table))
             if len(frames):
-                return int(table.phy_offset[frames[0]])
-        return None
+                stuck.goes_on_at = int(table.phy_offset[frames[0]])
+                break
+        return stuck.goes_on_at
+
+
+def _bytes_before(log: SegmentSequence, phy_offset: int) -> bytes:
+    """The last bytes in front of an offset, which are a record's, or zeros of a blank."""
+    start = max(phy_offset - _BYTES_BEFORE, log.min_phy_offset)
+    return log.read(start, phy_offset - start) if start < phy_offset else b""
+
+
+def _ends_a_frame(store: Store, segment: Segment, phy_offset: int) -> bool:
+    """Whether a frame ends at an offset inside a segment, or one starts there, behind damage too."""
+    certain = max(segment.phy_offset, phy_offset - MAX_RECORD_SIZE_BYTES)
+    for table in scan_segment(store, segment, _FRAMES, certain, phy_offset + 1):
+        rows = _is_frame(table)
+        if phy_offset in table.phy_offset[rows] or phy_offset in (table.phy_offset + table.size_bytes)[rows]:
+            return True
+    return False
 
 
 def data_lost(named: Named, start: int, what: str) -> FailedError:
