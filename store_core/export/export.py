@@ -20,7 +20,7 @@ from store_core.export.runners.runner import Runner
 from store_core.export.splits.notes import task_keys
 from store_core.export.splits.piece import Piece
 from store_core.export.splits.plan import SPLIT_SIZE_BYTES, Split, Task
-from store_core.export.splits.tail import holds_the_end_of
+from store_core.export.splits.tail import is_copy_of
 from store_core.export.store_export import StoreExport, StoreReport
 from store_core.findings import Finding
 from store_core.read.log import LogFilter
@@ -157,7 +157,7 @@ def _assert_same_kind(last: ExportState, wanted: LogFilter, layout: Layout, addr
             raise UsageError(
                 f"{what} is not that of the last commit: {changed}",
                 path=address,
-                to_do="give the same options as before, or export to another place",
+                to_do="give the same options as before (an age like -15m is another time in each run), or export to another place",
             )
 
 
@@ -165,7 +165,7 @@ def _assert_not_renamed(stores: Stores, last: ExportState) -> None:
     """A log that is there under another name would be taken from its beginning once more."""
     for name, store in stores:
         for state in last.stores if last.of(name) is None else ():
-            if holds_the_end_of(store.log, state.proof):
+            if is_copy_of(store.log, state.proof, state.begins):
                 raise UsageError(
                     f"the log of {name} has been exported as {state.store}, up to {state.next_phy_offset}",
                     path=str(store.root),

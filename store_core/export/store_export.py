@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from store_core.check.log import UNREADABLE, LogFindings
 from store_core.check.report import MOST_FINDINGS_PER_CODE
-from store_core.errors import FailedError, PlanOutOfDateError
+from store_core.errors import FailedError, PlanOutOfDateError, UnreadableError
 from store_core.export.dest.parts import Part, PartWriter, Range, inside, kind_name, quarantine_rows
 from store_core.export.dest.state import Proof, StoreState, Told
 from store_core.export.healing import Stretch, heal
 from store_core.export.splits.join import Joined, join_pieces, walk_on
 from store_core.export.splits.piece import Piece, range_as_table
 from store_core.export.splits.plan import SegmentPlan, Split, Task, plan_splits
-from store_core.export.splits.tail import still_holds
+from store_core.export.splits.tail import begins_of, still_holds
 from store_core.findings import Finding, finding, summary
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.read.log import start_for_time
@@ -38,6 +39,7 @@ class StoreReport:
     copies: tuple[str, ...] = ()  # where the copies of the log lie that were read as one, if several
     healed: list[Stretch] = field(default_factory=list)  # damage that another of them made good
     left_out: list[Finding] = field(default_factory=list)  # of the findings, those about what earlier commits left out
+    begins: tuple[Proof, ...] = ()
 
     def as_state(self) -> StoreState:
         return StoreState(
@@ -49,6 +51,7 @@ class StoreReport:
             self.proof,
             self.told,
             tuple(refused for found in self.findings if (refused := _refused(found, self.next_phy_offset)) is not None),
+            self.begins,
         )
 
 
@@ -155,6 +158,8 @@ class StoreExport:
             elif found.kind == FrameKind.DAMAGE and not live:
                 self._edges.append((found, "L004"))
         self._tell_once()
+        with suppress(UnreadableError):
+            self.report.begins = begins_of(log, self.report.from_phy_offset, self.report.next_phy_offset)
         self.report.left_out = list(_left_out(self._last))
         self.report.findings = [
             *self._lost,

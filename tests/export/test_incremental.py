@@ -191,6 +191,26 @@ def test_stores_with_names_that_no_file_may_have_join_one_by_one(
     assert Counter(table_of(out)["store"].to_pylist()) == counts
 
 
+@pytest.mark.parametrize("lost", [1, 60])
+def test_a_copy_that_lags_behind_is_not_taken_twice_either(growing: Growing, tmp_path: Path, lost: int) -> None:
+    """A slave, or an older backup, that lacks the last records, at least one of them."""
+    from store_core.export.export import export_stores
+    from store_core.export.runners.local import LocalRunner
+    from store_core.storage.store import Store
+
+    out = tmp_path / "out"
+    growing.end_at(ENDS[100])
+    add_to(growing.root, out)
+    growing.end_at(ENDS[-1])
+    add_to(growing.root, out)
+    growing.end_at(ENDS[-1 - lost])
+    with Store.open(growing.root) as slave:
+        with pytest.raises(UsageError, match="the log of b has been exported as a"):
+            export_stores([("b", slave)], out, LocalRunner(1), incremental=True)
+        assert rows_of(out) == OFFSETS
+        assert export_stores([("b", slave)], out, LocalRunner(1), incremental=True, keep_copies=True).rows > 0
+
+
 def test_a_log_under_another_name_is_not_taken_twice(growing: Growing, store_copy: StoreCopy, tmp_path: Path) -> None:
     from store_core.export.export import export_stores
     from store_core.export.runners.local import LocalRunner

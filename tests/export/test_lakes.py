@@ -240,6 +240,29 @@ def test_what_stands_in_the_way(golden: GoldenStore, tmp_path: Path, kind: Forma
 
 
 @pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"incremental": True}])
+def test_a_folder_is_of_one_format_and_a_catalog_of_one_folder(
+    golden: GoldenStore, tmp_path: Path, options: dict[str, bool]
+) -> None:
+    """Who cleans a Delta table up takes all for left over that is not its own."""
+    export_to(golden(STORE), tmp_path / "delta", "delta")
+    with pytest.raises(UsageError, match="not empty"):
+        export_to(golden(STORE), tmp_path / "delta", "iceberg", **options)
+    catalog = f"sqlite:///{tmp_path}/catalog.db"
+    export_to(golden(STORE), tmp_path / "here", "iceberg", catalog=catalog)
+    with pytest.raises(
+        UsageError, match=f"those of an export to {tmp_path}/here .*: export to there, or name another catalog"
+    ):
+        export_to(golden(STORE), tmp_path / "there", "iceberg", catalog=catalog, **options)
+    assert offsets_in(tmp_path / "delta", "delta") == OFFSETS
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "mine.txt").write_text("precious")
+    with pytest.raises(UsageError, match="not empty"):
+        export_to(golden(STORE), foreign, "iceberg", catalog=f"sqlite:///{tmp_path}/new.db", **options)
+    assert [path.name for path in foreign.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"incremental": True}])
 def test_a_delta_table_of_others_stays(golden: GoldenStore, tmp_path: Path, options: dict[str, bool]) -> None:
     write_deltalake(str(tmp_path / "data"), pa.table({"mine": ["precious"]}))
     with pytest.raises(UsageError, match="a table that is none of an export is there"):

@@ -228,6 +228,7 @@ def test_a_query_reaches_nothing_but_the_tables(golden: GoldenStore, tmp_path: P
 
 
 def test_what_a_table_raises_is_what_the_query_raises(golden: GoldenStore) -> None:
+    assert "RocksDB" in refused(golden("rocks-533"), "select count(*) from offsets").what
     error = refused(golden("rocks-533"), "select count(*) from queues")
     assert isinstance(error, FailedError)
     assert "RocksDB" in error.what

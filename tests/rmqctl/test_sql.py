@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import shutil
 import signal
 from collections import Counter
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import pytest
 
 from rmqctl import exit_codes
 from tests import stores
-from tests.conftest import GoldenStore
+from tests.conftest import GoldenStore, StoreCopy
 from tests.damage import Damageable
 from tests.rmqctl.calls import call, on_terminal
 from tests.rmqctl.stopping import stopped
@@ -124,6 +125,14 @@ def test_findings_end_with_3(damageable: Callable[..., Damageable]) -> None:
     assert call("sql", "select count(*) from queues", "-s", store.root).code == exit_codes.OK
     result = call("sql", "select code from findings where severity = 'error'", "-s", store.root)
     assert (result.code, "Findings in what was read" in result.out) == (exit_codes.FINDINGS, True)
+
+
+def test_a_store_without_a_log_is_told(store_copy: StoreCopy) -> None:
+    root = store_copy("clean-533")
+    shutil.rmtree(root / "commitlog")
+    result = call("sql", "select count(*) as n from messages", "-s", root, "-o", "json")
+    assert (result.code, result.json["rows"]) == (exit_codes.FINDINGS, [{"n": 0}])
+    assert [found["code"] for found in result.json["findings"]] == ["S007"]
 
 
 def test_wrong_queries(golden: GoldenStore) -> None:

@@ -35,6 +35,7 @@ class DeltaDestination(LooseDestination):
 
     flat = True
     never_empty = False
+    table_folder = "_delta_log/"
 
     def __init__(
         self, path: Path, *, overwrite: bool = False, incremental: bool = False, tables: TableSet = MESSAGES

@@ -43,6 +43,7 @@ class IcebergDestination(LooseDestination):
     """
 
     flat = True
+    table_folder = "metadata/"
 
     def __init__(
         self,
@@ -76,6 +77,8 @@ class IcebergDestination(LooseDestination):
             table = self._table(self.tables.main)
             self._began_with = self._number(table)
             if table is None or self._began_with == 0:
+                if not self._is_own_catalog:
+                    self.refuse_foreign()
                 return None
             written = self._written(table)
             if not self.tables.adds:
@@ -89,11 +92,18 @@ class IcebergDestination(LooseDestination):
             return ExportState.from_json(written["state"], self.address)
 
     def _refuse_table_of_others(self, name: str) -> None:
-        """One that an export has made and did not come to fill lies where its files are to be, and holds nothing yet."""
+        """One that an export has made lies where its files are to be, and holds nothing if it did not come to fill it."""
         table = self._table(name)
-        if table is None or self._number(table):
+        if table is None:
             return
-        if table.snapshots() or table.location() != self.objects.address_of(self.tables.folders[name]):
+        is_here = table.location() == self.objects.address_of(self.tables.folders[name])
+        if self._number(table) and not is_here:
+            raise UsageError(
+                f"the catalog's tables are those of an export to {table.location().rpartition('/')[0]}",
+                path=self.address,
+                to_do="export to there, or name another catalog with --catalog",
+            )
+        if not self._number(table) and (table.snapshots() or not is_here):
             raise UsageError(
                 "a table that is none of an export is there",
                 path=f"{NAMESPACE}.{name} in the catalog",

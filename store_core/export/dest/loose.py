@@ -22,7 +22,6 @@ from store_core.storage.remote_path import absolute_path, is_remote
 _NOTE: Final = ".note"
 _BEGUN: Final = f"{UNFINISHED}/begun.json"
 _LOCK: Final = f"{UNFINISHED}/lock"
-_TABLE_FOLDERS: Final = ("_delta_log/", "metadata/")  # of tables that are filled in front of the one that tells of all
 
 
 class LooseDestination(ABC):
@@ -34,6 +33,9 @@ class LooseDestination(ABC):
 
     flat = False
     never_empty = False
+    table_folder = (
+        ""  # where a table keeps its own files, below its folder: some are filled in front of the one that tells of all
+    )
 
     def __init__(
         self, path: Path, *, overwrite: bool = False, incremental: bool = False, tables: TableSet = MESSAGES
@@ -146,7 +148,7 @@ class LooseDestination(ABC):
 
     def refuse_foreign(self) -> None:
         """Raise UsageError where there is anything but what exports that did not end have left."""
-        if not all(map(_may_be_left, self.objects.names(""))):
+        if not all(map(self._may_be_left, self.objects.names(""))):
             raise UsageError("the folder is not empty", path=self.address, to_do="name a new or an empty folder")
 
     def complete(self) -> None:
@@ -180,9 +182,8 @@ class LooseDestination(ABC):
                     to_do="wait for it, or name another folder",
                 )
 
-
-def _may_be_left(name: str) -> bool:
-    folder, _, rest = name.partition("/")
-    if folder in RESULT_FOLDERS:
-        return is_made_here(name) or rest.startswith(_TABLE_FOLDERS)
-    return folder == UNFINISHED
+    def _may_be_left(self, name: str) -> bool:
+        folder, _, rest = name.partition("/")
+        if folder in RESULT_FOLDERS:
+            return is_made_here(name) or (self.table_folder != "" and rest.startswith(self.table_folder))
+        return folder == UNFINISHED

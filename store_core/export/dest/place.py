@@ -57,9 +57,16 @@ class StagingFolder:
     def create(self, path: str) -> tuple[NewFile, str, str]:
         """As ``Place.create``. Raises UsageError for a name that no file system takes, before there is any work to lose."""
         if max(len(os.fsencode(name)) for name in path.split("/")) > _LONGEST_NAME_BYTES:
+            _, is_partition, rest = path.partition("=")
+            if not is_partition:
+                raise UsageError(
+                    "the store's name is too long for a file's",
+                    path=path.rpartition("/")[2],
+                    to_do="give it a shorter one, -s NAME=PATH",
+                )
             raise UsageError(
                 "a topic's name is too long for a folder's, in which some characters take three",
-                path=path.partition("=")[2].partition("/")[0],
+                path=rest.partition("/")[0],
                 to_do="leave --partition-by topic out",
             )
         staged = f"{uuid.uuid4().hex}.parquet"

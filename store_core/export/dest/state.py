@@ -14,12 +14,22 @@ FORMAT: Final = "rmqctl-export"
 MANIFEST_VERSION: Final = 2
 
 
+_BEGINS: Final = 3  # of the newest segments, besides the oldest one's
+
+
 class Proof(NamedTuple):
     """A frame that the log held, with the CRC-32C of its bytes (of a blank: of its first ones)."""
 
     phy_offset: int
     size_bytes: int
     crc32c: int
+
+    def as_json(self) -> dict[str, Any]:
+        return {**self._asdict(), "crc32c": f"{self.crc32c:08x}"}
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Proof:
+        return cls(int(told["phy_offset"]), int(told["size_bytes"]), int(told["crc32c"], 16))
 
 
 class Told(NamedTuple):
@@ -28,6 +38,10 @@ class Told(NamedTuple):
     phy_offset: int
     size_bytes: int
     kind: str
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Told:
+        return cls(int(told["phy_offset"]), int(told["size_bytes"]), str(told["kind"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +56,15 @@ class StoreState:
     proof: tuple[Proof, ...] = ()
     told: tuple[Told, ...] = ()
     refused: tuple[Told, ...] = ()  # what could not be read, and is in no commit
+    begins: tuple[Proof, ...] = ()  # first records of some segments, which copies of the log have that lag behind
 
     def as_json(self) -> dict[str, Any]:
         return {
             **self.as_short_json(),
-            "proof": [{**proof._asdict(), "crc32c": f"{proof.crc32c:08x}"} for proof in self.proof],
+            "proof": [proof.as_json() for proof in self.proof],
             "quarantined_behind": [told._asdict() for told in self.told],
             "unreadable": [told._asdict() for told in self.refused],
+            "begins": [proof.as_json() for proof in self.begins],
         }
 
     def as_short_json(self) -> dict[str, Any]:
@@ -69,11 +85,10 @@ class StoreState:
             int(told["next_phy_offset"]),
             int(told["rows"]),
             {str(code): int(count) for code, count in told["findings"].items()},
-            tuple(Proof(int(p["phy_offset"]), int(p["size_bytes"]), int(p["crc32c"], 16)) for p in told["proof"]),
-            *(
-                tuple(Told(int(t["phy_offset"]), int(t["size_bytes"]), str(t["kind"])) for t in told.get(name, ()))
-                for name in ("quarantined_behind", "unreadable")
-            ),
+            tuple(map(Proof.from_json, told["proof"])),
+            told=tuple(map(Told.from_json, told.get("quarantined_behind", ()))),
+            refused=tuple(map(Told.from_json, told.get("unreadable", ()))),
+            begins=tuple(map(Proof.from_json, told.get("begins", ()))),
         )
 
     def and_then(self, later: StoreState) -> StoreState:
@@ -90,6 +105,7 @@ class StoreState:
             later.proof or self.proof,
             later.told,
             (*self.refused, *(refused for refused in later.refused if refused not in self.refused)),
+            tuple(dict.fromkeys((*self.begins[:1], *(*self.begins[1:], *later.begins)[-_BEGINS:]))),
         )
 
 

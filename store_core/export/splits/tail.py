@@ -21,6 +21,8 @@ from store_core.storage.sequence import Segment, SegmentSequence
 
 QUIET_SECONDS: Final = 0.05
 _LOOKS: Final = 2
+_BEGINS: Final = 3
+_MOST_BYTES: Final = record.MAX_RECORD_SIZE_BYTES
 
 
 def is_settled(log: SegmentSequence, table: FrameTable, row: int) -> bool:
@@ -71,8 +73,28 @@ def still_holds(log: SegmentSequence, proof: Proof) -> bool:
     return len(data) == proof.size_bytes and crc32c(data) == proof.crc32c
 
 
-def holds_the_end_of(log: SegmentSequence, proofs: Sequence[Proof]) -> bool:
-    """Whether a log has the record in which another one ended when it was exported, as only its copies have."""
+def begins_of(log: SegmentSequence, start: int, end: int) -> tuple[Proof, ...]:
+    """The first records of the oldest and of the newest segments that begin in [start, end), as far as they are there."""
+    inside = [segment.phy_offset for segment in log.segments if start <= segment.phy_offset < end]
+    found: list[Proof] = []
+    for at in dict.fromkeys([*inside[:1], *inside[-_BEGINS:]]):
+        raw = log.read(at, record.PREFIX.size_bytes)
+        if (
+            _begins_a_frame(raw)
+            and record.PREFIX.size_bytes < (size := record.PREFIX.read(raw)["size_bytes"]) <= _MOST_BYTES
+        ):
+            found.append(Proof(at, size, crc32c(log.read(at, size))))
+    return tuple(found)
+
+
+def is_copy_of(log: SegmentSequence, proofs: Sequence[Proof], begins: Sequence[Proof]) -> bool:
+    """Whether a log has the record in which another one ended when it was exported, or the first one of a segment, as only
+    its copies have."""
+    has_a_begin = any(begin.phy_offset >= log.min_phy_offset and still_holds(log, begin) for begin in begins)
+    return has_a_begin or _holds_the_end_of(log, proofs)
+
+
+def _holds_the_end_of(log: SegmentSequence, proofs: Sequence[Proof]) -> bool:
     return any(proof.size_bytes > record.PREFIX.size_bytes for proof in proofs) and all(
         proof.phy_offset >= log.min_phy_offset and still_holds(log, proof) for proof in proofs
     )

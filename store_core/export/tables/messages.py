@@ -17,6 +17,7 @@ from store_core.export.rows.batches import message_batches
 from store_core.export.rows.schema import Column
 from store_core.export.tables.gone import refuse_gone
 from store_core.export.tables.table import Batches, StoresTable, Where
+from store_core.findings import finding
 from store_core.kernel.codes import FrameKind
 from store_core.read.records import read_store_timestamp_ms
 from store_core.scan.frames import FrameTable, Ints
@@ -49,6 +50,8 @@ class MessagesTable(StoresTable):
 
     def batches(self, columns: Sequence[str], where: Where | None = None) -> Batches:
         for name, store in self._stores:
+            if not store.log.segments:
+                self.tell(name, [finding("S007", "there is no log file")])
             yield from _Reading(self, name, store, columns, where).batches()
 
     def _tell_walked(self, size_bytes: int) -> None:

@@ -11,6 +11,7 @@ from store_core.export.rows.batches import topic_kind
 from store_core.export.rows.schema import Column
 from store_core.export.tables.table import Batches, StoresTable, Where, schema_of, wanted_rows
 from store_core.read.progress import lags, read_progress
+from store_core.read.pull import require_queue_files
 from store_core.read.rules import rules_of
 
 OFFSET_COLUMNS: Final = (
@@ -33,12 +34,14 @@ OFFSET_COLUMNS: Final = (
 
 
 class OffsetsTable(StoresTable):
-    """Progress of all consumer groups of some stores, as ``lag`` shows it."""
+    """Progress of all consumer groups of some stores, as ``lag`` shows it. Raises FailedError where a store keeps its queues in
+    RocksDB, as its progress is there too."""
 
     columns: Sequence[Column] = OFFSET_COLUMNS
 
     def batches(self, columns: Sequence[str], where: Where | None = None) -> Batches:
         for name, store in self._stores:
+            require_queue_files(store)
             progress = read_progress(store.root)
             self.tell(name, progress.findings)
             rows = [
