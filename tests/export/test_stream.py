@@ -268,6 +268,19 @@ def test_expired_segments_are_an_error_or_passed(damageable: Callable[..., Damag
     ]
 
 
+def test_a_stream_stays_where_all_that_it_has_read_expires(damageable: Callable[..., Damageable]) -> None:
+    store = damageable("load-533")
+    last = store.segments[-1]
+    store.zero(int(last.name), last.stat().st_size)
+    store.write(int(last.name) - 16, b"old " * 4)  # a blank's end is what was there
+    stream = Stream(store.root)
+    stream.drain()
+    assert stream.at == int(last.name)
+    for segment in store.segments[:-1]:
+        segment.unlink()
+    assert not stream.poll()
+
+
 def test_a_segment_that_goes_between_planning_and_reading(damageable: Callable[..., Damageable]) -> None:
     store = damageable("load-533")
     lost = store.segments[1]

@@ -14,7 +14,7 @@ FORMAT: Final = "rmqctl-export"
 MANIFEST_VERSION: Final = 2
 
 
-_BEGINS: Final = 3  # of the newest segments, besides the oldest one's
+NEWEST_BEGINS: Final = 3  # of the newest segments, besides the oldest one's
 
 
 class Proof(NamedTuple):
@@ -105,7 +105,7 @@ class StoreState:
             later.proof or self.proof,
             later.told,
             (*self.refused, *(refused for refused in later.refused if refused not in self.refused)),
-            tuple(dict.fromkeys((*self.begins[:1], *(*self.begins[1:], *later.begins)[-_BEGINS:]))),
+            tuple(dict.fromkeys((*self.begins[:1], *(*self.begins[1:], *later.begins)[-NEWEST_BEGINS:]))),
         )
 
 

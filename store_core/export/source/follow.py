@@ -136,8 +136,9 @@ class Follower:
         if not log.segments:
             return start
         if self._is_checked:
-            before = self._bytes_before.get(start)
-            if before is not None and any(before) and _bytes_before(log, start) != before:
+            before = self._bytes_before.get(start, b"")
+            is_there = start - len(before) >= log.min_phy_offset  # and has not expired
+            if any(before) and is_there and _bytes_before(log, start) != before:
                 self._bytes_before.clear()
                 self._lost("the log was cut in front of it since", start)
             return start

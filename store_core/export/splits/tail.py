@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from store_core.export.dest.state import Proof
+from store_core.export.dest.state import NEWEST_BEGINS, Proof
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.layout import record
 from store_core.scan.frames import FrameTable, Ints
@@ -21,8 +21,6 @@ from store_core.storage.sequence import Segment, SegmentSequence
 
 QUIET_SECONDS: Final = 0.05
 _LOOKS: Final = 2
-_BEGINS: Final = 3
-_MOST_BYTES: Final = record.MAX_RECORD_SIZE_BYTES
 
 
 def is_settled(log: SegmentSequence, table: FrameTable, row: int) -> bool:
@@ -77,11 +75,13 @@ def begins_of(log: SegmentSequence, start: int, end: int) -> tuple[Proof, ...]:
     """The first records of the oldest and of the newest segments that begin in [start, end), as far as they are there."""
     inside = [segment.phy_offset for segment in log.segments if start <= segment.phy_offset < end]
     found: list[Proof] = []
-    for at in dict.fromkeys([*inside[:1], *inside[-_BEGINS:]]):
+    for at in dict.fromkeys([*inside[:1], *inside[-NEWEST_BEGINS:]]):
         raw = log.read(at, record.PREFIX.size_bytes)
         if (
             _begins_a_frame(raw)
-            and record.PREFIX.size_bytes < (size := record.PREFIX.read(raw)["size_bytes"]) <= _MOST_BYTES
+            and record.PREFIX.size_bytes
+            < (size := record.PREFIX.read(raw)["size_bytes"])
+            <= record.MAX_RECORD_SIZE_BYTES
         ):
             found.append(Proof(at, size, crc32c(log.read(at, size))))
     return tuple(found)
