@@ -10,8 +10,10 @@ import venv
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyspark
+from pyspark import cloudpickle
 
 from store_core.export.runners.java import java_home
 from tests.ports import free_port
@@ -94,6 +96,16 @@ class Cluster:
         wait_until(lambda: say in log.read_text() or process.poll() is not None)
         assert process.poll() is None, log.read_text()
         return process
+
+
+class SentTask:
+    """A task that is one function of a test, which executors do not have and are sent."""
+
+    def __init__(self, run: Callable[[], object]) -> None:
+        self.run = run
+
+    def __reduce__(self) -> tuple[Callable[[bytes], object], tuple[bytes]]:
+        return cloudpickle.loads, (cloudpickle.dumps(SimpleNamespace(run=self.run)),)
 
 
 @contextmanager

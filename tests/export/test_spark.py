@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import pickle
 import subprocess
+import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from multiprocessing import Pipe
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -25,6 +28,7 @@ from store_core.export.splits.plan import Task
 from store_core.read.log import LogFilter
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore
+from tests.export.clusters import SentTask
 from tests.export.exports import export_one, ranges_of, table_of, without_seconds
 
 pyspark = pytest.importorskip("pyspark")
@@ -116,6 +120,23 @@ def test_an_error_on_an_executor_is_told_as_it_is(
     with pytest.raises(NotAStoreError, match="no such folder"):
         export_one(root, tmp_path / "out", runner=Elsewhere())
     assert not (tmp_path / "out").exists()
+
+
+def test_an_error_that_stays_ends_the_other_tasks(local_spark: SparkRunner, tmp_path: Path) -> None:
+    """Nobody waits for a thousand of them to hear that one has no place to write to."""
+
+    def fail() -> None:
+        raise FailedError("no space left")
+
+    def work() -> SimpleNamespace:
+        time.sleep(0.1)
+        fd, _ = tempfile.mkstemp(dir=tmp_path)
+        os.close(fd)
+        return SimpleNamespace(walked_bytes=0)
+
+    with pytest.raises(FailedError, match="no space left"):
+        local_spark.run([SentTask(fail), *[SentTask(work)] * 200], ignored)
+    assert len(list(tmp_path.iterdir())) < 200
 
 
 def test_who_is_told_of_a_piece_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,15 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from store_core.errors import FailedError
 from store_core.export.runners.java import java_home
+from store_core.export.runners.spark import SparkRunner
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore
 from tests.export.exports import export_one, files_of
@@ -25,7 +29,18 @@ from tests.rmqctl.calls import ROOT
 pytest.importorskip("pyspark")
 
 import pyspark_rmqctl
-from tests.export.clusters import CONF, SPARK, Cluster, bare_python, cluster, command_of, descendants, kill, wait_until
+from tests.export.clusters import (
+    CONF,
+    SPARK,
+    Cluster,
+    SentTask,
+    bare_python,
+    cluster,
+    command_of,
+    descendants,
+    kill,
+    wait_until,
+)
 
 SPLIT_SIZE = 10_000  # about a hundred tasks
 
@@ -119,6 +134,25 @@ def test_tasks_done_twice_and_a_lost_machine(
         finally:
             kill(hanging)
     assert files_of(tmp_path / "out") == whole
+
+
+def test_an_error_of_a_task_counts_when_it_stays(spark: Cluster, tmp_path: Path) -> None:
+    """One machine may be all that cannot reach the store."""
+    conf = [tuple(setting.split("=", 1)) for setting in CONF]
+
+    def fail(times: int) -> SimpleNamespace:
+        tried = len(list(tmp_path.glob(f"{times}-*")))
+        (tmp_path / f"{times}-{tried}").touch()
+        if tried < times:
+            raise FailedError(f"it fails {times} times")
+        return SimpleNamespace(walked_bytes=0, times=times)
+
+    with SparkRunner(spark.url, conf) as runner:  # Spark tries four times
+        told = runner.run([SentTask(partial(fail, times)) for times in range(4)], lambda walked_bytes: None)
+        assert [each.times for each in told] == [0, 1, 2, 3]
+        with pytest.raises(FailedError, match="it fails 4 times"):
+            runner.run([SentTask(partial(fail, 4))], lambda walked_bytes: None)
+    assert len(list(tmp_path.iterdir())) == 1 + 2 + 3 + 4 + 4
 
 
 def test_executors_read_and_write_in_object_stores(

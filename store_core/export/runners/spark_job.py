@@ -55,12 +55,13 @@ class Job:
         return Outcome(tuple(answer for _, answer in answers), notes=notes)
 
     def _collect(self, tasks: Sequence[bytes], connection: Connection) -> list[tuple[str, bytes]]:
-        """What the tasks answer, in their order. While they are at it, tells how far they are and which are done.
+        """What the tasks answer, in their order, or the error of one that failed for good, which ends the others. While they are
+        at it, tells how far they are and which are done.
 
         Spark adds up only what the attempts that count have said, so that a piece told early is the one of the answer.
         """
         walked = self._context.accumulator(0)
-        done = self._context.accumulator([], _several())
+        done, failed = (self._context.accumulator([], _several()) for _ in range(2))
         stop = threading.Event()
 
         def tell() -> None:
@@ -71,7 +72,10 @@ class Job:
                     if pieces := tuple(done.value[told:]):
                         connection.send(Done(pieces))
                         told += len(pieces)
-                except OSError:  # nobody waits for it any more: no task may go on writing
+                    is_over = bool(failed.value)
+                except OSError:  # nobody waits for it any more
+                    is_over = True
+                if is_over:  # no task may go on writing
                     self._context.cancelAllJobs()
                     return
 
@@ -79,11 +83,24 @@ class Job:
         teller.start()
         try:
             numbered = self._context.parallelize(list(enumerate(tasks)), len(tasks))
-            answers: list[tuple[str, bytes]] = numbered.map(lambda each: _do(each[0], each[1], walked, done)).collect()
+            attempts = self._attempts
+            answers: list[tuple[str, bytes]] = numbered.map(
+                lambda each: _do(each[0], each[1], attempts, walked, done, failed)
+            ).collect()
             return answers
+        except Exception:
+            if failed.value:  # we have cancelled it
+                return [("error", failed.value[0])]
+            raise
         finally:
             stop.set()
             teller.join()
+
+    @property
+    def _attempts(self) -> int:
+        """How often a task is tried before its error counts."""
+        on_this_machine = self._context.master.startswith("local")
+        return 1 if on_this_machine else int(self._context.getConf().get("spark.task.maxFailures", "4"))
 
     def _prepare(self) -> None:
         """See that executors have the package, or send it. Raises FailedError where they cannot run it."""
@@ -139,9 +156,12 @@ def _enter() -> None:
         sys.path.insert(0, path)
 
 
-def _do(number: int, task: bytes, walked: Any, done: Any) -> tuple[str, bytes]:
-    """On an executor: one task. An error of ours comes back as a value, not as Java's stack trace."""
+def _do(number: int, task: bytes, attempts: int, walked: Any, done: Any, failed: Any) -> tuple[str, bytes]:
+    """On an executor: one task. An error of ours in the last attempt comes back as a value, not as Java's stack trace; in
+    those before it Spark tries again, on another machine if there is one: this one may be all that lacks the store."""
     _enter()
+    from pyspark import TaskContext
+
     from store_core.errors import StoreError
     from store_core.export.rows.memory import settle
 
@@ -150,7 +170,12 @@ def _do(number: int, task: bytes, walked: Any, done: Any) -> tuple[str, bytes]:
     try:
         piece = work.run()
     except StoreError as error:
-        return "error", pickle.dumps(error)
+        context = TaskContext.get()
+        if context is not None and context.attemptNumber() + 1 < attempts:
+            raise
+        data = pickle.dumps(error)
+        failed.add([data])
+        return "error", data
     walked.add(piece.walked_bytes)
     data = pickle.dumps(piece)
     done.add([(number, data)])
