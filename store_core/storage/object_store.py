@@ -332,7 +332,7 @@ def fetch(path: RemotePath) -> int:
 
 # What is wrong, by a word of the client's message: what happened, and what to do about it.
 _TROUBLE: Final = (
-    (r"NO_SUCH_BUCKET|ContainerNotFound|bucket does not exist", "no such bucket", "name the store's address with -s"),
+    (r"NO_SUCH_BUCKET|ContainerNotFound|bucket does not exist", "no such bucket", "name a bucket that is there"),
     (
         r"INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|InvalidAuthenticationInfo|[Cc]redentials|UNAUTHENTICATED"
         r"|AuthenticationFailed|failed to authenticate|EXPIRED_TOKEN|ExpiredToken|HTTP status 401|OAuth",

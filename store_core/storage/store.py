@@ -46,12 +46,16 @@ class Store(Closing):
         if isinstance(settings.root, RemotePath):
             settings.root.forget()
             if not settings.root.listed():
-                to_do = "name the folder that holds commitlog/ with -s, in a bucket that is there"
+                to_do = "name the folder that holds commitlog/, in a bucket that is there"
                 raise NotAStoreError("no such bucket, or nothing in that folder", path=str(root), to_do=to_do)
         elif not settings.root.exists():
-            raise NotAStoreError("no such folder", path=str(root), to_do="name the store's root with -s")
+            raise NotAStoreError(
+                "no such folder", path=str(root), to_do="name the store's root, the folder that holds commitlog/"
+            )
         elif not settings.root.is_dir():
-            raise NotAStoreError("not a folder", path=str(root), to_do="name the store's root folder with -s")
+            raise NotAStoreError(
+                "not a folder", path=str(root), to_do="name the store's root, the folder that holds commitlog/"
+            )
         try:
             entries = set(names_of(settings.root))
         except OSError as error:
@@ -60,7 +64,7 @@ class Store(Closing):
             raise NotAStoreError(
                 "not a RocketMQ store: no commitlog, consumequeue or checkpoint in it",
                 path=str(root),
-                to_do="name the folder that holds commitlog/ with -s",
+                to_do="name the folder that holds commitlog/",
             )
         return cls(settings)
 

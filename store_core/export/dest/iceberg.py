@@ -63,6 +63,8 @@ class IcebergDestination(LooseDestination):
                 path=self.address,
                 to_do="name one with --catalog, like sqlite:////data/catalog.db or postgresql://…",
             )
+        if catalog is not None:
+            _assert_catalog(catalog)
         self._uri = catalog or f"sqlite:///{os.path.abspath(path / CATALOG)}"
         self._is_own_catalog = catalog is None
         self._catalog: Any = None
@@ -216,6 +218,22 @@ class IcebergDestination(LooseDestination):
                 found: dict[str, Any] = json.loads(text)
                 return found
         return None
+
+
+def _assert_catalog(address: str) -> None:
+    """Raise UsageError where nothing could be reached under that address, FailedError where a driver is missing."""
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        make_url(address).get_dialect().import_dbapi()
+    except (ArgumentError, ValueError) as error:  # its text may hold the password
+        raise UsageError(
+            "--catalog is no address of an SQL database that SQLAlchemy knows",
+            to_do="give one like sqlite:////data/catalog.db or postgresql://USER@HOST/NAME",
+        ) from error
+    except ImportError as error:
+        raise FailedError(f"the catalog's database needs the package {error.name}", to_do="install it") from error
 
 
 def _has_files(table: Any) -> bool:

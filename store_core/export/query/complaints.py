@@ -13,11 +13,14 @@ _LONGEST: Final = 500
 _SEE_TABLES: Final = "see `rmqctl sql --tables` for tables and columns"
 
 # What stands in front of a complaint -> its error, and what to do about it. All else is the query's.
+_OTHERWISE: Final = (UsageError, "change the query")
 _BY_KIND: Final[dict[str, tuple[type[StoreError], str]]] = {
     "Out of Memory": (FailedError, "give more --memory"),
     "IO": (FailedError, "see that the system's temporary folder has room"),
     "INTERNAL": (FailedError, "please report it"),
     "FATAL": (FailedError, "please report it"),
+    "Binder": (UsageError, _SEE_TABLES),
+    "Catalog": (UsageError, _SEE_TABLES),
     "Permission": (UsageError, "a query reads the tables of the store, and nothing else"),
 }
 
@@ -28,7 +31,7 @@ def complaint(error: Exception) -> Exception:
     found = _KIND.match(text)
     if isinstance(error, StoreError) or found is None:
         return error
-    error_type, to_do = _BY_KIND.get(found[1].strip(), (UsageError, _SEE_TABLES))
+    error_type, to_do = _BY_KIND.get(found[1].strip(), _OTHERWISE)
     said = " ".join(_PLACE.split(text[found.end() :])[0].split())
     said = said if len(said) <= _LONGEST else f"{said[:_LONGEST]}…"
     is_word = not said[:2].isupper()  # SELECT is none
