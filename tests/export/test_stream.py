@@ -268,6 +268,21 @@ def test_expired_segments_are_an_error_or_passed(damageable: Callable[..., Damag
     ]
 
 
+def test_a_begin_that_has_expired_is_an_error_or_passed(damageable: Callable[..., Damageable]) -> None:
+    store = damageable("load-533")
+    store.segments[0].unlink()
+    left = [offset for offset, _ in told("load-533") if offset >= SEGMENT_BYTES]
+    assert len(left) < len(told("load-533"))
+    with pytest.raises(
+        FailedError, match=rf"is to begin at 0, and the log of a begins at {SEGMENT_BYTES} .*: give option"
+    ):
+        Stream(store.root, startingOffset=0)
+    for options in ({"startingOffset": 0, "failOnDataLoss": "false"}, {"startingOffset": SEGMENT_BYTES}, {}):
+        stream = Stream(store.root, **options)
+        stream.drain()
+        assert [row[0] for row in stream.rows] == left
+
+
 def test_a_stream_stays_where_all_that_it_has_read_expires(damageable: Callable[..., Damageable]) -> None:
     store = damageable("load-533")
     last = store.segments[-1]

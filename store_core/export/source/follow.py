@@ -86,13 +86,20 @@ class Follower:
         self.waits = False  # the last answer may be another one after a quiet while, though nothing is written
 
     def first(self, starting: str | int) -> int:
-        """Where a stream without a checkpoint begins: a place where a frame starts, or the log's end. Raises StoreError."""
+        """Where a stream without a checkpoint begins: a place where a frame starts, or the log's end. Raises StoreError, for an
+        offset in front of the log's begin too if the loss of data is to fail."""
         with self._open() as store:
             if starting == EARLIEST:
                 return store.log.min_phy_offset
             if starting == LATEST:
                 return self._reach(store, self._last_begun(store.log), None)
-            at = max(int(starting), store.log.min_phy_offset)
+            at = max(int(starting), begin := store.log.min_phy_offset)
+            if at != int(starting) and self._fail:
+                raise FailedError(
+                    f"the stream is to begin at {starting}, and the log of {self._named.name} begins at {begin}",
+                    path=str(self._named.settings.root),
+                    to_do='give option("startingOffset", "earliest"), or failOnDataLoss false to begin where the log does',
+                )
             segment = store.log.find(at)
             if segment is None or segment.phy_offset == at:
                 return at
