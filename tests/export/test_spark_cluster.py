@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -16,13 +17,16 @@ from types import SimpleNamespace
 
 import pytest
 
+from rmqctl import exit_codes
 from store_core.errors import FailedError
+from store_core.export.dest.address import Format
 from store_core.export.runners.java import java_home
 from store_core.export.runners.spark import SparkRunner
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore
 from tests.export.exports import export_one, files_of
 from tests.export.test_buckets import manifest_in, names_in
+from tests.export.test_lakes import export_to, rows_in
 from tests.object_stores import ObjectStore
 from tests.rmqctl.calls import ROOT
 
@@ -91,7 +95,7 @@ class Export:
 
     @property
     def written(self) -> int:
-        return len(list((self._dest / "_unfinished").glob("*.parquet")))
+        return len(list(self._dest.rglob("*.parquet")))
 
     def end(self) -> tuple[int, str]:
         """Exit code and what was said."""
@@ -136,6 +140,25 @@ def test_tasks_done_twice_and_a_lost_machine(
     assert files_of(tmp_path / "out") == whole
 
 
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_lake_when_an_executor_and_the_export_are_killed(
+    spark: Cluster, damaged: DamagedStore, tmp_path: Path, kind: Format
+) -> None:
+    root, out = damaged("load-533", "zero-page-mid"), tmp_path / "out"
+    with Export(spark, root, out, "--format", kind) as export:
+        export.has_written(5)
+        kill(spark.executors()[0])
+        export.has_written(20)
+        export.process.kill()
+        export.end()
+    with Export(spark, root, out, "--format", kind) as export:
+        code, said = export.end()
+        assert code == exit_codes.FINDINGS, said
+    export_to(root, tmp_path / "whole", kind, split_size_bytes=SPLIT_SIZE)
+    for name in ("messages", "quarantine"):
+        assert rows_in(out, kind, name).equals(rows_in(tmp_path / "whole", kind, name))
+
+
 def test_an_error_of_a_task_counts_when_it_stays(spark: Cluster, tmp_path: Path) -> None:
     """One machine may be all that cannot reach the store."""
     conf = [tuple(setting.split("=", 1)) for setting in CONF]
@@ -153,6 +176,33 @@ def test_an_error_of_a_task_counts_when_it_stays(spark: Cluster, tmp_path: Path)
         with pytest.raises(FailedError, match="it fails 4 times"):
             runner.run([SentTask(partial(fail, 4))], lambda walked_bytes: None)
     assert len(list(tmp_path.iterdir())) == 1 + 2 + 3 + 4 + 4
+
+
+def test_nothing_is_written_behind_the_answer(spark: Cluster, tmp_path: Path) -> None:
+    """An attempt that has lost against another one is over by then."""
+    conf = [tuple(setting.split("=", 1)) for setting in CONF]
+    conf += [("spark.speculation", "true"), ("spark.speculation.quantile", "0.1")]
+    conf += [("spark.speculation.minTaskRuntime", "100ms"), ("spark.python.task.killTimeout", "20s")]
+
+    def work(number: int) -> SimpleNamespace:
+        answer = SimpleNamespace(walked_bytes=0)
+        try:
+            (tmp_path / f"first-{number}").touch(exist_ok=False)
+        except FileExistsError:
+            (tmp_path / f"second-{number}").touch()
+            return answer
+        while number == 0 and not (tmp_path / "second-0").exists():
+            time.sleep(0.01)
+        time.sleep(1 if number == 0 else 0.05)
+        (tmp_path / f"written-{number}").touch()
+        return answer
+
+    with SparkRunner(spark.url, conf) as runner:
+        runner.run([SentTask(partial(work, number)) for number in range(8)], lambda walked_bytes: None)
+        there = {path.name for path in tmp_path.iterdir()}
+        assert "second-0" in there, "no task was done twice"
+        time.sleep(2)
+        assert {path.name for path in tmp_path.iterdir()} == there
 
 
 def test_executors_read_and_write_in_object_stores(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import pickle
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from multiprocessing.connection import Connection
@@ -22,6 +23,8 @@ from store_core.export.runners.pack import ENVIRONMENT
 from store_core.export.runners.spark_messages import Done, Outcome, Progress, Start
 
 _LOOK_EVERY_SECONDS: Final = 0.5
+_LOOK_AGAIN_SECONDS: Final = 0.05
+_PATIENCE_SECONDS: Final = 30
 # Arrow's own heap keeps 50 MB beside the C library's, which tasks have told to keep what they need (measured).
 _EXECUTORS: Final = {"ARROW_DEFAULT_MEMORY_POOL": "system"}
 
@@ -44,6 +47,7 @@ class Job:
             if not self._prepared:
                 self._prepare()
             answers = self._collect(tasks, connection)
+            self._wait_for_losers()
         except FailedError as error:
             return Outcome(error=pickle.dumps(error))
         except Exception as error:  # Spark's own: a lost executor, a refused submission, Java's stack traces
@@ -95,6 +99,17 @@ class Job:
         finally:
             stop.set()
             teller.join()
+
+    def _wait_for_losers(self) -> None:
+        """Attempts that lost against another one are killed, and may write until they are: nothing is to come behind a commit."""
+        if self._context.getConf().get("spark.speculation", "false").lower() != "true":
+            return
+        tracker = self._context._jsc.sc().statusTracker()
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while any(executor.numRunningTasks() for executor in tracker.getExecutorInfos()):
+            if time.monotonic() > deadline:  # a machine that does not answer: the next export removes what it leaves
+                return
+            time.sleep(_LOOK_AGAIN_SECONDS)
 
     @property
     def _attempts(self) -> int:
