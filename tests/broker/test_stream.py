@@ -1,4 +1,5 @@
-"""A stream reads a store while a real broker writes to it: every message once, whoever is stopped in between."""
+"""A stream, and exports one behind the other, read a store while a real broker writes to it: every message once, whoever is
+stopped in between."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import pytest
 
 from tests import stores
 from tests.broker.running import RunningBroker
+from tests.export.exports import export_one, table_of
 from tests.export.sources import source_table
 
 pytest.importorskip("pyspark")
@@ -48,5 +50,28 @@ def test_a_stream_follows_a_broker_that_is_killed_in_the_end(
         tuple(row.values()) for row in source_table(root, columns="phy_offset,crc,offset_msg_id").to_pylist()
     ]
     ids = [row[2] for row in rows]
+    assert len(ids) == len(set(ids)) >= len(stores.truth("load-533")["messages"]) + 3 * 12 * len(sent[0])
+    assert {answer["offsetMsgId"] for answers in sent for answer in answers.values()} <= set(ids)
+
+
+def test_exports_beside_a_broker_that_is_killed_in_the_end(
+    store_copy: Callable[[str], Path], running_broker: Callable[..., RunningBroker], tmp_path: Path
+) -> None:
+    root, out = store_copy("load-533"), tmp_path / "out"
+    broker = running_broker("5.3.3", root, stores.properties_text("load-533"))
+    sent: list[dict[str, Any]] = []
+    sender = threading.Thread(target=lambda: sent.extend(broker.send(*TOPICS * 12) for _ in range(3)))
+    sender.start()
+    rounds = 0
+    while sender.is_alive():
+        report = export_one(root, out, incremental=True)
+        assert report.findings == []
+        rounds += bool(report.rows)
+    assert rounds > 3
+    broker.kill()
+    export_one(root, out, incremental=True)
+    assert table_of(out).drop_columns("store").equals(source_table(root).drop_columns("store"))
+    assert table_of(out, "quarantine").num_rows == 0
+    ids = table_of(out)["offset_msg_id"].to_pylist()
     assert len(ids) == len(set(ids)) >= len(stores.truth("load-533")["messages"]) + 3 * 12 * len(sent[0])
     assert {answer["offsetMsgId"] for answers in sent for answer in answers.values()} <= set(ids)

@@ -1,4 +1,4 @@
-"""A real rmqctl that kills itself at its n-th call of methods that change something."""
+"""A real rmqctl that kills itself: at its n-th call of methods that change something, or some time behind the first of them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tests.rmqctl.calls import ROOT, environment
 
 
 def run_killed(
-    after: int, methods: Mapping[str, str], *words: object, variables: Mapping[str, str] | None = None
+    after: int | float, methods: Mapping[str, str], *words: object, variables: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """``methods``: names, divided by spaces, by their class as ``module:Class``."""
+    """``after``: a number of calls, or as a float seconds behind the first. ``methods``: names, divided by spaces, by their class as ``module:Class``."""
     told = [f"{owner}.{name}" for owner, names in methods.items() for name in names.split()]
     return subprocess.run(
         [sys.executable, "-m", __name__, str(after), ",".join(told), *map(str, words)],
@@ -23,16 +23,20 @@ def run_killed(
     )  # fmt: skip
 
 
-def _kill_after(calls: int, methods: list[str]) -> None:
-    left = calls
+def _kill_after(after: int | float, methods: list[str]) -> None:
+    """Seconds are waited for by the system, whose signal ends a process within a library's own code too."""
+    left = after
 
     def killing(real: Callable[..., object]) -> Callable[..., object]:
-        def call(*args: object) -> object:
+        def call(*args: object, **options: object) -> object:
             nonlocal left
+            if isinstance(after, float) and left == after:
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)  # rmqctl has a use of its own for it
+                signal.setitimer(signal.ITIMER_REAL, after)
             left -= 1
-            if left < 0:
+            if isinstance(after, int) and left < 0:
                 os.kill(os.getpid(), signal.SIGKILL)
-            return real(*args)
+            return real(*args, **options)
 
         return call
 
@@ -46,5 +50,6 @@ def _kill_after(calls: int, methods: list[str]) -> None:
 if __name__ == "__main__":
     from rmqctl.app import main
 
-    _kill_after(int(sys.argv.pop(1)), sys.argv.pop(1).split(","))
+    told = sys.argv.pop(1)
+    _kill_after(float(told) if "." in told else int(told), sys.argv.pop(1).split(","))
     sys.exit(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog.sql import SqlCatalog
 
+from rmqctl import exit_codes
 from store_core.errors import FailedError, PlanOutOfDateError, StoreInUseError, UsageError
 from store_core.export.dest.address import Format, destination_of
 from store_core.export.dest.layout import Layout
@@ -23,8 +25,10 @@ from tests import stores
 from tests.conftest import DamagedStore, GoldenStore, StoreCopy
 from tests.damage import Damageable
 from tests.export.exports import export_one, found_rows, told_rows
+from tests.export.killing import run_killed
 from tests.export.test_incremental import ENDS, OFFSETS, STORE, Growing
 from tests.object_stores import ObjectStore
+from tests.rmqctl.calls import call
 
 FORMATS: list[Format] = ["delta", "iceberg"]
 
@@ -189,6 +193,47 @@ def test_two_at_once_commit_once(
     assert offsets_in(out, kind) == OFFSETS
 
 
+@pytest.mark.parametrize(
+    ("kind", "methods", "points"),
+    [
+        # It writes with code that is not Python's: no call to be killed at, so some time behind the one that there is.
+        ("delta", {"deltalake:DeltaTable": "create_write_transaction"}, [0.0001 * 1.6**n for n in range(13)]),
+        (
+            "iceberg",
+            {
+                "pyiceberg.io.pyarrow:PyArrowFile": "create open",
+                "pyiceberg.catalog.sql:SqlCatalog": "commit_table",
+                "sqlalchemy.orm:Session": "execute commit",
+            },
+            range(0, 40, 3),
+        ),
+    ],
+)
+def test_killed_within_a_librarys_own_commit(
+    store_copy: StoreCopy, tmp_path: Path, kind: Format, methods: dict[str, str], points: Sequence[int | float]
+) -> None:
+    """The same command again: all rows, once, in both tables; and each commit adds damage, which is for the second."""
+    root, out = store_copy(STORE), tmp_path / "out"
+    store = Damageable(root, stores.truth(STORE))
+    lost = range(3, len(OFFSETS), 5)
+    for record in lost:
+        store.set_field(record, "magic", 7)
+    growing = Growing(root)
+    growing.end_at(ENDS[1])
+    words = ["export", str(out), "--format", kind, "--incremental", "-s", f"a={root}", "--jobs", "1", "-q"]
+    assert call(*words).code == exit_codes.OK
+    killed = 0
+    for number, point in enumerate(points, 1):
+        growing.end_at(ENDS[5 * number + 1])
+        killed += run_killed(point, methods, *words).returncode < 0
+        assert call(*words).code in (exit_codes.OK, exit_codes.FINDINGS)  # OK where it was killed behind all of it
+        there = range(5 * number + 2)
+        assert offsets_in(out, kind) == [OFFSETS[record] for record in there if record not in lost]
+        assert offsets_in(out, kind, "quarantine") == [OFFSETS[record] for record in there if record in lost]
+    assert killed > len(points) // 2
+    assert not (out / UNFINISHED).exists()
+
+
 @pytest.mark.parametrize("kind", FORMATS)
 def test_what_replaces_an_export_and_is_killed_between_its_tables(
     damaged: DamagedStore, tmp_path: Path, kind: Format, dying: Any
@@ -288,6 +333,13 @@ def test_an_iceberg_table_of_others_stays(
     assert catalog.list_tables("rmqctl") == [("rmqctl", name)]
     assert catalog.load_table(f"rmqctl.{name}").scan().to_arrow().num_rows == is_filled
     assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("address", ["nonsense", "nosuch://host/name", "postgresql://user:secret@host:port/name"])
+def test_an_address_of_no_catalog_is_told_before_anything_is_read(tmp_path: Path, address: str) -> None:
+    with pytest.raises(UsageError, match="--catalog is no address of an SQL database") as error:
+        destination_of(tmp_path / "out", "iceberg", catalog=address)
+    assert "secret" not in str(error.value)
 
 
 @pytest.mark.parametrize(("kind", "module"), [("delta", "deltalake"), ("iceberg", "pyiceberg")])
