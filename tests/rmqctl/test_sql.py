@@ -157,6 +157,7 @@ def test_an_error_amid_the_rows_closes_the_document(golden: GoldenStore) -> None
     result = call("sql", query, "-s", golden(NAME), "-o", "json")
     assert result.code == exit_codes.USAGE
     assert result.json["error"]["message"].startswith("could not convert string")
+    assert result.err.endswith(": change the query\n")
 
 
 def test_the_tables(golden: GoldenStore) -> None:
