@@ -12,13 +12,14 @@ from store_core.codec.record import Message
 from store_core.codec.text import decode_text
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.read.index import END_OF_TIME_MS
-from store_core.read.records import read_message, read_store_timestamp_ms
+from store_core.read.records import read_message, read_size_bytes, read_store_timestamp_ms
 from store_core.scan.frames import FrameTable, Ints
 from store_core.scan.log import Progress, scan_log
+from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import Store
 
-# Segments whose messages are this much older than asked for are not read: brokers' clocks may be set back a little.
-_CLOCK_SLACK_MS: Final = 3_600_000
+# A store time may lie so much in front of that of the segment's first message: brokers' clocks may be set back a little.
+CLOCK_SLACK_MS: Final = 3_600_000
 _KINDS: Final = {
     FrameKind.BLANK: "blank",
     FrameKind.DAMAGE: "damage",
@@ -180,14 +181,35 @@ def _walk_from(store: Store, phy_offset: int) -> int:
 
 
 def start_for_time(store: Store, begin_ms: int | None) -> int:
-    """Start of the last segment in front of which everything is too old; 0 where nothing can be left out."""
-    start = 0
+    """Start of the last segment in front of which everything is too old; 0 where nothing can be left out.
+
+    Times have no checksum: nothing is left out where those of the segments go back, and none for what one record says alone.
+    """
+    too_old: list[int] = []
+    last_ms = 0
     if begin_ms is None:
-        return start
-    for segment in store.log.segments[1:]:
-        first_ms = read_store_timestamp_ms(store.log, segment.phy_offset)
-        if first_ms is not None and first_ms > 0:
-            if first_ms >= begin_ms - _CLOCK_SLACK_MS:
-                break
-            start = segment.phy_offset
-    return start
+        return 0
+    for segment in store.log.segments:
+        first_ms = read_store_timestamp_ms(store.log, segment.phy_offset) or 0
+        if first_ms <= 0:
+            continue
+        if first_ms >= begin_ms - CLOCK_SLACK_MS:
+            break
+        if first_ms < last_ms - CLOCK_SLACK_MS:
+            return 0
+        last_ms = first_ms
+        too_old.append(segment.phy_offset)
+    for phy_offset in reversed(too_old):
+        if confirmed_store_timestamp_ms(store.log, phy_offset) is not None:
+            return phy_offset
+    return 0
+
+
+def confirmed_store_timestamp_ms(log: SegmentSequence, phy_offset: int) -> int | None:
+    """Store time of the record at an offset, if the one behind it says the same, give or take ``CLOCK_SLACK_MS``."""
+    first_ms = read_store_timestamp_ms(log, phy_offset)
+    size_bytes = read_size_bytes(log, phy_offset)
+    if first_ms is None or size_bytes is None:
+        return None
+    second_ms = read_store_timestamp_ms(log, phy_offset + size_bytes)
+    return first_ms if second_ms is not None and abs(second_ms - first_ms) <= CLOCK_SLACK_MS else None

@@ -52,6 +52,15 @@ def read_message(log: SegmentSequence, phy_offset: int, expected_size_bytes: int
         return None
 
 
+def read_size_bytes(log: SegmentSequence, phy_offset: int) -> int | None:
+    """Size of the record at an offset, as it says itself; None where none can start."""
+    data = log.read(phy_offset, _PREFIX_SIZE) if phy_offset >= 0 else b""
+    if len(data) < _PREFIX_SIZE:
+        return None
+    size_bytes, magic = _unpack_prefix(data)
+    return int(size_bytes) if magic in _MAGICS and _MIN_SIZE <= size_bytes <= _MAX_SIZE else None
+
+
 def read_store_timestamp_ms(log: SegmentSequence, phy_offset: int) -> int | None:
     """Store time of the record at an offset; None where there is none."""
     data = log.read(phy_offset, _STORE_TIME_READ_BYTES) if phy_offset >= 0 else b""

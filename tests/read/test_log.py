@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
 
 from store_core.codec.record import Message
+from store_core.export.rows import schema
+from store_core.export.tables.messages import MessagesTable
+from store_core.export.tables.table import Where, schema_of
 from store_core.layout.paths import segment_name
 from store_core.read import info, tail
 from store_core.read.info import describe_store
-from store_core.read.log import LogFilter, LogRange, read_log
+from store_core.read.log import LogFilter, LogRange, read_log, start_for_time
 from store_core.read.progress import lags, read_progress
 from store_core.read.records import read_message
 from store_core.read.rules import rules_of
@@ -224,3 +230,37 @@ def test_what_a_store_holds(golden: GoldenStore, name: str) -> None:
         assert {(q["topic"], q["queue_id"]): (q["min_offset"], q["max_offset"]) for q in described["queues"]} == ends
     expected = ["S001"] if name in stores.KILLED else ["Q015"] if name in stores.WITHOUT_QUEUE_FILES else []
     assert [found.code for found in described["findings"]] == expected
+
+
+@pytest.mark.parametrize("days", [-2, 2])
+@pytest.mark.parametrize("segment", [1, 2, 7])
+def test_one_wrong_store_time_leaves_out_nothing(
+    damageable: Callable[..., Damageable], segment: int, days: int
+) -> None:
+    """Times have no checksum, and that of a segment's first record tells what lies in front of it."""
+    store = damageable("load-533")
+    messages = told("load-533")
+    record = next(n for n, m in enumerate(messages) if m["phyOffset"] == segment * store.segment_size_bytes)
+    store.set_field(record, "store_timestamp_ms", messages[record]["storeTimestamp"] + days * 86_400_000)
+    begin, end = messages[0]["storeTimestamp"], messages[-1]["storeTimestamp"]
+    others = [m["phyOffset"] for n, m in enumerate(messages) if n != record]
+    with Store.open(store.root) as opened:
+        assert starts(opened, LogFilter(begin_ms=begin, end_ms=end)) == others
+        table = MessagesTable([("a", opened)])
+        at = ds.field("store_time")
+        low, high = (pa.scalar(ms * 1000, schema.TIME) for ms in (begin, end))
+        where = Where((at >= low) & (at <= high), schema_of(table.columns))
+        found = [row for batch in table.batches(["phy_offset"], where) for row in batch.column(0).to_pylist()]
+        assert found == others
+
+
+def test_what_is_too_old_is_left_out(damageable: Callable[..., Damageable]) -> None:
+    store = damageable("load-533")
+    messages = told("load-533")
+    for number, message in enumerate(messages):
+        hours = message["phyOffset"] // store.segment_size_bytes * 2
+        store.set_field(number, "store_timestamp_ms", message["storeTimestamp"] + hours * 3_600_000)
+    with Store.open(store.root) as opened:
+        for segment in range(8):
+            begin = messages[0]["storeTimestamp"] + segment * 7_200_000
+            assert start_for_time(opened, begin) == max(segment - 1, 0) * store.segment_size_bytes

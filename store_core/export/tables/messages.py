@@ -19,14 +19,12 @@ from store_core.export.tables.gone import refuse_gone
 from store_core.export.tables.table import Batches, StoresTable, Where
 from store_core.findings import finding
 from store_core.kernel.codes import FrameKind
-from store_core.read.records import read_store_timestamp_ms
+from store_core.read.log import CLOCK_SLACK_MS, confirmed_store_timestamp_ms
 from store_core.scan.frames import FrameTable, Ints
 from store_core.scan.log import Piece, ScanOptions, nominal_end, scan_segment
 from store_core.storage.live import is_live
 from store_core.storage.store import Store
 
-# A store time may lie so much in front of that of the segment's first message: brokers' clocks may be set back a little.
-CLOCK_SLACK_MS: Final = 3_600_000
 _OPTIONS: Final = ScanOptions(check_crc=True, check_property_crc=True, properties=False)
 _LATEST_MS: Final = 1 << 50  # some thousand years on: no clock says so
 _STRETCHES: Final = 256  # of a segment, to find where in it a condition on offsets begins and ends
@@ -155,7 +153,7 @@ def _promise(name: str, from_phy_offset: int, to_phy_offset: int, time: Any) -> 
 
 def _time_promises(store: Store, pieces: Sequence[Piece]) -> list[Any]:
     """What is true for the store times of each segment's records: they lie between its first and the next one's first."""
-    firsts = [_plausible(read_store_timestamp_ms(store.log, piece.segment.phy_offset)) for piece in pieces]
+    firsts = [_plausible(confirmed_store_timestamp_ms(store.log, piece.segment.phy_offset)) for piece in pieces]
     lasts = [*firsts[1:], None]
     known = [time for time in firsts if time is not None]
     if any(later < earlier - CLOCK_SLACK_MS for earlier, later in pairwise(known)):
