@@ -18,7 +18,7 @@ from store_core.export.splits.plan import SegmentPlan, Split, Task, plan_splits
 from store_core.export.splits.tail import begins_of, still_holds
 from store_core.findings import Finding, finding, summary
 from store_core.kernel.codes import FrameCode, FrameKind
-from store_core.read.log import start_for_time
+from store_core.read.log import has_message_behind, start_for_time
 from store_core.storage.live import is_live
 from store_core.storage.store import Store
 
@@ -66,7 +66,7 @@ class StoreExport:
         self._live = is_live(store.root).live
         self._task = replace(task, live=self._live)
         start, lost = _start(store, task, last)
-        is_proven = last is not None and start == last.next_phy_offset
+        is_proven = last is not None and start == last.next_phy_offset and bool(last.proof)
         self._plans = plan_splits(store.log, start, task.wanted.to_phy_offset, split_size_bytes, is_proven=is_proven)
         self.report = StoreReport(task.store, start, start, copies=copies_of(store))
         self._lost = lost
@@ -150,9 +150,14 @@ class StoreExport:
     def _finish(self) -> None:
         """What is still held is the end of what was asked for: the log's tail, unless records follow behind ``--to``."""
         log, to_phy_offset = self.store.log, self._task.wanted.to_phy_offset
-        is_part = to_phy_offset is not None and to_phy_offset < log.max_phy_offset
-        live = is_part or self._live or is_live(self.store.root).live
-        for found in self._held:
+        goes_on = to_phy_offset is not None and to_phy_offset < log.max_phy_offset
+        if goes_on and (self._held or self._live):
+            goes_on = has_message_behind(self.store, max(to_phy_offset or 0, self.report.next_phy_offset))
+        live = self._live or is_live(self.store.root).live
+        if goes_on:
+            self._edges += inside(self._held)
+            self._findings.good_behind()
+        for found in () if goes_on else self._held:
             if found.kind in (FrameKind.STALE, FrameKind.HOLE):
                 self._edges += inside([found])
             elif found.kind == FrameKind.DAMAGE and not live:
@@ -211,7 +216,7 @@ def _start(store: Store, task: Task, last: StoreState | None) -> tuple[int, list
 
 def _assert_same_log(store: Store, name: str, last: StoreState) -> None:
     log = store.log
-    if log.max_phy_offset < last.next_phy_offset:
+    if last.proof and log.max_phy_offset < last.next_phy_offset:
         raise PlanOutOfDateError(
             f"the log of {name} ends at {log.max_phy_offset}, but has been exported up to {last.next_phy_offset}",
             path=str(store.root),

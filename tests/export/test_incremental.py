@@ -298,3 +298,27 @@ def _published_by_half(self: FolderDestination, parts: Any, commit: object, stat
     for part in parts[: len(parts) // 2]:
         (self._folder.staging / part.staged).rename(self._folder.path / part.path)
     raise KeyboardInterrupt
+
+
+def test_a_range_whose_last_record_ends_behind_it_is_done_once(growing: Growing, tmp_path: Path) -> None:
+    wanted = LogFilter(to_phy_offset=OFFSETS[40] + 9)
+    assert add_to(growing.root, tmp_path / "out", wanted).rows == 41
+    report = add_to(growing.root, tmp_path / "out", wanted)
+    assert (report.rows, report.commit, report.findings) == (0, 1, [])
+
+
+def test_a_range_that_begins_behind_the_logs_end(growing: Growing, tmp_path: Path) -> None:
+    """Nobody knows that a record ends where it begins."""
+    wanted = LogFilter(from_phy_offset=OFFSETS[40] + 9)
+    for last in (
+        38,
+        2,
+    ):  # of the records that are there at first: in the file in which the range begins, or in one in front
+        out = tmp_path / str(last)
+        growing.end_at(ENDS[last])
+        assert add_to(growing.root, out, wanted).rows == 0
+        assert add_to(growing.root, out, wanted).rows == 0
+        growing.end_at(ENDS[-1])
+        assert add_to(growing.root, out, wanted).findings == []
+        assert rows_of(out) == OFFSETS[41:]
+        assert ranges_of(out) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -35,7 +36,8 @@ from store_core.storage.store import Store
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore
 from tests.damage import Damageable
-from tests.export.exports import export_one
+from tests.export.exports import export_one, ranges_of
+from tests.export.sources import source_ranges
 
 # Cases whose operations touch the log; of the fillers, which are good records to a walk, a few.
 LOG_CASES = sorted(
@@ -289,3 +291,35 @@ def test_zeros_made_in_advance_are_read_once(small: Damageable, tmp_path: Path) 
     reports = [export_one(small.root, tmp_path / str(split), split_size_bytes=split) for split in (3000, 1 << 30)]
     assert reports[1].bytes_read == size
     assert size <= reports[0].bytes_read < 2 * size  # records at borders are walked twice
+
+
+def test_damage_in_front_of_the_end_of_a_range_is_told(damageable: Callable[..., Damageable], tmp_path: Path) -> None:
+    """It is no tail of a log that goes on, in an export, in a survey or for Spark."""
+    store = damageable("load-533")
+    border = 4 * SEGMENT_BYTES
+    at = next(m["phyOffset"] for m in store.truth["messages"] if m["phyOffset"] > border - 30_000)
+    store.write(at, random.Random(1).randbytes(border - at))
+    wanted = LogFilter(to_phy_offset=border)
+    report = export_one(store.root, tmp_path / "out", wanted)
+    assert [(found.code, found.phy_offset) for found in report.findings] == [("L002", at)]
+    assert [row[:2] for row in ranges_of(tmp_path / "out")] == [(at, border - at)]
+    assert source_ranges(store.root, toOffset=border) == ranges_of(tmp_path / "out")
+    cut = export_one(store.root, tmp_path / "cut", LogFilter(to_phy_offset=at + 100))
+    assert [(found.code, found.phy_offset, found.size_bytes) for found in cut.findings] == [("L002", at, 100)]
+    store.zero(at, border - at)
+    assert [found.code for found in export_one(store.root, tmp_path / "zeros", wanted).findings] == ["L003"]
+    for segment in store.segments[4:]:
+        segment.unlink()  # and a tail is one
+    assert export_one(store.root, tmp_path / "tail", LogFilter(to_phy_offset=border - 100)).findings == []
+
+
+def test_damage_behind_a_run_up_is_told_once(damageable: Callable[..., Damageable], tmp_path: Path) -> None:
+    """A range begins inside a segment; what its first split meets is in front of it, and damage behind."""
+    store = damageable("load-533")
+    at = store.message(100)["phyOffset"]
+    store.write(at, random.Random(2).randbytes(SEGMENT_BYTES - at))
+    for size_bytes in (SEGMENT_BYTES, 8000, 1000):
+        out = tmp_path / str(size_bytes)
+        report = export_one(store.root, out, LogFilter(at - 50), split_size_bytes=size_bytes)
+        assert [found.phy_offset for found in report.findings] == [at]
+        assert [row[:2] for row in ranges_of(out)] == [(at, SEGMENT_BYTES - at)]

@@ -94,8 +94,11 @@ def _bridge(joined: list[Joined], at: int, first: int, redo: Redo) -> int:
 def _go_on(joined: list[Joined], split: Split, redo: Redo) -> int:
     """Export a split that starts at the last proven end; gives where its frames end."""
     if joined:
-        joined[-1].piece.tail = []  # the same bytes are walked again, as far as they go
-        if joined[-1].piece.next_phy_offset is None:
+        piece = joined[-1].piece
+        piece.tail = []  # the same bytes are walked again, as far as they go
+        if not piece.has_messages:  # all that is no frame is its head
+            piece.head = [found for found in piece.head if found.phy_offset < split.start_phy_offset]
+        if piece.next_phy_offset is None:
             joined.pop()
     joined.append(Joined(redo(split)))
     return _end_of(joined[-1].piece) or split.start_phy_offset

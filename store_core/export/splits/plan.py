@@ -100,7 +100,7 @@ def plan_splits(
         if hole:
             plans.append(SegmentPlan(segment.phy_offset, (), hole))
         end = max(end, nominal_end(log, segment))
-        if end <= start or (stop is not None and segment.phy_offset >= stop):
+        if end <= start or (stop is not None and max(segment.phy_offset, start) >= stop):
             continue
         if segment.phy_offset < start or _length(log, segment) > size_bytes:
             if packed:
