@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import zlib
 from collections import Counter
 from collections.abc import Callable
@@ -293,3 +294,24 @@ def test_nobody_decodes_what_is_not_asked_for(small: Damageable, monkeypatch: py
     monkeypatch.setattr(reading_module, "message_batches", noted)
     assert source_table(small.root, columns="topic,size_bytes").column_names == ["topic", "size_bytes"]
     assert set(asked) == {("topic", "size_bytes")}
+
+
+@pytest.mark.parametrize("how", ["noise up to a segment's end", "lost", "cut", "zeros", "empty"])
+@pytest.mark.parametrize("split_size", ["256m", 131072, 20000, 7711])
+def test_fail_fast_refuses_damage_wherever_splits_lie(
+    damageable: Callable[..., Damageable], how: str, split_size: str | int
+) -> None:
+    store = damageable("load-533")
+    segment = store.segments[3]
+    if how.startswith("noise"):
+        store.write(4 * SEGMENT_BYTES - 30_000, random.Random(1).randbytes(30_000))
+    elif how == "lost":
+        segment.unlink()
+    elif how == "cut":
+        store.cut(3, 100_000)
+    else:
+        segment.write_bytes(bytes(SEGMENT_BYTES) if how == "zeros" else b"")
+    with pytest.raises(FailedError, match="the log is damaged"):
+        source_table(store.root, mode="FAILFAST", splitSize=split_size)
+    in_front = source_table(store.root, mode="FAILFAST", splitSize=split_size, toOffset=3 * SEGMENT_BYTES)
+    assert in_front.num_rows == sum(m["phyOffset"] < 3 * SEGMENT_BYTES for m in store.truth["messages"])

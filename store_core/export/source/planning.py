@@ -82,8 +82,7 @@ def _readings_of(named: Named, options: SourceOptions) -> list[Reading]:
         is_table_of_ranges = options.table == "quarantine"
         size = _split_size_bytes(store, options)
         splits = plan(log, start, wanted.to_phy_offset, size)
-        is_part = wanted.to_phy_offset is not None and wanted.to_phy_offset < log.max_phy_offset
-        tail_told = is_table_of_ranges and not is_part and not is_live(store.root).live
+        tail_told = is_table_of_ranges and not is_live(store.root).live
     return [
         Reading(
             named.name,

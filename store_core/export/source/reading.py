@@ -20,8 +20,7 @@ from store_core.export.source.walk import HEADS, SourceSplit, tables_of
 from store_core.export.splits.plan import Split, segments_of
 from store_core.kernel import is_native
 from store_core.kernel.codes import FrameCode, FrameKind
-from store_core.read.log import LogFilter
-from store_core.scan.frames import FrameTable
+from store_core.read.log import LogFilter, has_message_behind
 from store_core.scan.log import nominal_end, scan_segment
 from store_core.storage.sequence import Segment
 from store_core.storage.settings import Settings
@@ -64,10 +63,9 @@ def read_messages(reading: Reading) -> Iterator[pa.RecordBatch]:
     columns = reading.columns or tuple(schema.MESSAGES.names)
     decoded = columns if reading.mode == "PERMISSIVE" else (*columns, *(set(_NEEDED_TO_JUDGE) - set(columns)))
     with Store.open(reading.settings.root, reading.settings) as store:
-        damage: int | None = None
+        if reading.mode == "FAILFAST":
+            _refuse_damage(store, reading)
         for table in tables_of(store, reading.split, may_be_gone=reading.may_be_gone):
-            if reading.mode == "FAILFAST":
-                damage = _refuse_damage(table, damage)
             for batch in message_batches(table, np.flatnonzero(reading.wanted.rows(table)), reading.store, decoded):
                 rows = batch.rows if reading.mode == "PERMISSIVE" else _judged(batch.rows, reading.mode)
                 if len(rows):
@@ -80,14 +78,18 @@ def _say_if_slow() -> None:
         warnings.warn("no compiled kernel here: its Python twin does the work, many times slower", stacklevel=2)
 
 
-def _refuse_damage(table: FrameTable, damage: int | None) -> int | None:
-    """Raise FailedError where a message follows damage; gives where damage began that nothing followed yet."""
-    for row in np.flatnonzero(table.kind != FrameKind.BLANK):
-        if table.kind[row] != FrameKind.MESSAGE:
-            damage = int(table.phy_offset[row]) if damage is None else damage
-        elif damage is not None:
-            raise FailedError("the log is damaged", phy_offset=damage, where=f"offset {damage}", to_do=_FAILFAST)
-    return damage
+def _refuse_damage(store: Store, reading: Reading) -> None:
+    """Raise FailedError where a message follows damage, a hole or zeros, in the split or behind it."""
+    damage: int | None = None
+    for is_message, found in _ranges(store, reading):
+        if is_message and damage is not None:
+            break
+        if found is not None and damage is None and not (reading.may_be_gone and found.kind == FrameKind.HOLE):
+            damage = found.phy_offset
+    else:
+        if damage is None or not (reading.goes_on or _goes_on(store, reading)):
+            return
+    raise FailedError("the log is damaged", phy_offset=damage, where=f"offset {damage}", to_do=_FAILFAST)
 
 
 def _judged(rows: pa.RecordBatch, mode: Mode) -> pa.RecordBatch:
@@ -169,11 +171,5 @@ def _hole(start: int, end: int, reading: Reading) -> Iterator[tuple[bool, Range 
 
 
 def _goes_on(store: Store, reading: Reading) -> bool:
-    """Whether a message follows behind the split in what is read."""
-    for segment in store.log.segments:
-        stop = reading.end_phy_offset
-        if segment.phy_offset < reading.split.stop_phy_offset or (stop is not None and segment.phy_offset >= stop):
-            continue
-        if any(table.messages.any() for table in scan_segment(store, segment, HEADS, None, stop)):
-            return True
-    return False
+    """Whether a message follows behind the split in the log, be it asked for or not."""
+    return has_message_behind(store, reading.split.stop_phy_offset)
