@@ -139,6 +139,18 @@ def test_an_error_that_stays_ends_the_other_tasks(local_spark: SparkRunner, tmp_
     assert len(list(tmp_path.iterdir())) < 200
 
 
+def test_nothing_of_spark_stays_behind_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
+
+    def fail() -> None:
+        raise FailedError("no space left")
+
+    with SparkRunner("local[1]", _SMALL) as runner:
+        with pytest.raises(FailedError, match="no space left"):
+            runner.run([SentTask(fail)], ignored)
+        assert list(tmp_path.iterdir()) == []
+
+
 def test_who_is_told_of_a_piece_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not Spark that has ended then."""
     ours, theirs = Pipe()

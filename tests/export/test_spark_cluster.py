@@ -178,31 +178,62 @@ def test_an_error_of_a_task_counts_when_it_stays(spark: Cluster, tmp_path: Path)
     assert len(list(tmp_path.iterdir())) == 1 + 2 + 3 + 4 + 4
 
 
+SPECULATING = {
+    "spark.speculation": "true",
+    "spark.speculation.quantile": "0.1",
+    "spark.speculation.minTaskRuntime": "100ms",
+    "spark.python.task.killTimeout": "20s",
+}
+
+
 def test_nothing_is_written_behind_the_answer(spark: Cluster, tmp_path: Path) -> None:
-    """An attempt that has lost against another one is over by then."""
+    """An attempt that has lost against another one is over by then. Each round begins right behind another job, for what Spark
+    tells of a task that begins then may be old."""
     conf = [tuple(setting.split("=", 1)) for setting in CONF]
-    conf += [("spark.speculation", "true"), ("spark.speculation.quantile", "0.1")]
-    conf += [("spark.speculation.minTaskRuntime", "100ms"), ("spark.python.task.killTimeout", "20s")]
+
+    def work(folder: Path, number: int) -> SimpleNamespace:
+        answer = SimpleNamespace(walked_bytes=0)
+        try:
+            (folder / f"first-{number}").touch(exist_ok=False)
+        except FileExistsError:
+            (folder / f"second-{number}").touch()
+            return answer
+        while number == 0 and not (folder / "second-0").exists():
+            time.sleep(0.01)
+        time.sleep(1 if number == 0 else 0.05)
+        (folder / f"written-{number}").touch()
+        return answer
+
+    with SparkRunner(spark.url, [*conf, *SPECULATING.items()]) as runner:
+        for number in range(6):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            runner.run([SentTask(partial(SimpleNamespace, walked_bytes=0))] * 4, lambda walked_bytes: None)
+            runner.run([SentTask(partial(work, folder, task)) for task in range(8)], lambda walked_bytes: None)
+            there = {path.name for path in folder.iterdir()}
+            assert "second-0" in there, "no task was done twice"
+            time.sleep(1.5)
+            assert {path.name for path in folder.iterdir()} == there
+
+
+def test_a_second_attempt_that_fails_takes_nothing_from_the_first(spark: Cluster, tmp_path: Path) -> None:
+    """Spark counts failures, and not attempts: here it takes two of them."""
+    conf = [tuple(setting.split("=", 1)) for setting in CONF]
 
     def work(number: int) -> SimpleNamespace:
-        answer = SimpleNamespace(walked_bytes=0)
         try:
             (tmp_path / f"first-{number}").touch(exist_ok=False)
         except FileExistsError:
             (tmp_path / f"second-{number}").touch()
-            return answer
+            raise FailedError("this machine lacks the mount") from None
         while number == 0 and not (tmp_path / "second-0").exists():
             time.sleep(0.01)
         time.sleep(1 if number == 0 else 0.05)
-        (tmp_path / f"written-{number}").touch()
-        return answer
+        return SimpleNamespace(walked_bytes=0)
 
-    with SparkRunner(spark.url, conf) as runner:
-        runner.run([SentTask(partial(work, number)) for number in range(8)], lambda walked_bytes: None)
-        there = {path.name for path in tmp_path.iterdir()}
-        assert "second-0" in there, "no task was done twice"
-        time.sleep(2)
-        assert {path.name for path in tmp_path.iterdir()} == there
+    with SparkRunner(spark.url, [*conf, *SPECULATING.items(), ("spark.task.maxFailures", "2")]) as runner:
+        assert len(runner.run([SentTask(partial(work, task)) for task in range(8)], lambda walked_bytes: None)) == 8
+    assert (tmp_path / "second-0").exists()
 
 
 def test_executors_read_and_write_in_object_stores(

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -29,6 +30,7 @@ _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # set by spark-submit, which has sta
 _PROGRAM: Final = "store_core.export.runners.spark_job"
 _LINES_KEPT: Final = 200
 _PATIENCE_SECONDS: Final = 15
+_LOOK_AGAIN_SECONDS: Final = 0.02
 DEFAULTS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -195,6 +197,15 @@ def _unheard(index: int, answer: object) -> None:
     """Nobody notes answers."""
 
 
+def _wait_for_group(group: int, seconds: float) -> None:
+    """Until none of its processes is left, or for so long: Java removes its scratch folders when it is asked to end."""
+    deadline = time.monotonic() + seconds
+    with suppress(ProcessLookupError):
+        while time.monotonic() < deadline:
+            os.killpg(group, 0)
+            time.sleep(_LOOK_AGAIN_SECONDS)
+
+
 def _end(process: subprocess.Popen[str], patience_seconds: float) -> None:
     """Let the program and the Java it started end, or make them."""
     if patience_seconds:
@@ -205,5 +216,7 @@ def _end(process: subprocess.Popen[str], patience_seconds: float) -> None:
             os.killpg(process.pid, number)
         with suppress(subprocess.TimeoutExpired):
             process.wait(_PATIENCE_SECONDS / 3)
+        if number == signal.SIGTERM:
+            _wait_for_group(process.pid, _PATIENCE_SECONDS / 3)
     if process.stdout is not None:
         process.stdout.close()

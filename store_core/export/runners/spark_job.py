@@ -10,9 +10,11 @@ is tried again or run twice writes under another name; the piece that Spark acce
 from __future__ import annotations
 
 import pickle
+import re
 import sys
 import threading
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from multiprocessing.connection import Connection
@@ -23,6 +25,7 @@ from store_core.export.runners.pack import ENVIRONMENT
 from store_core.export.runners.spark_messages import Done, Outcome, Progress, Start
 
 _LOOK_EVERY_SECONDS: Final = 0.5
+_PACKED: Final = "rmqctl-error:"
 _LOOK_AGAIN_SECONDS: Final = 0.05
 _PATIENCE_SECONDS: Final = 30
 # Arrow's own heap keeps 50 MB beside the C library's, which tasks have told to keep what they need (measured).
@@ -47,25 +50,23 @@ class Job:
             if not self._prepared:
                 self._prepare()
             answers = self._collect(tasks, connection)
-            self._wait_for_losers()
         except FailedError as error:
             return Outcome(error=pickle.dumps(error))
         except Exception as error:  # Spark's own: a lost executor, a refused submission, Java's stack traces
-            return Outcome(error=pickle.dumps(FailedError(f"the Spark job failed: {_reason(error)}", to_do=_SEE)))
+            told = _told_by_task(error)
+            failure = FailedError(f"the Spark job failed: {_reason(error)}", to_do=_SEE)
+            return Outcome(error=told or pickle.dumps(failure))
+        self._wait_for_losers()
         notes, self._notes = tuple(self._notes), []
-        for kind, answer in answers:
-            if kind == "error":
-                return Outcome(error=answer, notes=notes)
-        return Outcome(tuple(answer for _, answer in answers), notes=notes)
+        return Outcome(tuple(answers), notes=notes)
 
-    def _collect(self, tasks: Sequence[bytes], connection: Connection) -> list[tuple[str, bytes]]:
-        """What the tasks answer, in their order, or the error of one that failed for good, which ends the others. While they are
-        at it, tells how far they are and which are done.
+    def _collect(self, tasks: Sequence[bytes], connection: Connection) -> list[bytes]:
+        """What the tasks answer, in their order. While they are at it, tells how far they are and which are done.
 
         Spark adds up only what the attempts that count have said, so that a piece told early is the one of the answer.
         """
         walked = self._context.accumulator(0)
-        done, failed = (self._context.accumulator([], _several()) for _ in range(2))
+        done = self._context.accumulator([], _several())
         stop = threading.Event()
 
         def tell() -> None:
@@ -76,10 +77,7 @@ class Job:
                     if pieces := tuple(done.value[told:]):
                         connection.send(Done(pieces))
                         told += len(pieces)
-                    is_over = bool(failed.value)
-                except OSError:  # nobody waits for it any more
-                    is_over = True
-                if is_over:  # no task may go on writing
+                except OSError:  # nobody waits for it any more: no task may go on writing
                     self._context.cancelAllJobs()
                     return
 
@@ -87,15 +85,8 @@ class Job:
         teller.start()
         try:
             numbered = self._context.parallelize(list(enumerate(tasks)), len(tasks))
-            attempts = self._attempts
-            answers: list[tuple[str, bytes]] = numbered.map(
-                lambda each: _do(each[0], each[1], attempts, walked, done, failed)
-            ).collect()
+            answers: list[bytes] = numbered.map(lambda each: _do(each[0], each[1], walked, done)).collect()
             return answers
-        except Exception:
-            if failed.value:  # we have cancelled it
-                return [("error", failed.value[0])]
-            raise
         finally:
             stop.set()
             teller.join()
@@ -104,18 +95,12 @@ class Job:
         """Attempts that lost against another one are killed, and may write until they are: nothing is to come behind a commit."""
         if self._context.getConf().get("spark.speculation", "false").lower() != "true":
             return
-        tracker = self._context._jsc.sc().statusTracker()
+        scheduler = self._context._jsc.sc().taskScheduler()  # what statusTracker tells is some tenths of a second old
         deadline = time.monotonic() + _PATIENCE_SECONDS
-        while any(executor.numRunningTasks() for executor in tracker.getExecutorInfos()):
+        while _sum(scheduler.runningTasksByExecutors().valuesIterator()):
             if time.monotonic() > deadline:  # a machine that does not answer: the next export removes what it leaves
                 return
             time.sleep(_LOOK_AGAIN_SECONDS)
-
-    @property
-    def _attempts(self) -> int:
-        """How often a task is tried before its error counts."""
-        on_this_machine = self._context.master.startswith("local")
-        return 1 if on_this_machine else int(self._context.getConf().get("spark.task.maxFailures", "4"))
 
     def _prepare(self) -> None:
         """See that executors have the package, or send it. Raises FailedError where they cannot run it."""
@@ -147,6 +132,14 @@ class Job:
 _SEE: Final = "run it with -v to see what Spark says"
 
 
+def _sum(numbers: Any) -> int:
+    """Of an iterator of Scala's."""
+    found = 0
+    while numbers.hasNext():
+        found += int(numbers.next())
+    return found
+
+
 def _several() -> Any:
     """How Spark adds up lists."""
     from pyspark.accumulators import AccumulatorParam
@@ -171,12 +164,10 @@ def _enter() -> None:
         sys.path.insert(0, path)
 
 
-def _do(number: int, task: bytes, attempts: int, walked: Any, done: Any, failed: Any) -> tuple[str, bytes]:
-    """On an executor: one task. An error of ours in the last attempt comes back as a value, not as Java's stack trace; in
-    those before it Spark tries again, on another machine if there is one: this one may be all that lacks the store."""
+def _do(number: int, task: bytes, walked: Any, done: Any) -> bytes:
+    """On an executor: one task. An error of ours goes in the text of one that Spark understands: it tries again, on another
+    machine if there is one, as this one may be all that lacks the store, and ends the other tasks when it gives up."""
     _enter()
-    from pyspark import TaskContext
-
     from store_core.errors import StoreError
     from store_core.export.rows.memory import settle
 
@@ -185,16 +176,18 @@ def _do(number: int, task: bytes, attempts: int, walked: Any, done: Any, failed:
     try:
         piece = work.run()
     except StoreError as error:
-        context = TaskContext.get()
-        if context is not None and context.attemptNumber() + 1 < attempts:
-            raise
-        data = pickle.dumps(error)
-        failed.add([data])
-        return "error", data
+        packed = b64encode(pickle.dumps(error)).decode()
+        raise RuntimeError(f"{error} <{_PACKED}{packed}>") from None
     walked.add(piece.walked_bytes)
     data = pickle.dumps(piece)
     done.add([(number, data)])
-    return "piece", data
+    return data
+
+
+def _told_by_task(error: Exception) -> bytes | None:
+    """The error, pickled, that a task raised until Spark gave up; None if it was something else."""
+    found = re.search(f"<{_PACKED}([^>]+)>", _text(error))
+    return b64decode(found[1]) if found else None
 
 
 def _what_is_here() -> Iterator[str]:
@@ -213,10 +206,13 @@ def _what_is_here() -> Iterator[str]:
 
 def _reason(error: Exception) -> str:
     """The first telling line: Java's exception where there is one."""
-    java = getattr(error, "java_exception", None)
-    text = str(java) if java is not None else str(error)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in _text(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
+
+
+def _text(error: Exception) -> str:
+    java = getattr(error, "java_exception", None)
+    return str(error if java is None else java)
 
 
 def main(descriptor: int) -> int:
