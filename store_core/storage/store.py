@@ -17,6 +17,7 @@ from store_core.storage.sequence import Segment, SegmentSequence, Stray, derive_
 from store_core.storage.settings import Settings, load_settings
 
 _PROOFS = (paths.COMMITLOG, paths.CONSUMEQUEUE, paths.CHECKPOINT)
+_NAME_IT = "name the folder that holds commitlog/ with -s, or in Spark's option path"
 _ROCKSDB_MARK = "CURRENT"
 
 
@@ -46,16 +47,12 @@ class Store(Closing):
         if isinstance(settings.root, RemotePath):
             settings.root.forget()
             if not settings.root.listed():
-                to_do = "name the folder that holds commitlog/, in a bucket that is there"
+                to_do = f"{_NAME_IT}, in a bucket that is there"
                 raise NotAStoreError("no such bucket, or nothing in that folder", path=str(root), to_do=to_do)
         elif not settings.root.exists():
-            raise NotAStoreError(
-                "no such folder", path=str(root), to_do="name the store's root, the folder that holds commitlog/"
-            )
+            raise NotAStoreError("no such folder", path=str(root), to_do=_NAME_IT)
         elif not settings.root.is_dir():
-            raise NotAStoreError(
-                "not a folder", path=str(root), to_do="name the store's root, the folder that holds commitlog/"
-            )
+            raise NotAStoreError("not a folder", path=str(root), to_do=_NAME_IT)
         try:
             entries = set(names_of(settings.root))
         except OSError as error:
@@ -64,7 +61,7 @@ class Store(Closing):
             raise NotAStoreError(
                 "not a RocketMQ store: no commitlog, consumequeue or checkpoint in it",
                 path=str(root),
-                to_do="name the folder that holds commitlog/",
+                to_do=_NAME_IT,
             )
         return cls(settings)
 

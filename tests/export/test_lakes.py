@@ -15,6 +15,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from rmqctl import exit_codes
 from store_core.errors import FailedError, PlanOutOfDateError, StoreInUseError, UsageError
 from store_core.export.dest.address import Format, destination_of
+from store_core.export.dest.delta import _columns
 from store_core.export.dest.layout import Layout
 from store_core.export.dest.loose import LooseDestination
 from store_core.export.export import ExportReport
@@ -261,10 +262,17 @@ def test_times_that_nobody_has_dates_for(
     store = Damageable(store_copy("load-533"), stores.truth("load-533"))
     store.set_field(5, "born_timestamp_ms", schema.LARGEST_TIME_MS + 1)
     store.set_field(9, "store_timestamp_ms", schema.LEAST_TIME_MS - 1)
+    store.set_field(11, "store_timestamp_ms", -(1 << 63))
     store.set_field(12, "store_timestamp_ms", schema.LEAST_TIME_MS)
     store.set_field(14, "born_timestamp_ms", schema.LARGEST_TIME_MS)
     export_to(store.root, tmp_path / "out", kind, partition_by=partition_by)
     assert offsets_in(tmp_path / "out", kind) == [message["phyOffset"] for message in store.truth["messages"]]
+
+
+def test_an_empty_topic_may_be_a_partition_of_a_delta_table() -> None:
+    """The format has null for it."""
+    assert not schema.MESSAGES.field("topic").nullable
+    assert _columns(schema.MESSAGES, ["topic"]).to_arrow().field("topic").nullable
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -335,9 +343,13 @@ def test_an_iceberg_table_of_others_stays(
     assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []
 
 
-@pytest.mark.parametrize("address", ["nonsense", "nosuch://host/name", "postgresql://user:secret@host:port/name"])
+@pytest.mark.parametrize(
+    "address", ["nonsense", "nosuch://host/name", "postgresql://user:secret@host:port/name", "sqlite://"]
+)
 def test_an_address_of_no_catalog_is_told_before_anything_is_read(tmp_path: Path, address: str) -> None:
-    with pytest.raises(UsageError, match="--catalog is no address of an SQL database") as error:
+    with pytest.raises(
+        UsageError, match=r"--catalog is no address of an SQL database|a catalog in memory is gone"
+    ) as error:
         destination_of(tmp_path / "out", "iceberg", catalog=address)
     assert "secret" not in str(error.value)
 

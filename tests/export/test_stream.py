@@ -277,6 +277,8 @@ def test_a_begin_that_has_expired_is_an_error_or_passed(damageable: Callable[...
         FailedError, match=rf"is to begin at 0, and the log of a begins at {SEGMENT_BYTES} .*: give option"
     ):
         Stream(store.root, startingOffset=0)
+    with pytest.raises(UsageError, match=r"is to begin at 99999999, and the log of a ends at \d+"):
+        Stream(store.root, startingOffset=99999999)
     for options in ({"startingOffset": 0, "failOnDataLoss": "false"}, {"startingOffset": SEGMENT_BYTES}, {}):
         stream = Stream(store.root, **options)
         stream.drain()

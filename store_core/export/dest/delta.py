@@ -180,4 +180,7 @@ def _columns(columns: pa.Schema, by: Sequence[str] | None) -> Any:
 
     if by and by[0] not in columns.names:
         columns = columns.append(pa.field(by[0], pa.date32()))
+    elif by:  # an empty topic is null there: the format knows no empty partition
+        at = columns.names.index(by[0])
+        columns = columns.set(at, columns.field(at).with_nullable(True))
     return Schema.from_arrow(columns)

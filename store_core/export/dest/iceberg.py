@@ -226,14 +226,23 @@ def _assert_catalog(address: str) -> None:
     from sqlalchemy.exc import ArgumentError
 
     try:
-        make_url(address).get_dialect().import_dbapi()
+        url = make_url(address)
+        url.get_dialect().import_dbapi()
     except (ArgumentError, ValueError) as error:  # its text may hold the password
         raise UsageError(
             "--catalog is no address of an SQL database that SQLAlchemy knows",
             to_do="give one like sqlite:////data/catalog.db or postgresql://USER@HOST/NAME",
         ) from error
     except ImportError as error:
-        raise FailedError(f"the catalog's database needs the package {error.name}", to_do="install it") from error
+        what = f"module {error.name}" if error.name else f"driver, which does not load: {error}"
+        raise FailedError(
+            f"the catalog's database needs the {what}", to_do="install SQLAlchemy's driver for it"
+        ) from error
+    if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
+        raise UsageError(
+            "a catalog in memory is gone when the export is over",
+            to_do="name a file, such as sqlite:////data/catalog.db",
+        )
 
 
 def _has_files(table: Any) -> bool:

@@ -20,6 +20,7 @@ from store_core.codec.text import decode_text
 from store_core.export.dest.layout import Layout
 from store_core.export.dest.parts import ROW_GROUP_SIZE_BYTES, Part, Partition, PartWriter
 from store_core.export.dest.place import Place
+from store_core.export.rows import schema
 from store_core.export.rows.collected import CollectedRows
 from store_core.export.rows.columns import microseconds
 from store_core.findings import Finding
@@ -131,7 +132,8 @@ class _Keys:
 
     def numbers(self, table: FrameTable, rows: Ints) -> NDArray[np.uint32]:
         """A number for each of the rows."""
-        days = table.store_timestamp_ms[rows] // _DAY_MS if self._by == "day" else None
+        times = np.clip(table.store_timestamp_ms[rows], schema.LEAST_TIME_MS - 1, schema.LARGEST_TIME_MS + 1)
+        days = times // _DAY_MS if self._by == "day" else None
         if self._sorts or self._by == "topic":
             texts, topics = list(map(decode_text, table.topics)), table.topic_id[rows]
         else:

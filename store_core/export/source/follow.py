@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from store_core.errors import FailedError
+from store_core.errors import FailedError, UsageError
 from store_core.export.source.options import EARLIEST, LATEST
 from store_core.export.source.walk import FULL, chained_end
 from store_core.kernel.codes import FrameCode, FrameKind
@@ -99,6 +99,12 @@ class Follower:
                     f"the stream is to begin at {starting}, and the log of {self._named.name} begins at {begin}",
                     path=str(self._named.settings.root),
                     to_do='give option("startingOffset", "earliest"), or failOnDataLoss false to begin where the log does',
+                )
+            if at > (end := store.log.max_phy_offset):
+                raise UsageError(
+                    f"the stream is to begin at {starting}, and the log of {self._named.name} ends at {end}",
+                    path=str(self._named.settings.root),
+                    to_do='give option("startingOffset", "latest"), or an offset that is there',
                 )
             segment = store.log.find(at)
             if segment is None or segment.phy_offset == at:
