@@ -150,9 +150,9 @@ class StoreExport:
     def _finish(self) -> None:
         """What is still held is the end of what was asked for: the log's tail, unless records follow behind ``--to``."""
         log, to_phy_offset = self.store.log, self._task.wanted.to_phy_offset
-        goes_on = to_phy_offset is not None and to_phy_offset < log.max_phy_offset
-        if goes_on and (self._held or self._live):
-            goes_on = has_message_behind(self.store, max(to_phy_offset or 0, self.report.next_phy_offset))
+        is_part = to_phy_offset is not None and to_phy_offset < log.max_phy_offset
+        behind = max(to_phy_offset or 0, self.report.next_phy_offset)
+        goes_on = is_part and bool(self._held) and has_message_behind(self.store, behind)
         live = self._live or is_live(self.store.root).live
         if goes_on:
             self._edges += inside(self._held)

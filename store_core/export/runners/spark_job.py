@@ -50,13 +50,13 @@ class Job:
             if not self._prepared:
                 self._prepare()
             answers = self._collect(tasks, connection)
+            self._wait_for_losers()
         except FailedError as error:
             return Outcome(error=pickle.dumps(error))
         except Exception as error:  # Spark's own: a lost executor, a refused submission, Java's stack traces
             told = _told_by_task(error)
             failure = FailedError(f"the Spark job failed: {_reason(error)}", to_do=_SEE)
             return Outcome(error=told or pickle.dumps(failure))
-        self._wait_for_losers()
         notes, self._notes = tuple(self._notes), []
         return Outcome(tuple(answers), notes=notes)
 
