@@ -242,7 +242,7 @@ def test_formats_and_layouts(golden: GoldenStore, tmp_path: Path) -> None:
     assert call("export", tmp_path / "x", *words, "--catalog", "sqlite://").code == 2
     assert call("export", "ftp://host/x", *words).code == 2
     wrong = call("export", tmp_path / "y", *words, "--format", "iceberg", "--catalog", "nonsense://x")
-    assert (wrong.code, "Traceback" in wrong.err) == (1, False)
+    assert (wrong.code, "Traceback" in wrong.err) == (2, False)
 
 
 def test_an_address_in_an_object_store(golden: GoldenStore, object_store: ObjectStore) -> None:
