@@ -10,6 +10,7 @@ import numpy as np
 
 from store_core.codec.record import Message
 from store_core.codec.text import decode_text
+from store_core.errors import UnreadableError
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.read.index import END_OF_TIME_MS
 from store_core.read.records import read_message, read_size_bytes, read_store_timestamp_ms
@@ -135,8 +136,11 @@ def _start_of_walk(store: Store, wanted: LogFilter) -> int:
 
 
 def has_message_behind(store: Store, phy_offset: int) -> bool:
-    """Whether the log goes on at an offset: what is damaged in front of it is then no torn tail."""
-    return any(table.messages.any() for table in scan_log(store, from_phy_offset=phy_offset))
+    """Whether the log goes on at an offset: what is damaged in front of it is then no torn tail. What cannot be read is more of it."""
+    try:
+        return any(table.messages.any() for table in scan_log(store, from_phy_offset=phy_offset))
+    except UnreadableError:
+        return True
 
 
 class _Around:

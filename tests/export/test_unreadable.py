@@ -13,10 +13,11 @@ import pytest
 from store_core.errors import FailedError, UnreadableError
 from store_core.export.runners.local import LocalRunner
 from store_core.export.survey import stats_of_stores
+from store_core.read.log import LogFilter
 from store_core.storage.store import Store
 from tests.damage import Damageable
 from tests.export.exports import export_one, found_rows, ranges_of, table_of, told_rows
-from tests.export.sources import source_table
+from tests.export.sources import source_ranges, source_table
 from tests.export.test_healing import export as export_copies
 from tests.refusing import BAD, PAGE_BYTES, SEGMENT, call_without_privileges, failing_disk, forbidden
 from tests.rmqctl.calls import Result
@@ -62,6 +63,18 @@ def test_a_disk_that_fails_here_and_there(which: str, split_size_bytes: int, sto
     assert told == [(start, end, "L021") for start, end in bad]
     assert {reason for *_, kind, reason, _ in ranges_of(tmp_path / "out") if kind == "unreadable"} == {"io_error"}
     assert [(f.phy_offset, f.size_bytes) for f in report.findings if f.code == "L021"] == [(a, b - a) for a, b in bad]
+
+
+def test_damage_in_front_of_a_range_that_ends_where_nothing_can_be_read(store: Damageable, tmp_path: Path) -> None:
+    """To see whether the log goes on behind the range is no reason to fail."""
+    border = SEGMENT * store.segment_size_bytes
+    at = next(m["phyOffset"] for m in store.truth["messages"] if m["phyOffset"] > border - 5000)
+    store.write(at, b"noise" * ((border - at) // 5))
+    with failing_disk(store.segments[SEGMENT], [(0, store.segment_size_bytes)]):
+        report = export_one(store.root, tmp_path / "out", LogFilter(to_phy_offset=border))
+        found = source_ranges(store.root, toOffset=border)
+    assert [f.phy_offset for f in report.findings] == [at]
+    assert found == ranges_of(tmp_path / "out") != []
 
 
 @pytest.mark.parametrize("which", BAD)
