@@ -2,7 +2,8 @@
 
 A slave's log is its master's, byte for byte at the same offsets, as far as it goes. So copies are told by records: some
 places that both have are looked at, the end of what they have in common among them, and every record that both hold
-whole there must be the same. Histories that have parted once never meet again, so that end would show it.
+whole there must be the same. Histories that have parted once never meet again, so that end would show it; where records
+differ and the same ones follow behind, one of the copies has been damaged, and no checksum tells which.
 
 Read as one, each segment comes from the copy that has most of it. The settings of the joint store tell which, so tasks
 elsewhere read the same.
@@ -10,27 +11,29 @@ elsewhere read the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from store_core.errors import UnreadableError
 from store_core.export.naming import Called
+from store_core.findings import Finding, finding
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.layout.paths import CONSUMEQUEUE
 from store_core.scan.log import ScanOptions, scan_segment
 from store_core.storage.digest import crc32c
 from store_core.storage.remote_path import is_there, real_path
 from store_core.storage.sequence import Segment
-from store_core.storage.settings import Settings
+from store_core.storage.settings import Differing, Settings
 from store_core.storage.store import Store
 
 _SAMPLED_SEGMENTS: Final = 16
 _WINDOWS_BYTES: Final = (64 << 10, 1 << 20, 8 << 20)  # one after the other, until a record is found in both
 _PROBES: Final = 16
 _PROBE_BYTES: Final = 4096
+_MOST_DIFFERING: Final = 100  # that are told of a log
 _SAMPLE: Final = ScanOptions(check_property_crc=True, properties=False, read_ahead=False, window_size_bytes=256 << 10)
 _TO_THE_END: Final = ScanOptions(check_crc=False, properties=False, runs=True)
 
@@ -48,10 +51,14 @@ class Parted:
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """Which stores, by their numbers, are copies of one log, the one that goes furthest first. Each is in one group."""
+    """Which stores, by their numbers, are copies of one log, the one that goes furthest first. Each is in one group.
+
+    ``differing``: by group, records that are whole in several of its stores and not the same.
+    """
 
     groups: tuple[tuple[int, ...], ...]
     parted: tuple[Parted, ...] = ()
+    differing: Mapping[tuple[int, ...], tuple[Differing, ...]] = field(default_factory=dict)
 
 
 def find_copies(stores: Sequence[Store], names: Sequence[str | None] = ()) -> Copies:
@@ -63,21 +70,29 @@ def find_copies(stores: Sequence[Store], names: Sequence[str | None] = ()) -> Co
     logs = [Log(store) for store in stores]
     given = list(names) or [None] * len(stores)
     groups: list[list[int]] = []
+    differing: list[set[Differing]] = []
     parted: list[Parted] = []
     for number, log in enumerate(logs):
-        for group in groups:
+        for group, differ in zip(groups, differing, strict=True):
             found = [(other, _compare(logs[other], log)) for other in group]
             parted += [Parted(other, number, c.parted_at) for other, c in found if c.same and c.parted_at is not None]
             is_claimed = given[number] is not None and given[number] in [given[other] for other in group]
             if all(c.parted_at is None for _, c in found) and (is_claimed or any(c.same for _, c in found)):
                 group.append(number)
+                differ.update(each for _, c in found for each in c.differing)
                 break
         else:
             groups.append([number])
+            differing.append(set())
     for group in groups:
         if len(group) > 1:
             group.sort(key=lambda number: -logs[number].end_phy_offset)
-    return Copies(tuple(map(tuple, groups)), tuple(parted))
+    told = {
+        tuple(group): tuple(sorted(differ)[:_MOST_DIFFERING])
+        for group, differ in zip(groups, differing, strict=True)
+        if differ
+    }
+    return Copies(tuple(map(tuple, groups)), tuple(parted), told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +116,9 @@ def taken_once(stores: Sequence[Store], called: Sequence[Called]) -> tuple[list[
     found = find_copies(stores, [each.given for each in called])
     taken = [
         Taken(
-            joint_settings([stores[number] for number in group]) if len(group) > 1 else stores[group[0]].settings,
+            joint_settings([stores[number] for number in group], found.differing.get(group, ()))
+            if len(group) > 1
+            else stores[group[0]].settings,
             Called.together([called[number] for number in sorted(group)]),
         )
         for group in found.groups
@@ -114,7 +131,7 @@ def taken_once(stores: Sequence[Store], called: Sequence[Called]) -> tuple[list[
     ]
 
 
-def joint_settings(stores: Sequence[Store]) -> Settings:
+def joint_settings(stores: Sequence[Store], differing: Sequence[Differing] = ()) -> Settings:
     """Copies of one log, the one that goes furthest first, as settings of one store that has what any of them has of the log.
 
     What follows from the log (queues, index) and what stands beside it is the first one's that has queues: a backup of the
@@ -134,7 +151,22 @@ def joint_settings(stores: Sequence[Store]) -> Settings:
         commitlog_paths=tuple(dict.fromkeys(folder for store in stores for folder in store.settings.commitlog_paths)),
         copies=tuple(store.root for store in stores if store is not main),
         choices={offset: folder for offset, (_, folder) in most.items() if folder != first[offset]},
+        differing=tuple(differing),
     )
+
+
+def differences(store: Store, start: int, end: int) -> Iterator[Finding]:
+    """What is to be told of a log's copies that do not hold the same record at an offset in [start, end) (L024)."""
+    for phy_offset, size_bytes in store.settings.differing:
+        segment = store.log.find(phy_offset) if start <= phy_offset < end else None
+        if segment is not None:
+            yield finding(
+                "L024",
+                "the copies of the log hold different records here, and the same ones behind; this one is taken",
+                phy_offset=phy_offset,
+                size_bytes=size_bytes,
+                file=store.relative(segment.path),
+            )
 
 
 def apart(settings: Settings) -> list[Settings]:
@@ -151,6 +183,7 @@ def apart(settings: Settings) -> list[Settings]:
             commitlog_paths=tuple(folder for folder, whose in owners.items() if root in whose),
             copies=(),
             choices={},
+            differing=(),
         )
         for root in roots
     ]
@@ -215,10 +248,24 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """``same``: records that are the same in both; ``parted_at``: where both have a record, and not the same one."""
+    """``same``: records that are the same in both; the last of them at ``last_same``. ``differing``: where both have a record,
+    and not the same one."""
 
     same: int = 0
-    parted_at: int | None = None
+    last_same: int = -1
+    differing: tuple[Differing, ...] = ()
+
+    def __add__(self, other: _Found) -> _Found:
+        return _Found(
+            self.same + other.same,
+            max(self.last_same, other.last_same),
+            tuple(sorted({*self.differing, *other.differing})),
+        )
+
+    @property
+    def parted_at(self) -> int | None:
+        """The first difference behind which nothing is the same."""
+        return next((at for at, _ in self.differing if at > self.last_same), None)
 
 
 def _compare(one: Log, two: Log) -> _Found:
@@ -227,8 +274,8 @@ def _compare(one: Log, two: Log) -> _Found:
     if not shared:
         return _Found()
     stops = {at: min(one.segments[at].end_phy_offset, two.segments[at].end_phy_offset) for at in shared}
-    head = _compare_from(one, two, shared[0], stops[shared[0]])  # logs of other brokers differ from here on
-    if head.parted_at is not None:
+    head = _compare_from(one, two, shared[0], stops[shared[0]])
+    if head.differing and not head.same:  # logs of other brokers
         return head
     end = min(one.end_phy_offset, two.end_phy_offset)
     shared = [at for at in shared if at < end]
@@ -236,24 +283,16 @@ def _compare(one: Log, two: Log) -> _Found:
         return _Found()
     stops = {at: min(stops[at], end) for at in shared}
     last = _compare_up_to(one, two, shared[-1], stops[shared[-1]])
-    found = (
-        [last, *(c for at in _some(shared) for c in _at_both_ends(one, two, at, stops[at]))] if last.same else [last]
-    )
-    parted = [c.parted_at for c in found if c.parted_at is not None]
-    same = head.same + sum(c.same for c in found)
-    if parted:
-        return _Found(same, min(parted))
-    return _Found(same) if last.same else _Found()
+    found = head + last
+    if last.same:
+        for at in _some(shared):
+            found += _compare_from(one, two, at, stops[at]) + _compare_up_to(one, two, at, stops[at])
+    return found if last.same or found.parted_at is not None else _Found()
 
 
 def _some(shared: Sequence[int]) -> Iterator[int]:
     count = min(len(shared), _SAMPLED_SEGMENTS)
     return (shared[i * len(shared) // count] for i in range(count))
-
-
-def _at_both_ends(one: Log, two: Log, start: int, stop: int) -> Iterator[_Found]:
-    yield _compare_from(one, two, start, stop)
-    yield _compare_up_to(one, two, start, stop)
 
 
 def _compare_from(one: Log, two: Log, start: int, stop: int) -> _Found:
@@ -268,28 +307,29 @@ def _until_found(one: Log, two: Log, places: Iterator[tuple[int, int]]) -> _Foun
     found = _Found()
     for start, stop in places:
         found = _difference(one.frames(start, stop), two.frames(start, stop), stop)
-        if found.same or found.parted_at is not None:
+        if found.same or len(found.differing) > 1:  # a single one may be the damaged one
             break
     return found
 
 
 def _difference(one: Frames, two: Frames, stop: int) -> _Found:
-    """Records that are the same, and the first place where two lie over each other and are not.
+    """Records that are the same, and where two lie over each other and are not.
 
     Where only one of the logs has a whole record, the other is damaged there, which says nothing. Nor does a record that
     damage follows at once: most of a record has no checksum, and the damage may have begun in it.
     """
     same = {at for at, frame in one.items() if two.get(at) == frame}
-    others = [
+    others = sorted(
         (at, at + size)
         for frames in (one, two)
         for at, (size, _) in frames.items()
         if at not in same and (at + size in frames or at + size >= stop)
-    ]
+    )
     reached = 0
-    records = sum(one[at][1] is not None for at in same)
-    for start, end in sorted(others):
+    differing: set[Differing] = set()
+    for start, end in others:
         if start < reached:
-            return _Found(records, start)
-        reached = end
-    return _Found(records)
+            differing.add((start, end - start))
+        reached = max(reached, end)
+    records = [at for at in same if one[at][1] is not None]
+    return _Found(len(records), max(records, default=-1), tuple(sorted(differing)))

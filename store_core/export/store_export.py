@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from store_core.check.log import UNREADABLE, LogFindings
 from store_core.check.report import MOST_FINDINGS_PER_CODE
 from store_core.errors import FailedError, PlanOutOfDateError, UnreadableError
+from store_core.export.copies import differences
 from store_core.export.dest.parts import Part, PartWriter, Range, inside, kind_name, quarantine_rows
 from store_core.export.dest.state import Proof, StoreState, Told
 from store_core.export.healing import Stretch, heal
@@ -170,6 +171,7 @@ class StoreExport:
             *self._lost,
             *self.report.left_out,
             *self._findings.end(live=live),
+            *differences(self.store, self.report.from_phy_offset, self.report.next_phy_offset),
             *self._bodies,
         ]
         self._assert_readable()

@@ -161,4 +161,11 @@ KINDS: Final = (
         "A record lists light queues, and for one of them something that is no number: by damage, or because a queue of another kind is among them. At each start that dispatches the record a broker fails: after a crash it does not load, else its start may wait for ever.",
         RECOVER,
     ),
+    Kind(
+        "L024",
+        "warning",
+        "copies of the log differ",
+        "Two copies of one log hold different records at this offset, both of them whole, and the same records behind: one has been damaged where no checksum covers it, as in the properties or times of most records.",
+        "Look at both with `rmqctl log --from OFFSET -n 1`: one copy's is in the result, the other one's with `--keep-copies`. `rmqctl verify-crc` tells which disk has damage elsewhere.",
+    ),
 )

@@ -19,12 +19,16 @@ _PATH_SEPARATOR = ","
 _LONGEST_CONFIG_BYTES = 1 << 20
 
 
+Differing = tuple[int, int]  # where a record begins, and its length in bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Sizes in bytes; None where no configuration names them. Paths are absolute.
 
     ``copies`` are the roots of other copies of the log whose folders stand among the log's; ``choices`` tell the folder
-    from which a segment that several of them have is read, by its offset, where it is not the first.
+    from which a segment that several of them have is read, by its offset, where it is not the first; ``differing`` records,
+    by offset and length, that are whole in several of them and not the same.
     """
 
     root: Path
@@ -42,6 +46,7 @@ class Settings:
     values: Mapping[str, str] = field(default_factory=dict)
     copies: tuple[Path, ...] = ()
     choices: Mapping[int, Path] = field(default_factory=dict)
+    differing: tuple[Differing, ...] = ()
 
     @property
     def outside_paths(self) -> tuple[Path, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from store_core.export.copies import Copies, Parted, find_copies, joint_settings
+from store_core.export.copies import Copies, find_copies, joint_settings
 from store_core.layout import paths
 from store_core.storage.store import Store
 from tests.damage import Damageable
@@ -149,7 +149,19 @@ def test_a_store_given_twice_is_its_own_copy(master: Damageable, tmp_path: Path)
     assert groups(master, Damageable(link, master.truth)) == Copies(((0, 1),))
 
 
-def test_a_false_record_in_the_middle_parts_them(master: Damageable, slave: Damageable) -> None:
-    """Whole and other in both, though nothing around it is: nobody can say which one is right."""
-    slave.flip(record=0, field="store_timestamp_ms", byte=7)
-    assert groups(master, slave) == Copies(((0,), (1,)), (Parted(0, 1, 0),))
+@pytest.mark.parametrize("record", [0, 1, 700, -2])
+def test_records_that_differ_do_not_part_logs_that_are_the_same_behind(
+    master: Damageable, slave: Damageable, record: int
+) -> None:
+    """Whole and other in both: nobody can say which one is right, but all around it is one log."""
+    slave.flip(record=record, field="store_timestamp_ms", byte=7)
+    at = master.message(record)
+    assert groups(master, slave) == Copies(((0, 1),), differing={(0, 1): ((at["phyOffset"], at["storeSize"]),)})
+
+
+def test_what_differs_in_front_of_where_they_part_is_not_where(master: Damageable, slave: Damageable) -> None:
+    for record in (0, *range(2000, 2183)):
+        slave.flip(record=record, field="store_timestamp_ms", byte=7)
+    found = groups(master, slave)
+    assert found.groups == ((0,), (1,))
+    assert found.parted[0].phy_offset >= master.message(2000)["phyOffset"]

@@ -236,6 +236,14 @@ def test_logs_that_have_parted_are_told(golden: GoldenStore, damageable: Callabl
     assert rows.num_rows == 2 * 2183
 
 
+def test_a_record_that_differs_in_a_copy_is_told(golden: GoldenStore, damageable: Callable[..., Damageable]) -> None:
+    other = damageable("load-533")
+    other.flip(record=1, field="store_timestamp_ms", byte=7)
+    with pytest.warns(UserWarning, match="a: the copies of the log hold different records"):
+        rows = source_table(other.root, path=f"a={golden('load-533')},b={other.root}", columns="store")
+    assert rows.num_rows == 2183
+
+
 def test_stores_are_called_as_in_an_export(golden: GoldenStore, tmp_path: Path) -> None:
     for name in ("clean-533", "ipv6-533"):
         (tmp_path / name).mkdir()

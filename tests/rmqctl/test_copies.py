@@ -73,6 +73,23 @@ def test_logs_that_have_parted_are_told(golden: GoldenStore, damageable: Damagea
     assert refused.err.endswith("error: two stores are called 'a': name them with -s NAME=PATH\n")
 
 
+def test_a_record_that_differs_is_a_finding(golden: GoldenStore, damageable: DamageableStore, tmp_path: Path) -> None:
+    """One false bit where no checksum is, in one of two copies: every record once, and nobody left to believe that all is well."""
+    master, slave = golden("load-533"), damageable("load-533")
+    slave.flip(record=1, field="store_timestamp_ms", byte=7)
+    at = slave.message(1)
+    done = export(tmp_path / "out", "-s", f"a={master}", "-s", slave.root)
+    assert (done.code, rows(tmp_path / "out")) == (3, {"a": 2183})
+    [told] = done.json["stores"][0]["findings"]
+    assert (told["code"], told["phy_offset"], told["size_bytes"]) == ("L024", at["phyOffset"], at["storeSize"])
+    again = export(tmp_path / "out", "--incremental", "-s", f"a={master}", "-s", slave.root)
+    assert (again.code, again.json["rows"]) == (0, 0)
+    query = ("sql", "-s", f"a={master}", "-s", slave.root, "-o", "json")
+    asked = call(*query, "select count(*) as rows from messages")
+    assert (asked.code, asked.json["rows"]) == (3, [{"rows": 2183}])
+    assert call(*query, "select code from findings where code = 'L024'").json["rows"] == [{"code": "L024"}]
+
+
 def test_what_was_made_good_is_told(golden: GoldenStore, damageable: DamageableStore, tmp_path: Path) -> None:
     store = damageable("load-533")
     at = store.message(500)

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from store_core.errors import UsageError
-from store_core.export.copies import find_copies, taken_once
+from store_core.export.copies import differences, find_copies, taken_once
 from store_core.export.naming import Called, distinct_names
 from store_core.export.source.follow import Follower, Named, data_lost
 from store_core.export.source.options import EARLIEST, SourceOptions, StoreOfSource
@@ -78,6 +78,8 @@ def _readings_of(named: Named, options: SourceOptions) -> list[Reading]:
     wanted = options.wanted
     with Store.open(named.settings.root, named.settings) as store:
         log = store.log
+        for found in differences(store, 0, log.max_phy_offset):
+            warnings.warn(f"{named.name}: {found.message} ({found.phy_offset})", stacklevel=2)
         start = max(wanted.from_phy_offset or 0, start_for_time(store, wanted.begin_ms), log.min_phy_offset)
         is_table_of_ranges = options.table == "quarantine"
         size = _split_size_bytes(store, options)

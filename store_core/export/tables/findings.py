@@ -10,7 +10,7 @@ from typing import Final
 import pyarrow as pa
 
 from store_core.check.store import check_store
-from store_core.export.copies import apart
+from store_core.export.copies import apart, differences
 from store_core.export.rows.schema import Column
 from store_core.export.tables.table import Batches, StoresTable, Where, schema_of, wanted_rows
 from store_core.findings import Finding
@@ -59,7 +59,7 @@ class FindingsTable(StoresTable):
     def _checked(self, store: Store) -> list[Finding]:
         if not store.settings.copies:
             return self._check(store)
-        found: list[Finding] = []
+        found = [in_full(store.root, each) for each in differences(store, 0, store.log.max_phy_offset)]
         for settings in apart(store.settings):
             with Store.open(settings.root, settings) as copy:
                 found += [in_full(settings.root, each) for each in self._check(copy)]

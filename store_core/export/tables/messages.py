@@ -12,6 +12,7 @@ import pyarrow.dataset as ds
 
 from store_core.check.log import LogFindings
 from store_core.check.pieces import log_range, whole_log
+from store_core.export.copies import differences
 from store_core.export.rows import schema
 from store_core.export.rows.batches import message_batches
 from store_core.export.rows.schema import Column
@@ -84,6 +85,10 @@ class _Reading:
             goes_on = not pieces or pieces[-1].to_phy_offset < nominal_end(log, log.segments[-1])
             live = is_live(self._store.root).live
             self._table.tell(self._name, self._findings.end(live=live, log_goes_on=goes_on))
+            if pieces:
+                self._table.tell(
+                    self._name, differences(self._store, pieces[0].from_phy_offset, pieces[-1].to_phy_offset)
+                )
 
     def _walked(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         stop = None if piece.to_phy_offset >= nominal_end(self._store.log, piece.segment) else piece.to_phy_offset
