@@ -74,7 +74,7 @@ def log(
         def findings() -> list[Finding]:
             if to is not None and has_message_behind(store, to):
                 seen.good_behind()
-            found = seen.end(live=is_live(store.root).live)
+            found = seen.end(live=seen.may_be_torn and is_live(store.root).live)
             if not store.log.segments:
                 found = [finding("S007", "there is no log file"), *found]
             return [*found, *(one for one in bodies if one.code != "L001")]

@@ -154,7 +154,7 @@ class StoreExport:
         is_part = to_phy_offset is not None and to_phy_offset < log.max_phy_offset
         behind = max(to_phy_offset or 0, self.report.next_phy_offset)
         goes_on = is_part and bool(self._held) and has_message_behind(self.store, behind)
-        live = self._live or is_live(self.store.root).live
+        live = self._live or (self._findings.may_be_torn and is_live(self.store.root).live)
         if goes_on:
             self._edges += inside(self._held)
             self._findings.good_behind()

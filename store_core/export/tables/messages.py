@@ -83,7 +83,7 @@ class _Reading:
                 self._findings.put_back()  # nobody looked further: what is held back may be the tail or not
             log = self._store.log
             goes_on = not pieces or pieces[-1].to_phy_offset < nominal_end(log, log.segments[-1])
-            live = is_live(self._store.root).live
+            live = self._findings.may_be_torn and is_live(self._store.root).live
             self._table.tell(self._name, self._findings.end(live=live, log_goes_on=goes_on))
             if pieces:
                 self._table.tell(
