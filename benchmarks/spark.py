@@ -8,10 +8,10 @@ taken likewise, without the start of a command, which is beside it. Where one co
 for, threads that read, collect and compress beside the task find the second processor idle; so the same is measured where
 all of it has one processor, as in a container with one. How much more two cores of this machine can do than one, zstd alone
 in one process and in two tells: it shares nothing and writes nothing. "read" is ``spark.read.format("rocketmq-store")`` into
-Parquet by Spark's own writer as docs/pipeline.md advises: with its options, in a JVM with the parallel collector and
-without Arrow's checks, in splits of whole segments where there is one for each core; what of it is that writer's, a read
-without it tells. Resident memory is the most that a Python process
-which does tasks ever had.
+Parquet by Spark's own writer as docs/pipeline.md advises: with its options, in the Java that the extra brings, with the
+parallel collector, compact headers and without Arrow's checks, over sockets that are files, in splits of whole segments where
+there is one for each core; what of it is that writer's, a read without it tells. Resident memory is the most that a Python
+process which does tasks ever had.
 
 A job of hours is what counts, and not its first seconds. Java compiles Spark's writer while it runs, and does so for some
 GiB: the JVM that reads has read as much before the first round, and what the first of it took is told for itself. Spark ends
@@ -38,7 +38,7 @@ from benchmarks.commands import measure, rmqctl
 from benchmarks.make_store import GIB, Made, Recipe, made_store
 from store_core.export.dest.folder import FolderDestination
 from store_core.export.export import export_stores
-from store_core.export.runners.java import java_home
+from store_core.export.runners.java import brought_java_home
 from store_core.export.runners.local import LocalRunner
 from store_core.export.runners.runner import Runner
 from store_core.export.runners.spark import DEFAULTS, LOCAL_DEFAULTS, SparkRunner
@@ -62,7 +62,8 @@ BARE_2: Final = "nothing but zstd, two processes"
 _CONF: Final = {"spark.driver.memory": "2g"}
 _READ_CONF: Final = {
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -Darrow.enable_unsafe_memory_access=true"
-    " -Darrow.enable_null_check_for_get=false"
+    " -Darrow.enable_null_check_for_get=false -XX:+UseCompactObjectHeaders",
+    "spark.python.unix.domain.socket.enabled": "true",
 }
 _CORES: Final = 2
 _WARM_BYTES: Final = 8 * GIB  # then it takes no longer than after twice as much (measured)
@@ -127,8 +128,7 @@ def session() -> Iterator[Any]:
     from pyspark_rmqctl import register
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    if (home := java_home()) is not None:
-        os.environ["JAVA_HOME"] = str(home)
+    os.environ["JAVA_HOME"] = str(brought_java_home())
     builder = SparkSession.builder.master(f"local[{_CORES}]")
     for key, value in (DEFAULTS | LOCAL_DEFAULTS | _CONF | _READ_CONF).items():
         builder = builder.config(key, value)

@@ -32,7 +32,7 @@ from tests.export.test_splits import SEGMENT_BYTES
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
     """One session for all tests of the module; the source is known to it by the import above alone."""
-    with spark_session() as session:
+    with spark_session(spark_python_unix_domain_socket_enabled="true") as session:
         yield session
 
 
