@@ -28,7 +28,7 @@ PackEnvOption = Annotated[
 ]
 SplitSizeOption = Annotated[
     int | None,
-    typer.Option("--split-size", click_type=SizeType(), help="Bytes of the log a task; default 128 MiB."),
+    typer.Option("--split-size", click_type=SizeType(), help="Bytes of the log a task; default 256 MiB."),
 ]
 
 

@@ -77,7 +77,7 @@ def verify_crc(
     pack_env: PackEnvOption = False,
     split_size: Annotated[
         int | None,
-        typer.Option("--split-size", click_type=SizeType(), help="Bytes of the log a Spark task; default 128 MiB."),
+        typer.Option("--split-size", click_type=SizeType(), help="Bytes of the log a Spark task; default 256 MiB."),
     ] = None,
 ) -> int:
     """Check every record of the log against its checksum, going on behind damage.

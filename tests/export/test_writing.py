@@ -8,6 +8,7 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from store_core.export.tables.table import schema_of
 from store_core.export.tables.writing import write_table
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.storage import part_file
+from tests.conftest import GoldenStore
 from tests.export.exports import export_one, table_of
 from tests.export.test_rows import table_of as frames_of
 from tests.export.test_rows import written
@@ -132,3 +134,18 @@ def test_a_table_of_no_rows(tmp_path: Path) -> None:
     written = write_table(StagingFolder(tmp_path), "index", "s", "name.parquet", INDEX_COLUMNS, [nothing, nothing])
     assert written.rows == 0
     assert pq.read_table(tmp_path / written.staged).schema.names == [column.name for column in INDEX_COLUMNS]
+
+
+def test_a_long_split_is_sorted_in_runs(golden: GoldenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of about one length, one behind the other in its file; none is left for a record that reaches behind the split."""
+    root = golden("load-533")
+    export_one(root, tmp_path / "whole")
+    log_bytes = sum(path.stat().st_size for path in (root / "commitlog").iterdir())
+    monkeypatch.setattr(writing, "_RUN_LOG_BYTES", -(-log_bytes // 3))
+    export_one(root, tmp_path / "runs")
+    assert table_of(tmp_path / "runs").equals(table_of(tmp_path / "whole"))
+    [file] = (tmp_path / "runs" / "data").iterdir()
+    rows = pq.read_table(file, columns=["topic"]).column("topic").to_pylist()
+    starts = [0, *(at for at in range(1, len(rows)) if rows[at] < rows[at - 1]), len(rows)]
+    assert len(starts) == 3 + 1
+    assert min(end - start for start, end in pairwise(starts)) > len(rows) // 6

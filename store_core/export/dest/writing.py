@@ -27,7 +27,8 @@ from store_core.findings import Finding
 from store_core.scan.frames import FrameTable, Ints
 from store_core.storage.buffers import give_freed_memory_back
 
-_RUN_SIZE_BYTES: Final = 192 << 20  # rows that are sorted at once: those of a split of the usual size
+_RUN_SIZE_BYTES: Final = 192 << 20  # most memory of rows that are sorted at once
+_RUN_LOG_BYTES: Final = 128 << 20  # of the log at once: a split of the usual size is two runs
 _LEAST_GROUP_SIZE_BYTES: Final = 4 << 20
 _MANY_WORDS: Final = 1000
 _MANY_PLAIN_BYTES: Final = (
@@ -61,8 +62,10 @@ class MessageWriter:
         self._whole_files = layout.whole_files
         self._is_in_order = layout.cluster == "offset" and layout.partition_by is None
         self._most_bytes = ROW_GROUP_SIZE_BYTES if self._is_in_order else _RUN_SIZE_BYTES
+        self._runs = max(-(-expected_bytes // _RUN_LOG_BYTES), 1)  # that are left, of one length
+        self._run_log_bytes = -(-expected_bytes // self._runs)
         self._keys = _Keys(layout)
-        self._collected = CollectedRows(store, min(expected_bytes, self._most_bytes))
+        self._collected = CollectedRows(store, min(self._run_log_bytes, self._most_bytes))
         self._writer: PartWriter | None = None  # of the file that is being written
         self._parts: list[Part] = []
         self._partition: Partition = None  # of that file
@@ -72,7 +75,7 @@ class MessageWriter:
         if len(rows):
             for findings in self._collected.add(table, rows, self._keys.numbers(table, rows)):
                 yield from findings
-                if self._collected.size_bytes >= self._most_bytes:
+                if self._is_run():
                     self._flush()
 
     def close(self) -> list[Part]:
@@ -86,6 +89,15 @@ class MessageWriter:
             self._writer.abort()
         for part in self._parts:
             self._place.remove(part.staged)
+
+    def _is_run(self) -> bool:
+        """Whether what has been collected is to be written."""
+        if self._collected.size_bytes >= self._most_bytes:
+            return True
+        if self._is_in_order or self._runs == 1 or self._collected.log_bytes < self._run_log_bytes:
+            return False
+        self._runs -= 1
+        return True
 
     def _open(self, partition: Partition, phy_offset: int) -> PartWriter:
         name = f"{self._stem}-{phy_offset:020d}.parquet"

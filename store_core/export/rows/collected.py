@@ -48,6 +48,7 @@ class CollectedRows:
 
     def _clear(self) -> None:
         self.size_bytes = 0  # of memory, about
+        self.log_bytes = 0  # of records
         self.plain_bytes = 0  # of bodies that were compressed
         self._fixed: dict[str, list[NDArray[Any]]] = {name: [] for name in (*FIXED_COLUMNS, "topic_id")}
         self._groups: list[NDArray[np.uint32]] = []
@@ -77,7 +78,9 @@ class CollectedRows:
         self._plain.append(bodies.plain)
         plain_bytes = sum(len(body or b"") for body in bodies.plain)
         self.plain_bytes += plain_bytes
-        self.size_bytes += int(sizes.sum()) + len(rows) * _ROW_SIZE_BYTES
+        log_bytes = int(sizes.sum())
+        self.log_bytes += log_bytes
+        self.size_bytes += log_bytes + len(rows) * _ROW_SIZE_BYTES
         self.size_bytes += 2 * plain_bytes  # they are there once more when they become a column
 
     def drained(self) -> list[Drained]:

@@ -14,12 +14,12 @@ from store_core.export.source.follow import Follower, Named, data_lost
 from store_core.export.source.options import EARLIEST, SourceOptions, StoreOfSource
 from store_core.export.source.reading import Reading
 from store_core.export.source.walk import plan
+from store_core.export.splits.plan import SPLIT_SIZE_BYTES
 from store_core.read.log import start_for_time
 from store_core.storage.live import is_live
 from store_core.storage.remote_path import is_remote
 from store_core.storage.store import Store
 
-_SPLIT_SIZE_BYTES: Final = 256 << 20
 _WHOLE: Final = 1 << 62
 
 
@@ -104,7 +104,7 @@ def _readings_of(named: Named, options: SourceOptions) -> list[Reading]:
 def _split_size_bytes(store: Store, options: SourceOptions) -> int:
     """Whole segments for ranges, which go from end to end of one and are quick to find, and for object stores, from which
     what lies in front of a split would be fetched for nothing."""
-    size = options.split_size_bytes or _SPLIT_SIZE_BYTES
+    size = options.split_size_bytes or SPLIT_SIZE_BYTES
     if options.table == "quarantine" or (options.split_size_bytes is None and is_remote(store.root)):
         return max([size, *(store.log.file_size_bytes or segment.size_bytes for segment in store.log.segments)])
     return size

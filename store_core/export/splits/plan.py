@@ -22,7 +22,7 @@ from store_core.storage.settings import Settings
 if TYPE_CHECKING:
     from store_core.export.splits.piece import Piece
 
-SPLIT_SIZE_BYTES: Final = 128 << 20
+SPLIT_SIZE_BYTES: Final = 256 << 20
 # A walk that starts so far in front of an offset has met a frame's end before it, unless there is none.
 _RUN_UP_BYTES: Final = MAX_RECORD_SIZE_BYTES + (1 << 20)
 
