@@ -166,6 +166,6 @@ KINDS: Final = (
         "warning",
         "copies of the log differ",
         "Two copies of one log hold different records at this offset, both of them whole, and the same records behind: one has been damaged where no checksum covers it, as in the properties or times of most records.",
-        "Look at both with `rmqctl log --from OFFSET -n 1`: one copy's is in the result, the other one's with `--keep-copies`. `rmqctl verify-crc` tells which disk has damage elsewhere.",
+        "Look at both with `rmqctl log --from OFFSET --max 1`: one copy's is in the result, the other one's with `--keep-copies`. `rmqctl verify-crc` tells which disk has damage elsewhere.",
     ),
 )
