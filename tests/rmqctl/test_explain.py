@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 
 import pytest
@@ -37,3 +38,19 @@ def test_an_unknown_code(code: str, to_do: str) -> None:
     assert result.code == 2
     assert result.err.startswith(f"error: unknown finding code {code!r}: {to_do}")
     assert result.json["error"]["code"] == "usage"
+
+
+def test_advice_names_commands_that_are_there() -> None:
+    advised = {
+        (words[1], option)
+        for kind in KINDS.values()
+        for line in re.findall("`(rmqctl [^`]+)`", f"{kind.explanation} {kind.advice}")
+        for words in [line.split()]
+        for option in [word.split("=")[0] for word in words if word.startswith("-")] or [""]
+    }
+    assert ("log", "--max") in advised
+    assert [
+        (command, option)
+        for command, option in sorted(advised)
+        if not re.search(rf"(?<![\w-]){option}\b", call(command, "--help").out)
+    ] == []
