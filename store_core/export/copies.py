@@ -37,7 +37,9 @@ _MOST_DIFFERING: Final = 100  # that are told of a log
 _SAMPLE: Final = ScanOptions(check_property_crc=True, properties=False, read_ahead=False, window_size_bytes=256 << 10)
 _TO_THE_END: Final = ScanOptions(check_crc=False, properties=False, runs=True)
 
-Frames = dict[int, tuple[int, int | None]]  # length and checksum of whole records, by their offsets; None for a blank
+# Length and checksum of records, by their offsets; no checksum for a blank, or a record with a fault that lies in itself.
+Frames = dict[int, tuple[int, int | None]]
+_FAULTY: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,27 +72,27 @@ def find_copies(stores: Sequence[Store], names: Sequence[str | None] = ()) -> Co
     logs = [Log(store) for store in stores]
     given = list(names) or [None] * len(stores)
     groups: list[list[int]] = []
-    differing: list[set[Differing]] = []
-    parted: list[Parted] = []
+    pairs: dict[tuple[int, int], _Found] = {}
     for number, log in enumerate(logs):
-        for group, differ in zip(groups, differing, strict=True):
-            found = [(other, _compare(logs[other], log)) for other in group]
-            parted += [Parted(other, number, c.parted_at) for other, c in found if c.same and c.parted_at is not None]
+        pairs |= {(other, number): _compare(logs[other], log) for other in range(number)}
+        joined = [number]
+        for group in list(groups):
+            found = [pairs[min(one, two), max(one, two)] for one in group for two in joined]
             is_claimed = given[number] is not None and given[number] in [given[other] for other in group]
-            if all(c.parted_at is None for _, c in found) and (is_claimed or any(c.same for _, c in found)):
-                group.append(number)
-                differ.update(each for _, c in found for each in c.differing)
-                break
-        else:
-            groups.append([number])
-            differing.append(set())
+            is_same = is_claimed or any(pairs[other, number].same for other in group)
+            if is_same and all(c.parted_at is None for c in found):
+                groups.remove(group)
+                joined = [*group, *joined]  # two that have nothing in common may both be copies of this one
+        groups.append(joined)
     for group in groups:
         if len(group) > 1:
             group.sort(key=lambda number: -logs[number].end_phy_offset)
+    groups.sort(key=min)
+    parted = [Parted(*pair, c.parted_at) for pair, c in pairs.items() if c.same and c.parted_at is not None]
     told = {
-        tuple(group): tuple(sorted(differ)[:_MOST_DIFFERING])
-        for group, differ in zip(groups, differing, strict=True)
-        if differ
+        tuple(group): tuple(sorted(differing)[:_MOST_DIFFERING])
+        for group in groups
+        if (differing := {each for pair, c in pairs.items() if {*pair} <= {*group} for each in c.differing})
     }
     return Copies(tuple(map(tuple, groups)), tuple(parted), told)
 
@@ -228,20 +230,21 @@ class Log:
         segment = self._store.log.find(phy_offset - 1)
         for size in _WINDOWS_BYTES if segment is not None else ():
             start = max(phy_offset - size, segment.phy_offset if segment is not None else 0)
-            for at, (length, _) in self.frames(start, phy_offset).items():
-                if at + length == phy_offset:
+            for at, (length, checksum) in self.frames(start, phy_offset).items():
+                if at + length == phy_offset and checksum != _FAULTY:
                     return at
         return None
 
     def frames(self, start: int, stop: int) -> Frames:
-        """Whole records and blanks that begin in [start, stop) of one segment."""
+        """Records and blanks that begin in [start, stop) of one segment."""
         found: Frames = {}
         segment = self._store.log.find(start)
         with suppress(UnreadableError):
             for table in scan_segment(self._store, segment, _SAMPLE, start, stop) if segment is not None else ():
                 is_blank = table.kind == FrameKind.BLANK
-                for row in ((table.messages | is_blank) & (table.code == FrameCode.OK)).nonzero()[0]:
-                    checksum = None if is_blank[row] else crc32c(table.record(row))
+                for row in (table.messages | (is_blank & (table.code == FrameCode.OK))).nonzero()[0]:
+                    whole = table.code[row] == FrameCode.OK
+                    checksum = None if is_blank[row] else crc32c(table.record(row)) if whole else _FAULTY
                     found[int(table.phy_offset[row])] = int(table.size_bytes[row]), checksum
         return found
 
@@ -316,14 +319,15 @@ def _difference(one: Frames, two: Frames, stop: int) -> _Found:
     """Records that are the same, and where two lie over each other and are not.
 
     Where only one of the logs has a whole record, the other is damaged there, which says nothing. Nor does a record that
-    damage follows at once: most of a record has no checksum, and the damage may have begun in it.
+    damage follows at once, and not only a record with a fault: most of a record has no checksum, and the damage may have
+    begun in it.
     """
-    same = {at for at, frame in one.items() if two.get(at) == frame}
+    same = {at for at, frame in one.items() if two.get(at) == frame and frame[1] != _FAULTY}
     others = sorted(
         (at, at + size)
         for frames in (one, two)
-        for at, (size, _) in frames.items()
-        if at not in same and (at + size in frames or at + size >= stop)
+        for at, (size, checksum) in frames.items()
+        if at not in same and checksum != _FAULTY and (at + size in frames or at + size >= stop)
     )
     reached = 0
     differing: set[Differing] = set()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import permutations
 from pathlib import Path
 
 import pytest
 
-from store_core.export.copies import Copies, find_copies, joint_settings
+from store_core.export.copies import Copies, Parted, find_copies, joint_settings
 from store_core.layout import paths
 from store_core.storage.store import Store
 from tests.damage import Damageable
@@ -147,6 +148,32 @@ def test_a_store_given_twice_is_its_own_copy(master: Damageable, tmp_path: Path)
     link = tmp_path / "link"
     link.symlink_to(master.root)
     assert groups(master, Damageable(link, master.truth)) == Copies(((0, 1),))
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_two_copies_without_a_common_file_are_joined_by_a_third(
+    damageable: DamageableStore, order: tuple[int, ...]
+) -> None:
+    """An old backup, a slave, and a master whose oldest files have gone: in any order they are one log."""
+    stores = [damageable("load-533") for _ in range(3)]
+    for store, has in zip(stores, (range(4), range(2, 7), range(5, 8)), strict=True):
+        for number, path in enumerate(store.segments):
+            if number not in has:
+                path.unlink()
+    [group] = groups(*(stores[number] for number in order)).groups
+    assert sorted(group) == [0, 1, 2]
+    assert joint(*(stores[order[number]] for number in group))[-1] == (7, 0)
+
+
+def test_a_record_of_one_log_alone_is_not_lost_for_a_fault_behind_it(master: Damageable, slave: Damageable) -> None:
+    """A master had written two more records when a slave took over; the last of them has a wrong body."""
+    lag(master, 1002)
+    for record in (1000, 1001):
+        master.flip(record=record, field="store_timestamp_ms", byte=7)
+    master.flip(record=1001, field="body")
+    found = groups(master, slave)
+    assert found.groups == ((0,), (1,))
+    assert found.parted == (Parted(0, 1, master.message(1000)["phyOffset"]),)
 
 
 @pytest.mark.parametrize("record", [0, 1, 700, -2])

@@ -85,10 +85,8 @@ class _Reading:
             goes_on = not pieces or pieces[-1].to_phy_offset < nominal_end(log, log.segments[-1])
             live = self._findings.may_be_torn and is_live(self._store.root).live
             self._table.tell(self._name, self._findings.end(live=live, log_goes_on=goes_on))
-            if pieces:
-                self._table.tell(
-                    self._name, differences(self._store, pieces[0].from_phy_offset, pieces[-1].to_phy_offset)
-                )
+            for piece in pieces:
+                self._table.tell(self._name, differences(self._store, piece.from_phy_offset, piece.to_phy_offset))
 
     def _walked(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         stop = None if piece.to_phy_offset >= nominal_end(self._store.log, piece.segment) else piece.to_phy_offset
