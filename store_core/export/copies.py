@@ -1,9 +1,9 @@
 """Copies of one broker's log (a master's, its slaves', backups), recognised and read as one log.
 
 A slave's log is its master's, byte for byte at the same offsets, as far as it goes. So copies are told by records: some
-places that both have are looked at, the end of what they have in common among them, and every record that both hold
-whole there must be the same. Histories that have parted once never meet again, so that end would show it; where records
-differ and the same ones follow behind, one of the copies has been damaged, and no checksum tells which.
+places that both have are looked at, the end of what they have in common among them, where some must be the same. Histories
+that have parted once never meet again, so that end would show it; where records differ and the same ones follow behind, one
+of the copies has been damaged, and no checksum tells which.
 
 Read as one, each segment comes from the copy that has most of it. The settings of the joint store tell which, so tasks
 elsewhere read the same.
@@ -319,8 +319,8 @@ def _difference(one: Frames, two: Frames, stop: int) -> _Found:
     """Records that are the same, and where two lie over each other and are not.
 
     Where only one of the logs has a whole record, the other is damaged there, which says nothing. Nor does a record that
-    damage follows at once, and not only a record with a fault: most of a record has no checksum, and the damage may have
-    begun in it.
+    damage follows at once: most of a record has no checksum, and the damage may have begun in it. A record with a fault is
+    no such damage: its head is where the one in front ends.
     """
     same = {at for at, frame in one.items() if two.get(at) == frame and frame[1] != _FAULTY}
     others = sorted(
