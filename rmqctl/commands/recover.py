@@ -12,7 +12,7 @@ import typer
 
 from rmqctl import exit_codes
 from rmqctl.blocks import Block, Facts, Findings, Table, Text
-from rmqctl.context import Context
+from rmqctl.context import Context, exit_for_findings
 from rmqctl.loss_report import ReportOption, loss_blocks, refuse_place, told_losses
 from rmqctl.mending import (
     LOST_COLUMNS,
@@ -170,7 +170,7 @@ def _predict(ctx: Context, store: Store, report: Path | None) -> int:
         "store": str(store.root),
         "last_exit": "crash" if store.aborted else "clean",
         **prediction.as_json(),
-        "findings": _nothing_to_read(store, prediction.outcome),
+        "findings": _about_log(store, prediction.outcome),
     }
     losses = told_losses(ctx, store, prediction, report)
     ctx.output.emit(
@@ -179,18 +179,21 @@ def _predict(ctx: Context, store: Store, report: Path | None) -> int:
         blocks=lambda: chain(_prediction_blocks(document), loss_blocks(losses)),
     )
     outcome = prediction.outcome
-    fine = outcome.starts and not outcome.lost_messages and not document["findings"]
+    fine = outcome.starts and not outcome.lost_messages and exit_for_findings(document["findings"]) == exit_codes.OK
     return exit_codes.OK if fine else exit_codes.FINDINGS
 
 
-def _nothing_to_read(store: Store, outcome: Outcome) -> list[Finding]:
-    """A log without a record beside queues: nothing in the log is lost, but the broker deletes every queue."""
+def _about_log(store: Store, outcome: Outcome) -> list[Finding]:
+    """Log folders that are not there; and a log without a record beside queues, which a broker all deletes though it loses nothing of the log."""
+    from store_core.read.log_files import missing_log
+
+    lacking = [found for found in missing_log(store) if found.code == "S010"]
     if not store.queues or (
         store.log.segments and (not outcome.starts or (outcome.max_phy_offset or 0) > store.log.min_phy_offset)
     ):
-        return []
+        return lacking
     what = "there is no log file" if not store.log.segments else "the log holds no record"
-    return [finding("S007", f"{what}: a broker deletes all {len(store.queues)} queues at its start")]
+    return [*lacking, finding("S007", f"{what}: a broker deletes all {len(store.queues)} queues at its start")]
 
 
 def _blocks(document: dict[str, Any], losses: Iterator[Block]) -> Iterator[Block]:

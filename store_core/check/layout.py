@@ -9,6 +9,7 @@ from store_core.check.report import Findings
 from store_core.findings import Severity
 from store_core.layout import index, paths
 from store_core.read.index import IndexSizes
+from store_core.read.log_files import missing_log
 from store_core.read.types import queue_strays, wrong_types
 from store_core.storage.journal import list_ids, read_journal
 from store_core.storage.sequence import SegmentSequence, Stray
@@ -35,8 +36,8 @@ def check_layout(store: Store, findings: Findings) -> None:
 
 def _check_log(store: Store, findings: Findings) -> None:
     log = store.log
-    if not log.segments:
-        findings.say("S007", "there is no log file")
+    for found in missing_log(store):
+        findings.add(found)
     size = log.file_size_bytes
     for segment in log.segments:
         file = store.relative(segment.path)

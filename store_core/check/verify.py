@@ -9,8 +9,9 @@ from threading import Lock
 
 from store_core.check.log import LogFindings
 from store_core.check.pieces import whole_log, without_rest
-from store_core.findings import Finding, finding
+from store_core.findings import Finding
 from store_core.kernel.codes import FrameCode, HoleCode
+from store_core.read.log_files import missing_log
 from store_core.scan.pieces import Piece, nominal_end
 from store_core.scan.runs import Runs, map_runs
 from store_core.storage.sequence import Segment, SegmentSequence
@@ -96,8 +97,7 @@ def verify_log(
     if callable(live):
         live = findings.may_be_torn and live()
     listed = findings.end(live=live, log_goes_on=log_goes_on)
-    if not store.log.segments:
-        listed.insert(0, finding("S007", "there is no log file"))
+    listed[:0] = missing_log(store)
     segments = list(reports.values())
     return VerifyReport(
         sum(report.size_bytes for report in segments),

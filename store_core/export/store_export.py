@@ -20,6 +20,7 @@ from store_core.export.splits.tail import begins_of, still_holds
 from store_core.findings import Finding, finding, summary
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.read.log import has_message_behind, start_for_time
+from store_core.read.log_files import missing_log, refuse_partial_log
 from store_core.storage.live import is_live
 from store_core.storage.store import Store
 
@@ -59,7 +60,8 @@ class StoreReport:
 class StoreExport:
     """One store on its way. ``task`` is what all its tasks have in common, ``last`` what has been exported of it before.
 
-    Raises PlanOutOfDateError where the log is not the one that was exported, or has been cut since.
+    Raises PlanOutOfDateError where the log is not the one that was exported, or has been cut since; FailedError where it goes on
+    from a commit and a folder of the log is not there.
     """
 
     def __init__(self, store: Store, task: Task, split_size_bytes: int, last: StoreState | None = None) -> None:
@@ -175,8 +177,7 @@ class StoreExport:
             *self._bodies,
         ]
         self._assert_readable()
-        if not self.store.log.segments:
-            self.report.findings.append(finding("S007", "there is no log file"))
+        self.report.findings += missing_log(self.store)
         if self._bodies_beyond:
             self.report.findings.append(
                 finding("L012", f"and {self._bodies_beyond} more: bodies that cannot be decompressed")
@@ -211,6 +212,7 @@ def _start(store: Store, task: Task, last: StoreState | None) -> tuple[int, list
     start = max(task.wanted.from_phy_offset or 0, start_for_time(store, task.wanted.begin_ms))
     if last is None:
         return max(start, store.log.min_phy_offset), []
+    refuse_partial_log(store)  # the next commit would not come back to what is missing now
     _assert_same_log(store, task.store, last)
     at = max(start, last.next_phy_offset)
     return max(at, store.log.min_phy_offset), list(_expired(store, at))

@@ -64,4 +64,11 @@ KINDS: Final = (
         "There is no queue file whose length tells the size, and no configuration names it; the default was assumed. A broker that is configured otherwise refuses queue files of another length.",
         "Name the broker's properties file with `-c`, or mappedFileSizeConsumeQueue in it if it is not the default.",
     ),
+    Kind(
+        "S010",
+        "warning",
+        "log folder is not there",
+        "One of the log's folders that the configuration names does not exist: its segments are in no result. A broker that starts like this makes the folder anew and goes on without them.",
+        "Mount its disk before a broker starts; nothing is written meanwhile. If nothing is to be in it, make the folder or take it out of the configuration.",
+    ),
 )

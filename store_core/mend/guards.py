@@ -7,6 +7,7 @@ from typing import Final
 
 from store_core.errors import FailedError, UsageError
 from store_core.layout import paths
+from store_core.read.log_files import refuse_partial_log
 from store_core.storage.store import Store
 
 _FOLDERS: Final = (
@@ -34,6 +35,7 @@ def refuse_foreign_store(store: Store) -> None:
             to_do="let its own broker recover it; verify-crc, log, get and export work",
         )
     refuse_dledger(store)
+    refuse_partial_log(store)
     _refuse_sizes(
         store, "mappedFileSizeCommitLog", store.log.configured_file_size_bytes, store.log.derived_file_size_bytes
     )

@@ -14,6 +14,7 @@ from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.layout import paths
 from store_core.read.checkpoint import Checkpoint, read_checkpoint
 from store_core.read.index import Index
+from store_core.read.log_files import missing_log
 from store_core.read.progress import Lag, lags, read_progress
 from store_core.read.queue import BatchQueue, Queue
 from store_core.read.records import read_message, read_store_timestamp_ms
@@ -169,8 +170,7 @@ def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _layout_findings(store: Store) -> Iterator[Finding]:
-    if not store.log.segments:
-        yield finding("S007", "no segment in any log folder", file=paths.COMMITLOG)
+    yield from missing_log(store)
     if store.aborted:
         yield finding("S001", "abort is there", file=paths.ABORT)
     if store.queues_in_rocksdb:

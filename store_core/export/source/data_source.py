@@ -115,10 +115,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _check(self, start: Mapping[str, int]) -> None:
         """Once, before anything is read."""
-        from store_core.export.source.planning import refuse_copies, refuse_renamed
+        from store_core.export.source.planning import refuse_copies, refuse_partial_logs, refuse_renamed
 
         if not self._is_checked:
             refuse_renamed(start, self._followers)
+            refuse_partial_logs(self._options)
             refuse_copies(self._options)
             self._is_checked = True
 

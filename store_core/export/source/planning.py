@@ -16,6 +16,7 @@ from store_core.export.source.reading import Reading
 from store_core.export.source.walk import plan
 from store_core.export.splits.plan import SPLIT_SIZE_BYTES
 from store_core.read.log import start_for_time
+from store_core.read.log_files import missing_log, refuse_partial_log
 from store_core.storage.live import is_live
 from store_core.storage.remote_path import is_remote
 from store_core.storage.store import Store
@@ -74,10 +75,19 @@ def refuse_copies(options: SourceOptions) -> None:
             )
 
 
+def refuse_partial_logs(options: SourceOptions) -> None:
+    """Raise FailedError where a folder of a log is not there: a stream would go past its segments and not come back."""
+    with _opened(options.stores) as stores:
+        for store in stores:
+            refuse_partial_log(store)
+
+
 def _readings_of(named: Named, options: SourceOptions) -> list[Reading]:
     wanted = options.wanted
     with Store.open(named.settings.root, named.settings) as store:
         log = store.log
+        for found in missing_log(store):
+            warnings.warn(f"{named.name}: {found.message} ({found.file})", stacklevel=2)
         for found in differences(store, 0, log.max_phy_offset):
             warnings.warn(f"{named.name}: {found.message} ({found.phy_offset})", stacklevel=2)
         start = max(wanted.from_phy_offset or 0, start_for_time(store, wanted.begin_ms), log.min_phy_offset)

@@ -18,9 +18,9 @@ from store_core.export.rows.batches import message_batches
 from store_core.export.rows.schema import Column
 from store_core.export.tables.gone import refuse_gone
 from store_core.export.tables.table import Batches, StoresTable, Where
-from store_core.findings import finding
 from store_core.kernel.codes import FrameKind
 from store_core.read.log import CLOCK_SLACK_MS, confirmed_store_timestamp_ms
+from store_core.read.log_files import missing_log
 from store_core.scan.frames import FrameTable, Ints
 from store_core.scan.log import Piece, ScanOptions, nominal_end, scan_segment
 from store_core.storage.live import is_live
@@ -49,8 +49,7 @@ class MessagesTable(StoresTable):
 
     def batches(self, columns: Sequence[str], where: Where | None = None) -> Batches:
         for name, store in self._stores:
-            if not store.log.segments:
-                self.tell(name, [finding("S007", "there is no log file")])
+            self.tell(name, list(missing_log(store)))
             yield from _Reading(self, name, store, columns, where).batches()
 
     def _tell_walked(self, size_bytes: int) -> None:

@@ -1,0 +1,127 @@
+"""A log of several folders of which one is not there, as where a disk is not mounted."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from rmqctl import exit_codes
+from store_core.errors import FailedError
+from store_core.export.source.data_source import StreamReader
+from store_core.export.source.options import parse_options
+from store_core.export.source.planning import batch_readings, refuse_partial_logs
+from store_core.layout import paths
+from store_core.read.log_files import missing_log
+from store_core.storage.settings import load_settings
+from store_core.storage.store import Store
+from tests import stores
+from tests.conftest import StoreCopy, differences
+from tests.rmqctl.calls import call
+
+
+@pytest.fixture
+def parted(store_copy: StoreCopy, tmp_path: Path) -> tuple[Path, Path, Path]:
+    """A root, its second log folder with every other segment, and the configuration that names both."""
+    root, config = store_copy("load-533", "clean"), tmp_path / "broker.conf"
+    second = tmp_path / "disk/commitlog"
+    second.mkdir(parents=True)
+    for segment in sorted((root / paths.COMMITLOG).iterdir())[1::2]:
+        segment.rename(second / segment.name)
+    config.write_text(f"storePathRootDir={root}\nstorePathCommitLog={root / paths.COMMITLOG},{second}\n")
+    return root, second, config
+
+
+def codes(words: tuple[object, ...]) -> tuple[int, list[str]]:
+    result = call(*words, "-o", "json")
+    return result.code, sorted(set(re.findall(r'"code": ?"([A-Z]\d+)"', result.out)))
+
+
+def unmounted(second: Path) -> None:
+    second.rename(second.with_name("elsewhere"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("info",),
+        ("check",),
+        ("log", "--max", 3),
+        ("verify-crc",),
+        ("sql", "select count(*) from messages"),
+        ("recover", "--predict"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_everything_that_reads_tells_it(parted: tuple[Path, Path, Path], words: tuple[object, ...]) -> None:
+    root, second, config = parted
+    assert "S010" not in codes((*words, "-c", config))[1]
+    unmounted(second)
+    before = stores.snapshot(root)
+    code, found = codes((*words, "-c", config))
+    assert (code, "S010" in found) == (exit_codes.FINDINGS, True), found
+    assert differences(before, stores.snapshot(root)) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("recover", "--apply", "--yes"),
+        ("truncate", 131072, "--apply", "--yes"),
+        ("rebuild", "all", "--apply"),
+        ("put", "Calm_orders", "text"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_nothing_that_writes_goes_on(parted: tuple[Path, Path, Path], words: tuple[object, ...]) -> None:
+    """A log that lacks a part looks shorter than it is: what is written behind its end would be there twice once the disk is back."""
+    root, second, config = parted
+    unmounted(second)
+    before = stores.snapshot(root)
+    refused = call(*words, "-c", config, "--commitlog", second, "-o", "json")
+    assert (refused.code, refused.json["error"]["code"]) == (exit_codes.FAILED, "failed"), refused.err
+    assert "a log folder is not there" in refused.err
+    assert "mount its disk" in refused.err
+    assert differences(before, stores.snapshot(root)) == []
+    assert not second.exists()
+
+
+def test_an_export_tells_it_and_one_that_goes_on_from_a_commit_waits(
+    parted: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    """The next commit would begin behind the segments that are not there, and never come back to them."""
+    _, second, config = parted
+    words = ("export", tmp_path / "out", "-c", config)
+    assert codes(words)[0] == exit_codes.OK
+    unmounted(second)
+    refused = call(*words, "--incremental", "-o", "json")
+    assert (refused.code, refused.json["error"]["code"]) == (exit_codes.FAILED, "failed")
+    assert "a log folder is not there" in refused.err
+    second.with_name("elsewhere").rename(second)
+    assert codes((*words, "--incremental"))[0] == exit_codes.OK
+    unmounted(second)
+    assert "S010" in codes(("export", tmp_path / "anew", "-c", config))[1]
+
+
+def test_a_log_too_young_for_its_second_folder_is_fine(parted: tuple[Path, Path, Path]) -> None:
+    """A broker makes a folder with the first segment that goes there."""
+    root, second, config = parted
+    unmounted(second)
+    for segment in sorted((root / paths.COMMITLOG).iterdir())[1:]:
+        segment.unlink()
+    with Store.open(root, load_settings(config)) as store:
+        (found,) = missing_log(store)
+    assert (found.code, found.severity) == ("S010", "info")
+
+
+def test_spark_is_warned_and_a_stream_waits(parted: tuple[Path, Path, Path]) -> None:
+    root, second, config = parted
+    options = parse_options({"path": f"a={root}", "config": str(config)})
+    refuse_partial_logs(options)
+    unmounted(second)
+    with pytest.warns(UserWarning, match="the log folder is not there"):
+        batch_readings(options)
+    with pytest.raises(FailedError, match="a log folder is not there"):
+        StreamReader(options).latestOffset({}, ReadAllAvailable())
