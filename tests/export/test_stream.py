@@ -10,7 +10,14 @@ import pytest
 
 from store_core.errors import FailedError, UsageError
 from store_core.export.source.options import SourceOptions, parse_options
-from store_core.export.source.planning import followers, refuse_copies, refuse_renamed, shared_out, stream_readings
+from store_core.export.source.planning import (
+    followers,
+    refuse_copies,
+    refuse_renamed,
+    shared_out,
+    starts_of,
+    stream_readings,
+)
 from store_core.export.source.reading import read_messages, read_ranges
 from tests import stores
 from tests.conftest import GoldenStore
@@ -31,7 +38,8 @@ class Stream:
         self.rows: list[tuple[int, str]] = []
         self.batches = 0
         self.restart()
-        self.offsets = {name: follower.first(self.options.starting) for name, follower in self.followers.items()}
+        starts = starts_of(self.options, self.followers)
+        self.offsets = {name: follower.first(starts[name]) for name, follower in self.followers.items()}
 
     def restart(self) -> None:
         self.followers = followers(self.options)
@@ -246,6 +254,32 @@ def test_a_stream_begins_where_it_is_told(golden: GoldenStore) -> None:
     assert Stream(golden("load-533"), startingOffset="latest", quietMs=0).poll() is False
     with pytest.raises(UsageError, match="startingOffset"):
         Stream(golden("load-533"), fromOffset=5)
+
+
+def test_each_store_begins_where_it_is_told(golden: GoldenStore) -> None:
+    at = told("load-533")[40][0]
+    paths = ",".join(
+        f"{name}={golden(store)}" for name, store in (("a", "load-533"), ("b", "ipv6-533"), ("c", "clean-533"))
+    )
+    stream = Stream(golden("load-533"), path=paths, startingOffset=f'{{"a": {at}, "b": "latest"}}')
+    alone = Stream(golden("ipv6-533"), startingOffset="latest")
+    assert stream.offsets == {"a": at, "b": alone.at, "c": 0}
+    assert alone.at > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"a": 0, "elsewhere": 1}', r"names 'elsewhere'.*: the stores are a"),
+        ('{"a": 0', "is no JSON"),
+        ('{"a": true}', "is no number: 'True'"),
+        ('{"a": -1}', "is no number: '-1'"),
+        ("soon", "is no number: 'soon'.*earliest, latest or digits"),
+    ],
+)
+def test_a_begin_that_makes_no_sense_is_told(golden: GoldenStore, text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Stream(golden("load-533"), startingOffset=text)
 
 
 def test_expired_segments_are_an_error_or_passed(damageable: Callable[..., Damageable]) -> None:

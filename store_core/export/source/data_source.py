@@ -98,7 +98,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_checked = False
 
     def initialOffset(self) -> dict[str, int]:
-        return {name: follower.first(self._options.starting) for name, follower in self._followers.items()}
+        from store_core.export.source.planning import starts_of
+
+        starts = starts_of(self._options, self._followers)
+        return {name: follower.first(starts[name]) for name, follower in self._followers.items()}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         most = self._options.max_bytes_per_trigger

@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from store_core.errors import FailedError, UsageError
-from store_core.export.source.options import EARLIEST, LATEST
+from store_core.export.source.options import EARLIEST, LATEST, Start
 from store_core.export.source.walk import FULL, chained_end
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.layout.record import HEAD, MAGIC_V1, MAGIC_V2, MAX_RECORD_SIZE_BYTES, PREFIX
@@ -85,7 +85,7 @@ class Follower:
         self._is_checked = False
         self.waits = False  # the last answer may be another one after a quiet while, though nothing is written
 
-    def first(self, starting: str | int) -> int:
+    def first(self, starting: Start) -> int:
         """Where a stream without a checkpoint begins: a place where a frame starts, or the log's end. Raises StoreError, for an
         offset in front of the log's begin too if the loss of data is to fail."""
         with self._open() as store:

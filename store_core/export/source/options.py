@@ -19,6 +19,8 @@ Table = Literal["messages", "quarantine"]
 Word = TypeVar("Word", bound=str)
 Mode = Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"]  # Spark's own words for what cannot be read well
 
+Start = str | int
+
 QUIET_MS: Final = 1000
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -43,6 +45,7 @@ STREAM: Final = ("maxBytesPerTrigger", "startingOffset", "failOnDataLoss", "quie
 _KNOWN: Final = {name.lower(): name for name in (*BATCH, *STREAM)}
 _NAMED: Final = re.compile(r"([^/=]+)=(.+)", re.DOTALL)
 _SIZE: Final = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_EXAMPLE_OF_STARTS: Final = '{"broker-a": 1024, "broker-b": "latest"}'
 _EXAMPLE_OF_TIME: Final = "2026-07-31T12:00:00+08:00 (UTC where no zone is named), or milliseconds since 1970"
 
 
@@ -57,7 +60,7 @@ class StoreOfSource:
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
     """Sizes in bytes. ``split_size_bytes``: None is left to the planning. ``starting``: where a stream without a checkpoint
-    begins: earliest, latest, or an offset. ``keep_copies``: copies of one log are taken each for itself."""
+    begins: earliest, latest, or an offset, for all stores or by their names. ``keep_copies``: copies of one log are taken each for itself."""
 
     stores: tuple[StoreOfSource, ...]
     wanted: LogFilter = field(default_factory=LogFilter)
@@ -66,7 +69,7 @@ class SourceOptions:
     columns: tuple[str, ...] | None = None
     split_size_bytes: int | None = None
     max_bytes_per_trigger: int | None = None
-    starting: str | int = EARLIEST
+    starting: Start | Mapping[str, Start] = EARLIEST
     fail_on_data_loss: bool = True
     quiet_ms: int = QUIET_MS
     keep_copies: bool = False
@@ -84,11 +87,9 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     def number(name: str) -> int | None:
         text = options.get(name.lower())
         if text is not None and not text.strip().isdecimal():
-            words = "earliest, latest or " if name == "startingOffset" else ""
-            raise UsageError(f"{name} is no number: {text!r}", to_do=f"give {words}digits")
+            raise UsageError(f"{name} is no number: {text!r}", to_do="give digits")
         return None if text is None else int(text)
 
-    starting = options.get("startingoffset", EARLIEST).strip().lower()
     columns = tuple(name.lower() for name in _listed(options.get("columns")))
     quiet_ms = number("quietMs")
     wanted = LogFilter(
@@ -107,11 +108,32 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         columns=columns or None,
         split_size_bytes=_size("splitSize", options.get("splitsize")),
         max_bytes_per_trigger=_size("maxBytesPerTrigger", options.get("maxbytespertrigger")),
-        starting=starting if starting in (EARLIEST, LATEST) else number("startingOffset") or 0,
+        starting=_starting(options.get("startingoffset", EARLIEST)),
         fail_on_data_loss=_is_true("failOnDataLoss", options.get("failondataloss", "true")),
         quiet_ms=QUIET_MS if quiet_ms is None else quiet_ms,
         keep_copies=_is_true("keepCopies", options.get("keepcopies", "false")),
     )
+
+
+def _starting(text: str) -> Start | Mapping[str, Start]:
+    """One for all stores, or as JSON one for each by its name, as Spark writes the offsets of a stream."""
+    if not text.lstrip().startswith("{"):
+        return _start(text)
+    try:
+        told = dict(json.loads(text))
+    except ValueError:
+        raise UsageError(f"startingOffset is no JSON: {text!r}", to_do=f"give {_EXAMPLE_OF_STARTS}") from None
+    return {name: _start(str(start)) for name, start in told.items()}
+
+
+def _start(text: str) -> Start:
+    word = text.strip().lower()
+    if word in (EARLIEST, LATEST):
+        return word
+    if not word.isdecimal():
+        to_do = f"give earliest, latest or digits, or for each store {_EXAMPLE_OF_STARTS}"
+        raise UsageError(f"startingOffset is no number: {text!r}", to_do=to_do)
+    return int(word)
 
 
 def _check(wanted: LogFilter, columns: Sequence[str]) -> None:

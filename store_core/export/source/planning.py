@@ -11,7 +11,7 @@ from store_core.errors import UsageError
 from store_core.export.copies import differences, find_copies, taken_once
 from store_core.export.naming import Called, distinct_names
 from store_core.export.source.follow import Follower, Named, data_lost
-from store_core.export.source.options import EARLIEST, SourceOptions, StoreOfSource
+from store_core.export.source.options import EARLIEST, SourceOptions, Start, StoreOfSource
 from store_core.export.source.reading import Reading
 from store_core.export.source.walk import plan
 from store_core.export.splits.plan import SPLIT_SIZE_BYTES
@@ -128,6 +128,17 @@ def followers(options: SourceOptions) -> dict[str, Follower]:
         named.name: Follower(named, quiet_ms=options.quiet_ms, fail_on_data_loss=options.fail_on_data_loss)
         for named in named_stores(options)
     }
+
+
+def starts_of(options: SourceOptions, names: Iterable[str]) -> dict[str, Start]:
+    """Where the stream of each store is to begin; with its earliest record where others are named and it is not. Raises
+    UsageError for a store that is not there."""
+    names, told = list(names), options.starting
+    if not isinstance(told, Mapping):
+        return dict.fromkeys(names, told)
+    for name in told.keys() - set(names):
+        raise UsageError(f"startingOffset names {name!r}", to_do=f"the stores are {', '.join(names)}")
+    return {name: told.get(name, EARLIEST) for name in names}
 
 
 def refuse_renamed(known: Iterable[str], now: Iterable[str]) -> None:
