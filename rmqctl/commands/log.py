@@ -50,7 +50,7 @@ def log(
     from store_core.check.log import LogFindings
     from store_core.codec.record import Message
     from store_core.read.log import LogFilter, has_message_behind, read_log, size_of_walk
-    from store_core.read.log_files import missing_log
+    from store_core.read.log_files import unread_log
     from store_core.storage.live import is_live
 
     refuse_backwards(from_, to, ("--from", "--to"))
@@ -75,7 +75,7 @@ def log(
             if to is not None and has_message_behind(store, to):
                 seen.good_behind()
             found = seen.end(live=seen.may_be_torn and is_live(store.root).live)
-            return [*missing_log(store), *found, *(one for one in bodies if one.code != "L001")]
+            return [*unread_log(store), *found, *(one for one in bodies if one.code != "L001")]
 
         shown = map(preview, rows()) if is_for_people(ctx) else rows()
         fields = view.fields + (_RANGE_FIELDS if all_ else ())

@@ -9,7 +9,7 @@ from store_core.check.report import Findings
 from store_core.findings import Severity
 from store_core.layout import index, paths
 from store_core.read.index import IndexSizes
-from store_core.read.log_files import missing_log
+from store_core.read.log_files import missing_log, told_of
 from store_core.read.types import queue_strays, wrong_types
 from store_core.storage.journal import list_ids, read_journal
 from store_core.storage.sequence import SegmentSequence, Stray
@@ -106,13 +106,9 @@ def _missing_files(files: SegmentSequence) -> list[tuple[int, int]]:
 def _stray(
     store: Store, stray: Stray, findings: Findings, code: str, duplicate_code: str, key: QueueKey | None = None
 ) -> None:
-    if stray.duplicate_of is not None:
-        code, message = duplicate_code, f"the same segment as {store.relative(stray.duplicate_of)}"
-    else:
-        message = "a folder" if stray.is_folder else "no segment's name"
     findings.say(
-        code,
-        message,
+        code if stray.duplicate_of is None else duplicate_code,
+        told_of(store, stray),
         file=store.relative(stray.path),
         size_bytes=stray.size_bytes,
         topic=key.topic if key else None,

@@ -11,7 +11,7 @@ from store_core.check.log import LogFindings
 from store_core.check.pieces import whole_log, without_rest
 from store_core.findings import Finding
 from store_core.kernel.codes import FrameCode, HoleCode
-from store_core.read.log_files import missing_log
+from store_core.read.log_files import unread_log
 from store_core.scan.pieces import Piece, nominal_end
 from store_core.scan.runs import Runs, map_runs
 from store_core.storage.sequence import Segment, SegmentSequence
@@ -97,7 +97,7 @@ def verify_log(
     if callable(live):
         live = findings.may_be_torn and live()
     listed = findings.end(live=live, log_goes_on=log_goes_on)
-    listed[:0] = missing_log(store)
+    listed[:0] = unread_log(store)
     segments = list(reports.values())
     return VerifyReport(
         sum(report.size_bytes for report in segments),

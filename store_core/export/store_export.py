@@ -20,7 +20,7 @@ from store_core.export.splits.tail import begins_of, still_holds
 from store_core.findings import Finding, finding, summary
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.read.log import has_message_behind, start_for_time
-from store_core.read.log_files import missing_log, refuse_partial_log
+from store_core.read.log_files import refuse_partial_log, unread_log
 from store_core.storage.live import is_live
 from store_core.storage.store import Store
 
@@ -177,7 +177,7 @@ class StoreExport:
             *self._bodies,
         ]
         self._assert_readable()
-        self.report.findings += missing_log(self.store)
+        self.report.findings += unread_log(self.store)
         if self._bodies_beyond:
             self.report.findings.append(
                 finding("L012", f"and {self._bodies_beyond} more: bodies that cannot be decompressed")

@@ -1,14 +1,19 @@
-"""Whether the log is where the configuration says: no file at all, or one of several folders that is not there (store format 1.2)."""
+"""What of a log's folders and files is not read: folders that are not there, and what stands where a segment belongs (store format 1.2)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from store_core.errors import FailedError
 from store_core.findings import Finding, finding
 from store_core.layout import paths
+from store_core.storage.remote_path import RemotePath
+from store_core.storage.sequence import Stray
 from store_core.storage.store import Store
+
+LINK_TO_NOWHERE: Final = "a link that leads nowhere"
 
 
 def missing_log(store: Store) -> Iterator[Finding]:
@@ -30,19 +35,48 @@ def missing_log(store: Store) -> Iterator[Finding]:
             )
 
 
+def unread_log(store: Store) -> Iterator[Finding]:
+    """As ``missing_log``, and L010 or L018 for whatever has a segment's name and is not read as one."""
+    yield from missing_log(store)
+    for stray in store.log.strays:
+        if paths.parse_segment_name(stray.path.name) is None or (
+            stray.duplicate_of is not None and store.settings.copies
+        ):
+            continue
+        code = "L010" if stray.duplicate_of is None else "L018"
+        yield finding(
+            code, f"not read: {told_of(store, stray)}", file=store.relative(stray.path), size_bytes=stray.size_bytes
+        )
+
+
+def told_of(store: Store, stray: Stray) -> str:
+    """What a stray of a log or of a queue is."""
+    path = stray.path
+    if stray.duplicate_of is not None:
+        return f"the same segment as {store.relative(stray.duplicate_of)}"
+    if stray.is_folder:
+        return "a folder"
+    if isinstance(path, RemotePath) or path.is_file() or paths.parse_segment_name(path.name) is None:
+        return "no segment's name"
+    return LINK_TO_NOWHERE if path.is_symlink() and not path.exists() else "a pipe or a device"
+
+
 def refuse_partial_log(store: Store) -> None:
-    """Raise FailedError where one of the log's folders is not there, and with it the segments in it."""
+    """Raise FailedError where one of the log's folders is not there, or a segment is a link that leads nowhere."""
     lacking = [found.file for found in missing_log(store) if found.code == "S010" and found.severity != "info"]
-    if lacking:
+    links = [store.relative(stray.path) for stray in store.log.strays if told_of(store, stray) == LINK_TO_NOWHERE]
+    if lacking or links:
         raise FailedError(
-            "a log folder is not there: what is left is not the whole log",
-            path=", ".join(map(str, lacking)),
-            to_do="mount its disk; if nothing is to be in it, make the folder or take it out of the configuration",
+            f"{'a log folder is not there' if lacking else 'a segment is ' + LINK_TO_NOWHERE}: what is left is not the whole log",
+            path=", ".join(map(str, lacking or links)),
+            to_do="mount its disk; if nothing is to be in it, make the folder or take it out of the configuration"
+            if lacking
+            else "mount the disk that it leads to, or remove it",
         )
 
 
 def _missing_folders(store: Store) -> list[Path]:
-    return [folder for folder in store.settings.commitlog_paths if not folder.exists()]
+    return [folder for folder in store.settings.commitlog_paths if not folder.is_dir()]
 
 
 def _is_young(store: Store) -> bool:

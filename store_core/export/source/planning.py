@@ -16,7 +16,7 @@ from store_core.export.source.reading import Reading
 from store_core.export.source.walk import plan
 from store_core.export.splits.plan import SPLIT_SIZE_BYTES
 from store_core.read.log import start_for_time
-from store_core.read.log_files import missing_log, refuse_partial_log
+from store_core.read.log_files import refuse_partial_log, unread_log
 from store_core.storage.live import is_live
 from store_core.storage.remote_path import is_remote
 from store_core.storage.store import Store
@@ -86,7 +86,7 @@ def _readings_of(named: Named, options: SourceOptions) -> list[Reading]:
     wanted = options.wanted
     with Store.open(named.settings.root, named.settings) as store:
         log = store.log
-        for found in missing_log(store):
+        for found in unread_log(store):
             warnings.warn(f"{named.name}: {found.message} ({found.file})", stacklevel=2)
         for found in differences(store, 0, log.max_phy_offset):
             warnings.warn(f"{named.name}: {found.message} ({found.phy_offset})", stacklevel=2)

@@ -20,7 +20,7 @@ from store_core.export.tables.gone import refuse_gone
 from store_core.export.tables.table import Batches, StoresTable, Where
 from store_core.kernel.codes import FrameKind
 from store_core.read.log import CLOCK_SLACK_MS, confirmed_store_timestamp_ms
-from store_core.read.log_files import missing_log
+from store_core.read.log_files import unread_log
 from store_core.scan.frames import FrameTable, Ints
 from store_core.scan.log import Piece, ScanOptions, nominal_end, scan_segment
 from store_core.storage.live import is_live
@@ -49,7 +49,7 @@ class MessagesTable(StoresTable):
 
     def batches(self, columns: Sequence[str], where: Where | None = None) -> Batches:
         for name, store in self._stores:
-            self.tell(name, list(missing_log(store)))
+            self.tell(name, list(unread_log(store)))
             yield from _Reading(self, name, store, columns, where).batches()
 
     def _tell_walked(self, size_bytes: int) -> None:

@@ -1,8 +1,9 @@
-"""A log of several folders of which one is not there, as where a disk is not mounted."""
+"""What of a log is not read: a folder that is not there, as where a disk is not mounted, and what stands where a segment belongs."""
 
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -125,3 +126,45 @@ def test_spark_is_warned_and_a_stream_waits(parted: tuple[Path, Path, Path]) -> 
         batch_readings(options)
     with pytest.raises(FailedError, match="a log folder is not there"):
         StreamReader(options).latestOffset({}, ReadAllAvailable())
+
+
+READERS = [
+    ("log", "--max", 3),
+    ("verify-crc",),
+    ("sql", "select count(*) from messages"),
+    ("export", "OUT"),
+]
+
+
+def placed(words: tuple[object, ...], folder: Path) -> tuple[object, ...]:
+    return tuple(folder / "OUT" if word == "OUT" else word for word in words)
+
+
+@pytest.mark.parametrize("words", READERS, ids=lambda words: words[0])
+def test_a_last_segment_that_is_a_link_to_nowhere_is_told(
+    store_copy: StoreCopy, tmp_path: Path, words: tuple[object, ...]
+) -> None:
+    words = placed(words, tmp_path)
+    root = store_copy("load-533", "clean")
+    assert codes((*words, "-s", root))[0] == exit_codes.OK
+    shutil.rmtree(tmp_path / "OUT", ignore_errors=True)
+    last = sorted((root / paths.COMMITLOG).iterdir())[-1]
+    last.unlink()
+    last.symlink_to(tmp_path / "elsewhere")
+    result = call(*words, "-s", root, "-o", "json")
+    assert result.code == exit_codes.FINDINGS
+    assert "not read: a link that leads nowhere" in result.out
+
+
+@pytest.mark.parametrize("words", READERS, ids=lambda words: words[0])
+def test_a_segment_that_another_folder_has_too_is_told(
+    parted: tuple[Path, Path, Path], tmp_path: Path, words: tuple[object, ...]
+) -> None:
+    """The first one is read; whoever finds it damaged has to know of the other."""
+    words = placed(words, tmp_path)
+    root, second, config = parted
+    segment = next(iter(second.iterdir()))
+    shutil.copy(segment, root / paths.COMMITLOG / segment.name)
+    result = call(*words, "-c", config, "-o", "json")
+    assert result.code == exit_codes.FINDINGS
+    assert "not read: the same segment as commitlog/" in result.out
