@@ -323,3 +323,22 @@ def test_fail_fast_refuses_damage_wherever_splits_lie(
         source_table(store.root, mode="FAILFAST", splitSize=split_size)
     in_front = source_table(store.root, mode="FAILFAST", splitSize=split_size, toOffset=3 * SEGMENT_BYTES)
     assert in_front.num_rows == sum(m["phyOffset"] < 3 * SEGMENT_BYTES for m in store.truth["messages"])
+
+
+def test_many_ranges_have_the_columns_that_are_asked_for(
+    damageable: Callable[..., Damageable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading_module, "_ROWS_AT_ONCE", 1)
+    store = damageable("load-533")
+    for number in (100, 200, 300, 400, 500):
+        message = store.message(number)
+        store.write(message["phyOffset"], b"\x7f" * message["storeSize"])
+    rows = source_table(store.root, table="quarantine", columns="phy_offset,kind")
+    assert rows.column_names == ["phy_offset", "kind"]
+    assert rows.column("phy_offset").to_pylist() == [store.message(n)["phyOffset"] for n in (100, 200, 300, 400, 500)]
+
+
+@pytest.mark.parametrize("name", ["topic", "columns"])
+def test_a_list_of_nothing_is_an_error(golden: GoldenStore, name: str) -> None:
+    with pytest.raises(UsageError, match=f"{name} is empty"):
+        source_table(golden("load-533"), **{name: " , "})

@@ -435,3 +435,61 @@ def test_a_store_of_another_name_is_not_read_once_more(known: str, now: str, is_
             refuse_renamed(known, now)
     else:
         refuse_renamed(known, now)
+
+
+@pytest.mark.parametrize("behind", [1, 5000])
+def test_a_begin_behind_the_newest_record_is_an_error_though_the_file_goes_on(
+    damageable: Callable[..., Damageable], behind: int
+) -> None:
+    """The broker goes on in the rest of the file: a stream that began behind it would never see that."""
+    store = damageable("load-533")
+    last = store.segments[-1]
+    end = next(offset for offset, _ in told("load-533") if offset > int(last.name) + 20_000)
+    store.zero(end, int(last.name) + last.stat().st_size - end)
+    for offset in (end + behind, int(last.name) + last.stat().st_size):
+        with pytest.raises(UsageError, match=rf"is to begin at {offset}, and the log of a ends at \d+"):
+            Stream(store.root, startingOffset=offset)
+    assert Stream(store.root, startingOffset=end).at == end
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_cut_in_front_of_a_segments_start_is_an_error(
+    damageable: Callable[..., Damageable], *, restarts: bool
+) -> None:
+    """Where the stream stands at the begin of a segment, what is in front of it is a blank, mostly of zeros."""
+    store = damageable("load-533")
+    first, others = store.segments[0], store.segments[1:]
+    for segment in others:
+        segment.unlink()
+    (others[0]).write_bytes(bytes(SEGMENT_BYTES))
+    stream = Stream(store.root)
+    stream.drain()
+    assert stream.at == SEGMENT_BYTES
+    stream.drain()
+    if restarts:
+        stream.restart()
+    records = [message for message in stores.truth("load-533")["messages"] if message["phyOffset"] < SEGMENT_BYTES]
+    cut = records[-5]["phyOffset"]
+    store.zero(cut, SEGMENT_BYTES - cut)
+    with pytest.raises(FailedError, match=r"the log (was cut|ends) in front of it"):
+        stream.drain()
+    assert first.stat().st_size == SEGMENT_BYTES
+
+
+def test_a_stream_at_a_segments_start_goes_on_after_a_restart(damageable: Callable[..., Damageable]) -> None:
+    store = damageable("load-533")
+    second = store.segments[1]
+    kept = second.read_bytes()
+    for segment in store.segments[1:]:
+        segment.unlink()
+    stream = Stream(store.root)
+    for made_ahead in (False, True):
+        if made_ahead:
+            second.write_bytes(bytes(SEGMENT_BYTES))
+        stream.restart()
+        stream.drain()
+        assert stream.at == SEGMENT_BYTES
+    second.write_bytes(kept)
+    stream.restart()
+    stream.drain()
+    assert [row[0] for row in stream.rows] == [at for at, _ in told("load-533") if at < 2 * SEGMENT_BYTES]

@@ -15,7 +15,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -66,6 +66,13 @@ class _Stuck:
     goes_on_at: int | None = None
 
 
+class _Bytes(NamedTuple):
+    """Some bytes of the log and where they stand."""
+
+    phy_offset: int
+    data: bytes
+
+
 class Follower:
     """Follows the log of one store. Keeps between calls only what it saw at the tail."""
 
@@ -81,7 +88,7 @@ class Follower:
         self._fail = fail_on_data_loss
         self._newest: _Newest | None = None
         self._stuck: dict[int, _Stuck] = {}  # by offset
-        self._bytes_before: dict[int, bytes] = {}  # an offset that was told: what stood right in front of it
+        self._bytes_before: dict[int, _Bytes] = {}  # an offset that was told: what stood in front of it
         self._is_checked = False
         self.waits = False  # the last answer may be another one after a quiet while, though nothing is written
 
@@ -100,16 +107,22 @@ class Follower:
                     path=str(self._named.settings.root),
                     to_do='give option("startingOffset", "earliest"), or failOnDataLoss false to begin where the log does',
                 )
-            if at > (end := store.log.max_phy_offset):
+            log, last_begun = store.log, self._last_begun(store.log)
+            if not log.segments:
+                return at
+            # What is made ahead of the segment at work is still to be written to, and so is the rest of that one.
+            segment = log.find(min(at, last_begun)) if at >= last_begun else log.find(at)
+            if segment is None or segment.phy_offset == at:
+                return at
+            found = self._boundary_from(store, segment, segment.phy_offset, at)
+            if found is None and segment.phy_offset == last_begun:
+                end = self._reach(store, last_begun, None)
                 raise UsageError(
                     f"the stream is to begin at {starting}, and the log of {self._named.name} ends at {end}",
                     path=str(self._named.settings.root),
                     to_do='give option("startingOffset", "latest"), or an offset that is there',
                 )
-            segment = store.log.find(at)
-            if segment is None or segment.phy_offset == at:
-                return at
-            return self._boundary_from(store, segment, segment.phy_offset, at)
+            return nominal_end(log, segment) if found is None else found
 
     def reach(self, start: int, most_bytes: int | None = None) -> int:
         """The end of a batch that begins at ``start``, at least one record if there is any, and about ``most_bytes`` at most.
@@ -149,17 +162,22 @@ class Follower:
         if not log.segments:
             return start
         if self._is_checked:
-            before = self._bytes_before.get(start, b"")
-            is_there = start - len(before) >= log.min_phy_offset  # and has not expired
-            if any(before) and is_there and _bytes_before(log, start) != before:
-                self._bytes_before.clear()
-                self._lost("the log was cut in front of it since", start)
-            return start
+            before = self._bytes_before.get(start)
+            if before is None or before.phy_offset < log.min_phy_offset:  # it has expired
+                return start
+            if log.read(before.phy_offset, len(before.data)) == before.data:
+                return start
+            self._bytes_before.clear()
+            self._lost("the log was cut in front of it since", start)
         self._is_checked = True
+        last_begun = self._last_begun(log)
+        if start > last_begun and start >= (end := nominal_end(log, log.find(last_begun) or log.segments[-1])):
+            # Nothing is there yet, so that all in front of it has to be: up to its segment's end, as a blank tells.
+            if start > end or not _ends_a_frame(store, log.find(last_begun) or log.segments[-1], start):
+                self._lost("the log ends in front of it: it was cut, or is another one", start)
+            return start
         segment = log.find(start)
         if segment is None:
-            if start > nominal_end(log, log.segments[-1]):
-                self._lost("the log ends in front of it: it was cut, or is another one", start)
             return start
         if start > segment.phy_offset:
             found = chained_end(store, segment, segment.phy_offset, start)
@@ -191,7 +209,8 @@ class Follower:
             if segment.phy_offset >= last_begun:
                 found = self._tail(store, segment, at, until)
             else:
-                found = self._boundary_from(store, segment, at, max(at, until or 0), at_most=True)
+                border = self._boundary_from(store, segment, at, max(at, until or 0), at_most=True)
+                found = end if border is None else border
             return at if until is not None and found > until and at > start else found
         return at
 
@@ -204,8 +223,11 @@ class Follower:
         return log.min_phy_offset
 
     @staticmethod
-    def _boundary_from(store: Store, segment: Segment, certain: int, wanted: int, *, at_most: bool = False) -> int:
-        """The first end of a frame at or behind ``wanted``; with ``at_most`` the last one in front of it, if there is one."""
+    def _boundary_from(
+        store: Store, segment: Segment, certain: int, wanted: int, *, at_most: bool = False
+    ) -> int | None:
+        """The first end of a frame at or behind ``wanted``, None where there is none; with ``at_most`` the last one that is not
+        behind it, if there is one."""
         before: int | None = None
         for table in scan_segment(store, segment, _FRAMES, certain, chained=True):
             ends = (table.phy_offset + table.size_bytes)[_is_frame(table)]
@@ -216,7 +238,7 @@ class Follower:
                 before = int(ends[place - 1])
             if place < len(ends):
                 return before if at_most and before is not None else int(ends[place])
-        return nominal_end(store.log, segment)
+        return None
 
     def _tail(self, store: Store, segment: Segment, start: int, until: int | None) -> int:
         """As far as the segment at work is settled."""
@@ -299,10 +321,14 @@ class Follower:
         return stuck.goes_on_at
 
 
-def _bytes_before(log: SegmentSequence, phy_offset: int) -> bytes:
-    """The last bytes in front of an offset, which are a record's, or zeros of a blank."""
+def _bytes_before(log: SegmentSequence, phy_offset: int) -> _Bytes:
+    """The last bytes in front of an offset: a record's, or where a blank of zeros ends there, what stands in front of those."""
     start = max(phy_offset - _BYTES_BEFORE, log.min_phy_offset)
-    return log.read(start, phy_offset - start) if start < phy_offset else b""
+    data = log.read(start, phy_offset - start) if start < phy_offset else b""
+    if data and not any(data):
+        start = max(log.used_end(start) - _BYTES_BEFORE, log.min_phy_offset)
+        data = log.read(start, _BYTES_BEFORE)
+    return _Bytes(start, data)
 
 
 def _ends_a_frame(store: Store, segment: Segment, phy_offset: int) -> bool:

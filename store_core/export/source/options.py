@@ -43,6 +43,7 @@ BATCH: Final = (
 )
 STREAM: Final = ("maxBytesPerTrigger", "startingOffset", "failOnDataLoss", "quietMs")
 _KNOWN: Final = {name.lower(): name for name in (*BATCH, *STREAM)}
+_LISTS: Final = ("topic", "columns")
 _NAMED: Final = re.compile(r"([^/=]+)=(.+)", re.DOTALL)
 _SIZE: Final = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _EXAMPLE_OF_STARTS: Final = '{"broker-a": 1024, "broker-b": "latest"}'
@@ -81,7 +82,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     for name in options.keys() - _KNOWN.keys():
         raise UsageError(f"there is no option {name!r}", to_do=f"known are {', '.join(_KNOWN.values())}")
     for name, text in options.items():
-        if not text.strip() and name != "path":
+        if not text.strip(", " if name in _LISTS else None) and name != "path":
             raise UsageError(f"{_KNOWN[name]} is empty", to_do="give it a value, or leave it out")
 
     def number(name: str) -> int | None:

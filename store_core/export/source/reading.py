@@ -116,13 +116,17 @@ def read_ranges(reading: Reading) -> Iterator[pa.RecordBatch]:
             elif found is not None:
                 held.append(found)
             if len(rows) > _ROWS_AT_ONCE:
-                yield quarantine_rows(reading.store, rows)
+                yield _quarantine_of(reading, rows)
                 rows = []
         if held:
             rows += inside(held) if reading.goes_on or _goes_on(store, reading) else _tail(held, told=reading.tail_told)
         if rows:
-            batch = quarantine_rows(reading.store, rows)
-            yield batch if reading.columns is None else batch.select(list(reading.columns))
+            yield _quarantine_of(reading, rows)
+
+
+def _quarantine_of(reading: Reading, rows: list[tuple[Range, str]]) -> pa.RecordBatch:
+    batch = quarantine_rows(reading.store, rows)
+    return batch if reading.columns is None else batch.select(list(reading.columns))
 
 
 def _tail(held: Sequence[Range], *, told: bool) -> list[tuple[Range, str]]:
