@@ -25,11 +25,13 @@ def lag(
     from store_core.read.progress import Lag, lags, read_progress
     from store_core.read.pull import require_queue_files
     from store_core.read.rules import rules_of
+    from store_core.read.types import queue_faults
 
     with ctx.open_store() as store:
         require_queue_files(store)
+        faults = list(queue_faults(store))
         progress = read_progress(store.root)
         wanted = progress.only(frozenset(group or ()), frozenset(topic or ()))
         rows = [row.as_json() for row in lags(store, wanted, rules_of(store))]
     ctx.output.emit({"groups": rows}, rows="groups", fields=[field.name for field in dataclasses.fields(Lag)])
-    return told(ctx, progress.findings)
+    return told(ctx, [*faults, *progress.findings])

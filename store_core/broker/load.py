@@ -279,11 +279,11 @@ def read_checkpoint(store: Store) -> CheckpointTimes:
 def _load_index(store: Store, behaviour: Behaviour, loaded: Loaded) -> str:
     """After a crash every index file that ends behind the checkpoint's index time is deleted."""
     loaded.index = IndexState(index_service.entries_per_file(store))
-    strays = {path.name for path in store.index_strays if path.is_dir() and path.name.isdecimal()}
+    strays = {path.name for path in store.index_strays if path.name.isdecimal()}
     for path in sorted((*store.index_files, *store.index_strays), key=lambda p: p.name):
         if path.name in strays:
             if behaviour.index_failure_stops:
-                return f"{paths.INDEX}/{path.name} is a folder"
+                return f"{paths.INDEX}/{path.name} is {'a folder' if path.is_dir() else 'no regular file'}"
             break
         if not path.name.isdecimal():
             continue

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 
 from store_core.check.report import Findings
-from store_core.findings import Severity
-from store_core.layout import index, paths
+from store_core.layout import paths
 from store_core.read.index import IndexSizes
 from store_core.read.log_files import missing_log, told_of
-from store_core.read.types import queue_strays, wrong_types
+from store_core.read.types import index_faults, queue_strays, wrong_types
 from store_core.storage.journal import list_ids, read_journal
 from store_core.storage.sequence import SegmentSequence, Stray
 from store_core.storage.store import QueueKey, Store
@@ -118,23 +116,6 @@ def _stray(
 
 def check_index_layout(store: Store, sizes: IndexSizes, findings: Findings) -> None:
     """Index files by length, and what else lies beside them."""
-    wanted = index.file_size_bytes(sizes.slots, sizes.entries)
-    for path in store.index_files:
-        size = _length(path)
-        if size != wanted:
-            findings.say(
-                "I005",
-                f"the file has {size} bytes, {sizes.slots} slots and {sizes.entries} entries have {wanted}",
-                file=store.relative(path),
-                size_bytes=size,
-            )
-    for path in store.index_strays:
-        severity: Severity | None = "error" if path.is_dir() else None
-        findings.say("I006", "no index file", file=store.relative(path), severity=severity)
-
-
-def _length(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+    for found in index_faults(store, sizes):
+        if found.code != "S008":  # told with the other folders
+            findings.add(found)

@@ -37,7 +37,9 @@ from store_core.export.tables.table import schema_of
 from store_core.export.tables.tasks import TASK_SIZE_BYTES, TablePiece, TableTask, index_tasks, queue_tasks, table_keys
 from store_core.export.tables.writing import write_table
 from store_core.findings import Finding, summary
+from store_core.read.index import index_sizes
 from store_core.read.log import LogFilter
+from store_core.read.types import index_faults, queue_faults
 from store_core.storage.store import Store
 
 What = Literal["queues", "index", "stats"]
@@ -164,6 +166,8 @@ class _Work:
 
     def derived(self, what: What, place: Place) -> list[WrittenFile]:
         """Queue or index entries: a file a task."""
+        for (_, store), told in zip(self._stores, self.told, strict=True):
+            told.findings += queue_faults(store) if what == "queues" else index_faults(store, index_sizes(store))
         planned: list[list[TableTask]] = [
             queue_tasks(
                 name,

@@ -55,7 +55,7 @@ KINDS: Final = (
         "error",
         "folder where a file should be, or the other way round",
         "An entry of the store has the wrong type.",
-        "Move it away.",
+        "Move it away; where it is a link to a disk that is not mounted, mount that.",
     ),
     Kind(
         "S009",

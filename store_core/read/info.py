@@ -19,7 +19,7 @@ from store_core.read.progress import Lag, lags, read_progress
 from store_core.read.queue import BatchQueue, Queue
 from store_core.read.records import read_message, read_store_timestamp_ms
 from store_core.read.rules import ReadRules
-from store_core.read.types import queue_strays, wrong_types
+from store_core.read.types import index_faults, queue_strays, wrong_types
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
 
@@ -41,6 +41,9 @@ def describe_store(store: Store, rules: ReadRules) -> dict[str, Any]:
     with Index(store) as index:
         index_rows = list(_index(index))
         findings += index.sizes.findings
+        findings += (
+            found for found in index_faults(store, index.sizes) if found.code != "S008"
+        )  # told with the folders
     progress = read_progress(store.root)
     checkpoint = read_checkpoint(store.root)
     ends = [row.pop("last_record_phy_offset") for row in queues]
@@ -181,8 +184,6 @@ def _layout_findings(store: Store) -> Iterator[Finding]:
     yield from _sequence_findings(store, store.log, ("L009", "L010", "L006"), None)
     for key, files in (*store.queues.items(), *store.batch_queues.items()):
         yield from _sequence_findings(store, files, ("Q007", "Q013", "Q012"), key)
-    for path in store.index_strays:
-        yield finding("I006", "not an index file", file=store.relative(path))
 
 
 def _sequence_findings(

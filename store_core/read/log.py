@@ -15,7 +15,7 @@ from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.read.index import END_OF_TIME_MS
 from store_core.read.records import read_message, read_size_bytes, read_store_timestamp_ms
 from store_core.scan.frames import FrameTable, Ints
-from store_core.scan.log import Progress, scan_log
+from store_core.scan.log import Progress, ScanOptions, scan_log
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import Store
 
@@ -104,7 +104,13 @@ def read_log(
         return
     left = wanted.limit
     start = _start_of_walk(store, wanted)
-    tables = scan_log(store, from_phy_offset=start or None, to_phy_offset=wanted.to_phy_offset, on_progress=on_progress)
+    tables = scan_log(
+        store,
+        from_phy_offset=start or None,
+        to_phy_offset=wanted.to_phy_offset,
+        options=ScanOptions(check_property_crc=True),
+        on_progress=on_progress,
+    )
     around = _Around()
     for table in tables:
         if not len(table):

@@ -1,12 +1,16 @@
-"""Entries of a store that are folders where files belong, or the other way round, and what is no queue among the queues (store format 1)."""
+"""Entries of a store that are folders where files belong, or the other way round, what is no queue among the queues, and no
+index file, or one of another length, in the index (store format 1)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
-from store_core.findings import Finding, finding
-from store_core.layout import paths
+from store_core.findings import KINDS, Finding, finding
+from store_core.layout import index, paths
+from store_core.read.index import IndexSizes
+from store_core.storage.remote_path import is_there
 from store_core.storage.store import Store
 
 _FOLDERS: Final = (*paths.QUEUE_TREES, paths.INDEX, paths.CONFIG, paths.TIMERLOG, paths.COMPACTION)
@@ -18,10 +22,36 @@ def wrong_types(store: Store) -> Iterator[Finding]:
     wanted = [(store.root / name, True) for name in _FOLDERS] + [(store.root / name, False) for name in _FILES]
     wanted += [(folder, True) for folder in store.settings.commitlog_paths]
     for path, is_folder in wanted:
-        if path.exists() and not (path.is_dir() if is_folder else path.is_file()):
+        if is_there(path) and not (path.is_dir() if is_folder else path.is_file()):
             found = "a folder" if path.is_dir() else "a file" if path.is_file() else "a pipe or a device"
+            found = found if path.exists() else "a link that leads nowhere"
             what = f"{found} where a {'folder' if is_folder else 'file'} belongs"
             yield finding("S008", what, file=store.relative(path))
+
+
+def queue_faults(store: Store) -> Iterator[Finding]:
+    """What is wrong with the folders of the queues, so that a table of queues lacks something."""
+    yield from (found for found in wrong_types(store) if found.file in paths.QUEUE_TREES)
+    yield from queue_strays(store)
+
+
+def index_faults(store: Store, sizes: IndexSizes) -> Iterator[Finding]:
+    """I005 for each index file of another length, I006 for what is none, S008 for no folder of them."""
+    yield from (found for found in wrong_types(store) if found.file == paths.INDEX)
+    wanted = index.file_size_bytes(sizes.slots, sizes.entries)
+    for path in store.index_files:
+        with suppress(FileNotFoundError):
+            size = path.stat().st_size
+            if size != wanted:
+                text = f"the file has {size} bytes, {sizes.slots} slots and {sizes.entries} entries have {wanted}"
+                yield finding("I005", text, file=store.relative(path), size_bytes=size)
+    for path in store.index_strays:
+        yield finding(
+            "I006",
+            "no index file",
+            file=store.relative(path),
+            severity="error" if path.is_dir() else KINDS["I006"].severity,
+        )
 
 
 def queue_strays(store: Store) -> Iterator[Finding]:

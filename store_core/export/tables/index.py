@@ -14,6 +14,7 @@ from store_core.export.rows.schema import TIME, Column
 from store_core.export.tables.table import Batches, StoresTable, Where, needed, only, schema_of, wanted_rows
 from store_core.export.tables.times import times
 from store_core.read.index import Index, IndexFile
+from store_core.read.types import index_faults
 
 INDEX_COLUMNS: Final = (
     Column("store", pa.string(), "name of the store", repeats=True),
@@ -37,7 +38,7 @@ class IndexTable(StoresTable):
     def batches(self, columns: Sequence[str], where: Where | None = None) -> Batches:
         for name, store in self._stores:
             with Index(store) as index:
-                self.tell(name, index.sizes.findings)
+                self.tell(name, [*index.sizes.findings, *index_faults(store, index.sizes)])
                 for file in index.files:
                     yield from self.of_file(name, file, columns, where)
 

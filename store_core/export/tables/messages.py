@@ -119,12 +119,16 @@ def _pieces(name: str, store: Store, where: Where | None) -> list[Piece]:
     whole = whole_log(store)
     if where is None:
         return whole
-    by_time = _time_promises(store, whole) if "store_time" in where.columns else [None] * len(whole)
-    promises = [
-        _promise(name, piece.from_phy_offset, piece.to_phy_offset, time)
-        for piece, time in zip(whole, by_time, strict=True)
-    ]
-    possible = [whole[number] for number in where.possible(promises)]
+
+    def numbers(times: Sequence[Any]) -> list[int]:
+        bounds = ((piece.from_phy_offset, piece.to_phy_offset) for piece in whole)
+        return where.possible([_promise(name, *each, time) for each, time in zip(bounds, times, strict=True)])
+
+    if "store_time" in where.columns:  # a record that has none (L019) is of 1970, wherever it lies
+        wanted = {*numbers(_time_promises(store, whole)), *numbers([_NO_TIME] * len(whole))}
+    else:
+        wanted = set(numbers([None] * len(whole)))
+    possible = [whole[number] for number in sorted(wanted)]
     if "phy_offset" not in where.columns:
         return possible
     edges = {0, len(possible) - 1}
@@ -180,6 +184,9 @@ def _between(first_ms: int | None, last_ms: int | None) -> Any:
 
 def _moment(timestamp_ms: int) -> pa.Scalar:
     return pa.scalar(timestamp_ms * 1000, schema.TIME)
+
+
+_NO_TIME: Final = ds.field("store_time") < _moment(365 * 86_400_000)
 
 
 def _gap(store: Store, before: Piece | None, piece: Piece) -> tuple[int, int] | None:

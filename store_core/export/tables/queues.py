@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +28,7 @@ from store_core.layout.schema import Layout
 from store_core.read.dump import QueueDump, all_queues
 from store_core.read.entries import ExtUnit
 from store_core.read.queue import BatchQueue, Queue, end_of_entries
+from store_core.read.types import queue_faults
 from store_core.scan.frames import Ints
 
 QUEUE_COLUMNS: Final = (
@@ -65,7 +67,9 @@ class QueuesTable(StoresTable):
     def batches(self, columns: Sequence[str], where: Where | None = None) -> Batches:
         """Raises FailedError where a store keeps its queues in RocksDB."""
         for name, store in self._stores:
-            for queue in all_queues(store):
+            queues = all_queues(store)
+            self.tell(name, queue_faults(store))
+            for queue in queues:
                 yield from self.of_queue(name, queue, columns, where)
 
     def of_queue(
@@ -97,6 +101,28 @@ class QueuesTable(StoresTable):
             self.tell(store, chunk.findings)
             yield wanted_rows(rows, columns, where)
         self.tell(store, refused.findings if refused is not None else ())
+        with suppress(UnreadableError):  # told already, or nobody asked for so much of the queue
+            if places.stop == places_of(queue.queue).stop:
+                self.tell(store, _behind_the_end(queue, places.stop))
+
+
+def _behind_the_end(dumped: QueueDump, end: int) -> Iterator[Finding]:
+    """Q008 for good entries behind the one of no size that ends the queue at a place. Raises UnreadableError."""
+    files, entry = dumped.queue.files, layout_of(dumped.queue)
+    at, hidden = end * entry.size_bytes, 0
+    for segment in files.segments:
+        start, stop = max(segment.phy_offset, at), files.used_end(segment.phy_offset)
+        if start < stop:
+            data = files.read(start, -(-(stop - start) // entry.size_bytes) * entry.size_bytes)
+            hidden += int((np.frombuffer(data, entry.dtype, len(data) // entry.size_bytes)["size_bytes"] > 0).sum())
+    if hidden:
+        yield finding(
+            "Q008",
+            f"{hidden} entries behind one of no size, which is a queue's end, are not in the table",
+            topic=dumped.topic,
+            queue_id=dumped.queue_id,
+            queue_offset=end if isinstance(dumped.queue, Queue) else None,
+        )
 
 
 class _Refused:

@@ -1,9 +1,12 @@
-"""What of a log is not read: a folder that is not there, as where a disk is not mounted, and what stands where a segment belongs."""
+"""What of a store is not read: a folder that is not there, as where a disk is not mounted, what stands where a file belongs, and
+what lies behind a place where a broker stops."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,7 @@ from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 from tests import stores
 from tests.conftest import StoreCopy, differences
+from tests.damage import Damageable
 from tests.rmqctl.calls import call
 
 
@@ -168,3 +172,87 @@ def test_a_segment_that_another_folder_has_too_is_told(
     result = call(*words, "-c", config, "-o", "json")
     assert result.code == exit_codes.FINDINGS
     assert "not read: the same segment as commitlog/" in result.out
+
+
+def replaced(path: Path, how: str) -> None:
+    """Something else under the name of a file or a folder."""
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    match how:
+        case "link":
+            path.symlink_to(path.parent / "elsewhere")
+        case "folder":
+            path.mkdir()
+        case "pipe":
+            os.mkfifo(path)
+        case "file":
+            path.write_bytes(b"no folder")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("sql", 'select count(*) from "index"'), ("export", "OUT", "--what", "index"), ("info",)],
+    ids=lambda words: words[0],
+)
+@pytest.mark.parametrize("how", ["short", "empty", "folder", "link", "pipe"])
+def test_an_index_file_that_is_none_or_of_another_length_is_told(
+    store_copy: StoreCopy, tmp_path: Path, how: str, words: tuple[object, ...]
+) -> None:
+    root = store_copy("load-533", "clean")
+    file = min((root / paths.INDEX).iterdir())
+    if how in ("short", "empty"):
+        os.truncate(file, 5000 if how == "short" else 0)
+    else:
+        replaced(file, how)
+    code, found = codes((*placed(words, tmp_path), "-s", root))
+    assert (code, {"I005", "I006"} & set(found)) == (
+        exit_codes.FINDINGS,
+        {"I005" if how in ("short", "empty") else "I006"},
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("sql", "select count(*) from queues"), ("export", "OUT", "--what", "queues"), ("lag",), ("info",)],
+    ids=lambda words: words[0],
+)
+@pytest.mark.parametrize("how", ["file", "link"])
+def test_queues_that_are_elsewhere_are_told(
+    store_copy: StoreCopy, tmp_path: Path, how: str, words: tuple[object, ...]
+) -> None:
+    root = store_copy("load-533", "clean")
+    replaced(root / paths.CONSUMEQUEUE, how)
+    result = call(*placed(words, tmp_path), "-s", root, "-o", "json")
+    assert result.code == exit_codes.FINDINGS
+    assert "S008" in result.out + result.err
+
+
+@pytest.mark.parametrize(
+    "words", [("sql", "select count(*) from queues"), ("export", "OUT", "--what", "queues")], ids=lambda words: words[0]
+)
+def test_entries_behind_a_queues_end_are_told(
+    damageable: Callable[..., Damageable], tmp_path: Path, words: tuple[object, ...]
+) -> None:
+    store = damageable("load-533")
+    assert codes((*placed(words, tmp_path / "whole"), "-s", store.root))[0] == exit_codes.OK
+    store.set_entry("Calm_orders", 0, 10, (0, 0, 0))
+    code, found = codes((*placed(words, tmp_path), "-s", store.root))
+    assert (code, found) == (exit_codes.FINDINGS, ["Q008"])
+
+
+def test_a_record_without_a_time_is_found_wherever_it_lies(damageable: Callable[..., Damageable]) -> None:
+    store = damageable("load-533")
+    number = next(n for n, m in enumerate(store.truth["messages"]) if m["phyOffset"] > 140_000)
+    store.set_field(number, "store_timestamp_ms", 0)
+    for condition in ("store_time < '2000-01-01'", "store_time = '1970-01-01'", "not store_time >= '2000-01-01'"):
+        result = call("sql", f"select count(*) as n from messages where {condition}", "-s", store.root, "-o", "json")
+        assert '"n": 1' in result.out, condition
+
+
+def test_log_tells_a_bad_checksum_of_properties(store_copy: StoreCopy) -> None:
+    root = store_copy("propcrc-533", "clean")
+    assert codes(("log", "--no-body", "-s", root))[0] == exit_codes.OK
+    segment = min((root / paths.COMMITLOG).iterdir())
+    with segment.open("r+b") as file:
+        file.seek(82)
+        file.write(b"\x07")
+    assert codes(("log", "--no-body", "-s", root)) == (exit_codes.FINDINGS, ["L011"])
