@@ -36,7 +36,8 @@ from store_core.export.tables.stats import STATS_COLUMNS, TOPIC_COLUMNS, hourly_
 from store_core.export.tables.table import schema_of
 from store_core.export.tables.tasks import TASK_SIZE_BYTES, TablePiece, TableTask, index_tasks, queue_tasks, table_keys
 from store_core.export.tables.writing import write_table
-from store_core.findings import Finding, summary
+from store_core.findings import KINDS, Finding, finding, summary
+from store_core.layout import paths
 from store_core.read.index import index_sizes
 from store_core.read.log import LogFilter
 from store_core.read.types import index_faults, queue_faults
@@ -200,7 +201,10 @@ class _Work:
     def stats(self, place: Place) -> list[WrittenFile]:
         """Statistics of messages, and groups' progress: counted by tasks, added up and written here."""
         progress = [OffsetsTable([each]) for each in self._stores]
-        groups = [_groups(table, self._wanted.topics) for table in progress]
+        groups = [
+            [] if store.queues_in_rocksdb else _groups(table, self._wanted.topics)
+            for table, (_, store) in zip(progress, self._stores, strict=True)
+        ]
         beside = [digest(batch.to_pylist()) for batches in groups for batch in batches]
         work = Work(self._destination, self._runner, self._walked, SurveyPiece, ["stats", *beside])
         counted = stats_kept(
@@ -208,8 +212,9 @@ class _Work:
         )
         self.plan, self.taken = work.plan, work.taken
         files: list[WrittenFile] = []
-        for told, stem, found, each, of_it in zip(self.told, self._stems, counted, groups, progress, strict=True):
-            name = told.store
+        for (name, store), told, stem, found, each, of_it in zip(
+            self._stores, self.told, self._stems, counted, groups, progress, strict=True
+        ):
             rows = {**_counted(name, found), "groups": each}
             for table, batches in rows.items():
                 if batches and any(len(batch) for batch in batches):
@@ -217,6 +222,8 @@ class _Work:
                     files.append(write_table(place, table, name, f"{stem}.parquet", columns, batches))
             told.rows = sum(file.rows for file in files if file.store == name)
             told.findings = [*found.report.findings, *of_it.findings]
+            if store.queues_in_rocksdb:  # and with them the groups' progress
+                told.findings.append(finding("Q015", KINDS["Q015"].title, file=paths.CONSUMEQUEUE))
             told.healed = found.report.healed
         return files
 

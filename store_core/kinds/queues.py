@@ -98,7 +98,7 @@ KINDS: Final = (
         "error",
         "queues are kept in RocksDB",
         "This store keeps its queues in RocksDB, which this version does not read.",
-        "Commands on the log (log, get, verify-crc, export) work; queue commands do not.",
+        "Commands on the log (log, get, verify-crc, export of messages and stats) work; queue commands do not.",
     ),
     Kind(
         "Q016",

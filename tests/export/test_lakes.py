@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import polars
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -18,9 +19,11 @@ from store_core.export.dest.address import Format, destination_of
 from store_core.export.dest.delta import _columns
 from store_core.export.dest.layout import Layout
 from store_core.export.dest.loose import LooseDestination
+from store_core.export.dest.place import FinalPlace
 from store_core.export.export import ExportReport
 from store_core.export.rows import schema
 from store_core.read.log import LogFilter
+from store_core.storage.objects import LocalObjects
 from store_core.storage.publish import UNFINISHED
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore, StoreCopy
@@ -73,6 +76,27 @@ def test_a_table_has_the_rows_of_the_log(golden: GoldenStore, tmp_path: Path, ki
     assert found_rows(rows_in(out, kind)) == told_rows("clean-533")
     assert offsets_in(out, kind, "quarantine") == []
     assert not (out / UNFINISHED).exists()
+
+
+@pytest.mark.parametrize("partition_by", ["topic", "day"])
+def test_polars_reads_partitions_of_a_delta_table(golden: GoldenStore, tmp_path: Path, partition_by: Any) -> None:
+    """It takes them from the folders' names, and gives null where there is none."""
+    out = tmp_path / "out"
+    export_to(golden("clean-533"), out, "delta", partition_by=partition_by)
+    read = polars.read_delta(str(out / "data"))
+    told = DeltaTable(out / "data").to_pyarrow_table()
+    names = ["phy_offset", partition_by]
+    assert read.select(names).sort("phy_offset").rows() == list(
+        zip(*(told.sort_by("phy_offset")[name].to_pylist() for name in names), strict=True)
+    )
+    assert read[partition_by].null_count() == 0
+
+
+def test_a_partition_too_long_for_a_folders_name_has_none(tmp_path: Path) -> None:
+    place = FinalPlace(LocalObjects(tmp_path))
+    file, _, path = place.create(f"data/topic={'%25' * 90}/a-00.parquet")
+    file.close()
+    assert path.startswith("data/a-00-")
 
 
 @pytest.mark.parametrize("kind", FORMATS)

@@ -79,6 +79,14 @@ def test_index_entries(golden: GoldenStore, tmp_path: Path, name: str) -> None:
     assert report.rows == told
 
 
+def test_statistics_need_the_log_alone(golden: GoldenStore, tmp_path: Path) -> None:
+    """Where the queues are in RocksDB, so is the groups' progress, which is told."""
+    report = exported(golden("rocks-533"), tmp_path / "out", "stats")
+    counted = sum(row["messages"] for row in read(tmp_path / "out", "topics").to_pylist())
+    assert counted == len(stores.truth("rocks-533")["messages"])
+    assert [found.code for found in report.findings] == ["Q015"]
+
+
 def test_statistics(golden: GoldenStore, tmp_path: Path) -> None:
     report = exported(golden(NAME), tmp_path / "out", "stats", split_size_bytes=70_001, runner=LocalRunner(2))
     messages = stores.truth(NAME)["messages"]

@@ -33,7 +33,6 @@ _STATE: Final = "rmqctl.export"
 class DeltaDestination(LooseDestination):
     """``Destination`` for Delta tables below a folder or an address. Needs the extra ``lake``."""
 
-    flat = True
     never_empty = False
     table_folder = "_delta_log/"
 

@@ -81,7 +81,8 @@ class StagingFolder:
 class FinalPlace:
     """Where parts stay where they are written, each under a name that nothing else ever has.
 
-    ``flat``: for tables that know themselves what is in a partition, and need no folders.
+    ``flat``: for tables whose readers know by the table what is in a partition, and need no folders; nor has a partition one
+    whose name is too long for a folder's.
     """
 
     objects: Objects
@@ -90,7 +91,9 @@ class FinalPlace:
     def create(self, path: str) -> tuple[NewFile, str, str]:
         """As ``Place.create``."""
         table, _, rest = path.partition("/")
-        name = (rest.rpartition("/")[2] if self.flat else rest).removesuffix(".parquet")
+        folder, _, name = rest.removesuffix(".parquet").rpartition("/")
+        if folder and not self.flat and len(os.fsencode(folder)) <= _LONGEST_NAME_BYTES:
+            name = f"{folder}/{name}"
         final = f"{table}/{name}-{uuid.uuid4().hex[:12]}.parquet"  # as ``_OWN_NAME`` has it
         return self.objects.create(final), final, final
 
