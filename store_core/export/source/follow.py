@@ -111,7 +111,7 @@ class Follower:
             if not log.segments:
                 return at
             # What is made ahead of the segment at work is still to be written to, and so is the rest of that one.
-            segment = log.find(min(at, last_begun)) if at >= last_begun else log.find(at)
+            segment = log.find(min(at, last_begun))
             if segment is None or segment.phy_offset == at:
                 return at
             found = self._boundary_from(store, segment, segment.phy_offset, at)
@@ -170,10 +170,10 @@ class Follower:
             self._bytes_before.clear()
             self._lost("the log was cut in front of it since", start)
         self._is_checked = True
-        last_begun = self._last_begun(log)
-        if start > last_begun and start >= (end := nominal_end(log, log.find(last_begun) or log.segments[-1])):
+        at_work = log.find(self._last_begun(log)) or log.segments[-1]
+        if start >= (end := nominal_end(log, at_work)):
             # Nothing is there yet, so that all in front of it has to be: up to its segment's end, as a blank tells.
-            if start > end or not _ends_a_frame(store, log.find(last_begun) or log.segments[-1], start):
+            if start > end or not _ends_a_frame(store, at_work, start):
                 self._lost("the log ends in front of it: it was cut, or is another one", start)
             return start
         segment = log.find(start)

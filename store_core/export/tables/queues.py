@@ -30,6 +30,7 @@ from store_core.read.entries import ExtUnit
 from store_core.read.queue import BatchQueue, Queue, end_of_entries
 from store_core.read.types import queue_faults
 from store_core.scan.frames import Ints
+from store_core.storage.remote_path import is_remote
 
 QUEUE_COLUMNS: Final = (
     Column("store", pa.string(), "name of the store", repeats=True),
@@ -55,6 +56,7 @@ QUEUE_COLUMNS: Final = (
     Column("ext_bitmap", pa.binary(), "bitmap of the filter, from ConsumeQueueExt; else null", nullable=True),
 )
 _CHUNK_ENTRIES: Final = 1 << 16
+_LOOK_BEHIND_BYTES: Final = 64 << 10
 _STATES: Final = pa.array(["message", "expired", "filler", "dead"])
 _MESSAGE, _EXPIRED, _FILLER, _DEAD = range(4)
 
@@ -107,11 +109,13 @@ class QueuesTable(StoresTable):
 
 
 def _behind_the_end(dumped: QueueDump, end: int) -> Iterator[Finding]:
-    """Q008 for good entries behind the one of no size that ends the queue at a place. Raises UnreadableError."""
+    """Q008 for good entries behind the one of no size that ends the queue at a place; in an object store only those soon behind
+    it, as files are made ahead and would be fetched whole. Raises UnreadableError."""
     files, entry = dumped.queue.files, layout_of(dumped.queue)
     at, hidden = end * entry.size_bytes, 0
     for segment in files.segments:
-        start, stop = max(segment.phy_offset, at), files.used_end(segment.phy_offset)
+        start = max(segment.phy_offset, at)
+        stop = start + _LOOK_BEHIND_BYTES if is_remote(segment.path) else files.used_end(segment.phy_offset)
         if start < stop:
             data = files.read(start, -(-(stop - start) // entry.size_bytes) * entry.size_bytes)
             hidden += int((np.frombuffer(data, entry.dtype, len(data) // entry.size_bytes)["size_bytes"] > 0).sum())
