@@ -338,6 +338,12 @@ def test_many_ranges_have_the_columns_that_are_asked_for(
     assert rows.column("phy_offset").to_pylist() == [store.message(n)["phyOffset"] for n in (100, 200, 300, 400, 500)]
 
 
+def test_a_batch_takes_no_option_of_streams(golden: GoldenStore) -> None:
+    for name, value in (("maxBytesPerTrigger", "5m"), ("quietMs", 7), ("failOnDataLoss", "false")):
+        with pytest.raises(UsageError, match=f"{name} is for streams.*: leave it out"):
+            source_table(golden("load-533"), **{name: value})
+
+
 @pytest.mark.parametrize("name", ["topic", "columns"])
 def test_a_list_of_nothing_is_an_error(golden: GoldenStore, name: str) -> None:
     with pytest.raises(UsageError, match=f"{name} is empty"):

@@ -61,7 +61,8 @@ class StoreOfSource:
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
     """Sizes in bytes. ``split_size_bytes``: None is left to the planning. ``starting``: where a stream without a checkpoint
-    begins: earliest, latest, or an offset, for all stores or by their names. ``keep_copies``: copies of one log are taken each for itself."""
+    begins: earliest, latest, or an offset, for all stores or by their names. ``keep_copies``: copies of one log are taken
+    each for itself. ``for_streams``: those among the options that were given which mean something to streams alone."""
 
     stores: tuple[StoreOfSource, ...]
     wanted: LogFilter = field(default_factory=LogFilter)
@@ -74,6 +75,7 @@ class SourceOptions:
     fail_on_data_loss: bool = True
     quiet_ms: int = QUIET_MS
     keep_copies: bool = False
+    for_streams: tuple[str, ...] = ()
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
@@ -113,6 +115,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         fail_on_data_loss=_is_true("failOnDataLoss", options.get("failondataloss", "true")),
         quiet_ms=QUIET_MS if quiet_ms is None else quiet_ms,
         keep_copies=_is_true("keepCopies", options.get("keepcopies", "false")),
+        for_streams=tuple(name for name in STREAM if name.lower() in options),
     )
 
 

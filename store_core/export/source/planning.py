@@ -26,8 +26,9 @@ _WHOLE: Final = 1 << 62
 
 def batch_readings(options: SourceOptions) -> list[Reading]:
     """Everything that is asked for, in splits, store by store in log order. Raises StoreError."""
-    if options.starting != EARLIEST:
-        raise UsageError("startingOffset is for streams", to_do='give option("fromOffset", OFFSET)')
+    for name in options.for_streams:
+        to_do = 'give option("fromOffset", OFFSET)' if name == "startingOffset" else "leave it out"
+        raise UsageError(f"{name} is for streams", to_do=to_do)
     return [reading for store in _taken(options) for reading in _readings_of(store, options)]
 
 
