@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -279,7 +280,7 @@ def read_checkpoint(store: Store) -> CheckpointTimes:
 def _load_index(store: Store, behaviour: Behaviour, loaded: Loaded) -> str:
     """After a crash every index file that ends behind the checkpoint's index time is deleted."""
     loaded.index = IndexState(index_service.entries_per_file(store))
-    strays = {path.name for path in store.index_strays if path.name.isdecimal()}
+    strays = {path.name for path in store.index_strays if path.name.isdecimal() and not _is_made(path)}
     for path in sorted((*store.index_files, *store.index_strays), key=lambda p: p.name):
         if path.name in strays:
             if behaviour.index_failure_stops:
@@ -293,6 +294,11 @@ def _load_index(store: Store, behaviour: Behaviour, loaded: Loaded) -> str:
         else:
             loaded.index.files.append(header)
     return ""
+
+
+def _is_made(path: Path) -> bool:
+    """Whether opening makes a file of what is there: a link to a name in a folder that is there."""
+    return path.is_symlink() and not path.exists() and Path(os.path.realpath(path)).parent.is_dir()
 
 
 def _load_timer(store: Store, behaviour: Behaviour) -> str:

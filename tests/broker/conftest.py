@@ -45,9 +45,9 @@ def running_broker(jars: Callable[[str], Path], tmp_path: Path) -> Iterator[Call
     """``running_broker(version, root, properties)``: a real broker serving ``root`` itself (hand it a copy); stopped at the end."""
     with ExitStack() as stack:
 
-        def started(version: str, root: Path, properties: str) -> RunningBroker:
+        def started(version: str, root: Path, properties: str, **options: str) -> RunningBroker:
             jars(version)
             home = tmp_path / f"broker-{version}-{len(list(tmp_path.iterdir()))}"
-            return stack.enter_context(RunningBroker(version, root, properties, home))
+            return stack.enter_context(RunningBroker(version, root, properties, home, **options))
 
         yield started

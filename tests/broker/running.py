@@ -22,10 +22,10 @@ _CLIENT_SECONDS: Final = 90
 class RunningBroker:
     """Context manager: started on enter, killed on leaving if nobody stopped it, for an orderly stop takes a broker 10 s.
 
-    ``address`` is the broker's, ``name_server`` the name server's ``host:port``, ``ha_port`` the replication port.
+    ``commitlog`` is where the log lies, if not in the root. ``address`` is the broker's, ``name_server`` the name server's ``host:port``, ``ha_port`` the replication port.
     """
 
-    def __init__(self, version: str, root: Path, properties: str, home: Path) -> None:
+    def __init__(self, version: str, root: Path, properties: str, home: Path, commitlog: str | None = None) -> None:
         self.version, self.root, self.home = version, root, home
         self._name_server_port = free_port()
         self._port = free_port(-2, 1)  # favoured clients; here, replication
@@ -39,7 +39,7 @@ class RunningBroker:
             "listenPort": self._port,
             "haListenPort": self.ha_port,
             "storePathRootDir": root,
-            "storePathCommitLog": root / "commitlog",
+            "storePathCommitLog": commitlog or root / "commitlog",
             "fileReservedTime": 87600,  # nothing of an old store may expire under the test
         }
         text = oracle.for_every_release(properties) + "".join(f"{k}={v}\n" for k, v in ours.items())
