@@ -12,7 +12,7 @@ import typer
 
 from rmqctl import exit_codes
 from rmqctl.blocks import Block, Facts, Findings, Table, Text
-from rmqctl.context import Context, exit_for_findings
+from rmqctl.context import Context
 from rmqctl.loss_report import ReportOption, loss_blocks, refuse_place, told_losses
 from rmqctl.mending import (
     LOST_COLUMNS,
@@ -179,12 +179,12 @@ def _predict(ctx: Context, store: Store, report: Path | None) -> int:
         blocks=lambda: chain(_prediction_blocks(document), loss_blocks(losses)),
     )
     outcome = prediction.outcome
-    fine = outcome.starts and not outcome.lost_messages and exit_for_findings(document["findings"]) == exit_codes.OK
+    fine = outcome.starts and not outcome.lost_messages and not document["findings"]
     return exit_codes.OK if fine else exit_codes.FINDINGS
 
 
 def _about_log(store: Store, outcome: Outcome) -> list[Finding]:
-    """Log folders that are not there; and a log without a record beside queues, which a broker all deletes though it loses nothing of the log."""
+    """Log folders that are not there; and a log without a record beside queues: nothing in it is lost, but a broker deletes every queue."""
     from store_core.read.log_files import missing_log
 
     lacking = [found for found in missing_log(store) if found.code == "S010"]

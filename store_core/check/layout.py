@@ -8,7 +8,7 @@ from store_core.check.report import Findings
 from store_core.layout import paths
 from store_core.read.index import IndexSizes
 from store_core.read.log_files import missing_log, told_of
-from store_core.read.types import index_faults, queue_strays, wrong_types
+from store_core.read.types import index_strays, queue_strays, wrong_types
 from store_core.storage.journal import list_ids, read_journal
 from store_core.storage.sequence import SegmentSequence, Stray
 from store_core.storage.store import QueueKey, Store
@@ -116,6 +116,5 @@ def _stray(
 
 def check_index_layout(store: Store, sizes: IndexSizes, findings: Findings) -> None:
     """Index files by length, and what else lies beside them."""
-    for found in index_faults(store, sizes):
-        if found.code != "S008":  # told with the other folders
-            findings.add(found)
+    for found in index_strays(store, sizes):
+        findings.add(found)

@@ -68,7 +68,7 @@ KINDS: Final = (
         "S010",
         "warning",
         "log folder is not there",
-        "One of the log's folders that the configuration names does not exist: its segments are in no result. A broker that starts like this makes the folder anew and goes on without them.",
+        "One of the log's folders that the configuration names does not exist: what segments it had are in no result. A broker that starts like this makes the folder anew and goes on without them.",
         "Mount its disk before a broker starts; nothing is written meanwhile. If nothing is to be in it, make the folder or take it out of the configuration.",
     ),
 )

@@ -19,7 +19,7 @@ from store_core.read.progress import Lag, lags, read_progress
 from store_core.read.queue import BatchQueue, Queue
 from store_core.read.records import read_message, read_store_timestamp_ms
 from store_core.read.rules import ReadRules
-from store_core.read.types import index_faults, queue_strays, wrong_types
+from store_core.read.types import index_strays, queue_strays, wrong_types
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
 
@@ -41,9 +41,7 @@ def describe_store(store: Store, rules: ReadRules) -> dict[str, Any]:
     with Index(store) as index:
         index_rows = list(_index(index))
         findings += index.sizes.findings
-        findings += (
-            found for found in index_faults(store, index.sizes) if found.code != "S008"
-        )  # told with the folders
+        findings += index_strays(store, index.sizes)
     progress = read_progress(store.root)
     checkpoint = read_checkpoint(store.root)
     ends = [row.pop("last_record_phy_offset") for row in queues]

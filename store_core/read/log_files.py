@@ -17,22 +17,12 @@ LINK_TO_NOWHERE: Final = "a link that leads nowhere"
 
 
 def missing_log(store: Store) -> Iterator[Finding]:
-    """S007 where there is no log file; else S010 for each log folder that is not there.
-
-    A broker makes a folder with the first segment that goes there, and they take turns: a log that is younger than
-    that is told, and nothing is wrong with it.
-    """
+    """S007 where there is no log file; else S010 for each log folder that is not there, which a broker makes when it starts."""
     if not store.log.segments:
         yield finding("S007", "there is no log file", file=paths.COMMITLOG)
         return
     for folder in _missing_folders(store):
-        if _is_young(store):
-            what = "the log folder is not there: no segment of this log had to go there yet"
-            yield finding("S010", what, file=store.relative(folder), severity="info")
-        else:
-            yield finding(
-                "S010", "the log folder is not there, nor are the segments in it", file=store.relative(folder)
-            )
+        yield finding("S010", "the log folder is not there, nor are the segments in it", file=store.relative(folder))
 
 
 def unread_log(store: Store) -> Iterator[Finding]:
@@ -63,22 +53,22 @@ def told_of(store: Store, stray: Stray) -> str:
 
 def refuse_partial_log(store: Store) -> None:
     """Raise FailedError where one of the log's folders is not there, or a segment is a link that leads nowhere."""
-    lacking = [found.file for found in missing_log(store) if found.code == "S010" and found.severity != "info"]
-    links = [store.relative(stray.path) for stray in store.log.strays if told_of(store, stray) == LINK_TO_NOWHERE]
-    if lacking or links:
+    if not store.log.segments:
+        return
+    if folders := _missing_folders(store):
         raise FailedError(
-            f"{'a log folder is not there' if lacking else 'a segment is ' + LINK_TO_NOWHERE}: what is left is not the whole log",
-            path=", ".join(map(str, lacking or links)),
-            to_do="mount its disk; if nothing is to be in it, make the folder or take it out of the configuration"
-            if lacking
-            else "mount the disk that it leads to, or remove it",
+            "a log folder is not there: what is left is not the whole log",
+            path=", ".join(map(store.relative, folders)),
+            to_do="mount its disk; if nothing is to be in it, make the folder or take it out of the configuration",
+        )
+    links = [store.relative(stray.path) for stray in store.log.strays if told_of(store, stray) == LINK_TO_NOWHERE]
+    if links:
+        raise FailedError(
+            f"a segment is {LINK_TO_NOWHERE}: what is left is not the whole log",
+            path=", ".join(links),
+            to_do="mount the disk that it leads to, or remove it",
         )
 
 
 def _missing_folders(store: Store) -> list[Path]:
     return [folder for folder in store.settings.commitlog_paths if not folder.is_dir()]
-
-
-def _is_young(store: Store) -> bool:
-    log = store.log
-    return log.min_phy_offset == 0 and len(log.segments) < len(store.settings.commitlog_paths)

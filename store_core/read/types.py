@@ -36,8 +36,13 @@ def queue_faults(store: Store) -> Iterator[Finding]:
 
 
 def index_faults(store: Store, sizes: IndexSizes) -> Iterator[Finding]:
-    """I005 for each index file of another length, I006 for what is none, S008 for no folder of them."""
+    """What is wrong with the index's folder and files, so that a table of its entries lacks something."""
     yield from (found for found in wrong_types(store) if found.file == paths.INDEX)
+    yield from index_strays(store, sizes)
+
+
+def index_strays(store: Store, sizes: IndexSizes) -> Iterator[Finding]:
+    """I005 for each index file of another length, I006 for what is none."""
     wanted = index.file_size_bytes(sizes.slots, sizes.entries)
     for path in store.index_files:
         with suppress(FileNotFoundError):

@@ -18,9 +18,6 @@ from store_core.export.source.data_source import StreamReader
 from store_core.export.source.options import parse_options
 from store_core.export.source.planning import batch_readings, refuse_partial_logs
 from store_core.layout import paths
-from store_core.read.log_files import missing_log
-from store_core.storage.settings import load_settings
-from store_core.storage.store import Store
 from tests import stores
 from tests.conftest import StoreCopy, differences
 from tests.damage import Damageable
@@ -108,17 +105,6 @@ def test_an_export_tells_it_and_one_that_goes_on_from_a_commit_waits(
     assert codes((*words, "--incremental"))[0] == exit_codes.OK
     unmounted(second)
     assert "S010" in codes(("export", tmp_path / "anew", "-c", config))[1]
-
-
-def test_a_log_too_young_for_its_second_folder_is_fine(parted: tuple[Path, Path, Path]) -> None:
-    """A broker makes a folder with the first segment that goes there."""
-    root, second, config = parted
-    unmounted(second)
-    for segment in sorted((root / paths.COMMITLOG).iterdir())[1:]:
-        segment.unlink()
-    with Store.open(root, load_settings(config)) as store:
-        (found,) = missing_log(store)
-    assert (found.code, found.severity) == ("S010", "info")
 
 
 def test_spark_is_warned_and_a_stream_waits(parted: tuple[Path, Path, Path]) -> None:
