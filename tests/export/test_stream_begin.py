@@ -48,6 +48,7 @@ def test_each_store_begins_where_it_is_told(golden: GoldenStore) -> None:
     [
         ('{"a": 0, "elsewhere": 1}', r"names 'elsewhere'.*: the stores are a"),
         ('{"a": 0', "is no JSON"),
+        ('{"a": 0, "a": 1000}', "names 'a' twice"),
         ('{"a": true}', "is no number: 'True'"),
         ('{"a": -1}', "is no number: '-1'"),
         ("soon", "is no number: 'soon'.*earliest, latest or digits"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +18,7 @@ from store_core.storage.settings import Settings, load_settings
 
 Table = Literal["messages", "quarantine"]
 Word = TypeVar("Word", bound=str)
+Told = TypeVar("Told")
 Mode = Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"]  # Spark's own words for what cannot be read well
 
 Start = str | int
@@ -47,6 +49,7 @@ _LISTS: Final = ("topic", "columns")
 _NAMED: Final = re.compile(r"([^/=]+)=(.+)", re.DOTALL)
 _SIZE: Final = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _EXAMPLE_OF_STARTS: Final = '{"broker-a": 1024, "broker-b": "latest"}'
+_EXAMPLE_OF_PATHS: Final = '["broker-a=/data/a/store", "broker-b=/data/b/store"]'
 _EXAMPLE_OF_TIME: Final = "2026-07-31T12:00:00+08:00 (UTC where no zone is named), or milliseconds since 1970"
 
 
@@ -123,11 +126,25 @@ def _starting(text: str) -> Start | Mapping[str, Start]:
     """One for all stores, or as JSON one for each by its name, as Spark writes the offsets of a stream."""
     if not text.lstrip().startswith("{"):
         return _start(text)
-    try:
-        told = dict(json.loads(text))
-    except ValueError:
-        raise UsageError(f"startingOffset is no JSON: {text!r}", to_do=f"give {_EXAMPLE_OF_STARTS}") from None
-    return {name: _start(str(start)) for name, start in told.items()}
+    return {name: _start(str(start)) for name, start in _json("startingOffset", text, dict, _EXAMPLE_OF_STARTS).items()}
+
+
+def _json(name: str, text: str, kind: type[Told], example: str) -> Told:
+    """What an option tells in JSON."""
+
+    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        told: dict[str, object] = {}
+        for key, value in pairs:
+            if key in told:
+                raise UsageError(f"{name} names {key!r} twice", to_do="name each once")
+            told[key] = value
+        return told
+
+    with suppress(ValueError, RecursionError):
+        told = json.loads(text, object_pairs_hook=once)
+        if isinstance(told, kind):
+            return told
+    raise UsageError(f"{name} is no JSON of its kind: {text!r}", to_do=f"give {example}")
 
 
 def _start(text: str) -> Start:
@@ -154,7 +171,9 @@ def _check(wanted: LogFilter, columns: Sequence[str]) -> None:
 
 def _stores(options: Mapping[str, str]) -> tuple[StoreOfSource, ...]:
     config = Path(options["config"]) if options.get("config") else None
-    paths = _listed(options.get("path")) or tuple(json.loads(options.get("paths", "[]")))
+    paths = _listed(options.get("path")) or tuple(_json("paths", options.get("paths", "[]"), list, _EXAMPLE_OF_PATHS))
+    if not all(isinstance(path, str) and path.strip() for path in paths):
+        raise UsageError(f"paths holds what is no path: {options['paths']!r}", to_do=f"give {_EXAMPLE_OF_PATHS}")
     if not paths:
         raise UsageError("no store is named", to_do='give option("path", "[NAME=]PATH"), several with commas between')
     named = [(_NAMED.fullmatch(text), text) for text in paths]
