@@ -2,48 +2,52 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+from store_core.export.source.data_source import StreamReader
+from store_core.export.source.offsets import Offset, Offsets, end_of
 from store_core.export.source.options import SourceOptions, parse_options
-from store_core.export.source.planning import (
-    followers,
-    shared_out,
-    starts_of,
-    stream_readings,
-)
-from store_core.export.source.reading import read_messages, read_ranges
 from tests import stores
 
 
 class Stream:
-    """A stream over one store without Spark: batches from offset to offset; ``restart`` forgets all but the offset."""
+    """A stream without Spark: batches from offset to offset. What Spark keeps of an offset is its JSON."""
 
     def __init__(self, root: Path, **options: str | int) -> None:
-        given = {"path": f"a={root}", "columns": "phy_offset,crc", "quietMs": 0}
-        self.options: SourceOptions = parse_options({k: str(v) for k, v in (given | options).items()})
+        self._given: dict[str, str | int] = {"path": f"a={root}", "columns": "phy_offset,crc", "quietMs": 0}
         self.now_s = 0.0
         self.rows: list[tuple[int, str]] = []
         self.batches = 0
-        self.restart()
-        starts = starts_of(self.options, self.followers)
-        self.offsets = {name: follower.first(starts[name]) for name, follower in self.followers.items()}
+        self.restart(**options)
+        self.offsets: Offsets = _kept(self.reader.initialOffset())
 
-    def restart(self) -> None:
-        self.followers = followers(self.options)
-        for follower in self.followers.values():
+    def restart(self, **options: str | int) -> None:
+        """Forget all but the offset."""
+        self._given |= options
+        self.options: SourceOptions = parse_options({name: str(value) for name, value in self._given.items()})
+        self.reader = StreamReader(self.options)
+        for follower in self.reader._followers.values():
             follower._clock = lambda: self.now_s
+
+    def plan(self) -> dict[str, Offset]:
+        """The end of the next batch, as Spark keeps it before the batch is read."""
+        return _kept(self.reader.latestOffset(self.offsets, self.reader.getDefaultReadLimit()))
+
+    def read(self, end: Offsets) -> None:
+        """A batch that was planned: after a restart Spark asks for that first, with its begin anew where there was none before."""
+        for part in self.reader.partitions(self.offsets, end):
+            for batch in self.reader.read(part):
+                self.rows += [tuple(row.values()) for row in batch.to_pylist()]
+        self.offsets = end
 
     def poll(self) -> bool:
         """One trigger; whether it went on, though perhaps over no record."""
-        most = self.options.max_bytes_per_trigger
-        end = shared_out(self.followers, self.offsets, most, None)
-        read = read_messages if self.options.table == "messages" else read_ranges
-        for reading in stream_readings(self.options, self.offsets, end):
-            for batch in read(reading):
-                self.rows += [tuple(row.values()) for row in batch.to_pylist()]
+        end = self.plan()
         went_on = end != self.offsets
         self.batches += went_on
-        self.offsets = end
+        if went_on:
+            self.read(end)
         return went_on
 
     def drain(self) -> None:
@@ -52,7 +56,12 @@ class Stream:
 
     @property
     def at(self) -> int:
-        return self.offsets["a"]
+        return end_of(self.offsets["a"])
+
+
+def _kept(offsets: Offsets) -> dict[str, Offset]:
+    kept: dict[str, Offset] = json.loads(json.dumps(offsets))
+    return kept
 
 
 def told(name: str) -> list[tuple[int, str]]:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from store_core.export.source.offsets import Offset
 from store_core.export.source.options import parse_options
 from store_core.export.source.planning import (
     followers,
-    shared_out,
+    next_offsets,
     stream_readings,
 )
 from store_core.export.source.reading import read_messages
@@ -165,8 +166,8 @@ def test_what_is_there_is_read_to_its_end_behind_damage(one_segment: Damageable,
     follower = followers(options)
     target = {name: each.end_now() for name, each in follower.items()}
     assert target == {"a": SEGMENT_BYTES}
-    at = {"a": 0}
-    while (found := shared_out(follower, at, options.max_bytes_per_trigger, target)) != at:
+    at: dict[str, Offset] = {"a": 0}
+    while (found := next_offsets(follower, at, options.max_bytes_per_trigger, target)) != at:
         at = found
     assert at == target
 

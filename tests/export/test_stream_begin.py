@@ -8,13 +8,9 @@ from pathlib import Path
 import pytest
 
 from store_core.errors import FailedError, UsageError
+from store_core.export.source.offsets import end_of
 from store_core.export.source.options import parse_options
-from store_core.export.source.planning import (
-    followers,
-    refuse_copies,
-    refuse_renamed,
-    shared_out,
-)
+from store_core.export.source.planning import followers, next_offsets, refuse_copies, refuse_renamed
 from tests.conftest import GoldenStore
 from tests.damage import Damageable
 from tests.export.streams import Stream, told
@@ -39,7 +35,7 @@ def test_each_store_begins_where_it_is_told(golden: GoldenStore) -> None:
     )
     stream = Stream(golden("load-533"), path=paths, startingOffset=f'{{"a": {at}, "b": "latest"}}')
     alone = Stream(golden("ipv6-533"), startingOffset="latest")
-    assert stream.offsets == {"a": at, "b": alone.at, "c": 0}
+    assert {name: end_of(offset) for name, offset in stream.offsets.items()} == {"a": at, "b": alone.at, "c": 0}
     assert alone.at > 0
 
 
@@ -95,10 +91,10 @@ def test_a_limit_is_shared_among_stores(golden: GoldenStore, tmp_path: Path) -> 
     options = parse_options({"path": f"a={golden('load-533')},b={golden('ipv6-533')}", "quietMs": "0"})
     found = followers(options)
     begin = {"a": 0, "b": 0}
-    end = shared_out(found, begin, 100_000, None)
-    assert 0 < end["a"] <= 60_000
-    assert 0 < end["b"] <= 60_000
-    assert shared_out(found, begin, None, {"a": 5000, "b": 0}) == {"a": 5000, "b": 0}
+    end = next_offsets(found, begin, 100_000)
+    assert 0 < end_of(end["a"]) <= 60_000
+    assert 0 < end_of(end["b"]) <= 60_000
+    assert next_offsets(found, begin, None, {"a": 5000, "b": 0}) == {"a": 5000, "b": 0}
 
 
 def test_a_stream_takes_no_copies(golden: GoldenStore, damageable: Callable[..., Damageable]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -17,6 +18,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from store_core.export.source.follow import Follower
+    from store_core.export.source.offsets import Offset, Offsets
     from store_core.export.source.options import SourceOptions
     from store_core.export.source.reading import Reading
 
@@ -87,66 +90,63 @@ class BatchReader(DataSourceReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Offsets are physical offsets of the log by store, always where a frame starts or the log ends: ``{"broker-a": 1024}``."""
+    """Offsets are physical offsets of the log by store, always where a frame starts or the log ends: ``{"broker-a": 1024}``; see
+    ``offsets``. Stores are looked at with the first question and not when this is made, where PySpark 4.3 garbles errors."""
 
     def __init__(self, options: SourceOptions) -> None:
-        from store_core.export.source.planning import followers
-
         self._options = options
-        self._followers = followers(options)
         self._target: dict[str, int] | None = None
         self._is_checked = False
 
-    def initialOffset(self) -> dict[str, int]:
+    @cached_property
+    def _followers(self) -> dict[str, Follower]:
+        from store_core.export.source.planning import followers
+
+        return followers(self._options)
+
+    def initialOffset(self) -> dict[str, Offset]:
+        from store_core.export.source.offsets import first_offset
         from store_core.export.source.planning import starts_of
 
         starts = starts_of(self._options, self._followers)
-        return {name: follower.first(starts[name]) for name, follower in self._followers.items()}
+        return {name: first_offset(follower.first(starts[name])) for name, follower in self._followers.items()}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         most = self._options.max_bytes_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxBytes(most)
 
-    def latestOffset(self, start: Mapping[str, int], limit: ReadLimit) -> dict[str, int]:
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> dict[str, Offset]:
         """``maxBytesPerTrigger`` is shared out among the stores that have something to read."""
-        from store_core.export.source.planning import shared_out
+        from store_core.export.source.planning import next_offsets
 
-        self._check(start)
+        self._check(start, start)
         most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
-        begin = self._begin(start)
-        return dict(start) | shared_out(self._followers, begin, most, self._target)
+        return next_offsets(self._followers, start, most, self._target)
 
-    def _check(self, start: Mapping[str, int]) -> None:
-        """Once, before anything is read."""
-        from store_core.export.source.planning import refuse_copies, refuse_partial_logs, refuse_renamed
+    def _check(self, start: Offsets, end: Offsets) -> None:
+        """Once, before anything is read. Spark asks for the rows of a batch that was not done when a query ended before all else."""
+        from store_core.export.source.planning import refuse_changed, refuse_copies, refuse_partial_logs, refuse_renamed
 
         if not self._is_checked:
-            refuse_renamed(start, self._followers)
+            refuse_renamed(dict(start) | dict(end), self._followers)
             refuse_partial_logs(self._options)
             refuse_copies(self._options)
+            refuse_changed(self._options, self._followers, start, end)
             self._is_checked = True
 
     def prepareForTriggerAvailableNow(self) -> None:
         """What is there now is the target; the newest record is given the time to show that it is whole."""
         self._target = {name: follower.end_now() for name, follower in self._followers.items()}
 
-    def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[InputPartition]:
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         from store_core.export.source.planning import stream_readings
 
-        return [
-            Part(reading, self._options.table) for reading in stream_readings(self._options, self._begin(start), end)
-        ]
+        self._check(start, end)
+        return [Part(reading, self._options.table) for reading in stream_readings(self._options, start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Part)
         return partition.batches()
-
-    def _begin(self, start: Mapping[str, int]) -> dict[str, int]:
-        """A store that a checkpoint does not know yet is read from its beginning."""
-        return {
-            name: start[name] if name in start else follower.first("earliest")
-            for name, follower in self._followers.items()
-        }
 
 
 def arrow_schema(options: SourceOptions) -> pa.Schema:

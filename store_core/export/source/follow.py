@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from store_core.errors import FailedError, UsageError
+from store_core.export.source.offsets import Span
 from store_core.export.source.options import EARLIEST, LATEST, Start
 from store_core.export.source.walk import FULL, chained_end
 from store_core.kernel.codes import FrameCode, FrameKind
@@ -38,6 +39,9 @@ _LOOKS_AT_THE_END: Final = 3  # for damage, and the newest record behind it
 _BYTES_BEFORE: Final = 64
 _MOST_LOOKED_UP: Final = 64
 _FROM_START: Final = 'start the query with another checkpoint, or go on with option("failOnDataLoss", "false")'
+_BRING_BACK: Final = (
+    'bring it back and start the query again, or go on without it with option("failOnDataLoss", "false")'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,8 @@ class _Bytes(NamedTuple):
 
 
 class Follower:
-    """Follows the log of one store. Keeps between calls only what it saw at the tail."""
+    """Follows the log of one store. Keeps between calls only what it saw at the tail. ``passes_holes``: where segments are
+    missing in front of others, as they may be where data may be lost, or where somebody is to be told of them."""
 
     def __init__(
         self,
@@ -82,10 +87,11 @@ class Follower:
         *,
         quiet_ms: int,
         fail_on_data_loss: bool = True,
+        passes_holes: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._named, self._quiet_s, self._clock = named, quiet_ms / 1000, clock
-        self._fail = fail_on_data_loss
+        self._fail, self._passes_holes = fail_on_data_loss, passes_holes or not fail_on_data_loss
         self._newest: _Newest | None = None
         self._stuck: dict[int, _Stuck] = {}  # by offset
         self._bytes_before: dict[int, _Bytes] = {}  # an offset that was told: what stood in front of it
@@ -124,18 +130,32 @@ class Follower:
                 )
             return nominal_end(log, segment) if found is None else found
 
-    def reach(self, start: int, most_bytes: int | None = None) -> int:
-        """The end of a batch that begins at ``start``, at least one record if there is any, and about ``most_bytes`` at most.
+    def reach(self, start: int, most_bytes: int | None = None) -> Span:
+        """A batch behind ``start``, of at least one record if there is any, and about ``most_bytes`` at most. It begins elsewhere only
+        where data was lost that may be.
 
         Raises FailedError where data between two batches is lost and that is to fail, StoreError where the store cannot be read.
         """
         with self._open() as store:
-            start = self._checked(store, start)
-            end = max(start, self._reach(store, start, None if most_bytes is None else start + most_bytes))
-            told = (at for at in (*self._bytes_before, start, end) if at >= start)
+            begin = self._checked(store, start)
+            end = max(begin, self._reach(store, begin, None if most_bytes is None else begin + most_bytes))
+            told = (at for at in (*self._bytes_before, begin, end) if at >= begin)
             self._bytes_before = {at: self._bytes_before.get(at) or _bytes_before(store.log, at) for at in told}
-            self._stuck = {at: stuck for at, stuck in self._stuck.items() if at >= start}
-            return end
+            self._stuck = {at: stuck for at, stuck in self._stuck.items() if at >= begin}
+            if begin < end or not self._is_hole(store.log, begin):
+                return Span(begin, end)
+        time.sleep(self._quiet_s)  # a listing that was taken while files came and went may lack one that is there
+        with self._open() as store:
+            if self._is_hole(store.log, begin):
+                raise data_lost(self._named, begin, "the segment that goes on there is missing", _BRING_BACK)
+        return self.reach(begin, most_bytes)
+
+    def check(self, span: Span) -> None:
+        """Whether the log is still the one of which a batch was made. Raises FailedError where it is not, if the loss of data is to
+        fail, and StoreError where the store cannot be read."""
+        with self._open() as store:
+            for at in span:
+                self._proven(store, at)
 
     def end_now(self) -> int:
         """How far the log goes now. What is at its end is given the time to show that it stays as it is."""
@@ -156,12 +176,7 @@ class Follower:
         """``start``, or where to go on instead of it. The first call looks whether a frame still ends there, later ones whether
         the same bytes stand in front of it."""
         log = store.log
-        if start < log.min_phy_offset:
-            self._lost(f"the log begins at {log.min_phy_offset}; what lay between is gone", start)
-            return log.min_phy_offset
-        if not log.segments:
-            return start
-        if self._is_checked:
+        if self._is_checked and log.segments and start >= log.min_phy_offset:
             before = self._bytes_before.get(start)
             if before is None or before.phy_offset < log.min_phy_offset:  # it has expired
                 return start
@@ -170,11 +185,24 @@ class Follower:
             self._bytes_before.clear()
             self._lost("the log was cut in front of it since", start)
         self._is_checked = True
+        return self._proven(store, start)
+
+    def _proven(self, store: Store, start: int) -> int:
+        """``start`` if a frame ends there and all that is in front of it is there, else where to go on."""
+        log = store.log
+        if start < log.min_phy_offset:
+            self._lost(f"the log begins at {log.min_phy_offset}; what lay between is gone", start)
+            return log.min_phy_offset
+        if not log.segments:
+            if start:
+                self._lost("the log is empty", start)
+            return 0
         at_work = log.find(self._last_begun(log)) or log.segments[-1]
         if start >= (end := nominal_end(log, at_work)):
             # Nothing is there yet, so that all in front of it has to be: up to its segment's end, as a blank tells.
             if start > end or not _ends_a_frame(store, at_work, start):
                 self._lost("the log ends in front of it: it was cut, or is another one", start)
+                return min(start, self._end_of_frames(store, at_work))
             return start
         segment = log.find(start)
         if segment is None:
@@ -186,7 +214,21 @@ class Follower:
                 return found
             if found is None and not _ends_a_frame(store, segment, start):
                 self._lost("no record ends there any more: the log was cut", start)
+                if segment.phy_offset == at_work.phy_offset:
+                    return min(start, self._end_of_frames(store, segment))
         return start
+
+    def _end_of_frames(self, store: Store, segment: Segment) -> int:
+        """Where the segment at work ends now: behind its last whole record."""
+        at = segment.phy_offset
+        for frames in self._frames(store, segment, at, at_once=True):
+            if frames is None:
+                continue
+            starts, ends, is_blank = frames
+            at = int(ends[-1])
+            if not is_blank and not _is_whole(store, segment, int(starts[-1])):
+                at = int(starts[-1])
+        return at
 
     def _lost(self, what: str, start: int) -> None:
         if self._fail:
@@ -202,6 +244,8 @@ class Follower:
             end = nominal_end(log, segment)
             if end <= at:
                 continue
+            if segment.phy_offset > at and not self._passes_holes:
+                return at
             at = max(at, segment.phy_offset)
             if segment.phy_offset < last_begun and (until is None or end <= until):
                 at = end
@@ -213,6 +257,10 @@ class Follower:
                 found = end if border is None else border
             return at if until is not None and found > until and at > start else found
         return at
+
+    def _is_hole(self, log: SegmentSequence, at: int) -> bool:
+        """Whether the segment that goes on at an offset is missing, and a later one is there."""
+        return not self._passes_holes and log.find(at) is None and at < self._last_begun(log)
 
     @staticmethod
     def _last_begun(log: SegmentSequence) -> int:
@@ -259,11 +307,13 @@ class Follower:
             return settled
         return at if self._is_followed(store, at) or self._is_quiet(store, segment, *newest) else settled
 
-    def _frames(self, store: Store, segment: Segment, at: int) -> Iterator[tuple[Ints, Ints, bool] | None]:
+    def _frames(
+        self, store: Store, segment: Segment, at: int, *, at_once: bool = False
+    ) -> Iterator[tuple[Ints, Ints, bool] | None]:
         """Starts and ends of frames that follow each other, a step at a time, and whether the last one is a blank; None
-        where what lies between is certain to be damage. Ends at the tail."""
+        where what lies between is certain to be damage. Ends at the tail; ``at_once``: without waiting for what may be it."""
         end = nominal_end(store.log, segment)
-        has_gone_on = False
+        has_gone_on = at_once
         while at < end:
             is_begun = any(store.log.read(at, PREFIX.size_bytes))
             stop = min(at + _STEP_BYTES, end) if is_begun else at
@@ -288,9 +338,8 @@ class Follower:
         return head["magic"] in (MAGIC_V1, MAGIC_V2) and head["own_phy_offset"] == at
 
     def _is_quiet(self, store: Store, segment: Segment, at: int, size_bytes: int) -> bool:
-        for table in scan_segment(store, segment, FULL, at, at + 1, chained=True):
-            if any(table.code != FrameCode.OK) or table.properties(0).endswith(b"\0"):
-                return False
+        if not _is_whole(store, segment, at):
+            return False
         digest = zlib.crc32(store.log.read(at, size_bytes))
         now = self._clock()
         if self._newest is None or (self._newest.phy_offset, self._newest.digest) != (at, digest):
@@ -341,11 +390,29 @@ def _ends_a_frame(store: Store, segment: Segment, phy_offset: int) -> bool:
     return False
 
 
-def data_lost(named: Named, start: int, what: str) -> FailedError:
+def _is_whole(store: Store, segment: Segment, at: int) -> bool:
+    """Whether the record at an offset is written to its end."""
+    return not any(
+        any(table.code != FrameCode.OK) or table.properties(0).endswith(b"\0")
+        for table in scan_segment(store, segment, FULL, at, at + 1, chained=True)
+    )
+
+
+def data_lost(named: Named, start: int, what: str, to_do: str = _FROM_START) -> FailedError:
     """What a stream cannot read any more, and what to do."""
     return FailedError(
-        f"the stream has read {named.name} up to {start}, and {what}", path=str(named.settings.root), to_do=_FROM_START
+        f"the stream has read {named.name} up to {start}, and {what}", path=str(named.settings.root), to_do=to_do
     )
+
+
+def refuse_gaps(log: SegmentSequence, named: Named, span: Span) -> None:
+    """Raise FailedError where a segment of what a batch is to read is not there."""
+    at = span.begin
+    for segment in log.segments:
+        if segment.phy_offset <= at:
+            at = max(at, nominal_end(log, segment))
+    if at < span.end:
+        raise data_lost(named, at, "a segment that goes on there and was there has gone", _BRING_BACK)
 
 
 def _is_frame(table: FrameTable) -> Ints:

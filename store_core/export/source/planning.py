@@ -10,10 +10,11 @@ from typing import Final
 from store_core.errors import UsageError
 from store_core.export.copies import differences, find_copies, taken_once
 from store_core.export.naming import Called, distinct_names
-from store_core.export.source.follow import Follower, Named, data_lost
+from store_core.export.source.follow import Follower, Named, data_lost, refuse_gaps
+from store_core.export.source.offsets import Offset, Offsets, Span, end_of, offset_behind, spans_between
 from store_core.export.source.options import EARLIEST, SourceOptions, Start, StoreOfSource
 from store_core.export.source.reading import Reading
-from store_core.export.source.walk import plan
+from store_core.export.source.walk import SourceSplit, plan
 from store_core.export.splits.plan import SPLIT_SIZE_BYTES
 from store_core.read.log import start_for_time
 from store_core.read.log_files import refuse_partial_log, unread_log
@@ -126,7 +127,12 @@ def followers(options: SourceOptions) -> dict[str, Follower]:
     if options.wanted.from_phy_offset is not None or options.wanted.to_phy_offset is not None:
         raise UsageError("fromOffset and toOffset are for batches", to_do='give option("startingOffset", OFFSET)')
     return {
-        named.name: Follower(named, quiet_ms=options.quiet_ms, fail_on_data_loss=options.fail_on_data_loss)
+        named.name: Follower(
+            named,
+            quiet_ms=options.quiet_ms,
+            fail_on_data_loss=options.fail_on_data_loss,
+            passes_holes=options.table == "quarantine",
+        )
         for named in named_stores(options)
     }
 
@@ -153,45 +159,81 @@ def refuse_renamed(known: Iterable[str], now: Iterable[str]) -> None:
         )
 
 
-def shared_out(
+def next_offsets(
+    followers: Mapping[str, Follower],
+    before: Offsets,
+    most_bytes: int | None = None,
+    target: Mapping[str, int] | None = None,
+) -> dict[str, Offset]:
+    """Where the next batch ends; not behind ``target``. A store that ``before`` does not know
+    is read from its beginning. What one store leaves of ``most_bytes`` the others may take; the one that has most left comes last."""
+    begin = {
+        name: end_of(before[name]) if name in before else follower.first(EARLIEST)
+        for name, follower in followers.items()
+    }
+    spans = _shared_out(followers, begin, most_bytes, target)
+    return dict(before) | {name: offset_behind(before.get(name), span) for name, span in spans.items()}
+
+
+def _shared_out(
     followers: Mapping[str, Follower],
     begin: Mapping[str, int],
     most_bytes: int | None,
     target: Mapping[str, int] | None,
-) -> dict[str, int]:
-    """How far each store is read in the next batch; never behind ``target``. What one store leaves of ``most_bytes`` the
-    others may take; the one that has most left comes last."""
+) -> dict[str, Span]:
     reach = {name: follower.reach(begin[name], most_bytes) for name, follower in followers.items()}
     if target is not None:
-        reach = {name: max(begin[name], min(end, target[name])) for name, end in reach.items()}
+        reach = {name: Span(a, max(a, min(b, target[name]))) for name, (a, b) in reach.items()}
     if most_bytes is None or len(reach) == 1:
         return reach
     left, found = most_bytes, {}
-    for number, name in enumerate(sorted(reach, key=lambda name: reach[name] - begin[name])):
+    for number, name in enumerate(sorted(reach, key=lambda name: reach[name].end - reach[name].begin)):
         share = max(left // (len(reach) - number), 1)
-        if reach[name] - begin[name] > share:
-            reach[name] = min(followers[name].reach(begin[name], share), reach[name])
-        found[name] = reach[name]
-        left -= reach[name] - begin[name]
+        begins, ends = reach[name]
+        if ends - begins > share:
+            ends = min(followers[name].reach(begins, share).end, ends)
+        found[name] = Span(begins, ends)
+        left -= ends - begins
     return found
 
 
-def stream_readings(options: SourceOptions, begin: Mapping[str, int], end: Mapping[str, int]) -> list[Reading]:
-    """What lies between two offsets, in splits. The same two give the same rows whenever they are asked for."""
+def refuse_changed(options: SourceOptions, followers: Mapping[str, Follower], before: Offsets, after: Offsets) -> None:
+    """Raise StoreError where a batch that was planned by another run would not be read as it was meant to be: Spark commits it
+    before it asks how far the logs go, and never comes back to it."""
+    for name, span in spans_between(before, after).items():
+        if name in followers:
+            followers[name].check(span)
+        elif options.fail_on_data_loss:
+            raise UsageError(
+                f"the checkpoint has a batch that is not done and reads {name}, which is not named",
+                to_do="name the stores as before until that batch is done",
+            )
+
+
+def stream_readings(options: SourceOptions, before: Offsets, after: Offsets) -> list[Reading]:
+    """What lies between two offsets, in splits. The same two give the same rows whenever they are asked for. Raises FailedError
+    where it is not all there and the loss of data is to fail."""
+    spans = spans_between(before, after)
     return [
         reading
         for named in named_stores(options)
-        if begin[named.name] < end.get(named.name, 0)
-        for reading in _between(named, options, begin[named.name], end[named.name])
+        if named.name in spans
+        for reading in _between(named, options, spans[named.name])
     ]
 
 
-def _between(named: Named, options: SourceOptions, start: int, stop: int) -> list[Reading]:
+def _between(named: Named, options: SourceOptions, span: Span) -> list[Reading]:
+    start, stop = span
+    is_table_of_ranges = options.table == "quarantine"
     with Store.open(named.settings.root, named.settings) as store:
         if options.fail_on_data_loss and start < store.log.min_phy_offset:
             raise data_lost(named, start, f"the log begins at {store.log.min_phy_offset}; what lay between is gone")
-        size = _split_size_bytes(store, options) if options.table == "messages" else _WHOLE
+        if options.fail_on_data_loss and not is_table_of_ranges:
+            refuse_gaps(store.log, named, span)
+        size = _WHOLE if is_table_of_ranges else _split_size_bytes(store, options)
         splits = plan(store.log, start, stop, size, certain=start)
+        if is_table_of_ranges and not splits:  # all of it is missing
+            splits = [SourceSplit(start, start, stop)]
     return [
         Reading(
             named.name,

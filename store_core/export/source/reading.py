@@ -152,6 +152,8 @@ def _ranges(store: Store, reading: Reading) -> Iterator[tuple[bool, Range | None
         following = log.following(segment)
         if following is not None:
             yield from _hole(end, following.phy_offset, reading)
+    if is_first:  # no segment is there
+        yield from _hole(split.start_phy_offset, split.stop_phy_offset, reading)
 
 
 def _ranges_in(store: Store, segment: Segment, stop: int, reading: Reading) -> Iterator[tuple[bool, Range | None]]:

@@ -1,0 +1,240 @@
+"""A batch that was planned when a query ended is read by the next one before all else, and never again: it must be what was meant."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from store_core.errors import FailedError, UsageError
+from store_core.export.source.data_source import StreamReader
+from store_core.export.source.offsets import Span, first_offset, offset_behind, spans_between
+from store_core.export.source.options import parse_options
+from tests.conftest import GoldenStore
+from tests.damage import Damageable
+from tests.export.streams import Stream, told
+from tests.export.test_splits import SEGMENT_BYTES
+
+OFFSETS = [offset for offset, _ in told("load-533")]
+
+
+def offsets_of(stream: Stream) -> list[int]:
+    return [row[0] for row in stream.rows]
+
+
+def test_offsets_tell_the_begin_where_the_one_before_does_not() -> None:
+    begun = first_offset(5)
+    assert begun == {"begin": 5, "end": 5}
+    first = offset_behind(begun, Span(5, 9))
+    assert first == {"begin": 5, "end": 9} == offset_behind(None, Span(5, 9))
+    assert offset_behind(first, Span(9, 9)) is first, "nothing new is no batch"
+    assert offset_behind(first, Span(9, 12)) == 12
+    assert offset_behind(12, Span(12, 12)) == 12
+    assert offset_behind(12, Span(7, 7)) == {"begin": 7, "end": 7}, "a stream that goes back says so at once"
+    assert offset_behind({"begin": 7, "end": 7}, Span(7, 20)) == {"begin": 7, "end": 20}
+    assert spans_between({"a": begun}, {"a": first}) == {"a": (5, 9)}
+    assert spans_between({"a": first_offset(8)}, {"a": first}) == {"a": (5, 9)}, "as the batch was planned"
+    assert spans_between({"a": first, "b": 3}, {"a": 12, "b": 3, "c": {"begin": 0, "end": 4}}) == {
+        "a": (9, 12),
+        "c": (0, 4),
+    }
+    assert spans_between({"a": first}, {"a": first}) == {}
+
+
+def test_a_first_batch_keeps_its_begin(golden: GoldenStore) -> None:
+    """Spark keeps only its end, and asks anew where the stream begins."""
+    stream = Stream(golden("load-533"))
+    end = stream.plan()
+    stream.restart(startingOffset="latest")
+    stream.offsets = stream.reader.initialOffset()
+    stream.read(end)
+    stream.drain()
+    assert offsets_of(stream) == OFFSETS
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_first_batch_of_what_has_expired(damageable: Callable[..., Damageable], fails: str) -> None:
+    store = damageable("load-533")
+    stream = Stream(store.root, failOnDataLoss=fails)
+    end = stream.plan()
+    store.segments[0].unlink()
+    stream.restart()
+    stream.offsets = stream.reader.initialOffset()
+    if fails == "true":
+        with pytest.raises(FailedError, match=f"has read a up to 0, and the log begins at {SEGMENT_BYTES}"):
+            stream.read(end)
+    else:
+        stream.read(end)
+        assert offsets_of(stream) == [offset for offset in OFFSETS if offset >= SEGMENT_BYTES]
+
+
+def test_the_first_batch_of_a_store_that_joins_keeps_its_begin(
+    damageable: Callable[..., Damageable], golden: GoldenStore
+) -> None:
+    store = damageable("load-533")
+    stream = Stream(golden("ipv6-533"))
+    stream.drain()
+    stream.restart(path=f"a={golden('ipv6-533')},b={store.root}")
+    end = stream.plan()
+    assert end["b"] == {"begin": 0, "end": Stream(store.root, startingOffset="latest").at}
+    store.segments[0].unlink()
+    stream.restart()
+    with pytest.raises(FailedError, match="has read b up to 0, and the log begins"):
+        stream.read(end)
+
+
+@pytest.fixture
+def pending(damageable: Callable[..., Damageable]) -> tuple[Damageable, Stream]:
+    store = damageable("load-533")
+    stream = Stream(store.root, maxBytesPerTrigger=3 * SEGMENT_BYTES)
+    stream.poll()
+    return store, stream
+
+
+@pytest.mark.parametrize("gone", [slice(3, 4), slice(4, 5), slice(4, None), slice(3, None), slice(5, 6)])
+def test_segments_of_a_planned_batch_that_are_gone(
+    pending: tuple[Damageable, Stream], tmp_path: Path, gone: slice
+) -> None:
+    store, stream = pending
+    end = stream.plan()
+    away = store.segments[gone]
+    for segment in away:
+        shutil.move(segment, tmp_path)
+    stream.restart()
+    with pytest.raises(FailedError, match=r"and (a segment that goes on there|the log ends in front)"):
+        stream.read(end)
+    for segment in away:
+        shutil.move(tmp_path / segment.name, segment)
+    stream.restart()
+    stream.read(end)
+    stream.drain()
+    assert offsets_of(stream) == OFFSETS
+
+
+def test_a_log_cut_inside_a_planned_batch(pending: tuple[Damageable, Stream]) -> None:
+    store, stream = pending
+    end = stream.plan()
+    at = next(offset for offset in OFFSETS if offset > 5 * SEGMENT_BYTES + 20_000)
+    for segment in store.segments[6:]:
+        segment.unlink()
+    store.zero(at, 6 * SEGMENT_BYTES - at)
+    stream.restart()
+    with pytest.raises(FailedError, match="the log ends in front of it"):
+        stream.read(end)
+    stream.restart(failOnDataLoss="false")
+    stream.read(end)
+    assert offsets_of(stream) == [offset for offset in OFFSETS if offset < at]
+
+
+def test_a_planned_batch_of_a_store_of_another_name_or_of_none(
+    pending: tuple[Damageable, Stream], golden: GoldenStore
+) -> None:
+    store, stream = pending
+    end = stream.plan()
+    stream.restart(path=f"b={store.root}")
+    with pytest.raises(UsageError, match="has read a, and b stands in its place"):
+        stream.read(end)
+    stream.restart(path=f"a={store.root},b={golden('ipv6-533')}")
+    stream.read(end)
+    end = stream.plan()
+    assert set(end) == {"a", "b"}
+    stream.restart(path=f"b={golden('ipv6-533')}")
+    with pytest.raises(UsageError, match="has a batch that is not done and reads a, which is not named"):
+        stream.read(end)
+    stream.restart(failOnDataLoss="false")
+    stream.read(end)
+
+
+def test_a_log_folder_that_is_away_when_a_planned_batch_is_read(
+    damageable: Callable[..., Damageable], tmp_path: Path
+) -> None:
+    store = damageable("load-533")
+    other = tmp_path / "other"
+    other.mkdir()
+    config = tmp_path / "broker.conf"
+    config.write_text(f"storePathRootDir={store.root}\nstorePathCommitLog={store.root}/commitlog,{other}\n")
+    for segment in store.segments[4:]:
+        shutil.move(segment, other)
+    stream = Stream(store.root, config=str(config))
+    end = stream.plan()
+    other.rename(tmp_path / "away")
+    stream.restart()
+    with pytest.raises(FailedError, match=r"log folder is not there.*mount"):
+        stream.read(end)
+    (tmp_path / "away").rename(other)
+    stream.restart()
+    stream.read(end)
+    assert offsets_of(stream) == OFFSETS
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_missing_segment_is_not_passed_in_silence(
+    damageable: Callable[..., Damageable], tmp_path: Path, fails: str, *, restarts: bool
+) -> None:
+    """Whoever copies a log piece by piece may bring a later one first."""
+    store = damageable("load-533")
+    away = store.segments[2:]
+    for segment in away:
+        shutil.move(segment, tmp_path)
+    stream = Stream(store.root, failOnDataLoss=fails)
+    stream.drain()
+    assert stream.at == 2 * SEGMENT_BYTES
+    for segment in away[1:]:
+        shutil.move(tmp_path / segment.name, segment)
+    if restarts:
+        stream.restart()
+    if fails == "false":
+        stream.drain()
+        assert offsets_of(stream) == [at for at in OFFSETS if not 2 * SEGMENT_BYTES <= at < 3 * SEGMENT_BYTES]
+        return
+    with pytest.raises(
+        FailedError, match=f"up to {2 * SEGMENT_BYTES}, and the segment that goes on there is missing.*: bring"
+    ):
+        stream.drain()
+    shutil.move(tmp_path / away[0].name, away[0])
+    stream.drain()
+    assert offsets_of(stream) == OFFSETS
+
+
+def test_a_log_that_is_empty_now_is_an_error(damageable: Callable[..., Damageable]) -> None:
+    store = damageable("load-533")
+    stream = Stream(store.root)
+    stream.drain()
+    kept = {segment: segment.read_bytes() for segment in store.segments}
+    for segment in kept:
+        segment.unlink()
+    with pytest.raises(FailedError, match="the log is empty"):
+        stream.poll()
+    stream.restart(failOnDataLoss="false")
+    stream.drain()
+    for segment, data in kept.items():
+        segment.write_bytes(data)
+    stream.drain()
+    assert offsets_of(stream) == [*OFFSETS, *OFFSETS], "another log, read from its begin"
+
+
+@pytest.mark.parametrize("limit", [5000, 70_000, 1 << 30])
+def test_a_hole_of_a_whole_batch_is_in_the_quarantine(damageable: Callable[..., Damageable], limit: int) -> None:
+    store = damageable("load-533")
+    first, second, *_ = store.segments
+    second.unlink()
+    at = next(offset for offset in OFFSETS if offset > 50_000)
+    with first.open("r+b") as file:
+        file.truncate(at)
+    stream = Stream(
+        store.root, table="quarantine", columns="phy_offset,size_bytes,kind,finding", maxBytesPerTrigger=limit
+    )
+    stream.drain()
+    holes = [row for row in stream.rows if row[2] == "hole"]  # type: ignore[misc]  # rows of the quarantine
+    assert sum(size for _, size, *_ in holes) >= SEGMENT_BYTES  # type: ignore[misc]
+    assert (SEGMENT_BYTES, SEGMENT_BYTES, "hole", "L006") in holes  # type: ignore[comparison-overlap]
+
+
+def test_a_reader_of_a_stream_is_made_without_a_look_at_the_stores() -> None:
+    """PySpark 4.3 ends with an error of its own where that raises."""
+    reader = StreamReader(parse_options({"path": "a=/nowhere,a=/elsewhere", "fromOffset": "5"}))
+    with pytest.raises(UsageError, match="fromOffset and toOffset are for batches"):
+        reader.initialOffset()
