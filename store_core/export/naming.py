@@ -48,7 +48,7 @@ def distinct_names(stores: Sequence[Called]) -> list[str]:
     """
     given = Counter(called.given for called in stores if called.given is not None)
     if twice := [name for name, times in given.items() if times > 1]:
-        raise UsageError(f"two stores are called {twice[0]!r}", to_do="give each a name of its own, -s NAME=PATH")
+        raise UsageError(f"two stores are called {twice[0]!r}", to_do="give each a name of its own, NAME=PATH")
     times_of = Counter(called.given or called.told for called in stores)
     names = [called.given or (called.told if times_of[called.told] == 1 else None) for called in stores]
     return [name or _by_path(number, stores, names) for number, name in enumerate(names)]

@@ -58,7 +58,7 @@ def test_copies_can_be_kept_apart(golden: GoldenStore, slave: Path, tmp_path: Pa
     refused = export(tmp_path / "other", "--keep-copies", "-s", f"a={master}", "-s", f"a={slave}")
     assert (refused.code, refused.err) == (
         2,
-        "error: two stores are called 'a': give each a name of its own, -s NAME=PATH\n",
+        "error: two stores are called 'a': give each a name of its own, NAME=PATH\n",
     )
 
 
@@ -73,7 +73,7 @@ def test_logs_that_have_parted_are_told(golden: GoldenStore, damageable: Damagea
     assert rows(tmp_path / "out") == {"m": 2183, "s": 2183}
     refused = export(tmp_path / "other", "-s", f"a={master}", "-s", f"a={parted.root}")
     assert refused.code == 2
-    assert refused.err.endswith("error: two stores are called 'a': give each a name of its own, -s NAME=PATH\n")
+    assert refused.err.endswith("error: two stores are called 'a': give each a name of its own, NAME=PATH\n")
 
 
 def test_a_record_that_differs_is_a_finding(golden: GoldenStore, damageable: DamageableStore, tmp_path: Path) -> None:
