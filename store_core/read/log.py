@@ -60,11 +60,10 @@ class LogFilter:
     def rows(self, table: FrameTable) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Mask of the table's messages that pass."""
         mask = table.messages
-        if self.begin_ms is not None or self.end_ms is not None:
-            times = table.store_timestamp_ms
-            mask &= (times >= (self.begin_ms or 0)) & (
-                times <= (END_OF_TIME_MS if self.end_ms is None else self.end_ms)
-            )
+        if self.begin_ms is not None:
+            mask &= table.store_timestamp_ms >= self.begin_ms
+        if self.end_ms is not None:
+            mask &= table.store_timestamp_ms <= self.end_ms
         if self.queue_id is not None:
             mask &= table.queue_id == self.queue_id
         if self.from_phy_offset is not None:

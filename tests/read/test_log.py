@@ -66,6 +66,20 @@ def test_filters(golden: GoldenStore) -> None:
         assert starts(store, LogFilter(limit=0)) == []
 
 
+def test_an_end_alone_has_no_begin(damageable: Callable[..., Damageable]) -> None:
+    """Store times in front of 1970 are earlier than any end."""
+    store = damageable("load-533")
+    for number, time_ms in ((3, -5), (4, 0), (5, -(1 << 63))):
+        store.set_field(number, "store_timestamp_ms", time_ms)
+    messages = store.truth["messages"]
+    with Store.open(store.root) as opened:
+        end = messages[10]["storeTimestamp"]
+        earlier = [m["phyOffset"] for n, m in enumerate(messages) if n in (3, 4, 5) or m["storeTimestamp"] <= end]
+        assert starts(opened, LogFilter(end_ms=end)) == earlier
+        assert starts(opened, LogFilter(end_ms=-1)) == [messages[number]["phyOffset"] for number in (3, 5)]
+        assert messages[3]["phyOffset"] not in starts(opened, LogFilter(begin_ms=0))
+
+
 def test_segments_that_are_much_too_old_are_not_read(store_copy: StoreCopy) -> None:
     """Their first bytes are looked at; the rest might as well be gone."""
     store = Damageable(store_copy("load-533"), stores.truth("load-533"))
