@@ -312,8 +312,25 @@ def test_what_stands_in_the_way(golden: GoldenStore, tmp_path: Path, kind: Forma
     with pytest.raises(UsageError, match="not empty"):
         export_to(golden(STORE), tmp_path / "other", kind, overwrite=True)
     (tmp_path / "file").write_text("")
-    with pytest.raises((UsageError, FailedError)):
+    with pytest.raises(UsageError, match=r"a file is there .*: name a folder"):
         export_to(golden(STORE), tmp_path / "file", kind)
+
+
+@pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"incremental": True}])
+def test_an_iceberg_table_whose_catalog_is_lost_is_not_begun_anew(
+    golden: GoldenStore, tmp_path: Path, options: dict[str, bool]
+) -> None:
+    out = tmp_path / "out"
+    export_to(golden(STORE), out, "iceberg")
+    kept = (out / "catalog.db").rename(tmp_path / "kept.db")
+    for catalog in (None, f"sqlite:///{tmp_path}/mistyped.db"):
+        with pytest.raises(
+            UsageError, match=r"a table is there that the catalog does not know.*: bring catalog.db back"
+        ):
+            export_to(golden(STORE), out, "iceberg", catalog=catalog, **options)
+    kept.rename(out / "catalog.db")
+    assert offsets_in(out, "iceberg") == OFFSETS
+    export_to(golden(STORE), out, "iceberg", incremental=True)
 
 
 @pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"incremental": True}])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +25,7 @@ from store_core.export.rows import schema
 CATALOG: Final = "catalog.db"
 NAMESPACE: Final = "rmqctl"
 _FILE_ACCESS: Final = "store_core.export.dest.iceberg_io.ObjectFileIO"
+_LATER_METADATA: Final = re.compile(r"/0*[1-9]\d*-[^/]*\.metadata\.json$")
 _STATE: Final = "rmqctl.export"
 _NUMBER: Final = "rmqctl.commit"
 # Else the library itself commits once more what was refused, on top of the rival's snapshot: every record twice.
@@ -77,6 +79,8 @@ class IcebergDestination(LooseDestination):
             for name in self.tables.folders:
                 self._refuse_table_of_others(name)
             table = self._table(self.tables.main)
+            if table is None:
+                self._refuse_lost_tables()
             self._began_with = self._number(table)
             if table is None or self._began_with == 0:
                 if not self._is_own_catalog:
@@ -92,6 +96,16 @@ class IcebergDestination(LooseDestination):
                     to_do="export to another place, and expire no snapshot that is the newest of an export",
                 )
             return ExportState.from_json(written["state"], self.address)
+
+    def _refuse_lost_tables(self) -> None:
+        """Metadata that followed other metadata is of a table that a catalog has had, and this one does not know."""
+        for folder in self.tables.folders.values():
+            if any(map(_LATER_METADATA.search, self.objects.names(f"{folder}/{self.table_folder}"))):
+                raise UsageError(
+                    "a table is there that the catalog does not know",
+                    path=self.address,
+                    to_do=f"bring {CATALOG} back, name the table's catalog with --catalog, or export to another place",
+                )
 
     def _refuse_table_of_others(self, name: str) -> None:
         """One that an export has made lies where its files are to be, and holds nothing if it did not come to fill it."""

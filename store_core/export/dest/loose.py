@@ -174,6 +174,8 @@ class LooseDestination(ABC):
 
     def _take_lock(self) -> None:
         if isinstance(self.objects, LocalObjects) and self.path is not None:
+            if self.path.exists() and not self.path.is_dir():
+                raise UsageError("a file is there", path=self.address, to_do="name a folder")
             self._lock = self.objects.lock(_LOCK)
             if self._lock is None:
                 raise StoreInUseError(
