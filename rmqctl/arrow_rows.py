@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, date, tzinfo
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any, Final
 
 import pyarrow as pa
 
 from rmqctl.times import format_time
 
-_MICROSECONDS: Final = 1000
+_DAY_ZERO: Final = date(1970, 1, 1).toordinal()
 
 
 def rows_of(batches: Iterable[pa.RecordBatch], zone: tzinfo = UTC) -> Iterator[dict[str, Any]]:
@@ -24,47 +25,86 @@ def rows_of(batches: Iterable[pa.RecordBatch], zone: tzinfo = UTC) -> Iterator[d
 
 
 def _values(column: pa.Array, zone: tzinfo) -> list[Any]:
-    """The values of a column; a time that no calendar holds stays a number."""
+    """The values of a column. A date or time that no calendar holds stays a number, which Arrow's own Python values cannot be."""
     kind = column.type
     if pa.types.is_timestamp(kind):
         in_zone = None if kind.tz is None else zone
-        numbers = column.cast(pa.timestamp("us", kind.tz), safe=False).cast(pa.int64()).to_pylist()
-        return [None if number is None else _time_text(number, in_zone) for number in numbers]
-    if pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_boolean(kind):
-        values: list[Any] = column.to_pylist()
-        return values
-    maps_as_pydicts = "lossy" if pa.types.is_map(kind) else None
-    return [_plain(value, zone) for value in column.to_pylist(maps_as_pydicts=maps_as_pydicts)]
+        numbers = _numbers(column, "ns" if kind.unit == "ns" else "us")
+        return [None if number is None else _time_text(number, kind.unit == "ns", in_zone) for number in numbers]
+    if pa.types.is_date(kind):
+        return [
+            None if days is None else _date_text(days) for days in column.cast(pa.date32()).cast(pa.int32()).to_pylist()
+        ]
+    if pa.types.is_dictionary(kind):
+        return _values(column.dictionary_decode(), zone)
+    if pa.types.is_map(kind):
+        entries = list(zip(_values(column.keys, zone), _values(column.items, zone), strict=True))
+        return [None if part is None else dict(part) for part in _parts(column, column.offsets.to_pylist(), entries)]
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _parts(column, column.offsets.to_pylist(), _values(column.values, zone))
+    if pa.types.is_fixed_size_list(kind):
+        first, size = column.offset, kind.list_size
+        bounds = [number * size for number in range(first, first + len(column) + 1)]
+        return _parts(column, bounds, _values(column.values, zone))
+    if pa.types.is_struct(kind):
+        names = [field.name for field in kind]
+        members = [_values(member, zone) for member in column.flatten()]
+        rows = zip(*members, strict=True) if members else iter([()] * len(column))
+        return [
+            dict(zip(names, row, strict=True)) if valid else None
+            for valid, row in zip(_is_valid(column), rows, strict=True)
+        ]
+    return [_plain(value) for value in column.to_pylist()]
 
 
-def _time_text(microseconds: int, zone: tzinfo | None) -> str:
+def _numbers(column: pa.Array, unit: str) -> list[int | None]:
+    numbers: list[int | None] = column.cast(pa.timestamp(unit, column.type.tz), safe=False).cast(pa.int64()).to_pylist()
+    return numbers
+
+
+def _is_valid(column: pa.Array) -> list[bool]:
+    valid: list[bool] = column.is_valid().to_pylist()
+    return valid
+
+
+def _parts(column: pa.Array, bounds: list[int], values: list[Any]) -> list[list[Any] | None]:
+    """The lists of a column whose elements, one list's behind another's, are ``values``."""
+    return [
+        values[start:end] if valid else None
+        for valid, (start, end) in zip(_is_valid(column), pairwise(bounds), strict=True)
+    ]
+
+
+def _date_text(days: int) -> str:
+    try:
+        return date.fromordinal(days + _DAY_ZERO).isoformat()
+    except (ValueError, OverflowError):
+        return str(days)
+
+
+def _time_text(number: int, in_nanoseconds: bool, zone: tzinfo | None) -> str:
     """``zone`` is None for a time of no zone, which DuckDB calls TIMESTAMP."""
-    milliseconds, rest = divmod(microseconds, _MICROSECONDS)
+    milliseconds, rest = divmod(number, 1_000_000 if in_nanoseconds else 1000)
     text = format_time(milliseconds, UTC if zone is None else zone)
     if rest and text.count(".") == 1:
-        text = text.replace(text[(dot := text.index(".")) : dot + 4], f"{text[dot : dot + 4]}{rest:03d}")
+        end = text.index(".") + 4
+        text = f"{text[:end]}{rest:0{6 if in_nanoseconds else 3}d}{text[end:]}"
     return text.removesuffix("Z") if zone is None else text
 
 
-def _plain(value: Any, zone: tzinfo) -> Any:
+def _plain(value: Any) -> Any:
     match value:
         case float():
             return value if math.isfinite(value) else None
         case Decimal():
-            return int(value) if value == value.to_integral_value() and value.as_tuple().exponent == 0 else float(value)
-        case datetime():
-            microseconds = (value if value.tzinfo else value.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
-            whole = (microseconds.days * 86400 + microseconds.seconds) * 1_000_000 + microseconds.microseconds
-            return _time_text(whole, zone if value.tzinfo else None)
-        case dict():
-            return {key: _plain(member, zone) for key, member in value.items()}
-        case list():
-            return [_plain(member, zone) for member in value]
+            if value.as_tuple().exponent == 0:
+                return int(value)
+            return near if Decimal(repr(near := float(value))) == value else str(value)  # digits that no double holds
         case pa.MonthDayNano():
             return _interval_text(value)
         case None | bool() | int() | str() | bytes():
             return value
-    return str(value)  # dates and times of the day
+    return str(value)  # times of the day
 
 
 def _interval_text(value: pa.MonthDayNano) -> str:

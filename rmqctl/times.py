@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Final
 
+from store_core.codec.times import EPOCH, time_ms
 from store_core.errors import UsageError
 
 _UNIT_MS: Final = {
@@ -19,9 +21,9 @@ _UNIT_MS: Final = {
 }
 _AGE: Final = re.compile(r"-((?:\d+(?:\.\d+)?(?:ms|min|[smhdw]))+)")
 _AGE_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|min|[smhdw])")
-_EPOCH_MS: Final = re.compile(r"\+?\d{1,18}")
 _OFFSET: Final = re.compile(r"(?:UTC|GMT)?([+-])(\d{1,2}):?(\d{2})?")
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LOCALTIME: Final = "/etc/localtime"
+_SAMPLES: Final = [datetime(year, month, 15) for year in range(1990, 2036) for month in (1, 4, 7, 10)]
 _TO_DO: Final = "give ISO 8601 (2026-11-21T14:30:00.250Z), milliseconds since 1970, or an age such as -15m or -2h30m"
 
 
@@ -33,17 +35,12 @@ def parse_time(text: str, now_ms: int, zone: tzinfo = UTC) -> int:
     text = text.strip()
     if text == "now":
         return now_ms
-    if _EPOCH_MS.fullmatch(text):
-        return int(text)
     if age := _AGE.fullmatch(text):
         return now_ms - round(sum(float(n) * _UNIT_MS[unit] for n, unit in _AGE_PART.findall(age[1])))
-    try:
-        moment = datetime.fromisoformat(text)
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=zone)
-        return (moment - _EPOCH) // timedelta(milliseconds=1)
-    except (ValueError, OverflowError) as error:
-        raise UsageError(f"{text!r} is no time", to_do=_TO_DO) from error
+    found = time_ms(text, zone)
+    if found is None:
+        raise UsageError(f"{text!r} is no time", to_do=_TO_DO)
+    return found
 
 
 def parse_zone(text: str) -> tzinfo:
@@ -72,7 +69,7 @@ def parse_zone(text: str) -> tzinfo:
 def format_time(timestamp_ms: int, zone: tzinfo = UTC) -> str:
     """ISO 8601 with milliseconds in ``zone``; a number no calendar holds stays a number."""
     try:
-        moment = (_EPOCH + timedelta(milliseconds=timestamp_ms)).astimezone(zone)
+        moment = (EPOCH + timedelta(milliseconds=timestamp_ms)).astimezone(zone)
     except (OverflowError, ValueError, OSError):
         return str(timestamp_ms)
     text = moment.isoformat(timespec="milliseconds")
@@ -92,5 +89,23 @@ class _Local(tzinfo):
         return "local"
 
     def fromutc(self, moment: datetime) -> datetime:
-        local = moment.replace(tzinfo=UTC).astimezone()
-        return local.replace(tzinfo=self)
+        known = moment.replace(tzinfo=UTC).astimezone()
+        local = known.replace(tzinfo=self)
+        return local if local.utcoffset() == known.utcoffset() else local.replace(fold=1)  # an hour that came twice
+
+    @property
+    def key(self) -> str | None:
+        """Its name in the IANA database, None where nothing there is like it."""
+        from zoneinfo import ZoneInfo
+
+        told = os.environ.get("TZ", "").removeprefix(":") or os.path.realpath(_LOCALTIME)
+        name = told.rpartition("zoneinfo/")[2]
+        hours = (self.utcoffset(_SAMPLES[0]) or timedelta()) // timedelta(hours=1)
+        for named in (name, "UTC" if not hours else f"Etc/GMT{-hours:+d}"):  # POSIX counts the other way round
+            try:
+                zone = ZoneInfo(named)
+            except (ValueError, OSError, LookupError):
+                continue
+            if all(zone.utcoffset(moment) == self.utcoffset(moment) for moment in _SAMPLES):
+                return named
+        return None

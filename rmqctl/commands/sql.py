@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from store_core.export.query.duck import Answer, Answers
 
 _STDIN: Final = "-"
+_FIRST_HOURS: Final = -12  # of the zones in the IANA database that are nothing but an offset
+_LAST_HOURS: Final = 14
 
 
 def sql(
@@ -124,16 +126,20 @@ def _column(field: pa.Field) -> Column:
     return Column(field.name, cut=pa.types.is_binary(field.type))
 
 
-def _zone_name(zone: tzinfo) -> str | None:
-    """The zone as DuckDB names it; None for the machine's. Raises UsageError for an offset of minutes."""
+def _zone_name(zone: tzinfo) -> str:
+    """The zone as DuckDB names it. Raises UsageError for one that has no name there."""
     if zone is UTC:
         return "UTC"
-    if key := getattr(zone, "key", None):
-        return str(key)
     if not isinstance(zone, timezone):
-        return None
-    offset = zone.utcoffset(None)
-    hours, rest = divmod(offset, timedelta(hours=1))
-    if rest:
-        raise UsageError("sql knows offsets of whole hours only", to_do="name the zone, such as Asia/Kolkata")
+        if key := getattr(zone, "key", None):
+            return str(key)
+        raise UsageError(
+            "the machine's zone has no name that sql knows", to_do="give --tz a name, such as Asia/Kolkata"
+        )
+    hours, rest = divmod(zone.utcoffset(None), timedelta(hours=1))
+    if rest or not _FIRST_HOURS <= hours <= _LAST_HOURS:
+        raise UsageError(
+            f"sql knows offsets of whole hours only, {_FIRST_HOURS:+d} to {_LAST_HOURS:+d}",
+            to_do="name the zone, such as Asia/Kolkata",
+        )
     return f"Etc/GMT{-hours:+d}"  # POSIX counts the other way round

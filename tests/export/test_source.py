@@ -281,6 +281,12 @@ def test_options_that_make_no_sense_are_told(options: dict[str, str], what: str)
         parse_options(options)
 
 
+def test_times_are_dates_or_milliseconds() -> None:
+    told = {"beginTime": "20261121", "endTime": "1795219200001"}
+    wanted = parse_options({"path": "/a"} | told).wanted
+    assert (wanted.begin_ms, wanted.end_ms) == (1_795_219_200_000, 1_795_219_200_001)
+
+
 def test_what_only_a_plan_can_refuse_is_told(golden: GoldenStore) -> None:
     with pytest.raises(UsageError, match="startingOffset is for streams"):
         source_table(golden("load-533"), startingOffset="latest")

@@ -72,6 +72,63 @@ def test_values_as_json(golden: GoldenStore) -> None:
     }
 
 
+def test_values_that_no_calendar_and_no_double_holds(golden: GoldenStore) -> None:
+    query = """select date '5877642-01-01' far, date 'infinity' never, [make_timestamptz(200000, 1, 1, 0, 0, 0), null] times,
+               {'at': date '2026-01-02', 'far': [date 'infinity']} parts, map {'k': [date '5877642-01-01']} by_key,
+               123456789012345678.12::decimal(20, 2) exact, 0.10::decimal(4, 2) near, 12::decimal(4, 0) whole,
+               [1, null]::int[2] pair, 'b'::enum('a', 'b') word, {'a': null, 'b': 1} parted,
+               timestamp_ns '2026-01-02 03:04:05.123456789' fine"""
+    (row,) = call("sql", query, "-s", golden(NAME), "-o", "ndjson").lines
+    assert row == {
+        "far": "2146045131",
+        "never": "2147483647",
+        "times": ["6249223180800000", None],
+        "parts": {"at": "2026-01-02", "far": ["2147483647"]},
+        "by_key": {"k": ["2146045131"]},
+        "exact": "123456789012345678.12",
+        "near": 0.1,
+        "whole": 12,
+        "pair": [1, None],
+        "word": "b",
+        "parted": {"a": None, "b": 1},
+        "fine": "2026-01-02T03:04:05.123456789",
+    }
+
+
+@pytest.mark.parametrize("made", ["create table Messages as select 1 x", "create view messages as select 1 x"])
+def test_a_table_of_ones_own_has_a_name_of_its_own(golden: GoldenStore, made: str) -> None:
+    result = call("sql", f"{made}; select * from messages", "-s", golden(NAME))
+    assert (result.code, result.out) == (exit_codes.USAGE, "")
+    assert "is a table that is there already: give yours another name" in result.err
+    fine = call("sql", "create table mine as select 1 x; select * from mine", "-s", golden(NAME), "-o", "ndjson")
+    assert fine.lines == [{"x": 1}]
+
+
+@pytest.mark.parametrize(
+    ("machine", "day"),
+    [
+        ("America/New_York", "2026-11-01T00:00:00.000-04:00"),
+        (":Asia/Kolkata", "2026-11-01T00:00:00.000+05:30"),
+        ("/usr/share/zoneinfo/Asia/Kolkata", "2026-11-01T00:00:00.000+05:30"),
+        ("CST-8", "2026-11-01T00:00:00.000+08:00"),
+        ("UTC0", "2026-11-01T00:00:00.000+00:00"),
+    ],
+)
+def test_days_begin_where_the_machine_is(golden: GoldenStore, machine: str, day: str) -> None:
+    query = "select date_trunc('day', timestamptz '2026-11-01T12:00:00Z') as day"
+    shown = call("sql", query, "-s", golden(NAME), "--tz", "local", "-o", "ndjson", TZ=machine)
+    assert shown.lines == [{"day": day}]
+
+
+@pytest.mark.parametrize("zone", ["+15:00", "-13:00", "+05:30"])
+def test_zones_that_sql_does_not_know(golden: GoldenStore, zone: str) -> None:
+    result = call("sql", "select 1", "-s", golden(NAME), "--tz", zone)
+    assert result.code == exit_codes.USAGE
+    assert "sql knows offsets of whole hours only, -12 to +14: name the zone" in result.err
+    odd = call("sql", "select 1", "-s", golden(NAME), "--tz", "local", TZ="ABC-3:17")
+    assert (odd.code, "the machine's zone has no name that sql knows" in odd.err) == (exit_codes.USAGE, True)
+
+
 def test_bytes_are_text_in_every_format(golden: GoldenStore) -> None:
     query = "select '\\x00a'::blob a, '\\xAA'::blob b"
     for name, expected in (("csv", "\0a,\ufffd"), ("tsv", "\0a\t\ufffd")):

@@ -24,6 +24,9 @@ NOW_MS = 1_795_227_125_343  # 2026-11-21T02:12:05.343Z
         ("2026-11-21T02:12:05", NOW_MS - 343),
         ("2026-11-21", 1_795_219_200_000),
         ("20261121T021205Z", NOW_MS - 343),
+        ("20261121", 1_795_219_200_000),
+        ("20261321", 20_261_321),
+        ("19691231", 19_691_231),
         ("1795227125343", NOW_MS),
         ("0", 0),
         ("1969-12-31T23:59:59.999Z", -1),
@@ -78,6 +81,10 @@ def test_summer_time_is_the_moments_own() -> None:
     assert format_time(1_783_000_000_000, parse_zone("America/New_York")).endswith("-04:00")
 
 
+_AUTUMN = ("00:30", "01:30", "01:30", "02:30")  # summer time ends: an hour comes twice
+_OFFSETS = ("-04:00", "-04:00", "-05:00", "-05:00")
+
+
 def test_local_is_the_machines_zone(monkeypatch: pytest.MonkeyPatch) -> None:
     import time
 
@@ -88,6 +95,8 @@ def test_local_is_the_machines_zone(monkeypatch: pytest.MonkeyPatch) -> None:
         assert format_time(NOW_MS, local) == "2026-11-20T21:12:05.343-05:00"
         assert format_time(1_783_000_000_000, local).endswith("-04:00")
         assert parse_time("2026-11-20T21:12:05.343", 0, local) == NOW_MS
+        twice = [format_time(1_793_507_400_000 + hours * 3_600_000, local) for hours in range(4)]
+        assert twice == [f"2026-11-01T{time}:00.000{at}" for time, at in zip(_AUTUMN, _OFFSETS, strict=True)]
     finally:
         monkeypatch.undo()
         time.tzset()

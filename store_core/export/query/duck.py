@@ -24,6 +24,10 @@ MEMORY_BYTES: Final = 1 << 30
 _BATCH_ROWS: Final = 8192
 _MOST_THREADS: Final = 256  # a machine gives no endless number of them
 _AGAIN_SECONDS: Final = 0.05
+_OWN: Final = (
+    "select table_name from duckdb_tables() where not temporary"
+    " union all select view_name from duckdb_views() where not temporary and not internal"
+)
 _RETURNING: Final = re.compile(r"\breturning\b", re.IGNORECASE)
 Result = TypeVar("Result")
 
@@ -55,13 +59,12 @@ class Answers:
 
 @contextmanager
 def answered(
-    query: str, tables: Tables, *, zone: str | None = "UTC", memory_bytes: int = MEMORY_BYTES, threads: int = 1
+    query: str, tables: Tables, *, zone: str = "UTC", memory_bytes: int = MEMORY_BYTES, threads: int = 1
 ) -> Generator[Answers, None, None]:
     """Run a query of one or several statements; their rows can be taken within the context.
 
     Rows come while tables are read. What sorting and grouping hold beyond ``memory_bytes`` goes to files in the system's
-    temporary folder, removed afterwards. ``zone`` is the name of the zone in which times are cut into days and hours, None for the
-    machine's. Raises UsageError for a query that cannot be understood or carried out, FailedError where DuckDB is missing
+    temporary folder, removed afterwards. ``zone`` is the name of the zone in which times are cut into days and hours. Raises UsageError for a query that cannot be understood or carried out, FailedError where DuckDB is missing
     or runs out of room, and whatever reading a table raises; also while the rows are taken.
     """
     try:
@@ -92,7 +95,7 @@ class _Engine:
         self._cause: BaseException | None = None  # what reading a table raised
         self._thread = opened.enter_context(ThreadPoolExecutor(1, "sql"))
 
-    def answers(self, query: str, zone: str | None) -> Answers:
+    def answers(self, query: str, zone: str) -> Answers:
         self._do(lambda: self._prepare(zone))
         statements = self._do(lambda: self._connection.extract_statements(query))
         if not statements:
@@ -109,6 +112,8 @@ class _Engine:
                 yield Answer(schema, [str(kind) for kind in relation.types], batches)
             for _ in batches:
                 continue  # a statement counts as done when its rows have been taken
+            if not _shows(statement):
+                self._do(self._refuse_namesakes)
         if not any(map(_shows, statements)):
             raise UsageError("no statement of the query gives rows", to_do="give a SELECT")
 
@@ -116,9 +121,8 @@ class _Engine:
         while (batch := self._do(lambda: next(reader, None))) is not None:
             yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
-    def _prepare(self, zone: str | None) -> None:
-        if zone is not None:
-            self._connection.execute("SET TimeZone = '{}'".format(zone.replace("'", "''")))
+    def _prepare(self, zone: str) -> None:
+        self._connection.execute("SET TimeZone = '{}'".format(zone.replace("'", "''")))
         self._connection.execute("SET enable_progress_bar = false")  # it goes to stdout, piped or not
         turns = Lock()
         for name, table in self._tables.by_name.items():
@@ -128,6 +132,12 @@ class _Engine:
     def _run(self, statement: Any) -> tuple[Any, pa.RecordBatchReader]:
         relation = self._connection.sql(statement)
         return relation, relation.to_arrow_reader(_BATCH_ROWS)
+
+    def _refuse_namesakes(self) -> None:
+        """A table of one's own with the name of one that is read would be there, and never be asked."""
+        own = self._connection.execute(_OWN).fetchall()
+        if twice := [name for (name,) in own if name.lower() in self._tables.by_name]:
+            raise UsageError(f"{twice[0]} is a table that is there already", to_do="give yours another name")
 
     def _note(self, error: BaseException) -> None:
         self._cause = self._cause or error

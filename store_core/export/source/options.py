@@ -7,10 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal, TypeVar, get_args
 
+from store_core.codec.times import time_ms
 from store_core.errors import UsageError
 from store_core.read.log import LogFilter
 from store_core.storage.remote_path import path_of
@@ -46,6 +46,7 @@ BATCH: Final = (
 STREAM: Final = ("maxBytesPerTrigger", "startingOffset", "failOnDataLoss", "quietMs")
 _KNOWN: Final = {name.lower(): name for name in (*BATCH, *STREAM)}
 _LISTS: Final = ("topic", "columns")
+_YEAR_DIGITS: Final = 4  # so many alone are a year for whoever writes them
 _NAMED: Final = re.compile(r"([^/=]+)=(.+)", re.DOTALL)
 _SIZE: Final = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _EXAMPLE_OF_STARTS: Final = '{"broker-a": 1024, "broker-b": "latest"}'
@@ -214,11 +215,7 @@ def _time_ms(name: str, text: str | None) -> int | None:
     if text is None:
         return None
     text = text.strip()
-    if text.isdecimal() and len(text) > 4:
-        return int(text)
-    try:
-        told = datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(f"{name} is no time: {text!r}", to_do=f"give {_EXAMPLE_OF_TIME}") from None
-    told = told if told.tzinfo is not None else told.replace(tzinfo=UTC)
-    return round(told.timestamp() * 1000)
+    found = None if text.isdecimal() and len(text) <= _YEAR_DIGITS else time_ms(text)
+    if found is None:
+        raise UsageError(f"{name} is no time: {text!r}", to_do=f"give {_EXAMPLE_OF_TIME}")
+    return found

@@ -1,0 +1,29 @@
+"""Times as people write them: ISO 8601, or milliseconds since 1970."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Final
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+_EPOCH_MS: Final = re.compile(r"\+?\d{1,18}", re.ASCII)
+_DATE: Final = re.compile(r"(19[7-9]\d|20\d\d)(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])", re.ASCII)
+
+
+def time_ms(text: str, zone: tzinfo = UTC) -> int | None:
+    """Milliseconds since the epoch; None for what is no time.
+
+    ISO 8601 without an offset is a time in ``zone``; a date alone is its midnight. Eight digits that are a date of these times are one
+    (``20261121``), and not a moment of the first day of 1970.
+    """
+    if _EPOCH_MS.fullmatch(text) and not _DATE.fullmatch(text):
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=zone)
+        return (moment - EPOCH) // timedelta(milliseconds=1)
+    except (ValueError, OverflowError):
+        return None
