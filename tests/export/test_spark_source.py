@@ -208,3 +208,34 @@ def test_data_between_two_runs_that_is_gone_ends_the_query(
     assert lenient.rows() == [
         row for row in told("load-533") if row[0] < 2 * SEGMENT_BYTES or row[0] >= 3 * SEGMENT_BYTES
     ]
+
+
+@pytest.mark.parametrize("batch", [0, 1])
+def test_a_batch_that_was_under_way_is_read_as_it_was_planned(
+    damageable: Callable[..., Damageable], spark: Any, tmp_path: Path, batch: int
+) -> None:
+    """Spark asks a new query for its rows before all else: no other begin and no missing segment may make them fewer."""
+    store = damageable("load-533")
+    given = {"path": f"a={store.root}", "columns": "phy_offset,crc", "quietMs": "0", "maxBytesPerTrigger": "500k"}
+
+    def run(*, fails: bool = False, **options: str) -> None:
+        def keep(frame: Any, number: int) -> None:
+            if fails and number == batch:
+                raise OSError("the sink is full")
+            frame.write.mode("overwrite").parquet(str(tmp_path / "rows" / f"batch={number}"))
+
+        frame = spark.readStream.format("rocketmq-store").options(**given | options).load()
+        writer = frame.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).foreachBatch(keep).start().awaitTermination()
+
+    with pytest.raises(Exception, match="the sink is full"):
+        run(fails=True)
+    away = store.segments[2 + 4 * batch]
+    kept = away.read_bytes()
+    away.unlink()
+    with pytest.raises(Exception, match=r"a segment that goes on there and was there has gone .*: bring it back"):
+        run(startingOffset="latest")
+    away.write_bytes(kept)
+    run(startingOffset="latest")
+    frame = spark.read.parquet(str(tmp_path / "rows"))
+    assert sorted(map(tuple, frame.select("phy_offset", "crc").collect())) == told("load-533")
