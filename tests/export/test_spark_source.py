@@ -233,7 +233,7 @@ def test_a_batch_that_was_under_way_is_read_as_it_was_planned(
     away = store.segments[2 + 4 * batch]
     kept = away.read_bytes()
     away.unlink()
-    with pytest.raises(Exception, match=r"a segment that goes on there and was there has gone .*: bring it back"):
+    with pytest.raises(Exception, match=r"the segment that goes on there is missing or incomplete .*: bring it back"):
         run(startingOffset="latest")
     away.write_bytes(kept)
     run(startingOffset="latest")

@@ -23,7 +23,8 @@ def test_a_stream_begins_where_it_is_told(golden: GoldenStore) -> None:
     stream = Stream(golden("load-533"), startingOffset=offsets[40] + 1)
     stream.drain()
     assert [row[0] for row in stream.rows] == offsets[41:]
-    assert Stream(golden("load-533"), startingOffset="latest", quietMs=0).poll() is False
+    latest = Stream(golden("load-533"), startingOffset="latest")
+    assert [latest.poll(), latest.poll(), latest.rows] == [True, False, []], "a first batch of nothing keeps the begin"
     with pytest.raises(UsageError, match="startingOffset"):
         Stream(golden("load-533"), fromOffset=5)
 

@@ -10,7 +10,7 @@ import pytest
 
 from store_core.errors import FailedError, UsageError
 from store_core.export.source.data_source import StreamReader
-from store_core.export.source.offsets import Span, first_offset, offset_behind, spans_between
+from store_core.export.source.offsets import Span, end_of, first_offset, offset_behind, spans_between
 from store_core.export.source.options import parse_options
 from tests.conftest import GoldenStore
 from tests.damage import Damageable
@@ -26,20 +26,22 @@ def offsets_of(stream: Stream) -> list[int]:
 
 def test_offsets_tell_the_begin_where_the_one_before_does_not() -> None:
     begun = first_offset(5)
-    assert begun == {"begin": 5, "end": 5}
+    assert begun == {"begin": 5}
+    nothing = offset_behind(begun, Span(5, 5))
+    assert nothing == {"begin": 5, "end": 5}, "a batch, that keeps the begin"
+    assert offset_behind(nothing, Span(5, 5)) is nothing, "nothing new is no batch"
     first = offset_behind(begun, Span(5, 9))
-    assert first == {"begin": 5, "end": 9} == offset_behind(None, Span(5, 9))
-    assert offset_behind(first, Span(9, 9)) is first, "nothing new is no batch"
+    assert first == {"begin": 5, "end": 9} == offset_behind(None, Span(5, 9)) == offset_behind(nothing, Span(5, 9))
+    assert offset_behind(first, Span(9, 9)) is first
     assert offset_behind(first, Span(9, 12)) == 12
     assert offset_behind(12, Span(12, 12)) == 12
     assert offset_behind(12, Span(7, 7)) == {"begin": 7, "end": 7}, "a stream that goes back says so at once"
-    assert offset_behind({"begin": 7, "end": 7}, Span(7, 20)) == {"begin": 7, "end": 20}
+    assert [end_of(offset) for offset in (begun, nothing, first, 12)] == [5, 5, 9, 12]
+    assert spans_between({"a": begun}, {"a": nothing}) == {}
     assert spans_between({"a": begun}, {"a": first}) == {"a": (5, 9)}
     assert spans_between({"a": first_offset(8)}, {"a": first}) == {"a": (5, 9)}, "as the batch was planned"
-    assert spans_between({"a": first, "b": 3}, {"a": 12, "b": 3, "c": {"begin": 0, "end": 4}}) == {
-        "a": (9, 12),
-        "c": (0, 4),
-    }
+    after = {"a": 12, "b": 3, "c": {"begin": 0, "end": 4}}
+    assert spans_between({"a": first, "b": 3}, after) == {"a": (9, 12), "c": (0, 4)}
     assert spans_between({"a": first}, {"a": first}) == {}
 
 
@@ -103,7 +105,7 @@ def test_segments_of_a_planned_batch_that_are_gone(
     for segment in away:
         shutil.move(segment, tmp_path)
     stream.restart()
-    with pytest.raises(FailedError, match=r"and (a segment that goes on there|the log ends in front)"):
+    with pytest.raises(FailedError, match=r"is missing or incomplete|the log ends in front of it"):
         stream.read(end)
     for segment in away:
         shutil.move(tmp_path / segment.name, segment)
@@ -197,6 +199,142 @@ def test_a_missing_segment_is_not_passed_in_silence(
     shutil.move(tmp_path / away[0].name, away[0])
     stream.drain()
     assert offsets_of(stream) == OFFSETS
+
+
+@pytest.mark.parametrize("size", [0, 20, 50_000])
+@pytest.mark.parametrize("limit", [5000, 1 << 30])
+def test_a_segment_that_is_not_all_there_is_not_passed_in_silence(
+    damageable: Callable[..., Damageable], size: int, limit: int
+) -> None:
+    store = damageable("load-533")
+    short = store.segments[2]
+    kept = short.read_bytes()
+    short.write_bytes(kept[:size])
+    stream = Stream(store.root, maxBytesPerTrigger=limit)
+    for _ in range(2):
+        with pytest.raises(
+            FailedError, match=r"up to \d+, and the segment that goes on there is missing or incomplete"
+        ):
+            stream.drain()
+        stream.restart()
+    there = [at for at in OFFSETS if at < 2 * SEGMENT_BYTES + size]
+    assert offsets_of(stream) == there[: len(stream.rows)]
+    assert len(there) - len(stream.rows) <= 1, "all but the record that the file ends in"
+    lenient = Stream(store.root, maxBytesPerTrigger=limit, failOnDataLoss="false")
+    lenient.drain()
+    gone = [at for at in OFFSETS if at not in offsets_of(lenient)]
+    assert gone[0] >= 2 * SEGMENT_BYTES
+    assert gone[-1] < 3 * SEGMENT_BYTES
+    short.write_bytes(kept)
+    stream.drain()
+    assert offsets_of(stream) == OFFSETS
+
+
+def test_a_segment_that_has_lost_its_end_when_a_planned_batch_is_read(pending: tuple[Damageable, Stream]) -> None:
+    store, stream = pending
+    end = stream.plan()
+    short = store.segments[4]
+    kept = short.read_bytes()
+    parts = stream.reader.partitions(stream.offsets, end)
+    short.write_bytes(kept[:50_000])
+    with pytest.raises(FailedError, match="a segment went away before it was read"):
+        [batch for part in parts for batch in stream.reader.read(part)]
+    stream.restart()
+    with pytest.raises(FailedError, match="is missing or incomplete"):
+        stream.read(end)
+    short.write_bytes(kept)
+    stream.read(end)
+    stream.drain()
+    assert offsets_of(stream) == OFFSETS
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_last_file_that_is_cut_short(one_segment: Damageable, *, restarts: bool) -> None:
+    """As by a copy or a tool that truncates; a broker leaves zeros."""
+    stands, cut = (one_segment.message(record)["phyOffset"] for record in (300, 250))
+    file = one_segment.segments[0]
+    kept = file.read_bytes()
+    file.write_bytes(kept[:stands])
+    stream = Stream(one_segment.root)
+    stream.drain()
+    assert stream.at == stands
+    if restarts:
+        stream.restart()
+        assert not stream.poll(), "all of it is there"
+        stream.restart()
+    file.write_bytes(kept[:cut])
+    with pytest.raises(FailedError, match="cut"):
+        stream.poll()
+    stream.restart(failOnDataLoss="false")
+    stream.drain()
+    assert stream.at == cut
+    file.write_bytes(kept)
+    stream.drain()
+    assert offsets_of(stream)[300:] == [at for at, _ in told("load-533") if cut <= at < SEGMENT_BYTES]
+
+
+@pytest.mark.parametrize(
+    "options", [{"failOnDataLoss": "false"}, {"table": "quarantine", "columns": "phy_offset,kind"}]
+)
+def test_one_record_behind_a_gap_that_is_larger_than_a_batch(
+    damageable: Callable[..., Damageable], options: dict[str, str]
+) -> None:
+    store = damageable("load-533")
+    for segment in [store.segments[1], *store.segments[3:]]:
+        segment.unlink()
+    behind = [at for at in OFFSETS if at >= 2 * SEGMENT_BYTES]
+    store.zero(behind[1], 3 * SEGMENT_BYTES - behind[1])
+    stream = Stream(store.root, maxBytesPerTrigger=5000, **options)
+    stream.drain()
+    assert stream.at == behind[1]
+
+
+def test_a_missing_segment_in_front_of_one_made_ahead_is_waited_for(damageable: Callable[..., Damageable]) -> None:
+    """Nothing is written behind it: it is the next one to come."""
+    store = damageable("load-533")
+    missing, ahead, *others = store.segments[3:]
+    kept = {segment: segment.read_bytes() for segment in (missing, ahead, *others)}
+    for segment in (missing, *others):
+        segment.unlink()
+    ahead.write_bytes(bytes(SEGMENT_BYTES))
+    streams = [Stream(store.root, failOnDataLoss=fails) for fails in ("true", "false")]
+    ranges = Stream(store.root, table="quarantine", columns="phy_offset,kind")
+    for stream in (*streams, ranges):
+        stream.drain()
+        stream.restart()
+        stream.drain()
+        assert stream.at == 3 * SEGMENT_BYTES
+    for segment, data in kept.items():
+        segment.write_bytes(data)
+    for stream in streams:
+        stream.drain()
+        assert offsets_of(stream) == OFFSETS
+
+
+def test_a_listing_that_lacks_a_file_for_a_moment(
+    damageable: Callable[..., Damageable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that come and go while a folder is listed may be left out; a second look finds them."""
+    store = damageable("load-533")
+    for fails, number in (("true", 3), ("false", 3), ("false", slice(4, None))):
+        away = store.segments[number] if isinstance(number, slice) else [store.segments[number]]
+        stream = Stream(store.root, failOnDataLoss=fails, maxBytesPerTrigger=4 * SEGMENT_BYTES)
+        if isinstance(number, slice):
+            stream.poll()
+            stream.poll()
+        kept = {segment: segment.read_bytes() for segment in away}
+        for segment in away:
+            segment.unlink()
+
+        def back(_: float, kept: dict[Path, bytes] = kept) -> None:
+            for segment, data in kept.items():
+                segment.write_bytes(data)
+
+        with monkeypatch.context() as patch:
+            patch.setattr("store_core.export.source.follow.time.sleep", back)
+            stream.drain()
+        stream.drain()
+        assert offsets_of(stream) == OFFSETS
 
 
 def test_a_log_that_is_empty_now_is_an_error(damageable: Callable[..., Damageable]) -> None:

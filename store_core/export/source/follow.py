@@ -28,7 +28,7 @@ from store_core.layout.record import HEAD, MAGIC_V1, MAGIC_V2, MAX_RECORD_SIZE_B
 from store_core.scan.frames import FrameTable, Ints
 from store_core.scan.log import ScanOptions, nominal_end, scan_segment
 from store_core.scan.tail import has_entry
-from store_core.storage.sequence import Segment, SegmentSequence
+from store_core.storage.sequence import Gap, Segment, SegmentSequence
 from store_core.storage.settings import Settings
 from store_core.storage.store import Store
 
@@ -39,6 +39,7 @@ _LOOKS_AT_THE_END: Final = 3  # for damage, and the newest record behind it
 _BYTES_BEFORE: Final = 64
 _MOST_LOOKED_UP: Final = 64
 _FROM_START: Final = 'start the query with another checkpoint, or go on with option("failOnDataLoss", "false")'
+_MISSING: Final = "the segment that goes on there is missing or incomplete"
 _BRING_BACK: Final = (
     'bring it back and start the query again, or go on without it with option("failOnDataLoss", "false")'
 )
@@ -136,19 +137,25 @@ class Follower:
 
         Raises FailedError where data between two batches is lost and that is to fail, StoreError where the store cannot be read.
         """
+        span, is_sure = self._look(start, most_bytes)
+        if not is_sure:
+            time.sleep(self._quiet_s)  # a listing that was taken while files came and went may lack one that is there
+            span, is_sure = self._look(start, most_bytes)
+            if not is_sure and not self._passes_holes:
+                raise data_lost(self._named, span.begin, _MISSING, _BRING_BACK)
+        return span
+
+    def _look(self, start: int, most_bytes: int | None) -> tuple[Span, bool]:
+        """A batch, and whether nothing is missing that a second look may find."""
         with self._open() as store:
             begin = self._checked(store, start)
             end = max(begin, self._reach(store, begin, None if most_bytes is None else begin + most_bytes))
             told = (at for at in (*self._bytes_before, begin, end) if at >= begin)
             self._bytes_before = {at: self._bytes_before.get(at) or _bytes_before(store.log, at) for at in told}
             self._stuck = {at: stuck for at, stuck in self._stuck.items() if at >= begin}
-            if begin < end or not self._is_hole(store.log, begin):
-                return Span(begin, end)
-        time.sleep(self._quiet_s)  # a listing that was taken while files came and went may lack one that is there
-        with self._open() as store:
-            if self._is_hole(store.log, begin):
-                raise data_lost(self._named, begin, "the segment that goes on there is missing", _BRING_BACK)
-        return self.reach(begin, most_bytes)
+            gap = self._gap(store.log, begin)
+            is_stopped = gap is not None and (begin == end or gap.phy_offset < end)
+            return Span(begin, end), begin == start and not is_stopped
 
     def check(self, span: Span) -> None:
         """Whether the log is still the one of which a batch was made. Raises FailedError where it is not, if the loss of data is to
@@ -175,11 +182,10 @@ class Follower:
     def _checked(self, store: Store, start: int) -> int:
         """``start``, or where to go on instead of it. The first call looks whether a frame still ends there, later ones whether
         the same bytes stand in front of it."""
-        log = store.log
-        if self._is_checked and log.segments and start >= log.min_phy_offset:
-            before = self._bytes_before.get(start)
-            if before is None or before.phy_offset < log.min_phy_offset:  # it has expired
-                return start
+        log, before = store.log, self._bytes_before.get(start)
+        # Without bytes to compare, or where they have expired, it is as with the first call.
+        is_known = self._is_checked and before is not None and before.data and before.phy_offset >= log.min_phy_offset
+        if before is not None and is_known and log.segments:
             if log.read(before.phy_offset, len(before.data)) == before.data:
                 return start
             self._bytes_before.clear()
@@ -204,9 +210,12 @@ class Follower:
                 self._lost("the log ends in front of it: it was cut, or is another one", start)
                 return min(start, self._end_of_frames(store, at_work))
             return start
-        segment = log.find(start)
+        segment = at_work if start == at_work.end_phy_offset else log.find(start)
         if segment is None:
-            return start
+            if start < at_work.end_phy_offset:
+                return start
+            self._lost("the log ends in front of it: it was cut, or is another one", start)
+            return self._end_of_frames(store, at_work)
         if start > segment.phy_offset:
             found = chained_end(store, segment, segment.phy_offset, start)
             if found is not None and found != start:
@@ -238,29 +247,40 @@ class Follower:
 
     def _reach(self, store: Store, start: int, until: int | None) -> int:
         log, at = store.log, start
-        last_begun = self._last_begun(log)
+        last_begun, gap = self._last_begun(log), self._gap(log, start)
         self.waits = False
         for segment in log.segments:
             end = nominal_end(log, segment)
+            if gap is not None and not self._passes_holes:
+                if segment.phy_offset > gap.phy_offset:
+                    return at
+                end = min(end, gap.phy_offset)
             if end <= at:
                 continue
-            if segment.phy_offset > at and not self._passes_holes:
-                return at
+            if segment.phy_offset > max(at, last_begun):
+                return at  # made ahead of one that is missing
             at = max(at, segment.phy_offset)
-            if segment.phy_offset < last_begun and (until is None or end <= until):
+            if until is not None and at > until and at > start:
+                return at
+            is_whole = end == nominal_end(log, segment)
+            if segment.phy_offset < last_begun and is_whole and (until is None or end <= until):
                 at = end
                 continue
             if segment.phy_offset >= last_begun:
                 found = self._tail(store, segment, at, until)
             else:
-                border = self._boundary_from(store, segment, at, max(at, until or 0), at_most=True)
-                found = end if border is None else border
+                wanted = end if until is None else max(at, min(until, end))
+                border = self._boundary_from(store, segment, at, wanted, at_most=True)
+                found = (end if is_whole else at) if border is None else border
             return at if until is not None and found > until and at > start else found
         return at
 
-    def _is_hole(self, log: SegmentSequence, at: int) -> bool:
-        """Whether the segment that goes on at an offset is missing, and a later one is there."""
-        return not self._passes_holes and log.find(at) is None and at < self._last_begun(log)
+    def _gap(self, log: SegmentSequence, start: int) -> Gap | None:
+        """The first stretch behind an offset where a file, or the end of one, is missing in front of what is there."""
+        last_begun = self._last_begun(log)
+        return next(
+            (gap for gap in log.gaps() if gap.phy_offset + gap.size_bytes > start and gap.phy_offset < last_begun), None
+        )
 
     @staticmethod
     def _last_begun(log: SegmentSequence) -> int:
@@ -274,8 +294,8 @@ class Follower:
     def _boundary_from(
         store: Store, segment: Segment, certain: int, wanted: int, *, at_most: bool = False
     ) -> int | None:
-        """The first end of a frame at or behind ``wanted``, None where there is none; with ``at_most`` the last one that is not
-        behind it, if there is one."""
+        """The first end of a frame at or behind ``wanted``; with ``at_most`` the last one that is not behind it, if there is one.
+        None where there is neither."""
         before: int | None = None
         for table in scan_segment(store, segment, _FRAMES, certain, chained=True):
             ends = (table.phy_offset + table.size_bytes)[_is_frame(table)]
@@ -286,7 +306,7 @@ class Follower:
                 before = int(ends[place - 1])
             if place < len(ends):
                 return before if at_most and before is not None else int(ends[place])
-        return None
+        return before if at_most else None
 
     def _tail(self, store: Store, segment: Segment, start: int, until: int | None) -> int:
         """As far as the segment at work is settled."""
@@ -406,13 +426,12 @@ def data_lost(named: Named, start: int, what: str, to_do: str = _FROM_START) -> 
 
 
 def refuse_gaps(log: SegmentSequence, named: Named, span: Span) -> None:
-    """Raise FailedError where a segment of what a batch is to read is not there."""
-    at = span.begin
-    for segment in log.segments:
-        if segment.phy_offset <= at:
-            at = max(at, nominal_end(log, segment))
+    """Raise FailedError where a segment of what a batch is to read is not there, or not all of it."""
+    starts = [gap.phy_offset for gap in log.gaps() if gap.phy_offset + gap.size_bytes > span.begin]
+    end = nominal_end(log, log.segments[-1]) if log.segments else 0
+    at = max(span.begin, min([*starts, end]))
     if at < span.end:
-        raise data_lost(named, at, "a segment that goes on there and was there has gone", _BRING_BACK)
+        raise data_lost(named, at, _MISSING, _BRING_BACK)
 
 
 def _is_frame(table: FrameTable) -> Ints:

@@ -189,11 +189,12 @@ def _shared_out(
     left, found = most_bytes, {}
     for number, name in enumerate(sorted(reach, key=lambda name: reach[name].end - reach[name].begin)):
         share = max(left // (len(reach) - number), 1)
-        begins, ends = reach[name]
-        if ends - begins > share:
-            ends = min(followers[name].reach(begins, share).end, ends)
-        found[name] = Span(begins, ends)
-        left -= ends - begins
+        span = reach[name]
+        if span.end - span.begin > share:
+            less = followers[name].reach(span.begin, share)
+            span = less if less.begin != span.begin else Span(span.begin, min(less.end, span.end))
+        found[name] = span
+        left -= span.end - span.begin
     return found
 
 

@@ -65,7 +65,8 @@ def read_messages(reading: Reading) -> Iterator[pa.RecordBatch]:
     with Store.open(reading.settings.root, reading.settings) as store:
         if reading.mode == "FAILFAST":
             _refuse_damage(store, reading)
-        for table in tables_of(store, reading.split, may_be_gone=reading.may_be_gone):
+        may_be_short = reading.may_be_gone or not reading.goes_on
+        for table in tables_of(store, reading.split, may_be_gone=reading.may_be_gone, may_be_short=may_be_short):
             for batch in message_batches(table, np.flatnonzero(reading.wanted.rows(table)), reading.store, decoded):
                 rows = batch.rows if reading.mode == "PERMISSIVE" else _judged(batch.rows, reading.mode)
                 if len(rows):

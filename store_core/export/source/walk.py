@@ -62,17 +62,23 @@ def plan(log: SegmentSequence, start: int, stop: int | None, size_bytes: int, ce
     return splits
 
 
-def tables_of(store: Store, split: SourceSplit, *, may_be_gone: bool = False) -> Iterator[FrameTable]:
+def tables_of(
+    store: Store, split: SourceSplit, *, may_be_gone: bool = False, may_be_short: bool = True
+) -> Iterator[FrameTable]:
     """The messages with their first byte in a split, with what lies around them; a table is valid until the next one is
-    asked for. Raises FailedError where a segment cannot be read, or unless it ``may_be_gone`` is not there any more."""
-    covered = split.start_phy_offset
-    for segment, end in segments_of(store.log, Split(split.start_phy_offset, split.stop_phy_offset, exact=True)):
+    asked for. Raises FailedError where a segment cannot be read, or unless it ``may_be_gone`` is not there any more; or unless it
+    ``may_be_short`` lacks its end though others follow it."""
+    covered, log = split.start_phy_offset, store.log
+    for segment, end in segments_of(log, Split(split.start_phy_offset, split.stop_phy_offset, exact=True)):
         first = max(segment.phy_offset, split.start_phy_offset)
         if first > covered and not may_be_gone:
             break
         certain = max(segment.phy_offset, split.certain_phy_offset)
         covered = min(end, split.stop_phy_offset)
         yield from _tables(store, segment, certain, first, covered)
+        if not may_be_short and segment.end_phy_offset < covered and log.following(segment) is not None:
+            covered = segment.end_phy_offset
+            break
     if covered < split.stop_phy_offset and not may_be_gone:
         raise FailedError(
             "a segment went away before it was read",
