@@ -68,6 +68,7 @@ def _main(argv: Sequence[str] | None) -> int:
             try:
                 return _told(list(sys.argv[1:] if argv is None else argv), session)
             except BaseException as error:
+                asked.reached()
                 from rmqctl.failures import report
 
                 return report(asked.cause or error, session[0] if session else None)

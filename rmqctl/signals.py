@@ -11,6 +11,7 @@ import sys
 
 TYPE_CHECKING = False  # typing itself is loaded later
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
     from typing import Any, Final
 
@@ -22,6 +23,10 @@ _DEFAULTS: Final = {
 _IMPORTING: Final = "<frozen importlib._bootstrap>"
 _AGAIN_SECONDS: Final = 0.005
 _PATIENCE_SECONDS: Final = 2.0  # a terminal and `timeout` send twice; who insists after this does not want to wait
+
+
+class Interrupted(KeyboardInterrupt):
+    """SIGINT has come. Of our own, for one of Python's tells nobody when it is gone."""
 
 
 class Terminated(BaseException):
@@ -55,14 +60,15 @@ class signals_raise:
 
     Forked workers end at once and quietly: their parent tells the story. Where Python would print an exception and go on
     (in a finaliser or a callback), and while a module is loaded, whose code may take it for a fault of its own, the
-    exception is raised a little later.
+    exception is raised a little later; and once more where it is gone before ``reached`` was called: numpy, looking
+    something up, clears whatever is raised meanwhile.
     """
 
     def __init__(self) -> None:
         self._process_id = os.getpid()
         self._asked_at: float | None = None
-        self._raised = False
-        self._cause: BaseException | None = None
+        self._raised = self._is_over = False
+        self._cause: Callable[[], BaseException | None] | None = None  # a weak reference
         self._waiting: int | None = None
         self._before: dict[int, Any] = {}
 
@@ -80,11 +86,15 @@ class signals_raise:
 
     @property
     def cause(self) -> BaseException | None:
-        """The exception that was raised for a signal: what ends the work is a consequence of it."""
-        return self._cause
+        """The exception that was raised for a signal, while there is one: what ends the work is a consequence of it."""
+        return None if self._cause is None else self._cause()
+
+    def reached(self) -> None:
+        """What ends the work has come to where it is told: nothing is raised any more."""
+        self._is_over = self._raised = True
 
     def __exit__(self, *_: object) -> None:
-        self._raised = True  # what comes now changes nothing any more
+        self.reached()
         if self._before:
             signal.setitimer(signal.ITIMER_REAL, 0)
             sys.unraisablehook = self._hook_before
@@ -107,8 +117,19 @@ class signals_raise:
             self._later(signal_number)
         else:
             self._raised = True
-            self._cause = KeyboardInterrupt() if signal_number == signal.SIGINT else Terminated(signal_number)
-            raise self._cause
+            raise self._exception(signal_number)  # in no variable here: a traceback would hold it
+
+    def _exception(self, signal_number: int) -> BaseException:
+        from weakref import ref
+
+        made = Interrupted() if signal_number == signal.SIGINT else Terminated(signal_number)
+        self._cause = ref(made, lambda _: self._gone(signal_number))
+        return made
+
+    def _gone(self, signal_number: int) -> None:
+        if self._raised and not self._is_over:
+            self._raised = False
+            self._later(signal_number)
 
     def _later(self, signal_number: int) -> None:
         self._waiting = signal_number

@@ -114,17 +114,16 @@ def read_log(
     for table in tables:
         if not len(table):
             continue
-        asked = wanted.rows(table)
-        asked = np.where(table.messages, asked, wanted.ranges(table, *around.times(table)))
+        asked, messages = wanted.rows(table), table.messages
+        asked = np.where(messages, asked, wanted.ranges(table, *around.times(table)))
         if left is not None:
-            left -= len(found := np.flatnonzero(asked & table.messages)[:left])
+            left -= len(found := np.flatnonzero(asked & messages)[:left])
             if left == 0:
                 asked[found[-1] + 1 :] = False
         if on_table is not None:
             on_table(_blameless(table, ~asked))
-        for row in np.flatnonzero(asked if wanted.with_ranges else asked & table.messages):
-            is_message = table.kind[row] == FrameKind.MESSAGE
-            yield table.message(int(row)) if is_message else _range(table, int(row))
+        for row in np.flatnonzero(asked if wanted.with_ranges else asked & messages).tolist():
+            yield table.message(row) if messages[row] else _range(table, row)
         if left == 0:
             return
 

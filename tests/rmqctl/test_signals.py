@@ -108,6 +108,19 @@ def test_what_python_would_only_print_is_raised_behind_it(tmp_path: Path) -> Non
     assert (done.stdout, done.stderr) == ("raised\n", "")
 
 
+def test_what_a_library_clears_is_raised_again(tmp_path: Path) -> None:
+    (tmp_path / "kinds.py").write_text(
+        "import numpy, os, signal\n"
+        "class Looked(type):\n"
+        "    def __getattr__(cls, name):\n        os.kill(os.getpid(), signal.SIGINT)\n        raise AttributeError(name)\n"
+        "class Kind(int, metaclass=Looked):\n    pass\n"
+        "ONE, ANOTHER = numpy.int64(1), Kind(1)\n"
+    )
+    body = "from kinds import ONE, ANOTHER; ONE == ANOTHER; sys.stdout.write('cleared and ')"
+    done = ran(_WITHIN.format(body=body), tmp_path)
+    assert (done.stdout, done.stderr) == ("cleared and raised\n", "")
+
+
 def test_a_signal_that_a_library_takes_for_a_fault_is_still_a_signal() -> None:
     code = """
 import os, signal, sys
