@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from typing import Any, Final
 
+from rmqctl.signals import whole
+
 Write = Callable[[str], object]
 
 _LONG_LIST: Final = 1000  # a list this long is written one element a line
@@ -78,16 +80,19 @@ class JsonStream:
 
     A context manager: at its end every open list and object is closed. After an exception ``error_of(exception)`` is
     written as the last key, ``"error"``, and the exception goes on; with None for it nothing more is written at all.
+    What leads to a value, a comma or a key, is written with it: an exception, or a signal, leaves no half member.
     """
 
     def __init__(self, write: Write, error_of: Callable[[BaseException], Mapping[str, Any] | None]) -> None:
         self._write = write
         self._error_of = error_of
         self._closers: list[str] = []
-        self._members = 0
+        self._lead = ""
+        self._is_empty = True
 
     def __enter__(self) -> JsonStream:
-        self._write("{")
+        with whole:
+            self._write("{")
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -96,68 +101,68 @@ class JsonStream:
             if described is None:
                 return
             while self._closers:
-                self._write(self._closers.pop())
+                self._close()
             self._key("error")
-            self._write(encode_line(described))
-        self._write("\n}\n" if self._members else "}\n")
+            self._put((encode_line(described),))
+        with whole:
+            self._write("}\n" if self._is_empty else "\n}\n")
 
     def member(self, key: str, value: Any) -> None:
         """One member. A callable value is called first: it may tell what streaming the members before has brought."""
         if callable(value):
             value = value()
-        if _is_leaf(value):
-            pieces = encode_pieces(value)  # before the key: what cannot be written leaves no half member
-            self._key(key)
-            self._write_all(pieces)
-        else:
-            self._key(key)
-            self._value(value, 1)
-
-    def _write_all(self, pieces: Iterator[str]) -> None:
-        for piece in pieces:
-            self._write(piece)
+        self._key(key)
+        self._value(value, 1)
 
     def _key(self, key: str) -> None:
-        self._write(f"{',' if self._members else ''}\n{_INDENT}{encode_line(str(key))}: ")
-        self._members += 1
+        self._lead = f"{'' if self._is_empty else ','}\n{_INDENT}{encode_line(str(key))}: "
+
+    def _put(self, pieces: Iterable[str], closer: str | None = None) -> None:
+        """Write what begins or is a value, behind what leads to it; ``closer`` is what will end it."""
+        with whole:
+            for piece in pieces:
+                self._write(self._lead + piece)
+                self._lead, self._is_empty = "", False
+            if closer is not None:
+                self._closers.append(closer)
+
+    def _close(self) -> None:
+        with whole:
+            self._write(self._closers[-1])
+            self._closers.pop()
 
     def _value(self, value: Any, depth: int) -> None:
         if _is_leaf(value):
-            self._write_all(encode_pieces(value))
+            self._put(encode_pieces(value))
         elif isinstance(value, Mapping):
             self._object(value, depth)
         else:
             self._list(value, depth)
 
     def _object(self, value: Mapping[str, Any], depth: int) -> None:
-        closer = f"\n{_INDENT * depth}}}"
-        self._write("{")
-        self._closers.append(closer)
+        self._put(("{",), f"\n{_INDENT * depth}}}")
         separator = ""
         for key, member in value.items():
             member = member() if callable(member) else member
-            self._write(f"{separator}\n{_INDENT * (depth + 1)}{encode_line(str(key))}: ")
+            self._lead = f"{separator}\n{_INDENT * (depth + 1)}{encode_line(str(key))}: "
             self._value(member, depth + 1)
             separator = ","
-        self._write(self._closers.pop())
+        self._close()
 
     def _list(self, values: Iterable[Any], depth: int) -> None:
         margin = "\n" + _INDENT * (depth + 1)
         compact = not isinstance(values, Sized) or len(values) > _LONG_LIST
-        self._write("[")
-        self._closers.append("]")
+        self._put(("[",), "]")
         separator = ""
         for value in values:
+            self._lead = separator + margin
             if compact or _is_flat(value):
-                pieces = encode_pieces(value)
-                self._write(f"{separator}{margin}")
-                self._write_all(pieces)
+                self._put(encode_pieces(value))
             else:
-                self._write(f"{separator}{margin}")
                 self._value(value, depth + 1)
-            separator = ","
-        self._closers.pop()
-        self._write(f"\n{_INDENT * depth}]" if separator else "]")
+            if not separator:
+                separator, self._closers[-1] = ",", f"\n{_INDENT * depth}]"
+        self._close()
 
 
 def _is_leaf(value: Any) -> bool:

@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, cast
 from rmqctl.cells import Column, cell, escape_controls, escape_json_controls
 from rmqctl.jsonstream import JsonStream, as_row, encode_line, encode_pieces
 from rmqctl.options import Format
+from rmqctl.signals import whole
 
 if TYPE_CHECKING:
     from rmqctl.blocks import Block
@@ -110,9 +111,10 @@ class Output:
 
     def _ndjson(self, rows: Iterable[Any], live: bool) -> None:
         for row in rows:
-            for piece in encode_pieces(row):
-                self._write_json(piece)
-            self._write_json("\n")
+            with whole:
+                for piece in encode_pieces(row):
+                    self._write_json(piece)
+                self._write_json("\n")
             if live:
                 self.file.flush()
 
@@ -129,11 +131,12 @@ class Output:
             writer.writerow(fields)
         for row in remaining:
             values = [self._csv_value(row.get(field)) for field in fields]
-            if any(hasattr(value, "pieces") for value in values):
-                self._csv_row_in_pieces(values, delimiter)
-            else:
-                risky = any(isinstance(value, str) and "\r" in value for value in values)
-                (quoting if risky else writer).writerow(values)
+            with whole:
+                if any(hasattr(value, "pieces") for value in values):
+                    self._csv_row_in_pieces(values, delimiter)
+                else:
+                    risky = any(isinstance(value, str) and "\r" in value for value in values)
+                    (quoting if risky else writer).writerow(values)
             if live:
                 self.file.flush()
 

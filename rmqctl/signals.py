@@ -55,12 +55,28 @@ def _end(signal_number: int, frame: FrameType | None) -> None:
         os._exit(128 + signal_number)
 
 
+class _Whole:
+    """``with whole:``: a request to end is raised behind this, so that what is written in here is written to its end or not at all.
+    Who insists, or has waited for as long, is not kept waiting: the reader may have gone to sleep."""
+
+    depth = 0
+
+    def __enter__(self) -> None:
+        self.depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.depth -= 1
+
+
+whole: Final = _Whole()
+
+
 class signals_raise:
     """While this is on, SIGINT raises KeyboardInterrupt, and SIGTERM and SIGHUP raise Terminated.
 
     Forked workers end at once and quietly: their parent tells the story. Where Python would print an exception and go on
-    (in a finaliser or a callback), and while a module is loaded, whose code may take it for a fault of its own, the
-    exception is raised a little later; and once more where it is gone before ``reached`` was called: numpy, looking
+    (in a finaliser or a callback), while a module is loaded, whose code may take it for a fault of its own, and within
+    ``whole`` the exception is raised a little later; and once more where it is gone before ``reached`` was called: numpy, looking
     something up, clears whatever is raised meanwhile.
     """
 
@@ -113,7 +129,7 @@ class signals_raise:
         if self._raised:
             if insists:
                 _end(signal_number, frame)
-        elif _is_importing(frame) and not insists:
+        elif (whole.depth or _is_importing(frame)) and not insists:
             self._later(signal_number)
         else:
             self._raised = True

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqctl.jsonstream import JsonStream, encode_line, encode_pieces
+from rmqctl.signals import signals_raise
 from store_core.findings import finding
 
 VALUES = st.recursive(
@@ -141,3 +144,36 @@ def test_what_json_has_no_form_for() -> None:
 def test_one_finding_a_line() -> None:
     found = [finding("L001", "m", phy_offset=n) for n in range(3)]
     assert len(write({"findings": found}).splitlines()) == 3 + 4
+
+
+@pytest.mark.parametrize("at", range(40))
+def test_a_request_to_end_amid_a_write_leaves_a_whole_document(at: int) -> None:
+    """Wherever it comes, the document is closed, and what stands in it is what was to be."""
+    document = {
+        "a": 1,
+        "list": [{"k": [1, {"x": []}]}, {"k": {}}],
+        "rows": iter([{"r": 1}, {"r": 2}, 3]),
+        "z": {"y": 2},
+    }
+    written: list[str] = []
+
+    def put(text: str) -> None:
+        if len(written) == at:
+            signal.raise_signal(signal.SIGINT)
+        written.append(text)
+        time.sleep(0.001)
+
+    ended = False
+    with signals_raise() as asked:
+        try:
+            with JsonStream(put, lambda _: {"code": "interrupted"}) as stream:
+                for key, value in document.items():
+                    stream.member(key, value)
+            time.sleep(0.05)
+        except KeyboardInterrupt:
+            asked.reached()
+            ended = True
+    found = json.loads("".join(written))
+    assert ended == (at < len(written))
+    assert found.pop("error", {"code": "interrupted"}) == {"code": "interrupted"}
+    assert list(found) == ["a", "list", "rows", "z"][: len(found)]
