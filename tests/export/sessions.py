@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ SMALL = {"spark.driver.memory": "512m", "spark.sql.session.timeZone": "UTC", "sp
 @contextmanager
 def spark_session(master: str = "local[2]", **conf: str) -> Iterator[SparkSession]:
     """A session of this process, stopped on leaving. ``conf``: settings with ``_`` for dots."""
+    handler = signal.getsignal(signal.SIGINT)  # PySpark sets its own, for good
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -39,6 +41,7 @@ def spark_session(master: str = "local[2]", **conf: str) -> Iterator[SparkSessio
             yield session
         finally:
             session.stop()
+            signal.signal(signal.SIGINT, handler)
             assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
 

@@ -21,7 +21,7 @@ from store_core.export.rows.schema import MESSAGE_COLUMNS, TIME
 from store_core.export.runners import pack
 from store_core.export.runners.java import brought_java_home, java_home
 from store_core.export.runners.runner import OnPiece, Walked
-from store_core.export.runners.spark import DEFAULTS, LOCAL_DEFAULTS, SparkRunner
+from store_core.export.runners.spark import SparkRunner
 from store_core.export.runners.spark_messages import Done
 from store_core.export.splits.piece import Piece
 from store_core.export.splits.plan import Task
@@ -30,6 +30,7 @@ from tests import stores
 from tests.conftest import DamagedStore, GoldenStore
 from tests.export.clusters import SentTask
 from tests.export.exports import export_one, ranges_of, table_of, without_seconds
+from tests.export.sessions import spark_session
 
 pyspark = pytest.importorskip("pyspark")
 SPARK = Path(pyspark.__file__).parent
@@ -205,19 +206,9 @@ def test_a_master_that_is_not_there_is_an_error(golden: GoldenStore, tmp_path: P
     assert not (tmp_path / "out").exists()
 
 
-def test_spark_reads_an_export_with_its_types(
-    golden: GoldenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from pyspark.sql import SparkSession
-
-    if (home := java_home()) is not None:
-        monkeypatch.setenv("JAVA_HOME", str(home))
+def test_spark_reads_an_export_with_its_types(golden: GoldenStore, tmp_path: Path) -> None:
     export_one(golden("clean-533"), tmp_path / "out", split_size_bytes=100_000)
-    builder = SparkSession.builder.master("local[2]").config("spark.sql.session.timeZone", "UTC")
-    for key, value in [*DEFAULTS.items(), *LOCAL_DEFAULTS.items(), *_SMALL]:
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    try:
+    with spark_session() as session:
         frame = session.read.parquet(str(tmp_path / "out" / "data"))
         types = {field.name: field.dataType.simpleString() for field in frame.schema}
         assert types == {column.name: SPARK_TYPES.get(str(column.type), str(column.type)) for column in MESSAGE_COLUMNS}
@@ -236,8 +227,6 @@ def test_spark_reads_an_export_with_its_types(
         ]
         assert [tuple(row) for row in rows.collect()] == told
         assert session.read.parquet(str(tmp_path / "out" / "quarantine")).count() == 0
-    finally:
-        session.stop()
 
 
 SPARK_TYPES = {

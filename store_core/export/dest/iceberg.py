@@ -73,7 +73,7 @@ class IcebergDestination(LooseDestination):
         self._began_with = 0
 
     def standing(self) -> ExportState | WholeState | None:
-        if self._is_own_catalog and self.objects.read(CATALOG) is None:
+        if not self._has_catalog():
             self.refuse_foreign()
         with told(self.address, "reading the Iceberg catalog"):
             for name in self.tables.folders:
@@ -99,8 +99,9 @@ class IcebergDestination(LooseDestination):
 
     def _refuse_lost_tables(self) -> None:
         """Metadata that followed other metadata is of a table that a catalog has had, and this one does not know."""
-        for folder in self.tables.folders.values():
-            if any(map(_LATER_METADATA.search, self.objects.names(f"{folder}/{self.table_folder}"))):
+        for name, folder in self.tables.folders.items():
+            its = self.objects.names(f"{folder}/{self.table_folder}") if self._table(name) is None else ()
+            if any(map(_LATER_METADATA.search, its)):
                 raise UsageError(
                     "a table is there that the catalog does not know",
                     path=self.address,
@@ -189,10 +190,15 @@ class IcebergDestination(LooseDestination):
             self._catalog.create_namespace_if_not_exists(NAMESPACE)
         return self._catalog
 
+    def _has_catalog(self) -> bool:
+        return not self._is_own_catalog or self.objects.read(CATALOG) is not None
+
     def _table(self, name: str) -> Any:
-        """The table as it is now; None if there is none yet."""
+        """The table as it is now; None if there is none yet. Asking makes no catalog."""
         from pyiceberg.exceptions import NoSuchTableError
 
+        if not self._has_catalog():
+            return None
         try:
             return self._opened().load_table((NAMESPACE, name))
         except NoSuchTableError:
