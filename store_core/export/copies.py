@@ -207,6 +207,10 @@ class Log:
             self._end = next((end for end in ends if end), self._store.log.min_phy_offset)
         return self._end
 
+    @end_phy_offset.setter
+    def end_phy_offset(self, end: int) -> None:
+        self._end = end
+
     def _end_in(self, segment: Segment) -> int:
         """Where the last frame of a segment ends; 0 if it holds none."""
         end = 0
@@ -234,6 +238,10 @@ class Log:
                 if at + length == phy_offset and checksum != _FAULTY:
                     return at
         return None
+
+    def record(self, start: int, end: int) -> bytes:
+        """The bytes of a record. Raises UnreadableError."""
+        return bytes(self._store.log.read(start, end - start))
 
     def frames(self, start: int, stop: int) -> Frames:
         """Records and blanks that begin in [start, stop) of one segment."""
@@ -280,6 +288,7 @@ def _compare(one: Log, two: Log) -> _Found:
     head = _compare_from(one, two, shared[0], stops[shared[0]])
     if head.differing and not head.same:  # logs of other brokers
         return head
+    _take_off_torn(one, two)
     end = min(one.end_phy_offset, two.end_phy_offset)
     shared = [at for at in shared if at < end]
     if not shared:
@@ -291,6 +300,19 @@ def _compare(one: Log, two: Log) -> _Found:
         for at in _some(shared):
             found += _compare_from(one, two, at, stops[at]) + _compare_up_to(one, two, at, stops[at])
     return found if last.same or found.parted_at is not None else _Found()
+
+
+def _take_off_torn(one: Log, two: Log) -> None:
+    """A log ends in front of its last record where the other one has more than zeros at that record's end."""
+    end = min(one.end_phy_offset, two.end_phy_offset)
+    start = one.frame_up_to(end)
+    if start is not None and start == two.frame_up_to(end):
+        with suppress(UnreadableError):
+            records = [log.record(start, end) for log in (one, two)]
+            for log, mine, other in zip((one, two), records, reversed(records), strict=True):
+                kept = mine.rstrip(b"\0")
+                if other.startswith(kept) and len(kept) < len(other.rstrip(b"\0")):
+                    log.end_phy_offset = start
 
 
 def _some(shared: Sequence[int]) -> Iterator[int]:

@@ -80,6 +80,21 @@ def test_a_slave_that_lags_by_one_record(master: Damageable, slave: Damageable) 
     assert joint(master, slave) == [(number, 0) for number in range(8)] + [(8, 1)]  # made in advance
 
 
+@pytest.mark.parametrize("lost_bytes", [1, 10, 60])
+@pytest.mark.parametrize("is_behind", [True, False])
+def test_a_last_record_that_is_torn_behind_its_body(
+    master: Damageable, slave: Damageable, lost_bytes: int, is_behind: bool
+) -> None:
+    """No checksum is there: what lost its end in a crash is no record of another history, and the other copy is taken."""
+    if is_behind:
+        lag(slave, 1500)
+    last = slave.message(1499 if is_behind else -1)
+    slave.zero(last["phyOffset"] + last["storeSize"] - lost_bytes, lost_bytes)
+    assert groups(slave, master) == Copies(((1, 0),))
+    assert groups(master, slave) == Copies(((0, 1),))
+    assert joint(master, slave)[:8] == [(number, 0) for number in range(8)]
+
+
 def test_a_slave_with_older_records_than_its_master(master: Damageable, slave: Damageable) -> None:
     expire(master, 3)
     lag(slave, 1500)
