@@ -33,9 +33,8 @@ def dump_cq(
 
     Example: rmqctl dump-cq orders 0 --from 100 --to 110 --resolve
     """
-    from store_core.layout.paths import QUEUE_TREES
     from store_core.read.dump import dump_entries, fields_of
-    from store_core.read.types import queue_strays, wrong_types
+    from store_core.read.types import queue_faults
 
     if all_ == (topic is not None and queue_id is not None):
         raise UsageError("dump-cq takes a topic and a queue id, or --all", to_do="give one of both")
@@ -50,8 +49,7 @@ def dump_cq(
 
         fields = fields_of(queues, resolve=resolve)
         if all_ and not store.queues_in_rocksdb:  # what is no folder has no queues to show
-            findings += [found for found in wrong_types(store) if found.file in QUEUE_TREES]
-            findings += queue_strays(store)
+            findings += queue_faults(store)
         ctx.output.emit({"entries": rows(), "findings": lambda: findings}, rows="entries", fields=fields)
     return shown_or_told(ctx, findings)
 

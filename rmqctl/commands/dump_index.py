@@ -39,13 +39,18 @@ def dump_index(
 
     Example: rmqctl dump-index --file 20261121021137121 --slot 17
     """
+    from store_core.layout.paths import INDEX
     from store_core.read.index import Index, IndexRow
+    from store_core.read.types import index_faults
 
     with ctx.open_store() as store, Index(store) as index:
         if file is not None and file not in {path.name for path in store.index_files}:
             raise FailedError(f"no index file {file!r}", path=str(store.root), to_do="see `rmqctl info` for the files")
         rows = islice(_rows(index, file, slot), max_)
-        findings = list(index.sizes.findings)
+        findings = [
+            *index.sizes.findings,
+            *(f for f in index_faults(store, index.sizes) if file is None or f.file == f"{INDEX}/{file}"),
+        ]
         ctx.output.emit(
             {"entries": rows, "findings": findings}, rows="entries", columns=_COLUMNS, fields=IndexRow._fields
         )

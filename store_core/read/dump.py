@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+
 from store_core.codec.record import Message
 from store_core.codec.tags import tags_code
 from store_core.findings import Finding, finding
@@ -13,11 +15,13 @@ from store_core.layout import paths
 from store_core.layout.queue import is_ext_address
 from store_core.read.entries import BatchEntry, Entry, ExtUnit, is_dead, is_filler
 from store_core.read.pull import require_queue_files
-from store_core.read.queue import BatchQueue, Queue
+from store_core.read.queue import BatchQueue, Queue, layout_of
 from store_core.read.records import read_message
+from store_core.storage.remote_path import is_remote
 from store_core.storage.store import Store
 
 MOST_FINDINGS: Final = 1000
+_LOOK_BEHIND_BYTES: Final = 64 << 10
 _MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
 _MULTI_SEPARATOR: Final = ","
 
@@ -55,9 +59,10 @@ def dump_entries(
     """Rows for the entries of [first, end), from the first file's begin to the queue's end where nothing is said.
 
     With ``resolve`` each row has ``record``, what the log holds there (None: no record), and where the two disagree there
-    is a finding, of which at most ``MOST_FINDINGS`` are kept.
+    is a finding, of which at most ``MOST_FINDINGS`` are kept. So is what lies behind that end, where nothing is said.
     """
     queue = dumped.queue
+    hidden = behind_the_end(dumped) if end is None else ()
     end = queue.max_offset if end is None else end
     entries: Iterator[Entry | BatchEntry] = iter(queue.entries(first or 0, end))
     for entry in entries:
@@ -74,6 +79,29 @@ def dump_entries(
             for found in _disagreements(dumped, entry, unit, message):
                 _add(findings, found)
         yield row
+    for found in hidden:
+        _add(findings, found)
+
+
+def behind_the_end(dumped: QueueDump) -> Iterator[Finding]:
+    """Q008 for good entries behind the one of no size that ends a queue; in an object store only those soon behind it, as
+    files are made ahead and would be fetched whole. Raises UnreadableError."""
+    files, entry = dumped.queue.files, layout_of(dumped.queue)
+    at, hidden = dumped.queue.end_slot * entry.size_bytes, 0
+    for segment in files.segments:
+        start = max(segment.phy_offset, at)
+        stop = start + _LOOK_BEHIND_BYTES if is_remote(segment.path) else files.used_end(segment.phy_offset)
+        if start < stop:
+            data = files.read(start, -(-(stop - start) // entry.size_bytes) * entry.size_bytes)
+            hidden += int((np.frombuffer(data, entry.dtype, len(data) // entry.size_bytes)["size_bytes"] > 0).sum())
+    if hidden:
+        yield finding(
+            "Q008",
+            f"{hidden} entries behind one of no size, which is a queue's end, are left out",
+            topic=dumped.topic,
+            queue_id=dumped.queue_id,
+            queue_offset=dumped.queue.end_slot if isinstance(dumped.queue, Queue) else None,
+        )
 
 
 def _ext_row(unit: ExtUnit) -> dict[str, Any]:

@@ -73,6 +73,11 @@ class Queue:
         """The number the next message would get."""
         return end_of_entries(self.files, layout.ENTRY) // ENTRY_SIZE_BYTES
 
+    @property
+    def end_slot(self) -> int:
+        """As ``BatchQueue``'s: places of these entries are queue offsets."""
+        return self.max_offset
+
     @cached_property
     def min_offset(self) -> int:
         """First queue offset a consumer can have (store behaviour 11.3)."""
@@ -243,6 +248,11 @@ class BatchQueue:
             if found.queue_offset >= end:
                 return
             yield found
+
+
+def layout_of(queue: Queue | BatchQueue) -> Layout:
+    """What an entry of a queue looks like."""
+    return layout.ENTRY if isinstance(queue, Queue) else layout.BATCH_ENTRY
 
 
 def _batch_entry(fields: tuple[Any, ...]) -> BatchEntry:

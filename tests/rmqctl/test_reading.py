@@ -233,6 +233,31 @@ def test_dump_index(golden: GoldenStore) -> None:
     assert call("dump-index", "-s", golden(NAME), "--file", "1").code == exit_codes.FAILED
 
 
+def test_dump_index_tells_of_files_that_it_cannot_show(store_copy: StoreCopy) -> None:
+    root = store_copy(NAME)
+    short, other = sorted(path.name for path in (root / "index").iterdir())[:2]
+    os.truncate(root / "index" / short, 1000)
+    (root / "index/notes").write_text("of ours")
+    result = call("dump-index", "-s", root, "-o", "json")
+    assert result.code == exit_codes.FINDINGS
+    found = [(each["code"], each["file"]) for each in result.json["findings"]]
+    assert ("I005", f"index/{short}") in found
+    assert ("I006", "index/notes") in found
+    alone = call("dump-index", "-s", root, "--file", other, "-o", "json")
+    assert not {"I005", "I006"} & {each["code"] for each in alone.json["findings"]}
+
+
+def test_dump_cq_tells_of_entries_behind_the_queues_end(damageable: Callable[[str], Damageable]) -> None:
+    store = damageable(NAME)
+    store.set_entry("Calm_audit", 0, 500)
+    result = call("dump-cq", "Calm_audit", 0, "--from", 490, "-s", store.root, "-o", "json")
+    assert (result.code, len(result.json["entries"])) == (exit_codes.FINDINGS, 10)
+    [told] = result.json["findings"]
+    assert (told["code"], told["queue_offset"]) == ("Q008", 500)
+    assert told["message"].startswith("16 entries ")
+    assert call("dump-cq", "Calm_audit", 0, "--to", 500, "-s", store.root).code == exit_codes.OK
+
+
 def test_lag(golden: GoldenStore) -> None:
     result = call("lag", "-s", golden(NAME), "-o", "json")
     assert list(result.json) == ["groups"]

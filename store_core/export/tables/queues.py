@@ -24,13 +24,11 @@ from store_core.export.tables.times import times
 from store_core.findings import Finding, finding
 from store_core.layout import paths
 from store_core.layout import queue as layout
-from store_core.layout.schema import Layout
-from store_core.read.dump import QueueDump, all_queues
+from store_core.read.dump import QueueDump, all_queues, behind_the_end
 from store_core.read.entries import ExtUnit
-from store_core.read.queue import BatchQueue, Queue, end_of_entries
+from store_core.read.queue import BatchQueue, Queue, end_of_entries, layout_of
 from store_core.read.types import queue_faults
 from store_core.scan.frames import Ints
-from store_core.storage.remote_path import is_remote
 
 QUEUE_COLUMNS: Final = (
     Column("store", pa.string(), "name of the store", repeats=True),
@@ -56,7 +54,6 @@ QUEUE_COLUMNS: Final = (
     Column("ext_bitmap", pa.binary(), "bitmap of the filter, from ConsumeQueueExt; else null", nullable=True),
 )
 _CHUNK_ENTRIES: Final = 1 << 16
-_LOOK_BEHIND_BYTES: Final = 64 << 10
 _STATES: Final = pa.array(["message", "expired", "filler", "dead"])
 _MESSAGE, _EXPIRED, _FILLER, _DEAD = range(4)
 
@@ -105,28 +102,7 @@ class QueuesTable(StoresTable):
         self.tell(store, refused.findings if refused is not None else ())
         with suppress(UnreadableError):  # told already, or nobody asked for so much of the queue
             if places.stop == places_of(queue.queue).stop:
-                self.tell(store, _behind_the_end(queue, places.stop))
-
-
-def _behind_the_end(dumped: QueueDump, end: int) -> Iterator[Finding]:
-    """Q008 for good entries behind the one of no size that ends the queue at a place; in an object store only those soon behind
-    it, as files are made ahead and would be fetched whole. Raises UnreadableError."""
-    files, entry = dumped.queue.files, layout_of(dumped.queue)
-    at, hidden = end * entry.size_bytes, 0
-    for segment in files.segments:
-        start = max(segment.phy_offset, at)
-        stop = start + _LOOK_BEHIND_BYTES if is_remote(segment.path) else files.used_end(segment.phy_offset)
-        if start < stop:
-            data = files.read(start, -(-(stop - start) // entry.size_bytes) * entry.size_bytes)
-            hidden += int((np.frombuffer(data, entry.dtype, len(data) // entry.size_bytes)["size_bytes"] > 0).sum())
-    if hidden:
-        yield finding(
-            "Q008",
-            f"{hidden} entries behind one of no size, which is a queue's end, are not in the table",
-            topic=dumped.topic,
-            queue_id=dumped.queue_id,
-            queue_offset=end if isinstance(dumped.queue, Queue) else None,
-        )
+                self.tell(store, behind_the_end(queue))
 
 
 class _Refused:
@@ -165,14 +141,7 @@ class _Entries:
 
 def places_of(queue: Queue | BatchQueue) -> range:
     """The places of a queue, from its first file's begin to its end. In a batch queue they are no queue offsets."""
-    size = layout_of(queue).size_bytes
-    end = queue.max_offset if isinstance(queue, Queue) else queue.end_slot
-    return range(min(queue.files.min_phy_offset // size, end), end)
-
-
-def layout_of(queue: Queue | BatchQueue) -> Layout:
-    """What an entry of a queue looks like."""
-    return layout.ENTRY if isinstance(queue, Queue) else layout.BATCH_ENTRY
+    return range(min(queue.files.min_phy_offset // layout_of(queue).size_bytes, queue.end_slot), queue.end_slot)
 
 
 def readable_places_of(dumped: QueueDump) -> tuple[range, list[Finding]]:

@@ -17,13 +17,13 @@ from store_core.export.dest.place import Place
 from store_core.export.rows import schema
 from store_core.export.splits.notes import digest, file_identity, identity_of
 from store_core.export.tables.index import INDEX_COLUMNS, IndexTable
-from store_core.export.tables.queues import QUEUE_COLUMNS, QueuesTable, layout_of, readable_places_of
+from store_core.export.tables.queues import QUEUE_COLUMNS, QueuesTable, readable_places_of
 from store_core.export.tables.table import schema_of
 from store_core.export.tables.writing import write_table
 from store_core.findings import Finding, finding
 from store_core.read.dump import QueueDump, all_queues
 from store_core.read.index import IndexFile, index_sizes
-from store_core.read.queue import Queue
+from store_core.read.queue import Queue, layout_of
 from store_core.storage.sequence import Segment
 from store_core.storage.settings import Settings
 from store_core.storage.store import Store
