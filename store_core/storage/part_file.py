@@ -58,7 +58,7 @@ class PartFile(ResultFile):
         self._thread: ThreadPoolExecutor | None = None
         self._on_its_way: Future[None] | None = None
         self._ops = FileOps()
-        with _told():
+        with self._told():
             self._ops.create(path, _FILE_MODE)
 
     def write(self, data: Any, /) -> int:
@@ -77,7 +77,7 @@ class PartFile(ResultFile):
     def close(self) -> None:
         if not self.closed:
             super().close()
-            with _told():
+            with self._told():
                 try:
                     self._wait()
                     self._store(memoryview(self._blocks[0])[: self._filled_bytes], self.size_bytes - self._filled_bytes)
@@ -101,7 +101,7 @@ class PartFile(ResultFile):
             self._thread = ThreadPoolExecutor(1, THREAD)
             self._blocks.append(KEPT.take(_BLOCK_SIZE_BYTES))
             self._is_direct = self._ops.write_directly(self.path, True)
-        with _told():
+        with self._told():
             self._wait()
         offset = self.size_bytes - _BLOCK_SIZE_BYTES
         self._on_its_way = self._thread.submit(self._store, memoryview(self._blocks[0]), offset)
@@ -132,10 +132,10 @@ class PartFile(ResultFile):
             self._thread.shutdown()
             self._thread = None
 
-
-@contextmanager
-def _told() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise failed(error, "writing a result file") from error
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            error.filename = error.filename or str(self.path)  # a write knows none
+            raise failed(error, "writing a result file") from error

@@ -15,6 +15,7 @@ import pytest
 from store_core.errors import FailedError, StoreError, UsageError
 from store_core.export.query import duck
 from store_core.export.query.catalog import COLUMNS, Tables, described
+from store_core.export.query.complaints import complaint
 from store_core.export.query.duck import answered
 from store_core.export.tables.table import Batches, Where
 from store_core.storage.store import Store
@@ -249,6 +250,17 @@ def test_sorting_goes_to_files_that_are_gone_afterwards(
         next(next(iter(answers)).batches)
         assert [path for path in tmp_path.rglob("*") if path.is_file()]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_too_little_room_for_files_is_told() -> None:
+    raised = RuntimeError(
+        "Out of Memory Error: failed to offload data block of size 256.0 KiB (17.8 MiB/18.0 MiB used).\n"
+        "This limit was set by the 'max_temp_directory_size' setting.\nBy default, this setting utilizes all."
+    )
+    error = complaint(raised)
+    assert isinstance(error, FailedError)
+    assert error.what == "failed to offload data block of size 256.0 KiB (17.8 MiB/18.0 MiB used)."
+    assert error.to_do == "give more --memory, or more room with TMPDIR"
 
 
 def test_duckdb_may_be_missing(golden: GoldenStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,7 @@ def test_a_disk_that_refuses(fails_at: str, times_before: int, tmp_path: Path, m
     monkeypatch.setattr(os, fails_at, refusing)
     monkeypatch.setattr(parquet, "_BUFFER_SIZE_BYTES", 1)
     monkeypatch.setattr(part_file, "_BLOCK_SIZE_BYTES", 64)  # nearly every write of the library goes to the disk
-    with pytest.raises(FailedError, match=r"Input/output error.*ddrescue"):
+    with pytest.raises(FailedError, match=r"Input/output error \(.*parquet\).*ddrescue"):
         write_part(tmp_path)
     gc.collect()
     assert calls

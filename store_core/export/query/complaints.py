@@ -7,8 +7,10 @@ from typing import Final
 
 from store_core.errors import FailedError, StoreError, UsageError
 
-_PLACE: Final = re.compile(r"\n\s*\n")  # behind it: the query with a mark under it, or advice about settings
+# Behind it: the query with a mark under it, or advice about settings, which nobody can set here.
+_PLACE: Final = re.compile(r"\n\s*\n|\s*This limit was set by the")
 _KIND: Final = re.compile(r"((?:[A-Za-z-]+ ){1,4})Error: ")
+_NO_ROOM: Final = "failed to offload"  # to the temporary folder
 _LONGEST: Final = 500
 _SEE_TABLES: Final = "see `rmqctl sql --tables` for tables and columns"
 
@@ -32,6 +34,8 @@ def complaint(error: Exception) -> Exception:
     if isinstance(error, StoreError) or found is None:
         return error
     error_type, to_do = _BY_KIND.get(found[1].strip(), _OTHERWISE)
+    if _NO_ROOM in text:
+        to_do = "give more --memory, or more room with TMPDIR"
     said = " ".join(_PLACE.split(text[found.end() :])[0].split())
     said = said if len(said) <= _LONGEST else f"{said[:_LONGEST]}…"
     is_word = not said[:2].isupper()  # SELECT is none
