@@ -17,40 +17,29 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from store_core.errors import FailedError, UsageError
+from store_core.export.source.borders import (
+    boundary_from,
+    chain,
+    ends_a_frame,
+    first_frame,
+    has_known_message,
+    is_whole,
+)
+from store_core.export.source.lost import BRING_BACK, MISSING, Named, data_lost
 from store_core.export.source.offsets import Span
 from store_core.export.source.options import EARLIEST, LATEST, Start
-from store_core.export.source.walk import FULL, chained_end
-from store_core.kernel.codes import FrameCode, FrameKind
-from store_core.layout.record import HEAD, MAGIC_V1, MAGIC_V2, MAX_RECORD_SIZE_BYTES, PREFIX
-from store_core.scan.frames import FrameTable, Ints
-from store_core.scan.log import ScanOptions, nominal_end, scan_segment
-from store_core.scan.tail import has_entry
+from store_core.export.source.walk import chained_end
+from store_core.layout.record import HEAD, MAGIC_V1, MAGIC_V2, PREFIX
+from store_core.scan.frames import Ints
+from store_core.scan.log import nominal_end
 from store_core.storage.sequence import Gap, Segment, SegmentSequence
-from store_core.storage.settings import Settings
 from store_core.storage.store import Store
 
-_FRAMES: Final = ScanOptions(check_crc=False, properties=False)
 _STEP_BYTES: Final = 16 << 20  # so much of zeros behind the tail is looked at
 _LOOK_BEHIND_EVERY_S: Final = 60.0
 _LOOKS_AT_THE_END: Final = 3  # for damage, and the newest record behind it
 _BYTES_BEFORE: Final = 64
-_MOST_LOOKED_UP: Final = 64
-_FROM_START: Final = 'start the query with another checkpoint, or go on with option("failOnDataLoss", "false")'
-_MISSING: Final = "the segment that goes on there is missing or incomplete"
-_BRING_BACK: Final = (
-    'bring it back and start the query again, or go on without it with option("failOnDataLoss", "false")'
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Named:
-    """A store by its name in the ``store`` column."""
-
-    name: str
-    settings: Settings
 
 
 @dataclass(slots=True)
@@ -121,7 +110,7 @@ class Follower:
             segment = log.find(min(at, last_begun))
             if segment is None or segment.phy_offset == at:
                 return at
-            found = self._boundary_from(store, segment, segment.phy_offset, at)
+            found = boundary_from(store, segment, segment.phy_offset, at)
             if found is None and segment.phy_offset == last_begun:
                 end = self._reach(store, last_begun, None)
                 raise UsageError(
@@ -142,7 +131,7 @@ class Follower:
             time.sleep(self._quiet_s)  # a listing that was taken while files came and went may lack one that is there
             span, is_sure = self._look(start, most_bytes)
             if not is_sure and not self._passes_holes:
-                raise data_lost(self._named, span.begin, _MISSING, _BRING_BACK)
+                raise data_lost(self._named, span.begin, MISSING, BRING_BACK)
         return span
 
     def _look(self, start: int, most_bytes: int | None) -> tuple[Span, bool]:
@@ -206,7 +195,7 @@ class Follower:
         at_work = log.find(self._last_begun(log)) or log.segments[-1]
         if start >= (end := nominal_end(log, at_work)):
             # Nothing is there yet, so that all in front of it has to be: up to its segment's end, as a blank tells.
-            if start > end or not _ends_a_frame(store, at_work, start):
+            if start > end or not ends_a_frame(store, at_work, start):
                 self._lost("the log ends in front of it: it was cut, or is another one", start)
                 return min(start, self._end_of_frames(store, at_work))
             return start
@@ -221,7 +210,7 @@ class Follower:
             if found is not None and found != start:
                 self._lost("no record starts there any more: the log was cut and written anew", start)
                 return found
-            if found is None and not _ends_a_frame(store, segment, start):
+            if found is None and not ends_a_frame(store, segment, start):
                 self._lost("no record ends there any more: the log was cut", start)
                 if segment.phy_offset == at_work.phy_offset:
                     return min(start, self._end_of_frames(store, segment))
@@ -235,7 +224,7 @@ class Follower:
                 continue
             starts, ends, is_blank = frames
             at = int(ends[-1])
-            if not is_blank and not _is_whole(store, segment, int(starts[-1])):
+            if not is_blank and not is_whole(store, segment, int(starts[-1])):
                 at = int(starts[-1])
         return at
 
@@ -270,7 +259,7 @@ class Follower:
                 found = self._tail(store, segment, at, until)
             else:
                 wanted = end if until is None else max(at, min(until, end))
-                border = self._boundary_from(store, segment, at, wanted, at_most=True)
+                border = boundary_from(store, segment, at, wanted, at_most=True)
                 found = (end if is_whole else at) if border is None else border
             return at if until is not None and found > until and at > start else found
         return at
@@ -289,24 +278,6 @@ class Follower:
             if any(log.read(segment.phy_offset, PREFIX.size_bytes)):
                 return segment.phy_offset
         return log.min_phy_offset
-
-    @staticmethod
-    def _boundary_from(
-        store: Store, segment: Segment, certain: int, wanted: int, *, at_most: bool = False
-    ) -> int | None:
-        """The first end of a frame at or behind ``wanted``; with ``at_most`` the last one that is not behind it, if there is one.
-        None where there is neither."""
-        before: int | None = None
-        for table in scan_segment(store, segment, _FRAMES, certain, chained=True):
-            ends = (table.phy_offset + table.size_bytes)[_is_frame(table)]
-            place = int(np.searchsorted(ends, wanted))
-            if at_most and place < len(ends) and ends[place] == wanted:
-                return wanted
-            if place:
-                before = int(ends[place - 1])
-            if place < len(ends):
-                return before if at_most and before is not None else int(ends[place])
-        return before if at_most else None
 
     def _tail(self, store: Store, segment: Segment, start: int, until: int | None) -> int:
         """As far as the segment at work is settled."""
@@ -337,7 +308,7 @@ class Follower:
         while at < end:
             is_begun = any(store.log.read(at, PREFIX.size_bytes))
             stop = min(at + _STEP_BYTES, end) if is_begun else at
-            starts, ends, is_blank, is_broken = _chain(store, segment, at, stop)
+            starts, ends, is_blank, is_broken = chain(store, segment, at, stop)
             if len(starts):
                 at = int(ends[-1])
                 yield starts, ends, is_blank
@@ -358,7 +329,7 @@ class Follower:
         return head["magic"] in (MAGIC_V1, MAGIC_V2) and head["own_phy_offset"] == at
 
     def _is_quiet(self, store: Store, segment: Segment, at: int, size_bytes: int) -> bool:
-        if not _is_whole(store, segment, at):
+        if not is_whole(store, segment, at):
             return False
         digest = zlib.crc32(store.log.read(at, size_bytes))
         now = self._clock()
@@ -379,14 +350,10 @@ class Follower:
             self.waits = True
             return None
         stuck.looked_s, stuck.goes_on_at = now, None
-        if not _has_known_message(store, segment, at):
+        if not has_known_message(store, segment, at):
             return None
         # The first look may have met a record half written: with newer ones behind it, it is whole by now.
-        for table in scan_segment(store, segment, _FRAMES, at, chained=True):
-            frames = np.flatnonzero(_is_frame(table))
-            if len(frames):
-                stuck.goes_on_at = int(table.phy_offset[frames[0]])
-                break
+        stuck.goes_on_at = first_frame(store, segment, at)
         return stuck.goes_on_at
 
 
@@ -398,74 +365,3 @@ def _bytes_before(log: SegmentSequence, phy_offset: int) -> _Bytes:
         start = max(log.used_end(start) - _BYTES_BEFORE, log.min_phy_offset)
         data = log.read(start, _BYTES_BEFORE)
     return _Bytes(start, data)
-
-
-def _ends_a_frame(store: Store, segment: Segment, phy_offset: int) -> bool:
-    """Whether a frame ends at an offset inside a segment, or one starts there, behind damage too."""
-    certain = max(segment.phy_offset, phy_offset - MAX_RECORD_SIZE_BYTES)
-    for table in scan_segment(store, segment, _FRAMES, certain, phy_offset + 1):
-        rows = _is_frame(table)
-        if phy_offset in table.phy_offset[rows] or phy_offset in (table.phy_offset + table.size_bytes)[rows]:
-            return True
-    return False
-
-
-def _is_whole(store: Store, segment: Segment, at: int) -> bool:
-    """Whether the record at an offset is written to its end."""
-    return not any(
-        any(table.code != FrameCode.OK) or table.properties(0).endswith(b"\0")
-        for table in scan_segment(store, segment, FULL, at, at + 1, chained=True)
-    )
-
-
-def data_lost(named: Named, start: int, what: str, to_do: str = _FROM_START) -> FailedError:
-    """What a stream cannot read any more, and what to do."""
-    return FailedError(
-        f"the stream has read {named.name} up to {start}, and {what}", path=str(named.settings.root), to_do=to_do
-    )
-
-
-def refuse_gaps(log: SegmentSequence, named: Named, span: Span) -> None:
-    """Raise FailedError where a segment of what a batch is to read is not there, or not all of it."""
-    starts = [gap.phy_offset for gap in log.gaps() if gap.phy_offset + gap.size_bytes > span.begin]
-    end = nominal_end(log, log.segments[-1]) if log.segments else 0
-    at = max(span.begin, min([*starts, end]))
-    if at < span.end:
-        raise data_lost(named, at, _MISSING, _BRING_BACK)
-
-
-def _is_frame(table: FrameTable) -> Ints:
-    return np.isin(table.kind, (FrameKind.MESSAGE, FrameKind.BLANK))
-
-
-def _chain(store: Store, segment: Segment, at: int, stop: int) -> tuple[Ints, Ints, bool, bool]:
-    """Starts and ends of the frames that follow each other from ``at`` on and start in front of ``stop``; whether the last is a
-    blank, and whether something else follows."""
-    starts, ends, is_blank = [], [], False
-    for table in scan_segment(store, segment, _FRAMES, at, stop, chained=True):
-        others = np.flatnonzero(~_is_frame(table))
-        count = int(others[0]) if len(others) else len(table)
-        if count:
-            starts.append(table.phy_offset[:count].astype(np.int64))
-            ends.append(starts[-1] + table.size_bytes[:count])
-            is_blank = bool(table.kind[count - 1] == FrameKind.BLANK)
-        if len(others):
-            return *_joined(starts, ends), is_blank, True
-    return *_joined(starts, ends), is_blank, False
-
-
-def _joined(starts: list[Ints], ends: list[Ints]) -> tuple[Ints, Ints]:
-    empty = np.zeros(0, np.int64)
-    return np.concatenate([empty, *starts]), np.concatenate([empty, *ends])
-
-
-def _has_known_message(store: Store, segment: Segment, at: int) -> bool:
-    left = _MOST_LOOKED_UP
-    for table in scan_segment(store, segment, _FRAMES, at, chained=True):
-        for row in np.flatnonzero(table.messages)[:left]:
-            if has_entry(store, table, int(row)):
-                return True
-            left -= 1
-        if not left:
-            return False
-    return False

@@ -10,7 +10,8 @@ from typing import Final
 from store_core.errors import UsageError
 from store_core.export.copies import differences, find_copies, taken_once
 from store_core.export.naming import Called, distinct_names
-from store_core.export.source.follow import Follower, Named, data_lost, refuse_gaps
+from store_core.export.source.follow import Follower
+from store_core.export.source.lost import Named, data_lost, refuse_gaps
 from store_core.export.source.offsets import Offset, Offsets, Span, end_of, offset_behind, spans_between
 from store_core.export.source.options import EARLIEST, SourceOptions, Start, StoreOfSource
 from store_core.export.source.reading import Reading
