@@ -11,6 +11,7 @@ import os
 import re
 import stat
 import tempfile
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +34,7 @@ _BLOCK_SIZE_BYTES: Final = 256 << 10  # what a small read brings along
 _MOST_BLOCKS: Final = 64
 _MOST_OPEN_FILES: Final = 64
 _GIVE_UP_AFTER: Final = timedelta(seconds=20)
+_PAUSES_SECONDS: Final = (0.1, 0.3)  # behind the answer that a file is not there
 Key = tuple[str, ...]  # the bucket, then the folders, as the client names them
 
 
@@ -107,9 +109,27 @@ class Bucket:
         return found
 
     def open(self, path: RemotePath) -> Any:
-        """A file of pyarrow's. Raises FileNotFoundError, FailedError."""
+        """A file of pyarrow's. Raises FileNotFoundError, FailedError.
+
+        One that was listed is asked for again: a single wrong answer would make zeros of a segment.
+        """
+        key = _key(path)
         with _told(path):
-            return self._files.open_input_file("/".join(_key(path)))
+            for pause in _PAUSES_SECONDS:
+                try:
+                    return self._files.open_input_file("/".join(key))
+                except FileNotFoundError:
+                    if not self._is_listed(key):
+                        raise
+                    time.sleep(pause)
+            if key not in [name for name, _ in self._ask_for(key[:-1], recursive=False)]:
+                raise FileNotFoundError(errno.ENOENT, "not in the object store any more", str(path))
+        raise FailedError(
+            "the object store says that it is there, and that it is not", path=str(path), to_do="run the command again"
+        )
+
+    def _is_listed(self, key: Key) -> bool:
+        return key[-1] in self._folders.get(key[:-1], {})
 
     def _is_known(self, key: Key) -> bool:
         return any(key[:depth] in self._folders for depth in range(1, len(key)))

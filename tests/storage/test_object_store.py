@@ -77,6 +77,36 @@ def test_a_file_that_is_not_there_is_empty(segment: tuple[RemotePath, bytes]) ->
     assert (path.exists(), path.is_file(), path.is_dir()) == (False, False, False)
 
 
+@pytest.mark.parametrize(("wrong_answers", "data"), [(1, b"there"), (9, None)])
+def test_a_wrong_answer_does_not_make_a_listed_file_empty(
+    object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong_answers: int, data: bytes | None
+) -> None:
+    (tmp_path / "file").write_bytes(b"there")
+    path = path_of(object_store.put(tmp_path)) / "file"
+    assert isinstance(path, RemotePath)
+    bucket = bucket_of(path)
+    real = bucket._files
+    left = [None] * wrong_answers
+
+    class Client:
+        get_file_info = real.get_file_info
+
+        def open_input_file(self, name: str) -> Any:
+            if left:
+                left.pop()
+                raise FileNotFoundError(name)
+            return real.open_input_file(name)
+
+    monkeypatch.setattr(bucket, "_files", Client())
+    with scan_folder(path.parent) as entries:
+        assert [entry.name for entry in entries] == ["file"]
+    if data is None:
+        with pytest.raises(FailedError, match="says that it is there, and that it is not"):
+            RemoteCache().read(path, 0, 5)
+    else:
+        assert RemoteCache().read(path, 0, 5) == data
+
+
 def test_a_whole_file_is_fetched(segment: tuple[RemotePath, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     path, data = segment
     monkeypatch.setattr(module, "_FETCHED_SIZE_BYTES", 100_000)
