@@ -28,6 +28,7 @@ _AREAS = {
     "C": "the checkpoint",
     "P": "progress and config files",
     "S": "the store's layout",
+    "X": "exports",
 }
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from store_core.kinds import checkpoint, index, log, progress, queues, store
+from store_core.kinds import checkpoint, export, index, log, progress, queues, store
 from store_core.kinds.kind import Kind, Severity
 
 __all__ = ["FINDING_FIELDS", "KINDS", "Finding", "Kind", "Severity", "finding", "summary", "worst"]
@@ -58,6 +58,7 @@ KINDS: Final = {
         *checkpoint.KINDS,
         *progress.KINDS,
         *store.KINDS,
+        *export.KINDS,
     )
 }
 

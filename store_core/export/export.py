@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,7 +22,7 @@ from store_core.export.splits.piece import Piece
 from store_core.export.splits.plan import SPLIT_SIZE_BYTES, Split, Task
 from store_core.export.splits.tail import is_copy_of
 from store_core.export.store_export import StoreExport, StoreReport
-from store_core.findings import Finding
+from store_core.findings import Finding, finding
 from store_core.read.log import LogFilter
 from store_core.storage.remote_path import real_path
 from store_core.storage.store import Store
@@ -99,6 +99,7 @@ def export_stores(
         number = last.commit + 1 if last is not None else 1
         parts += [part for job in jobs if (part := job.borders(number)) is not None]
         reports = tuple(job.report for job in jobs)
+        gone = destination.gone()
         if last is None and destination.never_empty:
             parts = _never_empty(parts, destination.place)
         if last is None or parts or _has_moved(last, reports):
@@ -108,6 +109,8 @@ def export_stores(
         else:
             number = last.commit
             destination.finish()
+    for report in reports[:1]:
+        report.findings += _told_of(gone)
     return ExportReport(
         destination.address,
         tuple(parts),
@@ -181,6 +184,13 @@ def _has_moved(last: ExportState, reports: Sequence[StoreReport]) -> bool:
         or (report.next_phy_offset, report.told) != (before[report.store].next_phy_offset, before[report.store].told)
         for report in reports
     )
+
+
+def _told_of(gone: Sequence[str]) -> Iterator[Finding]:
+    """X001 for files of earlier commits."""
+    if gone:
+        files = f"{len(gone)} files of earlier commits are" if len(gone) > 1 else "a file of an earlier commit is"
+        yield finding("X001", f"{files} gone or of another length: {gone[0]}{', …' if len(gone) > 1 else ''}")
 
 
 def _never_empty(parts: list[Part], place: Place) -> list[Part]:

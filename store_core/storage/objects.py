@@ -38,6 +38,10 @@ class Objects(Protocol):
         """A small file; None if it is not there."""
         ...
 
+    def sizes(self, folder: str) -> dict[str, int]:
+        """All names below a folder, with the files' lengths in bytes."""
+        ...
+
     def names(self, folder: str) -> list[str]:
         """All names below a folder, sorted."""
         ...
@@ -77,10 +81,17 @@ class LocalObjects:
             return (self.folder / name).read_bytes()
         return None
 
-    def names(self, folder: str) -> list[str]:
-        found = (path for path in (self.folder / folder).rglob("*") if path.is_file())
+    def sizes(self, folder: str) -> dict[str, int]:
+        found: dict[str, int] = {}
         with _told("looking at the folder for results"):
-            return sorted(path.relative_to(self.folder).as_posix() for path in found)
+            for path in (self.folder / folder).rglob("*"):
+                with suppress(FileNotFoundError):
+                    if path.is_file():
+                        found[path.relative_to(self.folder).as_posix()] = path.stat().st_size
+        return found
+
+    def names(self, folder: str) -> list[str]:
+        return sorted(self.sizes(folder))
 
     def holds(self, name: str, size_bytes: int, checksum: int) -> bool:
         path = self.folder / name
@@ -140,14 +151,17 @@ class RemoteObjects:
             return data
         return None
 
-    def names(self, folder: str) -> list[str]:
+    def sizes(self, folder: str) -> dict[str, int]:
         from pyarrow.fs import FileSelector, FileType
 
         path = self._path(folder)
         with _answered(path):
             found = _files(path).get_file_info(FileSelector(_key(path), recursive=True, allow_not_found=True))
         start = len(_key(self.folder)) + 1
-        return sorted(info.path[start:] for info in found if info.type == FileType.File)
+        return {info.path[start:]: info.size for info in found if info.type == FileType.File}
+
+    def names(self, folder: str) -> list[str]:
+        return sorted(self.sizes(folder))
 
     def holds(self, name: str, size_bytes: int, checksum: int) -> bool:
         path = self._path(name)

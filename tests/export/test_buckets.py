@@ -92,6 +92,10 @@ def test_commits_add_up(growing: Growing, bucket: ObjectStore, address: str) -> 
     assert {file["path"] for file in manifest_in(bucket, address)["files"]} | {"manifest.json"} == names_in(
         bucket, address
     )
+    first = manifest_in(bucket, address)["files"][0]["path"]
+    bucket.files.delete_file(bucket.key(f"{address}/{first}"))
+    told = export_one(growing.root, destination_of(address, incremental=True)).findings
+    assert [(found.code, first in found.message) for found in told] == [("X001", True)]
     with pytest.raises(UsageError, match="a finished export is there"):
         export_one(growing.root, destination_of(address))
     growing.end_at(ENDS[9])

@@ -81,6 +81,25 @@ def test_each_commit_adds_what_has_come_since(growing: Growing, tmp_path: Path) 
     assert [commit["commit"] for commit in manifest["commits"]] == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize("how", ["removed", "emptied"])
+def test_a_file_of_an_earlier_commit_that_is_gone_is_told(growing: Growing, tmp_path: Path, how: str) -> None:
+    """Each time, also where there is nothing to add."""
+    out = tmp_path / "out"
+    growing.end_at(ENDS[len(ENDS) // 2])
+    first = add_to(growing.root, out).parts[0].path
+    if how == "removed":
+        (out / first).unlink()
+    else:
+        (out / first).write_bytes(b"")
+    growing.end_at(ENDS[-1])
+    for _ in range(2):
+        report = add_to(growing.root, out)
+        [told] = [found for found in report.findings if found.code == "X001"]
+        assert told.message == f"a file of an earlier commit is gone or of another length: {first}"
+    assert "X001" not in (out / MANIFEST).read_text()
+    assert export_one(growing.root, out, overwrite=True).findings == []
+
+
 def test_as_many_commits_as_records_give_what_one_gives(growing: Growing, tmp_path: Path) -> None:
     for end in ENDS[:12]:
         growing.end_at(end)

@@ -42,6 +42,9 @@ class BucketDestination(LooseDestination):
         self._manifest = Manifest.from_bytes(self._began_with, f"{self.address}/{MANIFEST}")
         return self._manifest.state
 
+    def gone(self) -> list[str]:
+        return self._manifest.gone(self.objects) if self._incremental and self._manifest is not None else []
+
     def commit(self, parts: Sequence[WrittenFile], commit: Commit, state: State) -> None:
         before = self._manifest if self._incremental else None
         manifest = manifest_after(before, parts, commit, state)

@@ -37,6 +37,10 @@ class Destination(Protocol):
         """The state that the last commit left, on which this export goes on; None where it starts from nothing."""
         ...
 
+    def gone(self) -> list[str]:
+        """Files of earlier commits that somebody has removed or changed, as far as lengths tell and the manifest is ours."""
+        ...
+
     def begin(self, plan: str) -> bool:
         """Say by its fingerprint what is to be done. Notes of other plans may be used too, by their keys.
 

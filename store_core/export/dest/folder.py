@@ -15,6 +15,7 @@ from store_core.export.dest.parts import RESULT_FOLDERS
 from store_core.export.dest.place import StagingFolder
 from store_core.export.dest.state import Commit, ExportState
 from store_core.export.dest.tables import MESSAGES, State, TableSet
+from store_core.storage.objects import LocalObjects
 from store_core.storage.publish import MANIFEST, ResultFolder
 from store_core.storage.remote_path import absolute_path
 
@@ -66,6 +67,9 @@ class FolderDestination:
     @property
     def last(self) -> ExportState | None:
         return self._manifest.state if self._manifest is not None else None
+
+    def gone(self) -> list[str]:
+        return self._manifest.gone(LocalObjects(self._folder.path)) if self._manifest is not None else []
 
     def begin(self, plan: str) -> bool:
         begun = json.dumps({"plan": plan}).encode()

@@ -80,6 +80,9 @@ class LooseDestination(ABC):
     def __exit__(self, *error: object) -> None:
         self._leave()
 
+    def gone(self) -> list[str]:
+        return []  # a table's own files tell what belongs to it
+
     def begin(self, plan: str) -> bool:
         begun = json.dumps({"plan": plan}).encode()
         is_ours = self.objects.read(_BEGUN) == begun
