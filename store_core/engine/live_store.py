@@ -111,6 +111,7 @@ class LiveStore:
         self._queues: dict[QueueKey, QueueWriter] = {}
         self._began = False
         self._half_done = False
+        self._unsure_phy_offset: int | None = None  # of a record that may be in the log by half
 
     # -- what a message's checks ask ------------------------------------------------------------------------------
 
@@ -216,6 +217,7 @@ class LiveStore:
             self._begin()
             phy_offset = self._log.make_room(size)
             store_ms = self._last_store_ms = self.now_ms()
+            self._unsure_phy_offset = phy_offset
             self._log.write(phy_offset, self.encoded(new, queue_offset, phy_offset, store_ms))
             if self._options.flush == "sync":
                 self._log.sync()
@@ -232,6 +234,7 @@ class LiveStore:
                 queues_ms=store_ms if queued else 0,
                 index_ms=self._index.full_timestamp_ms if self._index is not None else 0,
             )
+            self._unsure_phy_offset = None
         message_id = format_offset_message_id(self.store_host, phy_offset)
         return Stored(new.topic, new.queue_id, queue_offset, phy_offset, size, store_ms, message_id)
 
@@ -244,7 +247,7 @@ class LiveStore:
         standing = next((file for file in self.config.files if file.name == name), None)
         if standing is not None and not standing.loads:
             raise FailedError("the file and its .bak are both damaged", path=str(path), to_do="put a good one there")
-        with uninterrupted(), self._writing():
+        with uninterrupted(), self._writing("the file is as it was, or as it was to be"):
             if standing is not None and standing.source == "main":
                 self.files.replace(name + paths.BAK_SUFFIX, path.read_bytes())
             self.files.replace(name, text.encode())
@@ -255,7 +258,7 @@ class LiveStore:
         """Make everything durable and remove ``abort``; nothing where a write failed in the middle."""
         if not self._began or self._half_done:
             return
-        with uninterrupted(), self._writing():
+        with uninterrupted(), self._writing("everything is stored"):
             if self._options.flush == "sync":
                 self.files.sync()
             self.files.remove(paths.ABORT)
@@ -264,17 +267,28 @@ class LiveStore:
         self._began = False
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Whatever stops what is done here leaves ``abort`` standing."""
+    def _writing(self, otherwise: str = "it was not stored") -> Iterator[None]:
+        """Whatever stops what is done here leaves ``abort`` standing. ``otherwise``: how things are then, if no record is in doubt."""
         if self._half_done:
             raise FailedError("an earlier write failed", path=str(self.store.root), to_do=RECOVER_FIRST)
         self._half_done = True
         try:
             yield
         except OSError as error:
-            state = "run `rmqctl recover` when that is mended" if self._began else "nothing was stored"
-            raise failed(error, "cannot write", state=state) from error
+            error.filename = error.filename or str(self.store.root)
+            raise self._failed(error, otherwise) from error
         self._half_done = False
+
+    def _failed(self, error: OSError, otherwise: str) -> FailedError:
+        at = self._unsure_phy_offset
+        if not self.store.aborted:
+            return failed(error, "cannot write", state="nothing was stored")
+        told = failed(error, "cannot write", state=otherwise if at is None else f"it may be stored, at {at}")
+        told.to_do = "mend that and run `rmqctl recover`"
+        if at is not None:
+            told.phy_offset = at
+            told.to_do += f", then look with `rmqctl get {at}` before you send it again"
+        return told
 
     def _begin(self) -> None:
         if self._began:

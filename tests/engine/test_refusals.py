@@ -259,6 +259,35 @@ def test_a_failed_write_leaves_abort_and_no_further_message(
         written.put("Calm_orders")
 
 
+@pytest.mark.parametrize(
+    ("fails_at", "state", "to_do"),
+    [
+        ("store_core.engine.live_store.LiveFiles.make_file", "nothing was stored", "run the command again"),
+        ("store_core.engine.log.LogWriter.make_room", "it was not stored", "run `rmqctl recover`"),
+        ("store_core.engine.queues.PlainQueueWriter.append", "it may be stored, at {end}", "rmqctl get {end}` before"),
+        ("store_core.engine.live_store.LiveFiles.remove", "everything is stored", "run `rmqctl recover`"),
+    ],
+)
+def test_a_failed_write_says_whether_the_message_is_there(
+    store_copy: StoreCopy, monkeypatch: pytest.MonkeyPatch, fails_at: str, state: str, to_do: str
+) -> None:
+    """Who sends again what is there has it twice."""
+    written = Written.of("load-533", store_copy("load-533"))
+    end = stores.truth("load-533")["messages"][-1]["phyOffset"] + stores.truth("load-533")["messages"][-1]["storeSize"]
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(fails_at, full)
+    with pytest.raises(FailedError) as raised, written.live() as live:
+        put(live, NewMessage("Calm_orders", b"", 0))
+    error = raised.value
+    assert error.what == f"cannot write: No space left on device; {state.format(end=end)}"
+    assert to_do.format(end=end) in error.to_do
+    assert error.path == str(written.root)
+    assert error.phy_offset == (end if "may be" in state else None)
+
+
 def test_a_signal_waits_for_the_message(writable: Writable, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGTERM in the middle of an append: the append is finished, then the signal counts, and the store is clean."""
 
