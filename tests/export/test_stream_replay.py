@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -331,7 +333,8 @@ def test_a_listing_that_lacks_a_file_for_a_moment(
                 segment.write_bytes(data)
 
         with monkeypatch.context() as patch:
-            patch.setattr("store_core.export.source.follow.time.sleep", back)
+            clock = SimpleNamespace(sleep=back, monotonic=time.monotonic)  # others in this process sleep, too
+            patch.setattr("store_core.export.source.follow.time", clock)
             stream.drain()
         stream.drain()
         assert offsets_of(stream) == OFFSETS
