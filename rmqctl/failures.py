@@ -25,6 +25,7 @@ _VALUE: Final = re.compile(r"(.+?) is not (?:a valid|in the range|one of)", re.D
 _OPTION: Final = re.compile(r"^(no such option): ?(\S+)$", re.IGNORECASE)
 DEBUG_VARIABLE: Final = "RMQCTL_DEBUG"
 _LONGEST_LINE: Final = 2000
+_NO_MEMORY: Final = ("failed to map segment", "annot allocate memory")
 
 _OS_ADVICE: Final = {
     errno.EACCES: "run it as the user who owns the store",
@@ -100,13 +101,18 @@ def failure_of(error: BaseException) -> Failure:
         return Failure("interrupted", "interrupted", exit_codes.INTERRUPTED)
     if isinstance(error, Terminated):
         return Failure("interrupted", "terminated", 128 + error.signal_number)
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or _is_short_of_memory(error):
         return Failure("failed", "out of memory: free some memory, or give --jobs 1", exit_codes.FAILED)
     if isinstance(error, RecursionError):
         return Failure("failed", "something is nested too deeply to be read", exit_codes.FAILED)
     if isinstance(error, OSError) and error.errno is not None:
         return _os_failure(error)
     return _usage_failure(error) or _internal_failure(error)
+
+
+def _is_short_of_memory(error: BaseException) -> bool:
+    """Whether a library could not be loaded for want of memory."""
+    return isinstance(error, ImportError) and any(text in str(error) for text in _NO_MEMORY)
 
 
 def _message(error: StoreError) -> str:

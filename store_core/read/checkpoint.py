@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from store_core.errors import FailedError
 from store_core.findings import Finding, finding
 from store_core.layout import paths
 from store_core.layout.checkpoint import CHECKPOINT, SAFETY_MARGIN_MS
-from store_core.storage.files import NO_FILE, open_read_only
+from store_core.storage.files import open_read_only, reading_advice
 
 # The file is one page of which each generation of brokers uses more; a copy may hold no more than is used.
 _WHOLE_SIZES_BYTES: Final = frozenset(
@@ -51,7 +50,7 @@ def read_checkpoint(root: Path) -> Checkpoint:
         raise FailedError(
             f"cannot read the checkpoint: {error.strerror}",
             path=str(root / paths.CHECKPOINT),
-            to_do=NO_FILE if error.errno == errno.EISDIR else "check its type and permissions",
+            to_do=reading_advice(error),
         ) from error
     values = CHECKPOINT.read(data.ljust(CHECKPOINT.size_bytes, b"\0"))
     return Checkpoint(**values, findings=tuple(_findings(values, len(data))))

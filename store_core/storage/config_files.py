@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import stat
 import time
@@ -16,7 +17,7 @@ from store_core.codec.json_dialect import MAX_SIZE_BYTES, JsonError, JsonTooLarg
 from store_core.errors import FailedError
 from store_core.findings import Finding, finding
 from store_core.layout import paths, timer
-from store_core.storage.files import open_read_only
+from store_core.storage.files import open_read_only, unreadable
 
 T = TypeVar("T")
 Source = Literal["main", "bak", "none"]
@@ -118,7 +119,8 @@ class ConfigFiles:
 
 
 def read_config(root: Path) -> ConfigFiles:
-    """Every config file under a store root. Raises nothing for damage: that is told by findings P003, P004, P008 and P010."""
+    """Every config file under a store root. Raises nothing for damage: that is told by findings P003, P004, P008
+    and P010; FailedError where the disk fails."""
     json_files = {field: read_config_file(root, name, decode) for field, name, decode in _FILES}
     in_rocksdb = any((root / name / paths.ROCKSDB_MARK).exists() for name in paths.ROCKSDB_CONFIGS)
     check, check_findings = _read_timer_check(root)
@@ -260,7 +262,8 @@ def _layout_of(tree: Any, data: bytes) -> Layout | None:
 
 
 def _read(path: Path) -> tuple[_Text | None, str]:
-    """A file's bytes, None if there is none, and what was wrong with reading it. Raises JsonTooLargeError before it reads too much."""
+    """A file's bytes, None if there is none, and what was wrong with reading it. Raises JsonTooLargeError before it reads too much,
+    FailedError where the disk fails."""
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
@@ -271,12 +274,19 @@ def _read(path: Path) -> tuple[_Text | None, str]:
     except FileNotFoundError:
         return None, ""
     except OSError as error:
-        return None, f"it cannot be read ({error.strerror})"
+        return None, _refused(path, error)
     try:
         with open(descriptor, "rb") as file:
             return _Text(file.read(MAX_SIZE_BYTES + 1), found.st_mtime_ns), ""
     except OSError as error:
-        return None, f"it cannot be read ({error.strerror})"
+        return None, _refused(path, error)
+
+
+def _refused(path: Path, error: OSError) -> str:
+    """What is wrong with a file that cannot be read; nothing is to be concluded from one that the disk does not give."""
+    if error.errno == errno.EIO:
+        raise unreadable(path, error) from error
+    return f"it cannot be read ({error.strerror})"
 
 
 def _read_timer_check(root: Path) -> tuple[TimerCheck | None, list[Finding]]:

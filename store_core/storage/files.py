@@ -16,6 +16,7 @@ from store_core.storage.remote_path import RemotePath
 if TYPE_CHECKING:
     from store_core.storage.object_store import RemoteFile
 
+MORE_FILES = "raise the limit of open files (ulimit -n) and run the command again"
 DISK_FAILS = "the disk fails: copy the store with ddrescue to a good one first, and work on the copy"
 NO_FILE = "a folder stands where a file belongs: move it out of the store, and run the command again"
 _MOST_NEAR = 256
@@ -175,12 +176,16 @@ class FileCache:
         self.close()  # views of a log (overlays, logs of several folders) have caches that nobody else knows
 
 
+def reading_advice(error: OSError) -> str:
+    """What to do where a file cannot be read."""
+    advice = {errno.EIO: DISK_FAILS, errno.EISDIR: NO_FILE, errno.EMFILE: MORE_FILES, errno.ENFILE: MORE_FILES}
+    return advice.get(error.errno or 0, "check permissions and the disk")
+
+
 def unreadable(path: Path, error: OSError, at: int | None = None, size_bytes: int | None = None) -> UnreadableError:
     """The error for a file that is there and cannot be read, there where the range is known."""
     reason = error.strerror or type(error).__name__
     what = "cannot read" + (f" {size_bytes} bytes at {at} of the file" if size_bytes and at is not None else "")
-    advice = {errno.EIO: DISK_FAILS, errno.EISDIR: NO_FILE}
-    to_do = advice.get(error.errno or 0, "check permissions and the disk")
-    found = UnreadableError(f"{what}: {reason}", path=str(path), to_do=to_do)
+    found = UnreadableError(f"{what}: {reason}", path=str(path), to_do=reading_advice(error))
     found.number, found.at = error.errno or 0, at or 0
     return found

@@ -33,9 +33,13 @@ class FileOps:
         """Write at an absolute position of an existing file; all of it, or OSError after a part."""
         fd = self._descriptor(path)
         rest = memoryview(data)
-        while rest:
-            done = os.pwrite(fd, rest, offset)
-            rest, offset = rest[done:], offset + done
+        try:
+            while rest:
+                done = os.pwrite(fd, rest, offset)
+                rest, offset = rest[done:], offset + done
+        except OSError as error:
+            error.filename = str(path)  # a descriptor tells none
+            raise
 
     def write_directly(self, path: Path, wanted: bool) -> bool:
         """Whether writes to a file go past the page cache from now on; they may if the file system can do that.

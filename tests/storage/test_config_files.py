@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -392,3 +393,16 @@ class TestTooLargeToBeRead:
         write(tmp_path / OFFSETS, '{"offsetTable":{"t@g":{0:1,1:2,2:3}}}')
         write(tmp_path / (OFFSETS + paths.BAK_SUFFIX), '{"offsetTable":{}}')
         assert read_config(tmp_path).progress.too_large
+
+
+def test_a_disk_that_fails_says_nothing_about_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is told that it is broken might remove what another disk can still give."""
+
+    def refused(path: Path) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config/topics.json").write_text("{}")
+    monkeypatch.setattr("store_core.storage.config_files.open_read_only", refused)
+    with pytest.raises(FailedError, match="ddrescue"):
+        read_config(tmp_path)
