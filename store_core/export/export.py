@@ -81,7 +81,10 @@ def export_stores(
     started = time.monotonic()
     wanted, layout = wanted or LogFilter(), layout or Layout()
     if split_size_bytes < MIN_SPLIT_SIZE_BYTES:
-        raise UsageError(f"splits of {split_size_bytes} bytes are too small", to_do="name 64 to 256 MiB")
+        raise UsageError(
+            f"splits of {split_size_bytes} bytes are too small",
+            to_do=f"name {MIN_SPLIT_SIZE_BYTES} or more; 64 to 256 MiB are usual",
+        )
     if isinstance(dest, Path):
         dest = FolderDestination(dest, overwrite=overwrite, incremental=incremental)
     if dest.path is not None:

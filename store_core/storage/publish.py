@@ -39,6 +39,10 @@ _TO_DO: Final = {
 }
 
 
+class NotEmptyError(UsageError):
+    """Something is in a folder that is no result of ours."""
+
+
 class ResultFolder:
     """``with ResultFolder(path) as folder``: parts go to ``folder.staging``, then ``publish``.
 
@@ -61,7 +65,7 @@ class ResultFolder:
     def __enter__(self) -> ResultFolder:
         entries = self._entries()
         if entries and MANIFEST not in entries and UNFINISHED not in entries:
-            raise UsageError("the folder is not empty", path=str(self.path), to_do="name a new or an empty folder")
+            raise NotEmptyError("the folder is not empty", path=str(self.path), to_do="name a new or an empty folder")
         with _told("making the folder for results"):
             self._made = _topmost_missing(self.path)
             self._make_staging()

@@ -36,7 +36,7 @@ def destination_of(
         raise UsageError("--catalog is for --format iceberg", to_do="give that too, or leave it out")
     if not str(address).strip():
         raise UsageError("no destination is named", to_do="name a folder, or an address like s3://BUCKET/FOLDER")
-    path = path_of(address)
+    path = path_of(address).expanduser()
     if format == "iceberg":
         return IcebergDestination(path, catalog, overwrite=overwrite, incremental=incremental, tables=tables)
     kind = DeltaDestination if format == "delta" else BucketDestination if is_remote(path) else FolderDestination

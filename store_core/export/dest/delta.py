@@ -34,6 +34,7 @@ class DeltaDestination(LooseDestination):
     """``Destination`` for Delta tables below a folder or an address. Needs the extra ``lake``."""
 
     never_empty = False
+    format = "delta"
     table_folder = "_delta_log/"
 
     def __init__(

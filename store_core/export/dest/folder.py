@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from store_core.errors import FailedError
+from store_core.export.dest.foreign import not_empty
 from store_core.export.dest.manifest import Manifest, id_of, manifest_after, paths_of, refuse_foreign
 from store_core.export.dest.parquet import WrittenFile
 from store_core.export.dest.parts import RESULT_FOLDERS
@@ -16,7 +17,7 @@ from store_core.export.dest.place import StagingFolder
 from store_core.export.dest.state import Commit, ExportState
 from store_core.export.dest.tables import MESSAGES, State, TableSet
 from store_core.storage.objects import LocalObjects
-from store_core.storage.publish import MANIFEST, ResultFolder
+from store_core.storage.publish import MANIFEST, NotEmptyError, ResultFolder
 from store_core.storage.remote_path import absolute_path
 
 
@@ -42,7 +43,10 @@ class FolderDestination:
         return StagingFolder(absolute_path(self._folder.staging))  # tasks may run in another folder
 
     def __enter__(self) -> Self:
-        self._folder.__enter__()
+        try:
+            self._folder.__enter__()
+        except NotEmptyError as error:
+            raise not_empty(LocalObjects(self._folder.path), self.address, "parquet") from error
         try:
             standing = self._folder.manifest()
             if standing is not None:

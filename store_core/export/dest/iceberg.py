@@ -44,6 +44,7 @@ class IcebergDestination(LooseDestination):
     ``catalog``: an SQLAlchemy address of a catalog; without one, in a local folder, SQLite's file beside the data.
     """
 
+    format = "iceberg"
     flat = True
     table_folder = "metadata/"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from store_core.errors import StoreInUseError, UsageError
+from store_core.export.dest.foreign import not_empty
 from store_core.export.dest.parquet import WrittenFile
 from store_core.export.dest.parts import RESULT_FOLDERS
 from store_core.export.dest.place import FinalPlace, is_made_here
@@ -31,6 +32,7 @@ class LooseDestination(ABC):
     told apart when they commit: the second one fails there.
     """
 
+    format = "parquet"
     flat = False
     never_empty = False
     table_folder = (
@@ -152,7 +154,7 @@ class LooseDestination(ABC):
     def refuse_foreign(self) -> None:
         """Raise UsageError where there is anything but what exports that did not end have left."""
         if not all(map(self._may_be_left, self.objects.names(""))):
-            raise UsageError("the folder is not empty", path=self.address, to_do="name a new or an empty folder")
+            raise not_empty(self.objects, self.address, self.format)
 
     def complete(self) -> None:
         """Do what the last commit decided, and whoever made it may not have come to."""

@@ -64,14 +64,20 @@ def paths_of(manifest: bytes, where: str) -> set[str]:
 
 def refuse_foreign(manifest: bytes, where: str) -> None:
     """Raise UsageError for what is no manifest of an export: other programs have files of this name, too."""
+    if not is_of_export(manifest):
+        raise UsageError(
+            "what is there cannot be read as the manifest of an export",
+            path=where,
+            to_do="name a new or an empty folder",
+        )
+
+
+def is_of_export(manifest: bytes) -> bool:
+    """Whether it is a manifest of ours."""
     try:
-        if json.loads(manifest)["format"] == FORMAT:
-            return
+        return bool(json.loads(manifest)["format"] == FORMAT)
     except (ValueError, KeyError, TypeError):
-        pass
-    raise UsageError(
-        "what is there cannot be read as the manifest of an export", path=where, to_do="name a new or an empty folder"
-    )
+        return False
 
 
 def unreadable(where: str) -> FailedError:
