@@ -129,6 +129,8 @@ class StoreName:
         """``[NAME=]PATH``; NAME is what stands before a ``=`` that comes before any ``/``."""
         named = _NAMED.fullmatch(text)
         name, path = (named[1], named[2]) if named else (None, text)
+        if os.path.exists(text) and not os.path.exists(os.path.expanduser(path)):  # a folder with a = in its name
+            name, path = None, text
         if not path or "\0" in path:
             raise UsageError("the store path is empty", to_do="name the store's root with -s")
         return cls(name, path_of(path).expanduser())

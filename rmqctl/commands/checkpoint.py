@@ -25,7 +25,11 @@ def checkpoint(
     ctx: Context,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="FIELD=VALUE", help="Set a field; times as ISO 8601, epoch ms or -15m."),
+        typer.Option(
+            "--set",
+            metavar="FIELD=VALUE",
+            help="Set a field, such as physic_msg_timestamp=-15m; times as ISO 8601, epoch ms or ages.",
+        ),
     ] = None,
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Set it to what log, queues and index say.")] = False,
     apply: ApplyOption = False,
@@ -72,9 +76,15 @@ def _change(ctx: Context, words: list[str], *, apply: bool, save: Any) -> int:
 
 def _parsed(ctx: Context, word: str) -> tuple[str, int]:
     """A field and its value. Raises UsageError."""
+    from store_core.layout.checkpoint import CHECKPOINT
+
     name, equals, text = word.partition("=")
     if not equals or not text:
         raise UsageError(f"{word!r} sets nothing", to_do="give --set FIELD=VALUE")
+    if f"{name}_ms" in CHECKPOINT.names:  # as it is shown
+        name = f"{name}_ms"
+    if name not in CHECKPOINT.names:
+        raise UsageError(f"the checkpoint has no field {name!r}", to_do=f"one of {', '.join(CHECKPOINT.names)}")
     if name.endswith(_TIME_FIELDS):
         import time
 

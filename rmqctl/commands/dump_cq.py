@@ -37,7 +37,9 @@ def dump_cq(
     from store_core.read.types import queue_faults
 
     if all_ == (topic is not None and queue_id is not None):
-        raise UsageError("dump-cq takes a topic and a queue id, or --all", to_do="give one of both")
+        raise UsageError(
+            "dump-cq takes a topic and a queue id, or --all", to_do="give TOPIC QUEUE_ID, TOPIC --all, or --all"
+        )
     refuse_backwards(from_, to, ("--from", "--to"))
     findings: list[Finding] = []
     with ctx.open_store() as store:

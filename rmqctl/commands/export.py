@@ -115,6 +115,8 @@ def export(
     note_taken(ctx, report.taken)
     if incremental and not report.parts:
         ctx.note("nothing new since the last export")
+    elif not report.rows and topic:
+        ctx.note("no message of these topics is there")
     document = _document(report)
     ctx.output.emit(document, rows="files", blocks=_blocks(document))
     return exit_for_findings(report.findings)

@@ -12,12 +12,12 @@ from store_core.closing import Closing
 from store_core.errors import NotAStoreError
 from store_core.layout import paths
 from store_core.storage.files import file_cache, unreadable
-from store_core.storage.remote_path import RemotePath, is_there, names_of, path_of, scan_folder
+from store_core.storage.remote_path import RemotePath, is_remote, is_there, names_of, path_of, scan_folder
 from store_core.storage.sequence import Segment, SegmentSequence, Stray, derive_file_size_bytes, list_folder
 from store_core.storage.settings import Settings, load_settings
 
 _PROOFS = (paths.COMMITLOG, paths.CONSUMEQUEUE, paths.CHECKPOINT)
-_NAME_IT = "name the folder that holds commitlog/ with -s, or in Spark's option path"
+_NAME_IT = "name the folder that holds commitlog/"
 _ROCKSDB_MARK = "CURRENT"
 
 
@@ -58,10 +58,11 @@ class Store(Closing):
         except OSError as error:
             raise unreadable(settings.root, error) from error
         if not entries.intersection(_PROOFS) and not any(p.is_dir() for p in settings.commitlog_paths):
+            is_part = not is_remote(root) and any((settings.root.parent / name).exists() for name in _PROOFS)
             raise NotAStoreError(
                 "not a RocketMQ store: no commitlog, consumequeue or checkpoint in it",
                 path=str(root),
-                to_do=_NAME_IT,
+                to_do="name the folder above it" if is_part else _NAME_IT,
             )
         return cls(settings)
 

@@ -201,6 +201,8 @@ def test_checkpoint_is_set_and_rebuilt(store_copy: StoreCopy) -> None:
     dry = call("checkpoint", "--set", "physic_msg_timestamp_ms=2020-01-01T00:00:00Z", "-s", root, "-o", "json")
     assert dry.code == 3
     assert_document(dry.json)
+    as_shown = call("checkpoint", "--set", "physic_msg_timestamp=2020-01-01T00:00:00Z", "-s", root, "-o", "json")
+    assert as_shown.json["plan"]["steps"] == dry.json["plan"]["steps"]
     words = ("--set", "physic_msg_timestamp_ms=2020-01-01T00:00:00Z", "--set", "confirm_phy_offset=7")
     assert call("checkpoint", *words, "--apply", "-s", root, "-o", "json").code == 0
     after = call("checkpoint", "-s", root, "-o", "json").json

@@ -108,6 +108,14 @@ def test_a_name_stands_before_an_equals_sign_that_comes_before_any_slash(
     assert StoreName.parse(text) == StoreName(name, Path(path))
 
 
+def test_a_path_that_is_there_is_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x=y/store").mkdir(parents=True)
+    assert StoreName.parse("x=y/store") == StoreName(None, Path("x=y/store"))
+    (tmp_path / "y/store").mkdir(parents=True)
+    assert StoreName.parse("x=y/store") == StoreName("x", Path("y/store"))
+
+
 def test_an_empty_store_is_no_store() -> None:
     result = call("checkpoint", "-s", "")
     assert (result.code, result.err) == (2, "error: the store path is empty: name the store's root with -s\n")
