@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from typing import Final
 
 from store_core.errors import FailedError, StoreError
+
+_LONGEST: Final = 500
 
 
 def assert_installed(module: str, what: str, extra: str = "lake") -> None:
@@ -17,11 +20,12 @@ def assert_installed(module: str, what: str, extra: str = "lake") -> None:
 
 @contextmanager
 def told(address: str, doing: str) -> Iterator[None]:
-    """Whatever a library raises as one error with its first line."""
+    """Whatever a library raises as one error in one line."""
     try:
         yield
     except StoreError:
         raise
     except Exception as error:  # theirs have no root of their own
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise FailedError(f"{doing}: {lines[0][:300]}", path=address, to_do="see what it says") from error
+        said = " ".join(str(error).split()) or type(error).__name__
+        said = said if len(said) <= _LONGEST else f"{said[:_LONGEST]}…"
+        raise FailedError(f"{doing}: {said}", path=address, to_do="see what it says") from error
