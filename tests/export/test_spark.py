@@ -201,8 +201,12 @@ def test_java_comes_from_the_machine_or_from_the_extra(tmp_path: Path, monkeypat
 
 
 def test_a_master_that_is_not_there_is_an_error(golden: GoldenStore, tmp_path: Path) -> None:
-    with SparkRunner("nonsense", _SMALL) as runner, pytest.raises(FailedError, match="Spark does not start"):
-        export_one(golden("bcq-533"), tmp_path / "out", runner=runner)
+    for master, cause in (
+        ("nonsense", "Master must either be yarn or"),
+        ("yarnn", "HADOOP_CONF_DIR or YARN_CONF_DIR must be set"),
+    ):
+        with SparkRunner(master, _SMALL) as runner, pytest.raises(FailedError, match=f"Spark does not start.*{cause}"):
+            export_one(golden("bcq-533"), tmp_path / "out", runner=runner)
     assert not (tmp_path / "out").exists()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -31,6 +32,9 @@ _PROGRAM: Final = "store_core.export.runners.spark_job"
 _LINES_KEPT: Final = 200
 _PATIENCE_SECONDS: Final = 15
 _LOOK_AGAIN_SECONDS: Final = 0.02
+_LOOKS: Final = 25
+_NO_GATEWAY: Final = "JAVA_GATEWAY_EXITED"
+_THROWN: Final = re.compile(r'Exception in thread "main" \S+: (.+)')
 DEFAULTS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -118,7 +122,10 @@ class SparkRunner:
         for note in told.notes:
             self._note(note)
         if told.error is not None:
-            raise pickle.loads(told.error)
+            error = pickle.loads(told.error)
+            if _NO_GATEWAY in str(error) and (thrown := self._thrown()) is not None:
+                raise FailedError(f"Spark does not start: {thrown}", to_do=error.to_do)
+            raise error
         for index, data in enumerate(told.pieces):
             if index not in done:
                 done[index] = pickle.loads(data)
@@ -187,6 +194,14 @@ class SparkRunner:
                 for line in process.stdout:
                     self._lines.append(line.rstrip())
                     self._log(line.rstrip())
+
+    def _thrown(self) -> str | None:
+        """What Java has ended with, of which Python only knows that it has."""
+        for _ in range(_LOOKS):  # its last lines may be on their way
+            if found := next(filter(None, map(_THROWN.match, list(self._lines))), None):
+                return found[1].rstrip(".")
+            time.sleep(_LOOK_AGAIN_SECONDS)
+        return None
 
     def _last_words(self) -> str:
         telling = [line for line in self._lines if "Error" in line or "Exception" in line]
