@@ -258,7 +258,7 @@ class LiveStore:
         """Make everything durable and remove ``abort``; nothing where a write failed in the middle."""
         if not self._began or self._half_done:
             return
-        with uninterrupted(), self._writing("everything is stored"):
+        with uninterrupted(), self._writing("all that was put is stored"):
             if self._options.flush == "sync":
                 self.files.sync()
             self.files.remove(paths.ABORT)
@@ -268,7 +268,8 @@ class LiveStore:
 
     @contextmanager
     def _writing(self, otherwise: str = "it was not stored") -> Iterator[None]:
-        """Whatever stops what is done here leaves ``abort`` standing. ``otherwise``: how things are then, if no record is in doubt."""
+        """Whatever stops what is done here leaves ``abort`` standing, if it has come so far. ``otherwise``: how things are then, if
+        no record is in doubt."""
         if self._half_done:
             raise FailedError("an earlier write failed", path=str(self.store.root), to_do=RECOVER_FIRST)
         self._half_done = True
@@ -281,13 +282,12 @@ class LiveStore:
 
     def _failed(self, error: OSError, otherwise: str) -> FailedError:
         at = self._unsure_phy_offset
-        if not self.store.aborted:
-            return failed(error, "cannot write", state="nothing was stored")
-        told = failed(error, "cannot write", state=otherwise if at is None else f"it may be stored, at {at}")
-        told.to_do = "mend that and run `rmqctl recover`"
-        if at is not None:
-            told.phy_offset = at
-            told.to_do += f", then look with `rmqctl get {at}` before you send it again"
+        then = "run `rmqctl recover`" if self.store.aborted else "run the command again"
+        if at is None:
+            return failed(error, "cannot write", state=otherwise, then=then)
+        then += f", then look with `rmqctl get {at}` before you send it again"
+        told = failed(error, "cannot write", state=f"it may be stored, at {at}", then=then)
+        told.phy_offset = at
         return told
 
     def _begin(self) -> None:

@@ -10,8 +10,8 @@ from store_core.storage.files import DISK_FAILS, NO_FILE
 
 _READ_ONLY = "the file system is read-only: work on a copy, or mount it for writing"
 _NOT_ALLOWED = "run as the user that owns the store"
-_FULL = "make room on that file system and run the command again"
-_IN_THE_WAY = "something else stands there: move it out of the way, and run the command again"
+_FULL = "make room on that file system and {then}"
+_IN_THE_WAY = "something else stands there: move it out of the way, and {then}"
 
 _TO_DO: Final = {
     errno.ENOSPC: _FULL,
@@ -19,7 +19,7 @@ _TO_DO: Final = {
     errno.EROFS: _READ_ONLY,
     errno.EACCES: _NOT_ALLOWED,
     errno.EPERM: _NOT_ALLOWED,
-    errno.ENOENT: "something else changes this store: stop it and run the command again",
+    errno.ENOENT: "something else changes this store: stop it and {then}",
     errno.EEXIST: _IN_THE_WAY,
     errno.ENOTDIR: _IN_THE_WAY,
     errno.ELOOP: "it is a symbolic link: put the file itself there",
@@ -28,9 +28,10 @@ _TO_DO: Final = {
 }
 
 
-def failed(error: OSError, doing: str, *, state: str = "") -> FailedError:
-    """The error for a system call that was refused while ``doing``; ``state`` says how the store was left."""
+def failed(error: OSError, doing: str, *, state: str = "", then: str = "run the command again") -> FailedError:
+    """The error for a system call that was refused while ``doing``; ``state`` says how the store was left, ``then`` what to do once
+    that is mended."""
     reason = error.strerror or type(error).__name__
-    advice = _TO_DO.get(error.errno or 0, "see what the system says and run the command again")
+    advice = _TO_DO.get(error.errno or 0, "see what the system says and {then}")
     what = f"{doing}: {reason}" + (f"; {state}" if state else "")
-    return FailedError(what, path=str(error.filename) if error.filename else None, to_do=advice)
+    return FailedError(what, path=str(error.filename) if error.filename else None, to_do=advice.format(then=then))

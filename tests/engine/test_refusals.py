@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from store_core.engine.files import LiveFiles
 from store_core.engine.live_store import LiveStore, open_for_writing
 from store_core.engine.message import NewMessage
 from store_core.engine.put import put
@@ -262,10 +263,10 @@ def test_a_failed_write_leaves_abort_and_no_further_message(
 @pytest.mark.parametrize(
     ("fails_at", "state", "to_do"),
     [
-        ("store_core.engine.live_store.LiveFiles.make_file", "nothing was stored", "run the command again"),
+        ("store_core.engine.live_store.LiveFiles.make_file", "it was not stored", "and run the command again"),
         ("store_core.engine.log.LogWriter.make_room", "it was not stored", "run `rmqctl recover`"),
         ("store_core.engine.queues.PlainQueueWriter.append", "it may be stored, at {end}", "rmqctl get {end}` before"),
-        ("store_core.engine.live_store.LiveFiles.remove", "everything is stored", "run `rmqctl recover`"),
+        ("store_core.engine.live_store.LiveFiles.remove", "all that was put is stored", "run `rmqctl recover`"),
     ],
 )
 def test_a_failed_write_says_whether_the_message_is_there(
@@ -286,6 +287,21 @@ def test_a_failed_write_says_whether_the_message_is_there(
     assert to_do.format(end=end) in error.to_do
     assert error.path == str(written.root)
     assert error.phy_offset == (end if "may be" in state else None)
+
+
+def test_a_disk_that_fails_behind_the_last_step_does_not_unsay_the_message(
+    store_copy: StoreCopy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = Written.of("load-533", store_copy("load-533"))
+    real = LiveFiles.remove
+
+    def removed(self: LiveFiles, name: str) -> None:
+        real(self, name)
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(LiveFiles, "remove", removed)
+    with pytest.raises(FailedError, match=r"all that was put is stored .*ddrescue"), written.live() as live:
+        put(live, NewMessage("Calm_orders", b"", 0))
 
 
 def test_a_signal_waits_for_the_message(writable: Writable, monkeypatch: pytest.MonkeyPatch) -> None:
