@@ -92,7 +92,7 @@ def find_copies(stores: Sequence[Store], names: Sequence[str | None] = ()) -> Co
     told = {
         tuple(group): tuple(sorted(differing)[:_MOST_DIFFERING])
         for group in groups
-        if (differing := {each for pair, c in pairs.items() if {*pair} <= {*group} for each in c.differing})
+        if (differing := {each for pair, c in pairs.items() if {*pair} <= {*group} for each in c.differing + c.damaged})
     }
     return Copies(tuple(map(tuple, groups)), tuple(parted), told)
 
@@ -164,7 +164,7 @@ def differences(store: Store, start: int, end: int) -> Iterator[Finding]:
         if segment is not None:
             yield finding(
                 "L024",
-                "the copies of the log hold different records here, and the same ones behind; this one is taken",
+                "the copies of the log hold different records here; this one is taken",
                 phy_offset=phy_offset,
                 size_bytes=size_bytes,
                 file=store.relative(segment.path),
@@ -260,11 +260,12 @@ class Log:
 @dataclass(frozen=True, slots=True)
 class _Found:
     """``same``: records that are the same in both; the last of them at ``last_same``. ``differing``: where both have a record,
-    and not the same one."""
+    and not the same one; ``damaged``: likewise, but certainly no part of another history."""
 
     same: int = 0
     last_same: int = -1
     differing: tuple[Differing, ...] = ()
+    damaged: tuple[Differing, ...] = ()
 
     def __add__(self, other: _Found) -> _Found:
         return _Found(
@@ -288,31 +289,38 @@ def _compare(one: Log, two: Log) -> _Found:
     head = _compare_from(one, two, shared[0], stops[shared[0]])
     if head.differing and not head.same:  # logs of other brokers
         return head
-    _take_off_torn(one, two)
-    end = min(one.end_phy_offset, two.end_phy_offset)
+    torn = _torn_at_the_end(one, two)
+    end = min(one.end_phy_offset, two.end_phy_offset) if torn is None else torn[0]
     shared = [at for at in shared if at < end]
     if not shared:
         return _Found()
     stops = {at: min(stops[at], end) for at in shared}
     last = _compare_up_to(one, two, shared[-1], stops[shared[-1]])
-    found = head + last
+    found = (head if torn is None else _compare_from(one, two, shared[0], stops[shared[0]])) + last
     if last.same:
         for at in _some(shared):
             found += _compare_from(one, two, at, stops[at]) + _compare_up_to(one, two, at, stops[at])
+    if torn is not None and min(one.end_phy_offset, two.end_phy_offset) == sum(torn):
+        found = replace(found, damaged=(torn,))  # it is the log that goes on which has it so
     return found if last.same or found.parted_at is not None else _Found()
 
 
-def _take_off_torn(one: Log, two: Log) -> None:
-    """A log ends in front of its last record where the other one has more than zeros at that record's end."""
+def _torn_at_the_end(one: Log, two: Log) -> Differing | None:
+    """The last record that both have, where one of them has nothing but zeros for its end. It says nothing; and a log that has it for
+    its last one ends in front of it."""
     end = min(one.end_phy_offset, two.end_phy_offset)
     start = one.frame_up_to(end)
-    if start is not None and start == two.frame_up_to(end):
-        with suppress(UnreadableError):
-            records = [log.record(start, end) for log in (one, two)]
-            for log, mine, other in zip((one, two), records, reversed(records), strict=True):
-                kept = mine.rstrip(b"\0")
-                if other.startswith(kept) and len(kept) < len(other.rstrip(b"\0")):
+    if start is None or start != two.frame_up_to(end):
+        return None
+    with suppress(UnreadableError):
+        records = [log.record(start, end) for log in (one, two)]
+        for log, mine, other in zip((one, two), records, reversed(records), strict=True):
+            kept = mine.rstrip(b"\0")
+            if other.startswith(kept) and len(kept) < len(other.rstrip(b"\0")):
+                if log.end_phy_offset == end:
                     log.end_phy_offset = start
+                return start, end - start
+    return None
 
 
 def _some(shared: Sequence[int]) -> Iterator[int]:

@@ -81,18 +81,28 @@ def test_a_slave_that_lags_by_one_record(master: Damageable, slave: Damageable) 
 
 
 @pytest.mark.parametrize("lost_bytes", [1, 10, 60])
-@pytest.mark.parametrize("is_behind", [True, False])
+@pytest.mark.parametrize("records", [20, 1500, 2183])
 def test_a_last_record_that_is_torn_behind_its_body(
-    master: Damageable, slave: Damageable, lost_bytes: int, is_behind: bool
+    master: Damageable, slave: Damageable, lost_bytes: int, records: int
 ) -> None:
     """No checksum is there: what lost its end in a crash is no record of another history, and the other copy is taken."""
-    if is_behind:
-        lag(slave, 1500)
-    last = slave.message(1499 if is_behind else -1)
+    last = slave.message(records - 1)
+    if records < len(slave.truth["messages"]):
+        lag(slave, records)
     slave.zero(last["phyOffset"] + last["storeSize"] - lost_bytes, lost_bytes)
     assert groups(slave, master) == Copies(((1, 0),))
     assert groups(master, slave) == Copies(((0, 1),))
     assert joint(master, slave)[:8] == [(number, 0) for number in range(8)]
+
+
+def test_a_record_that_is_torn_where_the_other_log_ends(master: Damageable, slave: Damageable) -> None:
+    """The log that goes on is read, with the record as it has it: that is told."""
+    lag(slave, 1500)
+    last = slave.message(1499)
+    size = last["storeSize"]
+    master.zero(last["phyOffset"] + size - 60, 60)
+    for stores, group in (((master, slave), (0, 1)), ((slave, master), (1, 0))):
+        assert groups(*stores) == Copies((group,), differing={group: ((last["phyOffset"], size),)})
 
 
 def test_a_slave_with_older_records_than_its_master(master: Damageable, slave: Damageable) -> None:
