@@ -7,7 +7,7 @@ import re
 import stat
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, Generic, Literal, TypeVar
 
@@ -17,7 +17,7 @@ from store_core.codec.json_dialect import MAX_SIZE_BYTES, JsonError, JsonTooLarg
 from store_core.errors import FailedError
 from store_core.findings import Finding, finding
 from store_core.layout import paths, timer
-from store_core.storage.files import open_read_only, unreadable
+from store_core.storage.files import DISK_FAILS, open_read_only
 
 T = TypeVar("T")
 Source = Literal["main", "bak", "none"]
@@ -26,6 +26,7 @@ Source = Literal["main", "bak", "none"]
 _SPREAD: Final = re.compile(r"\{\n\t+(?:-?\d+:|\n)")
 
 
+_NOT_GIVEN: Final = "the disk does not give it"
 _ATTEMPTS: Final = 5
 _MOMENT_SECONDS: Final = 0.02
 
@@ -119,8 +120,7 @@ class ConfigFiles:
 
 
 def read_config(root: Path) -> ConfigFiles:
-    """Every config file under a store root. Raises nothing for damage: that is told by findings P003, P004, P008
-    and P010; FailedError where the disk fails."""
+    """Every config file under a store root. Raises nothing for damage: that is told by findings P003, P004, P008 and P010."""
     json_files = {field: read_config_file(root, name, decode) for field, name, decode in _FILES}
     in_rocksdb = any((root / name / paths.ROCKSDB_MARK).exists() for name in paths.ROCKSDB_CONFIGS)
     check, check_findings = _read_timer_check(root)
@@ -235,10 +235,10 @@ def _fall_back(root: Path, name: str, decode: Callable[[Any], T], main_trouble: 
             bak_trouble = str(error)
     if bak_trouble:
         text = f"{name}: {main_trouble or 'it is missing'}; its .bak: {bak_trouble}: a broker refuses to start"
-        return ConfigFile(name, decode(None), loads=False, findings=(finding("P004", text, file=name),))
+        return ConfigFile(name, decode(None), loads=False, findings=(_told(text, name),))
     if main_trouble:
         text = f"{name}: {main_trouble}, and there is no .bak: a broker starts with nothing"
-        return ConfigFile(name, decode(None), findings=(finding("P004", text, file=name),))
+        return ConfigFile(name, decode(None), findings=(_told(text, name),))
     return ConfigFile(name, decode(None))
 
 
@@ -262,8 +262,7 @@ def _layout_of(tree: Any, data: bytes) -> Layout | None:
 
 
 def _read(path: Path) -> tuple[_Text | None, str]:
-    """A file's bytes, None if there is none, and what was wrong with reading it. Raises JsonTooLargeError before it reads too much,
-    FailedError where the disk fails."""
+    """A file's bytes, None if there is none, and what was wrong with reading it. Raises JsonTooLargeError before it reads too much."""
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
@@ -274,19 +273,22 @@ def _read(path: Path) -> tuple[_Text | None, str]:
     except FileNotFoundError:
         return None, ""
     except OSError as error:
-        return None, _refused(path, error)
+        return None, _refused(error)
     try:
         with open(descriptor, "rb") as file:
             return _Text(file.read(MAX_SIZE_BYTES + 1), found.st_mtime_ns), ""
     except OSError as error:
-        return None, _refused(path, error)
+        return None, _refused(error)
 
 
-def _refused(path: Path, error: OSError) -> str:
-    """What is wrong with a file that cannot be read; nothing is to be concluded from one that the disk does not give."""
-    if error.errno == errno.EIO:
-        raise unreadable(path, error) from error
-    return f"it cannot be read ({error.strerror})"
+def _refused(error: OSError) -> str:
+    return f"{_NOT_GIVEN if error.errno == errno.EIO else 'it cannot be read'} ({error.strerror})"
+
+
+def _told(text: str, name: str) -> Finding:
+    """P004. Nothing is to be mended in what the disk does not give: another one may."""
+    found = finding("P004", text, file=name)
+    return replace(found, advice=f"{DISK_FAILS[:1].upper()}{DISK_FAILS[1:]}.") if _NOT_GIVEN in text else found
 
 
 def _read_timer_check(root: Path) -> tuple[TimerCheck | None, list[Finding]]:
@@ -295,7 +297,7 @@ def _read_timer_check(root: Path) -> tuple[TimerCheck | None, list[Finding]]:
     except JsonTooLargeError as error:
         read, trouble = None, f"it is {error.what}"
     if trouble:
-        return None, [finding("P004", f"{paths.TIMERCHECK}: {trouble}", file=paths.TIMERCHECK)]
+        return None, [_told(f"{paths.TIMERCHECK}: {trouble}", paths.TIMERCHECK)]
     if read is None:
         return None, []
     size_bytes = timer.CHECK.size_bytes

@@ -34,7 +34,7 @@ _BLOCK_SIZE_BYTES: Final = 256 << 10  # what a small read brings along
 _MOST_BLOCKS: Final = 64
 _MOST_OPEN_FILES: Final = 64
 _GIVE_UP_AFTER: Final = timedelta(seconds=20)
-_PAUSES_SECONDS: Final = (0.1, 0.3)  # behind the answer that a file is not there
+_PAUSES_SECONDS: Final = (0, 0.1, 0.3)  # in front of each attempt to open a file that was listed
 Key = tuple[str, ...]  # the bucket, then the folders, as the client names them
 
 
@@ -111,25 +111,30 @@ class Bucket:
     def open(self, path: RemotePath) -> Any:
         """A file of pyarrow's. Raises FileNotFoundError, FailedError.
 
-        One that was listed is asked for again: a single wrong answer would make zeros of a segment.
+        One that was listed is asked for again: a single wrong answer would make zeros of a segment. Where a new listing has it
+        all the same, that is an error.
         """
         key = _key(path)
         with _told(path):
-            for pause in _PAUSES_SECONDS:
+            for pause_seconds in _PAUSES_SECONDS:
+                time.sleep(pause_seconds)
                 try:
                     return self._files.open_input_file("/".join(key))
                 except FileNotFoundError:
-                    if not self._is_listed(key):
+                    if not self._lists_file(key):
                         raise
-                    time.sleep(pause)
-            if key not in [name for name, _ in self._ask_for(key[:-1], recursive=False)]:
+            if key not in [name for name, listed in self._ask_for(key[:-1], recursive=False) if not listed.is_folder]:
+                known = self._folders[key[:-1]]
+                self._folders[key[:-1]] = {name: listed for name, listed in known.items() if name != key[-1]}
                 raise FileNotFoundError(errno.ENOENT, "not in the object store any more", str(path))
         raise FailedError(
             "the object store says that it is there, and that it is not", path=str(path), to_do="run the command again"
         )
 
-    def _is_listed(self, key: Key) -> bool:
-        return key[-1] in self._folders.get(key[:-1], {})
+    def _lists_file(self, key: Key) -> bool:
+        """Whether a folder that is known has a file."""
+        listed = self._folders.get(key[:-1], {}).get(key[-1])
+        return listed is not None and not listed.is_folder
 
     def _is_known(self, key: Key) -> bool:
         return any(key[:depth] in self._folders for depth in range(1, len(key)))

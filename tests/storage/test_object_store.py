@@ -77,7 +77,7 @@ def test_a_file_that_is_not_there_is_empty(segment: tuple[RemotePath, bytes]) ->
     assert (path.exists(), path.is_file(), path.is_dir()) == (False, False, False)
 
 
-@pytest.mark.parametrize(("wrong_answers", "data"), [(1, b"there"), (9, None)])
+@pytest.mark.parametrize(("wrong_answers", "data"), [(1, b"there"), (2, b"there"), (9, None), (9, b"")])
 def test_a_wrong_answer_does_not_make_a_listed_file_empty(
     object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong_answers: int, data: bytes | None
 ) -> None:
@@ -100,11 +100,25 @@ def test_a_wrong_answer_does_not_make_a_listed_file_empty(
     monkeypatch.setattr(bucket, "_files", Client())
     with scan_folder(path.parent) as entries:
         assert [entry.name for entry in entries] == ["file"]
-    if data is None:
+    if data == b"":  # it is gone indeed, and not asked for again
+        real.delete_file(object_store.key(str(path)))
+        assert RemoteCache().read(path, 0, 5) == b""
+        asked = len(left)
+        assert (RemoteCache().read(path, 0, 5), asked - len(left)) == (b"", 1)
+    elif data is None:
         with pytest.raises(FailedError, match="says that it is there, and that it is not"):
             RemoteCache().read(path, 0, 5)
     else:
         assert RemoteCache().read(path, 0, 5) == data
+
+
+def test_a_folder_is_no_file_that_contradicts_itself(object_store: ObjectStore, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/file").write_bytes(b"there")
+    path = path_of(object_store.put(tmp_path)) / "folder"
+    with scan_folder(path.parent) as entries:
+        assert [entry.name for entry in entries] == ["folder"]
+    assert RemoteCache().read(path, 0, 5) == b""
 
 
 def test_a_whole_file_is_fetched(segment: tuple[RemotePath, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
