@@ -25,7 +25,8 @@ _VALUE: Final = re.compile(r"(.+?) is not (?:a valid|in the range|one of)", re.D
 _OPTION: Final = re.compile(r"^(no such option): ?(\S+)$", re.IGNORECASE)
 DEBUG_VARIABLE: Final = "RMQCTL_DEBUG"
 _LONGEST_LINE: Final = 2000
-_NO_MEMORY: Final = ("failed to map segment", "annot allocate memory")
+_NOT_LOADED: Final = ("failed to map segment", "annot allocate memory")
+_NO_HOME: Final = "Could not determine home directory"
 
 _OS_ADVICE: Final = {
     errno.EACCES: "run it as the user who owns the store",
@@ -101,18 +102,18 @@ def failure_of(error: BaseException) -> Failure:
         return Failure("interrupted", "interrupted", exit_codes.INTERRUPTED)
     if isinstance(error, Terminated):
         return Failure("interrupted", "terminated", 128 + error.signal_number)
-    if isinstance(error, MemoryError) or _is_short_of_memory(error):
+    if isinstance(error, RuntimeError) and _NO_HOME in str(error):
+        return Failure("usage", "nobody knows the home folder that ~ stands for: write the path out", exit_codes.USAGE)
+    if isinstance(error, ImportError) and any(text in str(error) for text in _NOT_LOADED):
+        to_do = "free some memory, or see whether programs may be run from where it lies"
+        return Failure("failed", f"a library cannot be loaded: {error}: {to_do}", exit_codes.FAILED)
+    if isinstance(error, MemoryError):
         return Failure("failed", "out of memory: free some memory, or give --jobs 1", exit_codes.FAILED)
     if isinstance(error, RecursionError):
         return Failure("failed", "something is nested too deeply to be read", exit_codes.FAILED)
     if isinstance(error, OSError) and error.errno is not None:
         return _os_failure(error)
     return _usage_failure(error) or _internal_failure(error)
-
-
-def _is_short_of_memory(error: BaseException) -> bool:
-    """Whether a library could not be loaded for want of memory."""
-    return isinstance(error, ImportError) and any(text in str(error) for text in _NO_MEMORY)
 
 
 def _message(error: StoreError) -> str:

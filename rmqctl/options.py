@@ -126,7 +126,8 @@ class StoreName:
 
     @classmethod
     def parse(cls, text: str) -> StoreName:
-        """``[NAME=]PATH``; NAME is what stands before a ``=`` that comes before any ``/``."""
+        """``[NAME=]PATH``; NAME is what stands before a ``=`` that comes before any ``/``, unless the whole is a path that is
+        there and PATH is none."""
         named = _NAMED.fullmatch(text)
         name, path = (named[1], named[2]) if named else (None, text)
         if os.path.exists(text) and not os.path.exists(os.path.expanduser(path)):  # a folder with a = in its name

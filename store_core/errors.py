@@ -42,6 +42,10 @@ class UsageError(StoreError):
     code = "usage"
 
 
+class NotEmptyError(UsageError):
+    """Something is in a folder that is no result of ours."""
+
+
 class NotAStoreError(StoreError):
     """There is no store at the path."""
 

@@ -115,7 +115,7 @@ def export(
     note_taken(ctx, report.taken)
     if incremental and not report.parts:
         ctx.note("nothing new since the last export")
-    elif not report.rows and topic:
+    elif not report.rows and report.commit == 1 and wanted == LogFilter(topics=wanted.topics) != LogFilter():
         ctx.note("no message of these topics is there")
     document = _document(report)
     ctx.output.emit(document, rows="files", blocks=_blocks(document))

@@ -90,7 +90,7 @@ def export_stores(
     if dest.path is not None:
         refuse_inside(dest.path, stores)
     with dest as destination:
-        last = destination.last
+        last, gone = destination.last, destination.gone()
         if last is not None:
             _assert_same_kind(last, wanted, layout, destination.address)
             if not keep_copies:
@@ -102,7 +102,6 @@ def export_stores(
         number = last.commit + 1 if last is not None else 1
         parts += [part for job in jobs if (part := job.borders(number)) is not None]
         reports = tuple(job.report for job in jobs)
-        gone = destination.gone()
         if last is None and destination.never_empty:
             parts = _never_empty(parts, destination.place)
         if last is None or parts or _has_moved(last, reports):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from store_core.codec.record import Message
 from store_core.codec.tags import tags_code
+from store_core.errors import UnreadableError
 from store_core.findings import Finding, finding
 from store_core.layout import paths
 from store_core.layout.queue import is_ext_address
@@ -79,8 +81,9 @@ def dump_entries(
             for found in _disagreements(dumped, entry, unit, message):
                 _add(findings, found)
         yield row
-    for found in hidden:
-        _add(findings, found)
+    with suppress(UnreadableError):  # what nobody asked for may be unreadable
+        for found in hidden:
+            _add(findings, found)
 
 
 def behind_the_end(dumped: QueueDump) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,8 +38,8 @@ class Objects(Protocol):
         """A small file; None if it is not there."""
         ...
 
-    def sizes(self, folder: str) -> dict[str, int]:
-        """All names below a folder, with the files' lengths in bytes."""
+    def sizes(self, names: Iterable[str]) -> dict[str, int]:
+        """The lengths in bytes of those files that are there."""
         ...
 
     def names(self, folder: str) -> list[str]:
@@ -81,17 +81,18 @@ class LocalObjects:
             return (self.folder / name).read_bytes()
         return None
 
-    def sizes(self, folder: str) -> dict[str, int]:
+    def sizes(self, names: Iterable[str]) -> dict[str, int]:
         found: dict[str, int] = {}
         with _told("looking at the folder for results"):
-            for path in (self.folder / folder).rglob("*"):
-                with suppress(FileNotFoundError):
-                    if path.is_file():
-                        found[path.relative_to(self.folder).as_posix()] = path.stat().st_size
+            for name in names:
+                with suppress(FileNotFoundError, NotADirectoryError):
+                    found[name] = (self.folder / name).stat().st_size
         return found
 
     def names(self, folder: str) -> list[str]:
-        return sorted(self.sizes(folder))
+        found = (path for path in (self.folder / folder).rglob("*") if path.is_file())
+        with _told("looking at the folder for results"):
+            return sorted(path.relative_to(self.folder).as_posix() for path in found)
 
     def holds(self, name: str, size_bytes: int, checksum: int) -> bool:
         path = self.folder / name
@@ -151,7 +152,14 @@ class RemoteObjects:
             return data
         return None
 
-    def sizes(self, folder: str) -> dict[str, int]:
+    def sizes(self, names: Iterable[str]) -> dict[str, int]:
+        folders = dict.fromkeys(name.partition("/")[0] for name in names)
+        return {name: size for folder in folders for name, size in self._listed(folder).items()}
+
+    def names(self, folder: str) -> list[str]:
+        return sorted(self._listed(folder))
+
+    def _listed(self, folder: str) -> dict[str, int]:
         from pyarrow.fs import FileSelector, FileType
 
         path = self._path(folder)
@@ -159,9 +167,6 @@ class RemoteObjects:
             found = _files(path).get_file_info(FileSelector(_key(path), recursive=True, allow_not_found=True))
         start = len(_key(self.folder)) + 1
         return {info.path[start:]: info.size for info in found if info.type == FileType.File}
-
-    def names(self, folder: str) -> list[str]:
-        return sorted(self.sizes(folder))
 
     def holds(self, name: str, size_bytes: int, checksum: int) -> bool:
         path = self._path(name)

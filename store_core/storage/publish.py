@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from store_core.errors import StoreInUseError, UsageError
+from store_core.errors import NotEmptyError, StoreInUseError, UsageError
 from store_core.storage.digest import crc32c
 from store_core.storage.failure import failed
 from store_core.storage.folder_lock import lock_at, unlock_file
@@ -37,10 +37,6 @@ _TO_DO: Final = {
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "name a folder that may be written to"),
     errno.ENOENT: "no folder can be made there: name another one",
 }
-
-
-class NotEmptyError(UsageError):
-    """Something is in a folder that is no result of ours."""
 
 
 class ResultFolder:

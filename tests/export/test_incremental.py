@@ -100,6 +100,15 @@ def test_a_file_of_an_earlier_commit_that_is_gone_is_told(growing: Growing, tmp_
     assert export_one(growing.root, out, overwrite=True).findings == []
 
 
+def test_a_folder_that_was_moved_and_linked_is_there(growing: Growing, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    growing.end_at(ENDS[len(ENDS) // 2])
+    add_to(growing.root, out)
+    (out / "data").rename(tmp_path / "elsewhere")
+    (out / "data").symlink_to(tmp_path / "elsewhere")
+    assert "X001" not in [found.code for found in add_to(growing.root, out).findings]
+
+
 def test_as_many_commits_as_records_give_what_one_gives(growing: Growing, tmp_path: Path) -> None:
     for end in ENDS[:12]:
         growing.end_at(end)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from store_core.errors import FailedError
+from store_core.errors import FailedError, NotEmptyError
 from store_core.export.dest.foreign import not_empty
 from store_core.export.dest.manifest import Manifest, id_of, manifest_after, paths_of, refuse_foreign
 from store_core.export.dest.parquet import WrittenFile
@@ -17,7 +17,7 @@ from store_core.export.dest.place import StagingFolder
 from store_core.export.dest.state import Commit, ExportState
 from store_core.export.dest.tables import MESSAGES, State, TableSet
 from store_core.storage.objects import LocalObjects
-from store_core.storage.publish import MANIFEST, NotEmptyError, ResultFolder
+from store_core.storage.publish import MANIFEST, ResultFolder
 from store_core.storage.remote_path import absolute_path
 
 

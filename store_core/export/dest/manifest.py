@@ -9,7 +9,6 @@ from typing import Any
 
 from store_core.errors import FailedError, UsageError
 from store_core.export.dest.parquet import WrittenFile
-from store_core.export.dest.parts import RESULT_FOLDERS
 from store_core.export.dest.state import FORMAT, Commit, ExportState
 from store_core.export.dest.tables import State
 from store_core.storage.objects import Objects
@@ -29,7 +28,7 @@ class Manifest:
 
     def gone(self, objects: Objects) -> list[str]:
         """The files that are not there, or are of another length."""
-        sizes = {name: size for folder in RESULT_FOLDERS for name, size in objects.sizes(folder).items()}
+        sizes = objects.sizes(self.paths)
         return [str(file["path"]) for file in self.files if sizes.get(file["path"]) != file.get("size_bytes")]
 
     def as_bytes(self) -> bytes:

@@ -124,7 +124,7 @@ class SparkRunner:
         if told.error is not None:
             error = pickle.loads(told.error)
             if _NO_GATEWAY in str(error) and (thrown := self._thrown()) is not None:
-                raise FailedError(f"Spark does not start: {thrown}", to_do=error.to_do)
+                raise FailedError(f"Spark does not start: {thrown}", to_do=error.to_do) from error
             raise error
         for index, data in enumerate(told.pieces):
             if index not in done:
@@ -148,6 +148,7 @@ class SparkRunner:
             ) from error
 
     def _start(self) -> Connection:
+        self._lines.clear()
         environment = packed_environment() if self._pack_env else None
         scratch = Path(self._opened.enter_context(tempfile.TemporaryDirectory(prefix="rmqctl-spark-")))
         self._connection, theirs = Pipe()
