@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -68,7 +69,7 @@ class _QueueCheck:
         return last if last < self.log.end_phy_offset else -1
 
     def run(self) -> None:
-        self.numbering = number_rows(self.rows.stretches(self.key))
+        self.numbering = number_rows(self.rows.stretches(self.key), partial(self.rows.stored_ms, self.key))
         self.matched = Intervals()  # numbers whose entry points to the record with that number
         self.found_rows = Intervals()  # rows that such an entry points to
         self.runs: list[_Run] = []
@@ -79,7 +80,7 @@ class _QueueCheck:
         if self.numbering.superseded and self.numbering.repeated:
             self._say(
                 "Q006",
-                f"{self.numbering.repeated} messages whose numbers were given again to later ones",
+                f"{self.numbering.repeated} messages whose numbers others have",
                 severity="warning",
             )
 

@@ -2,14 +2,17 @@
 
 A queue is built by queue offset, not by arrival. Where numbers go back at a higher physical offset, a topic was deleted
 and created again, or a broker that had lost the queue's tail gave the same numbers once more: the later messages count,
-those before keep only the numbers below. A single record whose number fits neither neighbour is damaged, not a new begin.
+those before keep only the numbers below. A single record whose number fits neither neighbour is damaged, not a new begin. Nor is a
+stretch that is older than what is in front of it, or behind which the numbers go on as if it were not there: it was written over
+others, as a page of an older life of the log is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, Final, NamedTuple
 
 from numpy.typing import NDArray
@@ -19,6 +22,8 @@ from store_core.layout import queue, record
 # Numbers a broker may have skipped without a record: more than the lost bytes can explain, and this, is not believed.
 _UNEXPLAINED_GAP: Final = 1 << 16
 _MOST_STRAYS: Final = 1 << 10
+_LOOK_AHEAD: Final = 16  # pieces
+_USUAL_SPACING: Final = 8  # records may stand so many times closer than they do beside a gap
 _LARGEST_QUEUE_OFFSET: Final = (1 << 62) // queue.ENTRY.size_bytes
 
 
@@ -55,7 +60,7 @@ class Stray(NamedTuple):
 class Numbering:
     """The stretches of a queue in order of their numbers.
 
-    ``superseded``: rows whose numbers were given again later; ``repeated`` of them although the queue had not begun anew.
+    ``superseded``: rows whose numbers others have; ``repeated`` of them although the queue had not begun anew.
     ``strays``: the first few.
     """
 
@@ -92,17 +97,75 @@ class _Piece(NamedTuple):
     last_phy_offset: int
 
 
-def number_rows(chunks: Iterable[NDArray[Any]]) -> Numbering:
-    """Number a queue's rows, given in log order as arrays of ``kernel.derive.STRETCH``, which may end anywhere."""
+def number_rows(chunks: Iterable[NDArray[Any]], stored_ms: Callable[[int], int] | None = None) -> Numbering:
+    """Number a queue's rows, given in log order as arrays of ``kernel.derive.STRETCH``, which may end anywhere. ``stored_ms`` tells a
+    row's store time."""
     numbering = Numbering()
-    held: _Piece | None = None  # judged when the next one is known
-    for piece in _joined(_pieces(chunks)):
-        if held is not None:
-            _place(numbering, held, piece)
-        held = piece
-    if held is not None:
-        _place(numbering, held, None)
+    pieces = iter(_joined(_pieces(chunks)))
+    ahead = deque(islice(pieces, _LOOK_AHEAD + 1))
+    before: _Piece | None = None  # the last one that was placed
+    while ahead:
+        piece = ahead.popleft()
+        ahead.extend(islice(pieces, 1))
+        expected = numbering.end_queue_offset
+        if before is not None and (
+            _is_of_another_life(expected, before, piece, ahead)
+            or (stored_ms is not None and _is_older(expected, before, piece, ahead, stored_ms))
+        ):
+            numbering.superseded += piece.stretch.count
+            numbering.repeated += piece.stretch.count
+            continue
+        _place(numbering, piece, ahead[0] if ahead else None)
+        before = piece
     return numbering
+
+
+def _is_of_another_life(expected: int, before: _Piece, piece: _Piece, ahead: Sequence[_Piece]) -> bool:
+    """Whether numbers that go back are no new begin: one of those behind goes on where the queue ended in front of them, and cannot
+    belong to what they would have begun, for as many messages as would be missing then do not fit in between."""
+    if not _goes_back(expected, piece, ahead):
+        return False
+    begun = piece
+    for later in ahead:
+        number = later.stretch.queue_offset
+        if number < begun.stretch.end:  # goes back once more
+            continue
+        if _fit_between(begun, later, number - begun.stretch.end, _spacing(before, piece, later)):
+            begun = later
+        elif number >= expected:
+            return _fit_between(before, later, number - expected, record.MIN_RECORD_SIZE_BYTES)
+    return False
+
+
+def _is_older(
+    expected: int, before: _Piece, piece: _Piece, ahead: Sequence[_Piece], stored_ms: Callable[[int], int]
+) -> bool:
+    """Whether numbers that go back do so in time, too: what is begun anew is younger than all that was."""
+    if not _goes_back(expected, piece, ahead):
+        return False
+    front, stretch = before.stretch, piece.stretch
+    stood_ms = stored_ms(front.row + front.count - 1)
+    return max(stored_ms(stretch.row), stored_ms(stretch.row + stretch.count - 1)) <= stood_ms
+
+
+def _goes_back(expected: int, piece: _Piece, ahead: Sequence[_Piece]) -> bool:
+    stretch = piece.stretch
+    is_alone = stretch.count == 1 and ahead and ahead[0].stretch.queue_offset in (expected, expected + 1)
+    return 0 <= stretch.queue_offset < expected and not is_alone  # then its number alone is wrong
+
+
+def _fit_between(one: _Piece, later: _Piece, messages: int, size_bytes: int) -> bool:
+    return messages * size_bytes <= later.phy_offset - one.last_phy_offset
+
+
+def _spacing(*pieces: _Piece) -> int:
+    """How close a queue's records may stand, in bytes."""
+    found = [
+        (piece.last_phy_offset - piece.phy_offset) // (piece.stretch.count - 1)
+        for piece in pieces
+        if piece.stretch.count > 1
+    ]
+    return max(min(found, default=0) // _USUAL_SPACING, record.MIN_RECORD_SIZE_BYTES)
 
 
 def _pieces(chunks: Iterable[NDArray[Any]]) -> Iterable[_Piece]:

@@ -150,7 +150,7 @@ class QueueBuilder:
         return plan.content(number, self._ordered(key, numbering, plan.units_before(number)))
 
     def _number(self, key: QueueKey) -> Numbering:
-        return number_rows(self._rows.stretches(key))
+        return number_rows(self._rows.stretches(key), partial(self._rows.stored_ms, key))
 
     def _ext_plan(self, key: QueueKey) -> ExtPlan | None:
         if self._ext_size is None or key.topic.startswith(paths.LMQ_PREFIX):

@@ -322,7 +322,7 @@ def test_numbers_given_twice_hide_the_older_messages(damageable: Callable[..., D
         store.set_entry("Calm_orders", 0, number, (message["phyOffset"], message["storeSize"], message["tagsCode"]))
         store.set_entry("Calm_orders", 0, message["queueOffset"])
     found = [(f.code, f.severity, f.message) for f in check(store.root) if f.code != "P001"]
-    assert found == [("Q006", "warning", "2 messages whose numbers were given again to later ones")]
+    assert found == [("Q006", "warning", "2 messages whose numbers others have")]
 
 
 @given(st.lists(st.lists(st.integers(0, 40), max_size=8), max_size=6), st.integers(0, 40), st.integers(0, 40))

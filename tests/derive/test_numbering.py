@@ -76,3 +76,51 @@ def test_the_last_message_may_begin_a_new_generation() -> None:
 def test_no_rows_are_no_stretches() -> None:
     found = numbered([])
     assert (found.stretches, found.first_queue_offset, found.end_queue_offset) == ([], 0, 0)
+
+
+def test_what_is_older_is_no_new_begin() -> None:
+    """A page of an older life of the log behind which the queue has no message."""
+
+    def numbered_at(times_ms: Sequence[int]) -> Numbering:
+        return number_rows(stretches([*range(10), *range(4)], 1000), times_ms.__getitem__)
+
+    assert numbered_at(range(14)).stretches == [Stretch(0, 10, 4)]
+    old = numbered_at([*range(50, 60), *range(4)])
+    assert (old.stretches, old.superseded, old.generations) == ([Stretch(0, 0, 10)], 4, 1)
+    assert numbered_at([*range(50, 60), *range(4, 7), 70]).stretches == [
+        Stretch(0, 10, 4)
+    ]  # one damaged time is nothing
+
+
+def placed(*parts: tuple[int, range]) -> Numbering:
+    """Numbers in parts, each from a place in the log on."""
+    table = np.zeros(sum(len(numbers) for _, numbers in parts), ROW)
+    table["queue_offset"] = [number for _, numbers in parts for number in numbers]
+    table["phy_offset"] = [at + n * RECORD_SIZE_BYTES for at, numbers in parts for n in range(len(numbers))]
+    packed, _, counts, _ = pack_rows([table.view(np.uint8)], [np.zeros(len(table), np.int32)], 1)
+    return number_rows([unpack_stretches(packed.tobytes(), counts)])
+
+
+@pytest.mark.parametrize("lives", [[range(6)], [range(40, 46)], [range(3), range(40, 43)], [range(40, 43), range(3)]])
+def test_a_page_of_an_older_life_of_the_log_is_no_new_begin(lives: list[range]) -> None:
+    """Behind it the numbers go on as if it were not there, without those that it was written over."""
+    page = sum(map(len, lives))
+    at = 100 * RECORD_SIZE_BYTES
+    parts = []
+    for life in lives:
+        parts.append((at, life))
+        at += len(life) * RECORD_SIZE_BYTES
+    found = placed((0, range(100)), *parts, (at, range(100 + page, 200)))
+    assert found.stretches == [Stretch(0, 0, 100), Stretch(100 + page, 100 + page, 100 - page)]
+    assert found.gaps == [(100, page)]
+    assert (found.generations, found.superseded) == (1, page)
+
+
+def test_a_topic_created_again_whose_messages_were_lost_in_part_is_a_new_begin() -> None:
+    """Its numbers are missing where bytes are, though the queue before had come no further."""
+    size = RECORD_SIZE_BYTES
+    found = placed((0, range(100)), (100 * size, range(50)), ((150 + 70) * size, range(120, 200)))
+    assert found.stretches == [Stretch(0, 100, 50), Stretch(120, 150, 80)]
+    assert found.generations == 2
+    again = placed((0, range(100)), (100 * size, range(50)), (170 * size, range(60, 90)))
+    assert (again.first_queue_offset, again.generations, again.gaps) == (0, 2, [(50, 10)])
