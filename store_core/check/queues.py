@@ -69,7 +69,9 @@ class _QueueCheck:
         return last if last < self.log.end_phy_offset else -1
 
     def run(self) -> None:
-        self.numbering = number_rows(self.rows.stretches(self.key), partial(self.rows.stored_ms, self.key))
+        self.numbering = number_rows(
+            self.rows.stretches(self.key), partial(self.rows.stored_ms, self.key), self._standing_phy_offset
+        )
         self.matched = Intervals()  # numbers whose entry points to the record with that number
         self.found_rows = Intervals()  # rows that such an entry points to
         self.runs: list[_Run] = []
@@ -83,6 +85,12 @@ class _QueueCheck:
                 f"{self.numbering.repeated} messages whose numbers others have",
                 severity="warning",
             )
+
+    def _standing_phy_offset(self, queue_offset: int) -> int | None:
+        if self.files is None:
+            return None
+        entries, known = self._entries_at(np.array([queue_offset]))
+        return int(entries["phy_offset"][0]) if known[0] else None
 
     # Records to entries
 

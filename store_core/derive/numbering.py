@@ -4,7 +4,7 @@ A queue is built by queue offset, not by arrival. Where numbers go back at a hig
 and created again, or a broker that had lost the queue's tail gave the same numbers once more: the later messages count,
 those before keep only the numbers below. A single record whose number fits neither neighbour is damaged, not a new begin. Nor is a
 stretch that is older than what is in front of it, or behind which the numbers go on as if it were not there: it was written over
-others, as a page of an older life of the log is.
+others, as a page of an older life of the log is. Only where the queue's standing entries lead to it, it is one all the same.
 """
 
 from __future__ import annotations
@@ -97,9 +97,13 @@ class _Piece(NamedTuple):
     last_phy_offset: int
 
 
-def number_rows(chunks: Iterable[NDArray[Any]], stored_ms: Callable[[int], int] | None = None) -> Numbering:
+def number_rows(
+    chunks: Iterable[NDArray[Any]],
+    stored_ms: Callable[[int], int] | None = None,
+    standing: Callable[[int], int | None] | None = None,
+) -> Numbering:
     """Number a queue's rows, given in log order as arrays of ``kernel.derive.STRETCH``, which may end anywhere. ``stored_ms`` tells a
-    row's store time."""
+    row's store time, ``standing`` where the entry leads that the queue has at a number, None without one."""
     numbering = Numbering()
     pieces = iter(_joined(_pieces(chunks)))
     ahead = deque(islice(pieces, _LOOK_AHEAD + 1))
@@ -108,9 +112,14 @@ def number_rows(chunks: Iterable[NDArray[Any]], stored_ms: Callable[[int], int] 
         piece = ahead.popleft()
         ahead.extend(islice(pieces, 1))
         expected = numbering.end_queue_offset
-        if before is not None and (
-            _is_of_another_life(expected, before, piece, ahead)
-            or (stored_ms is not None and _is_older(expected, before, piece, ahead, stored_ms))
+        if (
+            before is not None
+            and _goes_back(expected, piece, ahead)
+            and not (standing is not None and _is_led_to(piece, standing))
+            and (
+                _goes_on_behind(expected, before, piece, ahead)
+                or (stored_ms is not None and _is_older(before, piece, stored_ms))
+            )
         ):
             numbering.superseded += piece.stretch.count
             numbering.repeated += piece.stretch.count
@@ -120,11 +129,21 @@ def number_rows(chunks: Iterable[NDArray[Any]], stored_ms: Callable[[int], int] 
     return numbering
 
 
-def _is_of_another_life(expected: int, before: _Piece, piece: _Piece, ahead: Sequence[_Piece]) -> bool:
-    """Whether numbers that go back are no new begin: one of those behind goes on where the queue ended in front of them, and cannot
-    belong to what they would have begun, for as many messages as would be missing then do not fit in between."""
-    if not _goes_back(expected, piece, ahead):
-        return False
+def _goes_back(expected: int, piece: _Piece, ahead: Sequence[_Piece]) -> bool:
+    """Whether numbers go back, and not because that of a single record is wrong."""
+    stretch = piece.stretch
+    is_alone = stretch.count == 1 and ahead and ahead[0].stretch.queue_offset in (expected, expected + 1)
+    return 0 <= stretch.queue_offset < expected and not is_alone
+
+
+def _is_led_to(piece: _Piece, standing: Callable[[int], int | None]) -> bool:
+    stretch = piece.stretch
+    return piece.phy_offset == standing(stretch.queue_offset) or piece.last_phy_offset == standing(stretch.end - 1)
+
+
+def _goes_on_behind(expected: int, before: _Piece, piece: _Piece, ahead: Sequence[_Piece]) -> bool:
+    """Whether one of those behind a piece goes on where the queue ended in front of it, and cannot belong to what it would have
+    begun, for as many messages as would be missing then do not fit in between."""
     begun = piece
     for later in ahead:
         number = later.stretch.queue_offset
@@ -137,21 +156,11 @@ def _is_of_another_life(expected: int, before: _Piece, piece: _Piece, ahead: Seq
     return False
 
 
-def _is_older(
-    expected: int, before: _Piece, piece: _Piece, ahead: Sequence[_Piece], stored_ms: Callable[[int], int]
-) -> bool:
-    """Whether numbers that go back do so in time, too: what is begun anew is younger than all that was."""
-    if not _goes_back(expected, piece, ahead):
-        return False
+def _is_older(before: _Piece, piece: _Piece, stored_ms: Callable[[int], int]) -> bool:
+    """Whether a piece goes back in time, too: what is begun anew is younger than all that was."""
     front, stretch = before.stretch, piece.stretch
     stood_ms = stored_ms(front.row + front.count - 1)
     return max(stored_ms(stretch.row), stored_ms(stretch.row + stretch.count - 1)) <= stood_ms
-
-
-def _goes_back(expected: int, piece: _Piece, ahead: Sequence[_Piece]) -> bool:
-    stretch = piece.stretch
-    is_alone = stretch.count == 1 and ahead and ahead[0].stretch.queue_offset in (expected, expected + 1)
-    return 0 <= stretch.queue_offset < expected and not is_alone  # then its number alone is wrong
 
 
 def _fit_between(one: _Piece, later: _Piece, messages: int, size_bytes: int) -> bool:

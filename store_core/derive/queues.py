@@ -150,7 +150,14 @@ class QueueBuilder:
         return plan.content(number, self._ordered(key, numbering, plan.units_before(number)))
 
     def _number(self, key: QueueKey) -> Numbering:
-        return number_rows(self._rows.stretches(key), partial(self._rows.stored_ms, key))
+        return number_rows(
+            self._rows.stretches(key), partial(self._rows.stored_ms, key), partial(self._standing_phy_offset, key)
+        )
+
+    def _standing_phy_offset(self, key: QueueKey, queue_offset: int) -> int | None:
+        files = self._existing.get(key)
+        data = files.read(queue_offset * ENTRY_SIZE_BYTES, ENTRY_SIZE_BYTES) if files is not None else b""
+        return int(queue.ENTRY.read(data)["phy_offset"]) if len(data) == ENTRY_SIZE_BYTES else None
 
     def _ext_plan(self, key: QueueKey) -> ExtPlan | None:
         if self._ext_size is None or key.topic.startswith(paths.LMQ_PREFIX):

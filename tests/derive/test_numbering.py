@@ -85,6 +85,9 @@ def test_what_is_older_is_no_new_begin() -> None:
         return number_rows(stretches([*range(10), *range(4)], 1000), times_ms.__getitem__)
 
     assert numbered_at(range(14)).stretches == [Stretch(0, 10, 4)]
+    standing = {0: 10 * RECORD_SIZE_BYTES}  # the clock went back, and the queue has been made anew all the same
+    known = number_rows(stretches([*range(10), *range(4)], 1000), [*range(50, 60), *range(4)].__getitem__, standing.get)
+    assert known.stretches == [Stretch(0, 10, 4)]
     old = numbered_at([*range(50, 60), *range(4)])
     assert (old.stretches, old.superseded, old.generations) == ([Stretch(0, 0, 10)], 4, 1)
     assert numbered_at([*range(50, 60), *range(4, 7), 70]).stretches == [
