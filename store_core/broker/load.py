@@ -173,7 +173,7 @@ def _entries(sequence: SegmentSequence) -> list[_Entry]:
     for stray in sequence.strays:
         if stray.duplicate_of is None and stray.path not in sequence.folders:
             # A broker takes any number for an offset, wherever a file of that name would lie.
-            offset = None if stray.is_folder else paths.parse_segment_name(stray.path.name)
+            offset = None if stray.is_folder else paths.parse_any_offset(stray.path.name)
             segment = None if offset is None else _within_offsets(stray.path, offset, stray.size_bytes)
             entries.append(_Entry(stray.path.name, stray.path, stray.size_bytes, segment, stray.is_folder))
     return sorted(entries, key=lambda e: e.name)

@@ -89,6 +89,13 @@ def parse_segment_name(name: str) -> int | None:
     return offset if offset is None or offset <= LARGEST_OFFSET else None
 
 
+def parse_any_offset(name: str) -> int | None:
+    """The start offset that a broker reads off a file's name, of any length and with a sign as well (``Long.parseLong``); None where
+    it reads none."""
+    digits = name.removeprefix("+")
+    return int(digits) if digits.isdecimal() and int(digits) <= LARGEST_OFFSET else None
+
+
 def parse_queue_id(name: str) -> int | None:
     """The queue whose folder has this name; None for a name that no broker writes, though it may read a number off it."""
     number = int(name) if name.isdecimal() and len(name) <= len(str(LARGEST_QUEUE_ID)) else None

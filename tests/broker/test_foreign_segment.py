@@ -66,3 +66,17 @@ def test_recover_gives_up_nothing_for_it(
     apply_to(recovery, root)
     changed = differences(stores.snapshot(golden("load-533")), stores.snapshot(root))
     assert [path for path in changed if path.startswith(f"{paths.COMMITLOG}/")] == []
+
+
+@pytest.mark.leaves_damage("a broker is asked what it makes of it")
+@pytest.mark.parametrize("name", ["0000000000000393216", "000000000000000393216", "393216", "+0000000000000393216"])
+@pytest.mark.parametrize(("version", "base"), [("4.9.7", "load-497"), ("5.3.3", "load-533")])
+def test_a_segment_of_a_name_that_only_java_reads(
+    name: str, version: str, base: str, store_copy: StoreCopy, settings_of: SettingsOf, open_store: OpenStore
+) -> None:
+    root = store_copy(base, "crash")
+    log = root / paths.COMMITLOG
+    (log / segment_name(int(name))).rename(log / name)
+    told = open_store(version, root, stores.properties_text(base), start_ms=5000, stop=False)
+    assert told["afterStart"]
+    assert compare_with_recorded(root, settings_of(base), told, version) == {}
