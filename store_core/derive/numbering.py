@@ -157,9 +157,10 @@ def _goes_on_behind(expected: int, before: _Piece, piece: _Piece, ahead: Sequenc
 
 
 def _is_older(before: _Piece, piece: _Piece, stored_ms: Callable[[int], int]) -> bool:
-    """Whether a piece goes back in time, too: what is begun anew is younger than all that was."""
+    """Whether a piece goes back in time, too: what is begun anew is younger than all that was. One damaged time proves nothing."""
     front, stretch = before.stretch, piece.stretch
-    stood_ms = stored_ms(front.row + front.count - 1)
+    end = front.row + front.count
+    stood_ms = min(map(stored_ms, range(max(end - 2, front.row), end)))
     return max(stored_ms(stretch.row), stored_ms(stretch.row + stretch.count - 1)) <= stood_ms
 
 

@@ -90,6 +90,7 @@ def test_what_is_older_is_no_new_begin() -> None:
     assert known.stretches == [Stretch(0, 10, 4)]
     old = numbered_at([*range(50, 60), *range(4)])
     assert (old.stretches, old.superseded, old.generations) == ([Stretch(0, 0, 10)], 4, 1)
+    assert numbered_at([*range(9), 1 << 50, *range(10, 14)]).stretches == [Stretch(0, 10, 4)]
     assert numbered_at([*range(50, 60), *range(4, 7), 70]).stretches == [
         Stretch(0, 10, 4)
     ]  # one damaged time is nothing
