@@ -70,7 +70,7 @@ class _QueueCheck:
 
     def run(self) -> None:
         self.numbering = number_rows(
-            self.rows.stretches(self.key), partial(self.rows.stored_ms, self.key), self._standing_phy_offset
+            self.rows.stretches(self.key), partial(self.rows.row, self.key), self._standing_phy_offset
         )
         self.matched = Intervals()  # numbers whose entry points to the record with that number
         self.found_rows = Intervals()  # rows that such an entry points to
@@ -90,7 +90,7 @@ class _QueueCheck:
         if self.files is None:
             return None
         entries, known = self._entries_at(np.array([queue_offset]))
-        return int(entries["phy_offset"][0]) if known[0] else None
+        return int(entries["phy_offset"][0]) if known[0] and entries["size_bytes"][0] > 0 else None
 
     # Records to entries
 

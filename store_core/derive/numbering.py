@@ -4,21 +4,25 @@ A queue is built by queue offset, not by arrival. Where numbers go back at a hig
 and created again, or a broker that had lost the queue's tail gave the same numbers once more: the later messages count,
 those before keep only the numbers below. A single record whose number fits neither neighbour is damaged, not a new begin. Nor is a
 stretch that is older than what is in front of it, or behind which the numbers go on as if it were not there: it was written over
-others, as a page of an older life of the log is. Only where the queue's standing entries lead to it, it is one all the same.
+others, as a page of an older life of the log is. Where the queue has entries for these numbers, they decide by what they lead to.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from numpy.typing import NDArray
 
 from store_core.layout import queue, record
 
+RowAt = Callable[[int], Any]  # a ``kernel.derive.ROW`` by its number
+Standing = Callable[[int], int | None]
 # Numbers a broker may have skipped without a record: more than the lost bytes can explain, and this, is not believed.
 _UNEXPLAINED_GAP: Final = 1 << 16
 _MOST_STRAYS: Final = 1 << 10
@@ -83,6 +87,13 @@ class Numbering:
     def entries(self) -> int:
         return sum(s.count for s in self.stretches)
 
+    def row_of(self, queue_offset: int) -> int | None:
+        """The row of the message at a number; None for a number without one."""
+        at = bisect_right(self.stretches, queue_offset, key=attrgetter("queue_offset")) - 1
+        if at < 0 or queue_offset >= self.stretches[at].end:
+            return None
+        return self.stretches[at].row + queue_offset - self.stretches[at].queue_offset
+
     @property
     def gaps(self) -> list[tuple[int, int]]:
         """(first missing number, how many) between the first and the last message."""
@@ -99,11 +110,11 @@ class _Piece(NamedTuple):
 
 def number_rows(
     chunks: Iterable[NDArray[Any]],
-    stored_ms: Callable[[int], int] | None = None,
-    standing: Callable[[int], int | None] | None = None,
+    row_at: RowAt | None = None,
+    standing: Standing | None = None,
 ) -> Numbering:
-    """Number a queue's rows, given in log order as arrays of ``kernel.derive.STRETCH``, which may end anywhere. ``stored_ms`` tells a
-    row's store time, ``standing`` where the entry leads that the queue has at a number, None without one."""
+    """Number a queue's rows, given in log order as arrays of ``kernel.derive.STRETCH``, which may end anywhere. ``row_at`` gives one of
+    them, ``standing`` where the entry leads that the queue has at a number, None without one."""
     numbering = Numbering()
     pieces = iter(_joined(_pieces(chunks)))
     ahead = deque(islice(pieces, _LOOK_AHEAD + 1))
@@ -112,15 +123,13 @@ def number_rows(
         piece = ahead.popleft()
         ahead.extend(islice(pieces, 1))
         expected = numbering.end_queue_offset
-        if (
-            before is not None
-            and _goes_back(expected, piece, ahead)
-            and not (standing is not None and _is_led_to(piece, standing))
-            and (
-                _goes_on_behind(expected, before, piece, ahead)
-                or (stored_ms is not None and _is_older(before, piece, stored_ms))
-            )
-        ):
+        if before is not None and _goes_back(expected, piece, ahead):
+            is_new = _told_by_entries(numbering, piece, row_at, standing)
+            if is_new is None:
+                is_new = not _goes_on_behind(expected, before, piece, ahead) and not _is_older(before, piece, row_at)
+        else:
+            is_new = True
+        if not is_new:
             numbering.superseded += piece.stretch.count
             numbering.repeated += piece.stretch.count
             continue
@@ -136,9 +145,20 @@ def _goes_back(expected: int, piece: _Piece, ahead: Sequence[_Piece]) -> bool:
     return 0 <= stretch.queue_offset < expected and not is_alone
 
 
-def _is_led_to(piece: _Piece, standing: Callable[[int], int | None]) -> bool:
+def _told_by_entries(
+    numbering: Numbering, piece: _Piece, row_at: RowAt | None, standing: Standing | None
+) -> bool | None:
+    """Whether numbers that go back are a new begin, by where the entries for the first and the last of them lead; None where they
+    lead neither to the piece nor to what has had these numbers so far."""
+    if standing is None or row_at is None:
+        return None
     stretch = piece.stretch
-    return piece.phy_offset == standing(stretch.queue_offset) or piece.last_phy_offset == standing(stretch.end - 1)
+    numbers = {stretch.queue_offset: piece.phy_offset, stretch.end - 1: piece.last_phy_offset}
+    led = {number: standing(number) for number in numbers}
+    if any(led[number] == phy_offset for number, phy_offset in numbers.items()):
+        return True
+    rows = {number: row for number in numbers if (row := numbering.row_of(number)) is not None}
+    return False if any(led[number] == int(row_at(row)["phy_offset"]) for number, row in rows.items()) else None
 
 
 def _goes_on_behind(expected: int, before: _Piece, piece: _Piece, ahead: Sequence[_Piece]) -> bool:
@@ -156,12 +176,15 @@ def _goes_on_behind(expected: int, before: _Piece, piece: _Piece, ahead: Sequenc
     return False
 
 
-def _is_older(before: _Piece, piece: _Piece, stored_ms: Callable[[int], int]) -> bool:
+def _is_older(before: _Piece, piece: _Piece, row_at: RowAt | None) -> bool:
     """Whether a piece goes back in time, too: what is begun anew is younger than all that was. One damaged time proves nothing."""
+    if row_at is None:
+        return False
     front, stretch = before.stretch, piece.stretch
     end = front.row + front.count
-    stood_ms = min(map(stored_ms, range(max(end - 2, front.row), end)))
-    return max(stored_ms(stretch.row), stored_ms(stretch.row + stretch.count - 1)) <= stood_ms
+    stood_ms = min(int(row_at(row)["store_timestamp_ms"]) for row in range(max(end - 2, front.row), end))
+    rows = stretch.row, stretch.row + stretch.count - 1
+    return all(int(row_at(row)["store_timestamp_ms"]) <= stood_ms for row in rows)
 
 
 def _fit_between(one: _Piece, later: _Piece, messages: int, size_bytes: int) -> bool:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
@@ -103,12 +101,8 @@ class QueueBuilder:
 
     def phy_offset_of(self, key: QueueKey, queue_offset: int) -> int | None:
         """Where the message at a number lies in the log; None for a number without one."""
-        stretches = self._numbering(key).stretches
-        at = bisect_right(stretches, queue_offset, key=attrgetter("queue_offset")) - 1
-        if at < 0 or queue_offset >= stretches[at].end:
-            return None
-        row = stretches[at].row + queue_offset - stretches[at].queue_offset
-        return int(next(self._rows.rows(key, row, row + 1))["phy_offset"][0])
+        row = self._numbering(key).row_of(queue_offset)
+        return None if row is None else int(self._rows.row(key, row)["phy_offset"])
 
     def files(self, key: QueueKey) -> Iterator[QueueFile]:
         """The queue's files in order, from the one that holds the first message; none for a queue without messages."""
@@ -151,13 +145,14 @@ class QueueBuilder:
 
     def _number(self, key: QueueKey) -> Numbering:
         return number_rows(
-            self._rows.stretches(key), partial(self._rows.stored_ms, key), partial(self._standing_phy_offset, key)
+            self._rows.stretches(key), partial(self._rows.row, key), partial(self._standing_phy_offset, key)
         )
 
     def _standing_phy_offset(self, key: QueueKey, queue_offset: int) -> int | None:
         files = self._existing.get(key)
         data = files.read(queue_offset * ENTRY_SIZE_BYTES, ENTRY_SIZE_BYTES) if files is not None else b""
-        return int(queue.ENTRY.read(data)["phy_offset"]) if len(data) == ENTRY_SIZE_BYTES else None
+        entry = queue.ENTRY.read(data.ljust(ENTRY_SIZE_BYTES, b"\0"))
+        return int(entry["phy_offset"]) if entry["size_bytes"] > 0 else None
 
     def _ext_plan(self, key: QueueKey) -> ExtPlan | None:
         if self._ext_size is None or key.topic.startswith(paths.LMQ_PREFIX):

@@ -182,9 +182,9 @@ class RowsByQueue(Closing):
         """Rows [start, stop) of a queue by the chunk, in log order."""
         return self._rows.read(self._ids[key], start, stop) if key in self._ids else iter(())
 
-    def stored_ms(self, key: QueueKey, row: int) -> int:
-        """The store time of a row."""
-        return int(next(self.rows(key, row, row + 1))["store_timestamp_ms"][0])
+    def row(self, key: QueueKey, number: int) -> Any:
+        """A row of a queue, as ``kernel.derive.ROW``."""
+        return next(self.rows(key, number, number + 1))[0]
 
     def entries(self, key: QueueKey, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
         """The same rows of a queue that has them as entries of an ordinary queue's files, u8[n, 20], by the chunk."""

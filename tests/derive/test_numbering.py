@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 
-from store_core.derive.numbering import Misnumbered, Numbering, Stretch, number_rows
+from store_core.derive.numbering import Misnumbered, Numbering, RowAt, Stretch, number_rows
 from store_core.derive.spool import Stretches
 from store_core.kernel.derive import ROW, pack_rows, unpack_stretches
 
@@ -78,16 +78,23 @@ def test_no_rows_are_no_stretches() -> None:
     assert (found.stretches, found.first_queue_offset, found.end_queue_offset) == ([], 0, 0)
 
 
+def rows_at(times_ms: Sequence[int]) -> RowAt:
+    return lambda row: {"phy_offset": row * RECORD_SIZE_BYTES, "store_timestamp_ms": times_ms[row]}
+
+
 def test_what_is_older_is_no_new_begin() -> None:
     """A page of an older life of the log behind which the queue has no message."""
 
     def numbered_at(times_ms: Sequence[int]) -> Numbering:
-        return number_rows(stretches([*range(10), *range(4)], 1000), times_ms.__getitem__)
+        return number_rows(stretches([*range(10), *range(4)], 1000), rows_at(times_ms))
 
     assert numbered_at(range(14)).stretches == [Stretch(0, 10, 4)]
     standing = {0: 10 * RECORD_SIZE_BYTES}  # the clock went back, and the queue has been made anew all the same
-    known = number_rows(stretches([*range(10), *range(4)], 1000), [*range(50, 60), *range(4)].__getitem__, standing.get)
+    known = number_rows(stretches([*range(10), *range(4)], 1000), rows_at([*range(50, 60), *range(4)]), standing.get)
     assert known.stretches == [Stretch(0, 10, 4)]
+    standing = {3: 3 * RECORD_SIZE_BYTES}  # younger, of another store, and the queue still has the first
+    known = number_rows(stretches([*range(10), *range(4)], 1000), rows_at(range(14)), standing.get)
+    assert (known.stretches, known.superseded) == ([Stretch(0, 0, 10)], 4)
     old = numbered_at([*range(50, 60), *range(4)])
     assert (old.stretches, old.superseded, old.generations) == ([Stretch(0, 0, 10)], 4, 1)
     assert numbered_at([*range(9), 1 << 50, *range(10, 14)]).stretches == [Stretch(0, 10, 4)]
