@@ -83,8 +83,6 @@ def _parsed(ctx: Context, word: str) -> tuple[str, int]:
         raise UsageError(f"{word!r} sets nothing", to_do="give --set FIELD=VALUE")
     if f"{name}_ms" in CHECKPOINT.names:  # as it is shown
         name = f"{name}_ms"
-    if name not in CHECKPOINT.names:
-        raise UsageError(f"the checkpoint has no field {name!r}", to_do=f"one of {', '.join(CHECKPOINT.names)}")
     if name.endswith(_TIME_FIELDS):
         import time
 
@@ -94,4 +92,8 @@ def _parsed(ctx: Context, word: str) -> tuple[str, int]:
     try:
         return name, int(text)
     except ValueError:
+        if name not in CHECKPOINT.names:
+            raise UsageError(
+                f"the checkpoint has no field {name!r}", to_do=f"one of {', '.join(CHECKPOINT.names)}"
+            ) from None
         raise UsageError(f"{text!r} is no number", to_do=f"give {name} as a byte offset") from None
