@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Final, Protocol
 
 from store_core.codec.record import body_crc_ok
 from store_core.layout.record import PREFIX
-from store_core.mend.salvage.displaced import Move, displaced, is_better
+from store_core.mend.salvage.displaced import Displaced, Move, displaced, is_better
 from store_core.mend.salvage.evidence import lost_by_queue_entries
 from store_core.mend.salvage.lists import relisted
 from store_core.mend.salvage.lost_record import LostRecord
@@ -19,6 +20,7 @@ from store_core.mend.salvage.options import KeepOptions, LoanRange
 from store_core.mend.salvage.ranges import Ranges
 from store_core.mend.salvage.repair import Repair, repairs_in
 from store_core.mend.salvage.rows import Lost, LostTable, records_of
+from store_core.mend.salvage.shifted import Shift, shifted
 from store_core.mend.salvage.sibling import Earlier, Siblings
 from store_core.mend.salvage.survey import LogSurvey, Region, TableSink, WalkRules, survey_log
 from store_core.read.records import read_message
@@ -59,6 +61,7 @@ class Ground:
     repairs: list[Repair] = field(default_factory=list)
     own_end_phy_offset: int = 0  # where the last good record ends that this store has itself
     moved: list[Move] = field(default_factory=list)  # files that get their own places back
+    shifted: list[Shift] = field(default_factory=list)  # stretches that do
     earlier: list[Earlier] = field(default_factory=list)  # siblings whose log begins before this store's
     is_first: bool = True  # nothing had to be taken back: this is what the first walk showed
 
@@ -100,11 +103,18 @@ def read_ground(
         better = again(_apart(wrong, whole), {}, whole)
         if is_better(ground.survey, better.survey):
             ground, in_place, wrong = better, whole, _apart(wrong, whole)
-    with store.with_log(restored_log(store, wrong, in_place)) as view:
+    claimed = Ranges((at, at + patch.end) for at, patch in wrong.items())
+    beside = shifted(store, ground.survey, claimed, _out_of_place(store, moved if in_place else Displaced()))
+    put_back = beside.put_back
+    if put_back:
+        wrong |= beside.zeros
+        ground = again(_apart(wrong, put_back), put_back, in_place)
+    with store.with_log(restored_log(store, {**wrong, **ground.restored}, in_place)) as view:
         strays = misdirected(view, ground.survey)
     if strays.zeros:
         wrong |= strays.zeros
-        ground = again(_apart(wrong, strays.put_back), strays.put_back, in_place)
+        put_back = {**_apart(put_back, strays.zeros), **strays.put_back}
+        ground = again(_apart(wrong, put_back), put_back, in_place)
     own_end, earlier = ground.survey.end_phy_offset, list[Earlier]()
     if siblings.roots:
         loans = options.loans
@@ -114,7 +124,7 @@ def read_ground(
             loans, earlier = tuple(asked.loans), asked.earlier
         if loans:
             found = siblings.patches(loans)
-            found |= _apart(strays.put_back, found)
+            found |= _apart(put_back, found)
             ground = again(_apart(wrong, found), found, in_place)
             ground.loans = [loan for loan in loans if loan.phy_offset in ground.restored]
     repairs = _repairs(store, ground, wrong, in_place, table, walks)
@@ -127,6 +137,7 @@ def read_ground(
         ground = again(_apart(wrong, {**loaned, **patches}), {**loaned, **patches}, in_place)
         ground.loans = kept
     ground.repairs = [r for r in (*strays.repairs, *repairs) if all(at in ground.restored for at, _ in r.changes)]
+    ground.shifted = [shift for shift in beside.shifts if shift.phy_offset in ground.restored]
     _keep_zeros(ground, wrong)
     ground.own_end_phy_offset = own_end
     ground.earlier = earlier
@@ -134,6 +145,13 @@ def read_ground(
         ground.placed = moved.patches(store.log, ground.survey.end_phy_offset)
         ground.moved = [move for move in moved.moves if move.phy_offset in ground.placed]
     return ground
+
+
+def _out_of_place(store: Store, moved: Displaced) -> list[Path]:
+    """Files whose bytes go elsewhere, or in whose place others come."""
+    homes = {move.phy_offset for move in moved.moves}
+    files = [segment.path for segment in store.log.segments if segment.phy_offset in homes]
+    return [*files, *(move.path for move in moved.moves), *(segment.path for segment in moved.emptied)]
 
 
 def _again(

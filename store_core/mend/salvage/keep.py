@@ -39,6 +39,7 @@ from store_core.mend.salvage.options import KeepOptions
 from store_core.mend.salvage.ranges import Ranges
 from store_core.mend.salvage.repair import Repair
 from store_core.mend.salvage.rows import Lost, LostRows, LostTable
+from store_core.mend.salvage.shifted import Shift
 from store_core.mend.salvage.sibling import Siblings
 from store_core.mend.salvage.skipping import Kept, QueueBounds, Skipping
 from store_core.mend.salvage.survey import LogSurvey, Region, WalkRules
@@ -61,7 +62,7 @@ class Salvage:
     nobody can name; ``given_up`` readable ones that had to go; ``unfilled`` numbers of queues that no message has any more;
     ``dead_messages`` of them get a dead entry; ``kept`` got a tombstone although numbers are to be skipped.
     ``own_end_phy_offset``: where the log's last record ended before anything came from siblings.
-    ``moved``: segments that stood under each other's names.
+    ``moved``: segments that stood under each other's names; ``shifted``: stretches that lay beside their place.
     ``earlier``: what siblings have before the log's first byte, and was not asked for.
     ``repairs``: records whose head was damaged, and is made good.
     ``configuration``: config files as they will be, progress behind the queues' ends apart, which is set to these; None: they stay.
@@ -87,6 +88,7 @@ class Salvage:
     dead_messages: int = 0
     kept: Kept = field(default_factory=Kept)
     moved: list[Move] = field(default_factory=list)
+    shifted: list[Shift] = field(default_factory=list)
     earlier: list[LeftOut] = field(default_factory=list)
 
     @property
@@ -173,6 +175,7 @@ def salvage(
             repairs=ground.repairs,
             kept=closing.skipping.kept if closing.skipping is not None else Kept(),
             moved=ground.moved,
+            shifted=ground.shifted,
             earlier=weighed(store, ground.earlier, mended.log.min_phy_offset, survey.last_store_timestamp_ms),
         )
         if not survey.last_phy_offset and not survey.messages:

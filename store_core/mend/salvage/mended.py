@@ -125,8 +125,12 @@ class MendedLog:
                     moved = replace(patch, start=0, end=patch.end - patch.start)
                     size = patch.end - patch.start
                     for_range = _borrowed(draft, [moved], size, partial(_windows, moved.read, 0, size))
-                    why = "taken from a sibling" if patch.origin else "a segment gets its own place back"
-                    draft.write_range(path, patch.start, built=for_range, why=why)
+                    why = (
+                        "a segment gets its own place back" if path in self.placed else "records go back to their place"
+                    )
+                    draft.write_range(
+                        path, patch.start, built=for_range, why="taken from a sibling" if patch.origin else why
+                    )
                 elif patch.parts:
                     draft.write_range(path, patch.start, *_pieces(patch), why="a hole is closed")
                 else:

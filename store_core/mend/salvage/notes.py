@@ -14,6 +14,7 @@ from store_core.mend.salvage.earlier import LeftOut
 from store_core.mend.salvage.keep import Salvage
 from store_core.mend.salvage.options import KeepOptions
 from store_core.mend.salvage.repair import Repair
+from store_core.mend.salvage.shifted import Shift
 from store_core.mend.salvage.skipping import Kept
 from store_core.mend.salvage.traces import MOST_RECORDS, index_traces, traced
 from store_core.storage.config_files import offset_table, read_config
@@ -42,6 +43,7 @@ def notes_of(found: Salvage, after: Outcome, version: Version) -> tuple[str, ...
         *_sibling_notes(found),
         *(_earlier_note(found.options, left) for left in found.earlier),
         _moved_note(found),
+        _shifted_note(found.shifted),
         _repair_note(found.repairs),
         _dead_note(found),
         _kept_note(found.kept),
@@ -155,6 +157,17 @@ def _moved_note(found: Salvage) -> str:
         return ""
     names = [f"{move.path.name} belongs at {move.phy_offset}" for move in found.moved]
     return f"files of the log stand under wrong names, as their records say: {_few(names)}"
+
+
+def _shifted_note(shifted: Sequence[Shift]) -> str:
+    if not shifted:
+        return ""
+    named = [
+        f"{_count(s.records, 'record')} of {s.path.name}, {abs(by)} bytes {'before' if by > 0 else 'behind'} {s.phy_offset}"
+        for s in shifted
+        for by in [s.phy_offset - s.source[0]]
+    ]
+    return f"records lie beside their place, where no broker finds them, and go back: {_few(named)}"
 
 
 def _repair_note(repairs: list[Repair]) -> str:
