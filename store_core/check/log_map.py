@@ -8,14 +8,10 @@ import numpy as np
 
 from store_core.check.report import Findings
 from store_core.check.runs import OffsetRanges
-from store_core.kernel.codes import FrameKind, PropertyFlag
-from store_core.layout import marks, record
+from store_core.kernel.codes import FrameKind
 from store_core.scan.frames import FrameTable
+from store_core.scan.ours import filler_rows, tombstone_rows
 from store_core.storage.store import Store
-
-_FILLER_TOPIC = marks.FILLER_TOPIC.encode()
-_TOMBSTONE_PROPERTY = marks.TOMBSTONE_PROPERTY.encode()
-_NAMES = int(PropertyFlag.KEYS | PropertyFlag.UNIQ_KEY | PropertyFlag.TAGS)
 
 
 @dataclass(slots=True)
@@ -59,26 +55,18 @@ def check_marks(store: Store, table: FrameTable, findings: Findings) -> None:
     """What only the walk shows: fillers and tombstones that rmqctl left, by their exact shape (L015, L016), segments that
     were never used (L014), records without a store time (L019) and up to the very end of a segment (L008).
     """
-    rollback = table.messages & ((table.sys_flag & record.TRANSACTION_MASK) == record.TRANSACTION_ROLLBACK)
-    shape = (table.properties_length == 0) & (table.queue_id == 0) & (table.queue_offset == 0)
-    for row in np.flatnonzero(rollback & shape & (table.magic == record.MAGIC_V1)):
-        if table.topic(int(row)) == _FILLER_TOPIC:
-            _say(store, table, int(row), findings, "L015", "a filler closes a hole here")
-    # What producers send has a unique key; a tombstone has properties, and neither keys nor tags.
-    nameless = (table.property_flags & _NAMES) == 0
-    rows = np.flatnonzero(table.messages & ~rollback & nameless & (table.properties_length > 0))
-    if len(rows) and _TOMBSTONE_PROPERTY in bytes(table.window):
-        for row in rows:
-            if _has_tombstone(table.properties(int(row))):
-                _say(store, table, int(row), findings, "L016", "a tombstone stands for a lost message")
-    for row in np.flatnonzero(table.messages & (table.store_timestamp_ms <= 0)):
-        _say(store, table, int(row), findings, "L019", f"the store time is {int(table.store_timestamp_ms[row])}")
+    for row in filler_rows(table):
+        _say(store, table, row, findings, "L015", "a filler closes a hole here")
+    for row in tombstone_rows(table):
+        _say(store, table, row, findings, "L016", "a tombstone stands for a lost message")
+    for row in np.flatnonzero(table.messages & (table.store_timestamp_ms <= 0)).tolist():
+        _say(store, table, row, findings, "L019", f"the store time is {int(table.store_timestamp_ms[row])}")
     if size := store.log.file_size_bytes:
-        for row in np.flatnonzero(table.messages & ((table.phy_offset + table.size_bytes) % size == 0)):
-            _say(store, table, int(row), findings, "L008", "the record leaves no room for the segment's blank")
+        for row in np.flatnonzero(table.messages & ((table.phy_offset + table.size_bytes) % size == 0)).tolist():
+            _say(store, table, row, findings, "L008", "the record leaves no room for the segment's blank")
     if table.is_good:
         return
-    for row in np.flatnonzero(table.of_kind(FrameKind.ZEROS)):
+    for row in np.flatnonzero(table.of_kind(FrameKind.ZEROS)).tolist():
         segment = store.log.find(int(table.phy_offset[row]))
         if segment is not None and segment.phy_offset == table.phy_offset[row]:
             size = int(table.size_bytes[row])
@@ -90,11 +78,6 @@ def check_marks(store: Store, table: FrameTable, findings: Findings) -> None:
                     phy_offset=segment.phy_offset,
                     size_bytes=segment.size_bytes,
                 )
-
-
-def _has_tombstone(properties: bytes) -> bool:
-    name_end, property_end = bytes((record.NAME_VALUE_SEPARATOR,)), bytes((record.PROPERTY_SEPARATOR,))
-    return any(p.partition(name_end)[0] == _TOMBSTONE_PROPERTY for p in properties.split(property_end))
 
 
 def _say(store: Store, table: FrameTable, row: int, findings: Findings, code: str, message: str) -> None:

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from store_core.broker.versions import Version, behaviour_of
 from store_core.layout import paths
 from store_core.mend.prediction.outcome import Outcome
-from store_core.mend.prediction.predict import outcome_of
+from store_core.mend.prediction.predict import outcome_of, predict
 from store_core.mend.salvage.derived import DerivedChanges, Progress
 from store_core.mend.salvage.mended import MendedLog
 from store_core.storage.shadow import lay_out_shadow
@@ -40,16 +40,25 @@ def shadow_of(
             yield shadow
 
 
-def outcome_after(
+def start_after(
     store: Store,
-    version: Version,
+    assumed: Version,
     mended: MendedLog | None,
     changes: Collection[DerivedChanges] = (),
     files: Mapping[str, bytes] | None = None,
     removed: Collection[str] = (),
     *,
+    is_whole: bool = True,
+    version: Version | None = None,
     on_progress: Progress | None = None,
-) -> Outcome:
-    """OUTCOME of a release's start on the store as it will be. ``on_progress`` is told the bytes of the log scanned so far."""
+) -> tuple[Outcome, Version]:
+    """OUTCOME of the assumed release's start on the store as it will be. ``on_progress`` is told the bytes of the log scanned so far.
+
+    Where the log is not ``is_whole``, releases differ again: as ``predict`` does, it is the worst one's of those possible, or
+    that of ``version``, if somebody has named one; it comes with the release that it is of.
+    """
     with shadow_of(store, mended, changes, files, removed) as shadow:
-        return outcome_of(shadow, behaviour_of(version), on_progress=on_progress)[0]
+        if is_whole:
+            return outcome_of(shadow, behaviour_of(assumed), on_progress=on_progress)[0], assumed
+        prediction = predict(shadow, version, on_progress=on_progress)
+        return prediction.outcome, prediction.assumed

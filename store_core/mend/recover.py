@@ -12,7 +12,7 @@ from store_core.check.store import check_store
 from store_core.errors import UsageError
 from store_core.findings import Finding
 from store_core.layout import paths
-from store_core.mend.aftermath import outcome_after
+from store_core.mend.aftermath import start_after
 from store_core.mend.as_broker import broker_result
 from store_core.mend.guards import refuse_foreign_store
 from store_core.mend.lost_run import LostRun
@@ -118,7 +118,7 @@ def recover(
     with ExitStack() as own:
         stack = own if keep is None else keep
         if policy == "broker":
-            recovery = _as_broker(store, prediction, last_exit, checked, walks, stack)
+            recovery = _as_broker(store, prediction, last_exit, checked, walks, stack, version)
             walks.end()
             return recovery
         rules = walk_rules(store.settings, prediction.assumed)
@@ -127,7 +127,9 @@ def recover(
         built = Built(BUILDER, {**arguments, **({"keep": kept} if (kept := found.options.as_arguments()) else {})})
         plan = replace(salvage_plan(store, found, built), policy=policy)
         # Where nothing is changed, it is the same start.
-        after = _after(store, prediction.assumed, found, walks) if plan.steps else prediction.outcome
+        after, starting = prediction.outcome, prediction.assumed
+        if plan.steps:
+            after, starting = _after(store, starting, found, walks, is_whole=options.fill, version=version)
         walks.end()
         return Recovery(
             last_exit,
@@ -137,7 +139,7 @@ def recover(
             tuple(found.lost.runs(found.unknown)),
             in_recover(_findings(checked, (*found.findings, *found.derivation.findings)), plan, options),
             tuple(LostMessages(found.given_up).runs()),
-            notes_of(found, after, prediction.assumed),
+            notes_of(found, after, starting),
             found.survey.kept_messages,
             tuple(loans_of(found.options, found.earlier)),
             tuple(repair.as_json() for repair in found.repairs),
@@ -153,6 +155,7 @@ def _as_broker(
     checked: Iterable[Finding],
     walks: Walks,
     stack: ExitStack,
+    version: Version | None,
 ) -> Recovery:
     told = walks.next()
     result = stack.enter_context(broker_result(store, behaviour_of(prediction.assumed), on_progress=told))
@@ -161,7 +164,7 @@ def _as_broker(
     found.queue_changes, found.index_changes = result.queue_changes, result.index_changes
     arguments = {**settings_arguments(store.settings), "version": str(prediction.assumed)}
     plan = replace(salvage_plan(store, found, Built(_BROKER_BUILDER, arguments)), policy="broker")
-    after = _after(store, prediction.assumed, found, walks)
+    after, _ = _after(store, prediction.assumed, found, walks, is_whole=False, version=version)
     lost = prediction.outcome.lost
     findings = in_recover(_findings(checked, result.derivation.findings), plan)
     kept = result.survey.kept_messages
@@ -178,12 +181,16 @@ def _findings(checked: Iterable[Finding], assumed: Iterable[Finding]) -> tuple[F
     return (*checked, *(found for found in assumed if found.code not in {known.code for known in checked}))
 
 
-def _after(store: Store, version: Version, found: Salvage, walks: Walks) -> Outcome:
+def _after(
+    store: Store, assumed: Version, found: Salvage, walks: Walks, *, is_whole: bool, version: Version | None
+) -> tuple[Outcome, Version]:
     if found.is_empty:
-        return outcome_after(store, version, None)
+        return start_after(store, assumed, None)
     changes = (found.queue_changes, found.index_changes)
-    files, told = small_files(store, found), walks.more()
-    return outcome_after(store, version, found.mended, changes, files, removed=(paths.ABORT,), on_progress=told)
+    files, told, gone = small_files(store, found), walks.more(), (paths.ABORT,)
+    return start_after(
+        store, assumed, found.mended, changes, files, gone, is_whole=is_whole, version=version, on_progress=told
+    )
 
 
 def _build_as_broker(building: Building) -> Iterator[Chunk]:

@@ -13,6 +13,8 @@ import pytest
 from store_core.errors import UsageError
 from store_core.layout import marks, paths, queue
 from store_core.mend.applying.undo import undo
+from store_core.mend.prediction.predict import predict
+from store_core.mend.recover import recover
 from store_core.mend.salvage.gaps import GapEntries, _dead_runs
 from store_core.mend.salvage.lost_record import LostRecord
 from store_core.mend.salvage.options import KeepOptions
@@ -343,3 +345,19 @@ def test_tombstones_make_room_for_others(golden: GoldenStore, damageable: Damage
     assert places(recovery.lost) == found.lost_places
     assert not [note for note in recovery.notes if "dead entr" in note]
     assert opener_of("load-497").recover(store.root).plan.steps == ()
+
+
+@pytest.mark.leaves_damage("holes stay open")
+@pytest.mark.parametrize("options", [OPEN, None])
+def test_what_follows_is_the_worst_that_a_possible_release_does(
+    options: KeepOptions | None, damageable: DamageableOf
+) -> None:
+    """Once the store is as a clean stop leaves it, releases differ that were alike before: the open hole lies where only some look."""
+    store = damageable("load-533", "crash")
+    for segment in (0, 1, 5):
+        store.zero(segment * store.segment_size_bytes + 40_000, 4096)
+    with Store.open(store.root) as opened:
+        recovery = recover(opened, "keep" if options else "broker", options=options)
+    apply_to(recovery, store.root)
+    with Store.open(store.root) as opened:
+        assert predict(opened).outcome.as_json() == recovery.after.as_json()

@@ -170,3 +170,14 @@ def test_what_goes_is_named_by_its_first_keys(golden: GoldenStore, settings_of: 
     lost = truncated(golden("load-533"), settings_of("load-533"), cut).lost
     assert {(run.topic, run.queue_id): list(run.keys) for run in lost} == {q: k[:10] for q, k in wanted.items()}
     assert any(wanted.values())
+
+
+def test_a_log_is_cut_where_a_file_is_missing(damageable: Callable[..., Damageable], settings_of: SettingsOf) -> None:
+    store = damageable("load-533", "crash")
+    store.lose(3)
+    size = store.segment_size_bytes
+    with pytest.raises(UsageError, match="outside the log"):
+        truncated(store.root, settings_of("load-533"), 3 * size + 1)
+    apply_to(truncated(store.root, settings_of("load-533"), 3 * size), store.root)
+    assert [int(path.name) for path in store.segments] == [0, size, 2 * size]
+    assert [f.code for f in Opener(settings_of("load-533"), "5.3.3").check(store.root) if f.severity != "info"] == []

@@ -22,16 +22,43 @@ from store_core.mend.salvage.repair import Repair, repairs_in
 from store_core.mend.salvage.rows import Lost, LostTable, records_of
 from store_core.mend.salvage.shifted import Shift, shifted
 from store_core.mend.salvage.sibling import Earlier, Siblings
-from store_core.mend.salvage.survey import LogSurvey, Region, TableSink, WalkRules, survey_log
+from store_core.mend.salvage.survey import LogSurvey, Neighbour, Region, TableSink, WalkRules, neighbour_at, survey_log
 from store_core.read.records import read_message
 from store_core.scan.frames import FrameTable
-from store_core.scan.log import ScanOptions
+from store_core.scan.log import ScanOptions, nominal_end
+from store_core.scan.ours import filler_rows, tombstone_rows
 from store_core.scan.walks import Walks, behind
 from store_core.storage.overlay import Patch
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import Store
 
 _MOST_LISTS: Final = 1 << 14  # of light queues that are made good at a time
+
+
+class Left:
+    """Where an earlier recovery has put tombstones and fillers: a copy may have what was lost there."""
+
+    def __init__(self, log: SegmentSequence) -> None:
+        self._log = log
+        self._before: Neighbour | None = None
+        self.regions: list[Region] = []
+
+    def add(self, table: FrameTable) -> None:
+        for row in sorted((*filler_rows(table), *tombstone_rows(table))):
+            start = int(table.phy_offset[row])
+            end = start + int(table.size_bytes[row])
+            segment = self._log.find(start)
+            last = self.regions[-1] if self.regions else None
+            if segment is None:
+                continue
+            if last is not None and last.end_phy_offset == start and last.segment_phy_offset == segment.phy_offset:
+                last.end_phy_offset = end
+            else:
+                before = neighbour_at(table, row - 1) if row and table.messages[row - 1] else self._before
+                segment_end = nominal_end(self._log, segment)
+                self.regions.append(Region(start, end, segment.phy_offset, segment_end, before=before))
+        if len(table):
+            self._before = neighbour_at(table, len(table) - 1) if table.messages[-1] else None
 
 
 class FirstWalk(Protocol):
@@ -86,6 +113,10 @@ def read_ground(
     walks = walks or Walks(None, 0)
     scanned = replace(first.options if first is not None else ScanOptions(), jobs=jobs)
     all_sinks = (*sinks, first.add) if first is not None else sinks
+    left = Left(store.log)
+    if siblings.roots and options.loans is None:
+        all_sinks = (*all_sinks, left.add)
+        scanned = replace(scanned, bytes_for=None)
     with store.with_log(as_long_as_they_are(store.log)) as view:
         survey = survey_log(view, all_sinks, rules=rules, options=scanned, on_progress=walks.next(), lost=table)
         both = sorted([*survey.regions, *survey.blanks], key=lambda r: r.phy_offset)
@@ -120,7 +151,7 @@ def read_ground(
         loans = options.loans
         if loans is None:
             with store.with_log(restored_log(store, wrong, in_place)) as view:
-                asked = siblings.find(view, ground.survey, options.sibling_from)
+                asked = siblings.find(view, ground.survey, options.sibling_from, left.regions)
             loans, earlier = tuple(asked.loans), asked.earlier
         if loans:
             found = siblings.patches(loans)

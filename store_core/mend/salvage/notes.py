@@ -119,7 +119,7 @@ def _sibling_notes(found: Salvage) -> list[str]:
     for taken in loans_of(found.options):
         if not taken["records"]:
             notes.append(
-                f"nothing was taken from {taken['sibling']}: it has no good record in a damaged range, nor behind the end"
+                f"nothing was taken from {taken['sibling']}: it has no record that is missing here, or nothing that both have tells there that it is a copy"
             )
             continue
         text = f"{_count(taken['records'], 'record')}, {taken['bytes']} bytes, taken from {taken['sibling']}"

@@ -1,10 +1,9 @@
 """What another copy of the log (a master's, a slave's, a backup) can give back: the same records lie at the same offsets there.
 
-A copy is trusted where it proves itself only. A record is taken when it is well-formed, says that it lies where it lies,
-and its body's and properties' checksums hold; and from a damaged range only when the good records on both sides of
-the range are the same, byte for byte, in both stores. Behind the last good record of our log the copy's records are taken as
-long as they follow each other without a break: what never arrived here is as much part of the log as what was torn. What lies
-before our first byte has expired as a rule, and is taken only where somebody says from where on.
+A copy is trusted where it proves itself only (``kinship``). A record is taken when it is well-formed, says that it lies where it lies,
+and its body's and properties' checksums hold. Behind the last good record of our log all that the copy has is taken: what never
+arrived here is as much part of the log as what was torn. What lies before our first byte has expired as a rule, and is taken only
+where somebody says from where on.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ import numpy as np
 
 from store_core.errors import NotAStoreError, UsageError
 from store_core.kernel.codes import FrameCode, FrameKind
-from store_core.layout.record import MIN_RECORD_SIZE_BYTES
 from store_core.mend.plans.content import Building, Chunk, register_builder
+from store_core.mend.salvage.kinship import Kinship
 from store_core.mend.salvage.options import LoanRange
-from store_core.mend.salvage.survey import LogSurvey, Neighbour, Region
-from store_core.read.records import read_record_bytes
+from store_core.mend.salvage.survey import LogSurvey, Region
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, scan_log
+from store_core.scan.ours import filler_rows, tombstone_rows
 from store_core.storage.files import open_read_only
 from store_core.storage.overlay import Borrowed, Patch
 from store_core.storage.remote_path import path_of, real_path
@@ -36,7 +35,6 @@ from store_core.storage.store import Store
 
 BUILDER: Final = "sibling"
 _READ_BYTES: Final = 1 << 20
-_SAMPLES: Final = 64
 _OPTIONS: Final = ScanOptions(check_property_crc=True)
 
 Span = tuple[int, int]  # [start, end) in the log
@@ -97,26 +95,35 @@ class Siblings:
             for loan in loans
         }
 
-    def find(self, store: Store, survey: LogSurvey, from_phy_offset: int | None = None) -> Found:
-        """What they can give, the first that has a record gives it.
+    def find(
+        self, store: Store, survey: LogSurvey, from_phy_offset: int | None = None, ours: Iterable[Region] = ()
+    ) -> Found:
+        """What they can give, the first that has a record gives it. ``ours``: where tombstones and fillers stand.
 
         ``from_phy_offset``: what lies before this store's first byte is taken too, from the segment that holds it on. Raises
         UsageError for one that is no copy of this store, and where nobody has that segment.
         """
         found = Found()
         begins = store.log.min_phy_offset
+        spans: list[list[Span]] = []
         for number, (root, sibling) in enumerate(zip(self.roots, self.stores, strict=True)):
-            comparison = _Comparison(store, sibling, survey)
-            comparison.assert_related(root)
-            runs = self._runs(sibling, comparison, survey, found.loans)
+            kinship = Kinship(store, sibling, survey)
+            kinship.assert_related(root)
+            wanted = list(_wanted(kinship, survey, ours))
             first = sibling.log.find(from_phy_offset) if from_phy_offset is not None else None
-            if sibling.log.min_phy_offset < begins and comparison.same_begin():
+            if sibling.log.min_phy_offset < begins and kinship.same_begin():
                 found.earlier.append(Earlier(number, sibling.log.min_phy_offset, begins))
                 if first is not None:
                     found.reached = True
-                    runs = chain(self._runs_before(sibling, first.phy_offset, begins, found.loans), runs)
-            joined = _joined(store.log.file_size_bytes, runs)
-            found.loans += [LoanRange(number, start, end - start, count) for start, end, count in joined]
+                    wanted.insert(0, (first.phy_offset, begins))
+            spans.append(wanted)
+        for whole in (True, False):  # a torn record is better than none
+            for number, (sibling, wanted) in enumerate(zip(self.stores, spans, strict=True)):
+                given = _given(found.loans)
+                parts = [part for span in wanted for part in _without(span, given)]
+                runs = chain.from_iterable(_records_in(sibling, *part, whole=whole) for part in parts)
+                joined = _joined(store.log.file_size_bytes, runs)
+                found.loans += [LoanRange(number, start, end - start, count) for start, end, count in joined if count]
         if from_phy_offset is not None and from_phy_offset < begins and not found.reached:
             reach = min((each.phy_offset for each in found.earlier), default=None)
             more = "" if reach is None else f", or an offset from {reach} on"
@@ -126,129 +133,16 @@ class Siblings:
         found.loans.sort(key=lambda loan: loan.phy_offset)
         return found
 
-    def _runs_before(self, sibling: Store, start: int, end: int, taken: list[LoanRange]) -> Iterator[Run]:
-        """Whole records before our first byte, apart from those that another copy gives."""
-        for low, high in _without((start, end), _given(taken)):
-            yield from _records_in(sibling, low, high)
 
-    def _runs(
-        self, sibling: Store, comparison: _Comparison, survey: LogSurvey, taken: list[LoanRange]
-    ) -> Iterator[Run]:
-        """Whole records of one copy, apart from those that another one gives."""
-        given = _given(taken)
-        for region in survey.regions:
-            start = comparison.start_between_same(region)
-            for low, high in _without((start, region.end_phy_offset), given) if start is not None else ():
-                yield from _records_in(sibling, low, high)
-        start = comparison.same_end()
+def _wanted(kinship: Kinship, survey: LogSurvey, ours: Iterable[Region]) -> Iterator[Span]:
+    """Where a copy is to be asked for records: in what is damaged here, for what stands there in place of lost ones, and behind the end."""
+    for region in (*survey.regions, *ours):
+        start = kinship.start_in(region)
         if start is not None:
-            given_end = max((loan.phy_offset + loan.size_bytes for loan in taken), default=start)
-            yield from _records_behind(sibling, survey.last_phy_offset, start, max(start, given_end))
-
-
-@dataclass(slots=True)
-class _Comparison:
-    """Our store and a copy, compared at places where ours is good."""
-
-    store: Store
-    sibling: Store
-    survey: LogSurvey
-    compared: int = 0
-    same: int = 0
-    _known: dict[Span, bool | None] = field(default_factory=dict)
-
-    def is_same(self, phy_offset: int, size_bytes: int) -> bool:
-        """Whether both hold the same bytes there."""
-        place = (phy_offset, size_bytes)
-        if place not in self._known:
-            theirs = self.sibling.log.read(phy_offset, size_bytes)
-            self._known[place] = None
-            if len(theirs) == size_bytes:
-                self._known[place] = theirs == self.store.log.read(phy_offset, size_bytes)
-                self.compared += 1
-                self.same += bool(self._known[place])
-        return bool(self._known[place])
-
-    def start_between_same(self, region: Region) -> int | None:
-        """Where to begin to take a region's records; None unless the good records on both its sides are the same.
-
-        At the log's begin there is one side only. A record in front that was torn where the region begins is taken too.
-        """
-        before, behind = _place(region.before), self._behind(region)
-        if before is None and behind is None:
-            return None
-        if behind is not None and not self.is_same(*behind):
-            return None
-        if before is None or self.is_same(*before):
-            return region.phy_offset
-        return before[0] if sum(before) == region.phy_offset and self.is_torn(*before) else None
-
-    def same_end(self) -> int | None:
-        """Where to begin to take what lies behind our last record: its end, or its start where it was torn; None if it differs."""
-        start, end = self.survey.last_phy_offset, self.survey.end_phy_offset
-        if not self.survey.messages:
-            return None
-        if self.is_same(start, end - start):
-            return end
-        return start if self.is_torn(start, end - start) else None
-
-    def same_begin(self) -> bool:
-        """Whether both hold the same first good record of ours, so that what the copy has before it belongs there."""
-        begin = self.store.log.min_phy_offset
-        first = next((region for region in self.survey.regions if region.phy_offset == begin), None)
-        if first is not None:
-            behind = self._behind(first)
-            return behind is not None and self.is_same(*behind)
-        data = read_record_bytes(self.store.log, begin)
-        return data is not None and self.is_same(begin, len(data))
-
-    def is_torn(self, phy_offset: int, size_bytes: int) -> bool:
-        """Whether our record is the copy's up to somewhere behind its body's begin, and zeros from there on.
-
-        A lost page that begins in a record's topic or properties leaves such a record, which no checksum tells.
-        """
-        ours, theirs = self.store.log.read(phy_offset, size_bytes), self.sibling.log.read(phy_offset, size_bytes)
-        whole = len(ours.rstrip(b"\0"))
-        torn = len(theirs) == size_bytes > whole and whole >= MIN_RECORD_SIZE_BYTES and theirs.startswith(ours[:whole])
-        self.same += torn
-        return torn
-
-    def _behind(self, region: Region) -> Span | None:
-        """Where the first good record behind a region lies, and its size; other regions may come before it."""
-        by_start = {other.phy_offset: other for other in self.survey.regions}
-        following: Region | None = region
-        while following is not None:
-            if following.after is not None:
-                return _place(following.after)
-            at = following.segment_end_phy_offset if following.blank_follows else following.end_phy_offset
-            following = by_start.get(at)
-        data = read_record_bytes(self.store.log, at)
-        return (at, len(data)) if data is not None else None
-
-    def assert_related(self, root: Path) -> None:
-        """Compare at the regions, at the log's end, and at the segments' first records."""
-        self.same_end()
-        for region in self.survey.regions[:_SAMPLES]:
-            self.start_between_same(region)
-        for segment in self.store.log.segments[:: max(len(self.store.log.segments) // _SAMPLES, 1)]:
-            if (data := read_record_bytes(self.store.log, segment.phy_offset)) is not None:
-                self.is_same(segment.phy_offset, len(data))
-        if not self.compared:
-            raise UsageError(
-                "the sibling's log has no offset in common with this store's",
-                path=str(root),
-                to_do="name a copy of this store",
-            )
-        if not self.same:
-            raise UsageError(
-                f"not a copy of this store: of {self.compared} good records compared none is the same there",
-                path=str(root),
-                to_do="name a master's, a slave's or a backup's copy of this store",
-            )
-
-
-def _place(neighbour: Neighbour | None) -> Span | None:
-    return (neighbour.phy_offset, neighbour.size_bytes) if neighbour is not None else None
+            yield start, region.end_phy_offset
+    start = kinship.start_behind()
+    if start is not None:
+        yield start, max(kinship.sibling.log.max_phy_offset, start)
 
 
 def _given(taken: list[LoanRange]) -> list[Span]:
@@ -267,36 +161,25 @@ def _without(span: Span, given: list[Span]) -> list[Span]:
     return [*left, (start, span[1])] if start < span[1] else left
 
 
-def _good(table: FrameTable) -> Any:
-    return table.messages & table.of_code(FrameCode.OK)
+def _good(table: FrameTable, *, whole: bool) -> Any:
+    """Mask of the records to be taken: those that check out, and that rmqctl did not put there. ``whole``: not those whose
+    properties may be torn, which no checksum tells."""
+    good = table.messages & table.of_code(FrameCode.OK)
+    good[[*filler_rows(table), *tombstone_rows(table)]] = False
+    if whole:
+        ends = table.phy_offset + table.size_bytes - table.window_phy_offset
+        rows = np.flatnonzero(good & (table.properties_length > 0) & (ends <= len(table.window)))
+        good[rows[np.frombuffer(table.window, np.uint8)[ends[rows] - 1] == 0]] = False
+    return good
 
 
-def _records_in(sibling: Store, start: int, end: int) -> Iterator[Run]:
+def _records_in(sibling: Store, start: int, end: int, *, whole: bool) -> Iterator[Run]:
     """Records that check out, and blanks, that lie wholly in a span; those that join come as one."""
     for table in scan_log(sibling, from_phy_offset=start, to_phy_offset=end, options=_OPTIONS):
-        good, ends = _good(table), table.phy_offset + table.size_bytes
+        good, ends = _good(table, whole=whole), table.phy_offset + table.size_bytes
         blank = table.of_kind(FrameKind.BLANK) & table.of_code(FrameCode.OK)
         rows = np.flatnonzero((good | blank) & (table.phy_offset >= start) & (ends <= end))
         yield from _runs_of(table.phy_offset[rows], ends[rows], good[rows])
-
-
-def _records_behind(sibling: Store, last: int, start: int, from_phy_offset: int) -> Iterator[Run]:
-    """Records that follow each other from ``start`` on, over blanks, without a break; those before another offset are not
-    given. ``last``: where our last record begins."""
-    at = start
-    for table in scan_log(sibling, from_phy_offset=last, options=_OPTIONS):
-        good, ends = _good(table), table.phy_offset + table.size_bytes
-        rows = np.flatnonzero(ends > at)
-        if not len(rows):
-            continue
-        joins = table.phy_offset[rows] == np.r_[at, ends[rows[:-1]]]
-        joins &= good[rows] | (table.kind[rows] == FrameKind.BLANK)
-        chain = rows if joins.all() else rows[: int(np.argmin(joins))]
-        mine = chain[ends[chain] > from_phy_offset]
-        yield from _runs_of(table.phy_offset[mine], ends[mine], good[mine])
-        if len(chain) < len(rows):
-            return
-        at = int(ends[chain[-1]])
 
 
 def _runs_of(starts: Any, ends: Any, is_record: Any) -> Iterator[Run]:

@@ -268,7 +268,7 @@ class _Surveyor:
             return
         if self._open is not None:
             if good:
-                self._open.after = _neighbour(table, row)
+                self._open.after = neighbour_at(table, row)
             else:
                 self._open.blank_follows = True
             self._open = None
@@ -326,7 +326,7 @@ class _Surveyor:
             return
         self._survey.regions += self._pending
         self._pending.clear()
-        neighbour = _neighbour(table, row)
+        neighbour = neighbour_at(table, row)
         self._before = neighbour
         self._survey.end_phy_offset = neighbour.phy_offset + neighbour.size_bytes
         self._survey.last_phy_offset = neighbour.phy_offset
@@ -343,7 +343,8 @@ class _Surveyor:
         return self._store.relative(segment.path) if segment is not None else ""
 
 
-def _neighbour(table: FrameTable, row: int) -> Neighbour:
+def neighbour_at(table: FrameTable, row: int) -> Neighbour:
+    """A message row, as what lies beside it knows it."""
     return Neighbour(
         int(table.phy_offset[row]),
         int(table.size_bytes[row]),

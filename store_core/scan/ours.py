@@ -1,0 +1,44 @@
+"""Which frames of the log are what rmqctl left there (store behaviour, section 15.1)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from store_core.kernel.codes import PropertyFlag
+from store_core.layout import marks, record
+from store_core.scan.frames import FrameTable
+
+_FILLER_TOPIC: Final = marks.FILLER_TOPIC.encode()
+_TOMBSTONE_PROPERTY: Final = marks.TOMBSTONE_PROPERTY.encode()
+_NAMES: Final = int(PropertyFlag.KEYS | PropertyFlag.UNIQ_KEY | PropertyFlag.TAGS)
+_NAME_END: Final = bytes((record.NAME_VALUE_SEPARATOR,))
+_PROPERTY_END: Final = bytes((record.PROPERTY_SEPARATOR,))
+
+
+def filler_rows(table: FrameTable) -> list[int]:
+    """Rows of records that close a hole, by their exact shape."""
+    rollback = table.messages & (_transaction(table) == record.TRANSACTION_ROLLBACK)
+    shape = (table.properties_length == 0) & (table.queue_id == 0) & (table.queue_offset == 0)
+    rows = np.flatnonzero(rollback & shape & (table.magic == record.MAGIC_V1)).tolist()
+    return [row for row in rows if table.topic(row) == _FILLER_TOPIC]
+
+
+def tombstone_rows(table: FrameTable) -> list[int]:
+    """Rows of records that stand for a lost message. The table must have come with its bytes."""
+    # What producers send has a unique key; a tombstone has properties, and neither keys nor tags.
+    nameless = (table.property_flags & _NAMES) == 0
+    rollback = _transaction(table) == record.TRANSACTION_ROLLBACK
+    rows = np.flatnonzero(table.messages & ~rollback & nameless & (table.properties_length > 0)).tolist()
+    if not rows or _TOMBSTONE_PROPERTY not in bytes(table.window):
+        return []
+    return [row for row in rows if _has_tombstone(table.properties(row))]
+
+
+def _transaction(table: FrameTable) -> Any:
+    return table.sys_flag & record.TRANSACTION_MASK
+
+
+def _has_tombstone(properties: bytes) -> bool:
+    return any(p.partition(_NAME_END)[0] == _TOMBSTONE_PROPERTY for p in properties.split(_PROPERTY_END))
