@@ -61,8 +61,9 @@ def heal(
         whole: list[tuple[Stretch, Piece]] = []
         reached = covered[0][0] if covered else 0
         for harm in _by_segment(_coarsened(_damaged(found, covered, end)), log):
-            if (healing := _from_copies(harm, reached, log, task, redo)) is not None:
-                whole.append(healing)
+            copies = list(_other_copies(harm.start, log, task.settings))
+            if healing := _from_copies(harm, reached, copies, task, redo):
+                whole += healing
                 reached = harm.end
         healed += [stretch for stretch, _ in whole]
         pieces.append(_put_in(whole, found, covered, task, redo) if whole else found)
@@ -147,20 +148,37 @@ def _by_segment(harms: Sequence[_Harm], log: SegmentSequence) -> list[_Harm]:
 
 
 def _from_copies(
-    harm: _Harm, not_before: int, log: SegmentSequence, task: Task, redo: Redo
-) -> tuple[Stretch, Piece] | None:
-    """A stretch as the least harmed of the other copies has it, if that is better. It may begin a record earlier."""
-    best: tuple[Stretch, Piece] | None = None
+    harm: _Harm, not_before: int, copies: Sequence[Settings], task: Task, redo: Redo
+) -> list[tuple[Stretch, Piece]]:
+    """A stretch as the least harmed of the other copies has it, if that is better, and what is harmed there as those that are
+    left have it, in order. It may begin a record earlier."""
+    best: tuple[Stretch, Piece, Settings] | None = None
+    left: list[_Harm] = []
     least_bytes = harm.size_bytes
-    for settings in _other_copies(harm.start, log, task.settings):
+    for settings in copies:
         low = _record_in_front(settings, harm.start, not_before) if harm.is_range else harm.start
         piece = redo(replace(task, settings=settings, split=Split(low, harm.end, exact=True)))
-        harmed_bytes = sum(each.size_bytes for each in _coarsened(sorted(_harm(Joined(piece)))))
+        harms = _coarsened(sorted(_harm(Joined(piece))))
+        harmed_bytes = sum(each.size_bytes for each in harms)
         if harmed_bytes < least_bytes and (piece.next_phy_offset or 0) <= harm.end:
-            best, least_bytes = ((low, harm.end), piece), harmed_bytes
+            best, least_bytes, left = ((low, harm.end), piece, settings), harmed_bytes, harms
         if not least_bytes:
             break
-    return best
+    if best is None:
+        return []
+    stretch, piece, chosen = best
+    others = [settings for settings in copies if settings is not chosen]
+    inner: list[tuple[Stretch, Piece]] = []
+    for each in left if others else ():
+        low, high = max(each.start, stretch[0]), min(each.end, stretch[1])
+        if low < high:
+            reached = inner[-1][0][1] if inner else stretch[0]
+            inner += _from_copies(_Harm.whole(low, high, each.is_range), reached, others, task, redo)
+    if not inner:
+        return [(stretch, piece)]
+    rest = _without(stretch, [healed for healed, _ in inner])
+    outer = [(part, redo(replace(task, settings=chosen, split=Split(*part, exact=True)))) for part in rest]
+    return sorted([*outer, *inner], key=lambda healed: healed[0])
 
 
 def _record_in_front(settings: Settings, phy_offset: int, not_before: int) -> int:

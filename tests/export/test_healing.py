@@ -140,6 +140,27 @@ def test_the_least_harmed_copy_counts_where_none_is_whole(
     assert "L002" in codes(report)
 
 
+@pytest.mark.parametrize("split_size_bytes", SPLITS)
+def test_what_the_least_harmed_copy_lacks_the_next_one_has(
+    split_size_bytes: int,
+    master: Damageable,
+    slave: Damageable,
+    damageable: DamageableStore,
+    whole: pa.Table,
+    tmp_path: Path,
+) -> None:
+    """A whole segment here, and a page of it in each of the others, of which one more has a third one."""
+    start = 3 * master.segment_size_bytes
+    third = damageable("load-533")
+    master.zero(start, master.segment_size_bytes)
+    for store, pages in ((slave, (4,)), (third, (12, 20))):
+        for page in pages:
+            store.zero(start + page * 4096, 4096)
+    report = export(tmp_path / "out", split_size_bytes, master, slave, third)
+    assert table_of(tmp_path / "out").sort_by("phy_offset").equals(whole.sort_by("phy_offset"))
+    assert codes(report) == []
+
+
 def test_a_range_of_offsets(master: Damageable, slave: Damageable, whole: pa.Table, tmp_path: Path) -> None:
     low, high = (int(master.message(number)["phyOffset"]) for number in (95, 1200))
     master.flip(record=100, field="body")
