@@ -264,6 +264,20 @@ def body_crc(body: bytes) -> int:
     return zlib.crc32(body) & record.CRC_MASK
 
 
+def identity_of(message: Message) -> tuple[object, ...]:
+    """What tells one message from another, whatever its body and its properties are worth."""
+    return (
+        message.size_bytes,
+        message.own_phy_offset,
+        message.topic,
+        message.queue_id,
+        message.queue_offset,
+        message.body_crc,
+        message.born_timestamp_ms,
+        message.store_timestamp_ms,
+    )
+
+
 def body_crc_ok(message: Message) -> bool:
     """Whether the stored body has the checksum the record tells; an empty body is not checked, as in a broker."""
     return not message.body or body_crc(message.body) == message.body_crc

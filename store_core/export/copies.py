@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from store_core.codec.record import RecordError, decode_record, identity_of
 from store_core.errors import UnreadableError
 from store_core.export.naming import Called
 from store_core.findings import Finding, finding
@@ -301,26 +302,38 @@ def _compare(one: Log, two: Log) -> _Found:
         for at in _some(shared):
             found += _compare_from(one, two, at, stops[at]) + _compare_up_to(one, two, at, stops[at])
     if torn is not None and min(one.end_phy_offset, two.end_phy_offset) == sum(torn):
-        found = replace(found, damaged=(torn,))  # it is the log that goes on which has it so
+        found = replace(found, damaged=(torn,))  # it is the log that goes on which has it torn, or nobody knows which of them is damaged
     return found if last.same or found.parted_at is not None else _Found()
 
 
 def _torn_at_the_end(one: Log, two: Log) -> Differing | None:
-    """The last record that both have, where one of them has nothing but zeros for its end. It says nothing; and a log that has it for
-    its last one ends in front of it."""
+    """The last record that both have, where one of them has nothing but zeros for its end, or other properties for the same message.
+    It says nothing; and a log that has it torn for its last one ends in front of it."""
     end = min(one.end_phy_offset, two.end_phy_offset)
     start = one.frame_up_to(end)
     if start is None or start != two.frame_up_to(end):
         return None
     with suppress(UnreadableError):
         records = [log.record(start, end) for log in (one, two)]
-        for log, mine, other in zip((one, two), records, reversed(records), strict=True):
-            kept = mine.rstrip(b"\0")
-            if other.startswith(kept) and len(kept) < len(other.rstrip(b"\0")):
+        kept = [record.rstrip(b"\0") for record in records]
+        for number, log in enumerate((one, two)):
+            mine, other = kept[number], kept[1 - number]
+            if len(mine) < len(other) and records[1 - number].startswith(mine):
                 if log.end_phy_offset == end:
                     log.end_phy_offset = start
                 return start, end - start
+        if records[0] != records[1] and _is_one_message(records, start):
+            return start, end - start
     return None
+
+
+def _is_one_message(records: Sequence[bytes], phy_offset: int) -> bool:
+    """Whether whole records are the same message, with other properties."""
+    try:
+        one, two = (decode_record(record, 0, phy_offset) for record in records)
+    except RecordError:
+        return False
+    return identity_of(one) == identity_of(two)
 
 
 def _some(shared: Sequence[int]) -> Iterator[int]:

@@ -105,6 +105,19 @@ def test_a_record_that_is_torn_where_the_other_log_ends(master: Damageable, slav
         assert groups(*stores) == Copies((group,), differing={group: ((last["phyOffset"], size),)})
 
 
+@pytest.mark.parametrize("records", [1500, 2183])
+def test_a_last_record_whose_properties_are_damaged(master: Damageable, slave: Damageable, records: int) -> None:
+    """It is the same message, by its head and its body's checksum, and no other history; which of them is damaged, nobody knows."""
+    if records < len(slave.truth["messages"]):
+        lag(slave, records)
+    last = slave.message(records - 1)
+    slave.flip(record=records - 1, field="properties", byte=3)
+    told = ((last["phyOffset"], last["storeSize"]),)
+    assert groups(master, slave) == Copies(((0, 1),), differing={(0, 1): told})
+    other = (0, 1) if records == len(slave.truth["messages"]) else (1, 0)
+    assert groups(slave, master) == Copies((other,), differing={other: told})
+
+
 def test_a_slave_with_older_records_than_its_master(master: Damageable, slave: Damageable) -> None:
     expire(master, 3)
     lag(slave, 1500)

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from store_core.codec.properties import TAGS
-from store_core.codec.record import Message, RecordError, body_crc_ok, decode_record
+from store_core.codec.record import Message, RecordError, body_crc_ok, decode_record, identity_of
 from store_core.codec.tags import tags_code
 from store_core.errors import UsageError
 from store_core.kernel.codes import FrameCode
@@ -64,7 +64,7 @@ class Kinship:
             message, other = _decoded(ours, phy_offset), read_message(self.sibling.log, phy_offset)
             if other is None or _is_ours(other):
                 return None
-            found = message is not None and _head(message) == _head(other)
+            found = message is not None and identity_of(message) == identity_of(other)
             if not found and not (body_crc_ok(other) and other.own_phy_offset == phy_offset):
                 return None
         self.same += bool(found)
@@ -211,20 +211,6 @@ def _decoded(data: bytes, phy_offset: int) -> Message | None:
         return decode_record(data, 0, phy_offset)
     except RecordError:
         return None
-
-
-def _head(message: Message) -> tuple[object, ...]:
-    """What tells one message from another, whatever its body and its properties are worth."""
-    return (
-        message.size_bytes,
-        message.own_phy_offset,
-        message.topic,
-        message.queue_id,
-        message.queue_offset,
-        message.body_crc,
-        message.born_timestamp_ms,
-        message.store_timestamp_ms,
-    )
 
 
 def _is_ours(message: Message) -> bool:
