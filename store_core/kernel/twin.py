@@ -308,14 +308,44 @@ class Walk:
         if body_crc_holds(self.data, found):
             if is_own:
                 return self._message(at, found)
-            self._add(FrameKind.STALE, FrameCode.OK, at, at + found.size_bytes)
-            return Stop(at + found.size_bytes, ScanState.IN_STALE)
+            end = self._end_of_stale(at, found)
+            if isinstance(end, Shortage):
+                return Stop(at, state, end.need_bytes)
+            self._add(FrameKind.STALE, FrameCode.OK, at, end)
+            return Stop(end, ScanState.IN_STALE)
         if not is_own:
             return None
         behind = self._is_frame_behind(at, found.size_bytes)
         if isinstance(behind, Shortage):
             return Stop(at, state, behind.need_bytes)
         return self._message(at, found) if behind else None
+
+    def _end_of_stale(self, at: int, head: RecordHead) -> int | Shortage:
+        """Where a stale record ends: at most where another one lies in its own place, by its checksum.
+
+        What is behind its body has no checksum, and the page that the stale one came with may end there.
+        """
+        end = at + head.size_bytes
+        need_bytes = head.size_bytes + LONGEST_HEAD_BYTES
+        if need_bytes > record.MAX_RECORD_SIZE_BYTES:
+            return end
+        if at + need_bytes > len(self.data) and not self.reaches_end:
+            return Shortage(need_bytes)
+        body_end = head.body_at + head.body_length
+        for magic in _ANY_MAGIC.finditer(self.data, body_end + _MAGIC_AT, end - 1 + _PREFIX.size):
+            other = magic.start() - _MAGIC_AT
+            if not has_plausible_head(self.data, other, self.phy_offset + other, self._left(other)):
+                continue
+            found = check_record(self.data, other, self._left(other))
+            if isinstance(found, Shortage):
+                need_bytes = other - at + found.need_bytes
+                if need_bytes <= record.MAX_RECORD_SIZE_BYTES:
+                    return Shortage(need_bytes)
+            elif isinstance(found, RecordHead):
+                is_own = found.own_phy_offset == self.phy_offset + other
+                if is_own and body_crc_holds(self.data, found):
+                    return other
+        return end
 
     def _is_frame_behind(self, at: int, size_bytes: int) -> bool | Shortage:
         """Whether the record at ``at`` ends where a frame plausibly starts, or with the segment."""

@@ -217,21 +217,59 @@ impl<'a> Walk<'a> {
         if behind == Some(true) {
             return Some(self.message(at, &head));
         }
-        let body_at = at + head.body_at;
-        let crc_holds = head.body_length == 0
-            || self
-                .checksums
-                .of(self.data, body_at, body_at + head.body_length)
-                .is_some_and(|crc| record::is_body_crc(&head, crc));
+        let crc_holds = self.crc_holds(at, &head);
         match (is_own, crc_holds, behind) {
             (true, true, _) => Some(self.message(at, &head)),
-            (false, true, _) => {
-                self.add(STALE, OK, at, at + head.size);
-                Some(Stop::at(at + head.size, IN_STALE))
-            }
+            (false, true, _) => Some(match self.end_of_stale(at, &head) {
+                Ok(end) => {
+                    self.add(STALE, OK, at, end);
+                    Stop::at(end, IN_STALE)
+                }
+                Err(need_bytes) => Stop { at, state, need_bytes },
+            }),
             (true, false, None) => Some(Stop { at, state, need_bytes: head.size + PREFIX_SIZE }),
             _ => None,
         }
+    }
+
+    fn crc_holds(&mut self, at: usize, head: &record::Head) -> bool {
+        let body_at = at + head.body_at;
+        head.body_length == 0
+            || self
+                .checksums
+                .of(self.data, body_at, body_at + head.body_length)
+                .is_some_and(|crc| record::is_body_crc(head, crc))
+    }
+
+    /// Where a stale record ends: at most where another one lies in its own place, by its checksum. Else how many bytes it takes to say.
+    ///
+    /// What is behind its body has no checksum, and the page that the stale one came with may end there.
+    fn end_of_stale(&mut self, at: usize, head: &record::Head) -> Result<usize, usize> {
+        let end = at + head.size;
+        let need_bytes = head.size + LONGEST_HEAD;
+        if need_bytes > MAX_RECORD_SIZE {
+            return Ok(end);
+        }
+        if at + need_bytes > self.data.len() && !self.reaches_end {
+            return Err(need_bytes);
+        }
+        for other in at + head.body_at + head.body_length..end {
+            let (left, bytes) = (self.left(other), self.from(other));
+            if !record::has_plausible_head(bytes, self.phy_offset_of(other), left) {
+                continue;
+            }
+            match record::check_record(bytes, left) {
+                Check::Shortage(need) if other - at + need <= MAX_RECORD_SIZE => return Err(other - at + need),
+                Check::Record(found) => {
+                    let is_own = found.own_phy_offset == self.phy_offset_of(other);
+                    if is_own && self.crc_holds(other, &found) {
+                        return Ok(other);
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(end)
     }
 
     /// Whether a record ends where a frame plausibly starts, or with the segment; None: the window ends too early.

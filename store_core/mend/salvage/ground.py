@@ -14,7 +14,7 @@ from store_core.mend.salvage.displaced import Displaced, Move, displaced, is_bet
 from store_core.mend.salvage.evidence import lost_by_queue_entries
 from store_core.mend.salvage.lists import relisted
 from store_core.mend.salvage.lost_record import LostRecord
-from store_core.mend.salvage.mended import as_long_as_they_are, restored_log
+from store_core.mend.salvage.mended import apart_from, as_long_as_they_are, restored_log
 from store_core.mend.salvage.misdirected import misdirected
 from store_core.mend.salvage.options import KeepOptions, LoanRange
 from store_core.mend.salvage.ranges import Ranges
@@ -140,7 +140,7 @@ def read_ground(
     if put_back:
         wrong |= beside.zeros
         ground = again(_apart(wrong, put_back), put_back, in_place)
-    with store.with_log(restored_log(store, {**wrong, **ground.restored}, in_place)) as view:
+    with store.with_log(restored_log(store, _both(wrong, ground.restored), in_place)) as view:
         strays = misdirected(view, ground.survey)
     if strays.zeros:
         wrong |= strays.zeros
@@ -150,7 +150,7 @@ def read_ground(
     if siblings.roots:
         loans = options.loans
         if loans is None:
-            with store.with_log(restored_log(store, wrong, in_place)) as view:
+            with store.with_log(restored_log(store, _both(wrong, ground.restored), in_place)) as view:
                 asked = siblings.find(view, ground.survey, options.sibling_from, left.regions)
             loans, earlier = tuple(asked.loans), asked.earlier
         if loans:
@@ -160,7 +160,7 @@ def read_ground(
             ground.loans = [loan for loan in loans if loan.phy_offset in ground.restored]
     repairs = _repairs(store, ground, wrong, in_place, table, walks)
     if first is not None and first.bad_lists:
-        with store.with_log(restored_log(store, {**wrong, **ground.restored}, in_place)) as view:
+        with store.with_log(restored_log(store, _both(wrong, ground.restored), in_place)) as view:
             repairs += relisted(view, first.bad_lists[:_MOST_LISTS])
     if repairs:
         loaned, kept = ground.restored, ground.loans
@@ -259,16 +259,13 @@ def _wrong_blanks(store: Store, survey: LogSurvey, known: dict[int, list[Lost]])
     }
 
 
-def _apart(wrong: dict[int, Patch], restored: dict[int, Patch]) -> dict[int, Patch]:
-    """The former where the latter do not reach into them: what is left of zeros, and bytes as a whole or not at all."""
-    taken = Ranges((at, at + patch.end) for at, patch in restored.items())
-    found: dict[int, Patch] = {}
-    for at, patch in wrong.items():
-        if not taken.overlap(at, at + patch.end):
-            found[at] = patch
-        elif not patch.parts:
-            found |= {start: Patch(0, end - start) for start, end in taken.outside(at, at + patch.end)}
-    return found
+def _apart(patches: dict[int, Patch], restored: dict[int, Patch]) -> dict[int, Patch]:
+    """The former where the latter do not reach into them."""
+    return apart_from(patches, Ranges((at, at + patch.end) for at, patch in restored.items()))
+
+
+def _both(wrong: dict[int, Patch], restored: dict[int, Patch]) -> dict[int, Patch]:
+    return {**_apart(wrong, restored), **restored}
 
 
 def _keep_zeros(ground: Ground, wrong: dict[int, Patch]) -> None:

@@ -15,6 +15,7 @@ from store_core.mend.plans.content import Built, Zeros
 from store_core.mend.plans.content import Piece as ContentPiece
 from store_core.mend.plans.draft import Draft
 from store_core.mend.salvage.fence import Fence
+from store_core.mend.salvage.ranges import Ranges
 from store_core.mend.salvage.sibling import BUILDER as SIBLING_BUILDER
 from store_core.mend.salvage.tombstones import Piece, TombstoneRun
 from store_core.read.records import read_message
@@ -177,6 +178,18 @@ class MendedLog:
 Restored = Mapping[int, Patch]  # by offset in the log; a patch's own positions begin with 0 there
 
 
+def apart_from(patches: Restored, taken: Ranges) -> dict[int, Patch]:
+    """What is left of patches where others do not reach into them; of one that holds bytes itself, all or nothing."""
+    found: dict[int, Patch] = {}
+    for at, patch in patches.items():
+        if not taken.overlap(at, at + patch.end):
+            found[at] = patch
+        elif not patch.parts:
+            for start, end in taken.outside(at, at + patch.end):
+                found[start] = replace(patch.part(start - at, end - at), start=0, end=end - start)
+    return found
+
+
 def with_placed(placed: Mapping[Path, Patch], patches: Mapping[Path, list[Patch]]) -> dict[Path, list[Patch]]:
     """Patches by file, and what is left under them of what is placed there."""
     under = {path: [*around(base, patches.get(path, ()))] for path, base in placed.items()}
@@ -208,10 +221,9 @@ def mended_log(
             mended.created[holder.path] = size
         segments[holder.phy_offset] = holder
         mended.placed[holder.path] = patch
-    for phy_offset, patch in [
-        *(restored or {}).items(),
-        *(patch for fence in fences for patch in _as_patches(fence.pieces)),
-    ]:
+    closing = [patch for fence in fences for patch in _as_patches(fence.pieces)]
+    closed = Ranges((at, at + patch.end) for at, patch in closing)  # a fence may need the room of what is beside it
+    for phy_offset, patch in [*apart_from(restored or {}, closed).items(), *closing]:
         holder = _holder(store, phy_offset, segments)
         if holder.phy_offset not in segments:
             mended.created[holder.path] = size

@@ -283,7 +283,7 @@ def _in_table(
     """What there may be room for, and ``given`` has not got."""
     behind = table.phy_offset + table.size_bytes
     number = room.numbers(table.phy_offset, behind)
-    is_one = table.messages & ~table.of_code(FrameCode.OWN_OFFSET)
+    is_one = table.messages & table.of_code(FrameCode.OK)
     stands_at = np.where(number < 0, table.phy_offset, -1)  # what has the place
     for other in given:
         has = (table.phy_offset < other.end) & (behind > other.start)
@@ -297,8 +297,7 @@ def _in_table(
         return
     apart = (behind[rows[:-1]] != table.phy_offset[rows[1:]]) | (number[rows[:-1]] != number[rows[1:]])
     for part in np.split(rows, np.flatnonzero(apart) + 1):
-        good = part[table.code[part] == int(FrameCode.OK)]
-        asked = good[:: max(len(good) // _ASKED, 1)].tolist()
+        asked = part[:: max(len(part) // _ASKED, 1)].tolist()
         leads = [led for row in asked if (led := _is_led_to(store, table, row)) is not None]
         first, last = int(part[0]), int(part[-1])
         yield _Stretch(
@@ -308,7 +307,7 @@ def _in_table(
             int(behind[last]),
             by,
             int(table.store_timestamp_ms[first]),
-            len(good),
+            len(part),
             sum(leads),
             len(leads) - sum(leads),
         )
@@ -332,7 +331,7 @@ def _shift(log: SegmentSequence, segment: Segment, stretch: _Stretch) -> Shift:
     left = -end % size
     file = log.alone(Segment(segment.path, 0, segment.size_bytes))
     prefix = file.read(end - stretch.by - segment.phy_offset, record.PREFIX.size_bytes)
-    if len(prefix) == record.PREFIX.size_bytes:
+    if len(prefix) == record.PREFIX.size_bytes and log.following(segment) is not None:
         blank = record.PREFIX.read(prefix)
         end += record.PREFIX.size_bytes if (blank["magic"], blank["size_bytes"]) == (record.MAGIC_BLANK, left) else 0
     size_bytes = end - stretch.start
