@@ -36,8 +36,8 @@ class Patch:
                 data[from_ - start : to - start] = part[from_ - self.start - at : to - self.start - at]
         return bytes(data)
 
-    def apart(self) -> Patch:
-        """The same, for another thread."""
+    def apart(self, logs: dict[int, SegmentSequence]) -> Patch:
+        """The same, for another thread, whose own ``logs`` these are, by the ``id`` of those that they stand for."""
         return self
 
     def part(self, start: int, end: int) -> Patch:
@@ -83,8 +83,11 @@ class Borrowed(Patch):
             done += read
         return bytes(data)
 
-    def apart(self) -> Patch:
-        return replace(self, log=self.log.apart() if self.log is not None else None)
+    def apart(self, logs: dict[int, SegmentSequence]) -> Patch:
+        assert self.log is not None
+        if id(self.log) not in logs:
+            logs[id(self.log)] = self.log.apart()
+        return replace(self, log=logs[id(self.log)])
 
 
 def around(base: Patch, others: Iterable[Patch]) -> Iterator[Patch]:
@@ -108,7 +111,10 @@ class OverlayCache(FileCache):
         self._sizes = sizes
 
     def apart(self) -> OverlayCache:
-        return OverlayCache({path: [p.apart() for p in found] for path, found in self._patches.items()}, self._sizes)
+        logs: dict[int, SegmentSequence] = {}  # many patches, and few files to be opened
+        return OverlayCache(
+            {path: [p.apart(logs) for p in found] for path, found in self._patches.items()}, self._sizes
+        )
 
     def is_plain(self, path: Path) -> bool:
         return path not in self._sizes

@@ -14,7 +14,7 @@ from store_core.layout import paths
 from store_core.mend.applying.undo import undo
 from tests import stores
 from tests.conftest import GoldenStore, differences
-from tests.damage import Damageable
+from tests.damage import Damageable, offset_in_record
 from tests.mend.recovering import (
     Opener,
     apply_to,
@@ -167,4 +167,40 @@ def test_records_that_entries_lead_away_from_stay(
     store.write(place_in_hole, data)
     recovery = _opener("load-533", settings_of).recover(store.root)
     assert places(recovery.lost) == {place(m) for m in lost if is_queued(m)}
+    assert not any("beside their place" in note for note in recovery.notes)
+
+
+def test_many_bytes_are_missing(golden: GoldenStore, damageable: DamageableOf, settings_of: SettingsOf) -> None:
+    """A hundred of them, in as many places of a file."""
+    store = damageable("load-533", "crash")
+    path, at = _segment(store, 3)
+    cuts = [(start + 84, 1) for start in at[10:210:2]]
+    _edit(path, *cuts, size_bytes=store.segment_size_bytes)
+    cut_at = [int(path.name) + start for start, _ in cuts]
+    _assert_all_that_is_there_is_kept(store, golden("load-533"), "load-533", _opener("load-533", settings_of), cut_at)
+
+
+@pytest.mark.parametrize("field", ["body", "magic"])
+def test_old_records_in_a_damaged_body_stay_there(
+    field: str, damageable: DamageableOf, settings_of: SettingsOf
+) -> None:
+    """A message whose body holds records of the log's place for which there is a hole, written long before those beside it."""
+    store = damageable("load-533", "crash")
+    messages = store.truth["messages"]
+    first = next(n for n, m in enumerate(messages) if m["phyOffset"] > 3 * store.segment_size_bytes + 9000)
+    inner, lost = b"", messages[first + 80 : first + 84]
+    for message in lost:
+        record = bytearray(store.read(message["phyOffset"], message["storeSize"]))
+        record[28:36] = message["phyOffset"].to_bytes(8, "big")
+        stored = offset_in_record(message, "store_timestamp_ms")
+        record[stored : stored + 8] = (message["storeTimestamp"] - 10**9).to_bytes(8, "big")
+        inner += record
+    # In the place of some records behind it, as it would be in a body whose checksum is wrong.
+    end = messages[first]["phyOffset"] + messages[first]["storeSize"]
+    store.write(end - 40, inner)
+    store.flip(first, field)
+    store.zero(lost[0]["phyOffset"], sum(m["storeSize"] for m in lost))
+    shutil.rmtree(store.root / paths.CONSUMEQUEUE)
+    recovery = _opener("load-533", settings_of).recover(store.root)
+    assert {place(m) for m in lost if is_queued(m)} <= places(recovery.lost)
     assert not any("beside their place" in note for note in recovery.notes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -521,3 +522,70 @@ def test_a_log_without_records_is_told_as_such(damageable: DamageableOf, opener_
         path.write_bytes(bytes(path.stat().st_size))
     recovery = opener_of("load-533").recover(store.root, options=with_siblings(sibling.root))
     assert ([f.code for f in recovery.findings], recovery.plan.steps) == (["S007"], ())
+
+
+def test_a_stretch_beside_its_place_and_a_lost_end(
+    golden: GoldenStore, damageable: DamageableOf, opener_of: OpenerOf
+) -> None:
+    """What goes back tells that the other one is a copy; what was cut, and all behind, comes from there."""
+    store = damageable("load-533", "crash")
+    for path in store.segments[4:]:
+        path.unlink()
+    path = store.segments[-1]
+    data = path.read_bytes()
+    path.write_bytes((data[:60_000] + data[60_512:]).ljust(len(data), b"\0"))
+    store.flip_at(int(path.name) + 90_000)
+    options = with_siblings(golden("load-533"))
+    assert_as_it_was(opener_of("load-533"), store.root, golden("load-533"), "load-533", options)
+
+
+@pytest.mark.parametrize(
+    ("since", "harm"), [(5, "hole"), (75, "hole"), (300, "hole"), (30, "end"), (75, "end"), (300, "end")]
+)
+def test_a_copy_that_parted_inside_a_segment_gives_nothing(
+    since: int, harm: str, damageable: DamageableOf, opener_of: OpenerOf
+) -> None:
+    """It lacks a record and goes on with others behind: its records lie across the places where ours begin."""
+    store, sibling = damageable("load-533", "crash"), damageable("load-533")
+    messages = store.truth["messages"]
+    last = len(messages) - 1
+    at = messages[last - since]["phyOffset"]
+    rest, own = messages[last - since + 1 :], at
+    for message in rest:
+        record = bytearray(store.read(message["phyOffset"], message["storeSize"]))
+        if own % sibling.segment_size_bytes + len(record) + 8 > sibling.segment_size_bytes:
+            break
+        record[28:36] = own.to_bytes(8, "big")
+        sibling.write(own, bytes(record))
+        own += len(record)
+    sibling.zero(own, sibling.segment_size_bytes - own % sibling.segment_size_bytes)
+    for path in sibling.segments:
+        if int(path.name) > own:
+            path.unlink()
+    if harm == "hole":
+        number = last - 2 if since < 75 else last - since // 2
+        store.zero(messages[number]["phyOffset"], messages[number]["storeSize"] * 3)
+    else:
+        store.tear(5000)
+    recovery = opener_of("load-533").recover(store.root, options=with_siblings(sibling.root))
+    assert taken_records(recovery) == 0
+
+
+def test_a_copy_that_has_some_of_what_tombstones_stand_for(
+    golden: GoldenStore, damageable: DamageableOf, opener_of: OpenerOf
+) -> None:
+    """They were made without queues, and do not begin where records did: all of a run is closed anew."""
+    store, sibling = damageable("load-533", "crash"), damageable("load-533")
+    opener = opener_of("load-533")
+    at = next(n for n, m in enumerate(store.truth["messages"]) if m["phyOffset"] > 3 * store.segment_size_bytes + 2000)
+    hole = store.truth["messages"][at : at + 8]
+    store.zero(hole[0]["phyOffset"], sum(m["storeSize"] for m in hole))
+    sibling.zero(hole[0]["phyOffset"], 40)
+    shutil.rmtree(store.root / paths.CONSUMEQUEUE)
+    apply_to(opener.recover(store.root), store.root)
+    options = with_siblings(sibling.root)
+    recovery = opener.recover(store.root, options=options)
+    assert taken_records(recovery) == 7
+    apply_to(recovery, store.root)
+    assert_kept(golden("load-533"), store.root, "load-533", hole[1:])
+    assert opener.recover(store.root, options=options).plan.steps == ()

@@ -199,3 +199,22 @@ def test_an_overlay_is_read_like_a_file(golden: GoldenStore, settings_of: Settin
     assert found[0][2] == message["phyOffset"]
     behind = message["phyOffset"] + message["storeSize"]
     assert sum(row[3] for row in found if row[2] < behind) == message["storeSize"]
+
+
+def test_a_page_of_another_file_hides_no_record_behind_it(damageable: DamageableOf) -> None:
+    """Its last record may reach into the next one with what no checksum looks at."""
+    for page in (22, *range(2, 30, 3)):
+        store = damageable("load-533")
+        size = store.segment_size_bytes
+        store.write(6 * size + page * 4096, store.read(3 * size + page * 4096, 4096))
+        start, end = 6 * size + page * 4096, 6 * size + (page + 1) * 4096
+        whole = [
+            m["phyOffset"]
+            for m in store.truth["messages"]
+            if m["phyOffset"] + m["storeSize"] <= start or m["phyOffset"] >= end
+        ]
+        with Store.open(store.root) as opened:
+            found = {
+                int(at) for table in scan_log(opened) for at in table.phy_offset[table.messages & (table.code == 0)]
+            }
+        assert set(whole) <= found, page

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -60,6 +60,15 @@ class Left:
         if len(table):
             self._before = neighbour_at(table, len(table) - 1) if table.messages[-1] else None
 
+    def emptied(self, loans: Mapping[int, Patch]) -> dict[int, Patch]:
+        """Zeros over each run of them of which a copy gives anything: what is left of it has to be told, and numbered, anew."""
+        given = Ranges((at, at + patch.end) for at, patch in loans.items())
+        return {
+            region.phy_offset: Patch(0, region.size_bytes)
+            for region in self.regions
+            if given.overlap(region.phy_offset, region.end_phy_offset)
+        }
+
 
 class FirstWalk(Protocol):
     """Who wants to see what the log holds as it is, and what of it."""
@@ -114,7 +123,7 @@ def read_ground(
     scanned = replace(first.options if first is not None else ScanOptions(), jobs=jobs)
     all_sinks = (*sinks, first.add) if first is not None else sinks
     left = Left(store.log)
-    if siblings.roots and options.loans is None:
+    if siblings.roots:
         all_sinks = (*all_sinks, left.add)
         scanned = replace(scanned, bytes_for=None)
     with store.with_log(as_long_as_they_are(store.log)) as view:
@@ -155,18 +164,20 @@ def read_ground(
             loans, earlier = tuple(asked.loans), asked.earlier
         if loans:
             found = siblings.patches(loans)
+            wrong |= left.emptied(found)
             found |= _apart(put_back, found)
             ground = again(_apart(wrong, found), found, in_place)
-            ground.loans = [loan for loan in loans if loan.phy_offset in ground.restored]
+            kept = Ranges((at, at + patch.end) for at, patch in ground.restored.items())
+            ground.loans = [loan for loan in loans if kept.overlap(loan.phy_offset, loan.phy_offset + loan.size_bytes)]
     repairs = _repairs(store, ground, wrong, in_place, table, walks)
     if first is not None and first.bad_lists:
         with store.with_log(restored_log(store, _both(wrong, ground.restored), in_place)) as view:
             repairs += relisted(view, first.bad_lists[:_MOST_LISTS])
     if repairs:
-        loaned, kept = ground.restored, ground.loans
+        loaned, loans_before = ground.restored, ground.loans
         patches = {at: Patch(0, len(data), ((0, data),)) for repair in repairs for at, data in repair.changes}
         ground = again(_apart(wrong, {**loaned, **patches}), {**loaned, **patches}, in_place)
-        ground.loans = kept
+        ground.loans = loans_before
     ground.repairs = [r for r in (*strays.repairs, *repairs) if all(at in ground.restored for at, _ in r.changes)]
     ground.shifted = [shift for shift in beside.shifts if shift.phy_offset in ground.restored]
     _keep_zeros(ground, wrong)
@@ -202,8 +213,7 @@ def _again(
         survey = survey_log(view, sinks, rules=rules, options=options, on_progress=walks.more(), lost=table)
         known = _told(store, rules, survey, survey.regions, table, walks, view.log)
     closed = Ranges((r.phy_offset, r.end_phy_offset) for r in (*survey.regions, *survey.tail))
-    kept = {at: patch for at, patch in restored.items() if not closed.overlap(at, at + 1)}
-    return Ground(survey, known, kept, is_first=False)
+    return Ground(survey, known, apart_from(restored, closed), is_first=False)
 
 
 def _told(

@@ -1,7 +1,8 @@
 """Whether another log is a copy of ours where something is to be taken from it.
 
 Two logs that parted never become one again: where a record behind a place is the same in both, all in front of it is. A record
-that is damaged in one of them tells by its head; one that cannot be read there, or that rmqctl put there, says nothing, and the next one is asked.
+that is damaged in one of them tells by its head; one that cannot be read there, or that rmqctl put there, says nothing, and the next
+one is asked. Where the copy has a sound record across the place where ours begins, they have parted.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from store_core.scan.ours import filler_rows, tombstone_rows
 from store_core.storage.store import QueueKey, Store
 
 _SAMPLES: Final = 64
-_LOOKED_BACK_BYTES: Final = 256 << 10
+_MOST_LOOKED_BACK: Final = 1 << 10
+_LOOKED_BACK_BYTES: Final = (64 << 10, 4 << 20)  # one after the other
 _END_BYTES: Final = 16  # of a record, that damage behind it reaches into
 
 Span = tuple[int, int]  # where a record begins, and its size
@@ -45,12 +47,16 @@ class Kinship:
     compared: int = 0
     same: int = 0
     _known: dict[Span, bool | None] = field(default_factory=dict)
+    _proven: int = -1  # up to there they are one log
+    _silent: int = (1 << 63) - 1  # from there on nothing tells
 
     def is_same(self, phy_offset: int, size_bytes: int) -> bool | None:
         """Whether both hold the same record there; None where the copy's cannot be read, or is none."""
         place = (phy_offset, size_bytes)
         if place not in self._known:
-            self._known[place] = self._compared(phy_offset, size_bytes)
+            found = self._known[place] = self._compared(phy_offset, size_bytes)
+            if found:
+                self._proven = max(self._proven, phy_offset)
         return self._known[place]
 
     def _compared(self, phy_offset: int, size_bytes: int) -> bool | None:
@@ -62,28 +68,46 @@ class Kinship:
         found: bool | None = theirs == ours
         if not found:
             message, other = _decoded(ours, phy_offset), read_message(self.sibling.log, phy_offset)
-            if other is None or _is_ours(other):
+            if other is not None and _is_ours(other):
                 return None
-            found = message is not None and identity_of(message) == identity_of(other)
-            if not found and not (body_crc_ok(other) and other.own_phy_offset == phy_offset):
-                return None
+            found = message is not None and other is not None and identity_of(message) == identity_of(other)
+            if not found and (other is None or other.own_phy_offset != phy_offset or not body_crc_ok(other)):
+                return False if any(theirs) and self._has_another_across(phy_offset) else None
         self.same += bool(found)
         return found
+
+    def _has_another_across(self, phy_offset: int) -> bool:
+        """Whether a sound record of the copy begins in front of an offset, and ends behind it."""
+        return any(
+            start + size > phy_offset
+            for start, size in islice(_good_before(self.sibling, phy_offset, _LOOKED_BACK_BYTES), 1)
+        )
 
     def start_in(self, region: Region) -> int | None:
         """Where to begin to take a region's records; None where the copy is none there.
 
         A record in front whose end the damage has reached is taken, too.
         """
-        before, behind = _place(region.before), self._behind(region)
-        is_kin = self.is_same(*behind) if behind is not None else None
-        if not is_kin:
-            is_kin = _any(self.is_same(*place) for place in self._good_behind(region.end_phy_offset))
+        before = _place(region.before)
+        is_kin = True if region.end_phy_offset <= self._proven else self._is_kin_behind(region)
         if is_kin is None and before is not None:  # the copy ends in here, or our log does
-            is_kin = self._is_same_before(before)
+            is_kin = self._is_same_before(before, _SAMPLES)
         if not is_kin:
             return None
         return before[0] if before is not None and self._reaches_into(before, region.phy_offset) else region.phy_offset
+
+    def _is_kin_behind(self, region: Region) -> bool | None:
+        """By the first record behind a region that tells; by any that is the same."""
+        if region.end_phy_offset >= self._silent:
+            return None
+        behind = self._behind(region)
+        is_kin = self.is_same(*behind) if behind is not None else None
+        if not is_kin:
+            more = (self.is_same(*place) for place in self._good_behind(region.end_phy_offset))
+            is_kin = _any(chain((is_kin,), more))
+        if is_kin is None:
+            self._silent = region.end_phy_offset
+        return is_kin
 
     def start_behind(self) -> int | None:
         """Where to begin to take what lies behind our last record: its end, or its start where it was torn; None if the copy's is another log."""
@@ -121,12 +145,14 @@ class Kinship:
                 to_do="name a master's, a slave's or a backup's copy of this store",
             )
 
-    def _is_same_before(self, place: Span) -> bool:
+    def _is_same_before(self, place: Span, most: int = _MOST_LOOKED_BACK) -> bool:
         """Whether the last record up to there that both have is the same, or ours is torn."""
         if self._is_torn(*place):
+            self.compared += 1
             self.same += 1
             return True
-        told = (self.is_same(*each) for each in chain((place,), self._good_before(place[0])))
+        earlier = islice(_good_before(self.store, place[0], _LOOKED_BACK_BYTES), most)
+        told = (self.is_same(*each) for each in chain((place,), earlier))
         return next((found for found in told if found is not None), False)
 
     def _reaches_into(self, place: Span, phy_offset: int) -> bool:
@@ -170,12 +196,6 @@ class Kinship:
         yield from islice(_good_in(self.store, phy_offset, None), _SAMPLES)
         yield from self._first_records(phy_offset)
 
-    def _good_before(self, phy_offset: int) -> Iterator[Span]:
-        """The last good records in front of an offset, the last one first, and the first ones of segments."""
-        found = list(_good_in(self.store, max(phy_offset - _LOOKED_BACK_BYTES, 0), phy_offset))
-        yield from reversed(found[-_SAMPLES:])
-        yield from reversed([place for place in self._first_records(0) if place[0] < phy_offset])
-
     def _first_records(self, phy_offset: int) -> Iterator[Span]:
         begins = [s.phy_offset for s in self.store.log.segments if s.phy_offset >= phy_offset]
         for at in begins[:: max(len(begins) // _SAMPLES, 1)]:
@@ -190,6 +210,15 @@ def _good_in(store: Store, start: int, end: int | None) -> Iterator[Span]:
         good[[*filler_rows(table), *tombstone_rows(table)]] = False
         for row in np.flatnonzero(good):
             yield int(table.phy_offset[row]), int(table.size_bytes[row])
+
+
+def _good_before(store: Store, phy_offset: int, looked_back_bytes: Iterable[int]) -> Iterator[Span]:
+    """The last ones that begin in front of an offset, in its segment or the one before, from the last one on."""
+    end = phy_offset
+    for size in looked_back_bytes:
+        start = max(phy_offset - size, 0)
+        yield from reversed(list(_good_in(store, start, end)))
+        end = start
 
 
 def _any(told: Iterable[bool | None]) -> bool | None:

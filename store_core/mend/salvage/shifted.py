@@ -3,7 +3,7 @@
 No broker walks into such a stretch, and no walk of ours, as none of its records lies where it says, unless nothing but whole records
 is missing, or there twice. Together they tell how far they were moved. A stretch goes back where nothing else can be read in its place
 that does not go itself, and a queue's entry leads there; or where no entry leads elsewhere, several records follow each other, and
-they are no older than the log in front of them where it does not go on behind.
+their times fit between those of the records in front of their place and behind it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from store_core.storage.overlay import Borrowed, Patch
 from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.store import QueueKey, Store
 
-_MOST_SHIFTS: Final = 64  # of one file
-_MOST_STRETCHES: Final = 1 << 10  # of one file
+_MOST_SHIFTS: Final = 1 << 14  # of one file
+_MOST_STRETCHES: Final = 1 << 14  # of one file
+_IDLE_BYTES: Final = 8 << 20  # without a record that was moved as far as those before
 _FEWEST_RECORDS: Final = 2  # that vouch for each other
 _ASKED: Final = 16  # records of a table whose entries are looked at
 _WINDOW_SIZE_BYTES: Final = 4 << 20
@@ -72,14 +73,15 @@ class Shifted:
 @dataclass(frozen=True, slots=True)
 class _Stretch:
     """Records [start, end) for a span of the room, of which the last one begins at ``last``, to be moved ``by``. ``agree`` and ``differ``: to how many of
-    those that were asked for their queue's entry leads, or not. ``store_timestamp_ms``: the first one's."""
+    those that were asked for their queue's entry leads, or not. The times are the first one's and the last one's."""
 
     span: int
     start: int
     last: int
     end: int
     by: int
-    store_timestamp_ms: int
+    first_timestamp_ms: int
+    last_timestamp_ms: int
     records: int
     agree: int
     differ: int
@@ -99,17 +101,28 @@ class _Room:
             *((r.phy_offset, r.end_phy_offset) for r in regions),
             *(span for span in beyond if span[0] < span[1]),
         ]
-        self.strays = {at: at + (read_size_bytes(log, at) or 0) for at in survey.wrong_own_offsets}
+        strays = list(_runs((at, at + (read_size_bytes(log, at) or 0)) for at in survey.wrong_own_offsets))
         begins = {segment.phy_offset for segment in log.segments}
+        self.strays = Ranges(strays)
         self.spans: list[Span] = []
-        for start, end in sorted(chain(self.holes, self.strays.items())):
+        for start, end in sorted(chain(self.holes, strays)):
             if self.spans and start <= self.spans[-1][1] and start not in begins:
                 self.spans[-1] = self.spans[-1][0], max(end, self.spans[-1][1])
             elif start < end:
                 self.spans.append((start, end))
         self.looked_at = [fronts.get(start, start) for start, _ in self.spans]
+        since = {r.phy_offset: r.before.store_timestamp_ms for r in regions if r.before is not None}
+        until = {r.end_phy_offset: r.after.store_timestamp_ms for r in regions if r.after is not None}
+        since |= {r.phy_offset: survey.last_store_timestamp_ms for r in survey.tail}
+        self._times = [(since.get(start), until.get(end)) for start, end in self.spans]
         self._starts = np.array([start for start, _ in self.spans], np.int64)
         self._ends = np.array([end for _, end in self.spans], np.int64)
+
+    def fits_in_time(self, stretch: _Stretch) -> bool:
+        """Whether the times of records fit between those of the records around their span."""
+        since, until = self._times[stretch.span]
+        is_late = since is None or since <= stretch.first_timestamp_ms
+        return is_late and (until is None or stretch.last_timestamp_ms <= until)
 
     def numbers(self, starts: Ints, ends: Ints) -> Ints:
         """The numbers of the spans that ranges lie in; -1 for one that lies in none."""
@@ -134,20 +147,21 @@ def shifted(store: Store, survey: LogSurvey, taken: Ranges, untouched: Iterable[
         for stretch in _stretches(store, segment, spans, room, copies):
             shift = _shift(store.log, segment, stretch)
             holder = store.log.find(shift.phy_offset)
-            is_behind = shift.source[0] >= survey.end_phy_offset
-            is_young = not is_behind or stretch.store_timestamp_ms >= survey.last_store_timestamp_ms
             follows = bool(shifts) and shift.position == shifts[-1].position + shifts[-1].size_bytes
-            is_vouched_for = not stretch.differ and (follows or stretch.records >= _FEWEST_RECORDS) and is_young
+            are_several = follows or stretch.records >= _FEWEST_RECORDS
+            is_vouched_for = not stretch.differ and are_several and room.fits_in_time(stretch)
             is_free = not (taken.overlap(*shift.home) or taken.overlap(*shift.source))
             is_free &= holder is None or holder.path not in left_alone
             if is_free and (stretch.agree or is_vouched_for):
                 shifts.append(shift)
-        if any(shift.records >= _FEWEST_RECORDS or shift.source[0] not in room.strays for shift in shifts):
+        if any(s.records >= _FEWEST_RECORDS or not room.strays.overlap(s.source[0], s.source[0] + 1) for s in shifts):
             found += shifts
     found = _with_room(found, room, copies)
-    return Shifted(
-        found, _zeros(found, room, copies), {shift.phy_offset: _borrowed(store.log, shift) for shift in found}
-    )
+    files = {path: store.log.alone(Segment(path, 0, _end_in(path, found))) for path in {s.path for s in found}}
+    put_back: dict[int, Patch] = {
+        s.phy_offset: Borrowed(0, s.size_bytes, log=files[s.path], phy_offset=s.position, path=s.path) for s in found
+    }
+    return Shifted(found, _zeros(found, room, copies), put_back)
 
 
 def _with_room(shifts: list[Shift], room: _Room, copies: list[Span]) -> list[Shift]:
@@ -180,9 +194,22 @@ def _zeros(shifts: list[Shift], room: _Room, copies: list[Span]) -> dict[int, Pa
     return found
 
 
-def _borrowed(log: SegmentSequence, shift: Shift) -> Borrowed:
-    alone = log.alone(Segment(shift.path, 0, shift.position + shift.size_bytes))
-    return Borrowed(0, shift.size_bytes, log=alone, phy_offset=shift.position, path=shift.path)
+def _end_in(path: Path, shifts: Iterable[Shift]) -> int:
+    return max(shift.position + shift.size_bytes for shift in shifts if shift.path == path)
+
+
+def _runs(spans: Iterable[Span]) -> Iterator[Span]:
+    """Spans in order as one where they join."""
+    held: Span | None = None
+    for start, end in spans:
+        if held is not None and held[1] == start:
+            held = held[0], end
+            continue
+        if held is not None:
+            yield held
+        held = start, end
+    if held is not None:
+        yield held
 
 
 def _files(log: SegmentSequence, room: _Room) -> Mapping[Segment, list[Span]]:
@@ -213,7 +240,7 @@ def _stretches(
         moved = Segment(segment.path, segment.phy_offset + by, segment.size_bytes)
         with store.with_log(store.log.alone(moved)) as view:
             begin, end = moved.phy_offset + at, moved.phy_offset + spans[-1][1]
-            tables = scan_log(view, from_phy_offset=begin, to_phy_offset=end)
+            tables = _with_records(scan_log(view, from_phy_offset=begin, to_phy_offset=end))
             look = partial(_in_table, store, by=by, room=room, given=tuple(given), copies=doubles)
             for stretch in _joined(chain.from_iterable(map(look, tables))):
                 if at == stretch.start - moved.phy_offset:  # its last one may have lost its end to what comes next
@@ -256,6 +283,17 @@ def _next_stray(
     return None
 
 
+def _with_records(tables: Iterable[FrameTable]) -> Iterator[FrameTable]:
+    """Those in which some lie where they say, until there are none for a while."""
+    reached = -1
+    for table in tables:
+        if (table.messages & table.of_code(FrameCode.OK)).any():
+            reached = table.end_phy_offset
+            yield table
+        elif reached >= 0 and table.end_phy_offset - reached > _IDLE_BYTES:
+            return
+
+
 def _joined(stretches: Iterable[_Stretch]) -> Iterator[_Stretch]:
     """Stretches that follow each other as one."""
     held: _Stretch | None = None
@@ -265,6 +303,7 @@ def _joined(stretches: Iterable[_Stretch]) -> Iterator[_Stretch]:
                 held,
                 last=stretch.last,
                 end=stretch.end,
+                last_timestamp_ms=stretch.last_timestamp_ms,
                 records=held.records + stretch.records,
                 agree=held.agree + stretch.agree,
                 differ=held.differ + stretch.differ,
@@ -285,13 +324,12 @@ def _in_table(
     number = room.numbers(table.phy_offset, behind)
     is_one = table.messages & table.of_code(FrameCode.OK)
     stands_at = np.where(number < 0, table.phy_offset, -1)  # what has the place
+    low, high = int(table.phy_offset[0]), int(behind[-1])
     for other in given:
-        has = (table.phy_offset < other.end) & (behind > other.start)
-        stands_at[has] = table.phy_offset[has] - other.by
-    for row in np.flatnonzero(is_one & (stands_at >= 0)).tolist():
-        start, size = int(table.phy_offset[row]), int(table.size_bytes[row])
-        if store.log.read(int(stands_at[row]), size) == bytes(table.record(row)):
-            copies.append((start - by, start - by + size))
+        if other.start < high and low < other.end:
+            has = (table.phy_offset < other.end) & (behind > other.start)
+            stands_at[has] = table.phy_offset[has] - other.by
+    copies += _copies_in(store.log, table, np.flatnonzero(is_one & (stands_at >= 0)), stands_at, by)
     rows = np.flatnonzero(is_one & (stands_at < 0))
     if not len(rows):
         return
@@ -307,10 +345,30 @@ def _in_table(
             int(behind[last]),
             by,
             int(table.store_timestamp_ms[first]),
+            int(table.store_timestamp_ms[last]),
             len(part),
             sum(leads),
             len(leads) - sum(leads),
         )
+
+
+def _copies_in(log: SegmentSequence, table: FrameTable, rows: Ints, stands_at: Ints, by: int) -> Iterator[Span]:
+    """Where those of the rows lie, a run at a time, that are the same as what stands in their place."""
+    ends = table.phy_offset + table.size_bytes
+    joins = (ends[rows[:-1]] == table.phy_offset[rows[1:]]) & (
+        stands_at[rows[:-1]] + table.size_bytes[rows[:-1]] == stands_at[rows[1:]]
+    )
+    for run in np.split(rows, np.flatnonzero(~joins) + 1) if len(rows) else ():
+        whole = _is_copy(log, table, run, stands_at)
+        for part in (run,) if whole else run.reshape(-1, 1):
+            if whole or _is_copy(log, table, part, stands_at):
+                yield int(table.phy_offset[part[0]]) - by, int(ends[part[-1]]) - by
+
+
+def _is_copy(log: SegmentSequence, table: FrameTable, run: Ints, stands_at: Ints) -> bool:
+    at = int(table.phy_offset[run[0]]) - table.window_phy_offset
+    size = int(table.phy_offset[run[-1]] + table.size_bytes[run[-1]]) - table.window_phy_offset - at
+    return log.read(int(stands_at[run[0]]), size) == bytes(table.window[at : at + size])
 
 
 def _is_led_to(store: Store, table: FrameTable, row: int) -> bool | None:
