@@ -128,6 +128,35 @@ def test_damage_in_every_other_record_opens_whole(
     assert_served(told, found.intact)
 
 
+@pytest.mark.parametrize(("version", "base"), [("4.9.7", "load-497"), ("5.4.0", "load-533")])
+def test_stretches_that_went_back_open_whole(
+    version: str,
+    base: str,
+    golden: GoldenStore,
+    damageable: Callable[..., Damageable],
+    settings_of: SettingsOf,
+    open_store: OpenStore,
+) -> None:
+    """A page is missing in one segment, and one is there twice in the last one that is used."""
+    store, config = damageable(base, "crash"), settings_of(base)
+    last = store.end_phy_offset // store.segment_size_bytes
+    for number, edit in ((3, lambda data: data[:40_960] + data[45_056:]), (last, lambda d: d[:8192] + d[4096:])):
+        path = store.segments[number]
+        data = path.read_bytes()
+        path.write_bytes(edit(data)[: len(data)].ljust(len(data), b"\0"))
+    there = [path.read_bytes() for path in store.segments]
+    kept = [
+        m
+        for m in store.truth["messages"]
+        if any(Damageable(golden(base), store.truth).read(m["phyOffset"], m["storeSize"]) in data for data in there)
+    ]
+    recovery, _ = mended(golden(base), store.root, base, Opener(config, version))
+    told = opened(open_store, version, base, store.root, config, recovery.after.as_json())
+    cut = store.segments[last]
+    assert_served(told, [m for m in kept if not 0 < int(cut.name) + 8192 - m["phyOffset"] < m["storeSize"]])
+    assert len(kept) > len(store.truth["messages"]) - 30
+
+
 @pytest.mark.parametrize(("version", "base"), [("4.9.7", "load-497"), ("5.3.3", "load-533")])
 def test_what_truncate_leaves_opens_whole(
     version: str, base: str, store_copy: StoreCopy, settings_of: SettingsOf, open_store: OpenStore
