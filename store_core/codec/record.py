@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from struct import Struct
 from struct import error as struct_error
@@ -25,6 +26,9 @@ _TRANSACTIONS: Final[dict[int, Transaction]] = {
     record.TRANSACTION_COMMIT: "commit",
     record.TRANSACTION_ROLLBACK: "rollback",
 }
+_MAGIC: Final = record.PREFIX.field_struct("magic")
+_MAGIC_AT: Final = record.PREFIX.offset_of("magic")
+_MAGICS: Final = re.compile(b"|".join(re.escape(_MAGIC.pack(magic)) for magic in (record.MAGIC_V1, record.MAGIC_V2)))
 _HOST_MASK: Final = record.FLAG_BORN_HOST_V6 | record.FLAG_STORE_HOST_V6
 _V1_TOPIC_LIMIT: Final = 127  # Java characters; longer topics make a V2 record
 _REASONS: Final[dict[Reason, str]] = {
@@ -262,6 +266,11 @@ def _part(buffer: Any, at: int, length: int, size_bytes: int, end: int) -> tuple
 def body_crc(body: bytes) -> int:
     """The checksum a record stores of its body; 0 for an empty one."""
     return zlib.crc32(body) & record.CRC_MASK
+
+
+def possible_starts(data: bytes) -> Iterator[int]:
+    """Where in some bytes a record may begin, by its magic alone; a place may lie in front of them."""
+    return (match.start() - _MAGIC_AT for match in _MAGICS.finditer(data))
 
 
 def identity_of(message: Message) -> tuple[object, ...]:

@@ -6,15 +6,13 @@ start. What a record says of its place is believed where most others of its file
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from store_core.codec.record import Message, RecordError, body_crc_ok, decode_record
-from store_core.layout import record
+from store_core.codec.record import Message, RecordError, body_crc_ok, decode_record, possible_starts
 from store_core.layout.queue import BATCH_ENTRY, ENTRY
 from store_core.mend.salvage.survey import LogSurvey
 from store_core.read.records import read_message
@@ -26,9 +24,6 @@ _LOOKED_AT_BYTES: Final = 1 << 20  # of a file whose first record does not tell
 _MOST_WITNESSES: Final = 16
 _MOST_MISSING_SEGMENTS: Final = 64  # between the log's last segment and one that is to be put behind it
 _BATCH_READ_BYTES: Final = 1 << 20
-_MAGIC: Final = record.PREFIX.field_struct("magic")
-_MAGIC_AT: Final = record.PREFIX.offset_of("magic")
-_RECORD: Final = re.compile(b"|".join(re.escape(_MAGIC.pack(magic)) for magic in (record.MAGIC_V1, record.MAGIC_V2)))
 _NO_PLACE: Final = -1
 
 
@@ -131,8 +126,7 @@ def _witnesses(alone: SegmentSequence, size_bytes: int) -> Iterator[Message]:
     """The first records of a file that are whole and may lie in a segment where they lie in it."""
     data = alone.read(0, _LOOKED_AT_BYTES)
     found, end = 0, 0
-    for match in _RECORD.finditer(data):
-        start = match.start() - _MAGIC_AT
+    for start in possible_starts(data):
         if start < end:  # in another one's body
             continue
         try:

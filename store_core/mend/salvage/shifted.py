@@ -8,7 +8,6 @@ their times fit between those of the records in front of their place and behind 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,7 +17,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from store_core.codec.record import body_crc_ok
+from store_core.codec.record import body_crc_ok, possible_starts
 from store_core.kernel.codes import FrameCode
 from store_core.layout import record
 from store_core.mend.salvage.evidence import standing_entry
@@ -37,9 +36,6 @@ _IDLE_BYTES: Final = 8 << 20  # without a record that was moved as far as those 
 _FEWEST_RECORDS: Final = 2  # that vouch for each other
 _ASKED: Final = 16  # records of a table whose entries are looked at
 _WINDOW_SIZE_BYTES: Final = 4 << 20
-_MAGIC: Final = record.PREFIX.field_struct("magic")
-_MAGIC_AT: Final = record.PREFIX.offset_of("magic")
-_RECORD: Final = re.compile(b"|".join(re.escape(_MAGIC.pack(magic)) for magic in (record.MAGIC_V1, record.MAGIC_V2)))
 Span = tuple[int, int]  # [start, end)
 
 
@@ -268,8 +264,7 @@ def _next_stray(
             if len(data) < record.PREFIX.size_bytes:
                 break
             reached = at
-            for match in _RECORD.finditer(data):
-                place = at + match.start() - _MAGIC_AT
+            for place in (at + start for start in possible_starts(data)):
                 if place < reached:  # in another one's body
                     continue
                 message = read_message(file, place)
@@ -279,7 +274,7 @@ def _next_stray(
                 if by and by not in seen:
                     return place, by
                 reached = place + message.size_bytes
-            at = max(reached, at + len(data) - _MAGIC.size + 1)  # a magic may be cut in two
+            at = max(reached, at + len(data) - record.PREFIX.size_bytes + 1)  # a magic may be cut in two
     return None
 
 
