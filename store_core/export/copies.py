@@ -302,9 +302,8 @@ def _compare(one: Log, two: Log) -> _Found:
         for at in _some(shared):
             found += _compare_from(one, two, at, stops[at]) + _compare_up_to(one, two, at, stops[at])
     if torn is not None and min(one.end_phy_offset, two.end_phy_offset) == sum(torn):
-        found = replace(
-            found, damaged=(torn,)
-        )  # it is the log that goes on which has it torn, or nobody knows which of them is damaged
+        # It is the log that goes on which has it torn; or the properties differ, and nobody knows which are damaged.
+        found = replace(found, damaged=(torn,))
     return found if last.same or found.parted_at is not None else _Found()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from store_core.errors import UsageError
-from store_core.layout import paths
+from store_core.layout import paths, record
 from tests import stores
 from tests.conftest import GoldenStore
 from tests.damage import Damageable
@@ -122,13 +122,14 @@ def test_a_copy_that_turns_up_later(
     assert_kept(golden("load-533"), store.root, "load-533", stores.truth("load-533")["messages"])
 
 
+@pytest.mark.parametrize("page", range(5, 21, 3))
 def test_a_stale_page_that_reaches_into_the_record_in_front(
-    golden: GoldenStore, damageable: DamageableOf, opener_of: OpenerOf
+    page: int, golden: GoldenStore, damageable: DamageableOf, opener_of: OpenerOf
 ) -> None:
     """Its properties' end is overwritten, where no checksum looks: it comes from the copy as well."""
     store = damageable("load-533", "crash")
     base = 3 * store.segment_size_bytes
-    store.write(base + 9 * 4096, store.read(3 * 4096, 4096))
+    store.write(base + page * 4096, store.read(3 * 4096, 4096))
     options = with_siblings(golden("load-533"))
     assert_as_it_was(opener_of("load-533"), store.root, golden("load-533"), "load-533", options)
 
@@ -233,19 +234,21 @@ def test_a_stretch_beside_its_place_and_a_lost_end(
 def test_a_copy_that_parted_inside_a_segment_gives_nothing(
     since: int, harm: str, damageable: DamageableOf, opener_of: OpenerOf
 ) -> None:
-    """It lacks a record and goes on with others behind: its records lie across the places where ours begin."""
+    """It lacks a record and goes on with others behind: its records lie across the places where ours begin. The one record of it that
+    begins where ours does is damaged."""
     store, sibling = damageable("load-533", "crash"), damageable("load-533")
     messages = store.truth["messages"]
     last = len(messages) - 1
     at = messages[last - since]["phyOffset"]
     rest, own = messages[last - since + 1 :], at
     for message in rest:
-        record = bytearray(store.read(message["phyOffset"], message["storeSize"]))
-        if own % sibling.segment_size_bytes + len(record) + 8 > sibling.segment_size_bytes:
+        data = bytearray(store.read(message["phyOffset"], message["storeSize"]))
+        if own % sibling.segment_size_bytes + len(data) + 8 > sibling.segment_size_bytes:
             break
-        record[28:36] = own.to_bytes(8, "big")
-        sibling.write(own, bytes(record))
-        own += len(record)
+        data[28:36] = own.to_bytes(8, "big")
+        sibling.write(own, bytes(data))
+        own += len(data)
+    sibling.flip_at(at + record.body_at(rest[0]["sysFlag"]))
     sibling.zero(own, sibling.segment_size_bytes - own % sibling.segment_size_bytes)
     for path in sibling.segments:
         if int(path.name) > own:

@@ -162,6 +162,8 @@ def test_records_that_entries_lead_away_from_stay(
     data = b""
     for message in others:
         record = bytearray(store.read(message["phyOffset"], message["storeSize"]))
+        stored = offset_in_record(message, "store_timestamp_ms")
+        record[stored : stored + 8] = lost[0]["storeTimestamp"].to_bytes(8, "big")
         record[28:36] = (place_in_hole + PAGE // 8 + len(data)).to_bytes(8, "big")
         data += record
     store.write(place_in_hole, data)

@@ -35,7 +35,7 @@ from store_core.storage.store import Store
 _MOST_LISTS: Final = 1 << 14  # of light queues that are made good at a time
 
 
-class Left:
+class Stopgaps:
     """Where an earlier recovery has put tombstones and fillers: a copy may have what was lost there."""
 
     def __init__(self, log: SegmentSequence) -> None:
@@ -122,9 +122,9 @@ def read_ground(
     walks = walks or Walks(None, 0)
     scanned = replace(first.options if first is not None else ScanOptions(), jobs=jobs)
     all_sinks = (*sinks, first.add) if first is not None else sinks
-    left = Left(store.log)
+    stopgaps = Stopgaps(store.log)
     if siblings.roots:
-        all_sinks = (*all_sinks, left.add)
+        all_sinks = (*all_sinks, stopgaps.add)
         scanned = replace(scanned, bytes_for=None)
     with store.with_log(as_long_as_they_are(store.log)) as view:
         survey = survey_log(view, all_sinks, rules=rules, options=scanned, on_progress=walks.next(), lost=table)
@@ -160,11 +160,11 @@ def read_ground(
         loans = options.loans
         if loans is None:
             with store.with_log(restored_log(store, _both(wrong, ground.restored), in_place)) as view:
-                asked = siblings.find(view, ground.survey, options.sibling_from, left.regions)
+                asked = siblings.find(view, ground.survey, options.sibling_from, stopgaps.regions)
             loans, earlier = tuple(asked.loans), asked.earlier
         if loans:
             found = siblings.patches(loans)
-            wrong |= left.emptied(found)
+            wrong |= stopgaps.emptied(found)
             found |= _apart(put_back, found)
             ground = again(_apart(wrong, found), found, in_place)
             kept = Ranges((at, at + patch.end) for at, patch in ground.restored.items())
