@@ -150,8 +150,10 @@ def anew(clock: Clock, folder: Path, work: Callable[[], object], *, is_made: boo
 
 def read_percent(data: Path, topic: str) -> float:
     """How much of a folder of files a query for one topic reads."""
-    _, read_bytes = duckdb_reads(data, f"select * from {{}} where topic = '{topic}'")
-    return 100 * read_bytes / sum(path.stat().st_size for path in data.glob("*.parquet"))
+    _, reads = duckdb_reads(data, f"select * from {{}} where topic = '{topic}'")
+    return (
+        100 * sum(size_bytes for _, size_bytes in reads) / sum(path.stat().st_size for path in data.glob("*.parquet"))
+    )
 
 
 def main() -> None:
