@@ -111,30 +111,39 @@ class Bucket:
     def open(self, path: RemotePath) -> Any:
         """A file of pyarrow's. Raises FileNotFoundError, FailedError.
 
-        One that was listed is asked for again: a single wrong answer would make zeros of a segment. Where a new listing has it
-        all the same, that is an error.
+        One that was listed, and is not there or shorter now, is asked for again: a single wrong answer would make zeros of a segment.
+        Where a new listing still says otherwise, that is an error.
         """
         key = _key(path)
         with _told(path):
             for pause_seconds in _PAUSES_SECONDS:
                 time.sleep(pause_seconds)
+                listed = self._listed_file(key)
                 try:
-                    return self._files.open_input_file("/".join(key))
+                    file = self._files.open_input_file("/".join(key))
                 except FileNotFoundError:
-                    if not self._lists_file(key):
+                    if listed is None:
                         raise
-            if key not in [name for name, listed in self._ask_for(key[:-1], recursive=False) if not listed.is_folder]:
-                known = self._folders[key[:-1]]
-                self._folders[key[:-1]] = {name: listed for name, listed in known.items() if name != key[-1]}
+                    contradiction = "says that it is there, and that it is not"
+                else:
+                    if listed is None or file.size() >= listed.size_bytes:
+                        return file
+                    contradiction = f"lists {listed.size_bytes} bytes of it, and says that it has {file.size()}"
+                    file.close()
+            known = {name: entry for name, entry in self._folders[key[:-1]].items() if name != key[-1]}
+            now = dict(self._ask_for(key[:-1], recursive=False)).get(key)
+            if now is None or now.is_folder:
+                self._folders[key[:-1]] = known
                 raise FileNotFoundError(errno.ENOENT, "not in the object store any more", str(path))
-        raise FailedError(
-            "the object store says that it is there, and that it is not", path=str(path), to_do="run the command again"
-        )
+            if now != listed:
+                self._folders[key[:-1]] = {**known, key[-1]: now}
+                return self.open(path)
+        raise FailedError(f"the object store {contradiction}", path=str(path), to_do="run the command again")
 
-    def _lists_file(self, key: Key) -> bool:
-        """Whether a folder that is known has a file."""
+    def _listed_file(self, key: Key) -> Listed | None:
+        """A file of a folder that is known."""
         listed = self._folders.get(key[:-1], {}).get(key[-1])
-        return listed is not None and not listed.is_folder
+        return listed if listed is not None and not listed.is_folder else None
 
     def _is_known(self, key: Key) -> bool:
         return any(key[:depth] in self._folders for depth in range(1, len(key)))

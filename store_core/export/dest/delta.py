@@ -106,12 +106,11 @@ class DeltaDestination(LooseDestination):
             else:
                 mode = "overwrite" if replaces else "append"
                 table.create_write_transaction(actions, mode, columns, by, commit_properties=properties)
-        except CommitFailedError as error:
-            raise self._overtaken() from error
         except DeltaError as error:
-            if "already exists" in str(error):
-                raise self._overtaken() from error
-            raise
+            if not self._has(name, number, parts, told_state):
+                if isinstance(error, CommitFailedError) or "already exists" in str(error):
+                    raise self._overtaken() from error
+                raise
         if isinstance(self.objects, LocalObjects):
             self.objects.sync(f"{self.tables.folders[name]}/_delta_log")
 
@@ -133,6 +132,14 @@ class DeltaDestination(LooseDestination):
 
         address, options = self._address(name), self._options()
         return DeltaTable(address, storage_options=options) if DeltaTable.is_deltatable(address, options) else None
+
+    def _has(self, name: str, number: int, parts: Sequence[WrittenFile], told_state: Mapping[str, Any]) -> bool:
+        """Whether a commit is in all the same: where its answer is lost, the library's second attempt finds the first one in its way."""
+        table = self._table(name)
+        if self._number(table) != number or (told_state and self._written(table) != json.loads(json.dumps(told_state))):
+            return False
+        names = {uri.rpartition("/")[2] for uri in table.file_uris()}
+        return names.issuperset(part.path.rpartition("/")[2] for part in parts)
 
     def _number(self, table: Any) -> int:
         return int(table.transaction_version(_APPLICATION) or 0) if table is not None else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -10,6 +11,7 @@ from typing import Final
 from store_core.errors import FailedError, StoreError
 
 _LONGEST: Final = 500
+_COLOUR: Final = re.compile("\x1b\\[[0-9;]*m")
 
 
 def assert_installed(module: str, what: str, extra: str = "lake") -> None:
@@ -26,6 +28,6 @@ def told(address: str, doing: str) -> Iterator[None]:
     except StoreError:
         raise
     except Exception as error:  # theirs have no root of their own
-        said = " ".join(str(error).split()) or type(error).__name__
+        said = " ".join(_COLOUR.sub("", str(error)).split()) or type(error).__name__
         said = said if len(said) <= _LONGEST else f"{said[:_LONGEST]}…"
         raise FailedError(f"{doing}: {said}", path=address, to_do="see what it says") from error

@@ -1,0 +1,143 @@
+"""Exports through a network and an object store that fail: every row once in the end, and no damage that is none."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from store_core.errors import FailedError
+from store_core.export.dest.missing import told
+from tests import stores
+from tests.conftest import GoldenStore
+from tests.export.exports import table_of
+from tests.export.test_buckets import delta_options, iceberg_options, names_in, offsets_in
+from tests.faulty_proxy import Fault, Faulty, in_front_of
+from tests.object_stores import ObjectStore
+from tests.rmqctl.calls import Result, call
+
+STORE: Final = "clean-533"
+OFFSETS: Final = sorted(message["phyOffset"] for message in stores.truth(STORE)["messages"])
+_RATE: Final = 0.1
+_SPLITS: Final = ("--split-size", 60_000, "-o", "json")
+
+
+def drawn(seed: str, faults: Sequence[Fault]) -> Faulty:
+    """Some of all requests meet one of these faults."""
+    dice = random.Random(seed)
+    return Faulty(lambda *_: dice.choice(faults) if dice.random() < _RATE else None)
+
+
+def exported(store: ObjectStore, faulty: Faulty, *words: object, jobs: int = 2) -> list[Result]:
+    """What ``export`` says each time, three times at most through the faults and then without, until it has ended."""
+    said: list[Result] = []
+    with in_front_of(store, faulty) as behind:
+        for place in (behind, behind, behind, store):
+            said.append(call("export", *words, "--jobs", jobs, *_SPLITS, **place.environment))
+            if said[-1].code == 0:
+                break
+    for one in said:
+        assert one.code in (0, 1, 11), one.err
+        assert "Traceback" not in one.err
+        assert "\x1b" not in one.err
+    assert said[-1].code == 0, said[-1].err
+    return said
+
+
+def test_a_store_is_read_through_faults(golden: GoldenStore, object_store: ObjectStore, tmp_path: Path) -> None:
+    """But short answers: S3's client takes them for whole ones (others' do not), and nothing tells what it made up."""
+    faulty = drawn("reading", [fault for fault in Fault if fault is not Fault.SHORT])
+    exported(object_store, faulty, tmp_path / "out", "-s", f"a={object_store.put(golden(STORE))}")
+    assert faulty.met
+    assert table_of(tmp_path / "out")["phy_offset"].to_pylist() == OFFSETS
+    assert table_of(tmp_path / "out", "quarantine").num_rows == 0
+
+
+def test_a_wrong_length_is_asked_for_again(golden: GoldenStore, object_store: ObjectStore, tmp_path: Path) -> None:
+    """It would be taken for the end of a file, and all behind it for damage."""
+    turns = Counter[str]()
+
+    def fault_of(method: str, path: str) -> Fault | None:
+        if method != "HEAD" or "/commitlog/0" not in path:
+            return None
+        turns[path] += 1
+        return Fault.SHORT if turns[path] % 2 else None
+
+    faulty = Faulty(fault_of)
+    address = object_store.put(golden(STORE))
+    [done] = exported(object_store, faulty, tmp_path / "out", "-s", f"a={address}", jobs=1)
+    assert len(faulty.met) > 1
+    assert done.json["stores"][0]["findings"] == []
+    assert table_of(tmp_path / "out")["phy_offset"].to_pylist() == OFFSETS
+
+
+def test_a_length_that_stays_wrong_is_an_error(golden: GoldenStore, object_store: ObjectStore, tmp_path: Path) -> None:
+    faulty = Faulty(lambda method, path: Fault.SHORT if method == "HEAD" and "/commitlog/0" in path else None)
+    address = object_store.put(golden(STORE))
+    with in_front_of(object_store, faulty) as store:
+        for words in (("export", tmp_path / "out", *_SPLITS), ("verify-crc", "-o", "json")):
+            done = call(*words, "-s", address, **store.environment)
+            assert (done.code, "Traceback" in done.err) == (1, False)
+            assert "lists 262144 bytes of it, and says that it has 131072" in done.err
+
+
+@pytest.mark.parametrize("faults", [list(Fault), [Fault.UNANSWERED]], ids=["all", "unanswered"])
+@pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"])
+def test_a_result_is_written_through_faults(
+    kind: str, faults: Sequence[Fault], golden: GoldenStore, object_store: ObjectStore, tmp_path: Path
+) -> None:
+    faulty = drawn(kind, faults)
+    address = object_store.address(f"faults/{kind}-{len(faults)}")
+    catalog = ["--catalog", f"sqlite:///{tmp_path}/catalog.db"] if kind == "iceberg" else []
+    exported(object_store, faulty, address, "-s", f"a={golden(STORE)}", "--format", kind, *catalog)
+    assert faulty.met
+    assert rows_at(kind, object_store, address, tmp_path) == OFFSETS
+    assert not any(name.startswith("_unfinished") for name in names_in(object_store, address))
+
+
+def rows_at(kind: str, store: ObjectStore, address: str, tmp_path: Path) -> list[int]:
+    """The offsets of a result's messages, as its readers find them."""
+    found: list[int]
+    if kind == "parquet":
+        return offsets_in(store, address)
+    if kind == "delta":
+        from deltalake import DeltaTable
+
+        found = (
+            DeltaTable(f"{address}/data", storage_options=delta_options(store))
+            .to_pyarrow_table()["phy_offset"]
+            .to_pylist()
+        )
+    else:
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        catalog = SqlCatalog("rmqctl", uri=f"sqlite:///{tmp_path}/catalog.db", **iceberg_options(store))
+        found = catalog.load_table("rmqctl.messages").scan().to_arrow()["phy_offset"].to_pylist()
+    return sorted(found)
+
+
+@pytest.mark.parametrize("table", ["data", "quarantine"])
+def test_a_commit_whose_answer_is_lost_is_in(table: str, golden: GoldenStore, object_store: ObjectStore) -> None:
+    """Whoever asks again finds a commit in its way, which is its own."""
+    left = [1]
+
+    def fault_of(method: str, path: str) -> Fault | None:
+        is_commit = method == "PUT" and f"/{table}/_delta_log/" in path and path.partition("?")[0].endswith(".json")
+        return Fault.UNANSWERED if is_commit and left and left.pop() else None
+
+    faulty = Faulty(fault_of)
+    address = object_store.address(f"lost-{table}")
+    [done] = exported(object_store, faulty, address, "-s", f"a={golden(STORE)}", "--format", "delta")
+    assert len(faulty.met) == 1
+    assert json.loads(done.out)["rows"] == len(OFFSETS)
+    assert rows_at("delta", object_store, address, Path()) == OFFSETS
+
+
+def test_what_a_library_says_has_no_colours() -> None:
+    with pytest.raises(FailedError, match="reading: no such ↳ table"), told("s3://bucket", "reading"):
+        raise OSError("no such \x1b[31m↳\x1b[0m table")
