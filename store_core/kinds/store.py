@@ -62,7 +62,7 @@ KINDS: Final = (
         "warning",
         "queue file size assumed",
         "There is no queue file whose length tells the size, and no configuration names it; the default was assumed. A broker that is configured otherwise refuses queue files of another length.",
-        "Name the broker's properties file with `-c`, or mappedFileSizeConsumeQueue in it if it is not the default.",
+        "Name the broker's properties file with `-c`, with mappedFileSizeConsumeQueue in it if it is not the default; `recover --sibling` takes the size from a copy's files.",
     ),
     Kind(
         "S010",

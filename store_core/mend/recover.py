@@ -34,6 +34,8 @@ from store_core.mend.salvage.salvage_plan import (
     small_files,
     store_of,
 )
+from store_core.mend.salvage.sibling import Siblings
+from store_core.mend.salvage.sizes import size_notes, sized_as
 from store_core.scan.walks import Walks
 from store_core.storage.buffers import give_freed_memory_back, share_one_heap
 from store_core.storage.store import Store
@@ -111,12 +113,16 @@ def recover(
     refuse_foreign_store(store)
     last_exit: Literal["clean", "crash"] = "crash" if store.aborted else "clean"
     walks = Walks(on_progress, store.log.size_bytes, planned=WALKS, on_total=on_total)
-    prediction = predict(store, version, on_progress=walks.next())
-    # First, while nothing else is held in memory.
-    checked = check_store(store, jobs=jobs, on_progress=walks.next()).findings
-    give_freed_memory_back()
     with ExitStack() as own:
         stack = own if keep is None else keep
+        unsized = store
+        if options.siblings:
+            with Siblings(store, options.siblings, options.sibling_configs) as siblings:
+                store = stack.enter_context(sized_as(store, siblings))
+        prediction = predict(store, version, on_progress=walks.next())
+        # First, while nothing else is held in memory.
+        checked = check_store(store, jobs=jobs, on_progress=walks.next()).findings
+        give_freed_memory_back()
         if policy == "broker":
             recovery = _as_broker(store, prediction, last_exit, checked, walks, stack, version)
             walks.end()
@@ -139,7 +145,7 @@ def recover(
             tuple(found.lost.runs(found.unknown)),
             in_recover(_findings(checked, (*found.findings, *found.derivation.findings)), plan, options),
             tuple(LostMessages(found.given_up).runs()),
-            notes_of(found, after, starting),
+            (*notes_of(found, after, starting), *size_notes(unsized, store, [step.path for step in plan.steps])),
             found.survey.kept_messages,
             tuple(loans_of(found.options, found.earlier)),
             tuple(repair.as_json() for repair in found.repairs),

@@ -181,3 +181,27 @@ def test_a_log_is_cut_where_a_file_is_missing(damageable: Callable[..., Damageab
     apply_to(truncated(store.root, settings_of("load-533"), 3 * size), store.root)
     assert [int(path.name) for path in store.segments] == [0, size, 2 * size]
     assert [f.code for f in Opener(settings_of("load-533"), "5.3.3").check(store.root) if f.severity != "info"] == []
+
+
+@pytest.mark.parametrize("exit_", ["clean", "crash"])
+@pytest.mark.parametrize("segment", [1, 3])
+def test_a_recovery_leaves_a_cut_at_a_segments_begin_as_it_is(
+    segment: int, exit_: str, damageable: Callable[..., Damageable], settings_of: SettingsOf
+) -> None:
+    """The emptied segment is where a broker would go on, for the one in front of it is full."""
+    store, config = damageable("load-533", exit_), settings_of("load-533")
+    begin = segment * store.segment_size_bytes
+    apply_to(truncated(store.root, config, begin), store.root)
+    names = [path.name for path in store.segments]
+    assert names[-1] == paths.segment_name(begin)
+    opener = Opener(config, "5.3.3")
+    recovery = opener.recover(store.root)
+    assert [step.path for step in recovery.plan.steps if step.path != paths.ABORT] == []
+    assert (recovery.after.starts, recovery.after.max_phy_offset) == (True, begin)
+    (store.root / paths.COMMITLOG / paths.segment_name(begin + store.segment_size_bytes)).write_bytes(
+        bytes(store.segment_size_bytes)
+    )
+    further = opener.recover(store.root)
+    assert [step.path for step in further.plan.steps if step.path != paths.ABORT] == [
+        f"{paths.COMMITLOG}/{paths.segment_name(begin + store.segment_size_bytes)}"
+    ]

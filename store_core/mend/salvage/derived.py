@@ -195,7 +195,7 @@ class Derivation(Closing):
         """The builder of the ordinary queues."""
         existing = dict(self._store.queues)
         size = self._known_queue_size()
-        ext = _file_size(self._store.ext_queues.values())
+        ext = file_size_of(self._store.ext_queues.values())
         return QueueBuilder(
             self.rows,
             size or queue.DEFAULT_FILE_SIZE_BYTES,
@@ -206,10 +206,10 @@ class Derivation(Closing):
         )
 
     def _known_queue_size(self) -> int | None:
-        return _file_size(self._store.queues.values()) or self._store.settings.queue_file_size_bytes
+        return file_size_of(self._store.queues.values()) or self._store.settings.queue_file_size_bytes
 
     def _known_batch_queue_size(self) -> int | None:
-        return _file_size(self._store.batch_queues.values()) or self._store.settings.batch_queue_file_size_bytes
+        return file_size_of(self._store.batch_queues.values()) or self._store.settings.batch_queue_file_size_bytes
 
     def batch_queues(self) -> BatchQueueBuilder:
         """The builder of the batch queues."""
@@ -322,5 +322,6 @@ def _new_file(path: str, made: Made) -> NewFile:
     return NewFile(path, made.size_bytes, made.mtime_ms * _NS_PER_MS, made.read)
 
 
-def _file_size(sequences: Iterable[SegmentSequence]) -> int:
+def file_size_of(sequences: Iterable[SegmentSequence]) -> int:
+    """The size in bytes of the files of a kind, which is one for all queues; 0 where none tells."""
     return next((s.file_size_bytes for s in sequences if s.file_size_bytes), 0)

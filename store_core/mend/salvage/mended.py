@@ -213,7 +213,7 @@ def mended_log(
     log = store.log
     size = log.file_size_bytes
     mended = MendedLog(log)
-    kept = _kept_segments(log, end_phy_offset + cut, mended)
+    kept = _kept_segments(log, end_phy_offset + 1 if cut else _room_end(log, end_phy_offset), mended)
     segments = {segment.phy_offset: segment for segment in kept}
     for phy_offset, patch in (placed or {}).items():
         holder = _holder(store, phy_offset, segments)
@@ -255,6 +255,21 @@ def _kept_segments(log: SegmentSequence, end_phy_offset: int, mended: MendedLog)
         else:
             kept.append(segment)
     return kept
+
+
+def _room_end(log: SegmentSequence, end_phy_offset: int) -> int:
+    """Where segments are of no use: behind the log's end, or behind a segment of zeros where a broker would go on, for the one in front is full."""
+    full = log.find(end_phy_offset)
+    following = log.find(nominal_end(log, full)) if full is not None else None
+    if (
+        full is None
+        or following is None
+        or following.phy_offset != nominal_end(log, full)
+        or not _blank_at(log, end_phy_offset, following.phy_offset)
+        or _last_used(log, following.phy_offset, following.end_phy_offset) > following.phy_offset
+    ):
+        return end_phy_offset
+    return following.phy_offset + 1
 
 
 def _holder(store: Store, phy_offset: int, segments: Mapping[int, Segment]) -> Segment:
