@@ -14,11 +14,10 @@ from typing import Any, Protocol
 
 from store_core.errors import FailedError, NotAStoreError, StoreError
 from store_core.storage.digest import crc32c
-from store_core.storage.failure import failed
 from store_core.storage.folder_lock import lock_at
 from store_core.storage.ops import FileOps
 from store_core.storage.part_file import PartFile, ResultFile
-from store_core.storage.publish import checksum_of
+from store_core.storage.publish import checksum_of, told_of_result
 from store_core.storage.remote_path import RemotePath
 from store_core.storage.writer import save_file
 
@@ -66,24 +65,24 @@ class LocalObjects:
     folder: Path
 
     def create(self, name: str) -> PartFile:
-        with _told("writing a result file"):
+        with told_of_result("writing a result file"):
             self._make(name)
         return PartFile(self.folder / name)
 
     def write(self, name: str, data: bytes) -> None:
-        with _told("writing a result file"):
+        with told_of_result("writing a result file"):
             self._make(name)
             save_file(self.folder / name, data)
             _sync((self.folder / name).parent)
 
     def read(self, name: str) -> bytes | None:
-        with _told("looking at the folder for results"), suppress(FileNotFoundError):
+        with told_of_result("looking at the folder for results"), suppress(FileNotFoundError):
             return (self.folder / name).read_bytes()
         return None
 
     def sizes(self, names: Iterable[str]) -> dict[str, int]:
         found: dict[str, int] = {}
-        with _told("looking at the folder for results"):
+        with told_of_result("looking at the folder for results"):
             for name in names:
                 with suppress(FileNotFoundError, NotADirectoryError):
                     found[name] = (self.folder / name).stat().st_size
@@ -91,7 +90,7 @@ class LocalObjects:
 
     def names(self, folder: str) -> list[str]:
         found = (path for path in (self.folder / folder).rglob("*") if path.is_file())
-        with _told("looking at the folder for results"):
+        with told_of_result("looking at the folder for results"):
             return sorted(path.relative_to(self.folder).as_posix() for path in found)
 
     def holds(self, name: str, size_bytes: int, checksum: int) -> bool:
@@ -101,7 +100,7 @@ class LocalObjects:
         return False
 
     def remove(self, name: str) -> None:
-        with _told("clearing what is not finished"), suppress(FileNotFoundError):
+        with told_of_result("clearing what is not finished"), suppress(FileNotFoundError):
             (self.folder / name).unlink()
 
     def address_of(self, name: str) -> str:
@@ -109,13 +108,13 @@ class LocalObjects:
 
     def lock(self, name: str) -> int | None:
         """Lock a file, which is made where there is none; as ``folder_lock.lock_at``."""
-        with _told("making the folder for results"):
+        with told_of_result("making the folder for results"):
             return lock_at(self.folder / name, lambda: self._make(name))
 
     def sync(self, folder: str) -> None:
         """Make durable what somebody else has written last in a folder."""
         found = sorted((self.folder / folder).iterdir())
-        with _told("writing a result file"):
+        with told_of_result("writing a result file"):
             for path in found[-2:]:
                 ops = FileOps()
                 if path.is_file():
@@ -260,14 +259,6 @@ def _still_known(path: RemotePath) -> Iterator[None]:
     except FileNotFoundError as error:
         what = "the object store no longer knows of what is being written"
         raise FailedError(what, path=str(path), to_do="run the command again") from error
-
-
-@contextmanager
-def _told(doing: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise failed(error, doing) from error
 
 
 def _sync(folder: Path) -> None:

@@ -62,7 +62,7 @@ class ResultFolder:
         entries = self._entries()
         if entries and MANIFEST not in entries and UNFINISHED not in entries:
             raise NotEmptyError("the folder is not empty", path=str(self.path), to_do="name a new or an empty folder")
-        with _told("making the folder for results"):
+        with told_of_result("making the folder for results"):
             self._made = _topmost_missing(self.path)
             self._make_staging()
             self._take_lock()
@@ -93,7 +93,7 @@ class ResultFolder:
 
     def notes(self) -> dict[str, bytes]:
         """What has been noted by name, by this process or one before it."""
-        with _told("looking at the folder for results"):
+        with told_of_result("looking at the folder for results"):
             names = sorted(name for name in os.listdir(self.staging) if name.endswith(_NOTE))
         found = {name.removesuffix(_NOTE): self._read(self.staging / name) for name in names}
         return {name: data for name, data in found.items() if data is not None}
@@ -110,12 +110,12 @@ class ResultFolder:
 
     def begin(self, data: bytes) -> None:
         """Say what is begun, for whoever comes next."""
-        with _told("making the folder for results"):
+        with told_of_result("making the folder for results"):
             self._save(self.staging / _BEGUN, data)
 
     def note(self, name: str, data: bytes, parts: Iterable[str]) -> None:
         """Note a piece of work whose parts are in ``staging``; durable when this returns."""
-        with _told("noting what is done"):
+        with told_of_result("noting what is done"):
             self._ops.sync_folder(self.staging)  # the parts' own names
             self._save(self.staging / (name + _NOTE), data)
         self.noted[name] = frozenset(parts)
@@ -129,7 +129,7 @@ class ResultFolder:
             *(name + _NOTE for name in notes),
             *(part for parts in notes.values() for part in parts),
         }
-        with _told("clearing what is not finished"):
+        with told_of_result("clearing what is not finished"):
             for name in sorted(os.listdir(self.staging)):
                 if name not in kept:
                     self._ops.unlink(self.staging / name)
@@ -149,7 +149,7 @@ class ResultFolder:
         already are left where they are. What nobody has named is never touched.
         """
         moves, standing = list(parts), set(standing)
-        with _told("publishing results"):
+        with told_of_result("publishing results"):
             self._note_ours({*replaced, *(final for _, final in moves)})
             if not standing and (self.path / MANIFEST).exists():
                 self._ops.unlink(self.path / MANIFEST)
@@ -183,7 +183,7 @@ class ResultFolder:
             raise failed(error, "looking at the folder for results") from error
 
     def _read(self, path: Path) -> bytes | None:
-        with _told("looking at the folder for results"):
+        with told_of_result("looking at the folder for results"):
             try:
                 return path.read_bytes()
             except FileNotFoundError:
@@ -282,14 +282,15 @@ def remove_empty(*folders: Path) -> None:
 
 def save_program(path: Path, text: str) -> None:
     """Write a small program for the user's own use, with its folders. Raises FailedError."""
-    with _told("writing a helper program"):
+    with told_of_result("writing a helper program"):
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file(path, text.encode())
         os.chmod(path, 0o755)
 
 
 @contextmanager
-def _told(doing: str) -> Iterator[None]:
+def told_of_result(doing: str) -> Iterator[None]:
+    """What the system refuses, as a FailedError for who wants a result."""
     try:
         yield
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 from collections import Counter
@@ -12,10 +13,12 @@ from typing import Final
 import pytest
 
 from store_core.errors import FailedError
+from store_core.export.dest.address import Format, destination_of
 from store_core.export.dest.missing import told
+from store_core.storage.ops import FileOps
 from tests import stores
 from tests.conftest import GoldenStore
-from tests.export.exports import table_of
+from tests.export.exports import export_one, table_of
 from tests.export.test_buckets import delta_options, iceberg_options, names_in, offsets_in
 from tests.faulty_proxy import Fault, Faulty, in_front_of
 from tests.object_stores import ObjectStore
@@ -136,6 +139,43 @@ def test_a_commit_whose_answer_is_lost_is_in(table: str, golden: GoldenStore, ob
     assert len(faulty.met) == 1
     assert json.loads(done.out)["rows"] == len(OFFSETS)
     assert rows_at("delta", object_store, address, Path()) == OFFSETS
+
+
+@pytest.mark.parametrize("what", ["manifest.json", "list-type", "DELETE"])
+def test_tidying_behind_a_published_result_does_not_fail_it(
+    what: str, golden: GoldenStore, object_store: ObjectStore
+) -> None:
+    published: list[str] = []
+
+    def fault_of(method: str, path: str) -> Fault | None:
+        if method == "PUT" and path.partition("?")[0].endswith("/out/manifest.json"):
+            published.append(path)
+        is_meant = what in f"{method} {path}" and "_unfinished" not in path
+        return Fault.REFUSED if published and is_meant and method in ("GET", "DELETE") else None
+
+    address = object_store.address(f"tidy-{what}/out")
+    with object_store.files.open_output_stream(
+        object_store.key(f"{address}/data/a-{0:020d}-0123456789ab.parquet")
+    ) as out:
+        out.write(b"of an export that did not end")
+    faulty = Faulty(fault_of)
+    [done] = exported(object_store, faulty, address, "-s", f"a={golden(STORE)}")
+    assert faulty.met
+    assert json.loads(done.out)["rows"] == len(OFFSETS)
+    assert rows_at("parquet", object_store, address, Path()) == OFFSETS
+    assert not any(name.startswith("_unfinished") for name in names_in(object_store, address))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta"])
+def test_a_place_that_may_not_be_written_to(
+    kind: Format, golden: GoldenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(tmp_path / "out"))
+
+    monkeypatch.setattr(FileOps, "mkdir", refuse)
+    with pytest.raises(FailedError, match="name a folder that may be written to"):
+        export_one(golden(STORE), destination_of(tmp_path / "out", kind))
 
 
 def test_what_a_library_says_has_no_colours() -> None:

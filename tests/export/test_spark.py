@@ -31,6 +31,7 @@ from tests.conftest import DamagedStore, GoldenStore
 from tests.export.clusters import SentTask
 from tests.export.exports import export_one, ranges_of, table_of, without_seconds
 from tests.export.sessions import spark_session
+from tests.rmqctl.calls import ROOT, command, environment
 
 pyspark = pytest.importorskip("pyspark")
 SPARK = Path(pyspark.__file__).parent
@@ -150,6 +151,23 @@ def test_nothing_of_spark_stays_behind_an_error(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(FailedError, match="no space left"):
             runner.run([SentTask(fail)], ignored)
         assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_stays_of_what_is_ended_while_java_starts(golden: GoldenStore, tmp_path: Path) -> None:
+    words = ("verify-crc", "--spark", "--master", "local[1]", "-s", golden("bcq-533"))
+    process = subprocess.Popen(
+        command(*words), cwd=ROOT, env=environment(TMPDIR=str(tmp_path)), stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + _DEADLINE_SECONDS
+    while not any(
+        path.name.startswith("tmp") for path in tmp_path.rglob("*")
+    ):  # where pyspark is told how to reach Java
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.terminate()
+    process.wait(_DEADLINE_SECONDS)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_who_is_told_of_a_piece_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,13 +55,14 @@ class BucketDestination(LooseDestination):
             )
         self.objects.write(_NEXT, manifest)
         self.objects.write(MANIFEST, manifest)
-        self._keep(paths_of(manifest, self.address), there)
 
-    def publish(self, parts: Sequence[WrittenFile], commit: Commit, state: State) -> None:
-        super().publish(parts, commit, state)
+    def tidy(self) -> None:
+        """Remove what was written by exports that did not end, or belonged to the one that was replaced."""
         written = self.objects.read(MANIFEST)
-        if written is not None:
-            self._keep(paths_of(written, self.address), self._names())
+        paths = paths_of(written, self.address) if written is not None else set[str]()
+        for name in sorted(self._names() - paths) if paths else ():
+            if is_made_here(name):
+                self.objects.remove(name)
 
     def _read(self) -> bytes | None:
         """The manifest as it stands. Azure empties a file when writing it begins: whoever was killed then has left the new one."""
@@ -74,9 +75,3 @@ class BucketDestination(LooseDestination):
 
     def _names(self) -> set[str]:
         return {name for folder in RESULT_FOLDERS for name in self.objects.names(folder)}
-
-    def _keep(self, paths: set[str], there: set[str]) -> None:
-        """Remove what was written by exports that did not end, or belonged to the one that was replaced."""
-        for name in sorted(there - paths):
-            if is_made_here(name):
-                self.objects.remove(name)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
-from store_core.errors import StoreInUseError, UsageError
+from store_core.errors import StoreError, StoreInUseError, UsageError
 from store_core.export.dest.foreign import not_empty
 from store_core.export.dest.parquet import WrittenFile
 from store_core.export.dest.parts import RESULT_FOLDERS
@@ -121,6 +122,8 @@ class LooseDestination(ABC):
             self.complete()
         else:
             self.commit(parts, commit, state)
+        with suppress(StoreError):  # the result stands; the next export does what could not be done
+            self.tidy()
         self._is_over = True
 
     @abstractmethod
@@ -158,6 +161,10 @@ class LooseDestination(ABC):
 
     def complete(self) -> None:
         """Do what the last commit decided, and whoever made it may not have come to."""
+        return
+
+    def tidy(self) -> None:
+        """Remove what belongs to no result any more."""
         return
 
     def _leave(self) -> None:

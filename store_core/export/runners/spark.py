@@ -160,7 +160,7 @@ class SparkRunner:
                 stderr=subprocess.STDOUT,
                 text=True,
                 errors="replace",
-                env=self._environment(),
+                env=self._environment(scratch),
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # a Ctrl-C is for us: we end it
             )
@@ -173,11 +173,12 @@ class SparkRunner:
     def _is_local(self) -> bool:
         return self._master is not None and self._master.startswith("local")
 
-    def _environment(self) -> dict[str, str]:
+    def _environment(self, scratch: Path) -> dict[str, str]:
         env = dict(os.environ)
         if self._is_submitted:
             return env
         env.pop(_SUBMITTED, None)
+        env["TMPDIR"] = str(scratch)  # what pyspark makes there stays if it is ended while Java starts
         if (home := java_home()) is not None:
             env["JAVA_HOME"] = str(home)
         if self._is_local:

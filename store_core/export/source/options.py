@@ -24,6 +24,8 @@ Mode = Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"]  # Spark's own words f
 Start = str | int
 
 QUIET_MS: Final = 1000
+_MOST_QUIET_MS: Final = 24 * 3600 * 1000
+_MOST_DIGITS: Final = 18  # of an offset of 64 bits
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
@@ -93,12 +95,12 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
 
     def number(name: str) -> int | None:
         text = options.get(name.lower())
-        if text is not None and not text.strip().isdecimal():
-            raise UsageError(f"{name} is no number: {text!r}", to_do="give digits")
-        return None if text is None else int(text)
+        return None if text is None else _number(name, text, "give digits")
 
     columns = tuple(name.lower() for name in _listed(options.get("columns")))
     quiet_ms = number("quietMs")
+    if quiet_ms is not None and quiet_ms > _MOST_QUIET_MS:
+        raise UsageError(f"quietMs is more than a day: {quiet_ms}", to_do="give milliseconds")
     wanted = LogFilter(
         number("fromOffset"),
         number("toOffset"),
@@ -152,9 +154,15 @@ def _start(text: str) -> Start:
     word = text.strip().lower()
     if word in (EARLIEST, LATEST):
         return word
+    return _number("startingOffset", text, f"give earliest, latest or digits, or for each store {_EXAMPLE_OF_STARTS}")
+
+
+def _number(name: str, text: str, to_do: str) -> int:
+    word = text.strip()
     if not word.isdecimal():
-        to_do = f"give earliest, latest or digits, or for each store {_EXAMPLE_OF_STARTS}"
-        raise UsageError(f"startingOffset is no number: {text!r}", to_do=to_do)
+        raise UsageError(f"{name} is no number: {text!r}", to_do=to_do)
+    if len(word) > _MOST_DIGITS:
+        raise UsageError(f"{name} is a number of {len(word)} digits", to_do=f"give {_MOST_DIGITS} at most")
     return int(word)
 
 
@@ -171,7 +179,7 @@ def _check(wanted: LogFilter, columns: Sequence[str]) -> None:
 
 
 def _stores(options: Mapping[str, str]) -> tuple[StoreOfSource, ...]:
-    config = Path(options["config"]) if options.get("config") else None
+    config = _path(options["config"]) if options.get("config") else None
     paths = _listed(options.get("path")) or tuple(_json("paths", options.get("paths", "[]"), list, _EXAMPLE_OF_PATHS))
     if not all(isinstance(path, str) and path.strip() for path in paths):
         raise UsageError(f"paths holds what is no path: {options['paths']!r}", to_do=f"give {_EXAMPLE_OF_PATHS}")
@@ -179,11 +187,18 @@ def _stores(options: Mapping[str, str]) -> tuple[StoreOfSource, ...]:
         raise UsageError("no store is named", to_do='give option("path", "[NAME=]PATH"), several with commas between')
     named = [(_NAMED.fullmatch(text), text) for text in paths]
     return tuple(
-        StoreOfSource(
-            found[1] if found else None, load_settings(config, path_of(found[2] if found else text).expanduser())
-        )
+        StoreOfSource(found[1] if found else None, load_settings(config, _path(found[2] if found else text)))
         for found, text in named
     )
+
+
+def _path(text: str) -> Path:
+    if "\0" in text:
+        raise UsageError(f"no path has a NUL byte: {text!r}", to_do="write the path out")
+    try:
+        return path_of(text).expanduser()
+    except RuntimeError as error:
+        raise UsageError(f"nobody knows the home folder of {text!r}", to_do="write the path out") from error
 
 
 def _listed(text: str | None) -> tuple[str, ...]:
