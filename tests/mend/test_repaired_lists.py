@@ -11,7 +11,7 @@ from store_core.mend.salvage.lists import relisted
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 from tests import stores
-from tests.conftest import GoldenStore
+from tests.conftest import GoldenStore, StoreCopy
 from tests.damage import Damageable
 from tests.mend.recovering import DamageableOf, Opener, SettingsOf, apply_to, recovered
 
@@ -135,3 +135,23 @@ def test_a_list_without_entries_is_what_its_queue_lacks(
     shutil.rmtree(store.root / paths.CONSUMEQUEUE)
     recovery = recovered(Opener(settings_of("lmq-533"), "5.3.3"), store, golden("lmq-533"))
     assert [repair["fields"] for repair in recovery.repaired] == [["properties"]]
+
+
+@pytest.mark.parametrize(("at", "size_bytes"), [(780, 20), (400, 100)])
+@pytest.mark.parametrize("queue", ["%LMQ%alpha", "%LMQ%beta0"])
+@pytest.mark.parametrize("name", ["lmq-497", "lmq-533"])
+def test_entries_out_of_place_renumber_no_record(
+    name: str, queue: str, at: int, size_bytes: int, golden: GoldenStore, store_copy: StoreCopy, settings_of: SettingsOf
+) -> None:
+    """Entries that stand twice move all behind them: the records' own numbers bear each other out."""
+    root = store_copy(name)
+    path = root / paths.CONSUMEQUEUE / queue / "0" / paths.segment_name(0)
+    data = path.read_bytes()
+    path.write_bytes((data[: at + size_bytes] + data[at:])[: len(data)])
+    opener = Opener(settings_of(name), stores.truth(name)["written_by"])
+    recovery = opener.recover(root)
+    assert (recovery.lost, recovery.repaired) == ((), ())
+    assert not any(step.path.startswith(paths.COMMITLOG) for step in recovery.plan.steps)
+    apply_to(recovery, root)
+    assert path.read_bytes() == (golden(name) / path.relative_to(root)).read_bytes()
+    assert opener.recover(root).plan.steps == ()

@@ -61,7 +61,7 @@ def renamed(store: Store, log: SegmentSequence, builder: QueueBuilder) -> Iterat
     done = set()  # a name of a list that is wrong is found by each of its queues
     for key, number, phy_offset, size_bytes in (*_told_by_entries(store, builder), *_alike(store, builder)):
         found = record_at(log, phy_offset) if phy_offset not in done else None
-        if found is not None and size_bytes in (None, found[1].size_bytes):
+        if found is not None and size_bytes in (None, found[1].size_bytes) and not _is_at_home(builder, found[1], key):
             repair = _renamed(store, *found, key, number)
             if repair is not None:
                 done.add(phy_offset)
@@ -109,6 +109,16 @@ def _lacks(builder: QueueBuilder, key: QueueKey, number: int, phy_offset: int) -
 def _differ_in_a_byte(some: str, others: str) -> bool:
     one, other = some.encode(), others.encode()
     return len(one) == len(other) and differing(one, other) == 1
+
+
+def _is_at_home(builder: QueueBuilder, message: Message, key: QueueKey) -> bool:
+    """Whether a record lists a queue with a number that those beside it there bear out: an entry elsewhere is out of place then."""
+    number = next((told for name, told in light_queues(message.properties) if name == key.topic), None)
+    if number is None or builder.summary(key).superseded:
+        return False
+    before, at, behind = (builder.phy_offset_of(key, number + step) for step in (-1, 0, 1))
+    follows = number == 0 if before is None else before < message.phy_offset
+    return at == message.phy_offset and follows and (behind is None or behind > message.phy_offset)
 
 
 def _renamed(store: Store, data: bytes, message: Message, key: QueueKey, number: int) -> Repair | None:
