@@ -104,6 +104,16 @@ class QueueBuilder:
         row = self._numbering(key).row_of(queue_offset)
         return None if row is None else int(self._rows.row(key, row)["phy_offset"])
 
+    def has(self, key: QueueKey, queue_offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Mask of the numbers at which a message is."""
+        numbering = self._numbering(key)
+        inside = (queue_offsets >= numbering.first_queue_offset) & (queue_offsets < numbering.end_queue_offset)
+        if numbering.gaps:
+            firsts, counts = np.array(list(numbering.gaps), np.int64).T
+            at = np.searchsorted(firsts, queue_offsets, "right") - 1
+            inside &= (at < 0) | (queue_offsets >= firsts[at] + counts[at])
+        return inside
+
     def files(self, key: QueueKey) -> Iterator[QueueFile]:
         """The queue's files in order, from the one that holds the first message; none for a queue without messages."""
         numbering = self._numbering(key)

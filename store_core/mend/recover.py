@@ -142,7 +142,7 @@ def recover(
             prediction,
             plan,
             after,
-            tuple(found.lost.runs(found.unknown)),
+            found.lost_runs(),
             in_recover(_findings(checked, (*found.findings, *found.derivation.findings)), plan, options),
             tuple(LostMessages(found.given_up).runs()),
             (*notes_of(found, after, starting), *size_notes(unsized, store, [step.path for step in plan.steps])),

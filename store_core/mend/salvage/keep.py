@@ -15,11 +15,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+import numpy as np
+
 from store_core.broker.load import batch_topics_of
 from store_core.broker.versions import Version, behaviour_of
 from store_core.derive.queues import QueueBuilder
 from store_core.findings import Finding, finding
 from store_core.layout.record import HEAD
+from store_core.mend.lost_run import LostRun
 from store_core.mend.salvage.configuration import Configuration, salvaged_configuration
 from store_core.mend.salvage.delays import DelayLevel, told_delays
 from store_core.mend.salvage.derived import Derivation, DerivedChanges, Progress
@@ -43,6 +46,7 @@ from store_core.mend.salvage.shifted import Shift
 from store_core.mend.salvage.sibling import Siblings
 from store_core.mend.salvage.skipping import Kept, QueueBounds, Skipping
 from store_core.mend.salvage.survey import LogSurvey, Region, WalkRules
+from store_core.mend.salvage.traces import MOST_RECORDS, index_traces
 from store_core.mend.salvage.unfounded import without_unfounded
 from store_core.scan.walks import Walks, behind
 from store_core.storage.buffers import give_freed_memory_back
@@ -59,7 +63,7 @@ class Salvage:
     """The log as it will be and what follows from it.
 
     ``lost`` are the records that cannot be kept, as far as they are known; ``unknown`` are regions that held records
-    nobody can name; ``given_up`` readable ones that had to go; ``unfilled`` numbers of queues that no message has any more;
+    nobody can name, ``only_indexed`` messages that the index alone tells of; ``given_up`` readable ones that had to go; ``unfilled`` numbers of queues that no message has any more;
     ``dead_messages`` of them get a dead entry; ``kept`` got a tombstone although numbers are to be skipped.
     ``own_end_phy_offset``: where the log's last record ended before anything came from siblings.
     ``moved``: segments that stood under each other's names; ``shifted``: stretches that lay beside their place.
@@ -77,6 +81,7 @@ class Salvage:
     index_changes: DerivedChanges = field(default_factory=DerivedChanges)
     lost: LostMessages = field(default_factory=LostMessages)
     unknown: list[Region] = field(default_factory=list)
+    only_indexed: int = 0
     given_up: list[LostRecord] = field(default_factory=list)
     unfilled: list[tuple[QueueKey, int, int]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -90,6 +95,11 @@ class Salvage:
     moved: list[Move] = field(default_factory=list)
     shifted: list[Shift] = field(default_factory=list)
     earlier: list[LeftOut] = field(default_factory=list)
+
+    def lost_runs(self) -> tuple[LostRun, ...]:
+        """What is lost, as people read it."""
+        indexed = [LostRun(None, None, None, None, self.only_indexed, 0)] if self.only_indexed else []
+        return (*self.lost.runs(self.unknown), *indexed)
 
     @property
     def skips(self) -> bool:
@@ -350,18 +360,36 @@ def _correct_own_offsets(store: Store, found: Salvage) -> None:
             found.mended.add_patch(segment.path, at, field_.pack(phy_offset))
 
 
+def _not_in(builder: QueueBuilder, lost: Lost, table: LostTable) -> Iterator[Lost]:
+    """Lost records but those whose number a message of the log has: the entry that told of them is wrong."""
+    if isinstance(lost, LostRecord):
+        if lost.batch_size > 1 or builder.phy_offset_of(QueueKey(lost.topic, lost.queue_id), lost.queue_offset) is None:
+            yield lost
+        return
+    at = lost.first
+    for rows in lost.chunks():
+        is_lost = np.ones(len(rows), bool)
+        for number in np.unique(rows["queue"]).tolist():
+            mine = (rows["queue"] == number) & (rows["batch_size"] == 1)
+            is_lost[mine] = ~builder.has(table.queues[number], rows["queue_offset"][mine])
+        if is_lost.all():
+            yield table.rows(at, at + len(rows))
+        elif is_lost.any():
+            yield table.append(rows[is_lost])
+        at += len(rows)
+
+
 def _tell_lost(store: Store, found: Salvage, table: LostTable, walks: Walks) -> None:
     if found.options.fill:
         found.given_up = [fence.given_up for fence in found.fences if fence.given_up is not None]
         found.given_up += [lost for fence in found.fences for lost in fence.region.lost if lost.is_readable]
-    end = max(store.log.max_phy_offset, found.survey.end_phy_offset)
-    # A last segment that is gone leaves no region, but entries that point behind the log.
-    missing_end = Region(end, end + _MOST_MISSING_SEGMENTS * store.log.file_size_bytes, end, end)
-    tail = lost_by_queue_entries(store, [*found.survey.tail, missing_end], table, walks)
+    behind = [*found.survey.tail, behind_log(store, found.survey)]
+    tail = lost_by_queue_entries(store, behind, table, walks)
+    queues = found.derivation.queues()
     found.lost = LostMessages(
         [
             *(lost for fence in found.fences for lost in (*fence.tombstones, *fence.unplaced, *fence.skipped)),
-            *(lost for records in tail.values() for lost in records),
+            *(lost for records in tail.values() for each in records for lost in _not_in(queues, each, table)),
         ],
         found.unfilled,
         table,
@@ -372,3 +400,16 @@ def _tell_lost(store: Store, found: Salvage, table: LostTable, walks: Walks) -> 
         for fence in found.fences
         if fence.region.may_hold_records and not (fence.tombstones or fence.unplaced or fence.skipped)
     ]
+    found.only_indexed = _only_indexed(store, found, behind)
+
+
+def behind_log(store: Store, survey: LogSurvey) -> Region:
+    """Where a last segment that is gone was: it leaves no region, but entries that point behind the log."""
+    end = max(store.log.max_phy_offset, survey.end_phy_offset)
+    return Region(end, end + _MOST_MISSING_SEGMENTS * store.log.file_size_bytes, end, end)
+
+
+def _only_indexed(store: Store, found: Salvage, behind: list[Region]) -> int:
+    """How many messages behind the log's last record there were of which the index alone still tells."""
+    traces = index_traces(store, found.derivation.sizes, behind, from_phy_offset=found.survey.end_phy_offset)
+    return len({trace.phy_offset for trace in traces} - {lost.phy_offset for lost in found.lost.first(MOST_RECORDS)})

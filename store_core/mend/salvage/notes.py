@@ -11,7 +11,7 @@ from store_core.findings import Finding
 from store_core.mend.plans.plan import Op, Plan
 from store_core.mend.prediction.outcome import Outcome
 from store_core.mend.salvage.earlier import LeftOut
-from store_core.mend.salvage.keep import Salvage
+from store_core.mend.salvage.keep import Salvage, behind_log
 from store_core.mend.salvage.options import KeepOptions
 from store_core.mend.salvage.repair import Repair
 from store_core.mend.salvage.shifted import Shift
@@ -93,9 +93,9 @@ def loans_of(options: KeepOptions, earlier: Iterable[LeftOut] = ()) -> list[dict
 
 def lost_records_of(store: Store, found: Salvage) -> list[dict[str, Any]]:
     """What is known of each lost record, for the command's document."""
-    if not found.lost and not found.unknown:
+    if not found.lost_runs():
         return []
-    regions = [*(fence.region for fence in found.fences), *found.survey.tail]
+    regions = [*(fence.region for fence in found.fences), *found.survey.tail, behind_log(store, found.survey)]
     return traced(found.lost.first(MOST_RECORDS), index_traces(store, found.derivation.sizes, regions))
 
 

@@ -27,8 +27,10 @@ class IndexTrace(NamedTuple):
     store_timestamp_ms: int
 
 
-def index_traces(store: Store, sizes: IndexSizes, regions: Iterable[Region]) -> list[IndexTrace]:
-    """Index entries that point into regions, the first so many, in the index's order."""
+def index_traces(
+    store: Store, sizes: IndexSizes, regions: Iterable[Region], *, from_phy_offset: int = 0
+) -> list[IndexTrace]:
+    """Index entries that point into regions, the first so many, in the index's order. Files that say they end before an offset are not read."""
     spans = sorted((region.phy_offset, region.end_phy_offset) for region in regions if region.size_bytes)
     if not spans:
         return []
@@ -36,6 +38,8 @@ def index_traces(store: Store, sizes: IndexSizes, regions: Iterable[Region]) -> 
     found: list[IndexTrace] = []
     for path in store.index_files:
         view = open_view(store, path, sizes)
+        if view.header.end_phy_offset < from_phy_offset:
+            continue
         for first in range(1, view.entries + 1, _CHUNK_ENTRIES):
             part = view.read(store, first, min(_CHUNK_ENTRIES, view.entries + 1 - first))
             phy_offset = part["phy_offset"].astype(np.int64)
