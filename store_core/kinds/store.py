@@ -61,7 +61,7 @@ KINDS: Final = (
         "S009",
         "warning",
         "queue file size assumed",
-        "There is no queue file whose length tells the size, and no configuration names it; the default was assumed. A broker that is configured otherwise refuses queue files of another length.",
+        "There is no queue file whose length tells the size, or as many tell another one, and no configuration names it; the default was assumed, or the larger size. A broker that is configured otherwise refuses queue files of another length.",
         "Name the broker's properties file with `-c`, with mappedFileSizeConsumeQueue in it if it is not the default; `recover --sibling` takes the size from a copy's files.",
     ),
     Kind(

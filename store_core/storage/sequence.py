@@ -90,12 +90,19 @@ def list_folder(folder: Path) -> tuple[list[Segment], list[Stray]]:
     return segments, strays
 
 
-def derive_file_size_bytes(groups: Iterable[list[Segment]]) -> int | None:
+def derive_file_size_bytes(groups: Iterable[list[Segment]], unit_bytes: int = 1) -> int | None:
     """The file size that names and lengths of one or several sequences tell, None if they do not.
 
     A size is believed when most files have that length or stand that far apart, so that one cut or foreign file does not
-    decide; then when most names are multiples of it.
+    decide; then when most names are multiples of it; then the largest, for files are cut rather than grown. What is no
+    multiple of ``unit_bytes`` is believed only where nothing else is there.
     """
+    told = file_sizes_told(groups, unit_bytes)
+    return told[0] if told else None
+
+
+def file_sizes_told(groups: Iterable[list[Segment]], unit_bytes: int = 1) -> list[int]:
+    """The sizes for which as much speaks as for any other; the one that is believed comes first."""
     lengths: Counter[int] = Counter()
     steps: Counter[int] = Counter()
     offsets: list[int] = []
@@ -103,14 +110,13 @@ def derive_file_size_bytes(groups: Iterable[list[Segment]]) -> int | None:
         lengths.update(s.size_bytes for s in segments if s.size_bytes)
         offsets += [s.phy_offset for s in segments]
         steps.update(b.phy_offset - a.phy_offset for a, b in itertools.pairwise(segments))
-    candidates = {size for size in (*lengths, *steps) if size > 0}
-    if not candidates:
-        return None
 
-    def fit(size: int) -> tuple[int, int, int]:
-        return lengths[size] + steps[size], sum(offset % size == 0 for offset in offsets), size
+    def fit(size: int) -> tuple[bool, int, int]:
+        return size % unit_bytes == 0, lengths[size] + steps[size], sum(offset % size == 0 for offset in offsets)
 
-    return max(candidates, key=fit)
+    candidates = sorted((size for size in {*lengths, *steps} if size > 0), reverse=True)
+    best = max(map(fit, candidates), default=None)
+    return [size for size in candidates if fit(size) == best]
 
 
 class SegmentSequence:

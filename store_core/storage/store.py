@@ -11,6 +11,7 @@ from typing import NamedTuple, Self
 from store_core.closing import Closing
 from store_core.errors import NotAStoreError
 from store_core.layout import paths
+from store_core.layout.queue import ENTRY
 from store_core.storage.files import file_cache, unreadable
 from store_core.storage.remote_path import RemotePath, is_remote, is_there, names_of, path_of, scan_folder
 from store_core.storage.sequence import Segment, SegmentSequence, Stray, derive_file_size_bytes, list_folder
@@ -189,7 +190,8 @@ class Store(Closing):
         for key, folder in self._queue_folders(tree):
             listed[key] = folder, list_folder(folder)
         # The size is one setting for all queues, so all of them together tell it.
-        size = configured or derive_file_size_bytes(segments for _, (segments, _) in listed.values())
+        unit_bytes = ENTRY.size_bytes if tree == paths.CONSUMEQUEUE else 1  # the others' sizes are not rounded
+        size = configured or derive_file_size_bytes((segments for _, (segments, _) in listed.values()), unit_bytes)
         return {
             key: SegmentSequence([folder], self.cache, size, listed=contents)
             for key, (folder, contents) in sorted(listed.items())

@@ -6,14 +6,21 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from store_core.errors import FailedError
+from store_core.layout import paths
 from store_core.layout.paths import LOCK, OURS
 from store_core.mend.plans.content import Built, Content, Piece
-from store_core.mend.plans.plan import Op, Plan, Step, Witness
+from store_core.mend.plans.plan import ABSENT, Op, Plan, Step, Witness
 from store_core.storage.digest import Digest, digest_file, digest_range
 from store_core.storage.failure import failed
 from store_core.storage.places import Places
+
+_IN_ROOT: Final = (
+    *(paths.COMMITLOG, *paths.QUEUE_TREES, paths.INDEX, paths.CONFIG),
+    *(paths.CHECKPOINT, paths.ABORT, paths.TIMERWHEEL, paths.TIMERLOG),
+)
 
 
 class Draft:
@@ -121,6 +128,9 @@ class Draft:
                     if name and name not in changed and name not in known and os.path.exists(found):
                         known.add(name)
                         self.depend_on(found)
+        # A folder's time tells of new files in it, but the root's, where our own folder comes and goes.
+        absent = [name for name in _IN_ROOT if not os.path.lexists(self.places.root / name) and name not in changed]
+        self._witnesses += (Witness(name, ABSENT, 0) for name in absent)
 
     def plan(self, kind: str, policy: str | None = None) -> Plan:
         """The steps so far as a plan."""

@@ -12,7 +12,7 @@ from typing import Final
 
 from store_core.errors import FailedError, PlanOutOfDateError
 from store_core.mend.plans.content import Built, Content
-from store_core.mend.plans.plan import IN_PLACE, NEW_FILES, RANGES, Op, Plan, Step
+from store_core.mend.plans.plan import ABSENT, IN_PLACE, NEW_FILES, RANGES, Op, Plan, Step
 from store_core.mend.plans.plan_json import plan_to_bytes
 from store_core.storage.digest import digest_range
 from store_core.storage.writer import Writer
@@ -29,6 +29,10 @@ def is_in_place(steps: Sequence[Step]) -> bool:
 def assert_expected(plan: Plan, writer: Writer) -> None:
     """Raise PlanOutOfDateError unless every step finds what it expects, FailedError for what is no plain file."""
     for witness in plan.made_for:
+        if witness.size_bytes == ABSENT:
+            if not os.path.lexists(writer.root / witness.path):
+                continue
+            raise PlanOutOfDateError("it has come since the plan was made", path=witness.path, to_do=_MAKE_ANEW)
         with suppress(FileNotFoundError):
             info = os.stat(writer.root / witness.path)
             if (info.st_size, info.st_mtime_ns) == (witness.size_bytes, witness.mtime_ns):

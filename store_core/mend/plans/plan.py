@@ -79,9 +79,13 @@ class Step:
         }
 
 
+ABSENT: Final = -1
+
+
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """A file that a plan was made from without changing it: it must still be the same when the plan is applied."""
+    """A file that a plan was made from without changing it: it must still be the same when the plan is applied. One of size
+    ``ABSENT`` was not there, and must not be."""
 
     path: str
     size_bytes: int

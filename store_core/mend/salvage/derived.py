@@ -27,11 +27,11 @@ from store_core.mend.salvage.expired import expired_queue_files, last_number, qu
 from store_core.read.index import index_sizes
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, scan_log
-from store_core.storage.sequence import Segment, SegmentSequence
+from store_core.storage.sequence import Segment, SegmentSequence, file_sizes_told
 from store_core.storage.store import QueueKey, Store
 
 _NS_PER_MS: Final = 1_000_000
-
+_NONE_TELLS: Final = "no queue file tells the size"
 
 Progress = Callable[[int], None]
 
@@ -108,7 +108,9 @@ class Derivation(Closing):
             )
         self._store = store
         self._stack = ExitStack()
-        self._assumed_sizes: dict[str, int] = {}  # of queue files that had to be built, by their folder
+        self._assumed_sizes: dict[
+            str, tuple[int, str]
+        ] = {}  # of queue files that had to be built, and why, by their folder
         self.sizes = index_sizes(store)
         style = index_style(store, self.sizes.slots, self.sizes.entries)
         self._dispatcher = Dispatcher(dispatch_rules(store, batch_topics=batch_topics, include_bad_crc=include_bad_crc))
@@ -169,8 +171,7 @@ class Derivation(Closing):
             text = f"no index file tells the sizes: {self.sizes.slots} slots and {self.sizes.entries} entries"
             found.append(finding("S005", text, file=paths.INDEX))
         found += [
-            finding("S009", f"no queue file tells the size: {size} bytes", file=folder)
-            for folder, size in self._assumed_sizes.items()
+            finding("S009", f"{why}: {size} bytes", file=folder) for folder, (size, why) in self._assumed_sizes.items()
         ]
         return found
 
@@ -224,10 +225,13 @@ class Derivation(Closing):
         changes = DerivedChanges()
         builder, batch = self.queues(gap_entry), self.batch_queues()
         ordinary, batches = set(builder.queue_keys()), set(batch.queue_keys())
-        if ordinary and not self._known_queue_size():
-            self._assumed_sizes[paths.CONSUMEQUEUE] = queue.DEFAULT_FILE_SIZE_BYTES
+        if ordinary and not self._store.settings.queue_file_size_bytes:
+            told = file_sizes_told((list(q.segments) for q in self._store.queues.values()), queue.ENTRY.size_bytes)
+            if len(told) != 1:
+                alike = f"queue files of {' and of '.join(map(str, sorted(told)))} bytes tell the size alike"
+                self._assumed_sizes[paths.CONSUMEQUEUE] = builder.file_size_bytes, alike if told else _NONE_TELLS
         if batches and not self._known_batch_queue_size():
-            self._assumed_sizes[paths.BATCHCONSUMEQUEUE] = queue.DEFAULT_BATCH_FILE_SIZE_BYTES
+            self._assumed_sizes[paths.BATCHCONSUMEQUEUE] = queue.DEFAULT_BATCH_FILE_SIZE_BYTES, _NONE_TELLS
         for key in sorted(ordinary | set(self._store.queues)):
             files: list[Made] = list(builder.files(key)) if key in ordinary else self._expired_files(key)
             self._compare(paths.CONSUMEQUEUE, key, self._store.queues.get(key), files, changes)

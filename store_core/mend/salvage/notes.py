@@ -45,6 +45,7 @@ def notes_of(found: Salvage, after: Outcome, version: Version) -> tuple[str, ...
         _moved_note(found),
         _shifted_note(found.shifted),
         _repair_note(found.repairs),
+        *_size_notes(found),
         _dead_note(found),
         _kept_note(found.kept),
         _delay_note(found),
@@ -112,6 +113,12 @@ def beyond_notes(store: Store, ends: Mapping[QueueKey, int]) -> tuple[str, ...]:
         f"progress behind the new end of a queue stays, for a broker's start leaves it (P001): {_few(groups)}; what is sent before such a group "
         "pulls again gets numbers that it has passed, and is not delivered to it (--policy keep sets progress to the end)",
     )
+
+
+def _size_notes(found: Salvage) -> list[str]:
+    """What was assumed of new files' lengths: once they stand, they tell just that."""
+    told = [each for each in found.derivation.findings if each.code == "S009"]
+    return [f"{each.message}; a broker that is configured otherwise refuses such files ({each.code})" for each in told]
 
 
 def _sibling_notes(found: Salvage) -> list[str]:
