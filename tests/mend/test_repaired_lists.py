@@ -6,8 +6,10 @@ import shutil
 
 import pytest
 
+from store_core.derive.dispatch import light_queues
 from store_core.layout import paths
-from store_core.mend.salvage.lists import relisted
+from store_core.mend.salvage.lists import _under_damage, relisted
+from store_core.read.records import read_message
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 from tests import stores
@@ -155,3 +157,43 @@ def test_entries_out_of_place_renumber_no_record(
     apply_to(recovery, root)
     assert path.read_bytes() == (golden(name) / path.relative_to(root)).read_bytes()
     assert opener.recover(root).plan.steps == ()
+
+
+@pytest.mark.parametrize(("first", "size_bytes"), [(0, 2), (-4, 10), (-12, 13), (-30, 35), (-60, 100)])
+@pytest.mark.parametrize("of", [NAMES_IN_LIST, NUMBERS_IN_LIST], ids=["names", "numbers"])
+@pytest.mark.parametrize("name", ["lmq-497", "lmq-533"])
+def test_lists_under_zeros_are_made_anew(
+    name: str,
+    of: bytes,
+    first: int,
+    size_bytes: int,
+    golden: GoldenStore,
+    damageable: DamageableOf,
+    settings_of: SettingsOf,
+) -> None:
+    """From the entries of all queues of the record; a hole may begin in front of a list, or end behind it."""
+    store, opener = damageable(name), Opener(settings_of(name), stores.truth(name)["written_by"])
+    number, _, _ = listing(store, nearest=4)
+    message, at = store.message(number), store.field_at(number, "properties")
+    end = message["phyOffset"] + message["storeSize"]
+    value = at + store.read(at, end - at).find(of) + len(of)
+    start = max(value + first, at)
+    store.zero(start, min(size_bytes, end - start))
+    recovery = opener.recover(store.root)
+    assert recovery.lost == ()
+    assert [repair["fields"] for repair in recovery.repaired] == [["properties"]]
+    apply_to(recovery, store.root)
+    assert [found.code for found in opener.check(store.root) if found.severity != "info"] == []
+    with Store.open(store.root, load_settings(settings_of(name), store.root)) as mended:
+        again = read_message(mended.log, message["phyOffset"])
+        assert again is not None
+        assert dict(light_queues(again.properties)) == dict(light_queues(message["properties"]))
+    assert opener.recover(store.root).plan.steps == ()
+
+
+def test_a_property_beside_a_list_is_not_written_over() -> None:
+    """An entry that gives another number of more digits than the record has room for."""
+    assert (
+        _under_damage(b"a\x01b\x02INNER_MULTI_QUEUE_OFFSET\x019\x02TAGS\x01t", b"INNER_MULTI_QUEUE_OFFSET\x0110")
+        is None
+    )

@@ -5,14 +5,15 @@ it does for queues of other kinds in such a list. Where no entry tells a number,
 length than that of the names has: a broker passes over it.
 
 A name or a number that was damaged makes the record one of another queue, or place; so does the name of either list. The entry of
-its own queue leads to it from a number that nothing else has.
+its own queue leads to it from a number that nothing else has. Where more of a list is gone than that, the entries of all its queues
+make it anew.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice, permutations
 from typing import Final
 
 from store_core.codec.record import Message, decode_record, property_crc_ok
@@ -41,6 +42,8 @@ _DIGIT: Final = b"0"
 _UNKNOWN: Final = b"?"
 _PROPERTY_SEPARATOR: Final = bytes([record.PROPERTY_SEPARATOR])
 _NAME_VALUE_SEPARATOR: Final = bytes([record.NAME_VALUE_SEPARATOR])
+_LEAST_AROUND: Final = 16  # bytes of a list that are left on both sides of damage; the names of both lists begin alike
+_MOST_PERMUTED: Final = 4  # light queues of a record whose order is sought
 _MOST_NUMBERS: Final = 1 << 12  # of a queue that are looked at
 _MOST_ALIKE: Final = 1 << 10  # queues whose names are compared, each with each
 _FEW: Final = 4  # messages of a queue that there may only be by damage
@@ -59,10 +62,16 @@ def renamed(store: Store, log: SegmentSequence, builder: QueueBuilder) -> Iterat
     queues of that log.
     """
     done = set()  # a name of a list that is wrong is found by each of its queues
-    for key, number, phy_offset, size_bytes in (*_told_by_entries(store, builder), *_alike(store, builder)):
+    told = [*_told_by_entries(store, builder)]
+    of_place: dict[int, dict[str, int]] = {}
+    for key, number, phy_offset, _ in told:
+        of_place.setdefault(phy_offset, {})[key.topic] = number
+    for key, number, phy_offset, size_bytes in (*told, *_alike(store, builder)):
         found = record_at(log, phy_offset) if phy_offset not in done else None
         if found is not None and size_bytes in (None, found[1].size_bytes) and not _is_at_home(builder, found[1], key):
             repair = _renamed(store, *found, key, number)
+            if repair is None and size_bytes is not None:
+                repair = _rewritten(store, *found, of_place[phy_offset])
             if repair is not None:
                 done.add(phy_offset)
                 yield repair
@@ -132,9 +141,55 @@ def _renamed(store: Store, data: bytes, message: Message, key: QueueKey, number:
             found.add(changed)
     if len(found) != 1 or raw in found:
         return None
+    return _with_properties(message, found.pop())
+
+
+def _with_properties(message: Message, changed: bytes) -> Repair:
     place = message.topic, message.queue_id, message.queue_offset
-    changes = ((message.phy_offset + len(front), found.pop()),)
-    return Repair(*place, message.phy_offset, message.size_bytes, ("properties",), changes)
+    at = message.phy_offset + message.size_bytes - len(changed)
+    return Repair(*place, message.phy_offset, message.size_bytes, ("properties",), ((at, changed),))
+
+
+def _rewritten(store: Store, data: bytes, message: Message, told: Mapping[str, int]) -> Repair | None:
+    """The record with both lists as the entries of its light queues tell them: in their places, or where zeros are."""
+    raw, listed = message.raw_properties, light_queues(message.properties)
+    wanted = {**{name: number for name, number in listed if _leads_there(store, name, number, message)}, **told}
+    found = []
+    for names in permutations(wanted) if len(wanted) <= _MOST_PERMUTED else ():
+        numbers = (str(wanted[name]) for name in names)
+        changed: bytes | None = raw
+        for name, values in ((MULTI_DISPATCH, names), (MULTI_QUEUE_OFFSET, numbers)):
+            changed = _with_list(changed, name.encode(), LIST_SEPARATOR.join(values).encode()) if changed else None
+        if changed is not None:
+            fixed = data[: len(data) - len(raw)] + changed
+            properties = decode_record(fixed, 0, message.phy_offset).properties
+            if dict(light_queues(properties)) == wanted and property_crc_ok(fixed) is not False:
+                found.append(changed)
+    found.sort(key=lambda changed: differing(raw, changed))
+    return _with_properties(message, found[0]) if found and found[0] != raw else None
+
+
+def _with_list(raw: bytes, name: bytes, text: bytes) -> bytes | None:
+    """Properties with a list of that text, as many bytes as before; None where there is no room for it."""
+    standing = last_value(raw, name)
+    if standing is not None and len(standing[1]) == len(text):
+        return raw[: standing[0]] + text + raw[standing[0] + len(text) :]
+    return _under_damage(raw, name + _NAME_VALUE_SEPARATOR + text)
+
+
+def _under_damage(raw: bytes, whole: bytes) -> bytes | None:
+    """Properties with one that stands there but for zeros, or for one stretch in it; None if there is no such place. Zeros hold nothing."""
+    framed = _PROPERTY_SEPARATOR + whole + _PROPERTY_SEPARATOR
+    frame = _PROPERTY_SEPARATOR + raw + _PROPERTY_SEPARATOR
+    most, found = -1, None
+    for at in range(len(frame) - len(framed) + 1):
+        odd = [n for n, byte in enumerate(framed) if frame[at + n] != byte]
+        same = len(framed) - len(odd)
+        is_hidden = not any(frame[at + n] for n in odd)
+        is_harmed = same >= _LEAST_AROUND and odd[0] > 0 and odd[-1] < len(framed) - 1 and odd[-1] - odd[0] < len(odd)
+        if (is_hidden or is_harmed) and same > most:
+            most, found = same, (frame[:at] + framed + frame[at + len(framed) :])[1:-1]
+    return found
 
 
 def _named(raw: bytes) -> Iterator[bytes]:
