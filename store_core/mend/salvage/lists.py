@@ -63,15 +63,15 @@ def renamed(store: Store, log: SegmentSequence, builder: QueueBuilder) -> Iterat
     """
     done = set()  # a name of a list that is wrong is found by each of its queues
     told = [*_told_by_entries(store, builder)]
-    of_place: dict[int, dict[str, int]] = {}
-    for key, number, phy_offset, _ in told:
-        of_place.setdefault(phy_offset, {})[key.topic] = number
+    of_record: dict[tuple[int, int | None], dict[str, int]] = {}
+    for key, number, phy_offset, size_bytes in told:
+        of_record.setdefault((phy_offset, size_bytes), {})[key.topic] = number
     for key, number, phy_offset, size_bytes in (*told, *_alike(store, builder)):
         found = record_at(log, phy_offset) if phy_offset not in done else None
         if found is not None and size_bytes in (None, found[1].size_bytes) and not _is_at_home(builder, found[1], key):
             repair = _renamed(store, *found, key, number)
             if repair is None and size_bytes is not None:
-                repair = _rewritten(store, *found, of_place[phy_offset])
+                repair = _rewritten(store, *found, of_record[phy_offset, size_bytes])
             if repair is not None:
                 done.add(phy_offset)
                 yield repair
@@ -88,7 +88,7 @@ def _told_by_entries(store: Store, builder: QueueBuilder) -> Iterator[tuple[Queu
         behind = range(summary.end_queue_offset, reach)
         for number in islice(chain(open_numbers(builder, key), behind), _MOST_NUMBERS):
             phy_offset, size_bytes, _ = standing_entry(store, key, number) or (-1, 0, 0)
-            if phy_offset >= 0:
+            if phy_offset >= 0 and size_bytes > 0:
                 yield key, number, phy_offset, size_bytes
 
 
@@ -183,10 +183,13 @@ def _under_damage(raw: bytes, whole: bytes) -> bytes | None:
     frame = _PROPERTY_SEPARATOR + raw + _PROPERTY_SEPARATOR
     most, found = -1, None
     for at in range(len(frame) - len(framed) + 1):
+        if frame[at] not in (0, framed[0]):
+            continue
         odd = [n for n, byte in enumerate(framed) if frame[at + n] != byte]
         same = len(framed) - len(odd)
         is_hidden = not any(frame[at + n] for n in odd)
-        is_harmed = same >= _LEAST_AROUND and odd[0] > 0 and odd[-1] < len(framed) - 1 and odd[-1] - odd[0] < len(odd)
+        is_inside = bool(odd) and odd[0] > 0 and odd[-1] < len(framed) - 1
+        is_harmed = is_inside and same >= _LEAST_AROUND and odd[-1] - odd[0] < len(odd)
         if (is_hidden or is_harmed) and same > most:
             most, found = same, (frame[:at] + framed + frame[at + len(framed) :])[1:-1]
     return found
