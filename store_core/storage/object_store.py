@@ -108,7 +108,7 @@ class Bucket:
             raise FileNotFoundError(errno.ENOENT, "not in the object store", str(path))
         return found
 
-    def open(self, path: RemotePath) -> Any:
+    def open(self, path: RemotePath, *, may_have_changed: bool = True) -> Any:
         """A file of pyarrow's. Raises FileNotFoundError, FailedError.
 
         One that was listed, and is not there or shorter now, is asked for again: a single wrong answer would make zeros of a segment.
@@ -135,9 +135,9 @@ class Bucket:
             if now is None or now.is_folder:
                 self._folders[key[:-1]] = known
                 raise FileNotFoundError(errno.ENOENT, "not in the object store any more", str(path))
-            if now != listed:
-                self._folders[key[:-1]] = {**known, key[-1]: now}
-                return self.open(path)
+            self._folders[key[:-1]] |= {key[-1]: now}
+            if now != listed and may_have_changed:
+                return self.open(path, may_have_changed=False)
         raise FailedError(f"the object store {contradiction}", path=str(path), to_do="run the command again")
 
     def _listed_file(self, key: Key) -> Listed | None:

@@ -14,6 +14,7 @@ import pytest
 from crc32c import crc32c
 
 from store_core.errors import FailedError, NotAStoreError, StoreInUseError, UsageError
+from store_core.export.dest import bucket as bucket_module
 from store_core.export.dest.address import destination_of
 from store_core.export.dest.bucket import BucketDestination
 from store_core.export.dest.loose import LooseDestination
@@ -138,6 +139,25 @@ def test_two_at_once_publish_once(
     with pytest.raises(StoreInUseError, match="run the command again"):
         export_one(growing.root, destination_of(address, incremental=True))
     assert offsets_in(bucket, address) == OFFSETS
+
+
+def test_tidying_leaves_what_was_published_meanwhile(
+    growing: Growing, object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, real, calls = object_store.address("meanwhile/out"), bucket_module.paths_of, list[int]()
+
+    def paths_of(manifest: bytes, where: str) -> set[str]:
+        calls.append(1)
+        if len(calls) == 1:
+            growing.end_at(ENDS[-1])
+            export_one(growing.root, destination_of(address, incremental=True))
+        return real(manifest, where)
+
+    monkeypatch.setattr(bucket_module, "paths_of", paths_of)
+    growing.end_at(ENDS[3])
+    export_one(growing.root, destination_of(address, incremental=True))
+    assert len(calls) > 1
+    assert offsets_in(object_store, address) == OFFSETS
 
 
 def test_a_part_that_is_given_up_is_gone(bucket: ObjectStore, address: str) -> None:

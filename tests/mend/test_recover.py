@@ -12,7 +12,7 @@ import pytest
 from store_core.codec.hosts import host_bytes
 from store_core.codec.record import encode_record
 from store_core.errors import FailedError, PlanOutOfDateError
-from store_core.layout import paths
+from store_core.layout import index, paths
 from store_core.mend.applying.apply import apply
 from store_core.mend.applying.undo import undo
 from tests import stores
@@ -465,6 +465,40 @@ def test_the_index_tells_of_messages_behind_the_log(damageable: Callable[..., Da
     assert [record["phy_offset"] for record in recovery.lost_records] == [m["phyOffset"] for m in with_keys]
     apply_to(recovery, store.root)
     assert (opener.recover(store.root).lost, opener.recover(store.root).plan.steps) == ((), ())
+
+
+@pytest.mark.parametrize("messages", [40, 1500])
+def test_the_index_tells_of_nobody_twice(
+    messages: int, damageable: Callable[..., Damageable], opener_of: OpenerOf
+) -> None:
+    """Queue entries tell of all messages behind the end, few or many; one of them leads there, though its message stands."""
+    store = damageable("load-533")
+    begin = store.message(-messages)["phyOffset"]
+    lost = [m for m in store.truth["messages"] if m["phyOffset"] >= begin and is_queued(m)]
+    for path in store.segments:
+        if int(path.name) > begin:
+            path.unlink()
+    rest = min(store.segment_size_bytes - begin % store.segment_size_bytes, store.end_phy_offset - begin)
+    store.zero(begin, rest)
+    recovery = opener_of("load-533").recover(store.root)
+    assert sum(run.messages or 0 for run in recovery.lost) == len(lost)
+    assert None not in {run.topic for run in recovery.lost}
+
+
+def test_a_damaged_index_entry_is_no_lost_record(damageable: Callable[..., Damageable], opener_of: OpenerOf) -> None:
+    store = damageable("load-533")
+    path = min((store.root / paths.INDEX).iterdir())
+    with path.open("r+b") as file:
+        slots = int(store.truth["properties"]["maxHashSlotNum"])
+        at = index.entry_at(slots, 30) + index.ENTRY.offset_of("phy_offset") + 5
+        file.seek(at)
+        (byte,) = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte ^ 0x80]))
+    gone = store.message(50)
+    store.zero(gone["phyOffset"], gone["storeSize"])
+    recovery = opener_of("load-533").recover(store.root)
+    assert [record["phy_offset"] for record in recovery.lost_records] == [gone["phyOffset"]]
 
 
 @pytest.mark.leaves_damage("the plan is refused")

@@ -159,6 +159,30 @@ def test_entries_out_of_place_renumber_no_record(
     assert opener.recover(root).plan.steps == ()
 
 
+@pytest.mark.parametrize("name", ["lmq-497", "lmq-533"])
+def test_entries_out_of_place_renumber_no_record_behind_a_hole(
+    name: str, damageable: DamageableOf, settings_of: SettingsOf
+) -> None:
+    store, opener = damageable(name), Opener(settings_of(name), stores.truth(name)["written_by"])
+    numbers = {m["phyOffset"]: dict(light_queues(m["properties"])).get("%LMQ%alpha") for m in store.truth["messages"]}
+    holes = [m for m in store.truth["messages"] if numbers[m["phyOffset"]] is not None][-4:-3]
+    for gone in holes:
+        store.zero(gone["phyOffset"], gone["storeSize"])
+    path = store.root / paths.CONSUMEQUEUE / "%LMQ%alpha" / "0" / paths.segment_name(0)
+    data = path.read_bytes()
+    path.write_bytes((data[:420] + data[400:])[: len(data)])
+    recovery = opener.recover(store.root)
+    assert recovery.repaired == ()
+    apply_to(recovery, store.root)
+    with Store.open(store.root, load_settings(settings_of(name), store.root)) as mended:
+        for phy_offset, number in numbers.items():
+            if number is not None and phy_offset != holes[0]["phyOffset"]:
+                message = read_message(mended.log, phy_offset)
+                assert message is not None
+                assert dict(light_queues(message.properties))["%LMQ%alpha"] == number
+    assert opener.recover(store.root).plan.steps == ()
+
+
 @pytest.mark.parametrize(("first", "size_bytes"), [(0, 2), (-4, 10), (-12, 13), (-30, 35), (-60, 100)])
 @pytest.mark.parametrize("of", [NAMES_IN_LIST, NUMBERS_IN_LIST], ids=["names", "numbers"])
 @pytest.mark.parametrize("name", ["lmq-497", "lmq-533"])

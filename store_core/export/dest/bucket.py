@@ -31,6 +31,7 @@ class BucketDestination(LooseDestination):
     def standing(self) -> ExportState | WholeState | None:
         self._began_with = self._read()
         self._manifest: Manifest | None = None
+        self._there = set[str]()
         if self._began_with is None:
             self.refuse_foreign()
             return None
@@ -48,8 +49,8 @@ class BucketDestination(LooseDestination):
     def commit(self, parts: Sequence[WrittenFile], commit: Commit, state: State) -> None:
         before = self._manifest if self._incremental else None
         manifest = manifest_after(before, parts, commit, state)
-        there = self._names()
-        if self.objects.read(MANIFEST) != self._began_with or not there.issuperset(part.path for part in parts):
+        self._there = self._names()
+        if self.objects.read(MANIFEST) != self._began_with or not self._there.issuperset(part.path for part in parts):
             raise StoreInUseError(
                 "another export has been published here meanwhile", path=self.address, to_do="run the command again"
             )
@@ -57,10 +58,12 @@ class BucketDestination(LooseDestination):
         self.objects.write(MANIFEST, manifest)
 
     def tidy(self) -> None:
-        """Remove what was written by exports that did not end, or belonged to the one that was replaced."""
+        """Remove what was written by exports that did not end, or belonged to the one that was replaced: of what was there when
+        this one was published, for whoever has begun since will publish. A rerun takes what is there now."""
+        there = self._names() if self._is_done else self._there
         written = self.objects.read(MANIFEST)
         paths = paths_of(written, self.address) if written is not None else set[str]()
-        for name in sorted(self._names() - paths) if paths else ():
+        for name in sorted(there - paths) if paths else ():
             if is_made_here(name):
                 self.objects.remove(name)
 

@@ -106,7 +106,7 @@ class DeltaDestination(LooseDestination):
             else:
                 mode = "overwrite" if replaces else "append"
                 table.create_write_transaction(actions, mode, columns, by, commit_properties=properties)
-        except DeltaError as error:
+        except (DeltaError, OSError) as error:
             if not self._has(name, number, parts, told_state):
                 if isinstance(error, CommitFailedError) or "already exists" in str(error):
                     raise self._overtaken() from error

@@ -7,7 +7,7 @@ same bytes.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,14 +15,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-import numpy as np
-
 from store_core.broker.load import batch_topics_of
 from store_core.broker.versions import Version, behaviour_of
 from store_core.derive.queues import QueueBuilder
 from store_core.findings import Finding, finding
 from store_core.layout.record import HEAD
 from store_core.mend.lost_run import LostRun
+from store_core.mend.salvage.behind import QueuesOfLog, behind_log, only_indexed
 from store_core.mend.salvage.configuration import Configuration, salvaged_configuration
 from store_core.mend.salvage.delays import DelayLevel, told_delays
 from store_core.mend.salvage.derived import Derivation, DerivedChanges, Progress
@@ -46,7 +45,6 @@ from store_core.mend.salvage.shifted import Shift
 from store_core.mend.salvage.sibling import Siblings
 from store_core.mend.salvage.skipping import Kept, QueueBounds, Skipping
 from store_core.mend.salvage.survey import LogSurvey, Region, WalkRules
-from store_core.mend.salvage.traces import MOST_RECORDS, index_traces
 from store_core.mend.salvage.unfounded import without_unfounded
 from store_core.scan.walks import Walks, behind
 from store_core.storage.buffers import give_freed_memory_back
@@ -55,7 +53,6 @@ from store_core.storage.settings import Settings
 from store_core.storage.store import QueueKey, Store
 
 _MOST_ROUNDS: Final = 4
-_MOST_MISSING_SEGMENTS: Final = 64  # entries that point further behind the log are taken for wild
 
 
 @dataclass(slots=True)
@@ -63,7 +60,7 @@ class Salvage:
     """The log as it will be and what follows from it.
 
     ``lost`` are the records that cannot be kept, as far as they are known; ``unknown`` are regions that held records
-    nobody can name, ``only_indexed`` messages that the index alone tells of; ``given_up`` readable ones that had to go; ``unfilled`` numbers of queues that no message has any more;
+    nobody can name, ``only_indexed`` messages that the index alone tells of, None for many; ``given_up`` readable ones that had to go; ``unfilled`` numbers of queues that no message has any more;
     ``dead_messages`` of them get a dead entry; ``kept`` got a tombstone although numbers are to be skipped.
     ``own_end_phy_offset``: where the log's last record ended before anything came from siblings.
     ``moved``: segments that stood under each other's names; ``shifted``: stretches that lay beside their place.
@@ -81,7 +78,7 @@ class Salvage:
     index_changes: DerivedChanges = field(default_factory=DerivedChanges)
     lost: LostMessages = field(default_factory=LostMessages)
     unknown: list[Region] = field(default_factory=list)
-    only_indexed: int = 0
+    only_indexed: int | None = 0
     given_up: list[LostRecord] = field(default_factory=list)
     unfilled: list[tuple[QueueKey, int, int]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -98,7 +95,7 @@ class Salvage:
 
     def lost_runs(self) -> tuple[LostRun, ...]:
         """What is lost, as people read it."""
-        indexed = [LostRun(None, None, None, None, self.only_indexed, 0)] if self.only_indexed else []
+        indexed = [LostRun(None, None, None, None, self.only_indexed, 0)] if self.only_indexed != 0 else []
         return (*self.lost.runs(self.unknown), *indexed)
 
     @property
@@ -245,12 +242,11 @@ def _moved(store: Store, mended: MendedLog, derivation: Derivation, ground: Grou
 
 def _renumbered(fences: list[Fence], builder: QueueBuilder) -> bool:
     """Whether tombstones get the numbers that their neighbours in the queue leave them: a damaged head had told others."""
-    placed = {
-        one.phy_offset: one.placed_at
-        for key in (builder.queue_keys() if fences else ())
-        for one in builder.summary(key).misnumbered
-        if one.placed_at is not None
-    }
+    placed: dict[int, dict[str, int]] = {}
+    for key in builder.queue_keys() if fences else ():
+        for one in builder.summary(key).misnumbered:
+            if one.placed_at is not None:
+                placed.setdefault(one.phy_offset, {})[key.topic] = one.placed_at
     found, in_order = False, sorted(placed)
     for index, fence in enumerate(fences):
         places = in_order[bisect_left(in_order, fence.phy_offset) : bisect_left(in_order, fence.end_phy_offset)]
@@ -258,7 +254,7 @@ def _renumbered(fences: list[Fence], builder: QueueBuilder) -> bool:
             known: list[Lost] = []
             for at, lost in told:
                 if isinstance(lost, LostRecord) and lost != fence.given_up:
-                    known.append(replace(lost, queue_offset=placed.get(at, lost.queue_offset)))
+                    known.append(_placed(lost, placed.get(at, {})))
                 elif isinstance(lost, LostRows):
                     known.append(lost)
             again = close_region(fence.region, known, property_crc=fence.property_crc)
@@ -266,6 +262,12 @@ def _renumbered(fences: list[Fence], builder: QueueBuilder) -> bool:
             again.skipped = fence.skipped
             fences[index], found = again, True
     return found
+
+
+def _placed(lost: LostRecord, numbers: Mapping[str, int]) -> LostRecord:
+    """A lost record with other numbers in its queue and in light queues, by their topics."""
+    lights = tuple((name, numbers.get(name, number)) for name, number in lost.light_queues)
+    return replace(lost, queue_offset=numbers.get(lost.topic, lost.queue_offset), light_queues=lights)
 
 
 @dataclass(slots=True)
@@ -360,36 +362,17 @@ def _correct_own_offsets(store: Store, found: Salvage) -> None:
             found.mended.add_patch(segment.path, at, field_.pack(phy_offset))
 
 
-def _not_in(builder: QueueBuilder, lost: Lost, table: LostTable) -> Iterator[Lost]:
-    """Lost records but those whose number a message of the log has: the entry that told of them is wrong."""
-    if isinstance(lost, LostRecord):
-        if lost.batch_size > 1 or builder.phy_offset_of(QueueKey(lost.topic, lost.queue_id), lost.queue_offset) is None:
-            yield lost
-        return
-    at = lost.first
-    for rows in lost.chunks():
-        is_lost = np.ones(len(rows), bool)
-        for number in np.unique(rows["queue"]).tolist():
-            mine = (rows["queue"] == number) & (rows["batch_size"] == 1)
-            is_lost[mine] = ~builder.has(table.queues[number], rows["queue_offset"][mine])
-        if is_lost.all():
-            yield table.rows(at, at + len(rows))
-        elif is_lost.any():
-            yield table.append(rows[is_lost])
-        at += len(rows)
-
-
 def _tell_lost(store: Store, found: Salvage, table: LostTable, walks: Walks) -> None:
     if found.options.fill:
         found.given_up = [fence.given_up for fence in found.fences if fence.given_up is not None]
         found.given_up += [lost for fence in found.fences for lost in fence.region.lost if lost.is_readable]
     behind = [*found.survey.tail, behind_log(store, found.survey)]
     tail = lost_by_queue_entries(store, behind, table, walks)
-    queues = found.derivation.queues()
+    queues = QueuesOfLog(found.derivation.queues(), table)
     found.lost = LostMessages(
         [
             *(lost for fence in found.fences for lost in (*fence.tombstones, *fence.unplaced, *fence.skipped)),
-            *(lost for records in tail.values() for each in records for lost in _not_in(queues, each, table)),
+            *(lost for records in tail.values() for each in records for lost in queues.lacking(each)),
         ],
         found.unfilled,
         table,
@@ -400,16 +383,5 @@ def _tell_lost(store: Store, found: Salvage, table: LostTable, walks: Walks) -> 
         for fence in found.fences
         if fence.region.may_hold_records and not (fence.tombstones or fence.unplaced or fence.skipped)
     ]
-    found.only_indexed = _only_indexed(store, found, behind)
-
-
-def behind_log(store: Store, survey: LogSurvey) -> Region:
-    """Where a last segment that is gone was: it leaves no region, but entries that point behind the log."""
-    end = max(store.log.max_phy_offset, survey.end_phy_offset)
-    return Region(end, end + _MOST_MISSING_SEGMENTS * store.log.file_size_bytes, end, end)
-
-
-def _only_indexed(store: Store, found: Salvage, behind: list[Region]) -> int:
-    """How many messages behind the log's last record there were of which the index alone still tells."""
-    traces = index_traces(store, found.derivation.sizes, behind, from_phy_offset=found.survey.end_phy_offset)
-    return len({trace.phy_offset for trace in traces} - {lost.phy_offset for lost in found.lost.first(MOST_RECORDS)})
+    entries = [lost for records in tail.values() for lost in records]
+    found.only_indexed = only_indexed(store, found.derivation.sizes, found.survey, behind, entries)

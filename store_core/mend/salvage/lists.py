@@ -42,6 +42,7 @@ _DIGIT: Final = b"0"
 _UNKNOWN: Final = b"?"
 _PROPERTY_SEPARATOR: Final = bytes([record.PROPERTY_SEPARATOR])
 _NAME_VALUE_SEPARATOR: Final = bytes([record.NAME_VALUE_SEPARATOR])
+_FARTHEST: Final = 16  # of the numbers in front of one that are asked
 _LEAST_AROUND: Final = 16  # bytes of a list that are left on both sides of damage; the names of both lists begin alike
 _MOST_PERMUTED: Final = 4  # light queues of a record whose order is sought
 _MOST_NUMBERS: Final = 1 << 12  # of a queue that are looked at
@@ -68,7 +69,11 @@ def renamed(store: Store, log: SegmentSequence, builder: QueueBuilder) -> Iterat
         of_record.setdefault((phy_offset, size_bytes), {})[key.topic] = number
     for key, number, phy_offset, size_bytes in (*told, *_alike(store, builder)):
         found = record_at(log, phy_offset) if phy_offset not in done else None
-        if found is not None and size_bytes in (None, found[1].size_bytes) and not _is_at_home(builder, found[1], key):
+        if (
+            found is not None
+            and size_bytes in (None, found[1].size_bytes)
+            and not _is_at_home(store, builder, found[1], key)
+        ):
             repair = _renamed(store, *found, key, number)
             if repair is None and size_bytes is not None:
                 repair = _rewritten(store, *found, of_record[phy_offset, size_bytes])
@@ -120,14 +125,21 @@ def _differ_in_a_byte(some: str, others: str) -> bool:
     return len(one) == len(other) and differing(one, other) == 1
 
 
-def _is_at_home(builder: QueueBuilder, message: Message, key: QueueKey) -> bool:
+def _is_at_home(store: Store, builder: QueueBuilder, message: Message, key: QueueKey) -> bool:
     """Whether a record lists a queue with a number that those beside it there bear out: an entry elsewhere is out of place then."""
     number = next((told for name, told in light_queues(message.properties) if name == key.topic), None)
-    if number is None or builder.summary(key).superseded:
+    if number is None or builder.summary(key).superseded or builder.phy_offset_of(key, number) != message.phy_offset:
         return False
-    before, at, behind = (builder.phy_offset_of(key, number + step) for step in (-1, 0, 1))
-    follows = number == 0 if before is None else before < message.phy_offset
-    return at == message.phy_offset and follows and (behind is None or behind > message.phy_offset)
+    behind = builder.phy_offset_of(key, number + 1)
+    if behind is not None and behind < message.phy_offset:
+        return False
+    for other in range(number - 1, max(number - _FARTHEST, 0) - 1, -1):
+        before = builder.phy_offset_of(key, other)
+        if before is not None:
+            # Where those between are gone, it counts if the entry of the one before them is out of place as well.
+            is_moved = other < number - 1 and (standing_entry(store, key, other) or (before,))[0] != before
+            return before < message.phy_offset and (is_moved or other == number - 1)
+    return number == 0
 
 
 def _renamed(store: Store, data: bytes, message: Message, key: QueueKey, number: int) -> Repair | None:

@@ -10,8 +10,9 @@ from store_core.broker.versions import Version
 from store_core.findings import Finding
 from store_core.mend.plans.plan import Op, Plan
 from store_core.mend.prediction.outcome import Outcome
+from store_core.mend.salvage.behind import behind_log
 from store_core.mend.salvage.earlier import LeftOut
-from store_core.mend.salvage.keep import Salvage, behind_log
+from store_core.mend.salvage.keep import Salvage
 from store_core.mend.salvage.options import KeepOptions
 from store_core.mend.salvage.repair import Repair
 from store_core.mend.salvage.shifted import Shift
@@ -96,8 +97,9 @@ def lost_records_of(store: Store, found: Salvage) -> list[dict[str, Any]]:
     """What is known of each lost record, for the command's document."""
     if not found.lost_runs():
         return []
-    regions = [*(fence.region for fence in found.fences), *found.survey.tail, behind_log(store, found.survey)]
-    return traced(found.lost.first(MOST_RECORDS), index_traces(store, found.derivation.sizes, regions))
+    sizes, regions = found.derivation.sizes, [*(fence.region for fence in found.fences), *found.survey.tail]
+    behind = index_traces(store, sizes, [behind_log(store, found.survey)], from_phy_offset=found.survey.end_phy_offset)
+    return traced(found.lost.first(MOST_RECORDS), [*index_traces(store, sizes, regions), *behind])
 
 
 def beyond_notes(store: Store, ends: Mapping[QueueKey, int]) -> tuple[str, ...]:

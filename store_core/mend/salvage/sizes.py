@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Final
 
+from store_core.errors import StoreError
 from store_core.layout import paths
 from store_core.mend.salvage.derived import file_size_of
 from store_core.mend.salvage.sibling import Siblings
@@ -21,8 +22,12 @@ _SIZED: Final = tuple(f"{tree}/" for tree in (paths.CONSUMEQUEUE, paths.BATCHCON
 def sized_as(store: Store, siblings: Siblings) -> Iterator[Store]:
     """The store as if its broker's properties file named the sizes of queue and index files (store format 4, 5) that
     nothing of it tells, and the first sibling with such files does."""
-    told = {name: value for sibling in reversed(siblings.stores) for name, value in _told_by(sibling).items()}
-    told = {name: value for name, value in told.items() if name not in _told_by(store)}
+    lacking = [tell for tell in _TELLERS if not tell(store)]
+    told: dict[str, str] = {}
+    for sibling in siblings.stores:
+        for tell in lacking:
+            with suppress(StoreError):  # what cannot be read there tells nothing
+                told = {**tell(sibling), **told}
     if not told:
         yield store
         return
@@ -45,20 +50,23 @@ def size_notes(store: Store, sized: Store, made: Iterable[str]) -> tuple[str, ..
     return (f"no file of the store tells how long new ones are to be; those of the sibling do: {', '.join(told)}",)
 
 
-def _told_by(store: Store) -> dict[str, str]:
-    """What a store's files or its configuration tell, by the names of properties."""
-    settings = store.settings
-    queues = settings.queue_file_size_bytes or file_size_of(store.queues.values())
-    batch_queues = settings.batch_queue_file_size_bytes or file_size_of(store.batch_queues.values())
-    slots, entries = settings.index_slots, settings.index_entries
+def _queues(store: Store) -> Mapping[str, str]:
+    size = store.settings.queue_file_size_bytes or file_size_of(store.queues.values())
+    return {"mappedFileSizeConsumeQueue": str(size)} if size else {}
+
+
+def _batch_queues(store: Store) -> Mapping[str, str]:
+    size = store.settings.batch_queue_file_size_bytes or file_size_of(store.batch_queues.values())
+    return {"mapperFileSizeBatchConsumeQueue": str(size)} if size else {}
+
+
+def _index(store: Store) -> Mapping[str, str]:
+    slots, entries = store.settings.index_slots, store.settings.index_entries
     if store.index_files:
         sizes = index_sizes(store)
         if not sizes.findings:
             slots, entries = sizes.slots, sizes.entries
-    sizes_by_name = {
-        "mappedFileSizeConsumeQueue": queues,
-        "mapperFileSizeBatchConsumeQueue": batch_queues,
-        "maxHashSlotNum": slots,
-        "maxIndexNum": entries,
-    }
-    return {name: str(size) for name, size in sizes_by_name.items() if size}
+    return {"maxHashSlotNum": str(slots), "maxIndexNum": str(entries)} if slots and entries else {}
+
+
+_TELLERS: Final[tuple[Callable[[Store], Mapping[str, str]], ...]] = (_queues, _batch_queues, _index)

@@ -14,7 +14,7 @@ from store_core.read.index import IndexSizes
 from store_core.storage.store import Store
 
 _CHUNK_ENTRIES: Final = 1 << 16
-_MOST_ENTRIES: Final = 10_000
+MOST_TRACES: Final = 10_000
 MOST_RECORDS: Final = 1000
 _MS_PER_SECOND: Final = 1000
 
@@ -47,8 +47,8 @@ def index_traces(
             for row in np.flatnonzero((number >= 0) & (phy_offset < ends[number])).tolist():
                 time = view.header.begin_timestamp_ms + int(part["seconds"][row]) * _MS_PER_SECOND
                 found.append(IndexTrace(int(phy_offset[row]), int(part["key_hash"][row]), time))
-            if len(found) >= _MOST_ENTRIES:
-                return found[:_MOST_ENTRIES]
+            if len(found) >= MOST_TRACES:
+                return found[:MOST_TRACES]
     return found
 
 
