@@ -128,7 +128,7 @@ def _differ_in_a_byte(some: str, others: str) -> bool:
 def _is_at_home(store: Store, builder: QueueBuilder, message: Message, key: QueueKey) -> bool:
     """Whether a record lists a queue with a number that those beside it there bear out: an entry elsewhere is out of place then."""
     number = next((told for name, told in light_queues(message.properties) if name == key.topic), None)
-    if number is None or builder.summary(key).superseded or builder.phy_offset_of(key, number) != message.phy_offset:
+    if number is None or builder.phy_offset_of(key, number) != message.phy_offset:
         return False
     behind = builder.phy_offset_of(key, number + 1)
     if behind is not None and behind < message.phy_offset:
@@ -139,7 +139,7 @@ def _is_at_home(store: Store, builder: QueueBuilder, message: Message, key: Queu
             # Where those between are gone, it counts if the entry of the one before them is out of place as well.
             is_moved = other < number - 1 and (standing_entry(store, key, other) or (before,))[0] != before
             return before < message.phy_offset and (is_moved or other == number - 1)
-    return number == 0
+    return number == 0 and not builder.summary(key).superseded
 
 
 def _renamed(store: Store, data: bytes, message: Message, key: QueueKey, number: int) -> Repair | None:
