@@ -229,7 +229,7 @@ def test_an_upload_that_the_store_forgets(at: str, monkeypatch: pytest.MonkeyPat
     stream = Mock(**{f"{at}.side_effect": FileNotFoundError("404")})
     monkeypatch.setattr(objects, "_files", lambda _: Mock(**{"open_output_stream.return_value": stream}))
     with pytest.raises(FailedError, match="no longer knows of what is being written"):
-        objects_at(RemotePath("gs:", "stores", "out")).write("note", b"piece")
+        objects_at(RemotePath("gs:", "others", "out")).write("note", b"piece")
 
 
 def assert_foreign(root: Path, bucket: ObjectStore, address: str, files: dict[str, bytes]) -> None:
