@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -298,26 +297,3 @@ def test_what_is_no_store_is_told_as_the_sibling(
 def test_a_configuration_needs_its_sibling(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="more configurations than siblings"):
         with_siblings(sibling_configs=(tmp_path,))
-
-
-@pytest.mark.parametrize("base", ["load-533", "bcq-533"])
-def test_new_files_are_as_long_as_those_of_a_copy(base: str, store_copy: StoreCopy, golden: GoldenStore) -> None:
-    """Where all are lost and no configuration is at hand: brokers refuse files of another length."""
-    root, opener = store_copy(base), Opener(None, stores.truth(base)["written_by"])
-    for tree in (paths.CONSUMEQUEUE, paths.BATCHCONSUMEQUEUE, paths.INDEX):
-        shutil.rmtree(root / tree, ignore_errors=True)
-    assert {"S005", "S009"} & {found.code for found in opener.recover(root).findings}
-    options = with_siblings(golden(base))
-    recovery = opener.recover(root, options=options)
-    assert {"S005", "S009"}.isdisjoint(found.code for found in recovery.findings)
-    assert "mappedFileSizeConsumeQueue=" in recovery.notes[-1]
-    apply_to(recovery, root)
-    wanted, found = stores.snapshot(golden(base)), stores.snapshot(root)
-    for tree in (paths.CONSUMEQUEUE, paths.BATCHCONSUMEQUEUE):
-        files = {path: entry for path, entry in wanted.items() if path.startswith(f"{tree}/")}
-        assert [path for path in files if path not in found or found[path].sha256 != files[path].sha256] == []
-    assert {p.stat().st_size for p in (root / paths.INDEX).iterdir()} == {
-        p.stat().st_size for p in (golden(base) / paths.INDEX).iterdir()
-    }
-    assert opener.recover(root, options=options).plan.steps == ()
-    assert opener.recover(root).plan.steps == ()
