@@ -50,9 +50,8 @@ class QueuesOfLog:
         for number in np.unique(rows["queue"]).tolist():
             ends[number] = self._end(keys[number])
         is_lost: NDArray[np.bool_] = (rows["batch_size"] > 1) | (rows["queue_offset"] >= ends[rows["queue"]])
-        for number in np.unique(
-            rows["queue"][~is_lost]
-        ).tolist():  # few: what is lost lies behind the ends of its queues
+        # Few as a rule: what is lost lies behind the ends of its queues.
+        for number in np.unique(rows["queue"][~is_lost]).tolist():
             mine = ~is_lost & (rows["queue"] == number)
             is_lost[mine] = ~self._builder.has(keys[number], rows["queue_offset"][mine])
         return is_lost
@@ -77,9 +76,9 @@ def only_indexed(
     traces = index_traces(store, sizes, regions, from_phy_offset=survey.end_phy_offset)
     places = np.unique(np.array([trace.phy_offset for trace in traces], np.int64))
     for lost in told if len(places) else ():
-        known = (
-            (rows["phy_offset"] for rows in lost.chunks()) if isinstance(lost, LostRows) else ([lost.phy_offset or 0],)
-        )
-        for at in known:
-            places = np.setdiff1d(places, np.asarray(at, np.int64), assume_unique=True)
+        if isinstance(lost, LostRows):
+            for rows in lost.chunks():
+                places = places[~np.isin(places, rows["phy_offset"])]
+        else:
+            places = places[places != lost.phy_offset]
     return None if len(places) and len(traces) >= MOST_TRACES else len(places)

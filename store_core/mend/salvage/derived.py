@@ -108,9 +108,7 @@ class Derivation(Closing):
             )
         self._store = store
         self._stack = ExitStack()
-        self._assumed_sizes: dict[
-            str, tuple[int, str]
-        ] = {}  # of queue files that had to be built, and why, by their folder
+        self._assumed_sizes: dict[str, tuple[int, str]] = {}  # of queue files, and why, by their folder
         self.sizes = index_sizes(store)
         style = index_style(store, self.sizes.slots, self.sizes.entries)
         self._dispatcher = Dispatcher(dispatch_rules(store, batch_topics=batch_topics, include_bad_crc=include_bad_crc))

@@ -367,12 +367,12 @@ def _tell_lost(store: Store, found: Salvage, table: LostTable, walks: Walks) -> 
         found.given_up = [fence.given_up for fence in found.fences if fence.given_up is not None]
         found.given_up += [lost for fence in found.fences for lost in fence.region.lost if lost.is_readable]
     behind = [*found.survey.tail, behind_log(store, found.survey)]
-    tail = lost_by_queue_entries(store, behind, table, walks)
+    told = [lost for records in lost_by_queue_entries(store, behind, table, walks).values() for lost in records]
     queues = QueuesOfLog(found.derivation.queues(), table)
     found.lost = LostMessages(
         [
             *(lost for fence in found.fences for lost in (*fence.tombstones, *fence.unplaced, *fence.skipped)),
-            *(lost for records in tail.values() for each in records for lost in queues.lacking(each)),
+            *(lost for each in told for lost in queues.lacking(each)),
         ],
         found.unfilled,
         table,
@@ -383,5 +383,4 @@ def _tell_lost(store: Store, found: Salvage, table: LostTable, walks: Walks) -> 
         for fence in found.fences
         if fence.region.may_hold_records and not (fence.tombstones or fence.unplaced or fence.skipped)
     ]
-    entries = [lost for records in tail.values() for lost in records]
-    found.only_indexed = only_indexed(store, found.derivation.sizes, found.survey, behind, entries)
+    found.only_indexed = only_indexed(store, found.derivation.sizes, found.survey, behind, told)

@@ -46,7 +46,7 @@ def notes_of(found: Salvage, after: Outcome, version: Version) -> tuple[str, ...
         _moved_note(found),
         _shifted_note(found.shifted),
         _repair_note(found.repairs),
-        *_size_notes(found),
+        *_assumed_notes(found),
         _dead_note(found),
         _kept_note(found.kept),
         _delay_note(found),
@@ -117,7 +117,7 @@ def beyond_notes(store: Store, ends: Mapping[QueueKey, int]) -> tuple[str, ...]:
     )
 
 
-def _size_notes(found: Salvage) -> list[str]:
+def _assumed_notes(found: Salvage) -> list[str]:
     """What was assumed of new files' lengths: once they stand, they tell just that."""
     told = [each for each in found.derivation.findings if each.code == "S009"]
     return [f"{each.message}; a broker that is configured otherwise refuses such files ({each.code})" for each in told]
