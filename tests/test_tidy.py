@@ -31,6 +31,7 @@ ROOMS = (
     "engine",
     "export",
 )
+SALVAGE_ROOMS = ("losses", "repairs", "copies", "following", "holes")
 SOURCES = sorted([*ROOT.glob("store_core/**/*.py"), *ROOT.glob("rmqctl/**/*.py")])
 # Modules that light commands load must not pull these in when they are imported.
 LIGHT_ROOMS = ("layout", "codec", "storage")
@@ -71,6 +72,15 @@ def test_imports_go_downwards(path: Path) -> None:
             assert ROOMS.index(parts[1]) <= ROOMS.index(room), f"{room} imports {module}"
         if room == "layout" and parts[0] == "store_core" and len(parts) > 1:
             assert parts[1] == "layout", f"layout imports {module}"
+
+
+@pytest.mark.parametrize("room", SALVAGE_ROOMS)
+def test_imports_of_a_salvage_go_downwards(room: str) -> None:
+    for path in (ROOT / "store_core" / "mend" / "salvage" / room).glob("*.py"):
+        for module, _ in _imports(ast.parse(path.read_text())):
+            other = module.removeprefix("store_core.mend.salvage.").split(".")[0]
+            lower = SALVAGE_ROOMS[: SALVAGE_ROOMS.index(room) + 1]
+            assert other not in SALVAGE_ROOMS or other in lower, f"{room} imports {module}"
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))

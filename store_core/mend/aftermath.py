@@ -13,8 +13,8 @@ from store_core.broker.versions import Version, behaviour_of
 from store_core.layout import paths
 from store_core.mend.prediction.outcome import Outcome
 from store_core.mend.prediction.predict import outcome_of, predict
-from store_core.mend.salvage.derived import DerivedChanges, Progress
-from store_core.mend.salvage.mended import MendedLog
+from store_core.mend.salvage.following.derived import DerivedChanges, Progress
+from store_core.mend.salvage.holes.mended import MendedLog
 from store_core.storage.shadow import lay_out_shadow
 from store_core.storage.store import Store
 

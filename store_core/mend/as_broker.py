@@ -16,9 +16,9 @@ from store_core.broker.start import Start, start_broker
 from store_core.broker.versions import Behaviour
 from store_core.errors import FailedError
 from store_core.layout import paths
-from store_core.mend.salvage.derived import Derivation, DerivedChanges, NewFile, Progress, same_content
-from store_core.mend.salvage.mended import MendedLog, mended_log
-from store_core.mend.salvage.survey import LogSurvey, survey_log
+from store_core.mend.salvage.following.derived import Derivation, DerivedChanges, NewFile, Progress, same_content
+from store_core.mend.salvage.holes.mended import MendedLog, mended_log
+from store_core.mend.salvage.losses.survey import LogSurvey, survey_log
 from store_core.storage.store import Store
 
 _CHUNK_SIZE_BYTES: Final = 46 * 20 * 1024  # whole entries of both kinds

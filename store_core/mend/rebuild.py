@@ -26,9 +26,9 @@ from store_core.mend.planned import Planned
 from store_core.mend.plans.content import Building, Built, Chunk, register_builder
 from store_core.mend.plans.draft import Draft
 from store_core.mend.prediction.predict import predict
-from store_core.mend.salvage.derived import Derivation, DerivedChanges, contents_of
+from store_core.mend.salvage.following.derived import Derivation, DerivedChanges, contents_of
+from store_core.mend.salvage.losses.survey import LogSurvey, survey_log
 from store_core.mend.salvage.salvage_plan import add_derived, chunks_of, settings_arguments, store_of
-from store_core.mend.salvage.survey import LogSurvey, survey_log
 from store_core.read.checkpoint import read_checkpoint
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import Progress

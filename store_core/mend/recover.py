@@ -20,9 +20,11 @@ from store_core.mend.plans.content import Building, Built, Chunk, Contents, regi
 from store_core.mend.plans.plan import Plan
 from store_core.mend.prediction.outcome import Outcome
 from store_core.mend.prediction.predict import Prediction, predict
-from store_core.mend.salvage.derived import Progress, contents_of
+from store_core.mend.salvage.copies.sibling import Siblings
+from store_core.mend.salvage.following.derived import Progress, contents_of
+from store_core.mend.salvage.following.sizes import size_notes, sized_as
 from store_core.mend.salvage.keep import Salvage, salvage, walk_rules
-from store_core.mend.salvage.lost import LostMessages
+from store_core.mend.salvage.losses.lost import LostMessages
 from store_core.mend.salvage.notes import beyond_notes, in_recover, loans_of, lost_records_of, notes_of
 from store_core.mend.salvage.options import KeepOptions
 from store_core.mend.salvage.salvage_plan import (
@@ -34,8 +36,6 @@ from store_core.mend.salvage.salvage_plan import (
     small_files,
     store_of,
 )
-from store_core.mend.salvage.sibling import Siblings
-from store_core.mend.salvage.sizes import size_notes, sized_as
 from store_core.scan.walks import Walks
 from store_core.storage.buffers import give_freed_memory_back, share_one_heap
 from store_core.storage.store import Store

@@ -13,7 +13,7 @@ import pytest
 from store_core.layout import paths, record
 from store_core.layout.queue import ENTRY
 from store_core.mend.rebuild import rebuild
-from store_core.mend.salvage import evidence
+from store_core.mend.salvage.losses import evidence
 from store_core.mend.salvage.options import KeepOptions
 from store_core.mend.truncate import truncate
 from store_core.scan.log import scan_log

@@ -16,7 +16,7 @@ from store_core.layout import queue as queue_layout
 from store_core.mend.prediction.ghosts import GhostHunt
 from store_core.mend.prediction.outcome import Outcome
 from store_core.mend.prediction.predict import outcome_of_start
-from store_core.mend.salvage.evidence import standing_entry
+from store_core.mend.salvage.losses.evidence import standing_entry
 from store_core.read.records import read_message
 from store_core.storage.settings import load_settings
 from store_core.storage.store import QueueKey, Store

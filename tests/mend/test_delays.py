@@ -13,7 +13,7 @@ import pytest
 
 from store_core.layout import paths
 from store_core.mend.applying.undo import undo
-from store_core.mend.salvage import delays
+from store_core.mend.salvage.following import delays
 from store_core.mend.salvage.options import KeepOptions
 from store_core.storage.config_files import read_config
 from tests import stores

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from store_core.mend.salvage.evidence import _ENTRY, _Items, _Kinds
-from store_core.mend.salvage.lost_record import LostRecord
-from store_core.mend.salvage.rows import LostTable, Source, records_of
+from store_core.mend.salvage.losses.evidence import _ENTRY, _Items, _Kinds
+from store_core.mend.salvage.losses.lost_record import LostRecord
+from store_core.mend.salvage.losses.rows import LostTable, Source, records_of
 from store_core.storage.store import QueueKey
 
 

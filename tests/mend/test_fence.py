@@ -16,12 +16,12 @@ from store_core.codec.record import decode_record
 from store_core.kernel import scan_window
 from store_core.kernel.codes import FrameCode, FrameKind, ScanFlag, ScanState
 from store_core.layout import marks, paths, record
-from store_core.mend.salvage.evidence import _ENTRY, _Items, _Kinds
-from store_core.mend.salvage.fence import Fence, Piece, close_region
-from store_core.mend.salvage.lost_record import LostRecord
-from store_core.mend.salvage.rows import FEWEST_ROWS, LostRows, LostTable, records_of
-from store_core.mend.salvage.survey import Neighbour, Region
-from store_core.mend.salvage.tombstones import smallest_tombstone_size_bytes
+from store_core.mend.salvage.holes.fence import Fence, Piece, close_region
+from store_core.mend.salvage.losses.evidence import _ENTRY, _Items, _Kinds
+from store_core.mend.salvage.losses.lost_record import LostRecord
+from store_core.mend.salvage.losses.rows import FEWEST_ROWS, LostRows, LostTable, records_of
+from store_core.mend.salvage.losses.survey import Neighbour, Region
+from store_core.mend.salvage.losses.tombstones import smallest_tombstone_size_bytes
 from store_core.storage.store import QueueKey
 
 SEGMENT = 1 << 17

@@ -15,10 +15,10 @@ from store_core.layout import marks, paths, queue
 from store_core.mend.applying.undo import undo
 from store_core.mend.prediction.predict import predict
 from store_core.mend.recover import recover
-from store_core.mend.salvage.gaps import GapEntries, _dead_runs
-from store_core.mend.salvage.lost_record import LostRecord
+from store_core.mend.salvage.holes.gaps import GapEntries, _dead_runs
+from store_core.mend.salvage.losses.lost_record import LostRecord
+from store_core.mend.salvage.losses.skipping import QueueBounds, Skipping
 from store_core.mend.salvage.options import KeepOptions
-from store_core.mend.salvage.skipping import QueueBounds, Skipping
 from store_core.storage.store import QueueKey, Store
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore, differences

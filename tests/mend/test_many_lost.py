@@ -12,7 +12,8 @@ import pytest
 
 from store_core.layout import paths, record
 from store_core.mend.applying.undo import undo
-from store_core.mend.salvage import evidence, gaps, mended, rows
+from store_core.mend.salvage.holes import gaps, mended
+from store_core.mend.salvage.losses import evidence, rows
 from store_core.mend.salvage.options import KeepOptions
 from tests import stores
 from tests.conftest import GoldenStore, differences

@@ -8,7 +8,7 @@ import pytest
 
 from store_core.derive.dispatch import light_queues
 from store_core.layout import paths
-from store_core.mend.salvage.lists import _under_damage, relisted
+from store_core.mend.salvage.repairs.lists import _under_damage, relisted
 from store_core.read.records import read_message
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from store_core.layout import paths, record
-from store_core.mend.salvage import evidence, unfounded
+from store_core.mend.salvage.holes import unfounded
+from store_core.mend.salvage.losses import evidence
 from tests import stores
 from tests.conftest import GoldenStore
 from tests.damage import Damageable

@@ -17,7 +17,9 @@ from store_core.mend.applying import prepare
 from store_core.mend.applying.apply import apply
 from store_core.mend.rebuild import rebuild
 from store_core.mend.recover import Policy, recover
-from store_core.mend.salvage import derived, evidence, gaps, survey
+from store_core.mend.salvage.following import derived
+from store_core.mend.salvage.holes import gaps
+from store_core.mend.salvage.losses import evidence, survey
 from store_core.mend.salvage.options import KeepOptions
 from store_core.mend.truncate import truncate
 from store_core.scan import log, side_by_side

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from store_core.mend.salvage.fence import Piece
-from store_core.mend.salvage.mended import _MOST_JOINED_BYTES, _as_patches
+from store_core.mend.salvage.holes.fence import Piece
+from store_core.mend.salvage.holes.mended import _MOST_JOINED_BYTES, _as_patches
 from store_core.storage.overlay import Patch
 
 

@@ -10,19 +10,27 @@ from typing import Final, Protocol
 
 from store_core.codec.record import body_crc_ok
 from store_core.layout.record import PREFIX
-from store_core.mend.salvage.displaced import Displaced, Move, displaced, is_better
-from store_core.mend.salvage.evidence import lost_by_queue_entries
-from store_core.mend.salvage.lists import relisted
-from store_core.mend.salvage.lost_record import LostRecord
-from store_core.mend.salvage.mended import apart_from, as_long_as_they_are, restored_log
-from store_core.mend.salvage.misdirected import misdirected
+from store_core.mend.salvage.copies.sibling import Earlier, Siblings
+from store_core.mend.salvage.holes.mended import apart_from, as_long_as_they_are, restored_log
+from store_core.mend.salvage.losses.evidence import lost_by_queue_entries
+from store_core.mend.salvage.losses.lost_record import LostRecord
+from store_core.mend.salvage.losses.ranges import Ranges
+from store_core.mend.salvage.losses.rows import Lost, LostTable, records_of
+from store_core.mend.salvage.losses.survey import (
+    LogSurvey,
+    Neighbour,
+    Region,
+    TableSink,
+    WalkRules,
+    neighbour_at,
+    survey_log,
+)
 from store_core.mend.salvage.options import KeepOptions, LoanRange
-from store_core.mend.salvage.ranges import Ranges
-from store_core.mend.salvage.repair import Repair, repairs_in
-from store_core.mend.salvage.rows import Lost, LostTable, records_of
-from store_core.mend.salvage.shifted import Shift, shifted
-from store_core.mend.salvage.sibling import Earlier, Siblings
-from store_core.mend.salvage.survey import LogSurvey, Neighbour, Region, TableSink, WalkRules, neighbour_at, survey_log
+from store_core.mend.salvage.repairs.displaced import Displaced, Move, displaced, is_better
+from store_core.mend.salvage.repairs.lists import relisted
+from store_core.mend.salvage.repairs.misdirected import misdirected
+from store_core.mend.salvage.repairs.repair import Repair, repairs_in
+from store_core.mend.salvage.repairs.shifted import Shift, shifted
 from store_core.read.records import read_message
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, nominal_end

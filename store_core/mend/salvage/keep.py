@@ -21,31 +21,31 @@ from store_core.derive.queues import QueueBuilder
 from store_core.findings import Finding, finding
 from store_core.layout.record import HEAD
 from store_core.mend.lost_run import LostRun
-from store_core.mend.salvage.behind import QueuesOfLog, behind_log, only_indexed
-from store_core.mend.salvage.configuration import Configuration, salvaged_configuration
-from store_core.mend.salvage.delays import DelayLevel, told_delays
-from store_core.mend.salvage.derived import Derivation, DerivedChanges, Progress
-from store_core.mend.salvage.displaced import Move
-from store_core.mend.salvage.earlier import LeftOut, weighed
-from store_core.mend.salvage.evidence import lost_by_queue_entries
-from store_core.mend.salvage.fence import Fence, close_region
-from store_core.mend.salvage.gaps import fill_gaps
+from store_core.mend.salvage.copies.earlier import LeftOut, weighed
+from store_core.mend.salvage.copies.sibling import Siblings
+from store_core.mend.salvage.following.configuration import Configuration, salvaged_configuration
+from store_core.mend.salvage.following.delays import DelayLevel, told_delays
+from store_core.mend.salvage.following.derived import Derivation, DerivedChanges, Progress
 from store_core.mend.salvage.ground import Ground, read_ground
-from store_core.mend.salvage.lists import renamed
-from store_core.mend.salvage.lost import LostMessages
-from store_core.mend.salvage.lost_record import LostRecord, told_better
-from store_core.mend.salvage.mended import MendedLog, mended_log, restored_log
-from store_core.mend.salvage.misplaced import is_free, misplaced
-from store_core.mend.salvage.misplaced_batches import misplaced_batches
+from store_core.mend.salvage.holes.fence import Fence, close_region
+from store_core.mend.salvage.holes.gaps import fill_gaps
+from store_core.mend.salvage.holes.mended import MendedLog, mended_log, restored_log
+from store_core.mend.salvage.holes.unfounded import without_unfounded
+from store_core.mend.salvage.losses.behind import QueuesOfLog, behind_log, only_indexed
+from store_core.mend.salvage.losses.evidence import lost_by_queue_entries
+from store_core.mend.salvage.losses.lost import LostMessages
+from store_core.mend.salvage.losses.lost_record import LostRecord, told_better
+from store_core.mend.salvage.losses.ranges import Ranges
+from store_core.mend.salvage.losses.rows import Lost, LostRows, LostTable
+from store_core.mend.salvage.losses.skipping import Kept, QueueBounds, Skipping
+from store_core.mend.salvage.losses.survey import LogSurvey, Region, WalkRules
 from store_core.mend.salvage.options import KeepOptions
-from store_core.mend.salvage.ranges import Ranges
-from store_core.mend.salvage.repair import Repair
-from store_core.mend.salvage.rows import Lost, LostRows, LostTable
-from store_core.mend.salvage.shifted import Shift
-from store_core.mend.salvage.sibling import Siblings
-from store_core.mend.salvage.skipping import Kept, QueueBounds, Skipping
-from store_core.mend.salvage.survey import LogSurvey, Region, WalkRules
-from store_core.mend.salvage.unfounded import without_unfounded
+from store_core.mend.salvage.repairs.displaced import Move
+from store_core.mend.salvage.repairs.lists import renamed
+from store_core.mend.salvage.repairs.misplaced import is_free, misplaced
+from store_core.mend.salvage.repairs.misplaced_batches import misplaced_batches
+from store_core.mend.salvage.repairs.repair import Repair
+from store_core.mend.salvage.repairs.shifted import Shift
 from store_core.scan.walks import Walks, behind
 from store_core.storage.buffers import give_freed_memory_back
 from store_core.storage.overlay import Patch

@@ -10,14 +10,14 @@ from store_core.broker.versions import Version
 from store_core.findings import Finding
 from store_core.mend.plans.plan import Op, Plan
 from store_core.mend.prediction.outcome import Outcome
-from store_core.mend.salvage.behind import behind_log
-from store_core.mend.salvage.earlier import LeftOut
+from store_core.mend.salvage.copies.earlier import LeftOut
 from store_core.mend.salvage.keep import Salvage
+from store_core.mend.salvage.losses.behind import behind_log
+from store_core.mend.salvage.losses.skipping import Kept
+from store_core.mend.salvage.losses.traces import MOST_RECORDS, index_traces, traced
 from store_core.mend.salvage.options import KeepOptions
-from store_core.mend.salvage.repair import Repair
-from store_core.mend.salvage.shifted import Shift
-from store_core.mend.salvage.skipping import Kept
-from store_core.mend.salvage.traces import MOST_RECORDS, index_traces, traced
+from store_core.mend.salvage.repairs.repair import Repair
+from store_core.mend.salvage.repairs.shifted import Shift
 from store_core.storage.config_files import offset_table, read_config
 from store_core.storage.store import QueueKey, Store
 

@@ -14,10 +14,10 @@ from store_core.layout.checkpoint import FILE_SIZE_BYTES
 from store_core.mend.plans.content import Building, Built, Chunk, register_builder
 from store_core.mend.plans.draft import Draft
 from store_core.mend.plans.plan import Plan
-from store_core.mend.salvage.derived import DerivedChanges, NewFile, contents_of
+from store_core.mend.salvage.following.derived import DerivedChanges, NewFile, contents_of
+from store_core.mend.salvage.following.progress import lowered_progress
 from store_core.mend.salvage.keep import Salvage, salvage, walk_rules
 from store_core.mend.salvage.options import KeepOptions
-from store_core.mend.salvage.progress import lowered_progress
 from store_core.read.checkpoint import read_checkpoint
 from store_core.storage.places import Places
 from store_core.storage.settings import Settings, load_settings

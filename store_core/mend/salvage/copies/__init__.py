@@ -1,0 +1,1 @@
+"""What another copy of the log has: whether it is one, what it gives back, where it begins."""

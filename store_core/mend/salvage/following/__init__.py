@@ -1,0 +1,1 @@
+"""What follows the log: derived files, config files, progress files."""
