@@ -13,7 +13,7 @@ from store_core.errors import NotAStoreError
 from store_core.layout import paths
 from store_core.layout.queue import ENTRY
 from store_core.storage.files import file_cache, unreadable
-from store_core.storage.remote_path import RemotePath, is_remote, is_there, names_of, path_of, scan_folder
+from store_core.storage.remote_path import RemotePath, is_remote, names_of, path_of, scan_folder
 from store_core.storage.sequence import Segment, SegmentSequence, Stray, derive_file_size_bytes, list_folder
 from store_core.storage.settings import Settings, load_settings
 
@@ -82,8 +82,8 @@ class Store(Closing):
 
     @property
     def aborted(self) -> bool:
-        """Whether ``abort`` is there: a broker runs, or the last one did not stop cleanly."""
-        return is_there(self.root / paths.ABORT)
+        """Whether ``abort`` is there: a broker runs, or the last one did not stop cleanly. A link that leads nowhere is not, to a broker."""
+        return (self.root / paths.ABORT).exists()
 
     @cached_property
     def log(self) -> SegmentSequence:

@@ -186,6 +186,15 @@ def test_a_healthy_store_after_a_crash_only_loses_abort(store_copy: StoreCopy, o
     assert [(str(step.op), step.path) for step in recovery.plan.steps] == [("remove file", "abort")]
 
 
+def test_abort_as_a_link_that_leads_nowhere_is_none(store_copy: StoreCopy, opener_of: OpenerOf) -> None:
+    """Java's ``File.exists`` follows links: a broker takes the last stop for a clean one."""
+    root = store_copy("clean-533")
+    (root / "abort").symlink_to(root / "unmounted" / "abort")
+    recovery = opener_of("clean-533").recover(root)
+    assert recovery.plan.steps == ()
+    assert [(found.code, found.file) for found in opener_of("clean-533").check(root)] == [("S008", "abort")]
+
+
 def test_two_small_holes_beside_one_record_are_closed_as_one(
     damageable: Callable[..., Damageable], opener_of: OpenerOf
 ) -> None:
