@@ -158,7 +158,7 @@ def scan_segment(
     with own if windows is None else nullcontext(windows) as over:
         at = yield from _walk(store, segment, options, over, _Walk(at, state, stop, end, usual), to_phy_offset)
     if at < stop:
-        for kind, code, start, size in missing_end(segment, at, stop):
+        for kind, code, start, size in missing_end(store.log, segment, at, stop):
             yield range_table(_Open(kind, code, start, size))
 
 

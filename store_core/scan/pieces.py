@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.layout.record import MIN_BLANK_SIZE_BYTES, PREFIX
+from store_core.storage.remote_path import RemotePath
 from store_core.storage.sequence import Segment, SegmentSequence
 
 
@@ -29,13 +30,36 @@ def nominal_end(log: SegmentSequence, segment: Segment) -> int:
     return min(end, following.phy_offset) if following is not None else end
 
 
-def missing_end(segment: Segment, at: int, stop: int) -> Iterator[tuple[FrameKind, FrameCode, int, int]]:
-    """What the last bytes of a short file hold, and what it lacks: kind, code, offset and size."""
-    if at < min(segment.end_phy_offset, stop):
-        yield FrameKind.DAMAGE, FrameCode.SIZE, at, min(segment.end_phy_offset, stop) - at
-    if segment.end_phy_offset < stop:
-        at = max(at, segment.end_phy_offset)
+def missing_end(
+    log: SegmentSequence, segment: Segment, at: int, stop: int
+) -> Iterator[tuple[FrameKind, FrameCode, int, int]]:
+    """What the last bytes of a short file hold, and what it lacks: kind, code, offset and size.
+
+    A file that was removed or cut since it was listed lacks what a walk did not find there any more.
+    """
+    end = segment.end_phy_offset
+    if at < min(end, stop):
+        end = max(_end_now(log, segment), at)
+    if at < min(end, stop):
+        yield FrameKind.DAMAGE, FrameCode.SIZE, at, min(end, stop) - at
+    if end < stop:
+        at = max(at, end)
         yield FrameKind.HOLE, FrameCode.OK, at, stop - at
+
+
+def _end_now(log: SegmentSequence, segment: Segment) -> int:
+    """Where a file ends, if it is shorter than it was when it was listed, or gone."""
+    if isinstance(segment.path, RemotePath):
+        segment.path.parent.forget()
+    elif not log.is_plain(segment):
+        return segment.end_phy_offset
+    try:
+        size_bytes = segment.path.stat().st_size
+    except (FileNotFoundError, NotADirectoryError):
+        size_bytes = 0
+    except OSError:
+        return segment.end_phy_offset  # it is there
+    return segment.phy_offset + min(size_bytes, segment.size_bytes)
 
 
 def skip_hole(log: SegmentSequence, segment: Segment, at: int) -> int:

@@ -88,7 +88,7 @@ def readable_runs(store: Store, piece: Piece, options: RunOptions | None = None)
             lost = refused._replace(phy_offset=at, size_bytes=end - at)
             at = end
             part = piece._replace(from_phy_offset=at, chained=False)
-    rows = [FrameRow(*row) for row in missing_end(segment, at, stop)] if at < stop else []
+    rows = [FrameRow(*row) for row in missing_end(store.log, segment, at, stop)] if at < stop else []
     yield Runs([lost, *rows] if lost is not None else rows, 0)
 
 
@@ -142,7 +142,7 @@ def _file_runs(store: Store, piece: Piece, options: RunOptions) -> Iterator[Runs
     else:
         with closing(file):
             at = yield from _walked(store, file, piece, stop, options)
-    rows = [FrameRow(*row) for row in missing_end(segment, at, stop)] if at < stop else []
+    rows = [FrameRow(*row) for row in missing_end(store.log, segment, at, stop)] if at < stop else []
     if rows:
         yield Runs(rows, 0)
 

@@ -18,6 +18,7 @@ from store_core.export.rows.batches import message_batches
 from store_core.export.source.options import Mode
 from store_core.export.source.walk import HEADS, SourceSplit, tables_of
 from store_core.export.splits.plan import Split, segments_of
+from store_core.export.tables.gone import refuse_cut
 from store_core.kernel import is_native
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.read.log import LogFilter, has_message_behind
@@ -160,6 +161,8 @@ def _ranges(store: Store, reading: Reading) -> Iterator[tuple[bool, Range | None
 def _ranges_in(store: Store, segment: Segment, stop: int, reading: Reading) -> Iterator[tuple[bool, Range | None]]:
     certain = max(segment.phy_offset, reading.split.certain_phy_offset)
     for table in scan_segment(store, segment, HEADS, certain, stop, chained=True):
+        if not reading.may_be_gone:
+            refuse_cut(segment, table)
         for kind, code, at, size in zip(
             table.kind.tolist(), table.code.tolist(), table.phy_offset.tolist(), table.size_bytes.tolist(), strict=True
         ):

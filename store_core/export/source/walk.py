@@ -15,6 +15,7 @@ from typing import Final
 
 from store_core.errors import FailedError, UsageError
 from store_core.export.splits.plan import Split, segments_of
+from store_core.export.tables.gone import refuse_cut
 from store_core.kernel.codes import FrameKind
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, nominal_end, scan_segment, select
@@ -66,7 +67,7 @@ def tables_of(
     store: Store, split: SourceSplit, *, may_be_gone: bool = False, may_be_short: bool = True
 ) -> Iterator[FrameTable]:
     """The messages with their first byte in a split, with what lies around them; a table is valid until the next one is
-    asked for. Raises FailedError where a segment cannot be read, or unless it ``may_be_gone`` is not there any more; or unless it
+    asked for. Raises FailedError where a segment cannot be read, or unless it ``may_be_gone`` is not there any more or was cut; or unless it
     ``may_be_short`` lacks its end though others follow it."""
     covered, log = split.start_phy_offset, store.log
     for segment, end in segments_of(log, Split(split.start_phy_offset, split.stop_phy_offset, exact=True)):
@@ -75,7 +76,10 @@ def tables_of(
             break
         certain = max(segment.phy_offset, split.certain_phy_offset)
         covered = min(end, split.stop_phy_offset)
-        yield from _tables(store, segment, certain, first, covered)
+        for table in _tables(store, segment, certain, first, covered):
+            if not may_be_gone:
+                refuse_cut(segment, table)
+            yield table
         if not may_be_short and segment.end_phy_offset < covered and log.following(segment) is not None:
             covered = segment.end_phy_offset
             break

@@ -142,6 +142,7 @@ class SplitWork:
         self._quarantine: PartWriter | None = None
         self._since: list[Range] = []  # what is no frame, since the last message
         self._inside: list[Range] = []
+        self._behind: list[Proof] = []  # what was read behind the last message: the end of the log, if nothing follows
 
     def walk_split(self, store: Store, refused: Sequence[Range] = ()) -> None:
         """Take in all segments of the split; what has been removed since it was planned is a hole, and so is what is
@@ -181,8 +182,7 @@ class SplitWork:
     def _as_far_as_settled(
         self, tables: Iterator[FrameTable], log: SegmentSequence, segment: Segment
     ) -> Iterator[FrameTable]:
-        may_change = self._task.live and not is_followed(log, segment)
-        return self._settled_tables(tables, log) if may_change else tables
+        return self._settled_tables(tables, log, segment) if self._task.live else tables
 
     def _add_refused(self, found: Range, stop: int) -> None:
         self._piece.refused = True
@@ -197,17 +197,22 @@ class SplitWork:
         if start < end:
             self._since.append(Range(FrameKind.HOLE, FrameCode.OK, start, end - start, ""))
 
-    def _settled_tables(self, tables: Iterator[FrameTable], log: SegmentSequence) -> Iterator[FrameTable]:
+    def _settled_tables(
+        self, tables: Iterator[FrameTable], log: SegmentSequence, segment: Segment
+    ) -> Iterator[FrameTable]:
         """The tables of a log that somebody writes to, up to the last record that cannot change any more."""
-        behind: list[Proof] = []  # what was read behind the last message so far: the end of the log, if nothing follows
+        may_change = not is_followed(log, segment)
         for table in tables:
             messages = np.flatnonzero(table.messages)
             last = int(messages[-1]) if len(messages) else -1
             at = int(table.phy_offset[last])
             if last >= 0:
-                if self._piece.withheld or not all(still_holds(log, read) for read in behind):
+                if self._piece.withheld or not all(still_holds(log, read) for read in self._behind):
                     raise _WentOn(at)
-                behind.clear()
+                self._behind.clear()
+            if not may_change:
+                yield table
+                continue
             stop = last + 1
             if last >= 0 and at >= self._settled:
                 self._piece.withheld = not is_settled(log, table, last)
@@ -216,7 +221,7 @@ class SplitWork:
                     raise _WentOn(int(table.phy_offset[stop - 1]) + 1)
             if not self._piece.withheld:
                 if last + 1 < len(table):
-                    behind.append(as_read(table, last + 1, len(table)))
+                    self._behind.append(as_read(table, last + 1, len(table)))
                 yield table
             elif stop:
                 yield _rows(table, 0, stop)

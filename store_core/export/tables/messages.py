@@ -16,9 +16,8 @@ from store_core.export.copies import differences
 from store_core.export.rows import schema
 from store_core.export.rows.batches import message_batches
 from store_core.export.rows.schema import Column
-from store_core.export.tables.gone import refuse_gone
+from store_core.export.tables.gone import refuse_cut
 from store_core.export.tables.table import Batches, StoresTable, Where
-from store_core.kernel.codes import FrameKind
 from store_core.read.log import CLOCK_SLACK_MS, confirmed_store_timestamp_ms
 from store_core.read.log_files import unread_log
 from store_core.scan.frames import FrameTable, Ints
@@ -99,8 +98,7 @@ class _Reading:
                 yield from self._decoded(table, rows)
             self._table._tell_walked(table.end_phy_offset - at)
             at = table.end_phy_offset
-            if len(table) and table.kind[-1] == FrameKind.DAMAGE:
-                refuse_gone(piece.segment.path)
+            refuse_cut(piece.segment, table)
 
     def _decoded(self, table: FrameTable, rows: Ints) -> Iterator[pa.RecordBatch]:
         if self._where is not None:

@@ -1,0 +1,132 @@
+"""Segments that go away, or are cut, while they are read: a query ends with an error, for rows would be missing without a word."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store_core.errors import FailedError
+from store_core.export.query.catalog import Tables
+from store_core.export.source import reading, walk
+from store_core.export.splits import piece
+from store_core.storage.store import Store
+from tests.damage import Damageable
+from tests.export.exports import export_one, ranges_of
+from tests.export.sources import source_table
+from tests.export.streams import Stream, told
+from tests.export.test_query import ask
+from tests.export.test_splits import SEGMENT_BYTES
+
+Damage = Callable[[Damageable], None]
+
+
+def second_goes(store: Damageable) -> None:
+    store.segments[1].unlink()
+
+
+def second_is_cut(store: Damageable) -> None:
+    os.truncate(store.segments[1], 1000)
+
+
+def last_is_cut(store: Damageable) -> None:
+    os.truncate(store.segments[-1], 1000)
+
+
+def store_goes(store: Damageable) -> None:
+    shutil.rmtree(store.root)
+
+
+CHANGES = [
+    (second_goes, "went away"),
+    (second_is_cut, "was cut"),
+    (last_is_cut, "was cut"),
+    (store_goes, "went away"),
+]
+
+
+@pytest.fixture
+def store(damageable: Callable[..., Damageable]) -> Damageable:
+    return damageable("load-533")
+
+
+@pytest.fixture
+def once_listed(monkeypatch: pytest.MonkeyPatch, store: Damageable) -> Callable[[Damage], None]:
+    """Has something done to the store when the first segment is about to be read, and all of them are listed."""
+
+    def arm(damage: Damage) -> None:
+        real, left = walk.scan_segment, [damage]
+
+        def scan_segment(*arguments: Any, **more: Any) -> Iterator[Any]:
+            while left:
+                left.pop()(store)
+            return real(*arguments, **more)
+
+        for module in (walk, reading):
+            monkeypatch.setattr(module, "scan_segment", scan_segment)
+
+    return arm
+
+
+@pytest.mark.parametrize("mode", ["PERMISSIVE", "DROPMALFORMED", "FAILFAST"])
+@pytest.mark.parametrize(("damage", "what"), CHANGES)
+def test_a_batch_ends_with_an_error(
+    damage: Damage, what: str, mode: str, store: Damageable, once_listed: Callable[[Damage], None]
+) -> None:
+    once_listed(damage)
+    with pytest.raises(FailedError, match=f"a file of the store {what} while it was read"):
+        source_table(store.root, mode=mode)
+
+
+def test_its_quarantine_ends_with_an_error(store: Damageable, once_listed: Callable[[Damage], None]) -> None:
+    once_listed(second_goes)
+    with pytest.raises(FailedError, match="a file of the store went away while it was read"):
+        source_table(store.root, table="quarantine")
+
+
+@pytest.mark.parametrize(("damage", "what"), CHANGES)
+def test_a_stream_ends_with_an_error(
+    damage: Damage, what: str, store: Damageable, once_listed: Callable[[Damage], None]
+) -> None:
+    stream = Stream(store.root)
+    end = stream.plan()
+    once_listed(damage)
+    with pytest.raises(FailedError, match=f"a file of the store {what} while it was read"):
+        stream.read(end)
+
+
+def test_a_stream_that_may_lose_goes_on(store: Damageable, once_listed: Callable[[Damage], None]) -> None:
+    stream = Stream(store.root, failOnDataLoss="false")
+    end = stream.plan()
+    once_listed(second_goes)
+    stream.read(end)
+    gone = range(SEGMENT_BYTES, 2 * SEGMENT_BYTES)
+    assert stream.rows == [row for row in told("load-533") if row[0] not in gone]
+
+
+@pytest.mark.parametrize(("damage", "what"), CHANGES)
+def test_sql_ends_with_an_error(damage: Damage, what: str, store: Damageable) -> None:
+    with Store.open(store.root) as listed:
+        assert listed.log.segments
+        damage(store)
+        with pytest.raises(FailedError, match=f"a file of the store {what} while it was read"):
+            ask(Tables([("a", listed)]), "select count(*) from messages")
+
+
+def test_an_export_has_a_hole_for_it(store: Damageable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no damage, which ``recover`` would be advised for: the file is what is missing."""
+    real, left = piece.scan_segment, [second_goes]
+
+    def scan_segment(*arguments: Any, **more: Any) -> Any:
+        while left:
+            left.pop()(store)
+        return real(*arguments, **more)
+
+    monkeypatch.setattr(piece, "scan_segment", scan_segment)
+    report = export_one(store.root, tmp_path / "out")
+    assert [found.code for found in report.findings] == ["L006"]
+    assert [row[:3] for row in ranges_of(tmp_path / "out")] == [(SEGMENT_BYTES, SEGMENT_BYTES, "hole")]
