@@ -62,8 +62,8 @@ class IndexCheck:
                 self._missing_at.setdefault(self._keys + begin, int(phy_offset[begin]))
         self._keys += len(key_hash)
 
-    def end(self, log: LogMap, *, starting: bool = False) -> None:
-        """Judge what did not fit; ``log`` is the whole log. ``starting``: live, or crashed so that the log's tail may be torn."""
+    def end(self, log: LogMap, *, starting: bool = False, live: bool = False) -> None:
+        """Judge what did not fit; ``log`` is the whole log. ``starting``: ``live``, or crashed so that the log's tail may be torn."""
         self._starting = starting
         for number, view in enumerate(self.views):
             check_index_file(
@@ -74,6 +74,7 @@ class IndexCheck:
                 counts_every_put=self._style.counts_every_put,
                 times=self._times.files[number],
                 before=self.views[number - 1] if number else None,
+                live=live,
             )
         self._times.end(self._findings)
         self._odd.add(self._cursor, self._total) if self._cursor < self._total else None

@@ -110,7 +110,7 @@ class _Walk:
         if self.store.log.segments and not self.log.messages and (queues := _with_entries(self.store)):
             self.findings.say(_NO_LOG, f"the log holds no record, while {queues} queues have entries")
         with self.spooler.finish() as rows:
-            self.index.end(self.log, starting=starting)
+            self.index.end(self.log, starting=starting, live=self.live)
             if self.store.queues_in_rocksdb:
                 self.findings.say("Q015", "the queues are in RocksDB and were not looked at", file=paths.CONSUMEQUEUE)
             else:

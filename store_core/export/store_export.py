@@ -18,7 +18,7 @@ from store_core.export.splits.piece import Piece, range_as_table
 from store_core.export.splits.plan import SegmentPlan, Split, Task, plan_splits
 from store_core.export.splits.tail import begins_of, still_holds
 from store_core.findings import Finding, finding, summary
-from store_core.kernel.codes import FrameCode, FrameKind
+from store_core.kernel.codes import FrameCode, FrameKind, HoleCode
 from store_core.read.log import has_message_behind, start_for_time
 from store_core.read.log_files import refuse_partial_log, unread_log
 from store_core.storage.live import is_live
@@ -161,7 +161,8 @@ class StoreExport:
             self._edges += inside(self._held)
             self._findings.good_behind()
         for found in () if goes_on else self._held:
-            if found.kind in (FrameKind.STALE, FrameKind.HOLE):
+            is_missing = found.kind == FrameKind.HOLE and found.code == HoleCode.NO_FILE
+            if found.kind in (FrameKind.STALE, FrameKind.HOLE) and not (live and is_missing):
                 self._edges += inside([found])
             elif found.kind == FrameKind.DAMAGE and not live:
                 self._edges.append((found, "L004"))

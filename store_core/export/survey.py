@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from store_core.check.verify import SegmentReport, VerifyReport
 from store_core.export.resume import Work
@@ -137,9 +137,6 @@ class _Survey(StoreExport):
 
     def __init__(self, store: Store, task: SurveyTask, split_size_bytes: int) -> None:
         super().__init__(store, task, split_size_bytes)
-        self._task = replace(
-            self._task, live=False
-        )  # nothing goes on from here: a last record that may change is looked at
         self.stats = StatsBuilder()
         self._records: Counter[str] = Counter()
         self._bad: Counter[str] = Counter()

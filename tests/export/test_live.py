@@ -12,10 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from store_core.check.verify import verify_log
 from store_core.export.dest.layout import Layout
+from store_core.export.runners.local import LocalRunner
 from store_core.export.splits import piece
 from store_core.export.splits.piece import Piece
 from store_core.export.splits.plan import Task
+from store_core.export.survey import stats_of_stores
 from store_core.kernel.codes import FrameKind
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, scan_log
@@ -26,6 +29,7 @@ from tests.conftest import StoreCopy
 from tests.export.exports import export_one, found_rows, table_of, told_rows
 from tests.export.test_incremental import ENDS, OFFSETS, SEGMENT_SIZE_BYTES, STORE, Growing, add_to, rows_of
 
+STOPS = next(number for number, end in enumerate(ENDS) if end > 2 * SEGMENT_SIZE_BYTES)
 # Writes a log anew as a broker does: into mapped files of full length, record by record; each in pieces, front to end.
 _WRITER = """
 import mmap, pathlib, random, sys, time
@@ -236,3 +240,57 @@ def test_a_segment_that_was_filled_while_it_was_read(
         report = export_one(growing.root, tmp_path / "out", split_size_bytes=SEGMENT_SIZE_BYTES)
     assert rows_of(tmp_path / "out") == [offset for offset in OFFSETS if offset < 2 * SEGMENT_SIZE_BYTES]
     assert report.findings == []
+
+
+@pytest.fixture
+def filled_meanwhile(store_copy: StoreCopy, monkeypatch: pytest.MonkeyPatch) -> Growing:
+    """The log ends in its first segment. Once that was read, and before the next one is, a writer goes on into the third one."""
+    growing = Growing(store_copy(STORE))
+    growing.end_at(ENDS[5])
+    for number in (1, 2):
+        (growing.root / "commitlog" / f"{number * SEGMENT_SIZE_BYTES:020d}").write_bytes(bytes(SEGMENT_SIZE_BYTES))
+    real, done = piece.scan_segment, list[int]()
+
+    def scan_segment(store: Store, segment: Segment, *arguments: Any, **more: Any) -> Any:
+        yield from real(store, segment, *arguments, **more)
+        if not done:
+            done.append(segment.phy_offset)
+            growing.end_at(ENDS[STOPS])
+
+    monkeypatch.setattr(piece, "scan_segment", scan_segment)
+    return growing
+
+
+def test_a_segment_that_was_filled_before_the_next_one_of_its_split_was_read(
+    filled_meanwhile: Growing, tmp_path: Path
+) -> None:
+    with at_work_on(filled_meanwhile.root):
+        report = export_one(filled_meanwhile.root, tmp_path / "out", incremental=True)
+    assert report.findings == []
+    assert rows_of(tmp_path / "out") == OFFSETS[: STOPS + 1]
+    assert table_of(tmp_path / "out", "quarantine").num_rows == 0
+
+
+def test_statistics_of_a_segment_that_was_filled_meanwhile(filled_meanwhile: Growing) -> None:
+    with at_work_on(filled_meanwhile.root), Store.open(filled_meanwhile.root) as store:
+        [found] = stats_of_stores([("a", store)], LocalRunner())
+    assert found.report.findings == []
+    assert found.report.rows == STOPS + 1
+
+
+def test_a_file_made_ahead_that_is_missing(store_copy: StoreCopy, tmp_path: Path) -> None:
+    """A broker that starts removes files made ahead, one by one, and makes others: one that is missing for a moment is no hole."""
+    growing, out = Growing(store_copy(STORE)), tmp_path / "out"
+    growing.end_at(ENDS[5])
+    ahead = growing.root / "commitlog" / f"{2 * SEGMENT_SIZE_BYTES:020d}"
+    ahead.write_bytes(bytes(SEGMENT_SIZE_BYTES))
+    with at_work_on(growing.root), Store.open(growing.root) as store:
+        assert verify_log(store, live=lambda: True).findings == []
+        assert add_to(growing.root, out).findings == []
+    assert table_of(out, "quarantine").num_rows == 0
+    with Store.open(growing.root) as store:
+        assert [found.code for found in verify_log(store).findings] == ["L006"]
+    assert [found.code for found in add_to(growing.root, out).findings] == ["L006"]
+    growing.end_at(ENDS[STOPS])
+    add_to(growing.root, out)
+    assert rows_of(out) == OFFSETS[: STOPS + 1]

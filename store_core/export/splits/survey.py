@@ -17,6 +17,7 @@ from store_core.kernel.codes import FrameCode
 from store_core.scan.frames import FrameTable, Ints
 
 What = Literal["records", "stats"]
+_EVERYWHERE: Final = 1 << 63  # in front of any end of a log
 _BAD_CODES: Final = (FrameCode.BAD_CRC, FrameCode.BAD_PROPERTY_CRC)
 
 
@@ -27,7 +28,8 @@ class SurveyTask(Task):
     what: What = "records"
 
     def run(self) -> SurveyPiece:
-        piece = run_work(lambda settled: _SurveyWork(self, settled), self.settings)
+        # Nothing goes on from here: a last record that may change is looked at.
+        piece = run_work(lambda _: _SurveyWork(self, _EVERYWHERE), self.settings)
         assert isinstance(piece, SurveyPiece)
         return piece
 
