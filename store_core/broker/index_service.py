@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -128,7 +129,10 @@ def entries_per_file(store: Store) -> int:
     """Places of an index file: configured, or told by a file's length in the default proportion, or the default."""
     if store.settings.index_entries:
         return store.settings.index_entries
-    lengths = {path.stat().st_size for path in store.index_files}
+    lengths = set()
+    for path in store.index_files:
+        with suppress(FileNotFoundError):  # a broker that starts takes some away
+            lengths.add(path.stat().st_size)
     for length in sorted(lengths, reverse=True):
         rest = length - layout.HEADER.size_bytes
         slots, left = divmod(rest, layout.SLOT.size_bytes + layout.SLOTS_TO_ENTRIES * layout.ENTRY.size_bytes)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from store_core.codec.coerce import as_flag, as_int, as_ints, as_list, as_object, as_text, as_texts
+from store_core.codec.coerce import as_flag, as_int, as_int32, as_ints, as_list, as_object, as_text, as_texts
 
 READ_WRITE: Final = 6  # the usual perm: a bit sum of 8 priority, 4 read, 2 write, 1 inherit
 KEY_SEPARATOR: Final = "@"
@@ -211,12 +211,12 @@ def decode_topics(value: Any) -> Topics:
     for name, raw in _table(root, "topicConfigTable"):
         topics[name] = TopicConfig(
             name,
-            as_int(raw.get("readQueueNums"), "readQueueNums", 16),
-            as_int(raw.get("writeQueueNums"), "writeQueueNums", 16),
-            as_int(raw.get("perm"), "perm", READ_WRITE),
+            as_int32(raw.get("readQueueNums"), "readQueueNums", 16),
+            as_int32(raw.get("writeQueueNums"), "writeQueueNums", 16),
+            as_int32(raw.get("perm"), "perm", READ_WRITE),
             as_flag(raw.get("order"), "order"),
             as_text(raw.get("topicFilterType"), "topicFilterType", "SINGLE_TAG"),
-            as_int(raw.get("topicSysFlag"), "topicSysFlag"),
+            as_int32(raw.get("topicSysFlag"), "topicSysFlag"),
             as_texts(raw.get("attributes"), "attributes"),
         )
     return Topics(_data_version(root), topics)
@@ -224,7 +224,7 @@ def decode_topics(value: Any) -> Topics:
 
 def decode_consumer_offsets(value: Any) -> ConsumerOffsets:
     root = as_object(value, "the file")
-    offsets = {name: as_ints(raw, name) for name, raw in _table(root, "offsetTable")}
+    offsets = {name: as_ints(raw, name, as_int32) for name, raw in _table(root, "offsetTable")}
     lmq = as_object(root.get("lmqOffsetTable"), "lmqOffsetTable").items()
     lmq_offsets = {as_text(k, "lmqOffsetTable"): as_int(v, "lmqOffsetTable") for k, v in lmq if v is not None}
     return ConsumerOffsets(_data_version(root), offsets, lmq_offsets)
@@ -234,7 +234,7 @@ def decode_subscription_groups(value: Any) -> SubscriptionGroups:
     root = as_object(value, "the file")
     groups = {name: _subscription_group(name, raw) for name, raw in _table(root, "subscriptionGroupTable")}
     forbidden = {
-        name: {as_text(k, name): as_int(v, name) for k, v in raw.items() if v is not None}
+        name: {as_text(k, name): as_int32(v, name) for k, v in raw.items() if v is not None}
         for name, raw in _table(root, "forbiddenTable")
     }
     return SubscriptionGroups(_data_version(root), groups, forbidden)
@@ -245,7 +245,7 @@ def _subscription_group(name: str, raw: Mapping[Any, Any]) -> SubscriptionGroup:
         return as_flag(raw.get(member), member, default)
 
     def number(member: str, default: int) -> int:
-        return as_int(raw.get(member), member, default)
+        return as_int32(raw.get(member), member, default)
 
     data = as_list(raw.get("subscriptionDataSet"), "subscriptionDataSet")
     return SubscriptionGroup(
@@ -256,8 +256,8 @@ def _subscription_group(name: str, raw: Mapping[Any, Any]) -> SubscriptionGroup:
         flag("consumeMessageOrderly", False),
         number("retryQueueNums", 1),
         number("retryMaxTimes", 16),
-        number("brokerId", 0),
-        number("whichBrokerWhenConsumeSlowly", 1),
+        as_int(raw.get("brokerId"), "brokerId"),
+        as_int(raw.get("whichBrokerWhenConsumeSlowly"), "whichBrokerWhenConsumeSlowly", 1),
         flag("notifyConsumerIdsChangedEnable", True),
         number("groupSysFlag", 0),
         number("consumeTimeoutMinute", 15),
@@ -268,7 +268,7 @@ def _subscription_group(name: str, raw: Mapping[Any, Any]) -> SubscriptionGroup:
 
 def decode_delay_offsets(value: Any) -> DelayOffsets:
     root = as_object(value, "the file")
-    return DelayOffsets(_data_version(root), as_ints(root.get("offsetTable"), "offsetTable"))
+    return DelayOffsets(_data_version(root), as_ints(root.get("offsetTable"), "offsetTable", as_int32))
 
 
 def decode_consumer_filters(value: Any) -> ConsumerFilters:
@@ -296,7 +296,7 @@ def decode_consumer_filters(value: Any) -> ConsumerFilters:
 def decode_order_infos(value: Any) -> OrderInfos:
     root = as_object(value, "the file")
     orders = [
-        _order_info(name, as_int(queue_id, name), as_object(raw, name))
+        _order_info(name, as_int32(queue_id, name), as_object(raw, name))
         for name, queues in _table(root, "table")
         for queue_id, raw in queues.items()
         if raw is not None
@@ -325,7 +325,7 @@ def decode_queue_mappings(value: Any) -> QueueMappings:
     mappings = {}
     for topic, raw in _table(root, "topicQueueMappingInfoMap"):
         hosted = {
-            as_int(queue_id, "hostedQueues"): tuple(
+            as_int32(queue_id, "hostedQueues"): tuple(
                 _queue_mapping_item(item) for item in as_list(items, "hostedQueues")
             )
             for queue_id, items in as_object(raw.get("hostedQueues"), "hostedQueues").items()
@@ -335,7 +335,7 @@ def decode_queue_mappings(value: Any) -> QueueMappings:
             as_text(raw.get("bname"), "bname"),
             as_text(raw.get("scope"), "scope"),
             as_int(raw.get("epoch"), "epoch"),
-            as_int(raw.get("totalQueues"), "totalQueues"),
+            as_int32(raw.get("totalQueues"), "totalQueues"),
             hosted,
         )
     return QueueMappings(_data_version(root), mappings)
@@ -344,8 +344,8 @@ def decode_queue_mappings(value: Any) -> QueueMappings:
 def _queue_mapping_item(value: Any) -> QueueMappingItem:
     raw = as_object(value, "hostedQueues")
     return QueueMappingItem(
-        as_int(raw.get("gen"), "gen"),
-        as_int(raw.get("queueId"), "queueId"),
+        as_int32(raw.get("gen"), "gen"),
+        as_int32(raw.get("queueId"), "queueId"),
         as_text(raw.get("bname"), "bname"),
         as_int(raw.get("logicOffset"), "logicOffset"),
         as_int(raw.get("startOffset"), "startOffset"),
@@ -358,7 +358,9 @@ def _queue_mapping_item(value: Any) -> QueueMappingItem:
 def decode_request_modes(value: Any) -> RequestModes:
     return RequestModes(
         tuple(
-            RequestMode(topic, group, as_text(raw.get("mode"), "mode"), as_int(raw.get("popShareQueueNum"), "popShare"))
+            RequestMode(
+                topic, group, as_text(raw.get("mode"), "mode"), as_int32(raw.get("popShareQueueNum"), "popShare")
+            )
             for topic, groups in _table(as_object(value, "the file"), "messageRequestModeMap")
             for group, raw in _table({"groups": groups}, "groups")
         )

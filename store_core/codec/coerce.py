@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+_INT_LIMIT: Final = 1 << 31
 _LONG_LIMIT: Final = 1 << 63
 
 
@@ -46,6 +47,14 @@ def as_int(value: Any, what: str, default: int = 0) -> int:
     return number
 
 
+def as_int32(value: Any, what: str, default: int = 0) -> int:
+    """As ``as_int``, an int."""
+    number = as_int(value, what, default)
+    if not -_INT_LIMIT <= number < _INT_LIMIT:
+        raise ConfigError(f"{what} has a number that is too large")
+    return number
+
+
 def as_flag(value: Any, what: str, default: bool = False) -> bool:
     """A boolean: true, false, 1, 0 or one of these as text; the default for null and an empty text."""
     if value is None or value == "":
@@ -71,6 +80,6 @@ def as_texts(value: Any, what: str) -> dict[str, str]:
     return {as_text(k, what): as_text(v, what) for k, v in as_object(value, what).items() if v is not None}
 
 
-def as_ints(value: Any, what: str) -> dict[int, int]:
-    """An object of numbers by number, quoted or not; members that are null are left out."""
-    return {as_int(k, what): as_int(v, what) for k, v in as_object(value, what).items() if v is not None}
+def as_ints(value: Any, what: str, key: Callable[[Any, str], int] = as_int) -> dict[int, int]:
+    """An object of longs by number, quoted or not; members that are null are left out."""
+    return {key(k, what): as_int(v, what) for k, v in as_object(value, what).items() if v is not None}

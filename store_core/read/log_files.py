@@ -9,6 +9,7 @@ from typing import Final
 from store_core.errors import FailedError
 from store_core.findings import Finding, finding
 from store_core.layout import paths
+from store_core.storage.live import is_live
 from store_core.storage.remote_path import RemotePath
 from store_core.storage.sequence import Stray
 from store_core.storage.store import Store
@@ -17,9 +18,11 @@ LINK_TO_NOWHERE: Final = "a link that leads nowhere"
 
 
 def missing_log(store: Store) -> Iterator[Finding]:
-    """S007 where there is no log file; else S010 for each log folder that is not there, which a broker makes when it starts."""
+    """S007 where there is no log file, unless a broker is at work that has no message yet; else S010 for each log folder that is not
+    there, which a broker makes when it starts."""
     if not store.log.segments:
-        yield finding("S007", "there is no log file", file=paths.COMMITLOG)
+        if store.queues or not is_live(store.root).live:
+            yield finding("S007", "there is no log file", file=paths.COMMITLOG)
         return
     for folder in _missing_folders(store):
         yield finding("S010", "the log folder is not there, nor are the segments in it", file=store.relative(folder))

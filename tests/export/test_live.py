@@ -5,13 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from store_core.check.store import check_store
 from store_core.check.verify import verify_log
 from store_core.export.dest.layout import Layout
 from store_core.export.runners.local import LocalRunner
@@ -110,8 +111,8 @@ def test_a_log_that_is_written_meanwhile(store_copy: StoreCopy, tmp_path: Path) 
 
 @contextmanager
 def at_work_on(root: Path) -> Iterator[None]:
-    """Another process has the log open for writing, and does nothing."""
-    segment = min((root / "commitlog").iterdir())
+    """Another process has the log open for writing, or without one the checkpoint, and does nothing."""
+    segment = min((root / "commitlog").iterdir(), default=root / "checkpoint")
     code = "import sys; f = open(sys.argv[1], 'r+b'); print(flush=True); sys.stdin.read()"
     args = [sys.executable, "-c", code, str(segment)]
     with subprocess.Popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -294,3 +295,19 @@ def test_a_file_made_ahead_that_is_missing(store_copy: StoreCopy, tmp_path: Path
     growing.end_at(ENDS[STOPS])
     add_to(growing.root, out)
     assert rows_of(out) == OFFSETS[: STOPS + 1]
+
+
+def test_a_broker_that_has_no_message_yet(tmp_path: Path) -> None:
+    """There is nothing to be said of a log that is not there, as long as it is at work."""
+    root = tmp_path / "store"
+    (root / "commitlog").mkdir(parents=True)
+    (root / "checkpoint").write_bytes(bytes(4096))
+    for live in (True, False):
+        with at_work_on(root) if live else nullcontext():
+            report = add_to(root, tmp_path / "out")
+            with Store.open(root) as store:
+                checked = check_store(store, live=live)
+        codes = [found.code for found in checked.findings]
+        assert ("S007" in codes, [found.code for found in report.findings]) == (
+            (False, []) if live else (True, ["S007"])
+        )

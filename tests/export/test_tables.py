@@ -22,7 +22,7 @@ from store_core.layout.queue import FILLER_SIZE_BYTES
 from store_core.read.dump import all_queues
 from store_core.storage.store import Store
 from tests import stores
-from tests.conftest import DamagedStore, GoldenStore
+from tests.conftest import DamagedStore, GoldenStore, StoreCopy
 from tests.damage import Damageable
 from tests.export.exports import _kind as kind_of
 from tests.export.exports import found_rows, told_rows
@@ -100,12 +100,13 @@ def test_batch_entries_and_delivery_times(golden: GoldenStore) -> None:
         rows = rows_of(known["queues"], where=ds.field("topic") == "Bcq_inner")
     assert {row["batch_size"] for row in rows} > {1}
     assert [r["store_time"] for r in rows] == [moment(messages[r["phy_offset"]]["storeTimestamp"]) for r in rows]
-    delayed = [m for m in stores.truth("clean-533")["messages"] if m["topic"] == "SCHEDULE_TOPIC_XXXX"]
-    with tables(golden("clean-533")) as known:
-        rows = rows_of(known["queues"], ["phy_offset", "kind", "deliver_time"])
-    due = {row["phy_offset"]: row["deliver_time"] for row in rows if row["deliver_time"] is not None}
-    assert due == {m["phyOffset"]: moment(m["tagsCode"]) for m in delayed}
-    assert len(due) > 5
+    for name in ("clean-533", "cqext-497", "cqext-533"):
+        delayed = [m for m in stores.truth(name)["messages"] if m["topic"] == "SCHEDULE_TOPIC_XXXX"]
+        with tables(golden(name)) as known:
+            rows = rows_of(known["queues"], ["phy_offset", "kind", "deliver_time"])
+        due = {row["phy_offset"]: row["deliver_time"] for row in rows if row["deliver_time"] is not None}
+        assert due == {m["phyOffset"]: moment(m["tagsCode"]) for m in delayed}
+        assert len(due) > 5
 
 
 def test_states_of_entries(damaged: DamagedStore, damageable: Callable[..., Damageable]) -> None:
@@ -283,3 +284,12 @@ def test_two_stores_have_their_names(golden: GoldenStore) -> None:
             assert 0 < len(only) == found.count("b")
     with Store.open(golden("bcq-533")) as store:
         assert len(all_queues(store)) == 4
+
+
+def test_a_lag_that_no_column_holds(store_copy: StoreCopy) -> None:
+    """Farther behind than a long tells: the row is there without it."""
+    root = store_copy("load-533")
+    (root / "config" / "consumerOffset.json").write_text('{"offsetTable":{"Calm_orders@g":{0:-9223372036854775808}}}')
+    with tables(root) as known:
+        [row] = rows_of(known["offsets"], ["consumer_group", "queue_offset", "max_queue_offset", "lag"])
+    assert row == {"consumer_group": "g", "queue_offset": -(1 << 63), "max_queue_offset": 128, "lag": None}

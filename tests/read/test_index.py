@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from store_core.broker.index_service import entries_per_file
 from store_core.codec.tags import index_key_hash, index_text_hash
 from store_core.errors import FailedError
 from store_core.layout import index as layout
@@ -27,6 +28,18 @@ def test_every_query_gives_the_offsets_the_broker_gives(golden: GoldenStore, nam
         for asked in truth.get("tagQueries", []):
             found = index.query(index_text_hash(f"{asked['topic']}{layout.TAG_MARK}{asked['tag']}"), asked["max"])
             assert sorted(found) == asked["phyOffsets"], asked
+
+
+def test_a_file_that_went_away_since_it_was_listed(store_copy: StoreCopy) -> None:
+    """A broker that starts after a crash removes some."""
+    root = store_copy("clean-533")
+    with Store.open(root) as store:
+        told = entries_per_file(store)
+        first, *others = store.index_files
+        first.unlink()
+        assert entries_per_file(store) == told
+        with Index(store) as index:
+            assert [file.size_bytes > 0 for file in index.files] == [False, *[True] * len(others)]
 
 
 @pytest.mark.parametrize("name", [*stores.CLEAN, *stores.BASES, *stores.SPECIAL])

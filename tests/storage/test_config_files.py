@@ -169,6 +169,9 @@ def test_shapes_no_golden_store_has() -> None:
         ('{"offsetTable":{"a@b":{"x":1}}}', None),
         ('{"offsetTable":{"a@b":{0:"x"}}}', None),
         ('{"offsetTable":{"a@b":{0:99999999999999999999}}}', None),
+        ('{"offsetTable":{"a@b":{2147483647:1}}}', {"a@b": {2147483647: 1}}),
+        ('{"offsetTable":{"a@b":{2147483648:1}}}', None),  # the key is an int
+        ('{"offsetTable":{"a@b":{4294967297:1,5:2}}}', None),
         ("5", None),
         ('"x"', None),
         ("[1]", None),

@@ -14,6 +14,7 @@ from store_core.read.progress import lags, read_progress
 from store_core.read.pull import require_queue_files
 from store_core.read.rules import rules_of
 
+_LIMIT: Final = 1 << 63
 OFFSET_COLUMNS: Final = (
     Column("store", pa.string(), "name of the store", repeats=True),
     Column("consumer_group", pa.string(), "the consumer group", repeats=True),
@@ -28,7 +29,10 @@ OFFSET_COLUMNS: Final = (
     ),
     Column("max_queue_offset", pa.int64(), "entry number of the next message; null without a queue", nullable=True),
     Column(
-        "lag", pa.int64(), "messages the group is behind; below 0 beyond the end; null without a queue", nullable=True
+        "lag",
+        pa.int64(),
+        "messages the group is behind; below 0 beyond the end; null without a queue, or if no BIGINT",
+        nullable=True,
     ),
 )
 
@@ -54,7 +58,7 @@ class OffsetsTable(StoresTable):
                     "queue_offset": lag.offset,
                     "min_queue_offset": lag.min_offset,
                     "max_queue_offset": lag.max_offset,
-                    "lag": lag.lag,
+                    "lag": lag.lag if lag.lag is not None and -_LIMIT <= lag.lag < _LIMIT else None,
                 }
                 for lag in lags(store, progress, rules_of(store))
             ]

@@ -50,7 +50,7 @@ QUEUE_COLUMNS: Final = (
     Column("batch_size", pa.int32(), "messages of the entry: 1 but in batch queues"),
     Column("store_time", TIME, "what a batch queue or ConsumeQueueExt tells; else null", nullable=True),
     Column("deliver_time", TIME, "of a delayed message, when it is due; else null", nullable=True),
-    Column("ext_tags_code", pa.int64(), "hash of the tag, from ConsumeQueueExt; else null", nullable=True),
+    Column("ext_tags_code", pa.int64(), "what tags_code would be, from ConsumeQueueExt; else null", nullable=True),
     Column("ext_bitmap", pa.binary(), "bitmap of the filter, from ConsumeQueueExt; else null", nullable=True),
 )
 _CHUNK_ENTRIES: Final = 1 << 16
@@ -247,7 +247,9 @@ class _Chunk:
         codes = self._entries.rows["tags_code"].astype(np.int64)
         if self._dumped.topic != paths.SCHEDULE_TOPIC:
             return pa.nulls(len(codes), TIME)
-        return times(codes, codes <= layout.EXT_MAX_ADDRESS)
+        is_ext = codes <= layout.EXT_MAX_ADDRESS
+        told, missing = self._of_ext(lambda unit: unit.tags_code)
+        return times(np.where(is_ext, told, codes), is_ext & missing)
 
     def _of_ext(self, value_of: Callable[[ExtUnit], int]) -> tuple[Ints, Mask]:
         """A number of each entry's ConsumeQueueExt unit, and where there is none."""
