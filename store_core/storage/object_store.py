@@ -368,6 +368,11 @@ def fetch(path: RemotePath) -> int:
 _TROUBLE: Final = (
     (r"NO_SUCH_BUCKET|ContainerNotFound|bucket does not exist", "no such bucket", "name a bucket that is there"),
     (
+        r"NO_SUCH_KEY|BlobNotFound|No such object",
+        "a file went away while it was read",
+        "run the command again; a broker removes what has expired",
+    ),
+    (
         r"INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|InvalidAuthenticationInfo|[Cc]redentials|UNAUTHENTICATED"
         r"|AuthenticationFailed|failed to authenticate|EXPIRED_TOKEN|ExpiredToken|HTTP status 401|OAuth",
         "the credentials are missing or wrong",

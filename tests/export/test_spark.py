@@ -22,6 +22,7 @@ from store_core.export.runners import pack
 from store_core.export.runners.java import brought_java_home, java_home
 from store_core.export.runners.runner import OnPiece, Walked
 from store_core.export.runners.spark import SparkRunner
+from store_core.export.runners.spark_job import _reason
 from store_core.export.runners.spark_messages import Done
 from store_core.export.splits.piece import Piece
 from store_core.export.splits.plan import Task
@@ -271,3 +272,8 @@ def test_an_environment_is_packed_only_where_rmqctl_is_installed(
     ):
         pack.save_environment(tmp_path / "environment.tar.gz")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_java_that_was_killed_is_named() -> None:
+    """What Python says then is that nobody listens any more."""
+    assert _reason(ConnectionRefusedError(111, "Connection refused")) == "Java has ended"

@@ -77,6 +77,15 @@ def test_a_file_that_is_not_there_is_empty(segment: tuple[RemotePath, bytes]) ->
     assert (path.exists(), path.is_file(), path.is_dir()) == (False, False, False)
 
 
+def test_a_file_that_goes_away_while_it_is_read(object_store: ObjectStore, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(100_000))
+    path = path_of(object_store.put(tmp_path)) / "file"
+    file = open_file(path)
+    bucket_of(path)._files.delete_file(object_store.key(str(path)))
+    with pytest.raises(FailedError, match=r"a file went away while it was read.*: run the command again"):
+        file.read(0, 100_000)
+
+
 @pytest.mark.parametrize(("wrong_answers", "data"), [(1, b"there"), (2, b"there"), (9, None), (9, b"")])
 def test_a_wrong_answer_does_not_make_a_listed_file_empty(
     object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong_answers: int, data: bytes | None

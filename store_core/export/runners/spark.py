@@ -32,6 +32,7 @@ _PROGRAM: Final = "store_core.export.runners.spark_job"
 _LINES_KEPT: Final = 200
 _PATIENCE_SECONDS: Final = 15
 _LOOK_AGAIN_SECONDS: Final = 0.02
+_SOON_SECONDS: Final = 1.0  # a program whose end we hear is gone by then
 _LOOKS: Final = 25
 _NO_GATEWAY: Final = "JAVA_GATEWAY_EXITED"
 _THROWN: Final = re.compile(r'Exception in thread "main" \S+: (.+)')
@@ -207,6 +208,10 @@ class SparkRunner:
 
     def _last_words(self) -> str:
         telling = [line for line in self._lines if "Error" in line or "Exception" in line]
+        if not telling and self._process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                if (ended := self._process.wait(_SOON_SECONDS)) < 0:
+                    return f"its program was killed ({signal.Signals(-ended).name})"
         return (telling or list(self._lines) or ["it said nothing"])[-1]
 
 

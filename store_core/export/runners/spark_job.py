@@ -205,7 +205,9 @@ def _what_is_here() -> Iterator[str]:
 
 
 def _reason(error: Exception) -> str:
-    """The first telling line: Java's exception where there is one."""
+    """The first telling line: Java's exception where there is one. Without a connection to it there is no Java any more."""
+    if isinstance(error, ConnectionError):
+        return "Java has ended"
     lines = [line.strip() for line in _text(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 
