@@ -16,6 +16,8 @@ from store_core.check.store import check_store
 from store_core.check.verify import verify_log
 from store_core.export.dest.layout import Layout
 from store_core.export.runners.local import LocalRunner
+from store_core.export.source import reading
+from store_core.export.source.walk import SourceSplit
 from store_core.export.splits import piece
 from store_core.export.splits.piece import Piece
 from store_core.export.splits.plan import Task
@@ -28,6 +30,7 @@ from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 from tests.conftest import StoreCopy
 from tests.export.exports import export_one, found_rows, table_of, told_rows
+from tests.export.sources import source_table
 from tests.export.test_incremental import ENDS, OFFSETS, SEGMENT_SIZE_BYTES, STORE, Growing, add_to, rows_of
 
 STOPS = next(number for number, end in enumerate(ENDS) if end > 2 * SEGMENT_SIZE_BYTES)
@@ -311,3 +314,25 @@ def test_a_broker_that_has_no_message_yet(tmp_path: Path) -> None:
         assert ("S007" in codes, [found.code for found in report.findings]) == (
             (False, []) if live else (True, ["S007"])
         )
+
+
+@pytest.mark.parametrize("split_size", ["1m", "20k"])
+def test_a_batch_of_the_source_ends_where_the_log_did(
+    store_copy: StoreCopy, monkeypatch: pytest.MonkeyPatch, split_size: str
+) -> None:
+    """What comes while its splits are read is not there in some of them and missing in others."""
+    growing = Growing(store_copy(STORE))
+    ending_at_record_30(growing)
+    real, met = reading.tables_of, list[int]()
+
+    def tables_of(store: Store, split: SourceSplit, **more: Any) -> Iterator[FrameTable]:
+        yield from real(store, split, **more)
+        if not met:
+            met.append(split.start_phy_offset)
+            growing.end_at(ENDS[STOPS])
+
+    monkeypatch.setattr(reading, "tables_of", tables_of)
+    with at_work_on(growing.root):
+        found = source_table(growing.root, splitSize=split_size, columns="phy_offset")
+    assert met
+    assert found["phy_offset"].to_pylist() == OFFSETS[:31]

@@ -24,6 +24,7 @@ from store_core.storage.remote_path import is_remote
 from store_core.storage.store import Store
 
 _WHOLE: Final = 1 << 62
+_QUIET_MS: Final = 100  # for so long the newest record has to stay the same
 
 
 def batch_readings(options: SourceOptions) -> list[Reading]:
@@ -96,8 +97,12 @@ def _readings_of(named: Named, options: SourceOptions) -> list[Reading]:
         start = max(wanted.from_phy_offset or 0, start_for_time(store, wanted.begin_ms), log.min_phy_offset)
         is_table_of_ranges = options.table == "quarantine"
         size = _split_size_bytes(store, options)
-        splits = plan(log, start, wanted.to_phy_offset, size)
-        tail_told = is_table_of_ranges and not is_live(store.root).live
+        live, stop = is_live(store.root).live, wanted.to_phy_offset
+        if live and not is_table_of_ranges:  # what comes meanwhile would be there in some splits, and not in others
+            end = Follower(named, quiet_ms=_QUIET_MS).end_now()
+            stop = end if stop is None else min(stop, end)
+        splits = plan(log, start, stop, size)
+        tail_told = is_table_of_ranges and not live
     return [
         Reading(
             named.name,
