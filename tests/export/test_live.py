@@ -282,6 +282,17 @@ def test_statistics_of_a_segment_that_was_filled_meanwhile(filled_meanwhile: Gro
     assert found.report.rows == STOPS + 1
 
 
+def test_statistics_count_a_record_that_may_still_change(store_copy: StoreCopy) -> None:
+    """Nothing goes on from them, so nothing is left for the next time."""
+    growing = Growing(store_copy(STORE))
+    path, at, _ = ending_at_record_30(growing)
+    good = path.read_bytes()
+    path.write_bytes(good[: at + 100] + bytes(2) + good[at + 102 :])  # its body is not all there
+    with at_work_on(growing.root), Store.open(growing.root) as store:
+        [found] = stats_of_stores([("a", store)], LocalRunner())
+    assert found.report.rows == 31
+
+
 def test_a_file_made_ahead_that_is_missing(store_copy: StoreCopy, tmp_path: Path) -> None:
     """A broker that starts removes files made ahead, one by one, and makes others: one that is missing for a moment is no hole."""
     growing, out = Growing(store_copy(STORE)), tmp_path / "out"
