@@ -144,7 +144,8 @@ def _wrong_slots(store: Store, view: IndexFileView, expected: Array, *, live: bo
         values = np.zeros(len(part), np.int64)
         whole = len(data) // index.SLOT.size_bytes
         values[:whole] = np.frombuffer(data, _SLOT_DTYPE, whole)
-        is_new = (values > view.entries) & live
+        newest = _header(store, view.path).index_count if live else 0
+        is_new = (values > view.entries) & (values <= newest)
         values[(values < 0) | (values > view.header.index_count)] = index.NO_ENTRY
         wrong += int(np.count_nonzero((values != part) & ~is_new))
     return wrong

@@ -159,7 +159,7 @@ class LogFindings:
     @property
     def may_be_torn(self) -> bool:
         """Whether what was looked at last is damage or a missing file, which may be a tail that is being written."""
-        return any(kind == FrameKind.DAMAGE or _is_missing(kind, code) for kind, code, *_ in self._held)
+        return any(kind == FrameKind.DAMAGE or _is_missing(kind, code, file) for kind, code, _, _, file in self._held)
 
     def put_back(self) -> int | None:
         """Forget what is held back, for whoever goes on later; where that begins, None if nothing is."""
@@ -169,7 +169,7 @@ class LogFindings:
 
     def end(self, *, live: bool = False, log_goes_on: bool = False) -> list[Finding]:
         """The log is over: what is still held back is its tail, which a broker that runs may be writing. It makes files ahead and, when
-        it starts, removes them, one by one: where one is missing there, nothing is.
+        it starts, removes them, one by one: one that is missing there is not told.
 
         ``log_goes_on``: only the part that was looked at is over; damage at its end is no tail. A last write may have
         ended in the segment of the last good record and in the next one; what is damaged behind those was no last write.
@@ -178,7 +178,7 @@ class LogFindings:
         of_the_tail = set(islice(damaged, _TAIL_SEGMENTS))
         for kind, code, at, size, file in self._held:
             if kind == FrameKind.HOLE:
-                if log_goes_on or not (live and _is_missing(kind, code)):
+                if log_goes_on or not (live and _is_missing(kind, code, file)):
                     self._say_hole(code, at, size, file)
             elif kind == FrameKind.DAMAGE and (log_goes_on or not (live or file in of_the_tail)):
                 finding_code, text = _DAMAGE_BY_CODE.get(FrameCode(code), ("L002", f"{size} bytes that are no record"))
@@ -218,8 +218,9 @@ class LogFindings:
         )
 
 
-def _is_missing(kind: int, code: int) -> bool:
-    return kind == FrameKind.HOLE and code == HoleCode.NO_FILE
+def _is_missing(kind: int, code: int, file: str) -> bool:
+    """Whether it is a whole file that is not there, not the end of one."""
+    return kind == FrameKind.HOLE and code == HoleCode.NO_FILE and not file
 
 
 def _stretch_columns(table: FrameTable) -> tuple[Ints, ...]:

@@ -286,7 +286,7 @@ def decode_consumer_filters(value: Any) -> ConsumerFilters:
                     as_int(raw.get("deadTime"), "deadTime"),
                     as_flag(raw.get("dead"), "dead"),
                     as_int(raw.get("clientVersion"), "clientVersion"),
-                    as_int(bloom.get("bitNum"), "bitNum"),
+                    as_int32(bloom.get("bitNum"), "bitNum"),
                     tuple(as_int(bit, "bitPos") for bit in as_list(bloom.get("bitPos"), "bitPos")),
                 )
             )

@@ -48,8 +48,10 @@ def as_int(value: Any, what: str, default: int = 0) -> int:
 
 
 def as_int32(value: Any, what: str, default: int = 0) -> int:
-    """As ``as_int``, an int."""
+    """As ``as_int``, an int; of a number with a point the lowest bits, as of Java's ``intValue``."""
     number = as_int(value, what, default)
+    if isinstance(value, float):
+        return (number + _INT_LIMIT) % (2 * _INT_LIMIT) - _INT_LIMIT
     if not -_INT_LIMIT <= number < _INT_LIMIT:
         raise ConfigError(f"{what} has a number that is too large")
     return number

@@ -161,7 +161,7 @@ class StoreExport:
             self._edges += inside(self._held)
             self._findings.good_behind()
         for found in () if goes_on else self._held:
-            is_missing = found.kind == FrameKind.HOLE and found.code == HoleCode.NO_FILE
+            is_missing = found.kind == FrameKind.HOLE and found.code == HoleCode.NO_FILE and not found.file
             if found.kind in (FrameKind.STALE, FrameKind.HOLE) and not (live and is_missing):
                 self._edges += inside([found])
             elif found.kind == FrameKind.DAMAGE and not live:

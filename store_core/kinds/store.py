@@ -47,7 +47,7 @@ KINDS: Final = (
         "S007",
         "error",
         "no log files",
-        "There is no log. A broker that starts on this deletes all queues.",
+        "There is no log. A broker that starts on this deletes all queues. Not told of a broker at work that never had a message.",
         "Check that the disk is mounted before a broker starts.",
     ),
     Kind(

@@ -9,6 +9,7 @@ from typing import Final
 from store_core.errors import FailedError
 from store_core.findings import Finding, finding
 from store_core.layout import paths
+from store_core.read.checkpoint import read_checkpoint
 from store_core.storage.live import is_live
 from store_core.storage.remote_path import RemotePath
 from store_core.storage.sequence import Stray
@@ -21,11 +22,19 @@ def missing_log(store: Store) -> Iterator[Finding]:
     """S007 where there is no log file, unless a broker is at work that has no message yet; else S010 for each log folder that is not
     there, which a broker makes when it starts."""
     if not store.log.segments:
-        if store.queues or not is_live(store.root).live:
+        if not (_is_new(store) and is_live(store.root).live):
             yield finding("S007", "there is no log file", file=paths.COMMITLOG)
         return
     for folder in _missing_folders(store):
         yield finding("S010", "the log folder is not there, nor are the segments in it", file=store.relative(folder))
+
+
+def _is_new(store: Store) -> bool:
+    """Whether nothing tells of a message that there ever was."""
+    if store.queues or store.queues_in_rocksdb or store.index_files or not (store.root / paths.CHECKPOINT).is_file():
+        return False
+    checkpoint = read_checkpoint(store.root)
+    return not (checkpoint.physic_msg_timestamp_ms or checkpoint.logics_msg_timestamp_ms)
 
 
 def unread_log(store: Store) -> Iterator[Finding]:

@@ -370,7 +370,7 @@ _TROUBLE: Final = (
     (
         r"NO_SUCH_KEY|BlobNotFound|No such object",
         "a file went away while it was read",
-        "run the command again; a broker removes what has expired",
+        "run the command again",
     ),
     (
         r"INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|InvalidAuthenticationInfo|[Cc]redentials|UNAUTHENTICATED"

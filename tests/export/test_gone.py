@@ -13,7 +13,9 @@ import pytest
 from store_core.errors import FailedError
 from store_core.export.query.catalog import Tables
 from store_core.export.source import reading, walk
+from store_core.export.source.planning import stream_readings
 from store_core.export.splits import piece
+from store_core.storage.sequence import Segment
 from store_core.storage.store import Store
 from tests.damage import Damageable
 from tests.export.exports import export_one, ranges_of
@@ -80,6 +82,35 @@ def test_a_batch_ends_with_an_error(
     once_listed(damage)
     with pytest.raises(FailedError, match=f"a file of the store {what} while it was read"):
         source_table(store.root, mode=mode)
+
+
+@pytest.fixture
+def goes_on_the_way(store: Damageable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second segment goes while the way to a split in its middle is walked, and so is missing in front of the split as well."""
+    real = walk.chained_end
+
+    def chained_end(opened: Store, segment: Segment, certain: int, stop: int) -> int | None:
+        if segment.phy_offset == SEGMENT_BYTES and segment.path.exists():
+            segment.path.unlink()
+        return real(opened, segment, certain, stop)
+
+    monkeypatch.setattr(walk, "chained_end", chained_end)
+
+
+@pytest.mark.usefixtures("goes_on_the_way")
+def test_a_split_in_the_middle_of_a_file_ends_with_an_error(store: Damageable) -> None:
+    with pytest.raises(FailedError, match="a file of the store went away while it was read"):
+        source_table(store.root, splitSize="20k")
+
+
+@pytest.mark.usefixtures("goes_on_the_way")
+def test_the_last_split_of_a_file_ends_with_an_error(store: Damageable) -> None:
+    stream = Stream(store.root, splitSize="20k")
+    readings = stream_readings(stream.options, stream.offsets, stream.plan())
+    last = next(each for each in reversed(readings) if each.split.start_phy_offset < 2 * SEGMENT_BYTES)
+    assert last.split.start_phy_offset > SEGMENT_BYTES
+    with pytest.raises(FailedError, match="a file of the store went away while it was read"):
+        list(reading.read_messages(last))
 
 
 def test_its_quarantine_ends_with_an_error(store: Damageable, once_listed: Callable[[Damage], None]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ import pytest
 
 from store_core.check.store import check_store
 from store_core.check.verify import verify_log
+from store_core.errors import FailedError
 from store_core.export.dest.layout import Layout
 from store_core.export.runners.local import LocalRunner
 from store_core.export.source import reading
@@ -300,7 +303,7 @@ def test_a_file_made_ahead_that_is_missing(store_copy: StoreCopy, tmp_path: Path
     ahead = growing.root / "commitlog" / f"{2 * SEGMENT_SIZE_BYTES:020d}"
     ahead.write_bytes(bytes(SEGMENT_SIZE_BYTES))
     with at_work_on(growing.root), Store.open(growing.root) as store:
-        assert verify_log(store, live=lambda: True).findings == []
+        assert verify_log(store, live=True).findings == []
         assert add_to(growing.root, out).findings == []
     assert table_of(out, "quarantine").num_rows == 0
     with Store.open(growing.root) as store:
@@ -316,11 +319,13 @@ def test_a_broker_that_has_no_message_yet(tmp_path: Path) -> None:
     root = tmp_path / "store"
     (root / "commitlog").mkdir(parents=True)
     (root / "checkpoint").write_bytes(bytes(4096))
-    for live in (True, False):
-        with at_work_on(root) if live else nullcontext():
+    for live in (True, False, None):
+        if live is None:  # there have been messages, and the disk with the log is not mounted
+            (root / "checkpoint").write_bytes(bytes([0, 0, 1, 0, 0, 0, 0, 0]).ljust(4096, b"\0"))
+        with at_work_on(root) if live is not False else nullcontext():
             report = add_to(root, tmp_path / "out")
             with Store.open(root) as store:
-                checked = check_store(store, live=live)
+                checked = check_store(store, live=live is not False)
         codes = [found.code for found in checked.findings]
         assert ("S007" in codes, [found.code for found in report.findings]) == (
             (False, []) if live else (True, ["S007"])
@@ -347,3 +352,41 @@ def test_a_batch_of_the_source_ends_where_the_log_did(
         found = source_table(growing.root, splitSize=split_size, columns="phy_offset")
     assert met
     assert found["phy_offset"].to_pylist() == OFFSETS[:31]
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_batch_beside_a_writer_does_not_stop_at_damage(store_copy: StoreCopy, at: int) -> None:
+    """A stream would wait there and come back; a batch does not."""
+    growing = Growing(store_copy(STORE))
+    growing.end_at(ENDS[STOPS + 5])
+    shutil.rmtree(growing.root / "consumequeue")  # nothing else tells that the log goes on
+    harmed = next(number for number, offset in enumerate(OFFSETS) if offset >= 2 * SEGMENT_SIZE_BYTES) + at
+    with (growing.root / "commitlog" / f"{2 * SEGMENT_SIZE_BYTES:020d}").open("r+b") as file:
+        file.seek(OFFSETS[harmed] - 2 * SEGMENT_SIZE_BYTES)
+        file.write(bytes(40))
+    with at_work_on(growing.root):
+        found = source_table(growing.root, columns="phy_offset")
+        with pytest.raises(FailedError, match="the log is damaged"):
+            source_table(growing.root, mode="FAILFAST")
+    assert found["phy_offset"].to_pylist() == [*OFFSETS[:harmed], *OFFSETS[harmed + 1 : STOPS + 6]]
+
+
+def test_a_batch_beside_a_writer_has_a_newest_record_that_stays_bad(store_copy: StoreCopy) -> None:
+    growing = Growing(store_copy(STORE))
+    path, at, _ = ending_at_record_30(growing)
+    good = path.read_bytes()
+    path.write_bytes(good[: at + 100] + bytes(2) + good[at + 102 :])
+    with at_work_on(growing.root):
+        found = source_table(growing.root, columns="phy_offset,crc")
+    assert found["phy_offset"].to_pylist() == OFFSETS[:31]
+    assert found["crc"].to_pylist() == [*["ok"] * 30, "bad"]
+
+
+def test_the_end_of_a_file_that_is_missing_is_told_beside_a_writer(store_copy: StoreCopy, tmp_path: Path) -> None:
+    """No broker has such a file."""
+    growing = Growing(store_copy(STORE))
+    growing.end_at(ENDS[STOPS])
+    os.truncate(growing.root / "commitlog" / f"{2 * SEGMENT_SIZE_BYTES:020d}", ENDS[STOPS] - 2 * SEGMENT_SIZE_BYTES)
+    with at_work_on(growing.root), Store.open(growing.root) as store:
+        assert [found.code for found in verify_log(store, live=True).findings] == ["L006"]
+        assert [found.code for found in add_to(growing.root, tmp_path / "out").findings] == ["L006"]

@@ -272,7 +272,7 @@ def test_a_killed_driver_and_a_killed_export(
         kill(export.driver)
         code, said = export.end()
     assert code == 1
-    assert "Spark has ended early: its program was killed (SIGKILL)" in said
+    assert "Spark has ended early: its program was ended by a signal (Killed)" in said
     assert not (out / "manifest.json").exists()
     with Export(spark, root, out) as export:
         wait_until(lambda: bool(spark.pythons()))

@@ -22,6 +22,7 @@ from store_core.codec.broker_config import (
     decode_order_infos,
     decode_queue_mappings,
     decode_subscription_groups,
+    decode_topics,
 )
 from store_core.codec.coerce import ConfigError
 from store_core.codec.json_dialect import MAX_SIZE_BYTES, loads
@@ -183,6 +184,17 @@ def test_types_that_a_broker_reads(text: str, offsets: dict[str, dict[int, int]]
             decode_consumer_offsets(loads(text))
     else:
         assert decode_consumer_offsets(loads(text)).offsets == offsets
+
+
+@pytest.mark.parametrize(("given", "queues"), [("3000000000.0", -1294967296), ("7.9", 7), ("3000000000", None)])
+def test_a_number_of_queues_that_no_int_holds(given: str, queues: int | None) -> None:
+    """With a point the lowest bits count, in 4.9.7, 5.3.3 and 5.4.0; without one the file is broken."""
+    text = loads(f'{{"topicConfigTable":{{"a":{{"readQueueNums":{given}}}}}}}')
+    if queues is None:
+        with pytest.raises(ConfigError, match="too large"):
+            decode_topics(text)
+    else:
+        assert decode_topics(text).topics["a"].read_queues == queues
 
 
 class TestBadPlaces:

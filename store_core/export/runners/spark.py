@@ -211,7 +211,7 @@ class SparkRunner:
         if not telling and self._process is not None:
             with suppress(subprocess.TimeoutExpired):
                 if (ended := self._process.wait(_SOON_SECONDS)) < 0:
-                    return f"its program was killed ({signal.Signals(-ended).name})"
+                    return f"its program was ended by a signal ({signal.strsignal(-ended) or -ended})"
         return (telling or list(self._lines) or ["it said nothing"])[-1]
 
 

@@ -1,4 +1,4 @@
-"""What executors are to read: planned on the driver from directory listings."""
+"""What executors are to read: planned on the driver from directory listings, and from the end of a log to which a broker writes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from store_core.export.source.options import EARLIEST, SourceOptions, Start, Sto
 from store_core.export.source.reading import Reading
 from store_core.export.source.walk import SourceSplit, plan
 from store_core.export.splits.plan import SPLIT_SIZE_BYTES
-from store_core.read.log import start_for_time
+from store_core.kernel.codes import FrameCode, FrameKind
+from store_core.read.log import has_message_behind, start_for_time
 from store_core.read.log_files import refuse_partial_log, unread_log
+from store_core.scan.log import ScanOptions, scan_segment
 from store_core.storage.live import is_live
 from store_core.storage.remote_path import is_remote
 from store_core.storage.store import Store
@@ -100,7 +102,8 @@ def _readings_of(named: Named, options: SourceOptions) -> list[Reading]:
         live, stop = is_live(store.root).live, wanted.to_phy_offset
         if live and not is_table_of_ranges:  # what comes meanwhile would be there in some splits, and not in others
             end = Follower(named, quiet_ms=_QUIET_MS).end_now()
-            stop = end if stop is None else min(stop, end)
+            if _goes_on_well(store, end):
+                stop = end if stop is None else min(stop, end)
         splits = plan(log, start, stop, size)
         tail_told = is_table_of_ranges and not live
     return [
@@ -112,11 +115,22 @@ def _readings_of(named: Named, options: SourceOptions) -> list[Reading]:
             options.mode,
             options.columns,
             start,
-            wanted.to_phy_offset,
+            stop,
             tail_told,
         )
         for split in splits
     ]
+
+
+def _goes_on_well(store: Store, at: int) -> bool:
+    """Whether nothing stands behind an offset at which a stream would wait, or a good record that has come since: else damage does,
+    with records behind it, or the newest record is bad and stays so."""
+    segment = store.log.find(at)
+    tables = scan_segment(store, segment, ScanOptions(), at, chained=True) if segment is not None else ()
+    first = next((table for table in tables if len(table)), None)
+    if first is not None and first.kind[0] == FrameKind.MESSAGE:
+        return bool(first.code[0] == FrameCode.OK)
+    return not has_message_behind(store, at)
 
 
 def _split_size_bytes(store: Store, options: SourceOptions) -> int:

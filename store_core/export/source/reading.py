@@ -35,7 +35,7 @@ _NEEDED_TO_JUDGE: Final = ("crc", "body_decoded")
 class Reading:
     """What an executor needs to read one split; goes between machines.
 
-    ``start_phy_offset`` and ``end_phy_offset``: the bounds of all that is read, not of this split alone; None for the log's end.
+    ``start_phy_offset`` and ``end_phy_offset``: the bounds of all that is read, not of this split alone; None for the end of a log to which nobody writes.
     ``tail_told``: damage at that end is the log's torn tail, and nobody is writing it, so that it belongs to the quarantine.
     ``goes_on``: it is known that records follow behind that end. ``may_be_gone``: segments that have expired since the planning are
     passed over.

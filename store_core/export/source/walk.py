@@ -79,7 +79,8 @@ def tables_of(
         for table in _tables(store, segment, certain, first, covered):
             if not may_be_gone:
                 refuse_cut(segment, table)
-            yield table
+            if len(table) and table.phy_offset[-1] >= first:
+                yield select(table, table.phy_offset >= first) if table.phy_offset[0] < first else table
         if not may_be_short and segment.end_phy_offset < covered and log.following(segment) is not None:
             covered = segment.end_phy_offset
             break
@@ -95,10 +96,8 @@ def tables_of(
 def _tables(store: Store, segment: Segment, certain: int, first: int, stop: int) -> Iterator[FrameTable]:
     at = chained_end(store, segment, certain, first) if certain < first else first
     if at is None:  # damage goes over the border: where it ends depends on what it began with
-        for table in scan_segment(store, segment, FULL, certain, stop, chained=True):
-            if len(table) and table.phy_offset[-1] >= first:
-                yield select(table, table.phy_offset >= first)
-    elif at < stop:
+        at = certain
+    if at < stop:
         yield from scan_segment(store, segment, FULL, at, stop, chained=True)
 
 

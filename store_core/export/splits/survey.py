@@ -17,7 +17,7 @@ from store_core.kernel.codes import FrameCode
 from store_core.scan.frames import FrameTable, Ints
 
 What = Literal["records", "stats"]
-_EVERYWHERE: Final = 1 << 63  # in front of any end of a log
+_EVERYWHERE: Final = 1 << 63  # all of a log lies in front of it
 _BAD_CODES: Final = (FrameCode.BAD_CRC, FrameCode.BAD_PROPERTY_CRC)
 
 
