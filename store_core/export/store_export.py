@@ -95,7 +95,8 @@ class StoreExport:
         joined, self.report.healed = heal(self._plans, joined, self.store.log, self._task, redo)
         parts: list[Part] = []
         for plan, found in zip(self._plans, joined, strict=True):
-            self._add_hole(plan)
+            if not found:
+                self._add_hole(plan)
             for each in found:
                 self._add(each.piece, head_counts=each.head_counts)
                 parts += each.piece.parts
@@ -116,10 +117,15 @@ class StoreExport:
         return replace(self._task, split=split)
 
     def _walk_on(self, joined: list[list[Joined]], redo: Callable[[Task], Piece]) -> None:
-        """A segment whose end was read before its last records were there, as records in a later one show, is read on."""
+        """A segment whose end was read before its last records were there, as records in a later one show, is read on; one that was
+        not there at all is read."""
         goes_on = False
         for plan, found in reversed(list(zip(self._plans, joined, strict=True))):
-            if goes_on:
+            if goes_on and plan.hole is not None:
+                start, size = plan.hole
+                split = Split(start, start + size, exact=True)
+                found.append(Joined(redo(replace(self._of(split), live=False))))
+            elif goes_on:
                 walk_on(plan, found, lambda split: redo(replace(self._of(split), live=False)))
             goes_on = goes_on or any(each.piece.first_phy_offset is not None for each in found)
 

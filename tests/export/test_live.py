@@ -32,7 +32,7 @@ from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 from tests.conftest import StoreCopy
-from tests.export.exports import export_one, found_rows, table_of, told_rows
+from tests.export.exports import export_one, found_rows, ranges_of, table_of, told_rows
 from tests.export.sources import source_table
 from tests.export.test_incremental import ENDS, OFFSETS, SEGMENT_SIZE_BYTES, STORE, Growing, add_to, rows_of
 
@@ -390,3 +390,38 @@ def test_the_end_of_a_file_that_is_missing_is_told_beside_a_writer(store_copy: S
     with at_work_on(growing.root), Store.open(growing.root) as store:
         assert [found.code for found in verify_log(store, live=True).findings] == ["L006"]
         assert [found.code for found in add_to(growing.root, tmp_path / "out").findings] == ["L006"]
+
+
+def test_a_file_that_was_missing_and_came_while_a_later_one_was_read(
+    store_copy: StoreCopy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that starts removes a file made ahead, makes it anew, and fills it."""
+    growing = Growing(store_copy(STORE))
+    growing.end_at(ENDS[5])
+    (growing.root / "commitlog" / f"{2 * SEGMENT_SIZE_BYTES:020d}").write_bytes(bytes(SEGMENT_SIZE_BYTES))
+    real, done = Task.run, list[int]()
+
+    def run(self: Task) -> Piece:
+        ran = real(self)
+        done.append(1)
+        if len(done) == 1:
+            growing.end_at(ENDS[STOPS])
+        return ran
+
+    monkeypatch.setattr(Task, "run", run)
+    with at_work_on(growing.root):
+        report = export_one(growing.root, tmp_path / "out", incremental=True)
+    assert report.findings == []
+    assert rows_of(tmp_path / "out") == OFFSETS[: STOPS + 1]
+    assert table_of(tmp_path / "out", "quarantine").num_rows == 0
+
+
+def test_a_file_that_stays_missing_beside_a_writer(store_copy: StoreCopy, tmp_path: Path) -> None:
+    growing = Growing(store_copy(STORE))
+    (growing.root / "commitlog" / f"{SEGMENT_SIZE_BYTES:020d}").unlink()
+    with at_work_on(growing.root):
+        report = export_one(growing.root, tmp_path / "out", incremental=True)
+    assert [found.code for found in report.findings] == ["L006"]
+    gone = range(SEGMENT_SIZE_BYTES, 2 * SEGMENT_SIZE_BYTES)
+    assert rows_of(tmp_path / "out") == [offset for offset in OFFSETS if offset not in gone]
+    assert [row[:3] for row in ranges_of(tmp_path / "out")] == [(SEGMENT_SIZE_BYTES, SEGMENT_SIZE_BYTES, "hole")]
