@@ -39,6 +39,11 @@ def finding_code_inside(kind: int, code: int) -> str:
     return {FrameKind.ZEROS: "L003", FrameKind.STALE: "L005", FrameKind.HOLE: "L006"}[FrameKind(kind)]
 
 
+def is_missing_file(kind: int, code: int, file: str) -> bool:
+    """Whether it is a whole file that is not there, not the end of one."""
+    return kind == FrameKind.HOLE and code == HoleCode.NO_FILE and not file
+
+
 class LogFindings:
     """Turns frame tables, given in log order, into findings.
 
@@ -159,7 +164,9 @@ class LogFindings:
     @property
     def may_be_torn(self) -> bool:
         """Whether what was looked at last is damage or a missing file, which may be a tail that is being written."""
-        return any(kind == FrameKind.DAMAGE or _is_missing(kind, code, file) for kind, code, _, _, file in self._held)
+        return any(
+            kind == FrameKind.DAMAGE or is_missing_file(kind, code, file) for kind, code, _, _, file in self._held
+        )
 
     def put_back(self) -> int | None:
         """Forget what is held back, for whoever goes on later; where that begins, None if nothing is."""
@@ -178,7 +185,7 @@ class LogFindings:
         of_the_tail = set(islice(damaged, _TAIL_SEGMENTS))
         for kind, code, at, size, file in self._held:
             if kind == FrameKind.HOLE:
-                if log_goes_on or not (live and _is_missing(kind, code, file)):
+                if log_goes_on or not (live and is_missing_file(kind, code, file)):
                     self._say_hole(code, at, size, file)
             elif kind == FrameKind.DAMAGE and (log_goes_on or not (live or file in of_the_tail)):
                 finding_code, text = _DAMAGE_BY_CODE.get(FrameCode(code), ("L002", f"{size} bytes that are no record"))
@@ -216,11 +223,6 @@ class LogFindings:
             queue_id=queue_id,
             queue_offset=queue_offset,
         )
-
-
-def _is_missing(kind: int, code: int, file: str) -> bool:
-    """Whether it is a whole file that is not there, not the end of one."""
-    return kind == FrameKind.HOLE and code == HoleCode.NO_FILE and not file
 
 
 def _stretch_columns(table: FrameTable) -> tuple[Ints, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from store_core.check.log import UNREADABLE, LogFindings
+from store_core.check.log import UNREADABLE, LogFindings, is_missing_file
 from store_core.check.report import MOST_FINDINGS_PER_CODE
 from store_core.errors import FailedError, PlanOutOfDateError, UnreadableError
 from store_core.export.copies import differences
@@ -18,7 +18,7 @@ from store_core.export.splits.piece import Piece, range_as_table
 from store_core.export.splits.plan import SegmentPlan, Split, Task, plan_splits
 from store_core.export.splits.tail import begins_of, still_holds
 from store_core.findings import Finding, finding, summary
-from store_core.kernel.codes import FrameCode, FrameKind, HoleCode
+from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.read.log import has_message_behind, start_for_time
 from store_core.read.log_files import refuse_partial_log, unread_log
 from store_core.storage.live import is_live
@@ -167,8 +167,8 @@ class StoreExport:
             self._edges += inside(self._held)
             self._findings.good_behind()
         for found in () if goes_on else self._held:
-            is_missing = found.kind == FrameKind.HOLE and found.code == HoleCode.NO_FILE and not found.file
-            if found.kind in (FrameKind.STALE, FrameKind.HOLE) and not (live and is_missing):
+            is_ahead = live and is_missing_file(found.kind, found.code, found.file)
+            if found.kind in (FrameKind.STALE, FrameKind.HOLE) and not is_ahead:
                 self._edges += inside([found])
             elif found.kind == FrameKind.DAMAGE and not live:
                 self._edges.append((found, "L004"))

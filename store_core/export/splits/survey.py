@@ -28,8 +28,7 @@ class SurveyTask(Task):
     what: What = "records"
 
     def run(self) -> SurveyPiece:
-        # Nothing goes on from here: a last record that may change is looked at.
-        piece = run_work(lambda _: _SurveyWork(self, _EVERYWHERE), self.settings)
+        piece = run_work(lambda _: _SurveyWork(self), self.settings)
         assert isinstance(piece, SurveyPiece)
         return piece
 
@@ -56,10 +55,10 @@ class Nowhere:
 
 
 class _SurveyWork(SplitWork):
-    """One split on its way through the tables of the scan."""
+    """One split on its way through the tables of the scan. Nothing goes on from it, so a last record that may change is looked at."""
 
-    def __init__(self, task: SurveyTask, settled: int) -> None:
-        super().__init__(task, settled)
+    def __init__(self, task: SurveyTask) -> None:
+        super().__init__(task, _EVERYWHERE)
         self._found = SurveyPiece(task.split)
         self._piece = self._found
         self._stats = StatsBuilder() if task.what == "stats" else None
