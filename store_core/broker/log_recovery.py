@@ -14,8 +14,9 @@ from store_core.broker.dispatch import Dispatcher, DispatchError
 from store_core.broker.dispatch_walk import DispatchWalk, KnownParts
 from store_core.broker.record_check import HEAP_DEPENDENT_BYTES, Checked, CheckRules, Verdict, check_at
 from store_core.broker.versions import CleanStart, CrashStart, QueueCut
-from store_core.broker.walk import SegmentWalk, WalkRules, is_plain_row, select
+from store_core.broker.walk import SegmentWalk, WalkRules, is_plain_row
 from store_core.layout import record
+from store_core.scan.frames import select
 
 if TYPE_CHECKING:
     from store_core.broker.load import CheckpointTimes, Loaded

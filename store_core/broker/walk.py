@@ -219,16 +219,6 @@ def is_plain_row(table: FrameTable) -> bool:
     return len(table) == 1 and table.topic_id[0] < 0
 
 
-def select(table: FrameTable, mask: NDArray[np.bool_]) -> FrameTable:
-    """The rows of a mask, with their keys."""
-    columns = {name: getattr(table, name)[mask] for name in ROW_COLUMNS}
-    keep = mask[table.key_row]
-    new_row = np.cumsum(mask) - 1
-    return replace(
-        table, **columns, key_row=new_row[table.key_row[keep]], key_hash=table.key_hash[keep], odd_count=None
-    )
-
-
 def _one(checked: Checked, rules: WalkRules) -> FrameTable:
     """A table of one record that is larger than the kernel believes; its window holds only topic and properties."""
     assert checked.row is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -131,3 +131,30 @@ class FrameTable:
 
 _NOT_BY_ROW = ("window", "window_phy_offset", "topics", "key_row", "key_hash", "message_count", "odd_count")
 ROW_COLUMNS = tuple(f.name for f in fields(FrameTable) if f.name not in _NOT_BY_ROW)
+
+
+def select(table: FrameTable, mask: Any) -> FrameTable:
+    """The rows of a mask, with their keys."""
+    columns = {name: getattr(table, name)[mask] for name in ROW_COLUMNS}
+    keep = mask[table.key_row]
+    new_row = np.cumsum(mask) - 1
+    count = table.message_count - int(np.count_nonzero(table.messages & ~mask))
+    keys = {"key_row": new_row[table.key_row[keep]], "key_hash": table.key_hash[keep]}
+    return replace(table, **columns, **keys, message_count=count, odd_count=None)
+
+
+def stretch(table: FrameTable, first: int, stop: int) -> FrameTable:
+    """The rows [first, stop), with their keys: views of the same columns."""
+    if first == 0 and stop >= len(table):
+        return table
+    ends = np.array((first, stop), table.key_row.dtype)  # of the column's type, lest the column is copied into theirs
+    low, high = table.key_row.searchsorted(ends)
+    columns = {name: getattr(table, name)[first:stop] for name in ROW_COLUMNS}
+    messages, odd = table.message_count, table.odd_count
+    for edge in (slice(0, first), slice(stop, None)):
+        kind = table.kind[edge]
+        if len(kind):
+            messages -= int(np.count_nonzero(kind == int(FrameKind.MESSAGE)))
+            odd = odd and odd - int(np.count_nonzero(kind | table.code[edge]))
+    keys = {"key_row": table.key_row[low:high] - table.key_row.dtype.type(first), "key_hash": table.key_hash[low:high]}
+    return replace(table, **columns, **keys, message_count=messages, odd_count=odd)

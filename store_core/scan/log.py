@@ -16,13 +16,15 @@ import numpy as np
 from store_core.kernel import window_scan
 from store_core.kernel.codes import FrameCode, FrameKind, PropertyFlag, ScanFlag, ScanState
 from store_core.layout.record import MAX_RECORD_SIZE_BYTES
-from store_core.scan.frames import ROW_COLUMNS, FrameTable
+from store_core.scan.frames import ROW_COLUMNS, FrameTable, select, stretch
 from store_core.scan.pieces import Piece as Piece
 from store_core.scan.pieces import missing_end, skip_hole
 from store_core.scan.pieces import nominal_end as nominal_end
+from store_core.scan.settled import settled
 from store_core.scan.tail import stale_from
 from store_core.scan.windows import Windows, windows_over
 from store_core.storage.buffers import Buffers, give_freed_memory_back
+from store_core.storage.live import is_live
 from store_core.storage.remote_path import is_remote
 from store_core.storage.sequence import Segment
 from store_core.storage.store import Store
@@ -92,6 +94,28 @@ def scan_log(
     Raises FailedError where a segment cannot be read.
     """
     options = options or ScanOptions(check_crc=check_crc, index_keys=index_keys)
+    tables = log_tables(store, options, from_phy_offset, to_phy_offset, on_progress=on_progress)
+    if not options.runs:  # whoever asks for them has the store to himself
+        alone = replace(options, jobs=0)
+
+        def again(start: int, end: int) -> Iterator[FrameTable]:
+            return log_tables(store, alone, start, end, chained=start != from_phy_offset)
+
+        tables = settled(tables, lambda: is_live(store.root).live, again)
+    yield from tables
+    give_freed_memory_back()
+
+
+def log_tables(
+    store: Store,
+    options: ScanOptions,
+    from_phy_offset: int | None,
+    to_phy_offset: int | None,
+    *,
+    chained: bool = False,
+    on_progress: Progress | None = None,
+) -> Iterator[FrameTable]:
+    """As ``scan_log``, of a log to which nobody writes. ``chained``: a row of it begins at ``from_phy_offset``."""
     log = store.log
     done = 0
     buffers = Buffers()
@@ -102,7 +126,7 @@ def scan_log(
         end = max(end, nominal_end(log, segment))
         if not _overlaps(segment.phy_offset, end, from_phy_offset, to_phy_offset):
             continue
-        for table in _tables(store, segment, options, from_phy_offset, to_phy_offset, buffers):
+        for table in _tables(store, segment, options, from_phy_offset, to_phy_offset, chained, buffers):
             yield table
             if on_progress is not None:
                 on_progress(done + table.end_phy_offset - max(segment.phy_offset, from_phy_offset or 0))
@@ -111,7 +135,6 @@ def scan_log(
         )
         if on_progress is not None:
             on_progress(done)
-    give_freed_memory_back()
 
 
 def _tables(
@@ -120,13 +143,14 @@ def _tables(
     options: ScanOptions,
     from_phy_offset: int | None,
     to_phy_offset: int | None,
+    chained: bool,
     buffers: Buffers,
 ) -> Iterator[FrameTable]:
     if options.jobs > 0 and from_phy_offset is None and to_phy_offset is None and not is_remote(segment.path):
         from store_core.scan.side_by_side import walk_side_by_side
 
         return walk_side_by_side(store, segment, options)
-    return scan_segment(store, segment, options, from_phy_offset, to_phy_offset, buffers=buffers)
+    return scan_segment(store, segment, options, from_phy_offset, to_phy_offset, chained=chained, buffers=buffers)
 
 
 def scan_segment(
@@ -306,33 +330,6 @@ def range_table(open_range: _Open) -> FrameTable:
 def hole_table(phy_offset: int, size_bytes: int) -> FrameTable:
     """The table of a missing stretch of the log."""
     return range_table(_Open(FrameKind.HOLE, FrameCode.OK, phy_offset, size_bytes))
-
-
-def select(table: FrameTable, mask: Any) -> FrameTable:
-    """The rows of a mask, with their keys."""
-    columns = {name: getattr(table, name)[mask] for name in ROW_COLUMNS}
-    keep = mask[table.key_row]
-    new_row = np.cumsum(mask) - 1
-    count = table.message_count - int(np.count_nonzero(table.messages & ~mask))
-    keys = {"key_row": new_row[table.key_row[keep]], "key_hash": table.key_hash[keep]}
-    return replace(table, **columns, **keys, message_count=count, odd_count=None)
-
-
-def stretch(table: FrameTable, first: int, stop: int) -> FrameTable:
-    """The rows [first, stop), with their keys: views of the same columns."""
-    if first == 0 and stop >= len(table):
-        return table
-    ends = np.array((first, stop), table.key_row.dtype)  # of the column's type, lest the column is copied into theirs
-    low, high = table.key_row.searchsorted(ends)
-    columns = {name: getattr(table, name)[first:stop] for name in ROW_COLUMNS}
-    messages, odd = table.message_count, table.odd_count
-    for edge in (slice(0, first), slice(stop, None)):
-        kind = table.kind[edge]
-        if len(kind):
-            messages -= int(np.count_nonzero(kind == int(FrameKind.MESSAGE)))
-            odd = odd and odd - int(np.count_nonzero(kind | table.code[edge]))
-    keys = {"key_row": table.key_row[low:high] - table.key_row.dtype.type(first), "key_hash": table.key_hash[low:high]}
-    return replace(table, **columns, **keys, message_count=messages, odd_count=odd)
 
 
 def _cut(table: FrameTable, to_phy_offset: int | None) -> FrameTable:

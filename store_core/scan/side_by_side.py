@@ -18,7 +18,7 @@ import numpy as np
 
 from store_core.errors import FailedError
 from store_core.kernel.codes import FrameKind
-from store_core.scan.frames import FrameTable
+from store_core.scan.frames import FrameTable, stretch
 from store_core.scan.windows import windows_by_the_kernel
 from store_core.storage.store import Store
 
@@ -112,8 +112,6 @@ class _Walker:
 
     def walk(self, start: int, stop: int) -> list[FrameTable]:
         """Runs in a thread: the frames that begin in [start, stop), and what lies in front of the first of them."""
-        from store_core.scan.log import stretch
-
         tables = list(self._tables(start, stop))
         if len(tables) > 1 and self._options.bytes_for is None:  # a window is valid until the next one is asked for
             return [_with_own_window(table) for table in self._tables(start, stop)]
@@ -161,8 +159,6 @@ def _help(waiting: deque[_Piece]) -> None:
 
 def _joined(tables: list[FrameTable], at: int) -> Iterator[FrameTable]:
     """What of a piece counts behind a frame that ends at ``at``: from the frame that begins there to the last one."""
-    from store_core.scan.log import stretch
-
     if len(tables) == 1 and len(tables[0]) and tables[0].is_good and tables[0].phy_offset[0] == at:
         yield tables[0]
         return

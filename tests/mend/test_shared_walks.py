@@ -26,7 +26,8 @@ from store_core.layout.queue import ENTRY
 from store_core.mend.prediction import predict as predict_module
 from store_core.mend.prediction.outcome import Outcome
 from store_core.mend.prediction.predict import Books, outcome_of
-from store_core.scan.log import ScanOptions, scan_log, select
+from store_core.scan.frames import select
+from store_core.scan.log import ScanOptions, scan_log
 from store_core.storage.store import Store
 from tests.conftest import DamagedStore, GoldenStore
 

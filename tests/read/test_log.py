@@ -96,7 +96,7 @@ def test_segments_that_are_much_too_old_are_not_read(store_copy: StoreCopy) -> N
         rows = read_log(opened, wanted, on_table=lambda table: seen.append(table.window_phy_offset))
         assert [row.phy_offset for row in rows] == rest
     # The segment in front is read, for its end may be young.
-    assert seen == [last_start - store.segment_size_bytes, last_start]
+    assert sorted(set(seen)) == [last_start - store.segment_size_bytes, last_start]
 
 
 @pytest.mark.parametrize("name", stores.GOLDEN)

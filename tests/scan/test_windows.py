@@ -88,7 +88,7 @@ def test_segments_leave_their_buffers_to_the_next(golden: GoldenStore) -> None:
     with Store.open(golden("load-533")) as store:
         windows: list[int] = []
         for table in scan_log(store, options=ScanOptions(window_size_bytes=50_000)):
-            if len(table.window):
+            if table.messages.any():  # zeros behind them come last, with a copy
                 windows.append(id(table.window.obj))
                 assert bytes(table.window) == store.log.read(table.window_phy_offset, len(table.window))
     assert len(store.log.segments) == 8

@@ -17,8 +17,8 @@ from store_core.errors import FailedError, UsageError
 from store_core.export.splits.plan import Split, segments_of
 from store_core.export.tables.gone import refuse_cut
 from store_core.kernel.codes import FrameKind
-from store_core.scan.frames import FrameTable
-from store_core.scan.log import ScanOptions, nominal_end, scan_segment, select
+from store_core.scan.frames import FrameTable, select
+from store_core.scan.log import ScanOptions, nominal_end, scan_segment
 from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.store import Store
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
@@ -21,7 +23,8 @@ from store_core.export.tables.table import Batches, StoresTable, Where
 from store_core.read.log import CLOCK_SLACK_MS, confirmed_store_timestamp_ms
 from store_core.read.log_files import unread_log
 from store_core.scan.frames import FrameTable, Ints
-from store_core.scan.log import Piece, ScanOptions, nominal_end, scan_segment
+from store_core.scan.log import Piece, ScanOptions, hole_table, log_tables, nominal_end, scan_segment
+from store_core.scan.settled import settled
 from store_core.storage.live import is_live
 from store_core.storage.store import Store
 
@@ -71,10 +74,13 @@ class _Reading:
         pieces = _pieces(self._name, self._store, self._where)
         reached_end = False
         try:
-            for before, piece in zip([None, *pieces], pieces, strict=False):
-                if (gap := _gap(self._store, before, piece)) is not None:
-                    self._findings.hole(*gap)
-                yield from self._walked(piece)
+            for table in settled(
+                self._walked(pieces), lambda: is_live(self._store.root).live, partial(self._again, pieces)
+            ):
+                self._findings.add(table, self._file_of(pieces, int(table.phy_offset[0])) if len(table) else "")
+                rows = np.flatnonzero(table.messages)
+                if len(rows):
+                    yield from self._decoded(table, rows)
             reached_end = True
         finally:
             if not reached_end:
@@ -86,19 +92,27 @@ class _Reading:
             for piece in pieces:
                 self._table.tell(self._name, differences(self._store, piece.from_phy_offset, piece.to_phy_offset))
 
-    def _walked(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        stop = None if piece.to_phy_offset >= nominal_end(self._store.log, piece.segment) else piece.to_phy_offset
-        file = self._store.relative(piece.segment.path)
-        at = piece.from_phy_offset
-        tables = scan_segment(self._store, piece.segment, _OPTIONS, piece.from_phy_offset, stop, chained=piece.chained)
-        for table in tables:
-            self._findings.add(table, file)
-            rows = np.flatnonzero(table.messages)
-            if len(rows):
-                yield from self._decoded(table, rows)
-            self._table._tell_walked(table.end_phy_offset - at)
-            at = table.end_phy_offset
-            refuse_cut(piece.segment, table)
+    def _walked(self, pieces: Sequence[Piece]) -> Iterator[FrameTable]:
+        for before, piece in zip([None, *pieces], pieces, strict=False):
+            if (gap := _gap(self._store, before, piece)) is not None:
+                yield hole_table(*gap)
+            stop = None if piece.to_phy_offset >= nominal_end(self._store.log, piece.segment) else piece.to_phy_offset
+            at = piece.from_phy_offset
+            for table in scan_segment(self._store, piece.segment, _OPTIONS, at, stop, chained=piece.chained):
+                yield table
+                self._table._tell_walked(table.end_phy_offset - at)
+                at = table.end_phy_offset
+                refuse_cut(piece.segment, table)
+
+    def _again(self, pieces: Sequence[Piece], start: int, end: int) -> Iterator[FrameTable]:
+        chained = all(piece.chained or piece.from_phy_offset != start for piece in pieces)
+        return log_tables(self._store, _OPTIONS, start, end, chained=chained)
+
+    def _file_of(self, pieces: Sequence[Piece], phy_offset: int) -> str:
+        """The file that a row stands in; empty where there is none."""
+        number = bisect_right(pieces, phy_offset, key=lambda piece: piece.from_phy_offset) - 1
+        is_inside = number >= 0 and phy_offset < pieces[number].to_phy_offset
+        return self._store.relative(pieces[number].segment.path) if is_inside else ""
 
     def _decoded(self, table: FrameTable, rows: Ints) -> Iterator[pa.RecordBatch]:
         if self._where is not None:

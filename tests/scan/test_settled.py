@@ -1,0 +1,153 @@
+"""A log to which somebody writes while it is walked: whoever looks at a row for long misses nothing behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from store_core.codec.record import Message
+from store_core.export.tables.messages import MessagesTable
+from store_core.kernel.codes import FrameKind
+from store_core.read.log import LogFilter, read_log
+from store_core.scan import log, settled
+from store_core.scan.frames import FrameTable
+from store_core.scan.log import ScanOptions, log_tables, scan_log
+from store_core.storage.live import LiveState, OpenFile
+from store_core.storage.settings import load_settings
+from store_core.storage.store import Store
+from tests.conftest import DamagedStore, StoreCopy
+from tests.damage import Damageable
+from tests.export.test_incremental import ENDS, OFFSETS, SEGMENT_SIZE_BYTES, STORE, Growing
+from tests.export.test_live import at_work_on
+from tests.scan.test_log import DAMAGED, SEGMENT, columns
+
+SettingsOf = Callable[[str], Path]
+WINDOW_SIZE_BYTES = 5_000
+ROLLS = next(
+    number for number, end in enumerate(ENDS) if end > SEGMENT_SIZE_BYTES
+)  # the first record of the second segment
+
+
+@pytest.fixture
+def rolling(store_copy: StoreCopy) -> Growing:
+    """A log that ends three records in front of its second segment, which is there already."""
+    growing = Growing(store_copy(STORE))
+    growing.end_at(ENDS[ROLLS - 4])
+    (growing.root / "commitlog" / f"{SEGMENT_SIZE_BYTES:020d}").write_bytes(bytes(SEGMENT_SIZE_BYTES))
+    return growing
+
+
+@pytest.fixture
+def always_live(monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = OpenFile(1, "java", "commitlog", writable=True)
+    monkeypatch.setattr(log, "is_live", lambda _: LiveState(None, (writer,)))
+
+
+def opened(root: Path) -> Store:
+    return Store.open(root, load_settings(None, root))
+
+
+def going_on(tables: Iterator[FrameTable], growing: Growing, ends: list[int]) -> list[FrameTable]:
+    """The tables; each time a record has been given the log has grown by the time the next table is asked for."""
+    found = []
+    for table in tables:
+        found.append(table)
+        if table.messages.any() and ends:
+            growing.end_at(ends.pop(0))
+    return found
+
+
+@pytest.mark.parametrize("jobs", [0, 2])
+def test_a_log_that_rolls_over_between_two_tables(rolling: Growing, jobs: int) -> None:
+    with at_work_on(rolling.root), opened(rolling.root) as store:
+        tables = scan_log(store, options=ScanOptions(jobs=jobs))
+        found = going_on(tables, rolling, [ENDS[ROLLS + 5]])
+        assert [int(at) for table in found for at in table.phy_offset[table.messages]] == OFFSETS[: ROLLS + 6]
+        assert [int(kind) for table in found for kind in table.kind if kind][:-1] == [FrameKind.BLANK]
+
+
+def test_a_log_that_grows_within_a_segment_of_zeros(rolling: Growing) -> None:
+    """Window by window, the log is always a little longer than when the last one was read."""
+    steps = [ENDS[number] for number in range(ROLLS - 4, len(ENDS), 3)]
+    rolling.end_at(ENDS[3])
+    with at_work_on(rolling.root), opened(rolling.root) as store:
+        options = ScanOptions(window_size_bytes=WINDOW_SIZE_BYTES, read_ahead=False)
+        tables = going_on(scan_log(store, options=options), rolling, steps)
+        offsets = [int(at) for table in tables for at in table.phy_offset[table.messages]]
+        assert offsets == OFFSETS[: len(offsets)]
+        assert len(offsets) > ROLLS - 5
+        assert {int(kind) for table in tables for kind in table.kind} <= {
+            FrameKind.MESSAGE,
+            FrameKind.BLANK,
+            FrameKind.ZEROS,
+        }
+
+
+def test_a_record_that_was_half_there(rolling: Growing) -> None:
+    """Its body does not match; by the time there is one behind it, it does."""
+    path = rolling.root / "commitlog" / f"{0:020d}"
+    good, last = path.read_bytes(), ROLLS - 4
+    path.write_bytes(good[: OFFSETS[last] + 100] + bytes(2) + good[OFFSETS[last] + 102 :])
+    with at_work_on(rolling.root), opened(rolling.root) as store:
+        tables = going_on(scan_log(store), rolling, [ENDS[ROLLS]])
+        assert [int(at) for table in tables for at in table.phy_offset[table.messages]] == OFFSETS[: ROLLS + 1]
+        assert not any(table.code.any() for table in tables)
+
+
+def test_records_in_a_pager(rolling: Growing) -> None:
+    with at_work_on(rolling.root), opened(rolling.root) as store:
+        rows = read_log(store, LogFilter(with_ranges=True))
+        found = [next(rows)]
+        rolling.end_at(ENDS[ROLLS + 5])
+        found += rows
+        assert [row.phy_offset for row in found if isinstance(row, Message)] == OFFSETS[: ROLLS + 6]
+        assert [row.kind for row in found if not isinstance(row, Message)] == ["blank", "zeros"]
+
+
+def test_rows_of_a_query(rolling: Growing) -> None:
+    with at_work_on(rolling.root), opened(rolling.root) as store:
+        table = MessagesTable([("s", store)])
+        batches = iter(table.batches(["phy_offset"]))
+        found = next(batches)["phy_offset"].to_pylist()
+        rolling.end_at(ENDS[ROLLS + 5])
+        found += [at for batch in batches for at in batch["phy_offset"].to_pylist()]
+        assert found == OFFSETS[: ROLLS + 6]
+        assert table.findings == []
+
+
+@pytest.mark.usefixtures("always_live")
+@pytest.mark.parametrize("window_size_bytes", [WINDOW_SIZE_BYTES, 1 << 20])
+@pytest.mark.parametrize("case", DAMAGED)
+def test_reading_once_more_makes_no_difference(
+    case: str, window_size_bytes: int, damaged: DamagedStore, settings_of: SettingsOf
+) -> None:
+    """Where nothing has changed: neither from the begin nor from inside, a record's or damage's."""
+    root = damaged("load-533", case)
+    options = ScanOptions(index_keys=True, window_size_bytes=window_size_bytes)
+    with Store.open(root, load_settings(settings_of("load-533"), root)) as store:
+        for start in (None, *range(SEGMENT // 3, 8 * SEGMENT, SEGMENT * 4 // 5)):
+            plain = columns(log_tables(store, options, start, 7 * SEGMENT))
+            assert columns(scan_log(store, options=options, from_phy_offset=start, to_phy_offset=7 * SEGMENT)) == plain
+
+
+@pytest.mark.usefixtures("always_live")
+def test_long_damage_is_not_held(damageable: Callable[..., Damageable], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory stays bounded, and nothing is lost or comes twice."""
+    store = damageable("load-533")
+    path = store.segments[2]
+    path.write_bytes(Random(1).randbytes(path.stat().st_size))
+    kept, keep = list[FrameTable](), settled._kept
+
+    def counted(table: FrameTable, first: int) -> FrameTable:
+        kept.append(table)
+        return keep(table, first)
+
+    monkeypatch.setattr(settled, "_kept", counted)
+    options = ScanOptions(window_size_bytes=1_000)
+    with opened(store.root) as store_:
+        plain = columns(log_tables(store_, options, SEGMENT, 4 * SEGMENT))
+        assert columns(scan_log(store_, options=options, from_phy_offset=SEGMENT, to_phy_offset=4 * SEGMENT)) == plain
+    assert 0 < len(kept) <= settled._MOST_HELD
