@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, date, tzinfo
 from decimal import Decimal
 from itertools import pairwise
@@ -16,8 +17,21 @@ from rmqctl.times import format_time
 _DAY_ZERO: Final = date(1970, 1, 1).toordinal()
 
 
+@dataclass(frozen=True, slots=True)
+class _NoNumber:
+    """Infinity or NaN, for which JSON has null."""
+
+    value: float
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    def as_json(self) -> None:
+        return None
+
+
 def rows_of(batches: Iterable[pa.RecordBatch], zone: tzinfo = UTC) -> Iterator[dict[str, Any]]:
-    """A row at a time: times in ISO 8601, numbers as numbers (none for what is not a number), bytes as they are."""
+    """A row at a time: times in ISO 8601, numbers as numbers, bytes as they are."""
     for batch in batches:
         names = batch.schema.names
         for values in zip(*(_values(column, zone) for column in batch.columns), strict=True):
@@ -94,14 +108,14 @@ def _time_text(number: int, in_nanoseconds: bool, zone: tzinfo | None) -> str:
 
 def _plain(value: Any) -> Any:
     match value:
-        case float():
-            return value if math.isfinite(value) else None
         case Decimal():
             if value.as_tuple().exponent == 0:
                 return int(value)
             return near if Decimal(repr(near := float(value))) == value else str(value)  # digits that no double holds
         case pa.MonthDayNano():
             return _interval_text(value)
+        case float():
+            return value if math.isfinite(value) else _NoNumber(value)
         case None | bool() | int() | str() | bytes():
             return value
     return str(value)  # times of the day

@@ -95,6 +95,33 @@ def test_values_that_no_calendar_and_no_double_holds(golden: GoldenStore) -> Non
     }
 
 
+def test_infinity_and_no_number(golden: GoldenStore) -> None:
+    """JSON has no form for them; all else has."""
+    query = "select 'inf'::double up, '-inf'::float down, 'nan'::double never, {'in': ['inf'::double]} deep"
+    (row,) = call("sql", query, "-s", golden(NAME), "-o", "ndjson").lines
+    assert row == {"up": None, "down": None, "never": None, "deep": {"in": [None]}}
+    assert call("sql", query, "-s", golden(NAME), "-o", "csv").out.splitlines()[1].startswith("inf,-inf,nan,")
+    assert "inf  -inf  nan" in call("sql", query, "-s", golden(NAME), "-o", "table").out
+
+
+def test_types_that_arrow_has_no_form_for(golden: GoldenStore) -> None:
+    query = """select '101'::bit, '10'::bit "a""b", 123456789012345678901234567890::bignum big, {'a': [7, null]}::variant loose,
+               ['101'::bit] bits, null::bit nothing, 1 big"""
+    document = call("sql", query, "-s", golden(NAME), "-o", "json").json
+    assert [column["type"] for column in document["columns"]] == [
+        "BIT",
+        "BIT",
+        "BIGNUM",
+        "VARIANT",
+        "BIT[]",
+        "BIT",
+        "INTEGER",
+    ]
+    (row,) = document["rows"]
+    assert list(row.values()) == ["101", "10", "123456789012345678901234567890", "{'a': [7, NULL]}", ["101"], None, 1]
+    assert list(row) == ["CAST('101' AS BIT)", 'a"b', "big", "loose", "bits", "nothing", "big_1"]
+
+
 @pytest.mark.parametrize("made", ["create table Messages as select 1 x", "create view messages as select 1 x"])
 def test_a_table_of_ones_own_has_a_name_of_its_own(golden: GoldenStore, made: str) -> None:
     result = call("sql", f"{made}; select * from messages", "-s", golden(NAME))

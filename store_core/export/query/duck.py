@@ -29,6 +29,7 @@ _OWN: Final = (
     " union all select view_name from duckdb_views() where not temporary and not internal"
 )
 _RETURNING: Final = re.compile(r"\breturning\b", re.IGNORECASE)
+_INNER: Final = re.compile(r"(?:BIT|BIGNUM|VARIANT)(?P<lists>(?:\[\d*\])*)")
 Result = TypeVar("Result")
 
 
@@ -131,7 +132,7 @@ class _Engine:
 
     def _run(self, statement: Any) -> tuple[Any, pa.RecordBatchReader]:
         relation = self._connection.sql(statement)
-        return relation, relation.to_arrow_reader(_BATCH_ROWS)
+        return relation, _in_words(relation).to_arrow_reader(_BATCH_ROWS)
 
     def _refuse_namesakes(self) -> None:
         """A table of one's own with the name of one that is read would be there, and never be asked."""
@@ -168,6 +169,18 @@ def _shows(statement: Any) -> bool:
     if "CHANGED_ROWS" not in expected:
         return "QUERY_RESULT" in expected
     return statement.type.name == "MULTI" or ("NOTHING" not in expected and bool(_RETURNING.search(statement.query)))
+
+
+def _in_words(relation: Any) -> Any:
+    """A relation whose columns of types that Arrow knows only as DuckDB's inner bytes are text instead."""
+    kinds = [str(kind) for kind in relation.types]
+    if not any(map(_INNER.fullmatch, kinds)):
+        return relation
+    columns = []
+    for number, (kind, name) in enumerate(zip(kinds, relation.columns, strict=True), 1):
+        text, quoted = _INNER.fullmatch(kind), name.replace('"', '""')
+        columns.append((f"CAST(#{number} AS VARCHAR{text['lists']})" if text else f"#{number}") + f' AS "{quoted}"')
+    return relation.project(", ".join(columns))
 
 
 def _without_twins(schema: pa.Schema) -> pa.Schema:
