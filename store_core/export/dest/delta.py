@@ -8,6 +8,7 @@ that none is made twice.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -41,6 +42,7 @@ class DeltaDestination(LooseDestination):
         self, path: Path, *, overwrite: bool = False, incremental: bool = False, tables: TableSet = MESSAGES
     ) -> None:
         assert_installed("deltalake", "--format delta")
+        os.environ.setdefault("RUST_LOG", "error")  # else the library complains on stderr of what it does not find
         super().__init__(path, overwrite=overwrite, incremental=incremental, tables=tables)
 
     def standing(self) -> ExportState | WholeState | None:
@@ -56,11 +58,16 @@ class DeltaDestination(LooseDestination):
                     path=self._address(self.tables.main),
                     to_do="name another folder",
                 )
-            if not self.tables.adds:
-                return standing_as(self._written(table))
-            if self._overwrite and not self._incremental:
-                return self._state_of(table, must=False)
-            return self._state_of(table)
+            written = self._written(table)
+            if not (self.tables.adds and (self._incremental or not self._overwrite)):
+                return standing_as(written)
+            if written is None:
+                raise FailedError(
+                    "the table's log no longer tells how far it was exported",
+                    path=self.address,
+                    to_do="export anew, with --overwrite, and keep the table's log longer than exports lie apart",
+                )
+            return ExportState.from_json(written["state"], self.address)
 
     def commit(self, parts: Sequence[WrittenFile], commit: Commit, state: State) -> None:
         told_state = told_in_commit(self.tables, parts, state, replaces=self._replaces)
@@ -98,9 +105,10 @@ class DeltaDestination(LooseDestination):
         actions = [_action(part) for part in parts]
         columns = _columns(self.tables.columns[name], by)
         try:
-            if table is None:
+            # Files in place of others keep a table's partitions, whatever is said here: with other ones it is made anew.
+            if table is None or (replaces and table.metadata().partition_columns != (by or [])):
                 create_table_with_add_actions(
-                    self._address(name), columns, actions, "error", by,
+                    self._address(name), columns, actions, "error" if table is None else "overwrite", by,
                     storage_options=self._options(), commit_properties=properties,
                 )  # fmt: skip
             else:
@@ -151,18 +159,6 @@ class DeltaDestination(LooseDestination):
                 found: dict[str, Any] = json.loads(entry[_STATE])
                 return found
         return None
-
-    def _state_of(self, table: Any, *, must: bool = True) -> ExportState | None:
-        written = self._written(table)
-        if written is not None:
-            return ExportState.from_json(written["state"], self.address)
-        if not must:
-            return None
-        raise FailedError(
-            "the table's log no longer tells how far it was exported",
-            path=self.address,
-            to_do="export anew, with --overwrite, and keep the table's log longer than exports lie apart",
-        )
 
     def _address(self, name: str) -> str:
         return self.objects.address_of(self.tables.folders[name])

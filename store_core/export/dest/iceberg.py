@@ -88,7 +88,7 @@ class IcebergDestination(LooseDestination):
                     self.refuse_foreign()
                 return None
             written = self._written(table)
-            if not self.tables.adds:
+            if not (self.tables.adds and (self._incremental or not self._overwrite)):
                 return standing_as(written)
             if written is None:
                 raise FailedError(
@@ -153,7 +153,7 @@ class IcebergDestination(LooseDestination):
 
         table = self._table(name)
         if table is None:
-            table = self._made(name, state)
+            table = self._made(name)
         if not self._is_wanted(name, number, self._number(table)):
             return
         table.metadata.properties[_RETRIES] = "0"  # of this copy of the metadata
@@ -163,6 +163,8 @@ class IcebergDestination(LooseDestination):
             with table.transaction() as transaction:
                 if replaces and _has_files(table):
                     transaction.delete(AlwaysTrue(), snapshot_properties={_NUMBER: str(number)})
+                if replaces or not _has_files(table):
+                    _partition(transaction, table, state.layout["partition_by"] if name == "messages" else None)
                 if paths:
                     transaction.add_files(paths, snapshot_properties=told_properties)
                 else:
@@ -205,12 +207,12 @@ class IcebergDestination(LooseDestination):
         except NoSuchTableError:
             return None
 
-    def _made(self, name: str, state: State) -> Any:
+    def _made(self, name: str) -> Any:
         from pyiceberg.exceptions import TableAlreadyExistsError
         from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 
         try:
-            table = self._opened().create_table(
+            return self._opened().create_table(
                 (NAMESPACE, name),
                 self.tables.columns[name],
                 location=self.objects.address_of(self.tables.folders[name]),
@@ -219,11 +221,6 @@ class IcebergDestination(LooseDestination):
             )
         except TableAlreadyExistsError as error:
             raise self._overtaken() from error
-        by = state.layout["partition_by"] if name == "messages" else None
-        if by is not None:
-            with table.update_spec() as update:
-                update.add_field(*(("topic", "identity", "topic") if by == "topic" else ("store_time", "day", "day")))
-        return self._table(name)
 
     def _number(self, table: Any) -> int:
         """Our newest commit to a table."""
@@ -264,6 +261,17 @@ def _assert_catalog(address: str) -> None:
             "a catalog in memory is gone when the export is over",
             to_do="name a file, such as sqlite:////data/catalog.db",
         )
+
+
+def _partition(transaction: Any, table: Any, by: str | None) -> None:
+    """Have a table without files lie in partitions by topic, day or nothing. It may have had others, or none yet."""
+    found = [field.name for field in table.spec().fields]
+    if found != ([by] if by is not None else []):
+        with transaction.update_spec() as update:
+            for name in found:
+                update.remove_field(name)
+            if by is not None:
+                update.add_field(*(("topic", "identity", "topic") if by == "topic" else ("store_time", "day", "day")))
 
 
 def _has_files(table: Any) -> bool:

@@ -11,6 +11,11 @@ from typing import Final
 from store_core.errors import FailedError, StoreError
 
 _LONGEST: Final = 500
+_STATEMENT: Final = " [SQL: "  # behind which SQLAlchemy repeats what it had asked
+_TO_DO: Final = {
+    "database is locked": "wait for whoever has the catalog open, and run the command again",
+    "readonly database": "give its user the right to write to it",
+}
 _COLOUR: Final = re.compile("\x1b\\[[0-9;]*m")
 
 
@@ -29,5 +34,7 @@ def told(address: str, doing: str) -> Iterator[None]:
         raise
     except Exception as error:  # theirs have no root of their own
         said = " ".join(_COLOUR.sub("", str(error)).split()) or type(error).__name__
+        said = said.partition(_STATEMENT)[0]
+        to_do = next((to_do for words, to_do in _TO_DO.items() if words in said), "see what it says")
         said = said if len(said) <= _LONGEST else f"{said[:_LONGEST]}…"
-        raise FailedError(f"{doing}: {said}", path=address, to_do="see what it says") from error
+        raise FailedError(f"{doing}: {said}", path=address, to_do=to_do) from error

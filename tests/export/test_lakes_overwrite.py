@@ -1,0 +1,129 @@
+"""Delta and Iceberg tables that another export replaces: with other partitions, of another version, killed in between."""
+
+from __future__ import annotations
+
+import sqlite3
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from rmqctl import exit_codes
+from store_core.errors import FailedError
+from store_core.export.dest import state
+from store_core.export.dest.address import Format
+from store_core.export.dest.iceberg import IcebergDestination
+from tests import stores
+from tests.conftest import GoldenStore, StoreCopy
+from tests.export.exports import found_rows, told_rows
+from tests.export.killing import run_killed
+from tests.export.test_incremental import OFFSETS, STORE
+from tests.export.test_lakes import FORMATS, export_to, iceberg_table, offsets_in, rows_in
+from tests.object_stores import ObjectStore
+from tests.rmqctl.calls import call
+
+ROWS = "clean-533"
+
+
+def partitions_of(out: Path, kind: Format) -> list[str]:
+    if kind == "delta":
+        found: list[str] = DeltaTable(out / "data").metadata().partition_columns
+        return found
+    return [field.name for field in iceberg_table(out, "messages").spec().fields]
+
+
+@pytest.mark.parametrize(("before", "after"), [*permutations([None, "topic", "day"], 2)])
+@pytest.mark.parametrize("kind", FORMATS)
+def test_other_partitions_than_before(
+    golden: GoldenStore, tmp_path: Path, kind: Format, before: str | None, after: str | None
+) -> None:
+    """Every value is there and stays readable, and whoever adds to it later does so in the new ones."""
+    out = tmp_path / "out"
+    export_to(golden(ROWS), out, kind, partition_by=before)
+    export_to(golden(ROWS), out, kind, partition_by=after, overwrite=True)
+    assert partitions_of(out, kind) == ([after] if after else [])
+    assert found_rows(rows_in(out, kind)) == told_rows(ROWS)
+    export_to(golden(ROWS), out, kind, partition_by=after, incremental=True)
+    assert found_rows(rows_in(out, kind)) == told_rows(ROWS)
+    export_to(golden(ROWS), out, kind, partition_by=before, overwrite=True)
+    assert partitions_of(out, kind) == ([before] if before else [])
+    assert found_rows(rows_in(out, kind)) == told_rows(ROWS)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_other_partitions_in_an_object_store(
+    golden: GoldenStore, tmp_path: Path, kind: Format, object_store: ObjectStore
+) -> None:
+    address = object_store.address(f"replaced-{kind}/out")
+    options: dict[str, Any] = {"catalog": f"sqlite:///{tmp_path}/catalog.db"} if kind == "iceberg" else {}
+    export_to(golden(ROWS), address, kind, **options)
+    assert export_to(golden(ROWS), address, kind, partition_by="topic", overwrite=True, **options).rows == len(
+        stores.truth(ROWS)["messages"]
+    )
+    assert export_to(golden(ROWS), address, kind, partition_by="topic", incremental=True, **options).rows == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "methods", "points"),
+    [
+        ("delta", {"deltalake.transaction:CommitProperties": "__init__"}, [0.0001 * 2**n for n in range(10)]),
+        (
+            "iceberg",
+            {"pyiceberg.io.pyarrow:PyArrowFile": "create", "pyiceberg.catalog.sql:SqlCatalog": "commit_table"},
+            range(8),
+        ),
+    ],
+)
+def test_killed_while_partitions_change(
+    store_copy: StoreCopy, tmp_path: Path, kind: Format, methods: dict[str, str], points: Any
+) -> None:
+    """What is there can be read all the time, and the same command again ends with what was asked for."""
+    root, killed = store_copy(STORE), 0
+    for number, point in enumerate(points):
+        out = tmp_path / str(number)
+        words = ["export", str(out), "--format", kind, "-s", f"a={root}", "--jobs", "1", "-q"]
+        assert call(*words, "--partition-by", "day").code == exit_codes.OK
+        killed += run_killed(point, methods, *words, "--partition-by", "topic", "--overwrite").returncode < 0
+        assert offsets_in(out, kind) == OFFSETS
+        assert call(*words, "--partition-by", "topic", "--overwrite").code == exit_codes.OK
+        assert (offsets_in(out, kind), partitions_of(out, kind)) == (OFFSETS, ["topic"])
+    assert killed > len(points) // 3
+
+
+def test_killed_when_a_table_was_made_and_holds_nothing(golden: GoldenStore, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    IcebergDestination(out)._made("messages")
+    export_to(golden(STORE), out, "iceberg", partition_by="topic", incremental=True)
+    assert (offsets_in(out, "iceberg"), partitions_of(out, "iceberg")) == (OFFSETS, ["topic"])
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_an_export_of_another_version_is_replaced(
+    golden: GoldenStore, tmp_path: Path, kind: Format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    with monkeypatch.context() as other:
+        other.setattr(state, "MANIFEST_VERSION", 1)
+        export_to(golden(STORE), out, kind)
+    with pytest.raises(FailedError, match="another version of rmqctl made this export"):
+        export_to(golden(STORE), out, kind, incremental=True)
+    export_to(golden(STORE), out, kind, overwrite=True)
+    assert export_to(golden(STORE), out, kind, incremental=True).rows == 0
+    assert offsets_in(out, kind) == OFFSETS
+
+
+def test_a_catalog_that_others_have_or_that_may_only_be_read(golden: GoldenStore, tmp_path: Path) -> None:
+    """What the database was asked is not repeated."""
+    out, catalog = tmp_path / "out", tmp_path / "catalog.db"
+    export_to(golden(STORE), out, "iceberg", catalog=f"sqlite:///{catalog}")
+    read_only = f"sqlite:///file:{catalog}?mode=ro&uri=true"
+    with pytest.raises(FailedError, match=r"a readonly database \(.*\): give its user the right to write to it$"):
+        export_to(golden(STORE), out, "iceberg", catalog=read_only, overwrite=True, partition_by="day")
+    with sqlite3.connect(catalog) as rival:
+        rival.execute("begin immediate")
+        with pytest.raises(FailedError, match=r"database is locked \(.*\): wait for whoever .*, and run .* again$"):
+            export_to(golden(STORE), out, "iceberg", catalog=f"sqlite:///{catalog}", overwrite=True)
+    export_to(golden(STORE), out, "iceberg", catalog=f"sqlite:///{catalog}", incremental=True)
