@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from multiprocessing import Pipe
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
 
+from store_core.export.export import export_stores
+from store_core.export.runners.local import LocalRunner
+from store_core.export.runners.spark import SparkRunner
+from store_core.storage.store import Store
 from tests.conftest import GoldenStore
 from tests.export.exports import files_of
 from tests.rmqctl.calls import ROOT, environment
@@ -65,6 +71,33 @@ if __name__ == "__main__":
         print(error, multiprocessing.active_children())
 """
 
+# Two tasks that go on only when it has been heard how far they are; tells what was heard at most, in the end, and when.
+WALKING = """
+import multiprocessing, sys
+from itertools import accumulate
+from types import SimpleNamespace
+from store_core.export import meter
+from store_core.export.runners.local import LocalRunner
+
+is_heard = multiprocessing.get_context("fork").Event()
+told = []
+
+class Walking:
+    def run(self):
+        meter.walked(60)
+        assert is_heard.wait(60)
+        return SimpleNamespace(walked_bytes=50)
+
+def on_walked(size_bytes):
+    told.append(size_bytes)
+    if sum(told) >= 60:
+        is_heard.set()
+
+if __name__ == "__main__":
+    LocalRunner(int(sys.argv[1])).run([Walking(), Walking()], on_walked)
+    print(max(accumulate(told)), sum(told))
+"""
+
 
 def export_beside(beside: str, root: Path, tmp_path: Path) -> Any:
     program = tmp_path / "program.py"
@@ -99,3 +132,31 @@ def test_no_worker_outlives_what_went_wrong(tmp_path: Path) -> None:
         [sys.executable, program], env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "the task []\n", "")
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_how_far_a_task_is_is_told_before_it_is_done(tmp_path: Path, jobs: int) -> None:
+    """In the end what tasks answer counts, for one that begins anew tells more."""
+    program = tmp_path / "program.py"
+    program.write_text(WALKING)
+    ran = subprocess.run(
+        [sys.executable, program, str(jobs)], env=environment(), cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (ran.stderr, ran.stdout) == ("", "120 100\n")
+
+
+def test_an_export_tells_how_far_it_is_within_a_split(golden: GoldenStore, tmp_path: Path) -> None:
+    reached: list[int] = []
+    with Store.open(golden("load-533")) as store:
+        report = export_stores([("a", store)], tmp_path / "out", LocalRunner(1), on_plan=lambda _: reached.append)
+    steps = [size for size in dict.fromkeys(reached) if size]
+    assert len(steps) == len(store.log.segments)  # a window each, in one split
+    assert steps == sorted(steps)
+    assert reached[-1] == report.bytes_read
+
+
+def test_somebody_who_waits_for_spark_hears_that_it_is_alive() -> None:
+    reached, (ours, theirs) = list[int](), Pipe()
+    Timer(0.4, lambda: theirs.send("told")).start()
+    assert SparkRunner("local[1]")._next(ours, reached.append) == "told"
+    assert set(reached) == {0}

@@ -8,16 +8,20 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from ctypes import Array, c_longlong
 from multiprocessing.connection import wait
+from queue import Empty, SimpleQueue
 from typing import Final, Literal
 
 from store_core.errors import FailedError
+from store_core.export.meter import told_to
 from store_core.export.runners.runner import Doable, OnPiece, Told, Walked
 
 _CLIENTS: Final = "store_core.storage.object_store"  # where there are clients of object stores, once it is loaded
+_LOOK_EVERY_SECONDS: Final = 0.1
 # Done, but giving back as much memory as they had takes workers a moment.
 _LEAVING: Final[list[ProcessPoolExecutor]] = []
 
@@ -32,23 +36,38 @@ class LocalRunner:
         self, tasks: Sequence[Doable[Told]], on_walked: Walked, on_piece: OnPiece[Told] | None = None
     ) -> list[Told]:
         """As ``runner.Runner.run``."""
+        progress = _Progress(on_walked)
 
         def told(index: int, piece: Told) -> Told:
-            on_walked(piece.walked_bytes)
+            progress.done(piece.walked_bytes)
             if on_piece is not None:
                 on_piece(index, piece)
             return piece
 
         if min(self._jobs, len(tasks)) <= 1:
-            return [told(index, task.run()) for index, task in enumerate(tasks)]
+            with told_to(progress.more):
+                answers = [told(index, task.run()) for index, task in enumerate(tasks)]
+            progress.end()
+            return answers
         while _LEAVING:
             _LEAVING.pop().shutdown(wait=True)
         context = multiprocessing.get_context(_start_method())
-        pool = ProcessPoolExecutor(min(self._jobs, len(tasks)), context, initializer=_start_worker)
+        walked = context.RawArray("q", len(tasks))  # each its own: a lock may be gone before a late worker asks for it
+        pool = ProcessPoolExecutor(min(self._jobs, len(tasks)), context, initializer=_start_worker, initargs=(walked,))
+        ended: SimpleQueue[Future[Told]] = SimpleQueue()
+        pieces: dict[int, Told] = {}
         try:
             with _interrupts_held():
-                futures = {pool.submit(task.run): index for index, task in enumerate(tasks)}  # starts the processes
-            pieces = {futures[future]: told(futures[future], future.result()) for future in as_completed(futures)}
+                futures = {
+                    pool.submit(_run, index, task): index for index, task in enumerate(tasks)
+                }  # starts the processes
+            for future in futures:
+                future.add_done_callback(ended.put)
+            while len(pieces) < len(futures):
+                with suppress(Empty):
+                    future = ended.get(timeout=_LOOK_EVERY_SECONDS)
+                    pieces[futures[future]] = told(futures[future], future.result())
+                progress.reached(sum(walked))
         except BaseException as error:
             for worker in multiprocessing.active_children():
                 worker.kill()  # a gentler signal is lost where Python has not yet made itself at home in a fresh copy
@@ -59,9 +78,35 @@ class LocalRunner:
                     to_do="it may have run out of memory: use fewer --jobs or a smaller --split-size",
                 ) from error
             raise
+        progress.end()
         pool.shutdown(wait=False)
         _LEAVING.append(pool)
         return [pieces[index] for index in range(len(tasks))]
+
+
+class _Progress:
+    """Tells how far tasks are, by their walks and by what they answer, whichever is more; in the end it is the answers'."""
+
+    def __init__(self, on_walked: Walked) -> None:
+        self._on_walked = on_walked
+        self._told_bytes = self._answered_bytes = 0
+
+    def more(self, walked_bytes: int) -> None:
+        self._tell(self._told_bytes + walked_bytes)
+
+    def reached(self, walked_bytes: int) -> None:
+        self._tell(max(walked_bytes, self._told_bytes))
+
+    def done(self, walked_bytes: int) -> None:
+        self._answered_bytes += walked_bytes
+        self.reached(self._answered_bytes)
+
+    def end(self) -> None:
+        self._tell(self._answered_bytes)
+
+    def _tell(self, reached_bytes: int) -> None:
+        self._on_walked(reached_bytes - self._told_bytes)
+        self._told_bytes = reached_bytes
 
 
 def _start_method() -> Literal["fork", "spawn"]:
@@ -84,8 +129,23 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _start_worker() -> None:
-    """A worker does not outlive its parent."""
+_walked: Array[c_longlong]  # of a worker: by each task
+
+
+def _run(index: int, task: Doable[Told]) -> Told:
+    """Runs in a worker."""
+
+    def add(size_bytes: int) -> None:
+        _walked[index] += size_bytes
+
+    with told_to(add):
+        return task.run()
+
+
+def _start_worker(walked: Array[c_longlong]) -> None:
+    """A worker tells how far it is, and does not outlive its parent."""
+    global _walked
+    _walked = walked
     parent = multiprocessing.parent_process()
     if parent is not None:
 

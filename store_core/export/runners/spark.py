@@ -32,6 +32,7 @@ _PROGRAM: Final = "store_core.export.runners.spark_job"
 _LINES_KEPT: Final = 200
 _PATIENCE_SECONDS: Final = 15
 _LOOK_AGAIN_SECONDS: Final = 0.02
+_LOOK_EVERY_SECONDS: Final = 0.1
 _SOON_SECONDS: Final = 1.0  # a program whose end we hear is gone by then
 _LOOKS: Final = 25
 _NO_GATEWAY: Final = "JAVA_GATEWAY_EXITED"
@@ -112,7 +113,7 @@ class SparkRunner:
         done: dict[int, Told] = {}
         with self._heard():
             connection.send([pickle.dumps(task) for task in tasks])
-        while not isinstance(told := self._next(connection), Outcome):
+        while not isinstance(told := self._next(connection, on_walked), Outcome):
             if isinstance(told, Progress):
                 on_walked(told.walked_bytes - walked)
                 walked = told.walked_bytes
@@ -135,8 +136,10 @@ class SparkRunner:
         on_walked(sum(piece.walked_bytes for piece in pieces) - walked)
         return pieces
 
-    def _next(self, connection: Connection) -> object:
+    def _next(self, connection: Connection, on_walked: Walked) -> object:
         with self._heard():
+            while not connection.poll(_LOOK_EVERY_SECONDS):
+                on_walked(0)  # whoever shows how far it is has something to show while Spark starts
             return connection.recv()
 
     @contextmanager

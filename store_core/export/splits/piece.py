@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from store_core.check.log import LogFindings
 from store_core.check.report import MOST_FINDINGS_PER_CODE
 from store_core.errors import UnreadableError
+from store_core.export import meter
 from store_core.export.dest.parts import Part, PartWriter, Range, inside, quarantine_rows
 from store_core.export.dest.state import Proof
 from store_core.export.dest.writing import MessageWriter
@@ -273,10 +274,12 @@ class SplitWork:
     def _note_frames(self, table: FrameTable, rows: Ints) -> None:
         """``rows``: those that are frames, or of messages alone the first and the last one."""
         piece = self._piece
-        piece.walked_bytes += int(table.size_bytes[table.kind != FrameKind.HOLE].sum())
+        size_bytes = int(table.size_bytes[table.kind != FrameKind.HOLE].sum())
         for row in np.flatnonzero(table.kind == FrameKind.ZEROS):  # told as far as they go, which nobody reads here
             end = int(table.phy_offset[row] + table.size_bytes[row])
-            piece.walked_bytes -= max(end - self._task.split.stop_phy_offset, 0)
+            size_bytes -= max(end - self._task.split.stop_phy_offset, 0)
+        piece.walked_bytes += size_bytes
+        meter.walked(size_bytes)
         if len(rows):
             if piece.first_phy_offset is None:
                 piece.first_phy_offset = int(table.phy_offset[rows[0]])
