@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import tempfile
 import time
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from multiprocessing import Pipe
@@ -18,7 +19,7 @@ import pytest
 
 from store_core.errors import FailedError, NotAStoreError
 from store_core.export.rows.schema import MESSAGE_COLUMNS, TIME
-from store_core.export.runners import pack
+from store_core.export.runners import pack, spark_job
 from store_core.export.runners.java import brought_java_home, java_home
 from store_core.export.runners.runner import OnPiece, Walked
 from store_core.export.runners.spark import SparkRunner
@@ -277,3 +278,27 @@ def test_an_environment_is_packed_only_where_rmqctl_is_installed(
 def test_java_that_was_killed_is_named() -> None:
     """What Python says then is that nobody listens any more."""
     assert _reason(ConnectionRefusedError(111, "Connection refused")) == "Java has ended"
+
+
+@pytest.mark.parametrize(
+    ("master", "said"),
+    [
+        ("spark://a:7077", "check the network; executors have variables of their own, which --conf spark.executorEnv.NAME=VALUE sets"),
+        ("local[2]", "check the network"),
+    ],
+)  # fmt: skip
+def test_what_an_executor_does_not_reach(master: str, said: str, tmp_path: Path) -> None:
+    """It may have been told otherwise than whoever asked it."""
+    packed = b64encode(pickle.dumps(FailedError("no answer", path="s3://b/store", to_do="check the network"))).decode()
+    job = spark_job.Job(SimpleNamespace(master=master), tmp_path)
+    told = job._told_by_task(RuntimeError(f"no answer <{spark_job._PACKED}{packed}>"))
+    assert str(told) == f"no answer (s3://b/store): {said}"
+
+
+def test_a_master_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    """Spark gives up after a minute and stops itself: this is what it says when it is asked for anything then."""
+    job = spark_job.Job(SimpleNamespace(master="spark://nobody:7077"), tmp_path)
+    said = "java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.\nThis stopped …"
+    assert str(job._failure(RuntimeError(said))).startswith(
+        "Spark has stopped: no master answers at spark://nobody:7077, or it has ended the application: see that it runs"
+    )

@@ -19,10 +19,13 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from store_core.export.runners.pack import ENVIRONMENT
 from store_core.export.runners.spark_messages import Done, Outcome, Progress, Start
+
+if TYPE_CHECKING:
+    from store_core.errors import FailedError, StoreError
 
 _LOOK_EVERY_SECONDS: Final = 0.5
 _PACKED: Final = "rmqctl-error:"
@@ -54,11 +57,30 @@ class Job:
         except FailedError as error:
             return Outcome(error=pickle.dumps(error))
         except Exception as error:  # Spark's own: a lost executor, a refused submission, Java's stack traces
-            told = _told_by_task(error)
-            failure = FailedError(f"the Spark job failed: {_reason(error)}", to_do=_SEE)
-            return Outcome(error=told or pickle.dumps(failure))
+            return Outcome(error=pickle.dumps(self._told_by_task(error) or self._failure(error)))
         notes, self._notes = tuple(self._notes), []
         return Outcome(tuple(answers), notes=notes)
+
+    def _told_by_task(self, error: Exception) -> StoreError | None:
+        """The error that a task raised until Spark gave up; None if it was something else."""
+        found = re.search(f"<{_PACKED}([^>]+)>", _text(error))
+        if found is None:
+            return None
+        told: StoreError = pickle.loads(b64decode(found[1]))
+        if "://" in told.where and not self._context.master.startswith("local"):
+            told.to_do = "; ".join(filter(None, (told.to_do, _EXECUTORS_HAVE)))
+        return told
+
+    def _failure(self, error: Exception) -> FailedError:
+        from store_core.errors import FailedError
+
+        if any(words in _text(error) for words in _STOPPED):  # also where it never began
+            master = self._context.master
+            return FailedError(
+                f"Spark has stopped: no master answers at {master}, or it has ended the application",
+                to_do="see that it runs and that --master names it",
+            )
+        return FailedError(f"the Spark job failed: {_reason(error).rstrip('.:')}", to_do=_SEE)
 
     def _collect(self, tasks: Sequence[bytes], connection: Connection) -> list[bytes]:
         """What the tasks answer, in their order. While they are at it, tells how far they are and which are done.
@@ -129,6 +151,8 @@ class Job:
         return set(self._context.parallelize(range(slots), slots).mapPartitions(lambda _: _what_is_here()).collect())
 
 
+_STOPPED: Final = ("a stopped SparkContext", "SparkContext has been shutdown", "SparkContext was shut down")
+_EXECUTORS_HAVE: Final = "executors have variables of their own, which --conf spark.executorEnv.NAME=VALUE sets"
 _SEE: Final = "run it with -v to see what Spark says"
 
 
@@ -182,12 +206,6 @@ def _do(number: int, task: bytes, walked: Any, done: Any) -> bytes:
     data = pickle.dumps(piece)
     done.add([(number, data)])
     return data
-
-
-def _told_by_task(error: Exception) -> bytes | None:
-    """The error, pickled, that a task raised until Spark gave up; None if it was something else."""
-    found = re.search(f"<{_PACKED}([^>]+)>", _text(error))
-    return b64decode(found[1]) if found else None
 
 
 def _what_is_here() -> Iterator[str]:
