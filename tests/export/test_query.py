@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from store_core.export.tables.table import Batches, Where
 from store_core.storage.store import Store
 from tests import stores
 from tests.conftest import GoldenStore, StoreCopy
+from tests.damage import Damageable
 from tests.object_stores import ObjectStore
 
 NAME = "clean-533"
@@ -78,6 +79,22 @@ def test_counts_a_topic_and_queue(golden: GoldenStore, name: str) -> None:
         } == told
         assert dict(ask(known, "select topic, sum(size_bytes)::bigint from messages group by 1")) == sizes
         assert ask(known, "select count(*) from messages") == [(sum(told.values()),)]
+
+
+def test_a_missing_segment_is_told(damageable: Callable[..., Damageable]) -> None:
+    """Of what a query walks over; records on both of its sides are there."""
+    store = damageable(NAME)
+    gone, size = store.segments[3], store.segment_size_bytes
+    gone.unlink()
+    start = int(gone.name)
+    offsets = [m["phyOffset"] for m in stores.truth(NAME)["messages"]]
+    with tables(store.root) as known:
+        assert ask(known, "select count(*) from messages") == [(sum(at // size != start // size for at in offsets),)]
+        [found] = [found for found in known.findings if found.code == "L006"]
+        assert (found.phy_offset, found.size_bytes, found.file) == (start, size, None)
+    with tables(store.root) as known:
+        ask(known, f"select count(*) from messages where phy_offset >= {start + size}")
+        assert "L006" not in {found.code for found in known.findings}
 
 
 def test_a_table_may_be_read_several_times_in_a_query(golden: GoldenStore) -> None:
