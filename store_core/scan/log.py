@@ -24,7 +24,7 @@ from store_core.scan.settled import settled
 from store_core.scan.tail import stale_from
 from store_core.scan.windows import Windows, windows_over
 from store_core.storage.buffers import Buffers, give_freed_memory_back
-from store_core.storage.live import is_live
+from store_core.storage.live import is_locked
 from store_core.storage.remote_path import is_remote
 from store_core.storage.sequence import Segment
 from store_core.storage.store import Store
@@ -101,7 +101,7 @@ def scan_log(
         def again(start: int, end: int) -> Iterator[FrameTable]:
             return log_tables(store, alone, start, end, chained=start != from_phy_offset)
 
-        tables = settled(tables, lambda: is_live(store.root).live, again)
+        tables = settled(tables, lambda: is_locked(store.root), again)
     yield from tables
     give_freed_memory_back()
 

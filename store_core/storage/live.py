@@ -67,6 +67,11 @@ def is_live(root: Path | str, writable_roots: Sequence[Path | str] = ()) -> Live
     return LiveState(lock_holder(Path(root) / LOCK), tuple(who_has_files_open(root, writable_roots)))
 
 
+def is_locked(root: Path | str) -> bool:
+    """Whether somebody else has a store's lock, as a broker does while it takes messages. Asked in no time, unlike ``is_live``."""
+    return not isinstance(root, RemotePath) and lock_holder(Path(root) / LOCK) is not None
+
+
 def assert_not_live(root: Path | str, writable_roots: Sequence[Path | str] = ()) -> None:
     """Raise StoreInUseError where another process could be writing to files of the store.
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,17 +13,16 @@ import pytest
 from store_core.codec.record import Message
 from store_core.export.tables.messages import MessagesTable
 from store_core.kernel.codes import FrameKind
+from store_core.layout.paths import LOCK
 from store_core.read.log import LogFilter, read_log
 from store_core.scan import log, settled
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, log_tables, scan_log
-from store_core.storage.live import LiveState, OpenFile
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 from tests.conftest import DamagedStore, StoreCopy
 from tests.damage import Damageable
 from tests.export.test_incremental import ENDS, OFFSETS, SEGMENT_SIZE_BYTES, STORE, Growing
-from tests.export.test_live import at_work_on
 from tests.scan.test_log import DAMAGED, SEGMENT, columns
 
 SettingsOf = Callable[[str], Path]
@@ -41,8 +43,21 @@ def rolling(store_copy: StoreCopy) -> Growing:
 
 @pytest.fixture
 def always_live(monkeypatch: pytest.MonkeyPatch) -> None:
-    writer = OpenFile(1, "java", "commitlog", writable=True)
-    monkeypatch.setattr(log, "is_live", lambda _: LiveState(None, (writer,)))
+    monkeypatch.setattr(log, "is_locked", lambda _: True)
+
+
+@contextmanager
+def locked(root: Path) -> Iterator[None]:
+    """Another process has the store's lock, as a broker does."""
+    code = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX, 1); print(flush=True); sys.stdin.read()"
+    args = [sys.executable, "-c", code, str(root / LOCK)]
+    with subprocess.Popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield
+        finally:
+            process.kill()
 
 
 def opened(root: Path) -> Store:
@@ -61,7 +76,7 @@ def going_on(tables: Iterator[FrameTable], growing: Growing, ends: list[int]) ->
 
 @pytest.mark.parametrize("jobs", [0, 2])
 def test_a_log_that_rolls_over_between_two_tables(rolling: Growing, jobs: int) -> None:
-    with at_work_on(rolling.root), opened(rolling.root) as store:
+    with locked(rolling.root), opened(rolling.root) as store:
         tables = scan_log(store, options=ScanOptions(jobs=jobs))
         found = going_on(tables, rolling, [ENDS[ROLLS + 5]])
         assert [int(at) for table in found for at in table.phy_offset[table.messages]] == OFFSETS[: ROLLS + 6]
@@ -72,7 +87,7 @@ def test_a_log_that_grows_within_a_segment_of_zeros(rolling: Growing) -> None:
     """Window by window, the log is always a little longer than when the last one was read."""
     steps = [ENDS[number] for number in range(ROLLS - 4, len(ENDS), 3)]
     rolling.end_at(ENDS[3])
-    with at_work_on(rolling.root), opened(rolling.root) as store:
+    with locked(rolling.root), opened(rolling.root) as store:
         options = ScanOptions(window_size_bytes=WINDOW_SIZE_BYTES, read_ahead=False)
         tables = going_on(scan_log(store, options=options), rolling, steps)
         offsets = [int(at) for table in tables for at in table.phy_offset[table.messages]]
@@ -90,14 +105,14 @@ def test_a_record_that_was_half_there(rolling: Growing) -> None:
     path = rolling.root / "commitlog" / f"{0:020d}"
     good, last = path.read_bytes(), ROLLS - 4
     path.write_bytes(good[: OFFSETS[last] + 100] + bytes(2) + good[OFFSETS[last] + 102 :])
-    with at_work_on(rolling.root), opened(rolling.root) as store:
+    with locked(rolling.root), opened(rolling.root) as store:
         tables = going_on(scan_log(store), rolling, [ENDS[ROLLS]])
         assert [int(at) for table in tables for at in table.phy_offset[table.messages]] == OFFSETS[: ROLLS + 1]
         assert not any(table.code.any() for table in tables)
 
 
 def test_records_in_a_pager(rolling: Growing) -> None:
-    with at_work_on(rolling.root), opened(rolling.root) as store:
+    with locked(rolling.root), opened(rolling.root) as store:
         rows = read_log(store, LogFilter(with_ranges=True))
         found = [next(rows)]
         rolling.end_at(ENDS[ROLLS + 5])
@@ -107,7 +122,7 @@ def test_records_in_a_pager(rolling: Growing) -> None:
 
 
 def test_rows_of_a_query(rolling: Growing) -> None:
-    with at_work_on(rolling.root), opened(rolling.root) as store:
+    with locked(rolling.root), opened(rolling.root) as store:
         table = MessagesTable([("s", store)])
         batches = iter(table.batches(["phy_offset"]))
         found = next(batches)["phy_offset"].to_pylist()

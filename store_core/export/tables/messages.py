@@ -25,7 +25,7 @@ from store_core.read.log_files import unread_log
 from store_core.scan.frames import FrameTable, Ints
 from store_core.scan.log import Piece, ScanOptions, hole_table, log_tables, nominal_end, scan_segment
 from store_core.scan.settled import settled
-from store_core.storage.live import is_live
+from store_core.storage.live import is_live, is_locked
 from store_core.storage.store import Store
 
 _OPTIONS: Final = ScanOptions(check_crc=True, check_property_crc=True, properties=False)
@@ -75,7 +75,7 @@ class _Reading:
         reached_end = False
         try:
             for table in settled(
-                self._walked(pieces), lambda: is_live(self._store.root).live, partial(self._again, pieces)
+                self._walked(pieces), lambda: is_locked(self._store.root), partial(self._again, pieces)
             ):
                 self._findings.add(table, self._file_of(pieces, int(table.phy_offset[0])) if len(table) else "")
                 rows = np.flatnonzero(table.messages)
