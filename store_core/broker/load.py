@@ -15,6 +15,7 @@ from store_core.broker.index_service import IndexState
 from store_core.codec.json_dialect import MAX_SIZE_BYTES, JsonError, JsonTooLargeError, loads
 from store_core.layout import checkpoint as checkpoint_layout
 from store_core.layout import paths, queue, timer
+from store_core.storage.remote_path import is_there, names_of
 from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.store import QueueKey, Store
 
@@ -92,7 +93,7 @@ def _load_config(store: Store, behaviour: Behaviour, loaded: Loaded) -> str:
     names = CONFIG_FILES_OF_5 if behaviour.timer_wheel else CONFIG_FILES
     for name in (*names, DELAY_PROGRESS):
         found = read_config(store, name)
-        if found.damaged_main and behaviour.deletes_damaged_config:
+        if found.damaged_main and behaviour.deletes_damaged_config and not _is_full_folder(store, name):
             loaded.deleted_config_files.append(f"{paths.CONFIG}/{name}")
         if found.unusable:
             return f"{paths.CONFIG}/{name} and its {paths.BAK_SUFFIX} copy are both damaged"
@@ -113,11 +114,11 @@ class ConfigFile:
 def read_config(store: Store, name: str) -> ConfigFile:
     """The main file; its ``.bak`` where that is missing, empty or damaged; nothing where that is missing or empty too.
 
-    Nothing, too, where a file is too large for us: it counts as one that a broker reads.
+    Nothing, too, where a file is too large for us: it counts as one that a broker reads. A folder is a file that it fails to read.
     """
     path = store.root / paths.CONFIG / name
     main = store.cache.read(path, 0, MAX_SIZE_BYTES + 1) if path.is_file() else b""
-    damaged = path.is_file()
+    damaged = is_there(path)
     if main:
         try:
             return ConfigFile(loads(main))
@@ -126,6 +127,8 @@ def read_config(store: Store, name: str) -> ConfigFile:
         except JsonError:
             pass
     copy = path.with_name(name + paths.BAK_SUFFIX)
+    if copy.is_dir():
+        return ConfigFile(None, damaged, unusable=True)
     text = store.cache.read(copy, 0, MAX_SIZE_BYTES + 1) if copy.is_file() else b""
     if not text:
         return ConfigFile(None, damaged)
@@ -133,6 +136,12 @@ def read_config(store: Store, name: str) -> ConfigFile:
         return ConfigFile(loads(text), damaged)
     except JsonError:
         return ConfigFile(None, damaged, unusable=True)
+
+
+def _is_full_folder(store: Store, name: str) -> bool:
+    """Whether a folder stands for a config file that a broker cannot delete."""
+    path = store.root / paths.CONFIG / name
+    return path.is_dir() and not path.is_symlink() and bool(names_of(path))
 
 
 def _topic_attributes(value: dict[Any, Any]) -> dict[str, dict[str, str]]:

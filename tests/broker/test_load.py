@@ -62,6 +62,43 @@ def test_damaged_config_file_is_judged_as_recorded(version: str, case: dict[str,
     assert (not loaded.refusal, loaded.deleted_config_files) == (case["load"], [PROGRESS] if gone else [])
 
 
+def put(path: Path, kind: str, good: bytes) -> None:
+    """A config file of that kind, or a folder in its place."""
+    path.unlink(missing_ok=True)
+    if kind.endswith("folder"):
+        path.mkdir()
+        if kind == "full folder":
+            (path / "x").touch()
+    elif (text := content(kind, good)) is not None:
+        path.write_bytes(text)
+
+
+@pytest.mark.parametrize("version", ["4.3.0", "4.9.7", "5.1.4", "5.3.3", "5.4.0"])
+@pytest.mark.parametrize(
+    ("main", "bak", "starts", "deleted"),
+    [
+        ("good", "folder", True, False),
+        ("torn", "folder", False, True),
+        ("missing", "folder", False, False),
+        ("folder", "good", True, True),
+        ("folder", "missing", True, True),
+        ("full folder", "missing", True, False),
+    ],
+)
+def test_folder_in_place_of_a_config_file(
+    main: str, bak: str, starts: bool, deleted: bool, version: str, store_copy: StoreCopy
+) -> None:
+    """Real code did so, but for a missing and a full one, which its code tells; 5.4.0 alone deletes what it cannot read."""
+    root = store_copy("clean-497")
+    topics = root / paths.TOPICS_JSON
+    good = topics.read_bytes()
+    put(topics, main, good)
+    put(topics.with_name(topics.name + paths.BAK_SUFFIX), bak, good)
+    loaded = load_by(root, version)
+    gone = [paths.TOPICS_JSON] if deleted and version == "5.4.0" else []
+    assert (not loaded.refusal, loaded.deleted_config_files) == (starts, gone)
+
+
 @pytest.mark.parametrize("version", [str(release) for release in RELEASES])
 def test_short_last_segment_ends_the_list_only_in_some_releases(version: str, store_copy: StoreCopy) -> None:
     root = store_copy("clean-430")
