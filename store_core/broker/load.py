@@ -75,15 +75,25 @@ def load(store: Store, behaviour: Behaviour) -> Loaded:
     loaded = Loaded()
     loaded.refusal = (
         _load_config(store, behaviour, loaded)
+        or opening_fails(store, paths.LOCK)
         or _load_log(store, behaviour, loaded)
         or _load_queues(store, behaviour, loaded)
+        or opening_fails(store, paths.CHECKPOINT)
     )
-    if not loaded.refusal and (store.root / paths.CHECKPOINT).is_dir():
-        loaded.refusal = f"{paths.CHECKPOINT} is a folder"
     if not loaded.refusal:
         loaded.checkpoint = read_checkpoint(store)
         loaded.refusal = _load_index(store, behaviour, loaded) or _load_timer(store, behaviour)
     return loaded
+
+
+def opening_fails(store: Store, name: str) -> str:
+    """Why a broker fails to open one of the store's own files to write it, whether or not it is there; else ""."""
+    path = store.root / name
+    if path.is_dir():
+        return f"{name} is a folder"
+    if path.is_symlink() and not path.exists() and not _is_made(path):
+        return f"{name} is a link into a folder that is not there"
+    return ""
 
 
 # -- config files (1.1) ---------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from store_core.broker.appended import EntrySpool
 from store_core.broker.batch_queue import BatchQueueState
 from store_core.broker.dispatch import Dispatcher, DispatchRules
-from store_core.broker.load import Loaded, batch_topics, load
+from store_core.broker.load import Loaded, batch_topics, load, opening_fails
 from store_core.broker.log_recovery import LogRecovery, LogRules, catch_up, recover_log
 from store_core.broker.queue_recovery import QueueState
 from store_core.closing import Closing
@@ -91,6 +91,8 @@ def start_broker(
     if not log.refusal and rules.catches_up:
         catch_up(store, log, rules, dispatcher, proven=proven)
         log.refusal = log.refusal or _correct_min(dispatcher, log)
+    if not log.refusal and behaviour.abort_tells_process:
+        log.refusal = opening_fails(store, paths.ABORT) or opening_fails(store, paths.ABORT_BAK)
     return Start(behaviour, log.refusal, loaded, log, dispatcher, runs)
 
 

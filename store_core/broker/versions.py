@@ -123,6 +123,7 @@ class Behaviour:
     timer_wheel: bool
     index_tags: bool
     deletes_damaged_config: bool
+    abort_tells_process: bool  # its id is written into abort, and what was in there into abort.bak
 
 
 # 4.5.0 has no tag to read; what 4.5.1 does is taken for it, as both came with DLedger.
@@ -161,6 +162,7 @@ _TABLE: Final[dict[str, tuple[tuple[str, Any], ...]]] = {
     "timer_wheel":              (("4.3.0", _NO), ("5.0.0", _YES)),
     "index_tags":               (("4.3.0", _NO), ("5.4.0", _YES)),
     "deletes_damaged_config":   (("4.3.0", _NO), ("5.4.0", _YES)),
+    "abort_tells_process":      (("4.3.0", _NO), ("5.0.0", _YES)),
 }
 # fmt: on
 

@@ -99,6 +99,16 @@ def test_folder_in_place_of_a_config_file(
     assert (not loaded.refusal, loaded.deleted_config_files) == (starts, gone)
 
 
+def test_folder_in_place_of_the_lock_or_the_checkpoint_stops_every_release(store_copy: StoreCopy) -> None:
+    root = store_copy("clean-430")
+    for name in (paths.LOCK, paths.CHECKPOINT):
+        kept = (root / name).rename(root / "kept")
+        (root / name).mkdir()
+        assert {load_by(root, str(release)).refusal for release in RELEASES} == {f"{name} is a folder"}
+        (root / name).rmdir()
+        kept.rename(root / name)
+
+
 @pytest.mark.parametrize("version", [str(release) for release in RELEASES])
 def test_short_last_segment_ends_the_list_only_in_some_releases(version: str, store_copy: StoreCopy) -> None:
     root = store_copy("clean-430")

@@ -150,6 +150,34 @@ def test_a_queue_left_with_an_empty_file_stops_5x_alone(
     assert starts or "Calm_audit-0 is left without an entry" in start.refusal
 
 
+@pytest.mark.parametrize(("name", "exit"), [(paths.ABORT, "crash"), (paths.ABORT_BAK, "clean")])
+@pytest.mark.parametrize(("version", "starts"), [("4.9.8", True), ("5.0.0", False), ("5.4.0", False)])
+def test_folder_in_place_of_abort_stops_5x_alone(
+    version: str, starts: bool, name: str, exit: Exit, store_copy: StoreCopy, settings_of: SettingsOf
+) -> None:
+    """Real code did so: it writes its process id there when all is loaded; to 4.x it is a file like others."""
+    root = store_copy("load-533", "clean")
+    (root / name).unlink(missing_ok=True)
+    (root / name).mkdir()
+    with Store.open(root, load_settings(settings_of("load-533"), root)) as store:
+        assert store.aborted is (exit == "crash")
+        start = start_broker(store, behaviour_of(Version.parse(version)))
+    assert start.refusal == ("" if starts else f"{name} is a folder")
+    assert start.log.first_file_scanned
+
+
+@pytest.mark.parametrize(("target", "starts"), [("missing/x", False), ("x", True)])
+def test_a_link_for_abort_has_to_lead_to_a_folder(
+    target: str, starts: bool, store_copy: StoreCopy, settings_of: SettingsOf
+) -> None:
+    root = store_copy("load-533", "clean")
+    (root / paths.ABORT).symlink_to(target)
+    with Store.open(root, load_settings(settings_of("load-533"), root)) as store:
+        start = start_broker(store, behaviour_of(Version.parse("5.3.3")))
+    assert (not start.refusal) is starts
+    assert starts or "a folder that is not there" in start.refusal
+
+
 def test_dispatch_goes_on_where_it_counts_not_where_it_reads(store_copy: StoreCopy, settings_of: SettingsOf) -> None:
     """A record whose parts do not add up, then one that is none: 4.x skips its size more than the segment, as real code did."""
     root = store_copy("load-497", "clean")

@@ -71,6 +71,7 @@ def test_a_later_patch_behaves_as_its_line() -> None:
         ("timer_wheel", True, "5.0.0", "5.4.0"),
         ("index_tags", True, "5.4.0", "5.4.0"),
         ("deletes_damaged_config", True, "5.4.0", "5.4.0"),
+        ("abort_tells_process", True, "5.0.0", "5.4.0"),
     ],
 )
 def test_feature_holds_for_exactly_these_releases(feature: str, value: object, first: str, last: str) -> None:
