@@ -299,14 +299,13 @@ def read_checkpoint(store: Store) -> CheckpointTimes:
 def _load_index(store: Store, behaviour: Behaviour, loaded: Loaded) -> str:
     """After a crash every index file that ends behind the checkpoint's index time is deleted."""
     loaded.index = IndexState(index_service.entries_per_file(store))
-    strays = {path.name for path in store.index_strays if path.name.isdecimal() and not _is_made(path)}
     for path in sorted((*store.index_files, *store.index_strays), key=lambda p: p.name):
-        if path.name in strays:
+        if paths.parse_long(path.name) is None:
+            continue
+        if not path.is_file() and not _is_made(path):
             if behaviour.index_failure_stops:
                 return f"{paths.INDEX}/{path.name} is {'a folder' if path.is_dir() else 'no regular file'}"
             break
-        if not path.name.isdecimal():
-            continue
         header = index_service.read_header(store, path)
         if store.aborted and header.end_timestamp_ms > loaded.checkpoint.index_msg_timestamp_ms:
             loaded.index.deleted.append(path.name)

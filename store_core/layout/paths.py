@@ -89,11 +89,20 @@ def parse_segment_name(name: str) -> int | None:
     return offset if offset is None or offset <= LARGEST_OFFSET else None
 
 
+def parse_long(name: str) -> int | None:
+    """The number that a broker reads off a file's name, of any length and with a sign as well (``Long.parseLong``); None where it
+    reads none."""
+    digits = name.removeprefix("-" if name.startswith("-") else "+")
+    if not digits.isdecimal():
+        return None
+    number = -int(digits) if name.startswith("-") else int(digits)
+    return number if -LARGEST_OFFSET - 1 <= number <= LARGEST_OFFSET else None
+
+
 def parse_any_offset(name: str) -> int | None:
-    """The start offset that a broker reads off a file's name, of any length and with a sign as well (``Long.parseLong``); None where
-    it reads none."""
-    digits = name.removeprefix("+")
-    return int(digits) if digits.isdecimal() and int(digits) <= LARGEST_OFFSET else None
+    """The start offset that a broker reads off a file's name; None where it reads none, or one in front of all offsets."""
+    number = parse_long(name)
+    return number if number is not None and number >= 0 else None
 
 
 def parse_queue_id(name: str) -> int | None:

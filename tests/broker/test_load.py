@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -139,13 +140,29 @@ def test_empty_last_queue_file(version: str, refused: bool, store_copy: StoreCop
     assert loaded.deleted_queue_files == ([] if refused else [str(empty.relative_to(root))])
 
 
+@pytest.mark.parametrize("name", ["20200101000000000", "-5", "+5"])
 @pytest.mark.parametrize(("version", "refused"), [("4.9.7", False), ("5.0.0", True), ("5.3.3", True)])
-def test_folder_in_index(version: str, refused: bool, store_copy: StoreCopy) -> None:
+def test_folder_in_index(version: str, refused: bool, name: str, store_copy: StoreCopy) -> None:
     root = store_copy("clean-430")
-    (root / paths.INDEX / "20200101000000000").mkdir()
+    (root / paths.INDEX / name).mkdir()
     loaded = load_by(root, version)
     assert bool(loaded.refusal) is refused
     assert loaded.index.files == []  # what sorts behind the folder is not loaded
+
+
+@pytest.mark.parametrize(
+    ("name", "loaded"), [("-5", True), ("+5", True), ("99999999999999999999999", False), ("abc", False)]
+)
+@pytest.mark.parametrize("version", ["4.3.0", "4.9.7", "5.1.4", "5.3.3", "5.4.0"])
+def test_a_file_in_index_is_loaded_if_its_name_is_a_long(
+    version: str, name: str, loaded: bool, store_copy: StoreCopy
+) -> None:
+    root = store_copy("clean-430")
+    files = sorted(path.name for path in (root / paths.INDEX).iterdir())
+    shutil.copy(root / paths.INDEX / files[0], root / paths.INDEX / name)
+    found = load_by(root, version)
+    assert not found.refusal
+    assert [file.name for file in found.index.files] == ([name] if loaded else []) + files
 
 
 def test_timer_wheel_of_wrong_length_stops_5x_alone(store_copy: StoreCopy) -> None:

@@ -53,6 +53,24 @@ def test_offsets_that_a_broker_reads(name: str, offset: int | None) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("-5", -5),
+        ("+5", 5),
+        ("-0", 0),
+        (str(-1 << 63), -1 << 63),
+        (str((-1 << 63) - 1), None),
+        (str(1 << 63), None),
+        ("-+5", None),
+        ("--5", None),
+        ("-", None),
+    ],
+)
+def test_numbers_with_a_sign(name: str, number: int | None) -> None:
+    assert paths.parse_long(name) == number
+
+
+@pytest.mark.parametrize(
     ("name", "queue_id"),
     [
         ("0", 0),
