@@ -173,7 +173,7 @@ class _Listed:
     """The files of a sequence that a broker maps."""
 
     segments: list[Segment]
-    deleted: list[Segment]
+    deleted: list[Path]
     refusal: str = ""
 
 
@@ -205,14 +205,14 @@ def _within_offsets(path: Path, phy_offset: int, size_bytes: int) -> Segment:
 
 def _list_sequence(store: Store, sequence: SegmentSequence, file_size_bytes: int, behaviour: Behaviour) -> _Listed:
     segments: list[Segment] = []
-    deleted: list[Segment] = []
+    deleted: list[Path] = []
     entries = _entries(sequence)
     for place, entry in enumerate(entries):
         name = store.relative(entry.path)
         if entry.is_folder and behaviour.folders_ignored:
             continue
-        if not entry.size_bytes and place + 1 == len(entries) and entry.segment and behaviour.empty_last_deleted:
-            deleted.append(entry.segment)
+        if not entry.size_bytes and place + 1 == len(entries) and behaviour.empty_last_deleted:  # whatever its name
+            deleted.append(entry.path)
             continue
         if entry.is_folder or entry.size_bytes != file_size_bytes:
             if behaviour.odd_size_ends_list:
@@ -229,7 +229,7 @@ def _load_log(store: Store, behaviour: Behaviour, loaded: Loaded) -> str:
     size = store.log.file_size_bytes or paths.DEFAULT_SEGMENT_SIZE_BYTES
     listed = _list_sequence(store, store.log, size, behaviour)
     loaded.segments = listed.segments
-    loaded.deleted_segments = [segment.name for segment in listed.deleted]
+    loaded.deleted_segments = [path.name for path in listed.deleted]
     return listed.refusal
 
 
@@ -251,7 +251,7 @@ def _load_queues(store: Store, behaviour: Behaviour, loaded: Loaded) -> str:
             if has_ext and (refusal := _load_ext(store, key, behaviour, loaded)):
                 return refusal
             target[key] = [segment.phy_offset for segment in listed.segments]
-            loaded.deleted_queue_files += [store.relative(segment.path) for segment in listed.deleted]
+            loaded.deleted_queue_files += [store.relative(path) for path in listed.deleted]
     return ""
 
 

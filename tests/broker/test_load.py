@@ -140,6 +140,29 @@ def test_empty_last_queue_file(version: str, refused: bool, store_copy: StoreCop
     assert loaded.deleted_queue_files == ([] if refused else [str(empty.relative_to(root))])
 
 
+@pytest.mark.parametrize(
+    ("name", "is_last"),
+    [("tmp", True), ("99999999999999999999", True), ("-00000000000000001000", False), (".nfs123", False)],
+)
+@pytest.mark.parametrize("is_link", [False, True])
+@pytest.mark.parametrize(("version", "deletes"), [("4.9.7", False), ("5.1.2", False), ("5.1.4", True), ("5.4.0", True)])
+def test_empty_last_file_is_deleted_whatever_its_name(
+    version: str, deletes: bool, is_link: bool, name: str, is_last: bool, store_copy: StoreCopy
+) -> None:
+    """Real code did so; a link that leads nowhere counts as one."""
+    root = store_copy("clean-514")
+    queue = next((root / paths.CONSUMEQUEUE).glob("*/0"))
+    for folder in (root / paths.COMMITLOG, queue):
+        if is_link:
+            (folder / name).symlink_to("/nowhere/x")
+        else:
+            (folder / name).touch()
+    loaded = load_by(root, version)
+    assert bool(loaded.refusal) is not (deletes and is_last)
+    gone = ([name], [str((queue / name).relative_to(root))]) if deletes and is_last else ([], [])
+    assert (loaded.deleted_segments, loaded.deleted_queue_files) == gone
+
+
 @pytest.mark.parametrize("name", ["20200101000000000", "-5", "+5"])
 @pytest.mark.parametrize(("version", "refused"), [("4.9.7", False), ("5.0.0", True), ("5.3.3", True)])
 def test_folder_in_index(version: str, refused: bool, name: str, store_copy: StoreCopy) -> None:
