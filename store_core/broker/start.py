@@ -16,6 +16,7 @@ from store_core.closing import Closing
 from store_core.codec.delay_levels import parse_delay_levels
 from store_core.errors import FailedError
 from store_core.layout import paths, queue
+from store_core.storage.remote_path import is_there
 
 if TYPE_CHECKING:
     from store_core.broker.entry_runs import EntryRuns
@@ -87,13 +88,20 @@ def start_broker(
     rules = LogRules.of(store, behaviour)
     log = recover_log(store, loaded, rules, dispatcher, on_table=on_table, on_progress=on_progress, proven=proven)
     if not log.refusal:
-        log.refusal = _correct_min(dispatcher, log)
+        log.refusal = _indexing_fails(store, loaded) or _correct_min(dispatcher, log)
     if not log.refusal and rules.catches_up:
         catch_up(store, log, rules, dispatcher, proven=proven)
-        log.refusal = log.refusal or _correct_min(dispatcher, log)
+        log.refusal = log.refusal or _indexing_fails(store, loaded) or _correct_min(dispatcher, log)
     if not log.refusal and behaviour.abort_tells_process:
         log.refusal = opening_fails(store, paths.ABORT) or opening_fails(store, paths.ABORT_BAK)
     return Start(behaviour, log.refusal, loaded, log, dispatcher, runs)
+
+
+def _indexing_fails(store: Store, loaded: Loaded) -> str:
+    """Why the first record that is dispatched ends it, or ""; what is there is no folder then, and has given no index file."""
+    if not loaded.index.files or (store.root / paths.INDEX).is_dir() or not is_there(store.root / paths.INDEX):
+        return ""
+    return f"{paths.INDEX} is no folder, and no index file can be made in it (IllegalMonitorStateException)"
 
 
 def _correct_min(dispatcher: Dispatcher, log: LogRecovery) -> str:

@@ -166,6 +166,35 @@ def test_folder_in_place_of_abort_stops_5x_alone(
     assert start.log.first_file_scanned
 
 
+@pytest.mark.parametrize(
+    ("version", "lost", "exit", "starts"),
+    [
+        ("4.3.0", "", "clean", True),
+        ("4.3.0", "", "crash", False),
+        ("5.3.3", "", "clean", True),
+        ("5.3.3", "", "crash", False),
+        ("5.4.0", "", "clean", True),
+        ("5.4.0", "", "crash", False),
+        ("4.9.7", paths.CONSUMEQUEUE, "clean", False),
+        ("5.1.4", paths.CONSUMEQUEUE, "clean", True),  # dispatches nothing again
+        ("5.3.3", paths.CONSUMEQUEUE, "clean", False),
+    ],
+)
+def test_file_in_place_of_index_stops_a_start_that_has_to_fill_it(
+    version: str, lost: str, exit: Exit, starts: bool, store_copy: StoreCopy, settings_of: SettingsOf
+) -> None:
+    """Real code did so where the queues are there."""
+    base = "load-497" if version.startswith("4") else "load-533"
+    root = store_copy(base, exit)
+    for tree in filter(None, [lost, paths.INDEX]):
+        shutil.rmtree(root / tree)
+    (root / paths.INDEX).touch()
+    with Store.open(root, load_settings(settings_of(base), root)) as store:
+        start = start_broker(store, behaviour_of(Version.parse(version)))
+    assert start.refusal.startswith("" if starts else "index is no folder")
+    assert (not start.refusal) is starts
+
+
 @pytest.mark.parametrize(("target", "starts"), [("missing/x", False), ("x", True)])
 def test_a_link_for_abort_has_to_lead_to_a_folder(
     target: str, starts: bool, store_copy: StoreCopy, settings_of: SettingsOf
