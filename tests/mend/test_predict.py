@@ -11,6 +11,7 @@ import pytest
 
 from store_core.broker.start import Start, start_broker
 from store_core.broker.versions import Version, behaviour_of
+from store_core.layout import paths
 from store_core.mend.prediction.predict import outcome_of, predict
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
@@ -141,6 +142,23 @@ def test_version_of_the_settings_decides(damaged: DamagedStore) -> None:
     with Store.open(root, load_settings(None, root, broker_version="5.3.3")) as store:
         found = predict(store)
     assert (found.broker_version["possible"], found.others) == (["5.3.3"], ())
+
+
+@pytest.mark.parametrize(("copy", "starts"), [(None, True), (b"{{", False)])
+@pytest.mark.parametrize(
+    ("version", "notes"), [("5.4.0", ("a broker deletes config/topics.json, which it cannot read",)), ("5.3.3", ())]
+)
+def test_deleted_config_file_is_told(
+    version: str, notes: tuple[str, ...], copy: bytes | None, starts: bool, store_copy: StoreCopy
+) -> None:
+    root = store_copy("load-533")
+    topics = root / paths.TOPICS_JSON
+    topics.write_bytes(b"{{")
+    if copy is not None:
+        topics.with_name(topics.name + paths.BAK_SUFFIX).write_bytes(copy)
+    with Store.open(root) as store:
+        found = predict(store, Version.parse(version))
+    assert (found.outcome.starts, found.notes) == (starts, notes)
 
 
 def test_ghost_record_and_ghost_entries_are_named(damaged: DamagedStore) -> None:

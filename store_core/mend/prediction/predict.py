@@ -40,7 +40,8 @@ class OtherOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """``outcome`` of the ``assumed`` release. ``others`` differ from it; ``notes`` say what depends on more than the store."""
+    """``outcome`` of the ``assumed`` release. ``others`` differ from it; ``notes`` say what depends on more than the store, and
+    what it does besides."""
 
     outcome: Outcome
     assumed: Version
@@ -109,7 +110,7 @@ def outcome_of(
     proven: Proven | None = None,
     books: Books | None = None,
 ) -> tuple[Outcome, list[str]]:
-    """The outcome for releases that behave so, and notes about what it depends on besides.
+    """The outcome for releases that behave so, and notes about what it depends on and what they do besides.
 
     ``books``: the losses of starts that were played before on this store; this one's go there, too.
     """
@@ -117,7 +118,8 @@ def outcome_of(
     with start_broker(store, behaviour, on_table=hunt.look_at, on_progress=on_progress, proven=proven) as start:
         outcome = outcome_of_start(store, start, hunt, on_progress=on_progress, books=books)
     give_freed_memory_back()  # a start that dispatches leaves much of it
-    return outcome, start.log.notes
+    deleted = [f"a broker deletes {name}, which it cannot read" for name in start.loaded.deleted_config_files]
+    return outcome, [*deleted, *start.log.notes]
 
 
 def outcome_of_start(
