@@ -60,8 +60,8 @@ class Loaded:
     refusal: str = ""
     segments: list[Segment] = field(default_factory=list)
     deleted_segments: list[str] = field(default_factory=list)
-    queue_files: dict[QueueKey, list[int]] = field(default_factory=dict)
-    batch_queue_files: dict[QueueKey, list[int]] = field(default_factory=dict)
+    queue_files: dict[QueueKey, list[Segment]] = field(default_factory=dict)
+    batch_queue_files: dict[QueueKey, list[Segment]] = field(default_factory=dict)
     ext_files: dict[QueueKey, ExtFiles] = field(default_factory=dict)
     deleted_queue_files: list[str] = field(default_factory=list)
     checkpoint: CheckpointTimes = CheckpointTimes(0, 0, 0)
@@ -234,7 +234,7 @@ def _load_log(store: Store, behaviour: Behaviour, loaded: Loaded) -> str:
 
 
 def _load_queues(store: Store, behaviour: Behaviour, loaded: Loaded) -> str:
-    trees: list[tuple[Mapping[QueueKey, SegmentSequence], dict[QueueKey, list[int]], int, bool]] = [
+    trees: list[tuple[Mapping[QueueKey, SegmentSequence], dict[QueueKey, list[Segment]], int, bool]] = [
         (store.queues, loaded.queue_files, queue.DEFAULT_FILE_SIZE_BYTES, False)
     ]
     if behaviour.batch_queues:
@@ -250,7 +250,7 @@ def _load_queues(store: Store, behaviour: Behaviour, loaded: Loaded) -> str:
             has_ext = found is store.queues and key in store.ext_queues and store.settings.flag("enableConsumeQueueExt")
             if has_ext and (refusal := _load_ext(store, key, behaviour, loaded)):
                 return refusal
-            target[key] = [segment.phy_offset for segment in listed.segments]
+            target[key] = listed.segments
             loaded.deleted_queue_files += [store.relative(path) for path in listed.deleted]
     return ""
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_core.broker.appended import AppendedEntries, EntrySpool
+from store_core.broker.off_grid import looked_up
 from store_core.broker.versions import MinOffsetSearch
 from store_core.kernel.entries import GoodRun, good_run
 from store_core.layout import queue as layout
@@ -17,6 +18,7 @@ from store_core.layout import queue as layout
 if TYPE_CHECKING:
     from store_core.broker.entry_runs import EntryRuns
     from store_core.broker.ext_files import ExtFiles
+    from store_core.broker.off_grid import OffGridFiles
     from store_core.broker.versions import Behaviour
     from store_core.kernel.entry_runs import EntryRun
     from store_core.storage.sequence import SegmentSequence
@@ -52,6 +54,7 @@ class QueueState:
         *,
         spool: EntrySpool,
         ext: ExtFiles | None = None,
+        off_grid: OffGridFiles | None = None,
     ) -> None:
         self.key = key
         self.file_size_bytes = file_size_bytes
@@ -65,9 +68,11 @@ class QueueState:
         self._found = found
         self._ext = ext
         self._runs = runs
+        self._off_grid = off_grid
         self._as_found = set(starts)
         self._in_last_file = file_size_bytes if starts else 0
         self._appended_at: int | None = None
+        self._appended_in = -1  # the file that the first of them is in
         self._appended = AppendedEntries(self.layout.dtype, spool)
         self._is_new = False  # its first file has just been made
 
@@ -113,6 +118,8 @@ class QueueState:
     def entries(self, start: int, end: int) -> Entries:
         """Entries in [start, end) as found and appended; places nobody wrote are zero. Aligned to entries, unbounded."""
         size = self.entry_size_bytes
+        if self._off_grid is not None:
+            return self._looked_up(start + -start % size, (end - start) // size)
         if self._appended_at is None and self._found is not None:
             place = bisect_right(self.starts, start) - 1
             holds = self.starts[place] if place >= 0 else -1
@@ -131,14 +138,43 @@ class QueueState:
             self._appended.overlay(out, (start - self._appended_at) // size)
         return out
 
+    def _looked_up(self, start: int, count: int) -> Entries:
+        """As ``entries``, where a broker does not find them by their place in a file."""
+        out, width = np.zeros(count, self.layout.dtype), self.entry_size_bytes
+        for file, at, first, stop in looked_up(start, count, width, self.starts, self.file_size_bytes):
+            found = self.in_file(file, file + at, file + at + (stop - first) * width)
+            if file == self.starts[-1]:
+                found[max(self._in_last_file - at, 0) // width :] = 0
+            out[first:stop] = found
+        return out
+
+    def in_file(self, file: int, start: int, end: int) -> Entries:
+        """As ``entries``, by their place in the file that begins at ``file``."""
+        if self._off_grid is None:
+            return self.entries(start, end)
+        out = np.zeros((end - start) // self.entry_size_bytes, self.layout.dtype)
+        if file in self._as_found:
+            data = self._off_grid.at(file).read(start, end - start)
+            part = np.frombuffer(data, self.layout.dtype, len(data) // self.entry_size_bytes)
+            out[: len(part)] = part
+        if self._appended_at is not None and (file == self._appended_in or file not in self._as_found):
+            self._appended.overlay(out, (start - self._appended_at) // self.entry_size_bytes)
+        return out
+
+    def _used_end(self, file: int) -> int:
+        """Where there are only zeros from on in a file as it was found."""
+        if self._found is None or file not in self._as_found:
+            return file
+        return (self._found if self._off_grid is None else self._off_grid.at(file)).used_end(file)
+
     def _file_entries(self, start: int) -> Entries:
         """The entries of one file, up to the first place behind which there are only zeros."""
         end, size = start + self.file_size_bytes, self.entry_size_bytes
-        used = self._found.used_end(start) if self._found is not None and start in self._as_found else start
+        used = self._used_end(start)
         if self._appended_at is not None:
             used = max(used, self._appended_at + len(self._appended) * size)
         places = -(-(used - start) // size) + 1
-        return self.entries(start, min(end, start + places * size))
+        return self.in_file(start, start, min(end, start + places * size))
 
     @property
     def has_appended(self) -> bool:
@@ -155,6 +191,8 @@ class QueueState:
     def plain_run(self, start: int) -> EntryRun | None:
         """The run of the file at ``start``, where that is known and the file as it was found."""
         if self._runs is None or self._found is None or self._appended_at is not None or start not in self._as_found:
+            return None
+        if self._off_grid is not None:
             return None
         return self._runs.of(self._found, start) if self._found.file_size_bytes == self.file_size_bytes else None
 
@@ -212,8 +250,8 @@ class QueueState:
         kept = [s for s in self.starts if s <= end]
         self.starts = kept
         if kept:
-            within = end - kept[-1]
-            self._in_last_file = min(within, self.file_size_bytes)
+            is_within = end - kept[-1] < self.file_size_bytes
+            self._in_last_file = end % self.file_size_bytes if is_within else self.file_size_bytes
 
     def _recovered(self) -> None:
         """Nothing more to do here; batch queues find their numbers now."""
@@ -343,7 +381,7 @@ class QueueState:
         if not len(entries):
             return
         if self._appended_at is None:
-            self._appended_at = self.end
+            self._appended_at, self._appended_in = self.end, self.starts[-1]
         self._appended.add(entries)
         self._in_last_file += len(entries) * self.entry_size_bytes
         while self._in_last_file > self.file_size_bytes:
@@ -372,16 +410,16 @@ class QueueState:
 
     def _correct_min_linear(self, log_min: int) -> None:
         start = self.starts[0]
-        if self._first_file_end() > start and self._phy_offset_at(start) >= log_min:
+        if self._first_file_end() > start and self._phy_offset_at(start, start) >= log_min:
             self.min_position = start
             return
-        there = self.entries(start, self._first_file_end())["phy_offset"] >= log_min
+        there = self.in_file(start, start, self._first_file_end())["phy_offset"] >= log_min
         if there.any():
             self.min_position = start + int(np.argmax(there)) * self.entry_size_bytes
 
     def _correct_min_binary(self, log_min: int) -> None:
         size = self.entry_size_bytes
-        if self._phy_offset_at(self.end - size) < log_min:
+        if self._phy_offset_at(self.starts[-1], self.end - size) < log_min:
             self.min_position = self.end  # nothing is left, but the numbering goes on
             return
         start = self.starts[0]
@@ -389,12 +427,12 @@ class QueueState:
         end = self._first_file_end()
         if begin >= end:
             return
-        if self.min_position >= start and self._phy_offset_at(begin) >= log_min:
+        if self.min_position >= start and self._phy_offset_at(start, begin) >= log_min:
             return
         low, high = 0, (end - begin) // size - 1
         while high - low > 1:
             middle = (low + high) // 2
-            found = self._phy_offset_at(begin + middle * size)
+            found = self._phy_offset_at(start, begin + middle * size)
             if found > log_min:
                 high = middle
             elif found == log_min:
@@ -402,9 +440,9 @@ class QueueState:
             else:
                 low = middle
         for place in range(low, high + 1):
-            if self._phy_offset_at(begin + place * size) >= log_min:
+            if self._phy_offset_at(start, begin + place * size) >= log_min:
                 self.min_position = begin + place * size
                 return
 
-    def _phy_offset_at(self, position: int) -> int:
-        return int(self.entries(position, position + self.entry_size_bytes)["phy_offset"][0])
+    def _phy_offset_at(self, file: int, position: int) -> int:
+        return int(self.in_file(file, position, position + self.entry_size_bytes)["phy_offset"][0])

@@ -11,6 +11,7 @@ from store_core.broker.batch_queue import BatchQueueState
 from store_core.broker.dispatch import Dispatcher, DispatchRules
 from store_core.broker.load import Loaded, batch_topics, load, opening_fails
 from store_core.broker.log_recovery import LogRecovery, LogRules, catch_up, recover_log
+from store_core.broker.off_grid import off_grid
 from store_core.broker.queue_recovery import QueueState
 from store_core.closing import Closing
 from store_core.codec.delay_levels import parse_delay_levels
@@ -128,13 +129,23 @@ def _dispatcher(store: Store, behaviour: Behaviour, loaded: Loaded, runs: EntryR
     spool = EntrySpool()
     queues = {
         key: QueueState(
-            key, size, behaviour, store.queues[key], starts, runs, spool=spool, ext=loaded.ext_files.get(key)
+            key,
+            size,
+            behaviour,
+            store.queues[key],
+            [file.phy_offset for file in files],
+            runs,
+            spool=spool,
+            ext=loaded.ext_files.get(key),
+            off_grid=off_grid(store.queues[key], files, size),
         )
-        for key, starts in loaded.queue_files.items()
+        for key, files in loaded.queue_files.items()
     }
     batches = {
-        key: BatchQueueState(key, batch_size, behaviour, store.batch_queues[key], starts, spool=spool)
-        for key, starts in loaded.batch_queue_files.items()
+        key: BatchQueueState(
+            key, batch_size, behaviour, store.batch_queues[key], [file.phy_offset for file in files], spool=spool
+        )
+        for key, files in loaded.batch_queue_files.items()
     }
     return Dispatcher(behaviour, rules, queues, batches, loaded.index, spool)
 

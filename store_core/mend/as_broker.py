@@ -90,7 +90,7 @@ def _file(state: QueueState, start: int, folder: str, mtime_ms: int) -> NewFile:
         for at in range(start, start + size, _CHUNK_SIZE_BYTES):
             end = min(at + _CHUNK_SIZE_BYTES, start + size)
             filled = max(min(end, state.end), at)
-            data = state.entries(at, filled).tobytes()
+            data = state.in_file(start, at, filled).tobytes()
             yield data + bytes(end - at - len(data))
 
     return NewFile(f"{folder}/{paths.segment_name(start)}", size, mtime_ms * _NS_PER_MS, read)

@@ -207,6 +207,56 @@ def test_a_link_for_abort_has_to_lead_to_a_folder(
     assert starts or "a folder that is not there" in start.refusal
 
 
+def _renamed(number: int, name: Callable[[int], str]) -> Callable[[list[Path]], None]:
+    def change(files: list[Path]) -> None:
+        files[number].rename(files[number].with_name(name(int(files[number].name))))
+
+    return change
+
+
+def _all_moved(files: list[Path]) -> None:
+    for file in reversed(files):
+        file.rename(file.with_name(paths.segment_name(int(file.name) + 20)))
+
+
+@pytest.mark.parametrize("exit", ["clean", "crash"])
+@pytest.mark.parametrize(
+    ("change", "span", "lost"),
+    [
+        (_renamed(0, str), (0, 517), []),
+        (_renamed(1, str), (0, 400), [*range(400, 517)]),  # sorted behind the last one
+        (_renamed(2, str), (0, 517), []),
+        (_renamed(0, lambda n: paths.segment_name(n + 20)), (1, 517), [0]),
+        (_renamed(0, lambda n: paths.segment_name(n + 3980)), (199, 517), [*range(199)]),
+        (_renamed(1, lambda n: paths.segment_name(n + 20)), (0, 517), [200]),
+        (_renamed(1, lambda n: paths.segment_name(n - 20)), (0, 517), [399]),
+        (_renamed(2, lambda n: paths.segment_name(n + 20)), (0, 518), [400]),
+        (_renamed(2, lambda n: paths.segment_name(n - 20)), (0, 516), [516]),
+        (_renamed(0, lambda n: paths.segment_name(n + 7)), (0, 517), [0]),
+        (_renamed(2, lambda n: paths.segment_name(n + 7)), (0, 517), [400]),
+        (_all_moved, (1, 518), [400]),
+    ],
+)
+def test_queue_file_whose_name_is_not_as_a_broker_writes_it(
+    change: Callable[[list[Path]], None],
+    span: tuple[int, int],
+    lost: list[int],
+    exit: Exit,
+    store_copy: StoreCopy,
+    settings_of: SettingsOf,
+) -> None:
+    """Real code had these spans, and gave out all messages but as many."""
+    root = store_copy("load-533", exit)
+    change(sorted((root / paths.CONSUMEQUEUE / "Calm_audit/0").iterdir()))
+    with Store.open(root, load_settings(settings_of("load-533"), root)) as store:
+        start = start_broker(store, behaviour_of(Version.parse("5.3.3")))
+        queue = next(queue for queue in start.queues if queue.key == ("Calm_audit", 0))
+        found = queue.entries(span[0] * 20, span[1] * 20)["phy_offset"].tolist()
+    told = [m for m in stores.truth("load-533")["messages"] if (m["topic"], m["queueId"]) == queue.key]
+    assert (queue.min_offset, queue.max_offset) == span
+    assert [m["queueOffset"] for m in told if m["phyOffset"] not in found] == lost
+
+
 def test_dispatch_goes_on_where_it_counts_not_where_it_reads(store_copy: StoreCopy, settings_of: SettingsOf) -> None:
     """A record whose parts do not add up, then one that is none: 4.x skips its size more than the segment, as real code did."""
     root = store_copy("load-497", "clean")

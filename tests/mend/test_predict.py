@@ -161,6 +161,13 @@ def test_deleted_config_file_is_told(
     assert (found.outcome.starts, found.notes) == (starts, notes)
 
 
+def test_queue_file_of_a_short_name_loses_nothing(store_copy: StoreCopy, settings_of: SettingsOf) -> None:
+    root = store_copy("load-533")
+    first = min((root / paths.CONSUMEQUEUE / "Calm_audit/0").iterdir())
+    first.rename(first.with_name("0"))
+    assert predicted(root, "5.3.3", settings_of("load-533"))["lost"] == []
+
+
 def test_ghost_record_and_ghost_entries_are_named(damaged: DamagedStore) -> None:
     record = predicted(damaged("load-533", "ghost-tail", "crash"), "5.3.3")["ghosts"]
     assert [(g["kind"], g["phy_offset"]) for g in record] == [("record", 975542)]
