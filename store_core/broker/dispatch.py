@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -73,6 +74,9 @@ class Dispatcher:
 
     Rows of records that are as they should be are kept in ``known``, with those of starts before, or by itself, as a queue
     takes many of them in the time of one: ``settle`` before the queues are looked at.
+
+    ``no_folders``: what stands where a folder of queues belongs, by its path in the store. ``failed`` is the one that the first
+    message met whose queue needs it: a broker tries for long, then flags its queues as broken, and none of them gets more entries.
     """
 
     behaviour: Behaviour
@@ -81,6 +85,8 @@ class Dispatcher:
     batch_queues: dict[QueueKey, BatchQueueState]
     index: IndexState
     spool: EntrySpool
+    no_folders: Callable[[], frozenset[str]] = frozenset
+    failed: str = ""
     known: DispatchedRows | None = None
     early: list[EarlyDelivery] = field(default_factory=list)
     _own: DispatchedRows = field(default_factory=DispatchedRows)
@@ -98,6 +104,8 @@ class Dispatcher:
         """
         kind = table.sys_flag & record.TRANSACTION_MASK
         queued = np.flatnonzero((kind == record.TRANSACTION_NONE) | (kind == record.TRANSACTION_COMMIT))
+        if self.no_folders():
+            queued = self._in_front_of_failure(table, queued)
         if len(queued):
             self._to_queues(table, queued, self._tags(table, knows_delays), knows_delays=knows_delays)
         if self.rules.index_enabled:
@@ -106,7 +114,7 @@ class Dispatcher:
     def dispatch_known(self, at: int, limit: int, check: CheckRules, *, knows_delays: bool) -> int:
         """Dispatch from ``at`` on what starts before have made of the log, if that is what this one makes of it; gives the end
         of it, at most ``limit``."""
-        if self.known is None or self.rules.batch_topics:
+        if self.known is None or self._goes_singly():
             return at
         with_tags = self.behaviour.index_tags
         while (stretch := self.known.at(at)) is not None and stretch.end <= limit:
@@ -122,9 +130,28 @@ class Dispatcher:
         """What 4.3.0 makes of a record that is none: an entry for offset 0 in queue 0 of the topic without a name, and no keys."""
         self.settle()
         zero = np.zeros(1, np.int64)
-        self.queue(QueueKey("", 0)).put(zero, np.array([size_bytes], np.int64), zero, zero)
+        if not self.failed:
+            self.queue(QueueKey("", 0)).put(zero, np.array([size_bytes], np.int64), zero, zero)
         if self.rules.index_enabled:
             self.index.make_room()
+
+    def _goes_singly(self) -> bool:
+        """Whether the order of the records counts over the queues, too, or more than the rows that are kept."""
+        return bool(self.rules.batch_topics or self.no_folders())
+
+    def _in_front_of_failure(self, table: FrameTable, queued: Ints) -> Ints:
+        """Those of the rows that get entries."""
+        if self.failed:
+            return queued[:0]
+        group = (table.topic_id[queued].astype(np.int64) << 32) + table.queue_id[queued]
+        for row in sorted(queued[np.unique(group, return_index=True)[1]].tolist()):
+            topic = decode_text(table.topic(row))
+            tree = paths.BATCHCONSUMEQUEUE if topic in self.rules.batch_topics else paths.CONSUMEQUEUE
+            needed = (tree, f"{tree}/{topic}", f"{tree}/{topic}/{table.queue_id[row]}")
+            self.failed = next((folder for folder in needed if folder in self.no_folders()), "")
+            if self.failed:
+                return queued[: int(np.searchsorted(queued, row))]
+        return queued
 
     def _tags(self, table: FrameTable, knows_delays: bool) -> Ints:
         """The tags codes; for delayed messages the delivery times."""
@@ -152,7 +179,7 @@ class Dispatcher:
 
     def _keep(self, table: FrameTable, tags: Ints, *, knows_delays: bool) -> bool:
         """Whether the rows of a table are kept until the queues are looked at."""
-        if self.rules.batch_topics:
+        if self._goes_singly():
             return False
         if self._waiting is not None and self._waiting[2] != table.phy_offset[0]:
             self.settle()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from store_core.broker.appended import EntrySpool
@@ -93,6 +94,10 @@ def start_broker(
     if not log.refusal and rules.catches_up:
         catch_up(store, log, rules, dispatcher, proven=proven)
         log.refusal = log.refusal or _indexing_fails(store, loaded) or _correct_min(dispatcher, log)
+    if dispatcher.failed:
+        log.notes.append(
+            f"{dispatcher.failed} is no folder: a broker tries for up to a minute to make it, and takes no messages then"
+        )
     if not log.refusal and behaviour.abort_tells_process:
         log.refusal = opening_fails(store, paths.ABORT) or opening_fails(store, paths.ABORT_BAK)
     return Start(behaviour, log.refusal, loaded, log, dispatcher, runs)
@@ -147,7 +152,15 @@ def _dispatcher(store: Store, behaviour: Behaviour, loaded: Loaded, runs: EntryR
         )
         for key, files in loaded.batch_queue_files.items()
     }
-    return Dispatcher(behaviour, rules, queues, batches, loaded.index, spool)
+    return Dispatcher(behaviour, rules, queues, batches, loaded.index, spool, cache(partial(_no_folders, store)))
+
+
+def _no_folders(store: Store) -> frozenset[str]:
+    """What stands where a folder of queues belongs, by its path in the store."""
+    trees = [store.root / tree for tree in (paths.CONSUMEQUEUE, paths.BATCHCONSUMEQUEUE)]
+    files = [tree for tree in trees if is_there(tree) and not tree.is_dir()]
+    files += [stray.path for stray in store.queue_strays if not stray.is_folder]
+    return frozenset(map(store.relative, files))
 
 
 def _file_size(configured: int | None, found: object, default: int) -> int:

@@ -168,6 +168,48 @@ def test_queue_file_of_a_short_name_loses_nothing(store_copy: StoreCopy, setting
     assert predicted(root, "5.3.3", settings_of("load-533"))["lost"] == []
 
 
+@pytest.mark.parametrize(
+    ("version", "file", "exit", "lost", "notes"),
+    [
+        ("5.3.3", "consumequeue/Calm_audit/0", "clean", 517, 0),  # nothing is to be dispatched into it
+        ("5.3.3", "consumequeue/Calm_audit/0", "crash", 517, 1),
+        ("5.4.0", "consumequeue/Calm_audit", "crash", 517, 1),
+        ("5.1.4", "consumequeue", "clean", 2183, 0),
+        ("5.1.4", "consumequeue", "crash", 2183, 1),
+        ("5.3.3", "consumequeue", "clean", 2183, 1),
+        ("4.3.0", "consumequeue", "clean", 1961, 0),
+        ("4.9.7", "consumequeue", "clean", 1961, 1),
+        ("4.9.7", "consumequeue/Soft_audit/0", "clean", 459, 0),
+        ("4.9.7", "consumequeue/Soft_audit/0", "crash", 459, 1),
+    ],
+)
+def test_file_where_a_folder_of_queues_belongs(
+    version: str, file: str, exit: Exit, lost: int, notes: int, store_copy: StoreCopy, settings_of: SettingsOf
+) -> None:
+    """Real brokers gave out just as many less."""
+    base = "load-497" if version.startswith("4") else "load-533"
+    root = store_copy(base, exit)
+    shutil.rmtree(root / file)
+    (root / file).touch()
+    with Store.open(root, load_settings(settings_of(base), root)) as store:
+        found = predict(store, Version.parse(version))
+    assert (found.outcome.starts, found.outcome.lost_messages, len(found.notes)) == (True, lost, notes)
+    assert all(note.startswith(f"{file} is no folder: ") for note in found.notes)
+
+
+def test_no_queue_gets_entries_behind_one_that_cannot_be_made(store_copy: StoreCopy, settings_of: SettingsOf) -> None:
+    """A broker flags all of them as broken then."""
+    root = store_copy("load-533", "clean")
+    shutil.rmtree(root / "consumequeue")
+    (root / "consumequeue/Calm_audit").mkdir(parents=True)
+    (root / "consumequeue/Calm_audit/0").touch()
+    told = [m for m in stores.truth("load-533")["messages"] if m["sysFlag"] & TRANSACTION_MASK in QUEUED]
+    first = next(place for place, m in enumerate(told) if (m["topic"], m["queueId"]) == ("Calm_audit", 0))
+    found = predicted(root, "5.3.3", settings_of("load-533"))
+    kept = sum(q["max_offset"] - q["min_offset"] for queues in found["queues"].values() for q in queues.values())
+    assert (kept, found["lost_messages"]) == (first, len(told) - first)
+
+
 def test_ghost_record_and_ghost_entries_are_named(damaged: DamagedStore) -> None:
     record = predicted(damaged("load-533", "ghost-tail", "crash"), "5.3.3")["ghosts"]
     assert [(g["kind"], g["phy_offset"]) for g in record] == [("record", 975542)]
