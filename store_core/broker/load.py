@@ -151,7 +151,10 @@ def read_config(store: Store, name: str) -> ConfigFile:
 def _is_full_folder(store: Store, name: str) -> bool:
     """Whether a folder stands for a config file that a broker cannot delete."""
     path = store.root / paths.CONFIG / name
-    return path.is_dir() and not path.is_symlink() and bool(names_of(path))
+    try:
+        return path.is_dir() and not path.is_symlink() and bool(names_of(path))
+    except OSError:  # then a broker cannot look into it either
+        return True
 
 
 def _topic_attributes(value: dict[Any, Any]) -> dict[str, dict[str, str]]:
