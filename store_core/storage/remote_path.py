@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 SCHEMES: Final = ("s3", "gs", "abfs", "abfss")
 _SAME: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}  # as Hadoop and others spell them
-_URL: Final = re.compile(r"([a-z][a-z0-9+.-]*)://(.*)", re.DOTALL)
+_FILE: Final = "file"
+_URL: Final = re.compile(r"([a-z][a-z0-9+.-]*)(://|(?<=..):/)(.*)", re.DOTALL | re.IGNORECASE)  # C:/ is a folder
 
 
 class RemotePath(PosixPath):
@@ -118,19 +119,29 @@ class RemoteEntry:
 
 
 def path_of(text: str | Path) -> Path:
-    """A path as a person names it: an URL of an object store, or a local path. Raises UsageError for other URLs."""
+    """A path as a person names it: an URL of an object store, or a local path, also as ``file:///path``. Raises UsageError for other
+    URLs, and for what is nearly one."""
     if isinstance(text, Path):
         return text
     url = _URL.fullmatch(text)
     if url is None:
         return Path(text)
-    scheme = _SAME.get(url[1], url[1])
+    named, slashes, rest = url[1].lower(), url[2], url[3]
+    scheme = _SAME.get(named, named)
+    if scheme == _FILE and (slashes == ":/" or rest.startswith("/")):
+        return Path("/" + rest.lstrip("/"))
     if scheme not in SCHEMES:
         known = ", ".join(f"{name}://" for name in SCHEMES)
         raise UsageError(
-            f"unknown kind of address {url[1]}://", path=text, to_do=f"name a local path, or one of {known}"
+            f"unknown kind of address {url[1]}{slashes}", path=text, to_do=f"name a local path, or one of {known}"
         )
-    parts = [part for part in url[2].split("/") if part]
+    if slashes == ":/":
+        raise UsageError(
+            "an address has two slashes behind its colon",
+            path=text,
+            to_do=f"name {scheme}://{rest}, or a local folder as ./{text}",
+        )
+    parts = [part for part in rest.split("/") if part]
     if not parts or any(part in (".", "..") for part in parts):
         raise UsageError("not the address of a folder", path=text, to_do=f"name it like {scheme}://BUCKET/FOLDER")
     return RemotePath(f"{scheme}:", *parts)

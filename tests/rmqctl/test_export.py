@@ -256,6 +256,21 @@ def test_an_address_in_an_object_store(golden: GoldenStore, object_store: Object
         assert (done.code in (1, 2, 10), "Traceback" in done.err) == (True, False), done.err
 
 
+def test_what_is_nearly_an_address_is_no_folder(
+    golden: GoldenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = call("export", "s3:/stores/out", "-s", golden("clean-533"))
+    assert (result.code, result.err) == (
+        2,
+        "error: an address has two slashes behind its colon (s3:/stores/out): "
+        "name s3://stores/out, or a local folder as ./s3:/stores/out\n",
+    )
+    assert list(tmp_path.iterdir()) == []
+    store = golden("clean-533").as_uri()
+    assert call("export", (tmp_path / "out").as_uri(), "-s", store, "-o", "json").json["dest"] == f"{tmp_path}/out"
+
+
 def test_progress_is_of_what_is_left(golden: GoldenStore, tmp_path: Path) -> None:
     from store_core.export.export import export_stores
     from store_core.export.runners.local import LocalRunner

@@ -22,6 +22,7 @@ from store_core.storage.settings import load_settings
         ("s3://bucket", "s3://bucket"),
         ("s3a://bucket/a", "s3://bucket/a"),
         ("gcs://bucket/a", "gs://bucket/a"),
+        ("S3://Bucket/A", "s3://Bucket/A"),
         ("abfss://box@name.dfs.core.windows.net/a=b", "abfss://box@name.dfs.core.windows.net/a=b"),
     ],
 )
@@ -36,7 +37,13 @@ def test_an_address_reads_as_it_was_written(text: str, shown: str) -> None:
 
 @pytest.mark.parametrize("text", ["/data/store", "store", "~/store", "C:/store", "a=s3:/x"])
 def test_everything_else_is_a_local_path(text: str) -> None:
+    assert path_of(text) == Path(text)
     assert type(path_of(text)) is type(Path(text))
+
+
+@pytest.mark.parametrize("text", ["file:///data/a b", "file:/data/a b", "FILE:///data/a b", "file:////data/a b"])
+def test_a_file_may_be_named_by_its_address(text: str) -> None:
+    assert (path_of(text), type(path_of(text))) == (Path("/data/a b"), type(Path()))
 
 
 @pytest.mark.parametrize(
@@ -44,6 +51,11 @@ def test_everything_else_is_a_local_path(text: str) -> None:
     [
         ("ftp://host/a", "unknown kind of address ftp://"),
         ("hdfs://host/a", "unknown kind of address hdfs://"),
+        ("file://host/a", "unknown kind of address file://"),
+        ("ftp:/host/a", "unknown kind of address ftp:/"),
+        ("C://a", "unknown kind of address C://"),
+        ("s3:/bucket/a", "an address has two slashes behind its colon"),
+        ("S3A:/bucket/a", "an address has two slashes behind its colon"),
         ("s3://", "not the address of a folder"),
         ("s3:///", "not the address of a folder"),
         ("s3://bucket/../other", "not the address of a folder"),
