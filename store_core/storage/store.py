@@ -59,11 +59,10 @@ class Store(Closing):
         except OSError as error:
             raise unreadable(settings.root, error) from error
         if not entries.intersection(_PROOFS) and not any(p.is_dir() for p in settings.commitlog_paths):
-            is_part = not is_remote(root) and any((settings.root.parent / name).exists() for name in _PROOFS)
             raise NotAStoreError(
                 "not a RocketMQ store: no commitlog, consumequeue or checkpoint in it",
                 path=str(root),
-                to_do="name the folder above it" if is_part else _NAME_IT,
+                to_do="name the folder above it" if _looks_like_a_store(settings.root.parent) else _NAME_IT,
             )
         return cls(settings)
 
@@ -196,6 +195,14 @@ class Store(Closing):
             key: SegmentSequence([folder], self.cache, size, listed=contents)
             for key, (folder, contents) in sorted(listed.items())
         }
+
+
+def _looks_like_a_store(folder: Path) -> bool:
+    """Whether somebody who named a folder in this one may have meant this one; a checkpoint alone may be another program's."""
+    if is_remote(folder):
+        return False
+    with_queues = (folder / paths.CHECKPOINT).is_file() and (folder / paths.CONSUMEQUEUE).is_dir()
+    return with_queues or (folder / paths.COMMITLOG).is_dir()
 
 
 def _entries(top: Path) -> list[tuple[Path, bool]]:

@@ -13,9 +13,11 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 
-from store_core.errors import FailedError, UsageError
+from store_core.errors import FailedError, NotAStoreError, UsageError
 from store_core.export.source import reading as reading_module
+from store_core.export.source.data_source import StreamReader
 from store_core.export.source.options import parse_options
+from store_core.export.source.planning import batch_readings
 from store_core.export.source.walk import SourceSplit, plan
 from store_core.layout import record
 from store_core.layout.record import MAGIC_BLANK, PREFIX
@@ -286,6 +288,11 @@ def test_options_that_make_no_sense_are_told(options: dict[str, str], what: str)
         parse_options(options)
 
 
+def test_a_store_may_be_named_by_a_files_address() -> None:
+    (store,) = parse_options({"path": "a=file:///data/store"}).stores
+    assert (store.given, store.settings.root) == ("a", Path("/data/store"))
+
+
 def test_times_are_dates_or_milliseconds() -> None:
     told = {"beginTime": "20261121", "endTime": "1795219200001"}
     wanted = parse_options({"path": "/a"} | told).wanted
@@ -297,6 +304,13 @@ def test_what_only_a_plan_can_refuse_is_told(golden: GoldenStore) -> None:
         source_table(golden("load-533"), startingOffset="latest")
     with pytest.raises(UsageError, match="splits of 1 bytes are too many"):
         source_table(golden("load-533"), splitSize=1)
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+    options = parse_options({"path": str(tmp_path / "nowhere")})
+    for plans in (lambda: batch_readings(options), lambda: StreamReader(options).initialOffset()):
+        with pytest.raises(NotAStoreError, match="^no such folder"):
+            plans()
 
 
 def test_names_of_columns_and_stores_as_spark_may_give_them(golden: GoldenStore) -> None:

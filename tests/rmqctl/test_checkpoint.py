@@ -78,6 +78,25 @@ def test_where_there_is_no_store(tmp_path: Path) -> None:
         assert result.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("beside", "is_store"),
+    [
+        (("commitlog/",), True),
+        (("checkpoint", "consumequeue/"), True),
+        (("checkpoint",), False),
+        (("checkpoint/", "consumequeue/"), False),  # of a stream of Spark's, for one
+        (("commitlog",), False),
+    ],
+)
+def test_the_folder_above_is_named_where_it_looks_like_a_store(
+    tmp_path: Path, beside: tuple[str, ...], is_store: bool
+) -> None:
+    for name in (*beside, "index/"):
+        (tmp_path / name).mkdir() if name.endswith("/") else (tmp_path / name).touch()
+    to_do = "name the folder above it" if is_store else "name the folder that holds commitlog/"
+    assert call("checkpoint", "-s", tmp_path / "index").err.endswith(f"({tmp_path}/index): {to_do}\n")
+
+
 def test_reading_leaves_no_trace(golden: Callable[[str], Path], read_only: Callable[[Path], Path]) -> None:
     assert call("checkpoint", "-s", read_only(golden("crash-497"))).code == 0
 
