@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, Literal, TypeVar, get_args
 
@@ -87,8 +88,9 @@ class SourceOptions:
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
     """The options of a reader, whatever case their names are in. Raises UsageError for one that is unknown or makes no sense."""
     options = {name.lower(): value for name, value in given.items()}
-    for name in options.keys() - _KNOWN.keys():
-        raise UsageError(f"there is no option {name!r}", to_do=f"known are {', '.join(_KNOWN.values())}")
+    for name in given:
+        if name.lower() not in _KNOWN:
+            raise _unknown(name)
     for name, text in options.items():
         if not text.strip(", " if name in _LISTS else None) and name != "path":
             raise UsageError(f"{_KNOWN[name]} is empty", to_do="give it a value, or leave it out")
@@ -123,6 +125,12 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         keep_copies=_is_true("keepCopies", options.get("keepcopies", "false")),
         for_streams=tuple(name for name in STREAM if name.lower() in options),
     )
+
+
+def _unknown(name: str) -> UsageError:
+    near = get_close_matches(name.lower(), _KNOWN, 1)
+    meant = f"did you mean {_KNOWN[near[0]]}? " if near else ""
+    return UsageError(f"there is no option {name!r}", to_do=f"{meant}known are {', '.join(_KNOWN.values())}")
 
 
 def _starting(text: str) -> Start | Mapping[str, Start]:

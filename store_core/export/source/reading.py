@@ -28,7 +28,7 @@ from store_core.storage.settings import Settings
 from store_core.storage.store import Store
 
 _ROWS_AT_ONCE: Final = 10_000
-_NEEDED_TO_JUDGE: Final = ("crc", "body_decoded")
+_NEEDED_TO_JUDGE: Final = ("phy_offset", "crc", "body_decoded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def read_messages(reading: Reading) -> Iterator[pa.RecordBatch]:
         may_be_short = reading.may_be_gone or not reading.goes_on
         for table in tables_of(store, reading.split, may_be_gone=reading.may_be_gone, may_be_short=may_be_short):
             for batch in message_batches(table, np.flatnonzero(reading.wanted.rows(table)), reading.store, decoded):
-                rows = batch.rows if reading.mode == "PERMISSIVE" else _judged(batch.rows, reading.mode)
+                rows = batch.rows if reading.mode == "PERMISSIVE" else _judged(batch.rows, reading)
                 if len(rows):
                     yield rows.select(list(columns))
 
@@ -91,19 +91,28 @@ def _refuse_damage(store: Store, reading: Reading) -> None:
     else:
         if damage is None or not (reading.goes_on or _goes_on(store, reading)):
             return
-    raise FailedError("the log is damaged", phy_offset=damage, where=f"offset {damage}", to_do=_FAILFAST)
+    raise _failed_fast("the log is damaged", reading, damage)
 
 
-def _judged(rows: pa.RecordBatch, mode: Mode) -> pa.RecordBatch:
+def _judged(rows: pa.RecordBatch, reading: Reading) -> pa.RecordBatch:
     good = pc.and_(pc.equal(rows.column("crc"), "ok"), rows.column("body_decoded"))
     if pc.all(good).as_py():
         return rows
-    if mode == "FAILFAST":
-        raise FailedError("a message's body does not match its checksum or cannot be decompressed", to_do=_FAILFAST)
+    if reading.mode == "FAILFAST":
+        first = rows.column("phy_offset")[pc.index(good, False).as_py()].as_py()
+        raise _failed_fast("a message's body does not match its checksum or cannot be decompressed", reading, first)
     return rows.filter(good)
 
 
-_FAILFAST: Final = "read with mode PERMISSIVE, which marks what is bad"
+def _failed_fast(what: str, reading: Reading, phy_offset: int) -> FailedError:
+    root = str(reading.settings.root)
+    return FailedError(
+        what,
+        path=root,
+        phy_offset=phy_offset,
+        where=f"{root}, phy_offset {phy_offset}",
+        to_do="read with mode PERMISSIVE, which marks what is bad",
+    )
 
 
 def read_ranges(reading: Reading) -> Iterator[pa.RecordBatch]:

@@ -23,6 +23,8 @@ from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.store import Store
 
 _MOST_SPLITS: Final = 1 << 17  # tasks of one query; Spark's driver holds each of them
+_SMALL_SPLIT_BYTES: Final = 64 << 10  # nobody means more than some of these: 64 is 64m without its m
+_MOST_SMALL_SPLITS: Final = 1000
 FULL: Final = ScanOptions(check_crc=True, check_property_crc=True, properties=False)
 HEADS: Final = ScanOptions(check_crc=False, properties=False, runs=True)
 
@@ -43,6 +45,7 @@ def plan(log: SegmentSequence, start: int, stop: int | None, size_bytes: int, ce
     ``certain``: where frames are known to start, besides at the segments' starts; not behind ``start``.
     """
     splits: list[SourceSplit] = []
+    most = _MOST_SMALL_SPLITS if size_bytes < _SMALL_SPLIT_BYTES else _MOST_SPLITS
     room = 0  # of the last split, for more whole segments
     for segment in log.segments:
         first = max(segment.phy_offset, start)
@@ -54,7 +57,7 @@ def plan(log: SegmentSequence, start: int, stop: int | None, size_bytes: int, ce
             room -= last - first
             continue
         count = -(-(last - first) // size_bytes)
-        if len(splits) + count > _MOST_SPLITS:
+        if len(splits) + count > most:
             raise UsageError(f"splits of {size_bytes} bytes are too many", to_do="give a larger splitSize, such as 64m")
         borders = [first + (last - first) * i // count for i in range(count + 1)]
         at = max(segment.phy_offset, certain)
