@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -91,13 +91,23 @@ class Context:
         from store_core.storage.store import Store
 
         with ExitStack() as opened:
-            settings = [self.settings(named) for named in self.stores or (None,)]
-            stores = [opened.enter_context(Store.open(each.root, each)) for each in settings]
-            given = [named.name if named else None for named in self.stores or (None,)]
-            called = [Called.of(name, each) for name, each in zip(given, settings, strict=True)]
+            named = [(each.name if each else None, self.settings(each)) for each in self.stores or (None,)]
+            named = self._once(named) if joined else named
+            stores = [opened.enter_context(Store.open(each.root, each)) for _, each in named]
+            called = [Called.of(name, each) for name, each in named]
             if joined and len(stores) > 1:
                 stores, called = self._joined(stores, called, opened)
             yield list(zip(distinct_names(called), stores, strict=True))
+
+    def _once(self, named: Sequence[tuple[str | None, Settings]]) -> list[tuple[str | None, Settings]]:
+        """Without what is the very path of one in front of it, which is said; the first name that was given counts."""
+        once: dict[Path, tuple[str | None, Settings]] = {}
+        for name, settings in named:
+            if settings.root in once:
+                self.note(f"{settings.root} is named twice, and is taken once")
+                name = once[settings.root][0] or name
+            once[settings.root] = name, settings
+        return list(once.values())
 
     def _joined(self, stores: list[Store], called: list[Called], opened: ExitStack) -> tuple[list[Store], list[Called]]:
         from store_core.export.copies import taken_once

@@ -19,7 +19,7 @@ from typer._click.types import ParamType
 from rmqctl.times import parse_time, parse_zone
 from store_core.errors import UsageError
 from store_core.layout.paths import CONSUMEQUEUE
-from store_core.storage.remote_path import path_of
+from store_core.storage.remote_path import named_path, path_of
 
 __all__ = [
     "Begin",
@@ -43,7 +43,6 @@ DEFAULT_STORE: Final = "~/store"
 
 _VERSION: Final = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
 _OLDEST, _NEWEST = (4, 3), (5, 4)
-_NAMED: Final = re.compile(r"([^/=]+)=(.+)", re.DOTALL)
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
 
 
@@ -126,12 +125,8 @@ class StoreName:
 
     @classmethod
     def parse(cls, text: str) -> StoreName:
-        """``[NAME=]PATH``; NAME is what stands before a ``=`` that comes before any ``/``, unless the whole is a path that is
-        there and PATH is none."""
-        named = _NAMED.fullmatch(text)
-        name, path = (named[1], named[2]) if named else (None, text)
-        if os.path.exists(text) and not os.path.exists(os.path.expanduser(path)):  # a folder with a = in its name
-            name, path = None, text
+        """``[NAME=]PATH``. Raises UsageError where NAME or PATH is empty."""
+        name, path = named_path(text)
         if not path or "\0" in path:
             raise UsageError("the store path is empty", to_do="name the store's root with -s")
         return cls(name, path_of(path).expanduser())

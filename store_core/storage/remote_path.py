@@ -21,6 +21,7 @@ SCHEMES: Final = ("s3", "gs", "abfs", "abfss")
 _SAME: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}  # as Hadoop and others spell them
 _FILE: Final = "file"
 _URL: Final = re.compile(r"([a-z][a-z0-9+.-]*)(://|(?<=..):/)(.*)", re.DOTALL | re.IGNORECASE)  # C:/ is a folder
+_NAMED: Final = re.compile(r"([^/=]*)=(.*)", re.DOTALL)
 
 
 class RemotePath(PosixPath):
@@ -145,6 +146,23 @@ def path_of(text: str | Path) -> Path:
     if not parts or any(part in (".", "..") for part in parts):
         raise UsageError("not the address of a folder", path=text, to_do=f"name it like {scheme}://BUCKET/FOLDER")
     return RemotePath(f"{scheme}:", *parts)
+
+
+def named_path(text: str) -> tuple[str | None, str]:
+    """NAME, if there is one, and PATH of ``[NAME=]PATH``. NAME is what stands before a ``=`` that comes before any ``/``, unless the
+    whole is a path that is there and PATH is none. Raises UsageError where one of them is empty."""
+    named = _NAMED.fullmatch(text)
+    if named is None:
+        return None, text
+    name, path = named.groups()
+    if os.path.exists(text) and not (
+        name and os.path.exists(os.path.expanduser(path))
+    ):  # a folder with a = in its name
+        return None, text
+    if not name or not path:
+        missing = "PATH behind" if name else "NAME in front of"
+        raise UsageError(f"there is no {missing} the =", path=text, to_do="give NAME=PATH, or PATH alone")
+    return name, path
 
 
 def real_path(path: Path) -> Path:

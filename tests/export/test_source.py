@@ -17,7 +17,7 @@ from store_core.errors import FailedError, NotAStoreError, UsageError
 from store_core.export.source import reading as reading_module
 from store_core.export.source.data_source import StreamReader
 from store_core.export.source.options import parse_options
-from store_core.export.source.planning import batch_readings
+from store_core.export.source.planning import batch_readings, refuse_copies
 from store_core.export.source.walk import SourceSplit, plan
 from store_core.layout import record
 from store_core.layout.record import MAGIC_BLANK, PREFIX
@@ -276,6 +276,8 @@ def test_stores_are_called_as_in_an_export(golden: GoldenStore, tmp_path: Path) 
         ({"path": "/a", "mode": "lenient"}, "mode is 'LENIENT'"),
         ({"path": "/a", "table": "queues"}, "table is 'queues'"),
         ({"path": " , "}, "no store is named"),
+        ({"path": "a="}, "there is no PATH behind the ="),
+        ({"path": "/a,=/b"}, "there is no NAME in front of the ="),
         ({"paths": "/a"}, "paths is no JSON"),
         ({"paths": '{"/a": 1}'}, "paths is no JSON"),
         ({"paths": "[1]"}, "paths holds what is no path"),
@@ -311,6 +313,12 @@ def test_what_only_a_plan_can_refuse_is_told(golden: GoldenStore) -> None:
             UsageError, match=f"splits of {size} bytes are too many: give a larger splitSize, such as 64m"
         ):
             source_table(golden("load-533"), splitSize=size)
+
+
+def test_a_stream_of_one_store_named_twice_is_told(golden: GoldenStore) -> None:
+    root = golden("load-533")
+    with pytest.raises(UsageError, match=f"a store is named twice .{root}.: name it once"):
+        refuse_copies(parse_options({"path": f"a={root},b={root}"}))
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:

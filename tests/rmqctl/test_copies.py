@@ -51,6 +51,15 @@ def test_one_name_for_both_is_one_broker(golden: GoldenStore, slave: Path, tmp_p
     assert (done.code, rows(tmp_path / "out")) == (0, {"a": 2183})
 
 
+@pytest.mark.parametrize("names", [("", ""), ("a=", ""), ("", "a="), ("a=", "b=")])
+def test_one_store_named_twice_is_no_copy(golden: GoldenStore, tmp_path: Path, names: tuple[str, str]) -> None:
+    root = golden("load-533")
+    done = export(tmp_path / "out", "-s", f"{names[0]}{root}", "-s", f"{names[1]}{root}")
+    assert (done.code, done.err) == (0, f"note: {root} is named twice, and is taken once\n")
+    assert rows(tmp_path / "out") == {"a" if any(names) else root.name: 2183}
+    assert "copies" not in done.json["stores"][0]
+
+
 def test_copies_can_be_kept_apart(golden: GoldenStore, slave: Path, tmp_path: Path) -> None:
     master = golden("load-533")
     done = export(tmp_path / "out", "--keep-copies", "-s", f"m={master}", "-s", f"s={slave}")

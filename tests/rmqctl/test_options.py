@@ -97,8 +97,7 @@ def test_a_command_on_one_store_refuses_two() -> None:
         ("/x=y", None, "/x=y"),
         ("./x=y", None, "./x=y"),
         ("d/x=y", None, "d/x=y"),
-        ("=x", None, "=x"),
-        ("a=", None, "a="),
+        ("./=x", None, "./=x"),
         ("broker-a=../s", "broker-a", "../s"),
     ],
 )
@@ -114,6 +113,20 @@ def test_a_path_that_is_there_is_no_name(tmp_path: Path, monkeypatch: pytest.Mon
     assert StoreName.parse("x=y/store") == StoreName(None, Path("x=y/store"))
     (tmp_path / "y/store").mkdir(parents=True)
     assert StoreName.parse("x=y/store") == StoreName("x", Path("y/store"))
+    for name in ("a=", "=y"):
+        (tmp_path / name).mkdir()
+        assert StoreName.parse(name) == StoreName(None, Path(name))
+
+
+@pytest.mark.parametrize(
+    ("text", "missing"), [("a=", "PATH behind"), ("=x", "NAME in front of"), ("=/x", "NAME in front of")]
+)
+def test_a_name_without_a_path_and_a_path_without_a_name(text: str, missing: str) -> None:
+    result = call("checkpoint", "-s", text)
+    assert (result.code, result.err) == (
+        2,
+        f"error: there is no {missing} the = ({text}): give NAME=PATH, or PATH alone\n",
+    )
 
 
 def test_an_empty_store_is_no_store() -> None:

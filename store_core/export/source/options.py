@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeVar, get_args
 from store_core.codec.times import time_ms
 from store_core.errors import UsageError
 from store_core.read.log import LogFilter
-from store_core.storage.remote_path import path_of
+from store_core.storage.remote_path import named_path, path_of
 from store_core.storage.settings import Settings, load_settings
 
 Table = Literal["messages", "quarantine"]
@@ -50,7 +50,6 @@ STREAM: Final = ("maxBytesPerTrigger", "startingOffset", "failOnDataLoss", "quie
 _KNOWN: Final = {name.lower(): name for name in (*BATCH, *STREAM)}
 _LISTS: Final = ("topic", "columns")
 _YEAR_DIGITS: Final = 4  # so many alone are a year for whoever writes them
-_NAMED: Final = re.compile(r"([^/=]+)=(.+)", re.DOTALL)
 _SIZE: Final = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _EXAMPLE_OF_STARTS: Final = '{"broker-a": 1024, "broker-b": "latest"}'
 _EXAMPLE_OF_PATHS: Final = '["broker-a=/data/a/store", "broker-b=/data/b/store"]'
@@ -193,11 +192,7 @@ def _stores(options: Mapping[str, str]) -> tuple[StoreOfSource, ...]:
         raise UsageError(f"paths holds what is no path: {options['paths']!r}", to_do=f"give {_EXAMPLE_OF_PATHS}")
     if not paths:
         raise UsageError("no store is named", to_do='give option("path", "[NAME=]PATH"), several with commas between')
-    named = [(_NAMED.fullmatch(text), text) for text in paths]
-    return tuple(
-        StoreOfSource(found[1] if found else None, load_settings(config, _path(found[2] if found else text)))
-        for found, text in named
-    )
+    return tuple(StoreOfSource(name, load_settings(config, _path(path))) for name, path in map(named_path, paths))
 
 
 def _path(text: str) -> Path:

@@ -74,7 +74,10 @@ def refuse_copies(options: SourceOptions) -> None:
         found = find_copies(stores, [store.given for store in options.stores])
     for group in found.groups:
         if len(group) > 1:
-            roots = " and ".join(str(stores[number].root) for number in group)
+            several = list(dict.fromkeys(str(stores[number].root) for number in group))
+            if len(several) == 1:
+                raise UsageError("a store is named twice", path=several[0], to_do="name it once")
+            roots = " and ".join(several)
             raise UsageError(
                 f"{roots} are copies of one log, and a stream would read each record {len(group)} times",
                 to_do='name one of them in option("path"), or take each for itself with option("keepCopies", "true")',
