@@ -47,7 +47,15 @@ class Text:
     style: str = ""
 
 
-Block = Facts | Table | Findings | Text
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """Lines that keep their shape: nothing is wrapped."""
+
+    lines: Sequence[str]
+    title: str = ""
+
+
+Block = Facts | Table | Findings | Text | Drawing
 FINDING_COLUMNS: Final = (
     Column("severity", "severity"),
     Column("code"),

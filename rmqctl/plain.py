@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import tzinfo
 from typing import Final
 
-from rmqctl.blocks import FINDING_COLUMNS, Block, Facts, FindingRows, Findings, Page, Table, Text, pages
+from rmqctl.blocks import FINDING_COLUMNS, Block, Drawing, Facts, FindingRows, Findings, Page, Table, Text, pages
 from rmqctl.cells import Column, cell, escape_controls
 
 _HEADING_LINES: Final = {"plain": 1, "github": 2}
@@ -35,6 +35,10 @@ class PlainView:
                     self._findings(block)
                 case Text():
                     self._write(f"{escape_controls(block.text)}\n")
+                case Drawing():
+                    self._title(block.title)
+                    fence = ["```"] if self._format == "github" else []
+                    self._write("".join(f"{escape_controls(line)}\n" for line in [*fence, *block.lines, *fence]))
 
     def _title(self, title: str) -> None:
         if title:

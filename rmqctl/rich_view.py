@@ -10,7 +10,7 @@ from typing import IO, Any, Final, NoReturn
 from rich.console import Console
 from rich.text import Text as RichText
 
-from rmqctl.blocks import FINDING_COLUMNS, Block, Facts, FindingRows, Findings, Page, Table, Text, pages
+from rmqctl.blocks import FINDING_COLUMNS, Block, Drawing, Facts, FindingRows, Findings, Page, Table, Text, pages
 from rmqctl.cells import Column, cell, escape_controls
 from rmqctl.fitting import GAP, Layout, cut, fit, fold, width_of, word_width
 
@@ -51,6 +51,9 @@ class RichView:
                     self._findings(block)
                 case Text():
                     self._console.print(RichText(escape_controls(block.text), style=block.style))
+                case Drawing():
+                    self._title(block.title)
+                    self._print(RichText("".join(f"{escape_controls(line)}\n" for line in block.lines)))
 
     def _title(self, title: str) -> None:
         if title:

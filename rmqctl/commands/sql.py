@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from rmqctl import exit_codes
-from rmqctl.blocks import Block, Findings, Table
+from rmqctl.blocks import Block, Drawing, Findings, Table
 from rmqctl.cells import Column
 from rmqctl.context import Context
 from rmqctl.messages import shown_or_told
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from store_core.export.query.duck import Answer, Answers
 
 _STDIN: Final = "-"
+_PLAN: Final = ["explain_key", "explain_value"]  # the columns of EXPLAIN's answer
 _FIRST_HOURS: Final = -12  # of the zones in the IANA database that are nothing but an offset
 _LAST_HOURS: Final = 14
 
@@ -115,7 +116,11 @@ def _results(ctx: Context, answers: Answers) -> list[dict[str, Any]]:
 
 def _blocks(ctx: Context, answers: Iterable[Answer], known: Tables) -> Iterator[Block]:
     for answer in answers:
-        yield Table(_document(ctx, answer)["rows"], [_column(field) for field in answer.schema], empty="no rows")
+        rows = _document(ctx, answer)["rows"]
+        if answer.schema.names == _PLAN:
+            yield from (Drawing(str(plan).splitlines(), str(title)) for title, plan in map(dict.values, rows))
+        else:
+            yield Table(rows, [_column(field) for field in answer.schema], empty="no rows")
     if findings := known.findings:
         yield Findings(findings, "Findings in what was read")
 

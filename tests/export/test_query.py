@@ -211,6 +211,8 @@ def test_names_twice_and_types(golden: GoldenStore) -> None:
         ("select cast(topic as int) from messages", "could not convert string"),
         ("select error('so\n\nand so') from messages", "so"),
         ("select", "SELECT clause without selection list"),
+        ("select extension from messages", 'referenced column "extension" not found'),
+        ("create view v as select 1; drop table v", 'existing object "v" is of type View'),
     ],
 )
 def test_a_wrong_query_is_told_in_one_line(golden: GoldenStore, query: str, told: str) -> None:
@@ -231,8 +233,6 @@ def test_a_wrong_query_is_told_in_one_line(golden: GoldenStore, query: str, told
         "select * from read_csv('{folder}/secret')",
         "select * from glob('{folder}/*')",
         "select * from '{folder}/secret.parquet'",
-        "install httpfs",
-        "load httpfs",
         "set enable_external_access = true",
         "set memory_limit = '9GB'",
         "select * from known",
@@ -243,6 +243,36 @@ def test_a_query_reaches_nothing_but_the_tables(golden: GoldenStore, tmp_path: P
     error = refused(golden(NAME), query.format(folder=tmp_path))
     assert isinstance(error, UsageError)
     assert [path.name for path in tmp_path.iterdir()] == ["secret"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "insert into Messages values (1)",
+        "insert into queues select * from queues",
+        "update messages set topic = 'a'",
+        "delete from messages",
+        "truncate messages",
+        "merge into messages using queues on true when matched then delete",
+        "alter table messages add column x int",
+        "create index i on messages(topic)",
+        'drop table "index"',
+        "drop table findings",
+    ],
+)
+def test_tables_can_only_be_read(golden: GoldenStore, query: str) -> None:
+    error = refused(golden(NAME), query)
+    assert isinstance(error, UsageError)
+    assert error.what == "the tables of the store, and views, can only be read"
+
+
+@pytest.mark.parametrize(
+    "query", ["install httpfs", "force install json from community", "load httpfs", "load '/x.so'", "update extensions"]
+)
+def test_there_are_no_extensions(golden: GoldenStore, query: str) -> None:
+    error = refused(golden(NAME), query)
+    assert isinstance(error, UsageError)
+    assert str(error) == "there are no extensions here: nothing but the store can be reached"
 
 
 def test_what_a_table_raises_is_what_the_query_raises(golden: GoldenStore) -> None:

@@ -235,6 +235,18 @@ def test_wrong_queries(golden: GoldenStore) -> None:
     assert call("sql", "select 1", "-s", golden(NAME), "--tz", "+05:30").code == exit_codes.USAGE
 
 
+def test_a_plan_is_shown_as_it_is_drawn(golden: GoldenStore) -> None:
+    words = ("sql", "explain select 1", "-s", golden(NAME), "-o")
+    (row,) = call(*words, "ndjson").lines
+    drawn = row["explain_value"].splitlines()
+    assert len(drawn) > 3
+    assert call(*words, "plain").out.splitlines() == ["physical_plan", *drawn]
+    assert call(*words, "table").out.splitlines() == ["physical_plan", *drawn]
+    assert call(*words, "github").out.splitlines() == ["### physical_plan", "", "```", *drawn, "```"]
+    odd = call("sql", "select null explain_key, 'a\x1b[31m' explain_value", "-s", golden(NAME), "-o", "plain")
+    assert odd.out.splitlines() == ["None", "a\\x1b[31m"]
+
+
 def test_an_error_amid_the_rows_closes_the_document(golden: GoldenStore) -> None:
     last = stores.truth(NAME)["messages"][-1]["phyOffset"]
     query = f"select phy_offset, case when phy_offset = {last} then cast(topic as int) end x from messages"

@@ -6,14 +6,35 @@ import re
 from typing import Final
 
 from store_core.errors import FailedError, StoreError, UsageError
+from store_core.export.query.catalog import COLUMNS
 
 # Behind it: the query with a mark under it, or advice about settings, which nobody can set here.
-_PLACE: Final = re.compile(r"\n\s*\n|\s*This limit was set by the")
+_PLACE: Final = re.compile(r"\n\s*\n|\s*This limit was set by the|\s*This error signals an")
 _KIND: Final = re.compile(r"((?:[A-Za-z-]+ ){1,4})Error: ")
 _NO_ROOM: Final = "failed to offload"  # to the temporary folder
 _LONGEST: Final = 500
 _SEE_TABLES: Final = "see `rmqctl sql --tables` for tables and columns"
 
+# What a complaint is known by -> what it means here, and what to do about it.
+_BY_WORDS: Final = (
+    (
+        re.compile(
+            rf"can only [a-z ]+ base table|can only modify view|(?:{'|'.join(COLUMNS)}) is not an table"
+            rf'|existing object "(?:{"|".join(COLUMNS)})" is of type view',
+            re.IGNORECASE,
+        ),
+        "the tables of the store, and views, can only be read",
+        "give a SELECT, or make a table of your own from one",
+    ),
+    (
+        re.compile(
+            r'cannot access directory "[^"]*/extensions/|loading external extensions|.*: UPDATE_EXTENSIONS',
+            re.IGNORECASE,
+        ),
+        "there are no extensions here",
+        "nothing but the store can be reached",
+    ),
+)
 # What stands in front of a complaint -> its error, and what to do about it. All else is the query's.
 _OTHERWISE: Final = (UsageError, "change the query")
 _BY_KIND: Final[dict[str, tuple[type[StoreError], str]]] = {
@@ -33,6 +54,9 @@ def complaint(error: Exception) -> Exception:
     found = _KIND.match(text)
     if isinstance(error, StoreError) or found is None:
         return error
+    for words, what, to_do in _BY_WORDS:
+        if words.match(text, found.end()):
+            return UsageError(what, to_do=to_do)
     error_type, to_do = _BY_KIND.get(found[1].strip(), _OTHERWISE)
     if _NO_ROOM in text:
         to_do = "give more --memory, or more room with TMPDIR"

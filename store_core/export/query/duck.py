@@ -101,7 +101,7 @@ class _Engine:
         statements = self._do(lambda: self._connection.extract_statements(query))
         if not statements:
             raise UsageError("there is no query", to_do="give a SELECT")
-        return Answers(sum(map(_shows, statements)), self._each(statements))
+        return Answers(self._do(lambda: sum(map(_shows, statements))), self._each(statements))
 
     def _each(self, statements: Sequence[Any]) -> Iterator[Answer]:
         for statement in statements:
