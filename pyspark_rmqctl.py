@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 from zipimport import zipimporter
 
 from pyspark.errors import AnalysisException
@@ -36,13 +37,19 @@ else:
     DefaultSource = StoreSource
 
 
+_told: WeakSet[SparkSession] = WeakSet()
+
+
 def register(session: SparkSession) -> None:
     """Make the source known to a session; nothing happens where it is."""
+    if session in _told:  # Spark warns of whom it is told of twice
+        return
     try:
         session.dataSource.register(StoreSource)
     except AnalysisException as error:
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":  # Spark has found it by itself
             raise
+    _told.add(session)
 
 
 def parquet_options() -> dict[str, str]:

@@ -9,13 +9,15 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow.compute as pc
 import pytest
 
+from pyspark_rmqctl import register
 from store_core.errors import FailedError, NotAStoreError, UsageError
 from store_core.export.source import reading as reading_module
-from store_core.export.source.data_source import StreamReader
+from store_core.export.source.data_source import StoreSource, StreamReader
 from store_core.export.source.options import parse_options
 from store_core.export.source.planning import batch_readings, refuse_copies
 from store_core.export.source.walk import SourceSplit, plan
@@ -313,6 +315,15 @@ def test_what_only_a_plan_can_refuse_is_told(golden: GoldenStore) -> None:
             UsageError, match=f"splits of {size} bytes are too many: give a larger splitSize, such as 64m"
         ):
             source_table(golden("load-533"), splitSize=size)
+
+
+def test_a_session_is_told_of_the_source_once() -> None:
+    """Spark writes a warning each time that it is told."""
+    sessions = [Mock(), Mock()]
+    for session in (sessions[0], sessions[0], sessions[1]):
+        register(session)
+    for session in sessions:
+        session.dataSource.register.assert_called_once_with(StoreSource)
 
 
 def test_a_stream_of_one_store_named_twice_is_told(golden: GoldenStore) -> None:
