@@ -7,16 +7,18 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+import deltalake.transaction
 import pytest
 from deltalake import DeltaTable
 
 from rmqctl import exit_codes
-from store_core.errors import FailedError
+from store_core.errors import FailedError, StoreInUseError
 from store_core.export.dest import state
 from store_core.export.dest.address import Format
 from store_core.export.dest.iceberg import IcebergDestination
+from store_core.export.dest.loose import LooseDestination
 from tests import stores
-from tests.conftest import GoldenStore, StoreCopy
+from tests.conftest import DamagedStore, GoldenStore, StoreCopy
 from tests.export.exports import found_rows, told_rows
 from tests.export.killing import run_killed
 from tests.export.test_incremental import OFFSETS, STORE
@@ -63,6 +65,43 @@ def test_other_partitions_in_an_object_store(
         stores.truth(ROWS)["messages"]
     )
     assert export_to(golden(ROWS), address, kind, partition_by="topic", incremental=True, **options).rows == 0
+
+
+def test_what_is_set_on_a_table_stays(golden: GoldenStore, tmp_path: Path) -> None:
+    out, kept = tmp_path / "out", {"delta.logRetentionDuration": "interval 365 days"}
+    export_to(golden(STORE), out, "delta")
+    table = DeltaTable(out / "data")
+    table.alter.set_table_properties(kept)
+    table.alter.set_table_name("orders")
+    table.alter.set_table_description("all of them")
+    export_to(golden(STORE), out, "delta", partition_by="topic", overwrite=True)
+    now = DeltaTable(out / "data").metadata()
+    assert (now.configuration, now.name, now.description) == (kept, "orders", "all of them")
+
+
+def test_a_rival_comes_between_when_partitions_change(
+    damaged: DamagedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library does not see it. Who notices begins anew, so that both tables are of one export."""
+    root, other, out = damaged("load-533", "zero-page-mid"), damaged("load-533", "size-huge-mid"), tmp_path / "out"
+    export_to(root, out, "delta")
+    monkeypatch.setattr(LooseDestination, "_take_lock", lambda self: None)
+    real, calls = deltalake.transaction.create_table_with_add_actions, list[int]()
+
+    def late(*arguments: Any, **options: Any) -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            export_to(other, out, "delta", overwrite=True)
+        real(*arguments, **options)
+
+    monkeypatch.setattr(deltalake.transaction, "create_table_with_add_actions", late)
+    with pytest.raises(StoreInUseError, match="run the command again"):
+        export_to(root, out, "delta", partition_by="topic", overwrite=True)
+    monkeypatch.undo()
+    export_to(root, out, "delta", partition_by="topic", overwrite=True)
+    export_to(root, tmp_path / "whole", "delta")
+    for name in ("messages", "quarantine"):
+        assert offsets_in(out, "delta", name) == offsets_in(tmp_path / "whole", "delta", name) != []
 
 
 @pytest.mark.parametrize(

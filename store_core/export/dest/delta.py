@@ -105,12 +105,20 @@ class DeltaDestination(LooseDestination):
         actions = [_action(part) for part in parts]
         columns = _columns(self.tables.columns[name], by)
         try:
-            # Files in place of others keep a table's partitions, whatever is said here: with other ones it is made anew.
-            if table is None or (replaces and table.metadata().partition_columns != (by or [])):
+            if table is None:
                 create_table_with_add_actions(
-                    self._address(name), columns, actions, "error" if table is None else "overwrite", by,
+                    self._address(name), columns, actions, "error", by,
                     storage_options=self._options(), commit_properties=properties,
                 )  # fmt: skip
+            elif replaces and table.metadata().partition_columns != (by or []):
+                # Files in place of others keep a table's partitions, whatever is said here: it is made anew.
+                was = table.metadata()
+                create_table_with_add_actions(
+                    self._address(name), columns, actions, "overwrite", by,
+                    name=was.name, description=was.description, configuration=was.configuration,
+                    storage_options=self._options(), commit_properties=properties,
+                )  # fmt: skip
+                self._assert_next(name, table, told_state)
             else:
                 mode = "overwrite" if replaces else "append"
                 table.create_write_transaction(actions, mode, columns, by, commit_properties=properties)
@@ -121,6 +129,17 @@ class DeltaDestination(LooseDestination):
                 raise
         if isinstance(self.objects, LocalObjects):
             self.objects.sync(f"{self.tables.folders[name]}/_delta_log")
+
+    def _assert_next(self, name: str, before: Any, told_state: Mapping[str, Any]) -> None:
+        """Raise StoreInUseError where something came between what was looked at and our commit, which made the table anew:
+        it is not refused then, but what goes with it would be. So all is begun anew."""
+        ours = json.loads(json.dumps(told_state))
+        for entry in self._table(name).history():
+            if _STATE in entry and json.loads(entry[_STATE]) == ours:
+                if entry["version"] != before.version() + 1:
+                    self._is_over = True
+                    raise self._overtaken()
+                return
 
     def complete(self) -> None:
         """Add the quarantine's files that the last commit of the messages names."""
