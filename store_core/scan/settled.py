@@ -28,17 +28,20 @@ def settled(
     """The tables of a log, in log order; of one that is written to, with what is no good record in front of one read once more.
 
     ``again`` gives the tables of [from, to) as they are now; a row of the log that was read first begins at ``from``, and a
-    good record at ``to``. ``is_written`` is asked once, and only where something is to be read once more.
+    good record at ``to``. ``is_written`` is asked where something is no good record: if it says no, all that follows is as it is.
     """
     held: list[FrameTable] = []  # what stands behind the last good record, as far as it has been read
     for table in tables:
         if table.is_good and not held:
             yield table
             continue
+        if not held and not is_written():
+            yield from chain([table], tables)
+            return
         is_good = _is_good(table)
         first = 0 if held else int(np.argmin(np.append(is_good, False)))
         last = len(table) - 1 - int(np.argmax(is_good[::-1])) if is_good.any() else -1
-        if len(held) == _MOST_HELD or (last >= first and not is_written()):
+        if len(held) == _MOST_HELD:
             yield from chain(held, [table], tables)
             return
         if last >= first:

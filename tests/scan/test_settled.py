@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from store_core.codec.record import Message
+from store_core.export.query.catalog import Tables
+from store_core.export.tables import messages
 from store_core.export.tables.messages import MessagesTable
 from store_core.kernel.codes import FrameKind
 from store_core.layout.paths import LOCK
@@ -23,6 +25,7 @@ from store_core.storage.store import Store
 from tests.conftest import DamagedStore, StoreCopy
 from tests.damage import Damageable
 from tests.export.test_incremental import ENDS, OFFSETS, SEGMENT_SIZE_BYTES, STORE, Growing
+from tests.export.test_query import ask
 from tests.scan.test_log import DAMAGED, SEGMENT, columns
 
 SettingsOf = Callable[[str], Path]
@@ -145,6 +148,28 @@ def test_reading_once_more_makes_no_difference(
         for start in (None, *range(SEGMENT // 3, 8 * SEGMENT, SEGMENT * 4 // 5)):
             plain = columns(log_tables(store, options, start, 7 * SEGMENT))
             assert columns(scan_log(store, options=options, from_phy_offset=start, to_phy_offset=7 * SEGMENT)) == plain
+
+
+def test_nothing_is_held_where_nobody_writes(damaged: DamagedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither are windows copied nor rows late."""
+    monkeypatch.setattr(settled, "_kept", None)
+    with opened(damaged("load-533", "zero-page-mid")) as store:
+        assert columns(scan_log(store)) == columns(log_tables(store, ScanOptions(), None, None))
+
+
+def test_what_a_query_leaves_out_is_not_read_again(rolling: Growing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The segment in front ends with damage, and a record follows far behind."""
+    rolling.end_at(ENDS[-1])
+    blank = rolling.root / "commitlog" / f"{0:020d}"
+    blank.write_bytes(blank.read_bytes()[: ENDS[ROLLS - 1]].ljust(SEGMENT_SIZE_BYTES, b"\7"))
+    last = OFFSETS[-1] // SEGMENT_SIZE_BYTES * SEGMENT_SIZE_BYTES
+    walked: list[int] = []
+    monkeypatch.setattr(messages, "log_tables", lambda store, options, start, *rest, **more: walked.append(start))
+    query = f"select count(*) from messages where phy_offset < {SEGMENT_SIZE_BYTES} or phy_offset >= {last}"
+    wanted = [at for at in OFFSETS if at < SEGMENT_SIZE_BYTES or at >= last]
+    with locked(rolling.root), opened(rolling.root) as store:
+        assert ask(Tables([("s", store)]), query) == [(len(wanted),)]
+    assert (walked, last > 2 * SEGMENT_SIZE_BYTES) == ([], True)
 
 
 @pytest.mark.usefixtures("always_live")

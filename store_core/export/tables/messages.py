@@ -74,13 +74,13 @@ class _Reading:
         pieces = _pieces(self._name, self._store, self._where)
         reached_end = False
         try:
-            for table in settled(
-                self._walked(pieces), lambda: is_locked(self._store.root), partial(self._again, pieces)
-            ):
-                self._findings.add(table, self._file_of(pieces, int(table.phy_offset[0])) if len(table) else "")
-                rows = np.flatnonzero(table.messages)
-                if len(rows):
-                    yield from self._decoded(table, rows)
+            for joined in _joined(self._store, pieces):
+                again = partial(self._again, joined)
+                for table in settled(self._walked(joined), lambda: is_locked(self._store.root), again):
+                    self._findings.add(table, _file_of(self._store, joined, table))
+                    rows = np.flatnonzero(table.messages)
+                    if len(rows):
+                        yield from self._decoded(table, rows)
             reached_end = True
         finally:
             if not reached_end:
@@ -107,12 +107,6 @@ class _Reading:
     def _again(self, pieces: Sequence[Piece], start: int, end: int) -> Iterator[FrameTable]:
         chained = all(piece.chained or piece.from_phy_offset != start for piece in pieces)
         return log_tables(self._store, _OPTIONS, start, end, chained=chained)
-
-    def _file_of(self, pieces: Sequence[Piece], phy_offset: int) -> str:
-        """The file that a row stands in; empty where there is none."""
-        number = bisect_right(pieces, phy_offset, key=lambda piece: piece.from_phy_offset) - 1
-        is_inside = number >= 0 and phy_offset < pieces[number].to_phy_offset
-        return self._store.relative(pieces[number].segment.path) if is_inside else ""
 
     def _decoded(self, table: FrameTable, rows: Ints) -> Iterator[pa.RecordBatch]:
         if self._where is not None:
@@ -199,6 +193,25 @@ def _moment(timestamp_ms: int) -> pa.Scalar:
 
 
 _NO_TIME: Final = ds.field("store_time") < _moment(365 * 86_400_000)
+
+
+def _joined(store: Store, pieces: Sequence[Piece]) -> Iterator[Sequence[Piece]]:
+    """The pieces, those together that follow each other in the log."""
+    first = 0
+    for number, (before, piece) in enumerate(pairwise(pieces), 1):
+        if before.to_phy_offset != piece.from_phy_offset and _gap(store, before, piece) is None:
+            yield pieces[first:number]
+            first = number
+    if pieces:
+        yield pieces[first:]
+
+
+def _file_of(store: Store, pieces: Sequence[Piece], table: FrameTable) -> str:
+    """The file that a table's rows stand in; empty where there is none."""
+    at = table.phy_offset[0] if len(table) else 0
+    number = bisect_right(pieces, at, key=lambda piece: piece.from_phy_offset) - 1
+    is_inside = number >= 0 and at < pieces[number].to_phy_offset
+    return store.relative(pieces[number].segment.path) if is_inside else ""
 
 
 def _gap(store: Store, before: Piece | None, piece: Piece) -> tuple[int, int] | None:
