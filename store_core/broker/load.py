@@ -15,7 +15,7 @@ from store_core.broker.index_service import IndexState
 from store_core.codec.json_dialect import MAX_SIZE_BYTES, JsonError, JsonTooLargeError, loads
 from store_core.layout import checkpoint as checkpoint_layout
 from store_core.layout import paths, queue, timer
-from store_core.storage.remote_path import is_there, names_of
+from store_core.storage.remote_path import names_of
 from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.store import QueueKey, Store
 
@@ -128,7 +128,7 @@ def read_config(store: Store, name: str) -> ConfigFile:
     """
     path = store.root / paths.CONFIG / name
     main = store.cache.read(path, 0, MAX_SIZE_BYTES + 1) if path.is_file() else b""
-    damaged = is_there(path)
+    damaged = path.exists()
     if main:
         try:
             return ConfigFile(loads(main))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from store_core.broker.appended import EntrySpool
 from store_core.broker.batch_queue import BatchQueueState
@@ -155,12 +156,15 @@ def _dispatcher(store: Store, behaviour: Behaviour, loaded: Loaded, runs: EntryR
     return Dispatcher(behaviour, rules, queues, batches, loaded.index, spool, cache(partial(_no_folders, store)))
 
 
+_OF_A_QUEUE: Final = re.compile(rf"(?:{paths.CONSUMEQUEUE}|{paths.BATCHCONSUMEQUEUE})/[%|a-zA-Z0-9_-]+(?:/\d+)?")
+
+
 def _no_folders(store: Store) -> frozenset[str]:
     """What stands where a folder of queues belongs, by its path in the store."""
     trees = [store.root / tree for tree in (paths.CONSUMEQUEUE, paths.BATCHCONSUMEQUEUE)]
     files = [tree for tree in trees if is_there(tree) and not tree.is_dir()]
-    files += [stray.path for stray in store.queue_strays if not stray.is_folder]
-    return frozenset(map(store.relative, files))
+    names = [store.relative(stray.path) for stray in store.queue_strays if not stray.is_folder]
+    return frozenset([*map(store.relative, files), *filter(_OF_A_QUEUE.fullmatch, names)])
 
 
 def _file_size(configured: int | None, found: object, default: int) -> int:

@@ -89,7 +89,7 @@ def _file(state: QueueState, start: int, folder: str, mtime_ms: int) -> NewFile:
     def read() -> Iterator[bytes]:
         for at in range(start, start + size, _CHUNK_SIZE_BYTES):
             end = min(at + _CHUNK_SIZE_BYTES, start + size)
-            filled = max(min(end, state.end), at)
+            filled = max(min(end, state.end), at) if start == state.starts[-1] else end
             data = state.in_file(start, at, filled).tobytes()
             yield data + bytes(end - at - len(data))
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from store_core.broker.start import Start, start_broker
+from store_core.broker.start import Start, _no_folders, start_broker
 from store_core.broker.versions import Version, behaviour_of
 from store_core.layout import paths
+from store_core.mend.as_broker import broker_result
 from store_core.mend.prediction.predict import outcome_of, predict
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
@@ -332,3 +333,30 @@ def test_numbers_of_batches_that_are_none(
             path.write_bytes(data)
     shutil.rmtree(root / "batchconsumequeue")
     assert predicted(root, "5.3.3", settings_of("bcq-533"))["starts"]
+
+
+def test_a_file_that_another_lies_over_is_left_as_it_is(store_copy: StoreCopy, settings_of: SettingsOf) -> None:
+    """The last file of a queue begins within the one in front, and nothing is in it: that one stays to the byte."""
+    root = store_copy("clean-533")
+    first = max((root / paths.CONSUMEQUEUE).glob("*/*/*"), key=lambda path: len(path.read_bytes().rstrip(b"\0")))
+    size = first.stat().st_size
+    for other in first.parent.iterdir():
+        if other != first:
+            other.unlink()
+    (first.parent / f"{int(first.name) + size // 40 * 20 + 20:020d}").write_bytes(bytes(size))
+    with (
+        Store.open(root, load_settings(settings_of("clean-533"), root)) as store,
+        broker_result(store, behaviour_of(Version(5, 3, 3))) as result,
+    ):
+        made = {new.path: b"".join(new.read()) for new in result.queue_changes.new}
+    assert made.get(store.relative(first), first.read_bytes()) == first.read_bytes()
+
+
+def test_files_that_stand_in_no_queues_way(store_copy: StoreCopy) -> None:
+    """Where one may stand for a queue's folder, every record is looked at by itself, which takes four times as long."""
+    root = store_copy("clean-533")
+    (root / paths.CONSUMEQUEUE / "A").mkdir()
+    for name in (".DS_Store", "notes.txt", "B", "A/0", "A/0.bak"):
+        (root / paths.CONSUMEQUEUE / name).touch()
+    with Store.open(root) as store:
+        assert _no_folders(store) == {"consumequeue/B", "consumequeue/A/0"}
