@@ -129,12 +129,14 @@ def path_of(text: str | Path) -> Path:
         return Path(text)
     named, slashes, rest = url[1].lower(), url[2], url[3]
     scheme = _SAME.get(named, named)
+    if slashes == ":/" and scheme not in (*SCHEMES, _FILE):
+        return Path(text)  # a folder's name may end with a colon
     if scheme == _FILE and (slashes == ":/" or rest.startswith("/")):
         return Path("/" + rest.lstrip("/"))
     if scheme not in SCHEMES:
         known = ", ".join(f"{name}://" for name in SCHEMES)
         raise UsageError(
-            f"unknown kind of address {url[1]}{slashes}", path=text, to_do=f"name a local path, or one of {known}"
+            f"unknown kind of address {url[1]}://", path=text, to_do=f"name a local path, or one of {known}"
         )
     if slashes == ":/":
         raise UsageError(

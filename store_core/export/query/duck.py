@@ -29,7 +29,7 @@ _OWN: Final = (
     " union all select view_name from duckdb_views() where not temporary and not internal"
 )
 _RETURNING: Final = re.compile(r"\breturning\b", re.IGNORECASE)
-_INNER: Final = re.compile(r"(?:BIT|BIGNUM|VARIANT)(?P<lists>(?:\[\d*\])*)")
+_INNER: Final = re.compile(r"\b(?:BIT|BIGNUM|VARIANT)\b(?=[\[),]|$)")  # as types, not as names in front of one
 Result = TypeVar("Result")
 
 
@@ -174,13 +174,11 @@ def _shows(statement: Any) -> bool:
 def _in_words(relation: Any) -> Any:
     """A relation whose columns of types that Arrow knows only as DuckDB's inner bytes are text instead."""
     kinds = [str(kind) for kind in relation.types]
-    if not any(map(_INNER.fullmatch, kinds)):
-        return relation
     columns = []
     for number, (kind, name) in enumerate(zip(kinds, relation.columns, strict=True), 1):
-        text, quoted = _INNER.fullmatch(kind), name.replace('"', '""')
-        columns.append((f"CAST(#{number} AS VARCHAR{text['lists']})" if text else f"#{number}") + f' AS "{quoted}"')
-    return relation.project(", ".join(columns))
+        text, quoted = _INNER.sub("VARCHAR", kind), name.replace('"', '""')
+        columns.append((f"#{number}" if text == kind else f"CAST(#{number} AS {text})") + f' AS "{quoted}"')
+    return relation.project(", ".join(columns)) if any(map(_INNER.search, kinds)) else relation
 
 
 def _without_twins(schema: pa.Schema) -> pa.Schema:

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -63,11 +64,14 @@ class LocalRunner:
                 }  # starts the processes
             for future in futures:
                 future.add_done_callback(ended.put)
+            look_at = 0.0
             while len(pieces) < len(futures):
                 with suppress(Empty):
                     future = ended.get(timeout=_LOOK_EVERY_SECONDS)
                     pieces[futures[future]] = told(futures[future], future.result())
-                progress.reached(sum(walked))
+                if time.monotonic() >= look_at:  # of many tasks, adding up takes longer than some do
+                    progress.reached(sum(walked))
+                    look_at = time.monotonic() + _LOOK_EVERY_SECONDS
         except BaseException as error:
             for worker in multiprocessing.active_children():
                 worker.kill()  # a gentler signal is lost where Python has not yet made itself at home in a fresh copy

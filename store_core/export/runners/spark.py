@@ -137,10 +137,14 @@ class SparkRunner:
         return pieces
 
     def _next(self, connection: Connection, on_walked: Walked) -> object:
+        while not self._has_more(connection):
+            on_walked(0)  # whoever shows how far it is has something to show while Spark starts
         with self._heard():
-            while not connection.poll(_LOOK_EVERY_SECONDS):
-                on_walked(0)  # whoever shows how far it is has something to show while Spark starts
             return connection.recv()
+
+    def _has_more(self, connection: Connection) -> bool:
+        with self._heard():
+            return connection.poll(_LOOK_EVERY_SECONDS)
 
     @contextmanager
     def _heard(self) -> Iterator[None]:
