@@ -41,13 +41,16 @@ class BrokerResult:
 def broker_result(store: Store, behaviour: Behaviour, *, on_progress: Progress | None = None) -> Iterator[BrokerResult]:
     """Play the start through and work out what it would leave; nothing is written but scratch files.
 
-    Raises FailedError where the broker would not start.
+    Raises FailedError where the broker would not start, or would not get on with a queue.
     """
     with ExitStack() as stack:
         start = stack.enter_context(start_broker(store, behaviour, on_progress=on_progress))
         if start.refusal:
             reason = f"a broker would not start on this store: {start.refusal}"
             raise FailedError(reason, path=str(store.root), to_do="use --policy keep")
+        if start.dispatcher is not None and start.dispatcher.failed:
+            in_the_way = str(store.root / start.dispatcher.failed)
+            raise FailedError("a file stands where a folder is needed", path=in_the_way, to_do="move it out of the way")
         mended = mended_log(store, [], start.log.end_phy_offset, cut=True)
         kept = {segment.name for segment in start.log.segments}
         mended.removed += [s for s in mended.segments if s.name not in kept]
