@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from store_core.scan.log import ScanOptions, scan_log
 from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
+from tests.beside import another_process
 from tests.conftest import StoreCopy
 from tests.export.exports import export_one, found_rows, ranges_of, table_of, told_rows
 from tests.export.sources import source_table
@@ -115,19 +116,10 @@ def test_a_log_that_is_written_meanwhile(store_copy: StoreCopy, tmp_path: Path) 
     assert table_of(out, "quarantine").num_rows == 0
 
 
-@contextmanager
-def at_work_on(root: Path) -> Iterator[None]:
-    """Another process has the log open for writing, or without one the checkpoint, and does nothing."""
+def at_work_on(root: Path) -> AbstractContextManager[None]:
+    """Another process has the log open for writing, or without one the checkpoint."""
     segment = min((root / "commitlog").iterdir(), default=root / "checkpoint")
-    code = "import sys; f = open(sys.argv[1], 'r+b'); print(flush=True); sys.stdin.read()"
-    args = [sys.executable, "-c", code, str(segment)]
-    with subprocess.Popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        try:
-            yield
-        finally:
-            process.kill()
+    return another_process("import sys; f = open(sys.argv[1], 'r+b')", segment)
 
 
 def ending_at_record_30(growing: Growing) -> tuple[Path, int, int]:

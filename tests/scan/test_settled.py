@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -22,6 +20,7 @@ from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, log_tables, scan_log
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
+from tests.beside import another_process
 from tests.conftest import DamagedStore, StoreCopy
 from tests.damage import Damageable
 from tests.export.test_incremental import ENDS, OFFSETS, SEGMENT_SIZE_BYTES, STORE, Growing
@@ -49,18 +48,10 @@ def always_live(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "is_locked", lambda _: True)
 
 
-@contextmanager
-def locked(root: Path) -> Iterator[None]:
+def locked(root: Path) -> AbstractContextManager[None]:
     """Another process has the store's lock, as a broker does."""
-    code = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX, 1); print(flush=True); sys.stdin.read()"
-    args = [sys.executable, "-c", code, str(root / LOCK)]
-    with subprocess.Popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        try:
-            yield
-        finally:
-            process.kill()
+    code = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX, 1)"
+    return another_process(code, root / LOCK)
 
 
 def opened(root: Path) -> Store:

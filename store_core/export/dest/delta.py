@@ -59,7 +59,7 @@ class DeltaDestination(LooseDestination):
                     to_do="name another folder",
                 )
             written = self._written(table)
-            if not (self.tables.adds and (self._incremental or not self._overwrite)):
+            if self._replaces:
                 return standing_as(written)
             if written is None:
                 raise FailedError(

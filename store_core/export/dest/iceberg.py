@@ -88,7 +88,7 @@ class IcebergDestination(LooseDestination):
                     self.refuse_foreign()
                 return None
             written = self._written(table)
-            if not (self.tables.adds and (self._incremental or not self._overwrite)):
+            if self._replaces:
                 return standing_as(written)
             if written is None:
                 raise FailedError(

@@ -1,0 +1,24 @@
+"""Another process that has a file of a store in its hands, and does nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_WAITS = "; print(flush=True); sys.stdin.read()"
+
+
+@contextmanager
+def another_process(code: str, path: Path) -> Iterator[None]:
+    """It has run ``code``, whose ``sys.argv[1]`` is ``path``, and lives on to the end of the context."""
+    args = [sys.executable, "-c", code + _WAITS, str(path)]
+    with subprocess.Popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield
+        finally:
+            process.kill()
