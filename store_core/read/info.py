@@ -43,9 +43,11 @@ def describe_store(store: Store, rules: ReadRules) -> dict[str, Any]:
         findings += index.sizes.findings
         findings += index_strays(store, index.sizes)
     progress = read_progress(store.root)
-    checkpoint = read_checkpoint(store.root)
+    layout_findings = list(_layout_findings(store))
+    is_no_file = any(found.code == "S008" and found.file == paths.CHECKPOINT for found in layout_findings)
+    checkpoint = Checkpoint() if is_no_file else read_checkpoint(store.root)
     ends = [row.pop("last_record_phy_offset") for row in queues]
-    findings = [*_layout_findings(store), *findings, *progress.findings, *checkpoint.findings]
+    findings = [*layout_findings, *findings, *progress.findings, *checkpoint.findings]
     return {
         "commitlog": _commitlog(store, [end for end in ends if end is not None]),
         "queues": queues,

@@ -343,3 +343,17 @@ def test_a_file_in_place_of_the_queues_is_told(words: tuple[str, ...], store_cop
     document = result.json["stores"][0] if words == ("info",) else result.json
     told = [(f["code"], f["file"]) for f in document["findings"] if f["code"] == "S008"]
     assert (result.code, told) == (3, [("S008", paths.CONSUMEQUEUE)])
+
+
+def test_info_tells_of_a_folder_in_the_checkpoints_place(store_copy: StoreCopy) -> None:
+    """And of all that it can read beside it."""
+    root = store_copy(_NAME)
+    path = root / paths.CHECKPOINT
+    path.unlink()
+    path.mkdir()
+    result = call("info", "-s", root, "-o", "json")
+    assert result.code == 3, result.err
+    (told,) = result.json["stores"]
+    assert [(found["code"], found["file"]) for found in told["findings"]] == [("S008", paths.CHECKPOINT)]
+    assert told["checkpoint"]["physic_msg_timestamp_ms"] is None
+    assert told["would_start"]["reason"] == "checkpoint is a folder"
