@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from itertools import permutations
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Any
 import deltalake.transaction
 import pytest
 from deltalake import DeltaTable
+from pyiceberg.catalog.sql import SqlCatalog
 
 from rmqctl import exit_codes
-from store_core.errors import FailedError, StoreInUseError
+from store_core.errors import FailedError, StoreInUseError, UsageError
 from store_core.export.dest import state
 from store_core.export.dest.address import Format
 from store_core.export.dest.iceberg import IcebergDestination
@@ -159,10 +161,70 @@ def test_a_catalog_that_others_have_or_that_may_only_be_read(golden: GoldenStore
     out, catalog = tmp_path / "out", tmp_path / "catalog.db"
     export_to(golden(STORE), out, "iceberg", catalog=f"sqlite:///{catalog}")
     read_only = f"sqlite:///file:{catalog}?mode=ro&uri=true"
+    before = sorted(out.rglob("*"))
     with pytest.raises(FailedError, match=r"a readonly database \(.*\): give its user the right to write to it$"):
         export_to(golden(STORE), out, "iceberg", catalog=read_only, overwrite=True, partition_by="day")
+    assert sorted(out.rglob("*")) == before  # noticed before anything was read and written
     with sqlite3.connect(catalog) as rival:
         rival.execute("begin immediate")
         with pytest.raises(FailedError, match=r"database is locked \(.*\): wait for whoever .*, and run .* again$"):
             export_to(golden(STORE), out, "iceberg", catalog=f"sqlite:///{catalog}", overwrite=True)
     export_to(golden(STORE), out, "iceberg", catalog=f"sqlite:///{catalog}", incremental=True)
+
+
+def test_an_iceberg_table_that_somebody_removed_while_its_catalog_stayed(golden: GoldenStore, tmp_path: Path) -> None:
+    out, catalog = tmp_path / "out", f"sqlite:///{tmp_path / 'catalog.db'}"
+    export_to(golden(STORE), out, "iceberg", catalog=catalog)
+    export_to(golden(STORE), out, "iceberg", catalog=catalog, overwrite=True)
+    shutil.rmtree(out)
+    for options in ({}, {"incremental": True}):
+        with pytest.raises(
+            UsageError, match=r"names a table that is not there .*, or make the table anew with --overwrite$"
+        ):
+            export_to(golden(STORE), out, "iceberg", catalog=catalog, **options)
+    with pytest.raises(
+        UsageError, match=r"names a table that is not there .*, or name another catalog with --catalog$"
+    ):
+        export_to(golden(STORE), tmp_path / "other", "iceberg", catalog=catalog, overwrite=True)
+    export_to(golden(STORE), out, "iceberg", catalog=catalog, overwrite=True)
+    export_to(golden(STORE), out, "iceberg", catalog=catalog, incremental=True)
+    found = SqlCatalog("rmqctl", uri=catalog).load_table(("rmqctl", "messages")).scan().to_arrow()
+    assert sorted(found["phy_offset"].to_pylist()) == OFFSETS
+
+
+def test_an_iceberg_table_of_which_a_part_is_gone_is_not_made_anew(damaged: DamagedStore, tmp_path: Path) -> None:
+    """Commits are counted in the messages' table: with a new one, the old quarantine would count as added already."""
+    root, out = damaged("load-533", "zero-page-mid"), tmp_path / "out"
+    export_to(root, out, "iceberg")
+    shutil.rmtree(out / "data")
+    with pytest.raises(
+        UsageError, match=r"names a table that is not there .*, or name another catalog with --catalog$"
+    ):
+        export_to(root, out, "iceberg", overwrite=True)
+    shutil.rmtree(out / "quarantine")
+    export_to(root, out, "iceberg", overwrite=True)
+    rows = len(rows_in(out, "iceberg", "quarantine"))
+    shutil.rmtree(out / "quarantine")
+    export_to(root, out, "iceberg", overwrite=True)
+    assert len(rows_in(out, "iceberg", "quarantine")) == rows > 0
+
+
+def test_a_rivals_iceberg_table_is_not_taken_for_the_one_that_was_gone(
+    golden: GoldenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    export_to(golden(STORE), out, "iceberg")
+    for folder in ("data", "quarantine"):
+        shutil.rmtree(out / folder)
+    monkeypatch.setattr(LooseDestination, "_take_lock", lambda self: None)
+    forget = IcebergDestination._forget
+
+    def after_a_rival(self: IcebergDestination, name: str) -> None:
+        monkeypatch.setattr(IcebergDestination, "_forget", forget)
+        export_to(golden(STORE), out, "iceberg", overwrite=True)
+        forget(self, name)
+
+    monkeypatch.setattr(IcebergDestination, "_forget", after_a_rival)
+    with pytest.raises(StoreInUseError, match="another export has been committed"):
+        export_to(golden(STORE), out, "iceberg", overwrite=True)
+    assert offsets_in(out, "iceberg") == OFFSETS

@@ -72,9 +72,13 @@ class IcebergDestination(LooseDestination):
         self._is_own_catalog = catalog is None
         self._catalog: Any = None
         self._began_with = 0
+        self._gone: dict[str, str] = {}  # tables whose metadata is not where the catalog has it
 
     def standing(self) -> ExportState | WholeState | None:
-        if not self._has_catalog():
+        if self._has_catalog():
+            with told(self.address, "opening the Iceberg catalog"):
+                self._assert_writable()
+        else:
             self.refuse_foreign()
         with told(self.address, "reading the Iceberg catalog"):
             for name in self.tables.folders:
@@ -97,6 +101,15 @@ class IcebergDestination(LooseDestination):
                     to_do="export to another place, and expire no snapshot that is the newest of an export",
                 )
             return ExportState.from_json(written["state"], self.address)
+
+    def _assert_writable(self) -> None:
+        """Have the catalog change nothing: else it would be noticed when all has been written that it may only be read."""
+        from pyiceberg.catalog.sql import IcebergTables
+        from sqlalchemy import false, update
+
+        nothing = update(IcebergTables).where(false()).values(table_name=IcebergTables.table_name)
+        with self._opened().engine.begin() as connection:
+            connection.execute(nothing)
 
     def _refuse_lost_tables(self) -> None:
         """Metadata that followed other metadata is of a table that a catalog has had, and this one does not know."""
@@ -197,7 +210,8 @@ class IcebergDestination(LooseDestination):
         return not self._is_own_catalog or self.objects.read(CATALOG) is not None
 
     def _table(self, name: str) -> Any:
-        """The table as it is now; None if there is none yet. Asking makes no catalog."""
+        """The table as it is now; None if there is none yet, or none any more and another one is to stand in its place. Asking
+        makes no catalog."""
         from pyiceberg.exceptions import NoSuchTableError
 
         if not self._has_catalog():
@@ -206,11 +220,49 @@ class IcebergDestination(LooseDestination):
             return self._opened().load_table((NAMESPACE, name))
         except NoSuchTableError:
             return None
+        except FileNotFoundError as error:
+            self._gone[name] = self._metadata_address(name)
+            self._refuse_gone(name, error)
+            return None
+
+    def _refuse_gone(self, name: str, error: FileNotFoundError) -> None:
+        """Raise UsageError for a table whose metadata the catalog names in vain, but where it is to be replaced, was here, and
+        somebody has removed all of it: with the one that decides, the others too, as commits are counted by it."""
+        folders = self.tables.folders
+        is_here = self._gone[name].startswith(f"{self.objects.address_of(folders[name])}/")
+        removed = folders.values() if name == self.tables.main else [folders[name]]
+        is_removed = is_here and not any(self.objects.names(f"{folder}/{self.table_folder}") for folder in removed)
+        if not (is_removed and self._replaces):
+            or_else = "make the table anew with --overwrite" if is_removed else "name another catalog with --catalog"
+            raise UsageError(
+                "the catalog names a table that is not there",
+                path=self._gone[name],
+                to_do=f"bring it back, or {or_else}",
+            ) from error
+
+    def _metadata_address(self, name: str) -> str:
+        """Where the catalog has a table's metadata."""
+        from pyiceberg.catalog.sql import IcebergTables
+        from sqlalchemy import select
+
+        with self._opened().engine.connect() as connection:
+            return str(connection.scalar(select(IcebergTables.metadata_location).where(*_entry_of(name))))
+
+    def _forget(self, name: str) -> None:
+        """Take a table out of the catalog that is not there any more; not one that a rival has made since."""
+        from pyiceberg.catalog.sql import IcebergTables
+        from sqlalchemy import delete
+
+        entry = delete(IcebergTables).where(*_entry_of(name), IcebergTables.metadata_location == self._gone.pop(name))
+        with self._opened().engine.begin() as connection:
+            connection.execute(entry)
 
     def _made(self, name: str) -> Any:
         from pyiceberg.exceptions import TableAlreadyExistsError
         from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 
+        if name in self._gone:
+            self._forget(name)
         try:
             return self._opened().create_table(
                 (NAMESPACE, name),
@@ -261,6 +313,14 @@ def _assert_catalog(address: str) -> None:
             "a catalog in memory is gone when the export is over",
             to_do="name a file, such as sqlite:////data/catalog.db",
         )
+
+
+def _entry_of(name: str) -> tuple[Any, ...]:
+    """What finds a table's row in the catalog's own table."""
+    from pyiceberg.catalog.sql import IcebergTables
+
+    entry = IcebergTables
+    return entry.catalog_name == NAMESPACE, entry.table_namespace == NAMESPACE, entry.table_name == name
 
 
 def _partition(transaction: Any, table: Any, by: str | None) -> None:
