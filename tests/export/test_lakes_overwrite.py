@@ -17,11 +17,13 @@ from rmqctl import exit_codes
 from store_core.errors import FailedError, StoreInUseError, UsageError
 from store_core.export.dest import state
 from store_core.export.dest.address import Format
+from store_core.export.dest.delta import DeltaDestination
+from store_core.export.dest.folder import FolderDestination
 from store_core.export.dest.iceberg import IcebergDestination
 from store_core.export.dest.loose import LooseDestination
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore, StoreCopy
-from tests.export.exports import found_rows, told_rows
+from tests.export.exports import found_rows, table_of, told_rows
 from tests.export.killing import run_killed
 from tests.export.test_incremental import OFFSETS, STORE
 from tests.export.test_lakes import FORMATS, export_to, iceberg_table, offsets_in, rows_in
@@ -228,3 +230,32 @@ def test_a_rivals_iceberg_table_is_not_taken_for_the_one_that_was_gone(
     with pytest.raises(StoreInUseError, match="another export has been committed"):
         export_to(golden(STORE), out, "iceberg", overwrite=True)
     assert offsets_in(out, "iceberg") == OFFSETS
+
+
+@pytest.mark.parametrize("kind", ["parquet", *FORMATS])
+def test_what_is_replaced_by_the_same_is_not_taken_for_the_result_of_what_broke_off(
+    golden: GoldenStore, tmp_path: Path, kind: Format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody has removed a file of an export, and does as he is told: exports all anew. Broken off, the same command does
+    what it says, and one that is not to replace anything does not."""
+    out = tmp_path / "out"
+
+    def break_off() -> None:
+        def interrupted(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as broken:
+            for each in (FolderDestination, DeltaDestination, IcebergDestination):
+                broken.setattr(each, "publish", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                export_to(golden(STORE), out, kind, overwrite=True)
+
+    export_to(golden(STORE), out, kind)
+    min((out / "data").glob("*.parquet")).unlink()
+    break_off()
+    with pytest.raises(UsageError, match="a finished export is there"):
+        export_to(golden(STORE), out, kind)
+    break_off()
+    assert export_to(golden(STORE), out, kind, overwrite=True).rows == len(OFFSETS)
+    found = table_of(out)["phy_offset"].to_pylist() if kind == "parquet" else offsets_in(out, kind)
+    assert sorted(found) == OFFSETS

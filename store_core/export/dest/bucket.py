@@ -13,6 +13,7 @@ from store_core.export.dest.parts import RESULT_FOLDERS
 from store_core.export.dest.place import is_made_here
 from store_core.export.dest.state import Commit, ExportState
 from store_core.export.dest.tables import State, WholeState
+from store_core.storage.digest import crc32c
 from store_core.storage.publish import MANIFEST, UNFINISHED
 
 _NEXT: Final = f"{UNFINISHED}/{MANIFEST}"
@@ -42,6 +43,10 @@ class BucketDestination(LooseDestination):
             return WholeState({}, id_of(self._began_with) or "")
         self._manifest = Manifest.from_bytes(self._began_with, f"{self.address}/{MANIFEST}")
         return self._manifest.state
+
+    @property
+    def stands_as(self) -> int:
+        return crc32c(self._began_with) if self._began_with is not None else 0
 
     def gone(self) -> list[str]:
         return self._manifest.gone(self.objects) if self._incremental and self._manifest is not None else []

@@ -69,6 +69,10 @@ class DeltaDestination(LooseDestination):
                 )
             return ExportState.from_json(written["state"], self.address)
 
+    @property
+    def stands_as(self) -> int:
+        return self._began_with
+
     def commit(self, parts: Sequence[WrittenFile], commit: Commit, state: State) -> None:
         told_state = told_in_commit(self.tables, parts, state, replaces=self._replaces)
         with told(self.address, "committing to the Delta table"):

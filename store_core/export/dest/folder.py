@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,8 +13,9 @@ from store_core.export.dest.manifest import Manifest, id_of, manifest_after, pat
 from store_core.export.dest.parquet import WrittenFile
 from store_core.export.dest.parts import RESULT_FOLDERS
 from store_core.export.dest.place import StagingFolder
-from store_core.export.dest.state import Commit, ExportState
+from store_core.export.dest.state import Begun, Commit, ExportState
 from store_core.export.dest.tables import MESSAGES, State, TableSet
+from store_core.storage.digest import crc32c
 from store_core.storage.objects import LocalObjects
 from store_core.storage.publish import MANIFEST, ResultFolder
 from store_core.storage.remote_path import absolute_path
@@ -76,12 +76,15 @@ class FolderDestination:
         return self._manifest.gone(LocalObjects(self._folder.path)) if self._manifest is not None else []
 
     def begin(self, plan: str) -> bool:
-        begun = json.dumps({"plan": plan}).encode()
-        self._is_done = self._folder.begun() == begun and id_of(self._folder.manifest()) == plan
+        standing = self._folder.manifest()
+        begun = Begun.from_bytes(self._folder.begun())
+        now = Begun(plan, crc32c(standing) if standing is not None else 0)
+        self._is_done = begun is not None and begun.is_done(plan, now.behind, id_of(standing))
         if self._is_finished and not self._is_done:
             self._folder.finish()
             raise self._tables.refusal(self.address)
-        self._folder.begin(begun)
+        if not self._is_done and begun != now:
+            self._folder.begin(now.as_bytes())
         return self._is_done
 
     def noted(self) -> dict[str, bytes]:

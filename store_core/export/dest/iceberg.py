@@ -141,6 +141,10 @@ class IcebergDestination(LooseDestination):
                 to_do="name another catalog with --catalog",
             )
 
+    @property
+    def stands_as(self) -> int:
+        return self._began_with
+
     def commit(self, parts: Sequence[WrittenFile], commit: Commit, state: State) -> None:
         told_state = {_STATE: json.dumps(told_in_commit(self.tables, parts, state, replaces=self._replaces))}
         with told(self.address, "committing to the Iceberg table"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +13,7 @@ from store_core.export.dest.foreign import not_empty
 from store_core.export.dest.parquet import WrittenFile
 from store_core.export.dest.parts import RESULT_FOLDERS
 from store_core.export.dest.place import FinalPlace, is_made_here
-from store_core.export.dest.state import Commit, ExportState
+from store_core.export.dest.state import Begun, Commit, ExportState
 from store_core.export.dest.tables import MESSAGES, State, TableSet, WholeState
 from store_core.storage.folder_lock import unlock_file
 from store_core.storage.objects import LocalObjects, objects_at
@@ -87,14 +86,14 @@ class LooseDestination(ABC):
         return []  # a table's own files tell what belongs to it
 
     def begin(self, plan: str) -> bool:
-        begun = json.dumps({"plan": plan}).encode()
-        is_ours = self.objects.read(_BEGUN) == begun
-        self._is_done = is_ours and self._last is not None and self._last.id == plan
+        begun, now = Begun.from_bytes(self.objects.read(_BEGUN)), Begun(plan, self.stands_as)
+        id = self._last.id if self._last is not None else None
+        self._is_done = begun is not None and begun.is_done(plan, self.stands_as, id)
         if self._is_finished and not self._is_done:
             self._is_over = True
             raise self.tables.refusal(self.address)
-        if not is_ours:
-            self.objects.write(_BEGUN, begun)
+        if not self._is_done and begun != now:
+            self.objects.write(_BEGUN, now.as_bytes())
         return self._is_done
 
     def noted(self) -> dict[str, bytes]:
@@ -129,6 +128,11 @@ class LooseDestination(ABC):
     @abstractmethod
     def standing(self) -> ExportState | WholeState | None:
         """The state that the last commit left, None without one. Raises UsageError where something else is there."""
+
+    @property
+    @abstractmethod
+    def stands_as(self) -> int:
+        """What tells the commit that ``standing`` found from any other one; 0 without one."""
 
     @abstractmethod
     def commit(self, parts: Sequence[WrittenFile], commit: Commit, state: State) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple
@@ -30,6 +31,32 @@ class Proof(NamedTuple):
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> Proof:
         return cls(int(told["phy_offset"]), int(told["size_bytes"]), int(told["crc32c"], 16))
+
+
+class Begun(NamedTuple):
+    """What was begun at a destination: the plan, and what stood there then (a number of the destination's own, 0: nothing).
+
+    The same may have stood there when it was begun: what stands is its own result only if it is another one by now.
+    """
+
+    plan: str
+    behind: int
+
+    def as_bytes(self) -> bytes:
+        return json.dumps(self._asdict()).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes | None) -> Begun | None:
+        """None also for what is no such note."""
+        try:
+            told = json.loads(data) if data is not None else {}
+            return cls(told["plan"], told["behind"])
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def is_done(self, plan: str, stands_as: int, id: str | None) -> bool:
+        """Whether what stands now, whose plan is ``id``, is the result of a plan that was begun."""
+        return self.plan == plan == id and self.behind != stands_as
 
 
 class Told(NamedTuple):
