@@ -13,12 +13,14 @@ from store_core.export.copies import differences
 from store_core.export.dest.parts import Part, PartWriter, Range, inside, kind_name, quarantine_rows
 from store_core.export.dest.state import Proof, StoreState, Told
 from store_core.export.healing import Stretch, heal
+from store_core.export.splits.chain import stands_in_log
 from store_core.export.splits.join import Joined, join_pieces, walk_on
 from store_core.export.splits.piece import Piece, range_as_table
 from store_core.export.splits.plan import SegmentPlan, Split, Task, plan_splits
 from store_core.export.splits.tail import begins_of, still_holds
 from store_core.findings import Finding, finding, summary
 from store_core.kernel.codes import FrameCode, FrameKind
+from store_core.layout.record import PREFIX
 from store_core.read.log import has_message_behind, start_for_time
 from store_core.read.log_files import refuse_partial_log, unread_log
 from store_core.storage.live import is_live
@@ -239,6 +241,13 @@ def _assert_same_log(store: Store, name: str, last: StoreState) -> None:
                 f"the log of {name} no longer has the record at {proof.phy_offset} that was exported last",
                 path=str(store.root),
                 to_do=f"it has been cut and written on, or is another broker's: {EXPORT_ANEW}",
+            )
+        is_message = proof.size_bytes > PREFIX.size_bytes
+        if is_message and proof.phy_offset >= log.min_phy_offset and not stands_in_log(store, proof):
+            raise PlanOutOfDateError(
+                f"the log of {name} no longer leads to the record at {proof.phy_offset} that was exported last",
+                path=str(store.root),
+                to_do=f"it has been cut in front of it and written on: {EXPORT_ANEW}",
             )
 
 

@@ -59,6 +59,11 @@ class Stream:
         return end_of(self.offsets["a"])
 
 
+def ends_of(offsets: Offsets) -> dict[str, int]:
+    """How far a stream is, store by store."""
+    return {name: end_of(offset) for name, offset in offsets.items()}
+
+
 def _kept(offsets: Offsets) -> dict[str, Offset]:
     kept: dict[str, Offset] = json.loads(json.dumps(offsets))
     return kept

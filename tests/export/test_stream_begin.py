@@ -13,7 +13,7 @@ from store_core.export.source.options import parse_options
 from store_core.export.source.planning import followers, next_offsets, refuse_copies, refuse_renamed
 from tests.conftest import GoldenStore
 from tests.damage import Damageable
-from tests.export.streams import Stream, told
+from tests.export.streams import Stream, ends_of, told
 from tests.export.test_copies import lag
 from tests.export.test_splits import SEGMENT_BYTES
 
@@ -36,7 +36,7 @@ def test_each_store_begins_where_it_is_told(golden: GoldenStore) -> None:
     )
     stream = Stream(golden("load-533"), path=paths, startingOffset=f'{{"a": {at}, "b": "latest"}}')
     alone = Stream(golden("ipv6-533"), startingOffset="latest")
-    assert {name: end_of(offset) for name, offset in stream.offsets.items()} == {"a": at, "b": alone.at, "c": 0}
+    assert ends_of(stream.offsets) == {"a": at, "b": alone.at, "c": 0}
     assert alone.at > 0
 
 
@@ -95,7 +95,7 @@ def test_a_limit_is_shared_among_stores(golden: GoldenStore, tmp_path: Path) -> 
     end = next_offsets(found, begin, 100_000)
     assert 0 < end_of(end["a"]) <= 60_000
     assert 0 < end_of(end["b"]) <= 60_000
-    assert next_offsets(found, begin, None, {"a": 5000, "b": 0}) == {"a": 5000, "b": 0}
+    assert ends_of(next_offsets(found, begin, None, {"a": 5000, "b": 0})) == {"a": 5000, "b": 0}
 
 
 def test_a_stream_takes_no_copies(golden: GoldenStore, damageable: Callable[..., Damageable]) -> None:

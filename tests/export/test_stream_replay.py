@@ -11,8 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from store_core.errors import FailedError, UsageError
+from store_core.export.dest.state import Proof
 from store_core.export.source.data_source import StreamReader
-from store_core.export.source.offsets import Span, end_of, first_offset, offset_behind, spans_between
+from store_core.export.source.offsets import Span, end_of, first_offset, last_of, offset_behind, spans_between
 from store_core.export.source.options import parse_options
 from tests.conftest import GoldenStore
 from tests.damage import Damageable
@@ -45,6 +46,21 @@ def test_offsets_tell_the_begin_where_the_one_before_does_not() -> None:
     after = {"a": 12, "b": 3, "c": {"begin": 0, "end": 4}}
     assert spans_between({"a": first, "b": 3}, after) == {"a": (9, 12), "c": (0, 4)}
     assert spans_between({"a": first}, {"a": first}) == {}
+    with_last = offset_behind(12, Span(12, 20), Proof(15, 5, 99))
+    assert with_last == {"end": 20, "last_phy_offset": 15, "last_size_bytes": 5, "last_crc32c": 99}
+    assert (end_of(with_last), last_of(with_last), last_of(12)) == (20, Proof(15, 5, 99), None)
+    assert offset_behind(with_last, Span(20, 20), Proof(15, 5, 99)) is with_last
+    assert spans_between({"a": 12}, {"a": with_last}) == {"a": (12, 20)}
+
+
+@pytest.mark.parametrize(
+    "offset", ["x", None, -5, 1.5, {}, {"end": "x"}, {"last_phy_offset": 4}, {"end": 5, "start": 1}, {"begin": -1}, [5]]
+)
+def test_an_offset_that_no_stream_has_written(golden: GoldenStore, offset: object) -> None:
+    stream = Stream(golden("load-533"))
+    stream.offsets = {"a": offset}  # type: ignore[dict-item]  # as a checkpoint may hold it
+    with pytest.raises(FailedError, match=r"the checkpoint's offset of a is damaged: .*another checkpoint"):
+        stream.poll()
 
 
 def test_a_first_batch_keeps_its_begin(golden: GoldenStore) -> None:
@@ -82,7 +98,8 @@ def test_the_first_batch_of_a_store_that_joins_keeps_its_begin(
     stream.drain()
     stream.restart(path=f"a={golden('ipv6-533')},b={store.root}")
     end = stream.plan()
-    assert end["b"] == {"begin": 0, "end": Stream(store.root, startingOffset="latest").at}
+    assert isinstance(end["b"], dict)
+    assert (end["b"]["begin"], end["b"]["end"]) == (0, Stream(store.root, startingOffset="latest").at)
     store.segments[0].unlink()
     stream.restart()
     with pytest.raises(FailedError, match="has read b up to 0, and the log begins"):
@@ -353,6 +370,14 @@ def test_a_log_that_is_empty_now_is_an_error(damageable: Callable[..., Damageabl
     stream.drain()
     for segment, data in kept.items():
         segment.write_bytes(data)
+    stream.drain()
+    assert offsets_of(stream) == OFFSETS, "its disk was away"
+    for segment in kept:
+        segment.unlink()
+    stream.drain()
+    for segment, data in kept.items():
+        segment.write_bytes(data)
+    store.flip(len(OFFSETS) - 1, "born_timestamp_ms", 7)
     stream.drain()
     assert offsets_of(stream) == [*OFFSETS, *OFFSETS], "another log, read from its begin"
 

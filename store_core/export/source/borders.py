@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
+from store_core.export.dest.state import Proof
 from store_core.export.source.walk import FULL
+from store_core.export.splits.chain import FRAMES, is_frame
+from store_core.export.splits.tail import proof_of
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.layout.record import MAX_RECORD_SIZE_BYTES
-from store_core.scan.frames import FrameTable, Ints
-from store_core.scan.log import ScanOptions, scan_segment
-from store_core.scan.tail import has_entry
+from store_core.scan.frames import Ints
+from store_core.scan.log import scan_segment
 from store_core.storage.sequence import Segment
 from store_core.storage.store import Store
-
-_FRAMES: Final = ScanOptions(check_crc=False, properties=False)
-_MOST_LOOKED_UP: Final = 64
 
 
 def boundary_from(store: Store, segment: Segment, certain: int, wanted: int, *, at_most: bool = False) -> int | None:
     """The first end of a frame at or behind ``wanted``; with ``at_most`` the last one that is not behind it, if there is one.
     None where there is neither."""
     before: int | None = None
-    for table in scan_segment(store, segment, _FRAMES, certain, chained=True):
-        ends = (table.phy_offset + table.size_bytes)[_is_frame(table)]
+    for table in scan_segment(store, segment, FRAMES, certain, chained=True):
+        ends = (table.phy_offset + table.size_bytes)[is_frame(table)]
         place = int(np.searchsorted(ends, wanted))
         if at_most and place < len(ends) and ends[place] == wanted:
             return wanted
@@ -38,8 +35,8 @@ def boundary_from(store: Store, segment: Segment, certain: int, wanted: int, *, 
 def ends_a_frame(store: Store, segment: Segment, phy_offset: int) -> bool:
     """Whether a frame ends at an offset inside a segment, or one starts there, behind damage too."""
     certain = max(segment.phy_offset, phy_offset - MAX_RECORD_SIZE_BYTES)
-    for table in scan_segment(store, segment, _FRAMES, certain, phy_offset + 1):
-        rows = _is_frame(table)
+    for table in scan_segment(store, segment, FRAMES, certain, phy_offset + 1):
+        rows = is_frame(table)
         if phy_offset in table.phy_offset[rows] or phy_offset in (table.phy_offset + table.size_bytes)[rows]:
             return True
     return False
@@ -47,11 +44,21 @@ def ends_a_frame(store: Store, segment: Segment, phy_offset: int) -> bool:
 
 def first_frame(store: Store, segment: Segment, at: int) -> int | None:
     """Where the first frame at or behind an offset starts."""
-    for table in scan_segment(store, segment, _FRAMES, at, chained=True):
-        frames = np.flatnonzero(_is_frame(table))
+    for table in scan_segment(store, segment, FRAMES, at, chained=True):
+        frames = np.flatnonzero(is_frame(table))
         if len(frames):
             return int(table.phy_offset[frames[0]])
     return None
+
+
+def last_message(store: Store, segment: Segment, certain: int, end: int) -> Proof | None:
+    """The last message that ends at an offset or in front of it; frames start at ``certain``, or it is looked where they do."""
+    found: tuple[Proof, ...] = ()
+    for table in scan_segment(store, segment, FRAMES, certain, end):
+        ends = table.phy_offset + table.size_bytes
+        messages = np.flatnonzero(table.messages & (ends <= end))
+        found = proof_of(table, messages[-1:], found) if len(messages) else found
+    return found[0] if found else None
 
 
 def is_whole(store: Store, segment: Segment, at: int) -> bool:
@@ -66,8 +73,8 @@ def chain(store: Store, segment: Segment, at: int, stop: int) -> tuple[Ints, Int
     """Starts and ends of the frames that follow each other from ``at`` on and start in front of ``stop``; whether the last is a
     blank, and whether something else follows."""
     starts, ends, is_blank = [], [], False
-    for table in scan_segment(store, segment, _FRAMES, at, stop, chained=True):
-        others = np.flatnonzero(~_is_frame(table))
+    for table in scan_segment(store, segment, FRAMES, at, stop, chained=True):
+        others = np.flatnonzero(~is_frame(table))
         count = int(others[0]) if len(others) else len(table)
         if count:
             starts.append(table.phy_offset[:count].astype(np.int64))
@@ -81,20 +88,3 @@ def chain(store: Store, segment: Segment, at: int, stop: int) -> tuple[Ints, Int
 def _joined(starts: list[Ints], ends: list[Ints]) -> tuple[Ints, Ints]:
     empty = np.zeros(0, np.int64)
     return np.concatenate([empty, *starts]), np.concatenate([empty, *ends])
-
-
-def has_known_message(store: Store, segment: Segment, at: int) -> bool:
-    """Whether a queue has an entry for one of the next messages behind an offset."""
-    left = _MOST_LOOKED_UP
-    for table in scan_segment(store, segment, _FRAMES, at, chained=True):
-        for row in np.flatnonzero(table.messages)[:left]:
-            if has_entry(store, table, int(row)):
-                return True
-            left -= 1
-        if not left:
-            return False
-    return False
-
-
-def _is_frame(table: FrameTable) -> Ints:
-    return np.isin(table.kind, (FrameKind.MESSAGE, FrameKind.BLANK))

@@ -125,9 +125,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _check(self, start: Offsets, end: Offsets) -> None:
         """Once, before anything is read. Spark asks for the rows of a batch that was not done when a query ended before all else."""
+        from store_core.export.source.offsets import refuse_malformed
         from store_core.export.source.planning import refuse_changed, refuse_copies, refuse_partial_logs, refuse_renamed
 
         if not self._is_checked:
+            refuse_malformed(dict(start) | dict(end))
             refuse_renamed(dict(start) | dict(end), self._followers)
             refuse_partial_logs(self._options)
             refuse_copies(self._options)

@@ -15,21 +15,23 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from store_core.errors import FailedError, UsageError
+from store_core.export.dest.state import Proof
 from store_core.export.source.borders import (
     boundary_from,
     chain,
     ends_a_frame,
     first_frame,
-    has_known_message,
     is_whole,
+    last_message,
 )
 from store_core.export.source.lost import BRING_BACK, MISSING, Named, data_lost
 from store_core.export.source.offsets import Span
 from store_core.export.source.options import EARLIEST, LATEST, Start
-from store_core.export.source.walk import chained_end
+from store_core.export.splits.chain import chained_end, has_known_message, is_in_its_queue, is_led_to
+from store_core.export.splits.tail import last_begun, still_holds
 from store_core.layout.record import HEAD, MAGIC_V1, MAGIC_V2, PREFIX
 from store_core.scan.frames import Ints
 from store_core.scan.log import nominal_end
@@ -38,8 +40,8 @@ from store_core.storage.store import Store
 
 _STEP_BYTES: Final = 16 << 20  # so much of zeros behind the tail is looked at
 _LOOK_BEHIND_EVERY_S: Final = 60.0
+_NEAR_BYTES: Final = 64 << 10  # before the end of a batch its last message is looked for here first
 _LOOKS_AT_THE_END: Final = 3  # for damage, and the newest record behind it
-_BYTES_BEFORE: Final = 64
 
 
 @dataclass(slots=True)
@@ -60,13 +62,6 @@ class _Stuck:
     goes_on_at: int | None = None
 
 
-class _Bytes(NamedTuple):
-    """Some bytes of the log and where they stand."""
-
-    phy_offset: int
-    data: bytes
-
-
 class Follower:
     """Follows the log of one store. Keeps between calls only what it saw at the tail. ``passes_holes``: where segments are
     missing in front of others, as they may be where data may be lost, or where somebody is to be told of them."""
@@ -84,8 +79,10 @@ class Follower:
         self._fail, self._passes_holes = fail_on_data_loss, passes_holes or not fail_on_data_loss
         self._newest: _Newest | None = None
         self._stuck: dict[int, _Stuck] = {}  # by offset
-        self._bytes_before: dict[int, _Bytes] = {}  # an offset that was told: what stood in front of it
+        self._lasts: dict[int, Proof | None] = {}  # by an offset that does not tell it: the last message in front of it
+        self._led_to: set[Proof] = set()  # messages that the chain leads to, and no queue has, or not yet
         self._is_checked = False
+        self._empty_at: int | None = None  # where the stream stood when the log was empty
         self.waits = False  # the last answer may be another one after a quiet while, though nothing is written
 
     def first(self, starting: Start) -> int:
@@ -95,7 +92,7 @@ class Follower:
             if starting == EARLIEST:
                 return store.log.min_phy_offset
             if starting == LATEST:
-                return self._reach(store, self._last_begun(store.log), None)
+                return self._reach(store, last_begun(store.log), None)
             at = max(int(starting), begin := store.log.min_phy_offset)
             if at != int(starting) and self._fail:
                 raise FailedError(
@@ -103,16 +100,16 @@ class Follower:
                     path=str(self._named.settings.root),
                     to_do='give option("startingOffset", "earliest"), or failOnDataLoss false to begin where the log does',
                 )
-            log, last_begun = store.log, self._last_begun(store.log)
+            log, begun = store.log, last_begun(store.log)
             if not log.segments:
                 return at
             # What is made ahead of the segment at work is still to be written to, and so is the rest of that one.
-            segment = log.find(min(at, last_begun))
+            segment = log.find(min(at, begun))
             if segment is None or segment.phy_offset == at:
                 return at
             found = boundary_from(store, segment, segment.phy_offset, at)
-            if found is None and segment.phy_offset == last_begun:
-                end = self._reach(store, last_begun, None)
+            if found is None and segment.phy_offset == begun:
+                end = self._reach(store, begun, None)
                 raise UsageError(
                     f"the stream is to begin at {starting}, and the log of {self._named.name} ends at {end}",
                     path=str(self._named.settings.root),
@@ -120,38 +117,44 @@ class Follower:
                 )
             return nominal_end(log, segment) if found is None else found
 
-    def reach(self, start: int, most_bytes: int | None = None) -> Span:
+    def reach(self, start: int, most_bytes: int | None = None, last: Proof | None = None) -> Span:
         """A batch behind ``start``, of at least one record if there is any, and about ``most_bytes`` at most. It begins elsewhere only
-        where data was lost that may be.
+        where data was lost that may be. ``last``: what was the last message in front of it.
 
         Raises FailedError where data between two batches is lost and that is to fail, StoreError where the store cannot be read.
         """
-        span, is_sure = self._look(start, most_bytes)
+        span, is_sure = self._look(start, most_bytes, last)
         if not is_sure:
             time.sleep(self._quiet_s)  # a listing that was taken while files came and went may lack one that is there
-            span, is_sure = self._look(start, most_bytes)
+            span, is_sure = self._look(start, most_bytes, last)
             if not is_sure and not self._passes_holes:
                 raise data_lost(self._named, span.begin, MISSING, BRING_BACK)
         return span
 
-    def _look(self, start: int, most_bytes: int | None) -> tuple[Span, bool]:
+    def _look(self, start: int, most_bytes: int | None, last: Proof | None) -> tuple[Span, bool]:
         """A batch, and whether nothing is missing that a second look may find."""
         with self._open() as store:
-            begin = self._checked(store, start)
+            begin = self._checked(store, start, last)
             end = max(begin, self._reach(store, begin, None if most_bytes is None else begin + most_bytes))
-            told = (at for at in (*self._bytes_before, begin, end) if at >= begin)
-            self._bytes_before = {at: self._bytes_before.get(at) or _bytes_before(store.log, at) for at in told}
+            if begin != start or last is None:
+                known = self._lasts.get(begin) or self._last_before(store, begin, 0)
+                self._lasts = {begin: known}
             self._stuck = {at: stuck for at, stuck in self._stuck.items() if at >= begin}
             gap = self._gap(store.log, begin)
             is_stopped = gap is not None and (begin == end or gap.phy_offset < end)
             return Span(begin, end), begin == start and not is_stopped
 
-    def check(self, span: Span) -> None:
+    def last_in(self, span: Span) -> Proof | None:
+        """The last message in front of the end of a batch, by which the log is known again; None where there is none."""
+        with self._open() as store:
+            return self._last_before(store, span.end, span.begin)
+
+    def check(self, span: Span, *lasts: Proof | None) -> None:
         """Whether the log is still the one of which a batch was made. Raises FailedError where it is not, if the loss of data is to
         fail, and StoreError where the store cannot be read."""
         with self._open() as store:
-            for at in span:
-                self._proven(store, at)
+            for at, last in zip(span, lasts or (None, None), strict=True):
+                self._known_again(store, at, last)
 
     def end_now(self) -> int:
         """How far the log goes now. What is at its end is given the time to show that it stays as it is."""
@@ -168,19 +171,53 @@ class Follower:
 
     # -- data that is lost ---------------------------------------------------------------------------------------
 
-    def _checked(self, store: Store, start: int) -> int:
-        """``start``, or where to go on instead of it. The first call looks whether a frame still ends there, later ones whether
-        the same bytes stand in front of it."""
-        log, before = store.log, self._bytes_before.get(start)
-        # Without bytes to compare, or where they have expired, it is as with the first call.
-        is_known = self._is_checked and before is not None and before.data and before.phy_offset >= log.min_phy_offset
-        if before is not None and is_known and log.segments:
-            if log.read(before.phy_offset, len(before.data)) == before.data:
-                return start
-            self._bytes_before.clear()
-            self._lost("the log was cut in front of it since", start)
-        self._is_checked = True
-        return self._proven(store, start)
+    def _checked(self, store: Store, start: int, last: Proof | None) -> int:
+        """``start``, or where to go on instead of it. The first call looks whether a frame ends there, later ones only whether the
+        last message in front of it is still there: without one that is known, or where it has expired, they do as the first."""
+        last = self._lasts.get(start) if last is None else last
+        if start == self._empty_at and store.log.segments and not self._holds(store, last):
+            return store.log.min_phy_offset  # another log
+        if not self._is_checked or not _is_known(store.log, last):
+            self._is_checked = True
+            return self._known_again(store, start, last)
+        return start if self._holds(store, last) else self._behind_cut(store, self._proven(store, start))
+
+    def _known_again(self, store: Store, start: int, last: Proof | None) -> int:
+        found = self._proven(store, start)
+        is_cut = found == start and _is_known(store.log, last) and not self._holds(store, last)
+        return self._behind_cut(store, start) if is_cut else found
+
+    def _behind_cut(self, store: Store, start: int) -> int:
+        """Where to go on where the last message is none of the log's any more: what stands behind the tail is none either."""
+        self._lost("the log was cut in front of it since", start)
+        at_work = store.log.find(last_begun(store.log))
+        if at_work is None or start <= at_work.phy_offset:
+            return start
+        return min(start, self._end_of_frames(store, at_work))
+
+    def _holds(self, store: Store, last: Proof | None) -> bool:
+        """Whether a message is still there, and one of the log's."""
+        if last is None or not (_is_known(store.log, last) and still_holds(store.log, last)):
+            return False
+        if is_in_its_queue(store, last):
+            self._led_to.discard(last)  # whoever takes it out of there has cut the log
+            return True
+        if last not in self._led_to:
+            if not is_led_to(store, last.phy_offset):
+                return False
+            self._led_to.add(last)
+        return True
+
+    def _last_before(self, store: Store, end: int, begin: int) -> Proof | None:
+        """The last message in front of an offset, if it is in the same segment; frames start at ``begin``."""
+        segment = store.log.find(end - 1)
+        if segment is None:
+            return None
+        found = last_message(store, segment, max(segment.phy_offset, end - _NEAR_BYTES), end)
+        if found is None or not is_in_its_queue(store, found):  # it may stand in another one's body
+            found = last_message(store, segment, max(segment.phy_offset, begin), end)
+            self._led_to = {found} if found is not None else set()
+        return found
 
     def _proven(self, store: Store, start: int) -> int:
         """``start`` if a frame ends there and all that is in front of it is there, else where to go on."""
@@ -191,8 +228,9 @@ class Follower:
         if not log.segments:
             if start:
                 self._lost("the log is empty", start)
-            return 0
-        at_work = log.find(self._last_begun(log)) or log.segments[-1]
+            self._empty_at = start  # which proves no cut: its disk may be away
+            return start
+        at_work = log.find(last_begun(log)) or log.segments[-1]
         if start >= (end := nominal_end(log, at_work)):
             # Nothing is there yet, so that all in front of it has to be: up to its segment's end, as a blank tells.
             if start > end or not ends_a_frame(store, at_work, start):
@@ -236,7 +274,7 @@ class Follower:
 
     def _reach(self, store: Store, start: int, until: int | None) -> int:
         log, at = store.log, start
-        last_begun, gap = self._last_begun(log), self._gap(log, start)
+        begun, gap = last_begun(log), self._gap(log, start)
         self.waits = False
         for segment in log.segments:
             end = nominal_end(log, segment)
@@ -246,16 +284,16 @@ class Follower:
                 end = min(end, gap.phy_offset)
             if end <= at:
                 continue
-            if segment.phy_offset > max(at, last_begun):
+            if segment.phy_offset > max(at, begun):
                 return at  # made ahead of one that is missing
             at = max(at, segment.phy_offset)
             if until is not None and at > until and at > start:
                 return at
             is_whole = end == nominal_end(log, segment)
-            if segment.phy_offset < last_begun and is_whole and (until is None or end <= until):
+            if segment.phy_offset < begun and is_whole and (until is None or end <= until):
                 at = end
                 continue
-            if segment.phy_offset >= last_begun:
+            if segment.phy_offset >= begun:
                 found = self._tail(store, segment, at, until)
             else:
                 wanted = end if until is None else max(at, min(until, end))
@@ -266,18 +304,10 @@ class Follower:
 
     def _gap(self, log: SegmentSequence, start: int) -> Gap | None:
         """The first stretch behind an offset where a file, or the end of one, is missing in front of what is there."""
-        last_begun = self._last_begun(log)
+        begun = last_begun(log)
         return next(
-            (gap for gap in log.gaps() if gap.phy_offset + gap.size_bytes > start and gap.phy_offset < last_begun), None
+            (gap for gap in log.gaps() if gap.phy_offset + gap.size_bytes > start and gap.phy_offset < begun), None
         )
-
-    @staticmethod
-    def _last_begun(log: SegmentSequence) -> int:
-        """Start of the segment at work: the last one in which something is written. Brokers make files ahead, full of zeros."""
-        for segment in reversed(log.segments):
-            if any(log.read(segment.phy_offset, PREFIX.size_bytes)):
-                return segment.phy_offset
-        return log.min_phy_offset
 
     def _tail(self, store: Store, segment: Segment, start: int, until: int | None) -> int:
         """As far as the segment at work is settled."""
@@ -357,11 +387,6 @@ class Follower:
         return stuck.goes_on_at
 
 
-def _bytes_before(log: SegmentSequence, phy_offset: int) -> _Bytes:
-    """The last bytes in front of an offset: a record's, or where a blank of zeros ends there, what stands in front of those."""
-    start = max(phy_offset - _BYTES_BEFORE, log.min_phy_offset)
-    data = log.read(start, phy_offset - start) if start < phy_offset else b""
-    if data and not any(data):
-        start = max(log.used_end(start) - _BYTES_BEFORE, log.min_phy_offset)
-        data = log.read(start, _BYTES_BEFORE)
-    return _Bytes(start, data)
+def _is_known(log: SegmentSequence, last: Proof | None) -> bool:
+    """Whether there is a message that a log can be asked for: its segment is there."""
+    return last is not None and log.find(last.phy_offset) is not None

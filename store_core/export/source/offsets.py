@@ -1,21 +1,27 @@
 """Offsets of a stream, as Spark keeps them in its checkpoint: how far the log of each store has been read.
 
-``{"broker-a": 1024}``. Spark keeps where a batch ends, and takes for its begin where the one before ended. That does not tell where a
-store's first batch began, nor where a stream went on after data was lost; then the offset tells both:
-``{"broker-a": {"begin": 0, "end": 1024}}``. So a batch that is read again holds the same records, whatever options and files say by then. A
+``{"broker-a": {"end": 1024, "last_phy_offset": 768, "last_size_bytes": 256, "last_crc32c": 2774732551}}``: the end, and the last message in
+front of it, by which a log is known again; where there is none, the number alone. Spark keeps where a batch ends, and takes for its begin where the
+one before ended. That does not tell where a store's first batch began, nor where a stream went on after data was lost; then the offset
+tells it, too: ``{"broker-a": {"begin": 0, "end": 1024, …}}``. So a batch that is read again holds the same records, whatever options and files say by then. A
 stream that has no batch yet has a begin alone: that is no batch's end, so that the first batch is made, and kept, even where nothing is to be read.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Final, NamedTuple
+
+from store_core.errors import FailedError
+from store_core.export.dest.state import Proof
 
 Offset = int | dict[str, int]
 Offsets = Mapping[str, Offset]
 
 _BEGIN: Final = "begin"
 _END: Final = "end"
+_LAST: Final = ("last_phy_offset", "last_size_bytes", "last_crc32c")
 
 
 class Span(NamedTuple):
@@ -32,27 +38,47 @@ def first_offset(begin: int) -> Offset:
 
 def end_of(offset: Offset) -> int:
     """Up to where the log has been read."""
-    return offset.get(_END, offset[_BEGIN]) if isinstance(offset, dict) else offset
+    return offset.get(_END, offset.get(_BEGIN, 0)) if isinstance(offset, dict) else offset
 
 
-def offset_behind(before: Offset | None, span: Span) -> Offset:
-    """The offset of a batch that reads a span, behind one that ended with ``before``; None where the store is new."""
+def last_of(offset: Offset | None) -> Proof | None:
+    """The last message in front of the end, if the offset tells it."""
+    told = [offset[name] for name in _LAST if name in offset] if isinstance(offset, dict) else []
+    return Proof(*told) if len(told) == len(_LAST) else None
+
+
+def offset_behind(before: Offset | None, span: Span, last: Proof | None = None) -> Offset:
+    """The offset of a batch that reads a span with ``last`` in front of its end, behind one that ended with ``before``; None where
+    the store is new."""
+    told = dict(zip(_LAST, last, strict=True)) if last is not None else {}
     if before is not None and before != first_offset(span.begin):
         if span == (end_of(before), end_of(before)):
             return before  # an offset that is written otherwise would be a batch
-        if span.begin == end_of(before) and before != {_BEGIN: span.begin, _END: span.begin}:
-            return span.end
-    return {_BEGIN: span.begin, _END: span.end}
+        is_empty = isinstance(before, dict) and before.get(_BEGIN) == before.get(_END) == span.begin
+        if span.begin == end_of(before) and not is_empty:
+            return {_END: span.end, **told} if told else span.end
+    return {_BEGIN: span.begin, _END: span.end, **told}
 
 
 def spans_between(before: Offsets, after: Offsets) -> dict[str, Span]:
     """What a batch reads, by store, without those of which it reads nothing."""
     spans = {}
     for name, offset in after.items():
-        if isinstance(offset, dict):
-            span = Span(offset[_BEGIN], end_of(offset))
-        else:
-            span = Span(end_of(before.get(name, 0)), offset)
+        begin = offset.get(_BEGIN) if isinstance(offset, dict) else None
+        span = Span(end_of(before.get(name, 0)) if begin is None else begin, end_of(offset))
         if offset != before.get(name) and span.begin < span.end:
             spans[name] = span
     return spans
+
+
+def refuse_malformed(offsets: Offsets) -> None:
+    """Raise FailedError for what no stream has written."""
+    for name, offset in offsets.items():
+        numbers = list(offset.values()) if isinstance(offset, dict) else [offset]
+        keys = set(offset) if isinstance(offset, dict) else {_END}
+        are_numbers = all(isinstance(number, int) and number >= 0 for number in numbers)
+        if not (are_numbers and keys & {_BEGIN, _END} and keys <= {_BEGIN, _END, *_LAST}):
+            raise FailedError(
+                f"the checkpoint's offset of {name} is damaged: {json.dumps(offset)}",
+                to_do="start the query with another checkpoint",
+            )

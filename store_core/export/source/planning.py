@@ -9,10 +9,11 @@ from typing import Final
 
 from store_core.errors import UsageError
 from store_core.export.copies import differences, find_copies, taken_once
+from store_core.export.dest.state import Proof
 from store_core.export.naming import Called, distinct_names
 from store_core.export.source.follow import Follower
 from store_core.export.source.lost import Named, data_lost, refuse_gaps
-from store_core.export.source.offsets import Offset, Offsets, Span, end_of, offset_behind, spans_between
+from store_core.export.source.offsets import Offset, Offsets, Span, end_of, last_of, offset_behind, spans_between
 from store_core.export.source.options import EARLIEST, SourceOptions, Start, StoreOfSource
 from store_core.export.source.reading import Reading
 from store_core.export.source.walk import SourceSplit, plan
@@ -194,17 +195,23 @@ def next_offsets(
         name: end_of(before[name]) if name in before else follower.first(EARLIEST)
         for name, follower in followers.items()
     }
-    spans = _shared_out(followers, begin, most_bytes, target)
-    return dict(before) | {name: offset_behind(before.get(name), span) for name, span in spans.items()}
+    lasts = {name: last_of(before.get(name)) for name in followers}
+    spans = _shared_out(followers, begin, lasts, most_bytes, target)
+    found = dict(before)
+    for name, span in spans.items():
+        is_new = name not in before or span != (end_of(before[name]), end_of(before[name]))
+        found[name] = offset_behind(before.get(name), span, followers[name].last_in(span) if is_new else None)
+    return found
 
 
 def _shared_out(
     followers: Mapping[str, Follower],
     begin: Mapping[str, int],
+    lasts: Mapping[str, Proof | None],
     most_bytes: int | None,
     target: Mapping[str, int] | None,
 ) -> dict[str, Span]:
-    reach = {name: follower.reach(begin[name], most_bytes) for name, follower in followers.items()}
+    reach = {name: follower.reach(begin[name], most_bytes, lasts[name]) for name, follower in followers.items()}
     if target is not None:
         reach = {name: Span(a, max(a, min(b, target[name]))) for name, (a, b) in reach.items()}
     if most_bytes is None or len(reach) == 1:
@@ -214,7 +221,7 @@ def _shared_out(
         share = max(left // (len(reach) - number), 1)
         span = reach[name]
         if span.end - span.begin > share:
-            less = followers[name].reach(span.begin, share)
+            less = followers[name].reach(span.begin, share, lasts[name] if span.begin == begin[name] else None)
             span = less if less.begin != span.begin else Span(span.begin, min(less.end, span.end))
         found[name] = span
         left -= span.end - span.begin
@@ -226,7 +233,7 @@ def refuse_changed(options: SourceOptions, followers: Mapping[str, Follower], be
     before it asks how far the logs go, and never comes back to it."""
     for name, span in spans_between(before, after).items():
         if name in followers:
-            followers[name].check(span)
+            followers[name].check(span, last_of(before.get(name)), last_of(after[name]))
         elif options.fail_on_data_loss:
             raise UsageError(
                 f"the checkpoint has a batch that is not done and reads {name}, which is not named",

@@ -16,7 +16,8 @@ from store_core.export.dest.parts import Range, inside, quarantine_rows
 from store_core.export.rows import schema
 from store_core.export.rows.batches import message_batches
 from store_core.export.source.options import Mode
-from store_core.export.source.walk import HEADS, SourceSplit, tables_of
+from store_core.export.source.walk import SourceSplit, tables_of
+from store_core.export.splits.chain import HEADS
 from store_core.export.splits.plan import Split, segments_of
 from store_core.export.tables.gone import refuse_cut
 from store_core.kernel import is_native

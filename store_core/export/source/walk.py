@@ -14,9 +14,9 @@ from itertools import pairwise
 from typing import Final
 
 from store_core.errors import FailedError, UsageError
+from store_core.export.splits.chain import chained_end
 from store_core.export.splits.plan import Split, segments_of
 from store_core.export.tables.gone import refuse_cut
-from store_core.kernel.codes import FrameKind
 from store_core.scan.frames import FrameTable, select
 from store_core.scan.log import ScanOptions, nominal_end, scan_segment
 from store_core.storage.sequence import Segment, SegmentSequence
@@ -26,7 +26,6 @@ _MOST_SPLITS: Final = 1 << 17  # tasks of one query; Spark's driver holds each o
 _SMALL_SPLIT_BYTES: Final = 64 << 10  # nobody means more than some of these: 64 is 64m without its m
 _MOST_SMALL_SPLITS: Final = 1000
 FULL: Final = ScanOptions(check_crc=True, check_property_crc=True, properties=False)
-HEADS: Final = ScanOptions(check_crc=False, properties=False, runs=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +101,3 @@ def _tables(store: Store, segment: Segment, certain: int, first: int, stop: int)
         at = certain
     if at < stop:
         yield from scan_segment(store, segment, FULL, at, stop, chained=True)
-
-
-def chained_end(store: Store, segment: Segment, certain: int, stop: int) -> int | None:
-    """Where the last frame that starts in [certain, stop) of a segment ends; None where damage follows it."""
-    end: int | None = certain
-    for table in scan_segment(store, segment, HEADS, certain, stop, chained=True):
-        is_frame = table.kind[-1] in (FrameKind.MESSAGE, FrameKind.BLANK)
-        end = int(table.phy_offset[-1] + table.size_bytes[-1]) if is_frame else None
-    return end

@@ -46,6 +46,14 @@ def as_read(table: FrameTable, first: int, stop: int) -> Proof:
     return Proof(start, size, crc32c(_bytes_at(table, start, size)))
 
 
+def last_begun(log: SegmentSequence) -> int:
+    """Start of the segment at work: the last one in which something is written. Brokers make files ahead, full of zeros."""
+    for segment in reversed(log.segments):
+        if any(log.read(segment.phy_offset, record.PREFIX.size_bytes)):
+            return segment.phy_offset
+    return log.min_phy_offset
+
+
 def is_followed(log: SegmentSequence, segment: Segment) -> bool:
     """Whether records stand behind a segment: then nobody writes to it any more."""
     return _begins_a_frame(log.read(segment.end_phy_offset, record.PREFIX.size_bytes))

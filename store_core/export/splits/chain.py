@@ -1,0 +1,82 @@
+"""The chain of frames in a segment: where it leads, and whether it leads to a place where somebody has been before.
+
+A broker that comes up behind a crash cuts its log and writes on, and leaves old bytes behind what it writes. So whole records may
+stand where they always stood, and be none of the log any more: a blank covers them, or they come behind the tail.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from store_core.export.dest.state import Proof
+from store_core.export.splits.tail import last_begun, still_holds
+from store_core.kernel.codes import FrameKind
+from store_core.scan.frames import FrameTable, Ints
+from store_core.scan.log import ScanOptions, scan_segment
+from store_core.scan.tail import has_entry
+from store_core.storage.sequence import Segment
+from store_core.storage.store import Store
+
+HEADS: Final = ScanOptions(check_crc=False, properties=False, runs=True)
+FRAMES: Final = ScanOptions(check_crc=False, properties=False)
+_MOST_LOOKED_UP: Final = 64
+
+
+def chained_end(store: Store, segment: Segment, certain: int, stop: int) -> int | None:
+    """Where the last frame that starts in [certain, stop) of a segment ends; None where damage follows it."""
+    end: int | None = certain
+    for table in scan_segment(store, segment, HEADS, certain, stop, chained=True):
+        end = int(table.phy_offset[-1] + table.size_bytes[-1]) if is_frame(table)[-1] else None
+    return end
+
+
+def stands_in_log(store: Store, proof: Proof) -> bool:
+    """Whether a message is there that was once the log's last one, and is still one of the log's: its queue has it, or
+    the chain of its segment leads to it."""
+    return still_holds(store.log, proof) and (is_in_its_queue(store, proof) or is_led_to(store, proof.phy_offset))
+
+
+def is_in_its_queue(store: Store, proof: Proof) -> bool:
+    """Whether a message has its entry in a queue."""
+    segment = store.log.find(proof.phy_offset)
+    if segment is None:
+        return False
+    tables = scan_segment(store, segment, FRAMES, proof.phy_offset, proof.phy_offset + 1, chained=True)
+    return any(bool(len(table)) and bool(table.messages[0]) and has_entry(store, table, 0) for table in tables)
+
+
+def is_led_to(store: Store, phy_offset: int) -> bool:
+    """Whether the chain of a segment leads to an offset, over damage too; in the segment at work only over damage with a message
+    behind it that a queue knows: what no queue knows there is what a cut has left."""
+    segment = store.log.find(phy_offset)
+    if segment is None:
+        return False
+    can_tell = bool(store.queues) and segment.phy_offset == last_begun(store.log)
+    end: int | None = segment.phy_offset
+    for table in scan_segment(store, segment, HEADS, segment.phy_offset, phy_offset, chained=True):
+        frames = is_frame(table)
+        for at in table.phy_offset[~frames].tolist() if can_tell else ():
+            if not has_known_message(store, segment, at):
+                return False
+        end = int(table.phy_offset[-1] + table.size_bytes[-1]) if frames[-1] else None
+    return end is None or end == phy_offset
+
+
+def has_known_message(store: Store, segment: Segment, at: int) -> bool:
+    """Whether a queue has an entry for one of the next messages behind an offset."""
+    left = _MOST_LOOKED_UP
+    for table in scan_segment(store, segment, FRAMES, at, chained=True):
+        for row in np.flatnonzero(table.messages)[:left]:
+            if has_entry(store, table, int(row)):
+                return True
+            left -= 1
+        if not left:
+            return False
+    return False
+
+
+def is_frame(table: FrameTable) -> Ints:
+    """Which rows are messages or blanks."""
+    return np.isin(table.kind, (FrameKind.MESSAGE, FrameKind.BLANK))

@@ -1,0 +1,206 @@
+"""Logs that were cut behind a crash and written on, so that old bytes stand where they stood, or others of the same sizes do."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from store_core.errors import FailedError, PlanOutOfDateError
+from store_core.layout.record import MAGIC_BLANK
+from tests.damage import Damageable, offset_in_record
+from tests.export.exports import export_one, table_of
+from tests.export.streams import Stream
+from tests.export.test_splits import SEGMENT_BYTES, record_of
+
+STANDS, CUT, END = 300, 250, 309  # rows: where somebody stands, where the log was cut, where what is written anew ends
+
+
+@pytest.fixture
+def store(damageable: Callable[..., Damageable]) -> Damageable:
+    """One segment, in which the log ends at the row STANDS."""
+    found = damageable("load-533")
+    for segment in found.segments[1:]:
+        segment.unlink()
+    return found
+
+
+def at(store: Damageable, row: int) -> int:
+    found: int = store.message(row)["phyOffset"]
+    return found
+
+
+def end_at(store: Damageable, row: int) -> None:
+    store.zero(at(store, row), SEGMENT_BYTES - at(store, row))
+
+
+def cut_queues(store: Damageable, first: int) -> None:
+    """No queue has an entry for a row from ``first`` on."""
+    for row in range(first, len(store.truth["messages"])):
+        message = store.message(row)
+        store.set_entry(message["topic"], message["queueId"], message["queueOffset"])
+
+
+def another(store: Damageable, row: int) -> bytes:
+    """A good message of the size of a row's, whose last bytes, all its properties, are the same."""
+    message = store.message(row)
+    raw = bytearray(store.read(message["phyOffset"], message["storeSize"]))
+    begin = offset_in_record(message, "body")
+    end = begin + message["bodyLength"]
+    raw[begin:end] = bytes(byte ^ 1 for byte in raw[begin:end])
+    struct.pack_into(">i", raw, offset_in_record(message, "body_crc"), zlib.crc32(bytes(raw[begin:end])) & 0x7FFFFFFF)
+    times = offset_in_record(message, "store_timestamp_ms")
+    struct.pack_into(">q", raw, times, struct.unpack_from(">q", raw, times)[0] + 60_000)
+    return bytes(raw)
+
+
+def write_blank(store: Damageable, phy_offset: int) -> None:
+    """As brokers write it: its head, and nothing of what it covers."""
+    store.write(phy_offset, struct.pack(">ii", SEGMENT_BYTES - phy_offset, MAGIC_BLANK))
+
+
+def written_over_with_a_blank(store: Damageable, following: bytes) -> None:
+    """The log was cut, five messages were written, the next one did not fit, and went to a new segment."""
+    place = at(store, CUT)
+    for row in range(5):
+        store.write(place, record_of(store, row, place))
+        place += store.message(row)["storeSize"]
+    write_blank(store, place)
+    assert place < at(store, STANDS - 1), "it covers what was last"
+    (store.root / "commitlog" / f"{SEGMENT_BYTES:020d}").write_bytes(following)
+    cut_queues(store, CUT)
+
+
+@pytest.mark.parametrize("has_queues", [True, False])
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_others_of_the_same_sizes(store: Damageable, restarted: bool, has_queues: bool, fails: str) -> None:
+    """Where the stream stands a frame ends as before, and the bytes in front of it are the same as far as properties go."""
+    anew = {row: another(store, row) for row in range(CUT, END)}
+    end_at(store, STANDS)
+    if not has_queues:
+        cut_queues(store, 0)
+    stream = Stream(store.root, failOnDataLoss=fails)
+    stream.drain()
+    assert stream.at == at(store, STANDS)
+    for row, raw in anew.items():
+        store.write(at(store, row), raw)
+    if restarted:
+        stream.restart()
+    taken = len(stream.rows)
+    if fails == "true":
+        for _ in range(2):  # whoever starts it again is told again
+            with pytest.raises(FailedError, match="the log was cut in front of it since"):
+                stream.poll()
+            stream.restart()
+        return
+    stream.drain()
+    assert [row[0] for row in stream.rows[taken:]] == [at(store, row) for row in range(STANDS, END)]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_stream_whose_last_record_a_blank_covers(damageable: Callable[..., Damageable], restarted: bool) -> None:
+    store = damageable("load-533")
+    following = store.segments[1].read_bytes()
+    for segment in store.segments[1:]:
+        segment.unlink()
+    end_at(store, STANDS)
+    stream = Stream(store.root)
+    stream.drain()
+    written_over_with_a_blank(store, following)
+    if restarted:
+        stream.restart()
+    with pytest.raises(FailedError, match=r"has read a up to .*cut"):
+        stream.poll()
+
+
+@pytest.mark.parametrize("ends", [STANDS, None])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_stream_at_a_border_whose_last_record_a_blank_covers(
+    damageable: Callable[..., Damageable], restarted: bool, ends: int | None
+) -> None:
+    store = damageable("load-533")
+    following = store.segments[1].read_bytes()
+    for segment in store.segments[1:]:
+        segment.unlink()
+    if ends is not None:
+        place = at(store, ends)
+        end_at(store, ends)
+        write_blank(store, place)
+    stream = Stream(store.root)
+    stream.drain()
+    assert stream.at == SEGMENT_BYTES
+    written_over_with_a_blank(store, following)
+    if restarted:
+        stream.restart()
+    with pytest.raises(FailedError, match="the log was cut in front of it since"):
+        stream.poll()
+
+
+@pytest.mark.parametrize("has_queues", [True, False])
+@pytest.mark.parametrize("ends", [STANDS, None])
+def test_an_export_whose_last_record_a_blank_covers(
+    damageable: Callable[..., Damageable], tmp_path: Path, ends: int | None, has_queues: bool
+) -> None:
+    store = damageable("load-533")
+    following = store.segments[1].read_bytes()
+    for segment in store.segments[1:]:
+        segment.unlink()
+    if ends is not None:
+        end_at(store, ends)
+    if not has_queues:
+        cut_queues(store, 0)
+    out = tmp_path / "out"
+    export_one(store.root, out)
+    assert export_one(store.root, out, incremental=True).rows == 0
+    before = table_of(out)
+    written_over_with_a_blank(store, following)
+    with pytest.raises(PlanOutOfDateError, match=r"no longer leads to the record at \d+ that was exported last"):
+        export_one(store.root, out, incremental=True)
+    assert table_of(out).equals(before)
+
+
+def test_old_records_behind_a_cut_are_none_of_the_log(store: Damageable, tmp_path: Path) -> None:
+    """They stand behind what was written anew, and somebody stands among them: nobody is given them as what comes next."""
+    end_at(store, STANDS)
+    old = store.read(at(store, 280), at(store, STANDS) - at(store, 280))
+    store.zero(at(store, 280), len(old))
+    out, strict = tmp_path / "out", Stream(store.root)
+    export_one(store.root, out)
+    strict.drain()
+    lenient = Stream(store.root, failOnDataLoss="false")
+    lenient.drain()
+    store.write(at(store, 280), old)
+    store.zero(at(store, CUT), at(store, CUT + 1) - at(store, CUT))
+    place = at(store, CUT)
+    for row in range(7):
+        store.write(place, record_of(store, row, place))
+        place += store.message(row)["storeSize"]
+    cut_queues(store, CUT)
+    with pytest.raises(PlanOutOfDateError, match="no longer leads to the record"):
+        export_one(store.root, out, incremental=True)
+    strict.restart()
+    with pytest.raises(FailedError, match="the log was cut in front of it since"):
+        strict.poll()
+    taken = len(lenient.rows)
+    lenient.restart()
+    lenient.drain()
+    assert lenient.rows[taken:] == []
+    assert lenient.at == place, "what is written there next is still to come"
+
+
+def test_damage_in_front_of_what_was_exported_last_is_no_cut(store: Damageable, tmp_path: Path) -> None:
+    """A queue knows what stands behind it."""
+    end_at(store, STANDS)
+    out, stream = tmp_path / "out", Stream(store.root)
+    export_one(store.root, out)
+    stream.drain()
+    store.zero(at(store, CUT), 100)
+    last = store.message(STANDS - 1)
+    store.set_entry(last["topic"], last["queueId"], last["queueOffset"])  # so that the chain is asked
+    assert export_one(store.root, out, incremental=True).rows == 0
+    stream.restart()
+    assert not stream.poll()
