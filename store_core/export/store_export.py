@@ -229,6 +229,12 @@ def _start(store: Store, task: Task, last: StoreState | None) -> tuple[int, list
 
 def _assert_same_log(store: Store, name: str, last: StoreState) -> None:
     log = store.log
+    if last.proof and not log.segments:
+        raise PlanOutOfDateError(
+            f"the log of {name} has no file, but has been exported up to {last.next_phy_offset}",
+            path=str(store.root),
+            to_do="check that its disk is mounted and that the settings name its folder",
+        )
     if last.proof and log.max_phy_offset < last.next_phy_offset:
         raise PlanOutOfDateError(
             f"the log of {name} ends at {log.max_phy_offset}, but has been exported up to {last.next_phy_offset}",

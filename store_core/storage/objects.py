@@ -261,5 +261,14 @@ def _still_known(path: RemotePath) -> Iterator[None]:
         raise FailedError(what, path=str(path), to_do="run the command again") from error
 
 
+def sync_written(path: Path) -> None:
+    """Make durable a file that somebody else has written, with its folder, which may be new."""
+    ops = FileOps()
+    ops.sync_file(path)
+    ops.close()
+    for folder in (path.parent, path.parent.parent):
+        ops.sync_folder(folder)
+
+
 def _sync(folder: Path) -> None:
     FileOps().sync_folder(folder)

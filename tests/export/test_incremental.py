@@ -350,3 +350,19 @@ def test_a_range_that_begins_behind_the_logs_end(growing: Growing, tmp_path: Pat
         assert add_to(growing.root, out, wanted).findings == []
         assert rows_of(out) == OFFSETS[41:]
         assert ranges_of(out) == []
+
+
+def test_a_log_that_is_away_is_not_taken_for_one_that_was_cut(growing: Growing, tmp_path: Path) -> None:
+    """Whoever exported it anew would have nothing in place of all."""
+    out = tmp_path / "out"
+    growing.end_at(ENDS[-1])
+    add_to(growing.root, out)
+    log = growing.root / "commitlog"
+    log.rename(tmp_path / "away")
+    for make in (lambda: None, log.mkdir):
+        make()
+        with pytest.raises(PlanOutOfDateError, match=r"has no file, but has been exported up to .* disk is mounted"):
+            add_to(growing.root, out)
+    log.rmdir()
+    (tmp_path / "away").rename(log)
+    assert add_to(growing.root, out).rows == 0

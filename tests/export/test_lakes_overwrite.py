@@ -15,7 +15,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from rmqctl import exit_codes
 from store_core.errors import FailedError, StoreInUseError, UsageError
-from store_core.export.dest import state
+from store_core.export.dest import iceberg_io, state
 from store_core.export.dest.address import Format
 from store_core.export.dest.delta import DeltaDestination
 from store_core.export.dest.folder import FolderDestination
@@ -259,3 +259,20 @@ def test_what_is_replaced_by_the_same_is_not_taken_for_the_result_of_what_broke_
     assert export_to(golden(STORE), out, kind, overwrite=True).rows == len(OFFSETS)
     found = table_of(out)["phy_offset"].to_pylist() if kind == "parquet" else offsets_in(out, kind)
     assert sorted(found) == OFFSETS
+
+
+def test_what_an_iceberg_catalog_names_is_on_disk_first(
+    golden: GoldenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The catalog is, so that a machine that goes down does not leave a table that nobody can open."""
+    out, synced = tmp_path / "out", set[Path]()
+    real = iceberg_io.sync_written
+
+    def noted(path: Path) -> None:
+        real(path)
+        synced.add(path)
+
+    monkeypatch.setattr(iceberg_io, "sync_written", noted)
+    export_to(golden(STORE), out, "iceberg")
+    export_to(golden(STORE), out, "iceberg", overwrite=True)
+    assert synced == {path for name in ("data", "quarantine") for path in (out / name / "metadata").iterdir()}

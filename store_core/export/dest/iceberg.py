@@ -24,7 +24,7 @@ from store_core.export.rows import schema
 
 CATALOG: Final = "catalog.db"
 NAMESPACE: Final = "rmqctl"
-_FILE_ACCESS: Final = "store_core.export.dest.iceberg_io.ObjectFileIO"
+_FILE_ACCESS: Final = "store_core.export.dest.iceberg_io."
 _LATER_METADATA: Final = re.compile(r"/0*[1-9]\d*-[^/]*\.metadata\.json$")
 _STATE: Final = "rmqctl.export"
 _NUMBER: Final = "rmqctl.commit"
@@ -205,8 +205,9 @@ class IcebergDestination(LooseDestination):
         from pyiceberg.catalog.sql import SqlCatalog
 
         if self._catalog is None:
-            files = {} if self.path is not None else {"py-io-impl": _FILE_ACCESS}
-            self._catalog = SqlCatalog(NAMESPACE, uri=self._uri, warehouse=self.address, **files)
+            access = "SyncedFileIO" if self.path is not None else "ObjectFileIO"
+            options = {"uri": self._uri, "warehouse": self.address, "py-io-impl": _FILE_ACCESS + access}
+            self._catalog = SqlCatalog(NAMESPACE, **options)
             self._catalog.create_namespace_if_not_exists(NAMESPACE)
         return self._catalog
 

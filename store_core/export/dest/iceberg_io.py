@@ -1,14 +1,19 @@
-"""How PyIceberg reaches files in an object store: by the clients that stores are read with, so by the same variables.
+"""How PyIceberg reaches files: in an object store by the clients that stores are read with, so by the same variables; in a folder as it
+does by itself, and has each file on disk before a catalog, which is, names it.
 
 Its own clients know only what a catalog's properties tell, and those for Azure want a package of their own.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 from pyiceberg.io import InputFile, OutputFile
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
 from store_core.storage.object_store import client_of
+from store_core.storage.objects import sync_written
 from store_core.storage.remote_path import RemotePath, path_of
 
 
@@ -37,3 +42,37 @@ class ObjectFileIO(PyArrowFileIO):
             return None
         files, key = client_of(path)
         return PyArrowFile(location=location, path=key, fs=files)
+
+
+class SyncedFileIO(PyArrowFileIO):
+    """PyIceberg's own file access to local files; each is on disk when it is closed."""
+
+    def new_output(self, location: str) -> PyArrowFile:
+        made = super().new_output(location)
+        return _SyncedFile(location, made._path, made._filesystem, made._buffer_size)
+
+
+class _SyncedFile(PyArrowFile):
+    def create(self, overwrite: bool = False) -> Any:
+        return _SyncedStream(super().create(overwrite), Path(self._path))
+
+
+class _SyncedStream:
+    """An output stream that syncs its file."""
+
+    def __init__(self, stream: Any, path: Path) -> None:
+        self._stream, self._path = stream, path
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if not self._stream.closed:
+            self._stream.close()
+            sync_written(self._path)

@@ -6,6 +6,7 @@ stand where they always stood, and be none of the log any more: a blank covers t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -48,17 +49,17 @@ def is_in_its_queue(store: Store, proof: Proof) -> bool:
 
 
 def is_led_to(store: Store, phy_offset: int) -> bool:
-    """Whether the chain of a segment leads to an offset, over damage too; in the segment at work only over damage with a message
-    behind it that a queue knows: what no queue knows there is what a cut has left."""
+    """Whether the chain of a segment leads to an offset, over damage too; in the segment at work not over damage where all that is
+    behind it was left by a cut."""
     segment = store.log.find(phy_offset)
     if segment is None:
         return False
-    can_tell = bool(store.queues) and segment.phy_offset == last_begun(store.log)
+    is_at_work = segment.phy_offset == last_begun(store.log)
     end: int | None = segment.phy_offset
     for table in scan_segment(store, segment, HEADS, segment.phy_offset, phy_offset, chained=True):
         frames = is_frame(table)
-        for at in table.phy_offset[~frames].tolist() if can_tell else ():
-            if not has_known_message(store, segment, at):
+        for at in table.phy_offset[~frames].tolist() if is_at_work else ():
+            if _is_left_by_a_cut(store, segment, at):
                 return False
         end = int(table.phy_offset[-1] + table.size_bytes[-1]) if frames[-1] else None
     return end is None or end == phy_offset
@@ -66,15 +67,29 @@ def is_led_to(store: Store, phy_offset: int) -> bool:
 
 def has_known_message(store: Store, segment: Segment, at: int) -> bool:
     """Whether a queue has an entry for one of the next messages behind an offset."""
+    return any(has_entry(store, table, row) for table, row in _next_messages(store, segment, at))
+
+
+def _is_left_by_a_cut(store: Store, segment: Segment, at: int) -> bool:
+    """Whether the next messages behind an offset have queues, and no entry in any of them. Without their queues nobody can tell."""
+    has_queue = False
+    for table, row in _next_messages(store, segment, at):
+        queue = store.queue(table.topic(row).decode("utf-8", "replace"), int(table.queue_id[row]))
+        if queue is not None and queue.segments:
+            has_queue = True
+            if has_entry(store, table, row):
+                return False
+    return has_queue
+
+
+def _next_messages(store: Store, segment: Segment, at: int) -> Iterator[tuple[FrameTable, int]]:
     left = _MOST_LOOKED_UP
     for table in scan_segment(store, segment, FRAMES, at, chained=True):
-        for row in np.flatnonzero(table.messages)[:left]:
-            if has_entry(store, table, int(row)):
-                return True
-            left -= 1
+        rows = np.flatnonzero(table.messages)[:left].tolist()
+        yield from ((table, row) for row in rows)
+        left -= len(rows)
         if not left:
-            return False
-    return False
+            return
 
 
 def is_frame(table: FrameTable) -> Ints:
