@@ -217,7 +217,7 @@ class SparkRunner:
         telling = [line for line in self._lines if "Error" in line or "Exception" in line]
         if self._process is not None:  # what was said before, of an executor that was lost, does not tell of a signal
             with suppress(subprocess.TimeoutExpired):
-                if (ended := self._process.wait(0 if telling else _SOON_SECONDS)) < 0:
+                if (ended := self._process.wait(_SOON_SECONDS)) < 0:
                     return f"its program was ended by a signal ({signal.strsignal(-ended) or -ended})"
         return (telling or list(self._lines) or ["it said nothing"])[-1]
 
