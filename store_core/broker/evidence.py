@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from store_core.broker.load import read_config
+from store_core.broker.config_load import read_config
 from store_core.broker.versions import RELEASES, Version
 from store_core.layout import checkpoint, paths, record
 from store_core.storage.remote_path import is_there

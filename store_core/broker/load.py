@@ -10,12 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from store_core.broker import index_service
+from store_core.broker.config_load import (
+    CONFIG_FILES,
+    CONFIG_FILES_OF_5,
+    DELAY_PROGRESS,
+    is_full_folder,
+    read_config,
+)
 from store_core.broker.ext_files import ExtFiles
 from store_core.broker.index_service import IndexState
-from store_core.codec.json_dialect import MAX_SIZE_BYTES, JsonError, JsonTooLargeError, loads
 from store_core.layout import checkpoint as checkpoint_layout
 from store_core.layout import paths, queue, timer
-from store_core.storage.remote_path import names_of
 from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.store import QueueKey, Store
 
@@ -25,17 +30,6 @@ if TYPE_CHECKING:
 BATCH_TYPE: Final = "BatchCQ"
 _TYPE_ATTRIBUTE: Final = "queue.type"
 _TOPICS: Final = "topics.json"
-# In the order a broker loads them; the second part only since 5.0.0.
-CONFIG_FILES: Final = ("topics.json", "consumerOffset.json", "subscriptionGroup.json", "consumerFilter.json")
-CONFIG_FILES_OF_5: Final = (
-    "topics.json",
-    "topicQueueMapping.json",
-    "consumerOffset.json",
-    "subscriptionGroup.json",
-    "consumerFilter.json",
-    "consumerOrderInfo.json",
-)
-DELAY_PROGRESS: Final = "delayOffset.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,59 +96,15 @@ def opening_fails(store: Store, name: str) -> str:
 def _load_config(store: Store, behaviour: Behaviour, loaded: Loaded) -> str:
     names = CONFIG_FILES_OF_5 if behaviour.timer_wheel else CONFIG_FILES
     for name in (*names, DELAY_PROGRESS):
-        found = read_config(store, name)
-        if found.damaged_main and behaviour.deletes_damaged_config and not _is_full_folder(store, name):
+        found = read_config(store, name, behaviour)
+        if found.damaged_main and behaviour.deletes_damaged_config and not is_full_folder(store, name):
             loaded.deleted_config_files.append(f"{paths.CONFIG}/{name}")
         if found.unusable:
-            return f"{paths.CONFIG}/{name} and its {paths.BAK_SUFFIX} copy are both damaged"
+            both = f"{paths.CONFIG}/{name} and its {paths.BAK_SUFFIX} copy"
+            return f"{both} cannot be loaded: {found.why}" if found.why else f"{both} are both damaged"
         if name == _TOPICS and isinstance(found.value, dict):
             loaded.topic_attributes = _topic_attributes(found.value)
     return ""
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigFile:
-    """A JSON config file as a broker comes to it. ``unusable``: the broker fails to load it."""
-
-    value: Any = None
-    damaged_main: bool = False
-    unusable: bool = False
-
-
-def read_config(store: Store, name: str) -> ConfigFile:
-    """The main file; its ``.bak`` where that is missing, empty or damaged; nothing where that is missing or empty too.
-
-    Nothing, too, where a file is too large for us: it counts as one that a broker reads. A folder is a file that it fails to read.
-    """
-    path = store.root / paths.CONFIG / name
-    main = store.cache.read(path, 0, MAX_SIZE_BYTES + 1) if path.is_file() else b""
-    damaged = path.exists()
-    if main:
-        try:
-            return ConfigFile(loads(main))
-        except JsonTooLargeError:
-            return ConfigFile(None)  # a broker may well read it
-        except JsonError:
-            pass
-    copy = path.with_name(name + paths.BAK_SUFFIX)
-    if copy.is_dir():
-        return ConfigFile(None, damaged, unusable=True)
-    text = store.cache.read(copy, 0, MAX_SIZE_BYTES + 1) if copy.is_file() else b""
-    if not text:
-        return ConfigFile(None, damaged)
-    try:
-        return ConfigFile(loads(text), damaged)
-    except JsonError:
-        return ConfigFile(None, damaged, unusable=True)
-
-
-def _is_full_folder(store: Store, name: str) -> bool:
-    """Whether a folder stands for a config file that a broker cannot delete."""
-    path = store.root / paths.CONFIG / name
-    try:
-        return path.is_dir() and not path.is_symlink() and bool(names_of(path))
-    except OSError:  # then a broker cannot look into it either
-        return True
 
 
 def _topic_attributes(value: dict[Any, Any]) -> dict[str, dict[str, str]]:

@@ -11,6 +11,8 @@ from enum import Enum
 from functools import cache
 from typing import Any, Final, Self
 
+from store_core.codec.config_reader import FASTJSON_2, FASTJSON_29, FASTJSON_51, FASTJSON_61, FASTJSON_76, ConfigReader
+from store_core.codec.config_types import ConfigMembers
 from store_core.errors import UsageError
 
 _PATTERN: Final = re.compile(r"[vV]?(\d+)\.(\d+)(?:\.(\d+))?$")
@@ -123,13 +125,15 @@ class Behaviour:
     timer_wheel: bool
     index_tags: bool
     deletes_damaged_config: bool
+    config_reader: ConfigReader  # what reads a plain value of its JSON config files
+    config_members: ConfigMembers  # and which members their types have
     abort_tells_process: bool  # its id is written into abort, and what was in there into abort.bak
 
 
 # 4.5.0 has no tag to read; what 4.5.1 does is taken for it, as both came with DLedger.
 _NO: Final = False
 _YES: Final = True
-_C, _R, _Q, _M = CleanStart, CrashStart, QueueCut, MinOffsetSearch
+_C, _R, _Q, _M, _T = CleanStart, CrashStart, QueueCut, MinOffsetSearch, ConfigMembers
 
 # fmt: off
 # A row lists (first release, value); it holds until the next one.
@@ -162,6 +166,10 @@ _TABLE: Final[dict[str, tuple[tuple[str, Any], ...]]] = {
     "timer_wheel":              (("4.3.0", _NO), ("5.0.0", _YES)),
     "index_tags":               (("4.3.0", _NO), ("5.4.0", _YES)),
     "deletes_damaged_config":   (("4.3.0", _NO), ("5.4.0", _YES)),
+    # From the releases' own lists of what they need; 4.9.4 went back to an older library.
+    "config_reader":            (("4.3.0", FASTJSON_29), ("4.3.2", FASTJSON_51), ("4.6.0", FASTJSON_61), ("4.9.0", FASTJSON_76),
+                                 ("4.9.4", FASTJSON_61), ("5.1.0", FASTJSON_76), ("5.4.0", FASTJSON_2)),
+    "config_members":           (("4.3.0", _T.V4), ("5.0.0", _T.V5), ("5.3.1", _T.V5_GROUPS)),
     "abort_tells_process":      (("4.3.0", _NO), ("5.0.0", _YES)),
 }
 # fmt: on

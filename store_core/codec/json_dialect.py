@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from store_core.codec.json_quick import ODD, loads_quickly
+from store_core.codec.json_quick import ODD, RepeatedMembers, loads_quickly
 from store_core.codec.json_writer import JavaList, Layout, dumps
 from store_core.codec.text import decode_text
 
@@ -119,15 +119,16 @@ class _Parser:
 
     def object(self, depth: int) -> dict[Any, Any]:
         self.open(depth)
-        members = {}
+        pairs = []
         while self.more("}"):
             key = self.key()
             if self.peek() != ":":
                 raise JsonError("no colon behind a key", self.at)
             self.at += 1
-            members[key] = self.value(depth)
+            pairs.append((key, self.value(depth)))
             self.separator("}")
-        return members
+        members = dict(pairs)
+        return members if len(members) == len(pairs) else RepeatedMembers(pairs)
 
     def array(self, depth: int) -> list[Any]:
         self.open(depth)

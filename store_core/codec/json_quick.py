@@ -8,13 +8,29 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from typing import Any, Final
 
 from store_core.codec.json_writer import JavaList
 
 ODD: Final = object()
+
+
+class RepeatedMembers(dict[Any, Any]):
+    """An object with a member that is there more than once. The last value is the one; ``earlier`` has those before it.
+
+    Which of them a broker looks at depends on its release.
+    """
+
+    def __init__(self, pairs: Iterable[tuple[Any, Any]]) -> None:
+        super().__init__()
+        self.earlier: dict[Any, list[Any]] = {}
+        for key, value in pairs:
+            if key in self:
+                self.earlier.setdefault(key, []).append(self[key])
+            self[key] = value
+
 
 # Escapes, the marks below, and lists in lists, whose kind would not be seen.
 _UNUSUAL: Final = re.compile(r"[\\\x00-\x04]|[\[,]\s*\[")
@@ -71,7 +87,9 @@ def _marked(part: str) -> str:
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[Any, Any]:
-    return {int(key[1:]) if key[:1] == _NUMBER else key: _kind_of_list(value) for key, value in pairs}
+    named = [(int(key[1:]) if key[:1] == _NUMBER else key, _kind_of_list(value)) for key, value in pairs]
+    members = dict(named)
+    return members if len(members) == len(named) else RepeatedMembers(named)
 
 
 def _kind_of_list(value: Any) -> Any:

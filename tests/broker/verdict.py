@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from store_core.broker.load import DELAY_PROGRESS, read_config
+from store_core.broker.config_load import DELAY_PROGRESS, read_config
 from store_core.broker.start import start_broker
 from store_core.broker.versions import Version, behaviour_of
 from store_core.codec.record import Message, decode_record

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from store_core.broker import load
+from store_core.broker import config_load
 from store_core.codec import json_dialect
 from store_core.codec.broker_config import (
     DataVersion,
@@ -401,7 +401,7 @@ class TestTooLargeToBeRead:
 
     def test_a_start_takes_it_for_good(self, root: Path) -> None:
         with Store.open(root) as store:
-            assert load.read_config(store, "topics.json") == load.ConfigFile(None)
+            assert config_load.read_config(store, "topics.json") == config_load.ConfigFile(None)
 
     def test_too_many_values_are_as_bad(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(json_dialect, "_MAX_VALUES", 3)

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from store_core.broker.config_load import DELAY_PROGRESS, read_config
 from store_core.broker.dispatch import EarlyDelivery
 from store_core.broker.dispatched import DispatchedRows
 from store_core.broker.evidence import Evidence, evidence_of
-from store_core.broker.load import DELAY_PROGRESS, read_config
 from store_core.broker.plain import reading_ahead
 from store_core.broker.start import Start, start_broker
 from store_core.broker.versions import Behaviour, Version, groups_of
@@ -168,7 +168,7 @@ def _spans(start: Start) -> dict[str, dict[int, QueueSpan]]:
 def _delivered_early(store: Store, start: Start) -> tuple[EarlyDelivery, ...]:
     """Delayed messages without a delivery time that the delay service has not passed yet (12.3)."""
     early = start.dispatcher.early if start.dispatcher else []
-    progress = read_config(store, DELAY_PROGRESS).value if early else None
+    progress = read_config(store, DELAY_PROGRESS, start.behaviour).value if early else None
     table = progress.get("offsetTable") if isinstance(progress, dict) else None
     done = table if isinstance(table, dict) else {}
 
