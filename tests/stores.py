@@ -72,6 +72,13 @@ def extra_truth(name: str) -> Any:
     return _load(f"{name}.json")
 
 
+@cache
+def config_type_cases() -> dict[str, Any]:
+    """What releases made of pairs of config files: ``texts``, and ``cases`` that name two of them by number."""
+    found: dict[str, Any] = _load("config-types.json.gz")
+    return found
+
+
 def properties_text(name: str) -> str:
     """The broker's own properties of a golden store, as a properties file; without paths and addresses."""
     return "".join(f"{key}={value}\n" for key, value in sorted(truth(name)["properties"].items()))

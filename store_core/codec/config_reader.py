@@ -38,7 +38,6 @@ FASTJSON_76: Final = ConfigReader(
     "fastjson 1.2.76 to 1.2.83", drops_zeros=True, refuses_blank=True, flags_are_longs=True, **_COMMON
 )
 FASTJSON_2: Final = ConfigReader("fastjson2", is_second=True, flags_are_longs=True, refuses_blank=True)
-READERS: Final = (FASTJSON_29, FASTJSON_51, FASTJSON_61, FASTJSON_76, FASTJSON_2)
 
 INT: Final = 32
 LONG: Final = 64

@@ -12,9 +12,13 @@ from enum import Enum
 from typing import Any, Final
 
 from store_core.codec.config_reader import (
+    FASTJSON_2,
+    FASTJSON_29,
+    FASTJSON_51,
+    FASTJSON_61,
+    FASTJSON_76,
     INT,
     LONG,
-    READERS,
     ConfigReader,
     is_null,
     reads_flag,
@@ -29,8 +33,8 @@ class ConfigMembers(Enum):
     """Which members the types of a release have."""
 
     V4 = "those of 4.x"
-    V5 = "also attributes, retry policies, subscriptions, forbidden topics, and versions of all tables but the groups'"
-    V5_GROUPS = "also the version of the groups"
+    V5 = "those of 5.0"  # attributes, retry policies, subscriptions, forbidden topics, versions of all tables but the groups'
+    V5_GROUPS = "those of 5.3.1"  # also the version of the groups
 
 
 class ConfigTypeError(ValueError):
@@ -269,19 +273,22 @@ def what_is_wrong(
     return ""
 
 
+_V: Final = ConfigMembers
+# Which types come with which library.
+_KNOWN: Final = (
+    *((_V.V4, reader) for reader in (FASTJSON_29, FASTJSON_51, FASTJSON_61, FASTJSON_76)),
+    *((_V.V5, reader) for reader in (FASTJSON_61, FASTJSON_76)),
+    *((_V.V5_GROUPS, reader) for reader in (FASTJSON_76, FASTJSON_2)),
+)
+
+
 def wrong_for_all(name: str, value: Any) -> str:
-    """Why no release loads a parsed file of that name, in the words for the newest; "" where one does."""
+    """Why no release loads a parsed file of that name, in the words for the newest; "" where one does, or nothing is known."""
     found = ""
     for members, reader in _KNOWN:
-        if not (found := what_is_wrong(name, value, members, reader)):
+        if name in _FILES[members] and not (found := what_is_wrong(name, value, members, reader)):
             return ""
     return found
-
-
-_KNOWN: Final = (
-    *((ConfigMembers.V4, reader) for reader in READERS[:-1]),
-    *((members, reader) for members in ConfigMembers for reader in READERS[2:] if members is not ConfigMembers.V4),
-)
 
 
 @dataclass(frozen=True, slots=True)

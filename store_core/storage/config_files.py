@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, Literal, TypeVar
 
 from store_core.codec import broker_config as bc
 from store_core.codec.coerce import ConfigError
+from store_core.codec.config_types import wrong_for_all
 from store_core.codec.json_dialect import MAX_SIZE_BYTES, JsonError, JsonTooLargeError, Layout, loads, too_large
 from store_core.errors import FailedError
 from store_core.findings import Finding, finding
@@ -163,6 +164,10 @@ def offset_table(config: ConfigFiles) -> dict[tuple[str, str, int], int]:
     }
 
 
+class _SomeRefuseError(ConfigError):
+    """A value of a wrong type in a file that some releases load all the same."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Text:
     data: bytes
@@ -223,6 +228,7 @@ def _changes(path: Path) -> bool:
 
 def _fall_back(root: Path, name: str, decode: Callable[[Any], T], main_trouble: str) -> ConfigFile[T]:
     bak_name = name + paths.BAK_SUFFIX
+    who = "a broker refuses"
     try:
         bak, bak_trouble = _read(root / bak_name)
     except JsonTooLargeError as error:
@@ -233,8 +239,10 @@ def _fall_back(root: Path, name: str, decode: Callable[[Any], T], main_trouble: 
             return _loaded(name, "bak", bak, decode, (found,))
         except (JsonError, ConfigError) as error:
             bak_trouble = str(error)
+            if isinstance(error, _SomeRefuseError):
+                who = "brokers of some releases refuse"
     if bak_trouble:
-        text = f"{name}: {main_trouble or 'it is missing'}; its .bak: {bak_trouble}: a broker refuses to start"
+        text = f"{name}: {main_trouble or 'it is missing'}; its .bak: {bak_trouble}: {who} to start"
         return ConfigFile(name, decode(None), loads=False, findings=(_told(text, name),))
     if main_trouble:
         text = f"{name}: {main_trouble}, and there is no .bak: a broker starts with nothing"
@@ -246,7 +254,12 @@ def _loaded(
     name: str, source: Source, read: _Text, decode: Callable[[Any], T], findings: tuple[Finding, ...] = ()
 ) -> ConfigFile[T]:
     tree = loads(read.data)
-    value = decode(tree)
+    if why := wrong_for_all(name, tree):
+        raise ConfigError(why)
+    try:
+        value = decode(tree)
+    except ConfigError as error:
+        raise _SomeRefuseError(str(error)) from error
     layout = _layout_of(tree, read.data)
     return ConfigFile(name, value, source, True, read.modified_ns, len(read.data), tree, layout, findings)
 

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from store_core.broker.versions import RELEASES, Version, behaviour_of, groups_of
+from store_core.codec.config_reader import ConfigReader
 from tests import stores
 from tests.broker.axes import AXES, Cell
 from tests.broker.outcomes import recorded_cases
@@ -50,6 +51,8 @@ _FEATURES: Final = {
     "timer_wheel": "has a timer wheel",
     "index_tags": "indexes tags",
     "deletes_damaged_config": "deletes a damaged config file",
+    "config_reader": "reads the values in config files as",
+    "config_members": "knows the members of config files",
 }
 
 _COMPARED: Final = (
@@ -222,7 +225,7 @@ def decision_table(proven: Sequence[Version]) -> str:
             return str(value.value)
         if isinstance(value, bool):
             return "yes" if value else "-"
-        return str(value or "all")
+        return value.name if isinstance(value, ConfigReader) else str(value or "all")
 
     def changes(feature: str) -> str:
         values = [(release, getattr(behaviour_of(release), feature)) for release in RELEASES]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.conftest import DamagedStore, GoldenStore
+from store_core.layout import paths
+from tests.conftest import DamagedStore, GoldenStore, StoreCopy
 from tests.rmqctl.calls import call
 
 
@@ -51,3 +52,14 @@ def test_plain_names_each_code(damaged: DamagedStore) -> None:
     assert result.code == 3
     assert "L001" in result.out
     assert "567104" in result.out
+
+
+def test_a_config_file_that_no_broker_loads_is_told(store_copy: StoreCopy) -> None:
+    root = store_copy("clean-533")
+    for name in (paths.TOPICS_JSON, paths.TOPICS_JSON + paths.BAK_SUFFIX):
+        (root / name).write_text('{"topicConfigTable":{"T1":null}}')
+    result = call("check", "-s", root, "-o", "json")
+    assert result.code == 3
+    [told] = [found for found in result.json["findings"] if found["code"] == "P004"]
+    why = "topicConfigTable of T1 is null"
+    assert told["message"] == f"config/topics.json: {why}; its .bak: {why}: a broker refuses to start"

@@ -100,6 +100,21 @@ def test_predict_alone(sample: Path, golden: GoldenStore, read_only: Callable[[P
     assert call("recover", "--predict", "-s", golden("load-533"), "-o", "json").code == 0
 
 
+@pytest.mark.leaves_damage("what no broker loads is looked at, not mended")
+def test_predict_tells_what_is_wrong_in_a_config_file(store_copy: StoreCopy) -> None:
+    root = store_copy("clean-533")
+    topics = root / paths.TOPICS_JSON
+    topics.write_text('{"topicConfigTable":{"T1":{"perm":99999999999}}}')
+    good = call("recover", "--predict", "-s", root, "--broker-version", "5.4.0", "-o", "json")
+    assert "a broker deletes config/topics.json, which it cannot read" in str(good.json)
+    topics.with_name(topics.name + paths.BAK_SUFFIX).write_bytes(topics.read_bytes())
+    refused = call("recover", "--predict", "-s", root, "--broker-version", "5.4.0", "-o", "json")
+    why = "config/topics.json and its .bak copy cannot be loaded: perm of T1 is too large a number"
+    assert (refused.code, refused.json["prediction"]["starts"], refused.json["prediction"]["reason"]) == (3, False, why)
+    cut = call("recover", "--predict", "-s", root, "--broker-version", "4.3.0", "-o", "json")
+    assert cut.json["prediction"]["starts"]
+
+
 def test_strict_applies_only_without_loss(
     sample: Path, store_copy: StoreCopy, read_only: Callable[[Path], Path]
 ) -> None:

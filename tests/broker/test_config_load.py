@@ -1,0 +1,166 @@
+"""Which config files keep a broker from starting: every recorded pair of a file and its .bak, and what is said of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store_core.broker.load import load
+from store_core.broker.versions import RELEASES, Version, behaviour_of
+from store_core.codec.config_reader import FASTJSON_2, FASTJSON_61
+from store_core.codec.config_types import ConfigMembers, what_is_wrong, wrong_for_all
+from store_core.codec.json_dialect import loads
+from store_core.layout import paths
+from store_core.storage.config_files import read_config
+from store_core.storage.store import Store
+from tests import stores
+
+TRUTH = stores.config_type_cases()
+ABSENT = None
+NULL_TOPIC = '{"topicConfigTable":{"T1":null}}'
+GOOD_TOPICS = '{"topicConfigTable":{"T1":{"attributes":{"queue.type":"BatchCQ"},"topicName":"T1"}}}'
+
+
+def lay(path: Path, content: int | str | None) -> None:
+    """What a recorded case has in a file's place."""
+    if content == "folder":
+        path.mkdir()
+    elif isinstance(content, int):
+        path.write_bytes(TRUTH["texts"][content].encode("latin-1"))
+
+
+def outcomes(root: Path, file: str, case: dict[str, Any]) -> dict[str, tuple[bool, list[str]]]:
+    config = root / paths.CONFIG
+    (root / paths.COMMITLOG).mkdir(parents=True)
+    config.mkdir()
+    lay(config / file, case["main"])
+    lay(config / (file + paths.BAK_SUFFIX), case["bak"])
+    found = {}
+    for version in (*case["starts"], *case["refuses"]):
+        with Store.open(root) as store:
+            loaded = load(store, behaviour_of(Version.parse(version)))
+        found[version] = (not loaded.refusal, loaded.deleted_config_files)
+    return found
+
+
+@pytest.mark.parametrize("name", TRUTH["cases"])
+def test_a_pair_of_config_files_is_judged_as_recorded(name: str, tmp_path: Path) -> None:
+    case = TRUTH["cases"][name]
+    for base, by in case["by"].items():
+        gone = [f"{paths.CONFIG}/{case['file']}"]
+        recorded = {
+            version: (version in by["starts"], gone if version in by["deletes"] else [])
+            for version in (*by["starts"], *by["refuses"])
+        }
+        assert outcomes(tmp_path / base, case["file"], by) == recorded
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / paths.COMMITLOG).mkdir()
+    (tmp_path / paths.CONFIG).mkdir()
+    return tmp_path
+
+
+def write(root: Path, name: str, main: str | None, bak: str | None) -> None:
+    for path, text in ((root / name, main), (root / (name + paths.BAK_SUFFIX), bak)):
+        if text is not None:
+            path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "version", "why"),
+    [
+        (paths.TOPICS_JSON, NULL_TOPIC, "4.3.0", "topicConfigTable of T1 is null"),
+        (paths.TOPICS_JSON, '{"topicConfigTable":{"T1":{"perm":"rw"}}}', "5.4.0", "perm of T1 is a text that is no number"),
+        (paths.TOPICS_JSON, '{"topicConfigTable":{"T1":{"perm":[]}}}', "5.3.3", "perm of T1 is a list"),
+        (paths.TOPICS_JSON, "5", "4.9.7", "it is a number"),
+        (paths.CONSUMER_OFFSET_JSON, '{"offsetTable":[1]}', "5.1.4", "offsetTable is a list"),
+        (paths.CONSUMER_OFFSET_JSON, '{"offsetTable":{"T@G":{0:null}}}', "4.9.7", "offsetTable of T@G, 0 is null"),
+        (paths.CONSUMER_OFFSET_JSON, '{"offsetTable":{"T@G":{"a":1}}}', "4.9.7", "offsetTable of T@G has the key a"),
+        (paths.CONSUMER_OFFSET_JSON, "\n", "5.4.0", "it is blank"),
+        (paths.TOPIC_QUEUE_MAPPING_JSON, "{}", "5.3.3", "topicQueueMappingInfoMap is missing"),
+        (
+            paths.CONSUMER_FILTER_JSON,
+            '{"filterDataByTopic":{"T":{"groupFilterData":{"G":{"bloomFilterData":{"bitPos":[99999999999]}}}}}}',
+            "5.4.0",
+            "bitPos of T, G is too large a number",
+        ),
+    ],
+)  # fmt: skip
+def test_a_refusal_tells_what_is_wrong(root: Path, name: str, text: str, version: str, why: str) -> None:
+    write(root, name, text, text)
+    with Store.open(root) as store:
+        refusal = load(store, behaviour_of(Version.parse(version))).refusal
+    assert refusal == f"{name} and its .bak copy cannot be loaded: {why}"
+
+
+def test_a_torn_file_is_told_as_before(root: Path) -> None:
+    write(root, paths.TOPICS_JSON, "{", "{")
+    with Store.open(root) as store:
+        refusals = {load(store, behaviour_of(release)).refusal for release in RELEASES}
+    assert refusals == {"config/topics.json and its .bak copy are both damaged"}
+
+
+@pytest.mark.parametrize("main", [NULL_TOPIC, "[1]", "{"])
+@pytest.mark.parametrize(("version", "deletes"), [("4.9.7", False), ("5.3.3", False), ("5.4.0", True)])
+def test_topics_come_from_the_bak_where_the_file_does_not_load(
+    root: Path, main: str, version: str, deletes: bool
+) -> None:
+    write(root, paths.TOPICS_JSON, main, GOOD_TOPICS)
+    with Store.open(root) as store:
+        loaded = load(store, behaviour_of(Version.parse(version)))
+    assert not loaded.refusal
+    assert loaded.topic_attributes == {"T1": {"queue.type": "BatchCQ"}}
+    assert loaded.deleted_config_files == ([paths.TOPICS_JSON] if deletes else [])
+
+
+def test_which_of_two_values_counts_depends_on_the_release(root: Path) -> None:
+    write(root, paths.TOPICS_JSON, '{"topicConfigTable":{"T1":{"perm":6,"perm":"x"}}}', ABSENT)
+    value = loads((root / paths.TOPICS_JSON).read_text())
+    assert value == {"topicConfigTable": {"T1": {"perm": "x"}}}
+    assert not what_is_wrong(paths.TOPICS_JSON, value, ConfigMembers.V4, FASTJSON_61)
+    assert what_is_wrong(paths.TOPICS_JSON, value, ConfigMembers.V5, FASTJSON_2)
+    single_quoted = loads("{'topicConfigTable':{'T1':{'perm':6,'perm':'x'}}}")
+    assert not what_is_wrong(paths.TOPICS_JSON, single_quoted, ConfigMembers.V4, FASTJSON_61)
+
+
+def test_no_release_trips_over_members_that_it_does_not_know(root: Path) -> None:
+    text = '{"foo":{"x":[1,null]},"topicConfigTable":{"T1":{"attributed":5,"topicName":null}}}'
+    write(root, paths.TOPICS_JSON, text, ABSENT)
+    with Store.open(root) as store:
+        assert {load(store, behaviour_of(release)).refusal for release in RELEASES} == {""}
+    assert read_config(root).findings == ()
+
+
+def test_attributes_are_looked_at_since_5_0(root: Path) -> None:
+    text = '{"topicConfigTable":{"T1":{"attributes":"x"}}}'
+    write(root, paths.TOPICS_JSON, text, text)
+    with Store.open(root) as store:
+        refusing = [release for release in RELEASES if load(store, behaviour_of(release)).refusal]
+    assert refusing == [release for release in RELEASES if release >= Version(5, 0, 0)]
+
+
+def test_what_no_release_loads_is_a_finding(root: Path) -> None:
+    write(root, paths.TOPICS_JSON, NULL_TOPIC, GOOD_TOPICS)
+    write(root, paths.DELAY_OFFSET_JSON, '{"offsetTable":{1:null}}', '{"offsetTable":5}')
+    found = read_config(root)
+    assert [(f.code, f.message) for f in found.findings] == [
+        ("P003", "config/topics.json: topicConfigTable of T1 is null; its .bak is read"),
+        (
+            "P004",
+            "config/delayOffset.json: offsetTable of 1 is null; its .bak: offsetTable is a number: a broker refuses to start",
+        ),
+    ]
+    assert set(found.topics.value.topics) == {"T1"}
+    assert wrong_for_all(paths.TOPICS_JSON, loads(NULL_TOPIC)) == "topicConfigTable of T1 is null"
+    assert wrong_for_all(paths.TOPICS_JSON, loads(GOOD_TOPICS)) == ""
+
+
+def test_what_some_releases_load_is_told_so(root: Path) -> None:
+    text = '{"dataVersion":"x","offsetTable":{}}'
+    write(root, paths.CONSUMER_OFFSET_JSON, text, text)
+    told = [f.message for f in read_config(root).findings]
+    assert [m.rpartition(": ")[2] for m in told] == ["brokers of some releases refuse to start"]
