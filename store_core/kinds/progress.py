@@ -25,14 +25,14 @@ KINDS: Final = (
         "P003",
         "warning",
         "config file read from its .bak",
-        "The main file is missing, empty or broken; a broker reads the copy, which is older.",
+        "The main file is missing, empty or broken, or holds a value of a type that no broker reads there; a broker reads the copy, which is older.",
         "Compare both: progress since the copy is lost. `rmqctl recover` makes the copy the file.",
     ),
     Kind(
         "P004",
         "error",
         "config file cannot be read",
-        "Neither the file nor its .bak can be parsed; a broker refuses to start or starts with nothing.",
+        "Neither the file nor its .bak can be loaded: they are no JSON, or hold a value of a wrong type. A broker refuses to start or starts with nothing.",
         "Name another copy of the store with `rmqctl recover --sibling`, mend the JSON by hand, or remove both files to start empty on purpose.",
     ),
     Kind(
