@@ -273,8 +273,7 @@ def what_is_wrong(
     return ""
 
 
-_V: Final = ConfigMembers
-# Which types come with which library.
+_V: Final = ConfigMembers  # which types come with which library:
 _KNOWN: Final = (
     *((_V.V4, reader) for reader in (FASTJSON_29, FASTJSON_51, FASTJSON_61, FASTJSON_76)),
     *((_V.V5, reader) for reader in (FASTJSON_61, FASTJSON_76)),
@@ -371,7 +370,8 @@ class _Reading:
         if not isinstance(value, list) and not is_one:
             raise ConfigTypeError(f"{place} is {_called(value)}")
         for item in [value] if is_one else value:
-            self.take(type_.item, item, place)
+            if self.take(type_.item, item, place) and isinstance(type_.item, Whole) and not is_one and len(value) > 1:
+                raise ConfigTypeError(f"{place} has null in it")  # each is added to the first
         return False
 
     def _table(self, type_: Table, value: Any, place: _Place) -> bool:
