@@ -5,8 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+
+from store_core.layout.paths import LOCK
 
 _WAITS = "; print(flush=True); sys.stdin.read()"
 
@@ -22,3 +24,9 @@ def another_process(code: str, path: Path) -> Iterator[None]:
             yield
         finally:
             process.kill()
+
+
+def locked(root: Path) -> AbstractContextManager[None]:
+    """Another process has the store's lock, as a broker does."""
+    code = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX, 1)"
+    return another_process(code, root / LOCK)

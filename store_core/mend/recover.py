@@ -38,6 +38,7 @@ from store_core.mend.salvage.salvage_plan import (
 )
 from store_core.scan.walks import Walks
 from store_core.storage.buffers import give_freed_memory_back, share_one_heap
+from store_core.storage.live import is_live
 from store_core.storage.store import Store
 
 Policy = Literal["keep", "broker", "strict"]
@@ -121,7 +122,8 @@ def recover(
                 store = stack.enter_context(sized_as(store, siblings))
         prediction = predict(store, version, on_progress=walks.next())
         # First, while nothing else is held in memory.
-        checked = check_store(store, jobs=jobs, on_progress=walks.next()).findings
+        live = is_live(store.root).live
+        checked = check_store(store, jobs=jobs, live=live, on_progress=walks.next()).findings
         give_freed_memory_back()
         if policy == "broker":
             recovery = _as_broker(store, prediction, last_exit, checked, walks, stack, version)

@@ -15,6 +15,7 @@ from store_core.layout import paths
 from store_core.mend.applying.apply import apply
 from store_core.mend.applying.undo import undo
 from tests import stores
+from tests.beside import locked
 from tests.conftest import DamagedStore, GoldenStore, StoreCopy, differences
 from tests.damage import Damageable
 from tests.mend.recovering import VERSIONS, Opener, after_repairs, apply_to, assert_kept, harm, log_bytes, places
@@ -404,3 +405,14 @@ def test_a_saved_plan_is_refused_where_the_store_has_crashed_since(store_copy: S
     with pytest.raises(PlanOutOfDateError, match="it has come since") as caught:
         apply(plan, root)
     assert caught.value.path == paths.ABORT
+
+
+def test_a_dry_run_beside_a_broker_tells_no_more_than_check_does(damaged: DamagedStore, opener_of: OpenerOf) -> None:
+    """The log's tail is being written, which a broker's lock tells."""
+    root = damaged("load-533", "torn-tail", "clean")
+    opener = opener_of("load-533")
+    assert {f.code for f in opener.recover(root).findings if f.severity == "error"} == {"Q011", "I001"}
+    with locked(root):
+        found = opener.recover(root).findings
+    assert "S002" in {f.code for f in found}
+    assert {f.severity for f in found} == {"info"}
