@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from store_core.check.entries import empty_files
 from store_core.check.log_map import LogMap
+from store_core.check.now import log_reaches, look_at_queues
 from store_core.check.report import Findings
 from store_core.check.runs import runs_of
 from store_core.derive.batch import last_generation
@@ -29,16 +30,22 @@ _FIELDS: Final = (
 Array = NDArray[Any]
 
 
-def check_batch_queues(store: Store, rows: RowsByQueue, log: LogMap, findings: Findings) -> None:
-    """All batch queues. Of each, 8 bytes an entry are in memory."""
+def check_batch_queues(store: Store, rows: RowsByQueue, log: LogMap, findings: Findings, *, live: bool = False) -> None:
+    """All batch queues. Of each, 8 bytes an entry are in memory. ``live``: a broker may be writing."""
     keys = {key for key in rows.queue_keys() if key.topic in rows.rules.batch_topics}
-    for key in sorted(keys | set(store.batch_queues)):
-        _BatchCheck(store, key, rows, log, findings).run()
+
+    def look(now: Store, key: QueueKey, found: Findings) -> None:
+        _BatchCheck(now, key, rows, log.from_offset(now.log.min_phy_offset), found, live=live).run()
+
+    look_at_queues(store, sorted(keys | set(store.batch_queues)), look, findings, live=live)
 
 
 class _BatchCheck:
-    def __init__(self, store: Store, key: QueueKey, rows: RowsByQueue, log: LogMap, findings: Findings) -> None:
+    def __init__(
+        self, store: Store, key: QueueKey, rows: RowsByQueue, log: LogMap, findings: Findings, *, live: bool
+    ) -> None:
         self.store, self.key, self.rows, self.log, self.findings = store, key, rows, log, findings
+        self.live = live
         self.files = store.batch_queues.get(key)
 
     def run(self) -> None:
@@ -54,8 +61,9 @@ class _BatchCheck:
             found[found] = ascending[place[found]] == rows["phy_offset"][found]
             slots = order[place[found]]
             explained[slots] = True
-            missing += int(np.count_nonzero(~found))
-            for begin, stop in runs_of(~found):
+            absent = ~found & (rows["phy_offset"] >= self.log.min_phy_offset)
+            missing += int(np.count_nonzero(absent))
+            for begin, stop in runs_of(absent):
                 self._say("Q006", f"{stop - begin} records without an entry", rows, begin)
             self._compare(rows[found], first + slots)
         expired = (phy_offsets >= 0) & (phy_offsets < self.log.min_phy_offset)
@@ -63,6 +71,8 @@ class _BatchCheck:
         for begin, stop in runs_of(~explained & ~expired & ~beyond):
             self._say_slots("Q001", first + begin, stop - begin, int(phy_offsets[begin]), "to where no record starts")
         for begin, stop in runs_of(~explained & beyond):
+            if self.live and stop == len(phy_offsets) and log_reaches(self.store, int(phy_offsets[begin]), live=True):
+                continue  # newer than the walk over the log
             self._say_slots("Q011", first + begin, stop - begin, int(phy_offsets[begin]), "behind the end of the log")
         self._say_empty_files(first + len(phy_offsets) + missing)
 

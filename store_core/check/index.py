@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from store_core.check.index_files import CHUNK_ENTRIES, IndexFileView, check_index_file, open_view
 from store_core.check.index_times import IndexTimes
 from store_core.check.log_map import LogMap
+from store_core.check.now import first_phy_offset_now, log_reaches
 from store_core.check.report import Findings
 from store_core.check.runs import Intervals, runs_of
 from store_core.codec.tags import index_text_hash, index_texts
@@ -19,6 +20,7 @@ from store_core.layout import index, paths, record
 from store_core.read.index import IndexSizes
 from store_core.read.records import read_message
 from store_core.scan.frames import FrameTable
+from store_core.storage.remote_path import is_there
 from store_core.storage.store import Store
 
 Array = NDArray[Any]
@@ -45,7 +47,7 @@ class IndexCheck:
         self._missing = Intervals()  # by number among the keys of the whole log
         self._missing_at: dict[int, int] = {}  # begin of such a run -> its first record
         self._keys = 0
-        self._starting = False
+        self._starting, self._live = False, False
 
     def add(self, table: FrameTable) -> None:
         """Compare a window's keys with the entries that should stand for them."""
@@ -64,18 +66,21 @@ class IndexCheck:
 
     def end(self, log: LogMap, *, starting: bool = False, live: bool = False) -> None:
         """Judge what did not fit; ``log`` is the whole log. ``starting``: ``live``, or crashed so that the log's tail may be torn."""
-        self._starting = starting
+        self._starting, self._live = starting, live
         for number, view in enumerate(self.views):
+            found = Findings()
             check_index_file(
                 self._store,
                 view,
                 self._sizes,
-                self._findings,
+                found,
                 counts_every_put=self._style.counts_every_put,
                 times=self._times.files[number],
                 before=self.views[number - 1] if number else None,
                 live=live,
             )
+            if not live or is_there(view.path):  # else it has expired meanwhile
+                self._findings.join(found)
         self._times.end(self._findings)
         self._odd.add(self._cursor, self._total) if self._cursor < self._total else None
         for begin, stop in self._odd.sorted():
@@ -195,16 +200,16 @@ class IndexCheck:
                 lost[place] = True
             elif key_hash not in hashes:
                 wrong_key[place] = True
+        if self._live and lost.any():
+            lost &= (phy_offset < 0) | (phy_offset >= first_phy_offset_now(self._store))
         for code, mask, text in (
             ("I001", lost, "pointing to where no record starts"),
             ("I002", wrong_key, "with a hash that is no key of the record it points to"),
         ):
             for begin, stop in runs_of(mask, at):
                 first = int(phy_offset[begin - at])
-                is_torn = (
-                    self._starting and code == "I001" and log.end_phy_offset <= first < self._store.log.max_phy_offset
-                )
-                is_torn = is_torn and stop == self._total
+                is_torn = self._starting and code == "I001" and log.end_phy_offset <= first and stop == self._total
+                is_torn = is_torn and log_reaches(self._store, first, live=self._live)
                 self._say_entries(code, begin, stop, text, first, "info" if is_torn else None)
 
     def _hashes(self, phy_offset: int) -> set[int] | None:
@@ -218,8 +223,11 @@ class IndexCheck:
     def _judge_missing(self) -> None:
         """Keys without an entry: behind the index, or in its midst."""
         covered = max((view.header.end_phy_offset for view in self.views if view.entries), default=-1)
+        expired = first_phy_offset_now(self._store) if self._live else 0
         for begin, stop in self._missing.sorted():
             phy_offset = self._missing_at[begin]
+            if phy_offset < expired:
+                continue
             count = stop - begin
             keys = "1 key" if count == 1 else f"{count} keys"
             if phy_offset >= covered:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -49,6 +49,10 @@ class LogMap:
         self.end_phy_offset = self.last_phy_offset + int(table.size_bytes[last])
         self.last_store_timestamp_ms = int(stored[last])
         self.largest_store_timestamp_ms = max(self.largest_store_timestamp_ms, int(newest.max()))
+
+    def from_offset(self, min_phy_offset: int) -> LogMap:
+        """The same log, of which what lies in front of an offset has expired."""
+        return replace(self, min_phy_offset=max(min_phy_offset, self.min_phy_offset))
 
 
 def check_marks(store: Store, table: FrameTable, findings: Findings) -> None:

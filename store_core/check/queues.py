@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from store_core.check import entries as shapes
 from store_core.check.entries import ENTRY_SIZE_BYTES, Array, Mask
 from store_core.check.log_map import LogMap
+from store_core.check.now import log_reaches, look_at_queues, store_now
 from store_core.check.report import Findings
 from store_core.check.runs import Intervals, runs_of, windows_of
 from store_core.derive.dispatch import Rows
@@ -32,33 +34,51 @@ _MOST_BYTES_EXPECTED: Final = 1 << 16  # an entry's size is only believed so far
 _SPAN: Final = 8  # a slice of entries is read at once if it is no more than so many times the rows it serves
 
 
-def check_queues(store: Store, rows: RowsByQueue, log: LogMap, findings: Findings, *, starting: bool = False) -> None:
+def check_queues(
+    store: Store,
+    rows: RowsByQueue,
+    log: LogMap,
+    findings: Findings,
+    *,
+    starting: bool = False,
+    live: bool = False,
+) -> None:
     """All ordinary queues. ``rows`` are the log's messages by queue.
 
-    ``starting``: the store is live or crashed, so messages behind everything that was dispatched are what the broker
+    ``starting``: the store is ``live`` or crashed, so messages behind everything that was dispatched are what the broker
     dispatches next, not a fault.
     """
     ordinary = set(rows.queue_keys()) - {k for k in rows.queue_keys() if k.topic in rows.rules.batch_topics}
-    keys = sorted(ordinary | set(store.queues))
     undispatched_from: int | None = None
-    if starting:
-        ends = (_QueueCheck(store, key, rows, log, findings).last_phy_offset for key in keys)
-        undispatched_from = max(ends, default=-1) + 1
-    for key in keys:
-        check = _QueueCheck(store, key, rows, log, findings)
+
+    def look(now: Store, key: QueueKey, found: Findings) -> None:
+        check = _QueueCheck(now, key, rows, log.from_offset(now.log.min_phy_offset), found, live=live)
         check.undispatched_from = undispatched_from
         check.run()
+
+    with ExitStack() as stack:
+        listed = stack.enter_context(store_now(store)) if live else store
+        keys = sorted(ordinary | set(listed.queues))
+        if starting:
+            ends = (_QueueCheck(listed, key, rows, log, findings, live=live).last_phy_offset for key in keys)
+            undispatched_from = max(ends, default=-1) + 1
+    look_at_queues(store, keys, look, findings, live=live)
 
 
 class _QueueCheck:
     """One queue. ``last_phy_offset`` is the largest offset one of its good entries has, below the log's end."""
 
-    def __init__(self, store: Store, key: QueueKey, rows: RowsByQueue, log: LogMap, findings: Findings) -> None:
+    def __init__(
+        self, store: Store, key: QueueKey, rows: RowsByQueue, log: LogMap, findings: Findings, *, live: bool = False
+    ) -> None:
         self.store, self.key, self.rows, self.log, self.findings = store, key, rows, log, findings
+        self.live = live
         self.files: SegmentSequence | None = store.queues.get(key)
         if self.files is not None and not self.files.segments:
             self.files = None
         self.undispatched_from: int | None = None
+        # In this order: what a broker appends in between does not stand behind the end.
+        self.filled_end = shapes.filled_end(self.files) if self.files is not None else 0
         self.broker_end = end_of_entries(self.files, ENTRY) // ENTRY_SIZE_BYTES if self.files is not None else 0
 
     @property
@@ -66,6 +86,8 @@ class _QueueCheck:
         if self.files is None or not self.broker_end:
             return -1
         last = int(shapes.read_entries(self.files, self.broker_end - 1, self.broker_end)["phy_offset"][0])
+        if last >= self.log.end_phy_offset and self.live and log_reaches(self.store, last, live=True):
+            return self.log.end_phy_offset - 1  # all that was walked over had been dispatched by then
         return last if last < self.log.end_phy_offset else -1
 
     def run(self) -> None:
@@ -180,8 +202,8 @@ class _QueueCheck:
         return phy_offset[drifted]
 
     def _say_beyond(self, begin: int, stop: int, phy_offset: int, *, is_tail: bool) -> None:
-        """A queue that is ahead of a crashed log's torn tail is how a crash looks; the next start cuts it."""
-        is_torn = self.undispatched_from is not None and is_tail and phy_offset < self.store.log.max_phy_offset
+        """A queue that is ahead of a crashed log's torn tail is how a crash looks; the next start cuts it. A live one has got on."""
+        is_torn = self.undispatched_from is not None and is_tail and log_reaches(self.store, phy_offset, live=self.live)
         text = "{n} pointing behind the end of the log" + (", cut at the next start" if is_torn else "")
         self._say_run("Q011", begin, stop, text, phy_offset, severity="info" if is_torn else None)
 
@@ -249,9 +271,8 @@ class _QueueCheck:
             self._say_run("Q001", begin, stop, "{n} pointing to where no record starts", phy_offset)
 
     def _check_behind(self, files: SegmentSequence, end: int) -> None:
-        filled = shapes.filled_end(files)
-        if filled > end:
-            self._say_run("Q009", end, filled, "bytes in {n} behind the queue's end", noun="place")
+        if self.filled_end > end:
+            self._say_run("Q009", end, self.filled_end, "bytes in {n} behind the queue's end", noun="place")
         behind = max([end, *(stretch.end for stretch in self.numbering.stretches)])
         for segment in shapes.empty_files(files, behind):
             self._say(
@@ -269,7 +290,7 @@ class _QueueCheck:
             for begin, stop in list(self.found_rows.missing(stretch.row, stretch.row + stretch.count)):
                 number = stretch.queue_offset + begin - stretch.row
                 for rows in self.rows.rows(self.key, begin, stop):
-                    absent = ~np.isin(rows["phy_offset"], drifted)
+                    absent = ~np.isin(rows["phy_offset"], drifted) & (rows["phy_offset"] >= self.log.min_phy_offset)
                     for low, high in runs_of(absent):
                         self._say_missing(rows[low:high], number + low)
                     number += len(rows)

@@ -57,6 +57,24 @@ class Findings:
         if self.counts[found.code] <= MOST_FINDINGS_PER_CODE:
             self.listed.append(found)
 
+    def join(self, others: Findings) -> None:
+        """Take over what somebody else has collected."""
+        for found in others.listed:
+            self.add(found)
+        self.counts.update({code: n - min(n, MOST_FINDINGS_PER_CODE) for code, n in others.counts.items()})
+
+    def also_in(self, before: Findings) -> Findings:
+        """Without what is worse than an information, and of a code of which there was nothing ``before``."""
+        codes = {found.code for found in before.listed if found.severity != "info"}
+        listed = [found for found in self.listed if found.severity == "info" or found.code in codes]
+        kept = {found.code for found in listed}
+        return Findings(listed, Counter({code: n for code, n in self.counts.items() if code in kept}))
+
+    @property
+    def is_serious(self) -> bool:
+        """Whether anything is worse than an information."""
+        return any(found.severity != "info" for found in self.listed)
+
     def all(self) -> list[Finding]:
         """What is listed, and for each code that has more, how many more."""
         more = {code: count - MOST_FINDINGS_PER_CODE for code, count in self.counts.items()}

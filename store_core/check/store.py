@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,6 +15,7 @@ from store_core.check.index import IndexCheck
 from store_core.check.layout import check_index_layout, check_layout
 from store_core.check.log import LogFindings
 from store_core.check.log_map import LogMap, check_marks
+from store_core.check.now import look_at_files, store_now
 from store_core.check.progress import check_progress
 from store_core.check.queues import check_queues
 from store_core.check.report import Findings
@@ -24,13 +25,13 @@ from store_core.derive.spool import QueueSpooler
 from store_core.findings import Finding
 from store_core.layout import paths
 from store_core.layout.queue import ENTRY
-from store_core.read.index import index_sizes
+from store_core.read.index import IndexSizes, index_sizes
 from store_core.read.queue import end_of_entries
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, scan_log
 from store_core.storage.buffers import share_one_heap
 from store_core.storage.config_files import ConfigFiles, read_config
-from store_core.storage.store import Store
+from store_core.storage.store import QueueKey, Store
 
 _BATCH_QUEUE: Final = ("queue.type", "BatchCQ")
 _ORDER: Final = "SLCQIP"  # layout and log first: what follows often comes of them
@@ -55,18 +56,35 @@ def check_store(
     through a scratch file in the system's temporary folder. Raises FailedError where a file cannot be read.
     """
     share_one_heap()
-    findings = Findings()
-    check_layout(store, findings)
-    if live:
+    findings, sizes = Findings(), index_sizes(store)
+    if not live:
+        _check_files(store, sizes, findings)
+    else:
         findings.say("S002", "another process is at work on this store", file=paths.LOCK)
     config = read_config(store.root)
     with tempfile.TemporaryDirectory(prefix="rmqctl-check-") as folder:
-        walk = _Walk(store, config, findings, Path(folder), live, jobs)
+        walk = _Walk(store, config, findings, Path(folder), live, jobs, sizes)
         walk.run(on_progress)
+    if live:
+        findings.join(look_at_files(store, _files_told))
     log_listed = walk.log_findings.end(live=live)
     listed = sorted([*findings.all(), *log_listed], key=lambda f: (f.code != _NO_LOG, _ORDER.index(f.code[0])))
     summary = Counter(findings.counts) + Counter(walk.log_findings.counts)
     return CheckReport(listed, dict(sorted(summary.items())))
+
+
+def _check_files(store: Store, sizes: IndexSizes, findings: Findings) -> None:
+    """What the files' names, lengths and types tell."""
+    check_layout(store, findings)
+    for found in sizes.findings:
+        findings.add(found)
+    check_index_layout(store, sizes, findings)
+
+
+def _files_told(store: Store) -> Findings:
+    findings = Findings()
+    _check_files(store, index_sizes(store), findings)
+    return findings
 
 
 def batch_topics(config: ConfigFiles) -> frozenset[str]:
@@ -79,13 +97,16 @@ class _Walk:
     """One walk over the log with everything that wants to see it, and what can be said when it is over."""
 
     def __init__(
-        self, store: Store, config: ConfigFiles, findings: Findings, folder: Path, live: bool, jobs: int
+        self,
+        store: Store,
+        config: ConfigFiles,
+        findings: Findings,
+        folder: Path,
+        live: bool,
+        jobs: int,
+        sizes: IndexSizes,
     ) -> None:
         self.store, self.config, self.findings, self.live = store, config, findings, live
-        sizes = index_sizes(store)
-        for found in sizes.findings:
-            findings.add(found)
-        check_index_layout(store, sizes, findings)
         style = index_style(store, sizes.slots, sizes.entries)
         rules = dispatch_rules(store, batch_topics=batch_topics(config), include_bad_crc=True)
         self.dispatcher = Dispatcher(rules)
@@ -114,15 +135,23 @@ class _Walk:
             if self.store.queues_in_rocksdb:
                 self.findings.say("Q015", "the queues are in RocksDB and were not looked at", file=paths.CONSUMEQUEUE)
             else:
-                check_queues(self.store, rows, self.log, self.findings, starting=starting)
-                check_batch_queues(self.store, rows, self.log, self.findings)
+                check_queues(self.store, rows, self.log, self.findings, starting=starting, live=self.live)
+                check_batch_queues(self.store, rows, self.log, self.findings, live=self.live)
             for found in self.dispatcher.list_findings():
                 self.findings.add(found)
             if any(key.topic == paths.SCHEDULE_TOPIC for key in self.store.queues):
                 for found in self.dispatcher.findings():
                     self.findings.add(found)
             check_checkpoint(self.store, self.log, self.findings, live=self.live, starting=starting)
-            check_progress(self.store, self.config, rows.queue_keys(), self.findings)
+            self._check_progress(rows.queue_keys())
+
+    def _check_progress(self, log_keys: Collection[QueueKey]) -> None:
+        if not self.live:
+            check_progress(self.store, self.config, log_keys, self.findings)
+            return
+        config = read_config(self.store.root)  # before the queues: what it tells has been in them since
+        with store_now(self.store) as now:
+            check_progress(now, config, log_keys, self.findings)
 
     def _add(self, table: FrameTable) -> None:
         segment = self.store.log.find(int(table.phy_offset[0]))

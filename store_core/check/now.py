@@ -1,0 +1,82 @@
+"""What a store looks like by now, for a check beside a broker that writes, rolls over and deletes files meanwhile.
+
+A broker writes records first and entries behind them, and removes the oldest files of the log first and then those that lead there.
+So queue files are listed in front of the log: what they lead to is in it, and what they no longer lead to is not. What seems wrong all
+the same may have been read in the midst of a change, so it is looked at again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from store_core.check.report import Findings
+from store_core.storage.store import QueueKey, Store
+
+_LOOKS: Final = 3
+_PAUSE_SECONDS: Final = 0.2  # longer than a broker takes to go on with what it is in the midst of
+
+
+def store_now(store: Store) -> Store:
+    """The store listed anew. Close it as any other."""
+    now = Store(store.settings)
+    _ = now.queues, now.batch_queues, now.ext_queues, now.log
+    return now
+
+
+def first_phy_offset_now(store: Store) -> int:
+    """Where the log begins by now; what lies in front has expired."""
+    with Store(store.settings) as now:
+        return now.log.min_phy_offset
+
+
+def log_reaches(store: Store, phy_offset: int, *, live: bool) -> bool:
+    """Whether the log's files go on behind an offset: of a live store, by now."""
+    if phy_offset < store.log.max_phy_offset or not live:
+        return phy_offset < store.log.max_phy_offset
+    with Store(store.settings) as now:
+        return phy_offset < now.log.max_phy_offset
+
+
+def look_at_queues(
+    store: Store,
+    keys: Iterable[QueueKey],
+    look: Callable[[Store, QueueKey, Findings], None],
+    findings: Findings,
+    *,
+    live: bool,
+) -> None:
+    """Look at queues, one by one. Of a live store they are listed anew, and what seems wrong with one has to seem so each time."""
+    if not live:
+        for key in keys:
+            look(store, key, findings)
+        return
+    told: dict[QueueKey, Findings] = {}
+    doubtful = list(keys)
+    for number in range(_LOOKS):
+        if number:
+            time.sleep(_PAUSE_SECONDS)
+        with store_now(store) as now:
+            for key in doubtful:
+                found = Findings()
+                look(now, key, found)
+                told[key] = found.also_in(told[key]) if number else found
+        doubtful = [key for key in doubtful if told[key].is_serious]
+        if not doubtful:
+            break
+    for found in told.values():
+        findings.join(found)
+
+
+def look_at_files(store: Store, look: Callable[[Store], Findings]) -> Findings:
+    """What the files of a live store tell by their names and lengths: what seems wrong has to seem so each time."""
+    with store_now(store) as now:
+        told = look(now)
+    for _ in range(_LOOKS - 1):
+        if not told.is_serious:
+            break
+        time.sleep(_PAUSE_SECONDS)
+        with store_now(store) as now:
+            told = look(now).also_in(told)
+    return told

@@ -1,0 +1,224 @@
+"""A check beside a broker that writes, rolls over and deletes while it runs: what it does is no fault, what is damaged stays one."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from store_core.check import now
+from store_core.check.report import MOST_FINDINGS_PER_CODE, Findings
+from store_core.check.store import check_store
+from store_core.layout import index, paths, queue
+from store_core.read.queue import end_of_entries
+from store_core.scan.frames import FrameTable
+from store_core.scan.log import scan_log
+from store_core.storage.settings import load_settings
+from store_core.storage.store import Store
+from tests import stores
+from tests.conftest import StoreCopy
+
+STORE: Final = "crash-533"
+SEGMENT_BYTES: Final = 131072
+QUEUE_FILE_BYTES: Final = 4000
+ENTRY_BYTES: Final = queue.ENTRY.size_bytes
+MESSAGES: Final = stores.truth(STORE)["messages"]
+WALKED: Final = 2000  # so many records are there when the log is walked
+DISPATCHED: Final = 1500  # and so many have entries when the queues are listed
+LONGEST: Final = "Rush_audit/0"
+Change = Callable[["Broker"], None]
+
+
+class Broker:
+    """A store that goes from what it was at some record to what it is now, and further on to where its oldest files have expired."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.now = {path: path.read_bytes() for path in root.rglob("0*") if path.is_file()}
+
+    def back_to(self, walked: int, dispatched: int) -> None:
+        """Take back what has been written since, and the index."""
+        for path in (self.root / paths.INDEX).iterdir():
+            path.unlink()
+        for path, data in self.now.items():
+            at = int(path.name)
+            if path.parent.name == paths.COMMITLOG:
+                kept = data[: max(MESSAGES[walked]["phyOffset"] - at, 0)].ljust(len(data), b"\0")
+            else:
+                end = MESSAGES[dispatched]["phyOffset"]
+                kept = b"".join(entry for entry in entries_of(data) if struct.unpack(">q", entry[:8])[0] < end)
+                kept = kept.ljust(len(data), b"\0")
+            path.write_bytes(kept)
+            if at and not any(kept):
+                path.unlink()
+
+    def go_on(self) -> None:
+        """All that was taken back, and what has been harmed meanwhile stays so."""
+        for path, data in self.now.items():
+            old = path.read_bytes() if path.exists() else b""
+            kept = old.rstrip(b"\0")
+            if not path.exists() or data.startswith(kept):
+                path.write_bytes(data)
+
+    def expire(self, segments: int) -> None:
+        """As a broker does: the log's oldest files, then the queue files with nothing that is left, then such index files."""
+        gone = segments * SEGMENT_BYTES
+        for at in range(0, gone, SEGMENT_BYTES):
+            (self.root / paths.COMMITLOG / paths.segment_name(at)).unlink(missing_ok=True)
+        for folder in (self.root / paths.CONSUMEQUEUE).glob("*/*"):
+            for path in sorted(folder.iterdir())[:-1]:
+                if struct.unpack(">q", path.read_bytes()[-ENTRY_BYTES:][:8])[0] < gone:
+                    path.unlink()
+        for path in (self.root / paths.INDEX).iterdir():
+            if index.HEADER.read(path.read_bytes())["end_phy_offset"] < gone:
+                path.unlink()
+
+
+def entries_of(data: bytes) -> Iterator[bytes]:
+    return (data[at : at + ENTRY_BYTES] for at in range(0, len(data), ENTRY_BYTES))
+
+
+@pytest.fixture
+def broker(store_copy: StoreCopy) -> Broker:
+    return Broker(store_copy(STORE, "crash"))
+
+
+@pytest.fixture(autouse=True)
+def in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(now, "_PAUSE_SECONDS", 0)
+
+
+def after_the_walk(monkeypatch: pytest.MonkeyPatch, change: Callable[[], None]) -> None:
+    """Change something when the log has been walked, and the queues are to be looked at."""
+
+    def walked(*args: Any, **options: Any) -> Iterator[FrameTable]:
+        yield from scan_log(*args, **options)
+        change()
+
+    monkeypatch.setattr("store_core.check.store.scan_log", walked)
+
+
+def told(root: Path) -> dict[str, int]:
+    """How often each code is told that is worse than an information."""
+    with Store.open(root, load_settings(None, root)) as store:
+        report = check_store(store, live=True)
+    return dict(Counter(found.code for found in report.findings if found.severity != "info"))
+
+
+def test_a_broker_that_dispatches_and_rolls_over(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of queue files that were not there when the store was listed, and entries of records behind those that were walked over."""
+    broker.back_to(WALKED, DISPATCHED)
+    after_the_walk(monkeypatch, broker.go_on)
+    assert told(broker.root) == {}
+
+
+def test_entries_that_come_while_their_queue_is_read(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time the end of a queue has been read, it has got on."""
+    steps = iter(range(DISPATCHED, WALKED, 5))
+
+    def end_now(*args: Any) -> int:
+        end = end_of_entries(*args)
+        if (number := next(steps, None)) is not None:
+            broker.back_to(WALKED, number)
+        return end
+
+    broker.back_to(WALKED, DISPATCHED)
+    monkeypatch.setattr("store_core.check.queues.end_of_entries", end_now)
+    assert told(broker.root) == {}
+
+
+def queue_path(broker: Broker, file: int, queue_name: str = LONGEST) -> Path:
+    return broker.root / paths.CONSUMEQUEUE / queue_name / paths.segment_name(file * QUEUE_FILE_BYTES)
+
+
+def overwrite(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def zero_entry(broker: Broker) -> None:
+    overwrite(queue_path(broker, 0), 7 * ENTRY_BYTES, bytes(ENTRY_BYTES))
+
+
+def wrong_entry(broker: Broker) -> None:
+    """An entry that points to the next message of another queue."""
+    path = queue_path(broker, 0)
+    other = queue_path(broker, 0, "Rush_bills/0").read_bytes()[:ENTRY_BYTES]
+    overwrite(path, 7 * ENTRY_BYTES, other)
+
+
+def far_entry(broker: Broker) -> None:
+    """An entry in the midst that points behind the log's end, though not behind its last file's."""
+    overwrite(queue_path(broker, 0), 7 * ENTRY_BYTES, struct.pack(">q", MESSAGES[WALKED + 3]["phyOffset"]))
+
+
+def lost_file(broker: Broker) -> None:
+    queue_path(broker, 1).unlink()
+    del broker.now[queue_path(broker, 1)]
+
+
+@pytest.mark.parametrize(
+    ("harm", "found"),
+    [
+        (zero_entry, {"Q006": 1, "Q008": 1}),
+        (wrong_entry, {"Q002": 1, "Q006": 1}),
+        (far_entry, {"Q006": 1, "Q011": 1}),
+        (lost_file, {"Q006": 1, "Q012": 1}),
+    ],
+)
+def test_true_damage_beside_a_broker(
+    harm: Change, found: dict[str, int], broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.back_to(WALKED, DISPATCHED)
+    harm(broker)
+    after_the_walk(monkeypatch, broker.go_on)
+    assert told(broker.root) == found
+
+
+@pytest.mark.parametrize("looks", [1, 2])
+def test_files_that_expire_while_they_are_read(looks: int, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the walk, and again each time the queues have been listed."""
+    listed: list[int] = []
+    list_now = now.store_now
+
+    def store_now(store: Store) -> Store:
+        found = list_now(store)
+        if len(listed) < looks:
+            listed.append(1)
+            broker.expire(5 + 2 * len(listed))
+        return found
+
+    after_the_walk(monkeypatch, lambda: broker.expire(5))
+    monkeypatch.setattr(now, "store_now", store_now)
+    assert told(broker.root) == {}
+
+
+def test_files_that_expire_when_the_store_has_been_listed(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The walk no longer finds the log's first files (L006), and entries lead nowhere."""
+
+    def walked(*args: Any, **options: Any) -> Iterator[FrameTable]:
+        broker.expire(7)
+        yield from scan_log(*args, **options)
+
+    monkeypatch.setattr("store_core.check.store.scan_log", walked)
+    assert set(told(broker.root)) <= {"L006"}
+
+
+def test_what_is_found_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, again = Findings(), Findings()
+    first.say("Q006", "one message")
+    first.say("Q009", "bytes", severity="info")
+    for number in range(MOST_FINDINGS_PER_CODE + 2):
+        again.say("Q006", f"{number}")
+    again.say("Q009", "bytes")
+    again.say("Q011", "cut at the next start", severity="info")
+    kept, whole = again.also_in(first), Findings()
+    assert kept.is_serious
+    assert {found.code for found in kept.listed} == {"Q006", "Q011"}
+    whole.join(kept)
+    assert whole.counts == {"Q006": MOST_FINDINGS_PER_CODE + 2, "Q011": 1}
