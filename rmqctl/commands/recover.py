@@ -31,10 +31,12 @@ from store_core.storage.remote_path import path_of
 
 if TYPE_CHECKING:
     from store_core.mend.prediction.outcome import Outcome
+    from store_core.mend.prediction.predict import Prediction
     from store_core.storage.store import Store
 
 _MOST_LOST_SHOWN = 15
 _MOST_KEYS_SHOWN = 3
+_MOST_MOMENTS = 3
 _ALSO_TOLD = {
     "first_file_scanned": "scans from {}",
     "deleted_commitlog_files": "deletes {} log files",
@@ -113,7 +115,9 @@ def recover(
             settings.writable_outside_paths()
         store = keep.enter_context(ctx.open_store())
         if predict:
-            return _predict(ctx, store, report)
+            from store_core.storage.live import is_live
+
+            return _predict_now(ctx, store, report) if is_live(store.root).live else _predict(ctx, store, report)
         from store_core.broker.versions import Version
         from store_core.mend.recover import WALKS
         from store_core.mend.recover import recover as plan_recovery
@@ -156,7 +160,24 @@ def recover(
         )
 
 
+def _predict_now(ctx: Context, store: Store, report: Path | None) -> int:
+    """Beside a broker: for a moment of which all that counts could be read, before the broker deleted it."""
+    from store_core.mend.prediction.moment import at_one_moment, has_expired_since
+
+    for _ in range(_MOST_MOMENTS - 1):
+        with at_one_moment(store) as view:
+            prediction = _played(ctx, view)
+            if not _loses(prediction.outcome) or not has_expired_since(view):
+                return _tell_prediction(ctx, view, prediction, report)
+    with at_one_moment(store) as view:
+        return _predict(ctx, view, report)
+
+
 def _predict(ctx: Context, store: Store, report: Path | None) -> int:
+    return _tell_prediction(ctx, store, _played(ctx, store), report)
+
+
+def _played(ctx: Context, store: Store) -> Prediction:
     from store_core.broker.plain import reading_ahead
 
     with reading_ahead(store) as ahead:  # while all that is needed to play a start is loaded
@@ -165,7 +186,14 @@ def _predict(ctx: Context, store: Store, report: Path | None) -> int:
 
         named = store.settings.broker_version
         with ctx.progress("scan", store.log.size_bytes) as bar:
-            prediction = play(store, Version.parse(named) if named else None, on_progress=bar, proven=ahead)
+            return play(store, Version.parse(named) if named else None, on_progress=bar, proven=ahead)
+
+
+def _loses(outcome: Outcome) -> bool:
+    return not outcome.starts or bool(outcome.lost_messages)
+
+
+def _tell_prediction(ctx: Context, store: Store, prediction: Prediction, report: Path | None) -> int:
     document: dict[str, Any] = {
         "store": str(store.root),
         "last_exit": "crash" if store.aborted else "clean",
@@ -178,8 +206,7 @@ def _predict(ctx: Context, store: Store, report: Path | None) -> int:
         rows=[document["prediction"]],
         blocks=lambda: chain(_prediction_blocks(document), loss_blocks(losses)),
     )
-    outcome = prediction.outcome
-    fine = outcome.starts and not outcome.lost_messages and not document["findings"]
+    fine = not _loses(prediction.outcome) and not document["findings"]
     return exit_codes.OK if fine else exit_codes.FINDINGS
 
 

@@ -21,7 +21,7 @@ _PAUSE_SECONDS: Final = 0.2  # longer than a broker takes to go on with what it 
 def store_now(store: Store) -> Store:
     """The store listed anew. Close it as any other."""
     now = Store(store.settings)
-    _ = now.queues, now.batch_queues, now.ext_queues, now.log
+    _ = now.queues, now.batch_queues, now.ext_queues, now.index_files, now.log
     return now
 
 

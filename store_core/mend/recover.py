@@ -18,6 +18,7 @@ from store_core.mend.guards import refuse_foreign_store
 from store_core.mend.lost_run import LostRun
 from store_core.mend.plans.content import Building, Built, Chunk, Contents, register_builder
 from store_core.mend.plans.plan import Plan
+from store_core.mend.prediction.moment import at_one_moment
 from store_core.mend.prediction.outcome import Outcome
 from store_core.mend.prediction.predict import Prediction, predict
 from store_core.mend.salvage.copies.sibling import Siblings
@@ -120,10 +121,12 @@ def recover(
         if options.siblings:
             with Siblings(store, options.siblings, options.sibling_configs) as siblings:
                 store = stack.enter_context(sized_as(store, siblings))
+        whole, live = store, is_live(store.root).live
+        if live:
+            store = stack.enter_context(at_one_moment(store))
         prediction = predict(store, version, on_progress=walks.next())
         # First, while nothing else is held in memory.
-        live = is_live(store.root).live
-        checked = check_store(store, jobs=jobs, live=live, on_progress=walks.next()).findings
+        checked = check_store(whole, jobs=jobs, live=live, on_progress=walks.next()).findings
         give_freed_memory_back()
         if policy == "broker":
             recovery = _as_broker(store, prediction, last_exit, checked, walks, stack, version)

@@ -46,6 +46,10 @@ class Patch:
         return Patch(start, end)
 
 
+def _start(patch: Patch) -> int:
+    return patch.start
+
+
 def _position(part: tuple[int, bytes]) -> int:
     return part[0]
 
@@ -102,18 +106,29 @@ def around(base: Patch, others: Iterable[Patch]) -> Iterator[Patch]:
 
 
 class OverlayCache(FileCache):
-    """A file cache whose reads show patches over the real files. A file that is not there reads as zeros."""
+    """A file cache whose reads show patches over the real files. A file that is not there reads as zeros.
 
-    def __init__(self, patches: Mapping[Path, Sequence[Patch]], sizes: Mapping[Path, int]) -> None:
+    ``beneath`` are patches under all others, also under those of a log that is laid over this one: what it is that is mended.
+    """
+
+    def __init__(
+        self,
+        patches: Mapping[Path, Sequence[Patch]],
+        sizes: Mapping[Path, int],
+        beneath: Mapping[Path, Patch] | None = None,
+    ) -> None:
         super().__init__()
-        self._patches = {path: sorted(found, key=lambda p: p.start) for path, found in patches.items()}
+        self.beneath = beneath or {}
+        shown = {**dict.fromkeys(self.beneath, ()), **patches}
+        under = {path: list(around(patch, shown[path])) for path, patch in self.beneath.items()}
+        self._patches = {path: sorted([*found, *under.get(path, ())], key=_start) for path, found in shown.items()}
         self._starts = {path: [p.start for p in found] for path, found in self._patches.items()}
         self._sizes = sizes
 
     def apart(self) -> OverlayCache:
         logs: dict[int, SegmentSequence] = {}  # many patches, and few files to be opened
         return OverlayCache(
-            {path: [p.apart(logs) for p in found] for path, found in self._patches.items()}, self._sizes
+            {path: [p.apart(logs) for p in found] for path, found in self._patches.items()}, self._sizes, self.beneath
         )
 
     def is_plain(self, path: Path) -> bool:
@@ -153,5 +168,19 @@ def overlaid(
 ) -> SegmentSequence:
     """A log of these segments (real ones, longer ones, or ones that are not there yet), read through patches."""
     listed = sorted(segments, key=lambda s: s.phy_offset)
-    cache = OverlayCache(patches, {s.path: s.size_bytes for s in listed if s.path in patches or s not in log.segments})
+    beneath = log.cache.beneath if isinstance(log.cache, OverlayCache) else {}
+    sizes = {s.path: s.size_bytes for s in listed if s.path in patches or s.path in beneath or s not in log.segments}
+    cache = OverlayCache(patches, sizes, {path: patch for path, patch in beneath.items() if path in sizes})
     return SegmentSequence(log.folders, cache, log.file_size_bytes or None, listed=(listed, []))
+
+
+def zeros_behind(files: SegmentSequence, end: int) -> dict[Path, Patch]:
+    """By file, what shows zeros from an offset on, whatever comes to stand there."""
+    behind = (s for s in files.segments if s.end_phy_offset > end)
+    return {s.path: Patch(max(end - s.phy_offset, 0), s.size_bytes) for s in behind}
+
+
+def read_through(files: SegmentSequence, cache: FileCache) -> SegmentSequence:
+    """The same files, read through another cache."""
+    listed = list(files.segments), list(files.strays)
+    return SegmentSequence(files.folders, cache, files.configured_file_size_bytes, listed=listed)

@@ -140,6 +140,11 @@ class SegmentSequence:
         self.derived_file_size_bytes = derive_file_size_bytes([list(self.segments)])
         self.segments = tuple(self._within_reach(self._on_the_grid(self.segments)))
 
+    @property
+    def cache(self) -> FileCache:
+        """What reads its files."""
+        return self._cache
+
     def holding(self, segment: Segment) -> SegmentSequence:
         """What reads of a file's range give its own bytes: these files, or for one that lies over them, it alone."""
         place = bisect_right(self._starts, segment.phy_offset) - 1
