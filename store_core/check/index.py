@@ -45,7 +45,7 @@ class IndexCheck:
         self._cursor = self._first_not_expired()
         self._odd = Intervals()  # entries (counted over all files) that no record of the scan explains
         self._missing = Intervals()  # by number among the keys of the whole log
-        self._missing_at: dict[int, int] = {}  # begin of such a run -> its first record
+        self._missing_at: dict[int, tuple[int, int]] = {}  # begin of such a run -> its first record, and the key's hash
         self._keys = 0
         self._starting, self._live = False, False
 
@@ -61,7 +61,7 @@ class IndexCheck:
             present = self._present(table, phy_offset, key_hash, table.store_timestamp_ms[key_row])
             for begin, stop in runs_of(~present):
                 self._missing.add(self._keys + begin, self._keys + stop)
-                self._missing_at.setdefault(self._keys + begin, int(phy_offset[begin]))
+                self._missing_at.setdefault(self._keys + begin, (int(phy_offset[begin]), int(key_hash[begin])))
         self._keys += len(key_hash)
 
     def end(self, log: LogMap, *, starting: bool = False, live: bool = False) -> None:
@@ -220,14 +220,18 @@ class IndexCheck:
         texts = index_texts(message.topic, message.properties, with_tags=self._style.tags)
         return {index_text_hash(text) for text in texts}
 
+    def _has_key(self, phy_offset: int, key_hash: int) -> bool:
+        hashes = self._hashes(phy_offset)
+        return hashes is None or key_hash in hashes
+
     def _judge_missing(self) -> None:
         """Keys without an entry: behind the index, or in its midst."""
         covered = max((view.header.end_phy_offset for view in self.views if view.entries), default=-1)
         expired = first_phy_offset_now(self._store) if self._live else 0
         for begin, stop in self._missing.sorted():
-            phy_offset = self._missing_at[begin]
-            if phy_offset < expired:
-                continue
+            phy_offset, key_hash = self._missing_at[begin]
+            if self._live and (phy_offset < expired or not self._has_key(phy_offset, key_hash)):
+                continue  # expired, or walked over before its properties had been written
             count = stop - begin
             keys = "1 key" if count == 1 else f"{count} keys"
             if phy_offset >= covered:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from store_core.check.report import Findings
+from store_core.derive.dispatch import Dispatcher, DispatchRules
+from store_core.scan.log import ScanOptions, scan_log
 from store_core.storage.store import QueueKey, Store
 
 _LOOKS: Final = 3
@@ -37,6 +39,17 @@ def log_reaches(store: Store, phy_offset: int, *, live: bool) -> bool:
         return phy_offset < store.log.max_phy_offset
     with Store(store.settings) as now:
         return phy_offset < now.log.max_phy_offset
+
+
+def tags_code_now(store: Store, rules: DispatchRules, phy_offset: int) -> int | None:
+    """The tags code that a record's entry is to have; None where there is none. A record may be walked over before its properties
+    have been written."""
+    options = ScanOptions(check_crc=False)
+    for table in scan_log(store, from_phy_offset=phy_offset, to_phy_offset=phy_offset + 1, options=options):
+        rows = Dispatcher(rules).columns(table).rows
+        for tags_code in rows["tags_code"][rows["phy_offset"] == phy_offset].tolist():
+            return int(tags_code)
+    return None
 
 
 def look_at_queues(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from store_core.check import entries as shapes
 from store_core.check.entries import ENTRY_SIZE_BYTES, Array, Mask
 from store_core.check.log_map import LogMap
-from store_core.check.now import log_reaches, look_at_queues, store_now
+from store_core.check.now import log_reaches, look_at_queues, store_now, tags_code_now
 from store_core.check.report import Findings
 from store_core.check.runs import Intervals, runs_of, windows_of
 from store_core.derive.dispatch import Rows
@@ -31,6 +31,7 @@ from store_core.storage.store import QueueKey, Store
 _RUNS_LOOKED_AT: Final = 8  # a run goes on from one of so many before it
 _MOST_RUNS_HELD: Final = 4096
 _MOST_BYTES_EXPECTED: Final = 1 << 16  # an entry's size is only believed so far
+_MOST_READ_AGAIN: Final = 64  # records of a chunk whose properties may have been written since
 _SPAN: Final = 8  # a slice of entries is read at once if it is no more than so many times the rows it serves
 
 
@@ -159,6 +160,9 @@ class _QueueCheck:
         )  # a delivery time out of a damaged one may look like an address
         self._say_numbers("Q016", rows["queue_offset"][bad & other], "{n} with an address where no good unit stands")
         wrong = (tags != rows["tags_code"]) & ~bad & other
+        for place in np.flatnonzero(wrong)[:_MOST_READ_AGAIN].tolist() if self.live else ():
+            at = int(rows["phy_offset"][place])
+            wrong[place] = tags[place] != tags_code_now(self.store, self.rows.rules, at)
         self._say_numbers("Q005", rows["queue_offset"][wrong], "{n} with a tags code that is not the record's")
 
     # Entries to records

@@ -19,7 +19,7 @@ from store_core.scan.frames import FrameTable
 from store_core.scan.log import scan_log
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
-from tests.at_work import ENTRY_BYTES, MESSAGES, STORE, Broker
+from tests.at_work import ENTRY_BYTES, MESSAGES, SEGMENT_BYTES, STORE, Broker
 from tests.conftest import StoreCopy
 
 QUEUE_FILE_BYTES: Final = 4000
@@ -75,6 +75,23 @@ def test_entries_that_come_while_their_queue_is_read(broker: Broker, monkeypatch
 
     broker.back_to(WALKED, DISPATCHED)
     monkeypatch.setattr("store_core.check.queues.end_of_entries", end_now)
+    assert told(broker.root) == {}
+
+
+def test_a_record_whose_properties_are_written_last(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No checksum tells that they are not there yet."""
+    number = next(n for n in range(WALKED, len(MESSAGES)) if MESSAGES[n]["tagsCode"] and not MESSAGES[n]["queueId"])
+    message = MESSAGES[number]
+    end = message["phyOffset"] + message["storeSize"]
+    path = broker.root / paths.COMMITLOG / paths.segment_name(end - end % SEGMENT_BYTES)
+    with path.open("r+b") as file:
+        file.seek(end % SEGMENT_BYTES - 100)
+        written = file.read(100)
+        assert b"TAGS" in written
+        file.seek(-100, 1)
+        file.write(bytes(100))
+    assert told(broker.root)["Q005"] == 1
+    after_the_walk(monkeypatch, lambda: overwrite(path, end % SEGMENT_BYTES - 100, written))
     assert told(broker.root) == {}
 
 
