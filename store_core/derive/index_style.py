@@ -56,7 +56,7 @@ def index_style(store: Store, slots: int, entries: int) -> IndexStyle:
         if seen < _SAMPLES:
             tags = tags or _has_tags(store, path, slots, last)
         if counts_every_put is None:
-            counts_every_put = _counts_every_put(store, path, slots, last)
+            counts_every_put = _counts_every_put(store, path, data, slots, last)
         seen += last
         if counts_every_put is not None and (tags or seen >= _SAMPLES):
             break
@@ -64,10 +64,10 @@ def index_style(store: Store, slots: int, entries: int) -> IndexStyle:
     return IndexStyle(tags, start, bool(counts_every_put))
 
 
-def _counts_every_put(store: Store, path: Path, slots: int, last: int) -> bool | None:
-    """Whether used slots are as many as entries although an entry follows another on its slot; None where none does yet."""
-    header = index.HEADER.read(store.cache.read(path, 0, index.HEADER.size_bytes))
-    if header["used_slots"] != last:
+def _counts_every_put(store: Store, path: Path, header: bytes, slots: int, last: int) -> bool | None:
+    """Whether used slots are as many as entries although an entry follows another on its slot; None where none does yet, and
+    where a broker has written to the file since its header was read."""
+    if index.HEADER.read(header)["used_slots"] != last:
         return False
     if last > slots:
         return True
@@ -75,7 +75,7 @@ def _counts_every_put(store: Store, path: Path, slots: int, last: int) -> bool |
     first = max(last - _SAMPLES, 1)
     data = store.cache.read(path, index.entry_at(slots, first), (last + 1 - first) * size)
     follows = any(entry[3] > 0 for entry in index.ENTRY.struct.iter_unpack(data[: len(data) // size * size]))
-    return True if follows else None
+    return True if follows and store.cache.read(path, 0, index.HEADER.size_bytes) == header else None
 
 
 def _has_tags(store: Store, path: Path, slots: int, last: int) -> bool:

@@ -13,7 +13,9 @@ import pytest
 from store_core.check import now
 from store_core.check.report import MOST_FINDINGS_PER_CODE, Findings
 from store_core.check.store import check_store
-from store_core.layout import paths
+from store_core.derive.index_style import index_style
+from store_core.layout import index, paths
+from store_core.read.index import index_sizes
 from store_core.read.queue import end_of_entries
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import scan_log
@@ -93,6 +95,26 @@ def test_a_record_whose_properties_are_written_last(broker: Broker, monkeypatch:
     assert told(broker.root)["Q005"] == 1
     after_the_walk(monkeypatch, lambda: overwrite(path, end % SEGMENT_BYTES - 100, written))
     assert told(broker.root) == {}
+
+
+def test_an_index_whose_header_goes_on(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A release is told by counts of one moment: with more used slots by now, a file looks as if each entry had its own."""
+    newest = max((broker.root / paths.INDEX).iterdir())
+    header = index.HEADER.read(newest.read_bytes())
+    earlier = index.HEADER.struct.pack(*{**header, "index_count": header["used_slots"] + 1}.values())
+    with Store.open(broker.root, load_settings(None, broker.root)) as store:
+        sizes, reads, read = index_sizes(store), iter([earlier]), store.cache.read
+        monkeypatch.setattr(
+            store.cache,
+            "read",
+            lambda path, at, size: (
+                next(reads, read(path, at, size))
+                if (path, at, size) == (newest, 0, index.HEADER.size_bytes)
+                else read(path, at, size)
+            ),
+        )
+        assert header["used_slots"] < header["index_count"] - 1
+        assert not index_style(store, sizes.slots, sizes.entries).counts_every_put
 
 
 def queue_path(broker: Broker, file: int, queue_name: str = LONGEST) -> Path:
