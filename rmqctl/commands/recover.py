@@ -115,9 +115,9 @@ def recover(
             settings.writable_outside_paths()
         store = keep.enter_context(ctx.open_store())
         if predict:
-            from store_core.storage.live import is_live
+            from store_core.storage.live import is_locked
 
-            return _predict_now(ctx, store, report) if is_live(store.root).live else _predict(ctx, store, report)
+            return _predict_now(ctx, store, report) if is_locked(store.root) else _predict(ctx, store, report)
         from store_core.broker.versions import Version
         from store_core.mend.recover import WALKS
         from store_core.mend.recover import recover as plan_recovery
