@@ -15,7 +15,7 @@ from store_core.errors import UnreadableError
 from store_core.findings import Finding, finding
 from store_core.layout import paths
 from store_core.layout.queue import is_ext_address
-from store_core.read.entries import BatchEntry, Entry, ExtUnit, is_dead, is_filler
+from store_core.read.entries import BatchEntry, Entry, ExtUnit, is_dead, is_expired, is_filler
 from store_core.read.pull import require_queue_files
 from store_core.read.queue import BatchQueue, Queue, layout_of
 from store_core.read.records import read_message
@@ -60,7 +60,7 @@ def dump_entries(
 ) -> Iterator[dict[str, Any]]:
     """Rows for the entries of [first, end), from the first file's begin to the queue's end where nothing is said.
 
-    With ``resolve`` each row has ``record``, what the log holds there (None: no record), and where the two disagree there
+    With ``resolve`` each row has ``record``, what the log holds there (None: no record, or it has expired), and where the two disagree there
     is a finding, of which at most ``MOST_FINDINGS`` are kept. So is what lies behind that end, where nothing is said.
     """
     queue = dumped.queue
@@ -73,7 +73,7 @@ def dump_entries(
         if isinstance(queue, Queue) and is_ext_address(entry.tags_code):
             unit = queue.ext_of(entry.tags_code)
             row["ext"] = None if unit is None else _ext_row(unit)
-            if unit is None:
+            if unit is None and not is_expired(entry, queue.log.min_phy_offset):
                 _add(findings, _about("Q016", "no good unit at the address", dumped, entry))
         if resolve:
             message = None if is_filler(entry) else read_message(queue.log, entry.phy_offset, entry.size_bytes)
@@ -130,6 +130,8 @@ def _disagreements(
         return
     if is_dead(entry, dumped.queue.log.file_size_bytes):
         yield _about("Q014", "the entry skips a lost message", dumped, entry)
+        return
+    if message is None and is_expired(entry, dumped.queue.log.min_phy_offset):
         return
     if message is None:
         yield _about("Q001", "no record starts where the entry points to", dumped, entry)

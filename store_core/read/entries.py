@@ -63,6 +63,11 @@ def is_dead(entry: Entry | BatchEntry, segment_size_bytes: int) -> bool:
     return at_end and entry.size_bytes == DEAD_ENTRY_SIZE_BYTES and entry.tags_code == 0
 
 
+def is_expired(entry: Entry | BatchEntry, log_min_phy_offset: int) -> bool:
+    """Whether the entry's record lay in front of the log's first byte: a broker removes the log before it removes queue files."""
+    return 0 <= entry.phy_offset < log_min_phy_offset and entry.size_bytes > 0
+
+
 _NEGATIVE: Final = 0x80  # the sign bit of a number's first byte
 _POSITIVE_FIELDS: Final = {ENTRY: ("size_bytes",), BATCH_ENTRY: ("size_bytes", "batch_size")}
 _NOT_NEGATIVE_FIELDS: Final = {ENTRY: ("phy_offset",), BATCH_ENTRY: ("phy_offset", "queue_offset")}

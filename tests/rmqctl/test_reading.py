@@ -210,6 +210,21 @@ def test_dump_cq_resolves_and_compares(damaged: DamagedStore) -> None:
     assert [(f["code"], f["queue_offset"]) for f in result.json["findings"]] == [("Q002", wrong["queue_offset"])]
 
 
+@pytest.mark.parametrize("name", [NAME, "cqext-533", "bcq-533"])
+def test_dump_cq_takes_what_has_expired_for_no_fault(damageable: Callable[[str], Damageable], name: str) -> None:
+    store = damageable(name)
+    store.segments[0].unlink()
+    start = int(store.segments[0].name)
+    result = call("dump-cq", "--all", "--resolve", "-s", store.root, "-o", "json")
+    assert (result.code, result.json["findings"]) == (exit_codes.OK, [])
+    rows = result.json["entries"]
+    assert any(row["phy_offset"] < start for row in rows)
+    assert [row["record"] is None for row in rows] == [row["phy_offset"] < start for row in rows]
+    query = "select phy_offset from queues where state = 'expired'"
+    expired = [row["phy_offset"] for row in call("sql", query, "-s", store.root, "-o", "json").json["rows"]]
+    assert sorted(row["phy_offset"] for row in rows if row["record"] is None) == sorted(expired)
+
+
 def test_dump_cq_part_and_missing_queue(golden: GoldenStore) -> None:
     part = call("dump-cq", "Calm_audit", 0, "--from", 198, "--to", 203, "-s", golden(NAME))
     assert [row["queue_offset"] for row in part.lines] == [198, 199, 200, 201, 202]
