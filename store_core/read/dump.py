@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from store_core.codec.record import Message
 from store_core.codec.tags import tags_code
@@ -17,7 +18,7 @@ from store_core.layout import paths
 from store_core.layout.queue import is_ext_address
 from store_core.read.entries import BatchEntry, Entry, ExtUnit, is_dead, is_expired, is_filler
 from store_core.read.pull import require_queue_files
-from store_core.read.queue import BatchQueue, Queue, layout_of
+from store_core.read.queue import BatchQueue, Queue, end_of_run, layout_of
 from store_core.read.records import read_message
 from store_core.storage.remote_path import is_remote
 from store_core.storage.store import Store
@@ -88,23 +89,40 @@ def dump_entries(
 
 def behind_the_end(dumped: QueueDump) -> Iterator[Finding]:
     """Q008 for good entries behind the one of no size that ends a queue; in an object store only those soon behind it, as
-    files are made ahead and would be fetched whole. Raises UnreadableError."""
-    files, entry = dumped.queue.files, layout_of(dumped.queue)
-    at, hidden = dumped.queue.end_slot * entry.size_bytes, 0
-    for segment in files.segments:
-        start = max(segment.phy_offset, at)
-        stop = start + _LOOK_BEHIND_BYTES if is_remote(segment.path) else files.used_end(segment.phy_offset)
-        if start < stop:
-            data = files.read(start, -(-(stop - start) // entry.size_bytes) * entry.size_bytes)
-            hidden += int((np.frombuffer(data, entry.dtype, len(data) // entry.size_bytes)["size_bytes"] > 0).sum())
+    files are made ahead and would be fetched whole. Raises UnreadableError.
+
+    A broker may append all the while, one entry after the other: what stood behind a place that had no entry even afterwards is hidden.
+    """
+    entry = layout_of(dumped.queue)
+    good = list(_good_behind(dumped))
+    if not any(mask.any() for _, mask in good):
+        return
+    end = (
+        end_of_run(dumped.queue.files.listed_anew(), entry, dumped.queue.end_slot * entry.size_bytes)
+        // entry.size_bytes
+    )
+    hidden = sum(int(mask[max(end - first, 0) :].sum()) for first, mask in good)
     if hidden:
         yield finding(
             "Q008",
             f"{hidden} entries behind one of no size, which is a queue's end, are left out",
             topic=dumped.topic,
             queue_id=dumped.queue_id,
-            queue_offset=dumped.queue.end_slot if isinstance(dumped.queue, Queue) else None,
+            queue_offset=end if isinstance(dumped.queue, Queue) else None,
         )
+
+
+def _good_behind(dumped: QueueDump) -> Iterator[tuple[int, NDArray[np.bool_]]]:
+    """Which places behind a queue's end have an entry: the first one's number, and a mask, for each file."""
+    files, entry = dumped.queue.files, layout_of(dumped.queue)
+    at = dumped.queue.end_slot * entry.size_bytes
+    for segment in files.segments:
+        start = max(segment.phy_offset, at)
+        stop = start + _LOOK_BEHIND_BYTES if is_remote(segment.path) else files.used_end(segment.phy_offset)
+        if start < stop:
+            data = files.read(start, -(-(stop - start) // entry.size_bytes) * entry.size_bytes)
+            rows = np.frombuffer(data, entry.dtype, len(data) // entry.size_bytes)
+            yield start // entry.size_bytes, rows["size_bytes"] > 0
 
 
 def _ext_row(unit: ExtUnit) -> dict[str, Any]:

@@ -28,23 +28,32 @@ def end_of_entries(files: SegmentSequence, entry: Layout) -> int:
     """
     end = 0
     for segment in files.segments[-_FILES_RECOVERED:]:
-        end = segment.phy_offset + _good_bytes(files, segment, entry)
+        end = _good_end(files, segment, entry, segment.phy_offset)
         if end + entry.size_bytes <= segment.end_phy_offset:
             return end
     return end
 
 
-def _good_bytes(files: SegmentSequence, segment: Segment, entry: Layout) -> int:
-    """Length of the run of good entries at a file's start."""
+def end_of_run(files: SegmentSequence, entry: Layout, at: int) -> int:
+    """Where the run of good entries from an offset of the sequence on ends, in whichever file."""
+    for segment in files.segments:
+        if segment.end_phy_offset > at:
+            at = _good_end(files, segment, entry, max(at, segment.phy_offset))
+            if at + entry.size_bytes <= segment.end_phy_offset:
+                break
+    return at
+
+
+def _good_end(files: SegmentSequence, segment: Segment, entry: Layout, at: int) -> int:
+    """Where a file's run of good entries from an offset on ends."""
     chunk = _CHUNK_ENTRIES * entry.size_bytes
-    done = 0
-    while done + entry.size_bytes <= segment.size_bytes:
-        buffer = files.read(segment.phy_offset + done, chunk)
+    while at + entry.size_bytes <= segment.end_phy_offset:
+        buffer = files.read(at, chunk)
         good = good_entries(buffer, entry) * entry.size_bytes
-        done += good
+        at += good
         if good < len(buffer) or not buffer:
             break
-    return done
+    return at
 
 
 class Queue:

@@ -14,7 +14,7 @@ from typing import Final
 
 from store_core.layout.paths import parse_segment_name
 from store_core.storage.files import FileCache, unreadable
-from store_core.storage.remote_path import scan_folder
+from store_core.storage.remote_path import is_remote, scan_folder
 
 _MOST_MISSING_FILES: Final = 1 << 16  # in a row
 _MAX_OFFSET: Final = (1 << 63) - 1
@@ -160,6 +160,12 @@ class SegmentSequence:
         """The same files behind a cache of its own, for another thread."""
         listed = (list(self.segments), list[Stray]())
         return SegmentSequence([], self._cache.apart(), self.file_size_bytes or None, listed=listed)
+
+    def listed_anew(self) -> SegmentSequence:
+        """The files that are there now, for what others write to or remove; of a view, and of files in an object store, the same ones."""
+        if not self.folders or any(map(is_remote, self.folders)):
+            return self
+        return SegmentSequence(self.folders, self._cache, self.file_size_bytes or None)
 
     def is_plain(self, segment: Segment) -> bool:
         """Whether a segment is a local file that holds just what reads give, so that others may read it by itself."""
