@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rmqctl.context import Context
-from rmqctl.messages import MESSAGE_COLUMNS, NoBody, RawBody, Topics, is_for_people, preview, shown_or_told, view_of
+from rmqctl.messages import MESSAGE_COLUMNS, NoBody, RawBody, Topics, is_for_people, preview, told, view_of
 
 if TYPE_CHECKING:
     from store_core.codec.record import Message
@@ -42,7 +42,7 @@ def tail(
         return not topics or message.topic in topics
 
     with ctx.open_store() as store:
-        newest, end = last_messages(store, count, topics)
+        newest, end = last_messages(store, count, topics, findings)
 
         def rows() -> Iterator[dict[str, Any]]:
             for message in newest:
@@ -53,4 +53,4 @@ def tail(
 
         shown = map(preview, rows()) if is_for_people(ctx) else rows()
         ctx.output.emit({"messages": shown}, rows="messages", columns=MESSAGE_COLUMNS, fields=view.fields, live=True)
-    return shown_or_told(ctx, findings)
+    return told(ctx, findings)

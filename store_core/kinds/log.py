@@ -168,4 +168,11 @@ KINDS: Final = (
         "Two copies of one log hold different records at this offset, both of them whole, and the same records behind: one has been damaged where no checksum covers it, as in the properties or times of most records.",
         "Look at both with `rmqctl log --from OFFSET --max 1`: one copy's is in the result, the other one's with `--keep-copies`. `rmqctl verify-crc` tells which disk has damage elsewhere.",
     ),
+    Kind(
+        "L025",
+        "warning",
+        "removed while it was read",
+        "The oldest segments went away while a command read the log, as a broker removes what has expired: all in front of them has gone as well. What they held, and the command had not read yet, is not in its result.",
+        "Nothing is wrong with the store. Run the command again for what is there now; what is gone may be in a replica.",
+    ),
 )

@@ -130,4 +130,11 @@ KINDS: Final = (
         "looks for in the folder 7. Or a file beside the folders of a topic's queues. Brokers read nothing of it, and commands that mend leave it alone.",
         "Give the folder its right name if that is free, else move it out of the store.",
     ),
+    Kind(
+        "Q020",
+        "warning",
+        "removed while it was read",
+        "The oldest files of a queue went away while a command read it, as a broker removes what has expired. What they held, and the command had not read yet, is not in its result.",
+        "Nothing is wrong with the queue. Run the command again for what is there now.",
+    ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,11 +16,12 @@ from store_core.errors import UnreadableError
 from store_core.findings import Finding, finding
 from store_core.layout import paths
 from store_core.layout.queue import is_ext_address
-from store_core.read.entries import BatchEntry, Entry, ExtUnit, is_dead, is_expired, is_filler
+from store_core.read.entries import BatchEntry, Entry, ExtUnit, has_expired, is_dead, is_filler
 from store_core.read.pull import require_queue_files
 from store_core.read.queue import BatchQueue, Queue, end_of_run, layout_of
 from store_core.read.records import read_message
-from store_core.storage.remote_path import is_remote
+from store_core.storage.begin import Begin
+from store_core.storage.remote_path import is_remote, is_there
 from store_core.storage.store import Store
 
 MOST_FINDINGS: Final = 1000
@@ -62,29 +63,78 @@ def dump_entries(
     """Rows for the entries of [first, end), from the first file's begin to the queue's end where nothing is said.
 
     With ``resolve`` each row has ``record``, what the log holds there (None: no record, or it has expired), and where the two disagree there
-    is a finding, of which at most ``MOST_FINDINGS`` are kept. So is what lies behind that end, where nothing is said.
+    is a finding, of which at most ``MOST_FINDINGS`` are kept. So is what lies behind that end, where nothing is said, and
+    what goes away in the meantime.
     """
-    queue = dumped.queue
+    queue, log_begin = dumped.queue, Begin(dumped.queue.log)
     hidden = behind_the_end(dumped) if end is None else ()
-    end = queue.max_offset if end is None else end
-    entries: Iterator[Entry | BatchEntry] = iter(queue.entries(first or 0, end))
-    for entry in entries:
+    for entry in _entries(dumped, first, end, findings):
         row: dict[str, Any] = {"topic": dumped.topic, "queue_id": dumped.queue_id, **entry._asdict()}
         unit = None
         if isinstance(queue, Queue) and is_ext_address(entry.tags_code):
             unit = queue.ext_of(entry.tags_code)
             row["ext"] = None if unit is None else _ext_row(unit)
-            if unit is None and not is_expired(entry, queue.log.min_phy_offset):
+            if unit is None and not has_expired(entry, log_begin):
                 _add(findings, _about("Q016", "no good unit at the address", dumped, entry))
         if resolve:
             message = None if is_filler(entry) else read_message(queue.log, entry.phy_offset, entry.size_bytes)
             row["record"] = None if message is None else _record_row(message)
-            for found in _disagreements(dumped, entry, unit, message):
+            for found in _disagreements(dumped, entry, unit, message, log_begin):
                 _add(findings, found)
         yield row
     with suppress(UnreadableError):  # what nobody asked for may be unreadable
         for found in hidden:
             _add(findings, found)
+
+
+def _entries(
+    dumped: QueueDump, first: int | None, end: int | None, findings: list[Finding]
+) -> Iterator[Entry | BatchEntry]:
+    """The entries of [first, end) in order, and a finding for the places in between whose files have gone since they were listed."""
+    queue, step = dumped.queue, layout_of(dumped.queue).size_bytes
+    at = queue.files.min_phy_offset // step
+    last = queue.max_offset if end is None else end
+    placed: Iterator[tuple[int, Entry | BatchEntry]]
+    if isinstance(queue, Queue):
+        at = max(at, first or 0)
+        placed = ((entry.queue_offset, entry) for entry in queue.entries(at, last))
+    else:
+        at = at if first is None else queue.slot_of(first)
+        placed = iter(queue.placed(at, last))
+    for place, entry in placed:
+        if place > at:
+            _add_all(findings, _removed(dumped, range(at, place)))
+        yield entry
+        at = place + 1
+    if end is None:
+        stop = queue.files.max_phy_offset // step  # where the queue ends, files that have gone do not tell
+    else:
+        stop = end if isinstance(queue, Queue) else queue.slot_of(end)
+    _add_all(findings, _removed(dumped, range(at, stop)))
+
+
+def _removed(dumped: QueueDump, places: range) -> Iterator[Finding]:
+    """Places of a queue that were not to be read, so far as their files were there when they were listed."""
+    files, entry = dumped.queue.files, layout_of(dumped.queue)
+    step = entry.size_bytes
+    gone: list[range] = []
+    for segment in files.segments:
+        start, stop = max(segment.phy_offset // step, places.start), min(segment.end_phy_offset // step, places.stop)
+        if start < stop and not is_there(segment.path):
+            start = gone.pop().start if gone and gone[-1].stop == start else start
+            gone.append(range(start, stop))
+    begin = Begin(files)
+    for each in gone:
+        is_front = begin.has_passed(each.stop * step)
+        if is_front or each.start < dumped.queue.end_slot:
+            yield finding(
+                "Q020" if is_front else "Q012",
+                f"{len(each)} entries went away while the queue was read",
+                size_bytes=len(each) * step,
+                topic=dumped.topic,
+                queue_id=dumped.queue_id,
+                queue_offset=each.start if isinstance(dumped.queue, Queue) else None,
+            )
 
 
 def behind_the_end(dumped: QueueDump) -> Iterator[Finding]:
@@ -142,14 +192,14 @@ def _record_row(message: Message) -> dict[str, Any]:
 
 
 def _disagreements(
-    dumped: QueueDump, entry: Entry | BatchEntry, unit: ExtUnit | None, message: Message | None
+    dumped: QueueDump, entry: Entry | BatchEntry, unit: ExtUnit | None, message: Message | None, log_begin: Begin
 ) -> Iterator[Finding]:
     if is_filler(entry):
         return
     if is_dead(entry, dumped.queue.log.file_size_bytes):
         yield _about("Q014", "the entry skips a lost message", dumped, entry)
         return
-    if message is None and is_expired(entry, dumped.queue.log.min_phy_offset):
+    if message is None and has_expired(entry, log_begin):
         return
     if message is None:
         yield _about("Q001", "no record starts where the entry points to", dumped, entry)
@@ -181,6 +231,11 @@ def _about(code: str, text: str, dumped: QueueDump, entry: Entry | BatchEntry) -
         queue_id=dumped.queue_id,
         queue_offset=entry.queue_offset,
     )
+
+
+def _add_all(findings: list[Finding], found: Iterable[Finding]) -> None:
+    for each in found:
+        _add(findings, each)
 
 
 def _add(findings: list[Finding], found: Finding) -> None:

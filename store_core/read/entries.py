@@ -14,6 +14,7 @@ from store_core.layout.queue import (
     FILLER_TAGS_CODE,
 )
 from store_core.layout.schema import Layout
+from store_core.storage.begin import Begin
 
 
 class Entry(NamedTuple):
@@ -63,9 +64,9 @@ def is_dead(entry: Entry | BatchEntry, segment_size_bytes: int) -> bool:
     return at_end and entry.size_bytes == DEAD_ENTRY_SIZE_BYTES and entry.tags_code == 0
 
 
-def is_expired(entry: Entry | BatchEntry, log_min_phy_offset: int) -> bool:
-    """Whether the entry's record lay in front of the log's first byte: a broker removes the log before it removes queue files."""
-    return 0 <= entry.phy_offset < log_min_phy_offset and entry.size_bytes > 0
+def has_expired(entry: Entry | BatchEntry, log: Begin) -> bool:
+    """Whether the log no longer has the entry's record: brokers remove a segment before the queue files that point to it."""
+    return entry.phy_offset >= 0 and entry.size_bytes > 0 and log.has_passed(entry.phy_offset + 1)
 
 
 _NEGATIVE: Final = 0x80  # the sign bit of a number's first byte

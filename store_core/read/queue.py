@@ -11,6 +11,7 @@ from store_core.layout import queue as layout
 from store_core.layout.schema import Layout
 from store_core.read.entries import BatchEntry, Entry, ExtUnit, good_entries
 from store_core.read.rules import RULES_5, ReadRules
+from store_core.storage.remote_path import is_there
 from store_core.storage.sequence import Segment, SegmentSequence
 
 ENTRY_SIZE_BYTES: Final = layout.ENTRY.size_bytes
@@ -29,9 +30,16 @@ def end_of_entries(files: SegmentSequence, entry: Layout) -> int:
     end = 0
     for segment in files.segments[-_FILES_RECOVERED:]:
         end = _good_end(files, segment, entry, segment.phy_offset)
-        if end + entry.size_bytes <= segment.end_phy_offset:
+        if end + entry.size_bytes <= segment.end_phy_offset and (
+            end > segment.phy_offset or not _has_gone(files, segment)
+        ):
             return end
     return end
+
+
+def _has_gone(files: SegmentSequence, segment: Segment) -> bool:
+    """Whether a file was removed since it was listed; it is then passed over as one that never was there."""
+    return files.is_plain(segment) and not is_there(segment.path)
 
 
 def end_of_run(files: SegmentSequence, entry: Layout, at: int) -> int:
@@ -250,13 +258,17 @@ class BatchQueue:
 
     def entries(self, first: int, end: int) -> Iterator[BatchEntry]:
         """Entries that hold any queue offset of [first, end), in order."""
-        for slot in range(self.slot_of(first), self.end_slot):
+        return (found for _, found in self.placed(self.slot_of(first), end))
+
+    def placed(self, first_slot: int, end: int) -> Iterator[tuple[int, BatchEntry]]:
+        """Entries from a place on, with their places, up to the first one behind queue offset ``end``."""
+        for slot in range(first_slot, self.end_slot):
             found = self.at_slot(slot)
             if found is None:
                 continue
             if found.queue_offset >= end:
                 return
-            yield found
+            yield slot, found
 
 
 def layout_of(queue: Queue | BatchQueue) -> Layout:

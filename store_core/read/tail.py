@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from store_core.codec.record import Message, RecordError, body_crc_ok, decode_blank, decode_record
+from store_core.findings import Finding, finding
 from store_core.layout import record
 from store_core.read.records import read_message, read_record_bytes
+from store_core.storage.begin import Begin
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import Store
 
@@ -19,11 +21,13 @@ if TYPE_CHECKING:
 POLL_SECONDS: Final = 0.2
 
 
-def last_messages(store: Store, count: int, topics: frozenset[str] = frozenset()) -> tuple[Iterator[Message], int]:
+def last_messages(
+    store: Store, count: int, topics: frozenset[str] = frozenset(), findings: list[Finding] | None = None
+) -> tuple[Iterator[Message], int]:
     """The newest ``count`` messages of some topics (of any, if none is named) in log order, and where the log ends.
 
     Walks segments from the newest back until there are enough. Only their places are held: messages are read one by one,
-    when they are asked for.
+    when they are asked for. Those that have gone by then are left out, which is a finding.
     """
     import numpy as np
 
@@ -54,12 +58,34 @@ def last_messages(store: Store, count: int, topics: frozenset[str] = frozenset()
         if end is not None and not missing:
             break
     places = np.concatenate(newest)[-count:] if newest else np.empty(0, np.int64)
-    return _messages_at(store, places.tolist()), store.log.min_phy_offset if end is None else end
+    return _messages_at(
+        store, places.tolist(), [] if findings is None else findings
+    ), store.log.min_phy_offset if end is None else end
 
 
-def _messages_at(store: Store, places: list[int]) -> Iterator[Message]:
-    """The records at these offsets; those that have gone meanwhile are left out."""
-    return (message for at in places if (message := read_message(store.log, at)) is not None)
+def _messages_at(store: Store, places: list[int], findings: list[Finding]) -> Iterator[Message]:
+    """The records at these offsets; a finding for each row of those that have gone meanwhile."""
+    gone: list[int] = []
+    for at in places:
+        message = read_message(store.log, at)
+        if message is None:
+            gone.append(at)
+            continue
+        if gone:
+            findings.append(_gone(store, gone, at))
+            gone = []
+        yield message
+    if gone:
+        findings.append(_gone(store, gone, store.log.max_phy_offset))
+
+
+def _gone(store: Store, places: list[int], end_phy_offset: int) -> Finding:
+    """What is said of records that are not there any more; something else begins at ``end_phy_offset``."""
+    start, last = places[0], store.log.find(places[-1])
+    end = end_phy_offset if last is None else min(last.end_phy_offset, end_phy_offset)
+    is_front = Begin(store.log).has_passed(end)
+    text = f"{len(places)} messages went away while the log was read"
+    return finding("L025" if is_front else "L006", text, phy_offset=start, size_bytes=end - start)
 
 
 def follow(

@@ -10,7 +10,8 @@ import pytest
 
 from store_core.findings import Finding
 from store_core.layout.queue import ENTRY
-from store_core.read.dump import QueueDump, all_queues, behind_the_end
+from store_core.read.dump import QueueDump, all_queues, behind_the_end, dump_entries
+from store_core.read.queue import BatchQueue
 from store_core.storage.store import Store
 from tests.damage import Damageable
 
@@ -28,8 +29,12 @@ def store(damageable: Callable[..., Damageable]) -> Damageable:
 @contextmanager
 def dumped(store: Damageable) -> Iterator[QueueDump]:
     with Store.open(store.root) as opened:
-        [found] = [each for each in all_queues(opened) if (each.topic, each.queue_id) == (TOPIC, 0)]
-        yield found
+        yield queue_of(opened)
+
+
+def queue_of(store: Store) -> QueueDump:
+    [found] = [each for each in all_queues(store) if (each.topic, each.queue_id) == (TOPIC, 0)]
+    return found
 
 
 def without(store: Damageable, *places: int) -> Written:
@@ -96,3 +101,71 @@ def test_what_stays_hidden_is_told(store: Damageable) -> None:
         for place in range(510, COUNT):
             append(place)
         assert told(behind_the_end(queue)) == [("Q008", str(COUNT - 501), 500)]
+
+
+def rows_of(store: Damageable, damage: Callable[[], object], after: int = 150) -> tuple[list[int], list[Finding]]:
+    """The queue offsets that are dumped, while something happens behind a row; and the findings."""
+    findings: list[Finding] = []
+    offsets = []
+    with Store.open(store.root) as opened:
+        for row in dump_entries(queue_of(opened), first=None, end=None, resolve=False, findings=findings):
+            offsets.append(row["queue_offset"])
+            if len(offsets) == after:
+                damage()
+                opened.cache.close()  # files that are open stay readable
+    return offsets, findings
+
+
+def expire(store: Damageable, *places: int) -> None:
+    """Remove the files of these places of the queue."""
+    for place in places:
+        store.queue_file(TOPIC, 0, place)[0].unlink()
+
+
+def test_what_is_removed_while_it_is_read_is_told(store: Damageable) -> None:
+    offsets, findings = rows_of(store, lambda: expire(store, 0, 200))
+    assert offsets == [*range(200), *range(400, COUNT)]
+    [found] = findings
+    assert (found.code, found.severity, found.queue_offset) == ("Q020", "warning", 200)
+    assert found.size_bytes == 200 * ENTRY.size_bytes
+    assert found.message == "200 entries went away while the queue was read"
+
+
+def test_a_file_that_goes_with_older_ones_left_is_missing(store: Damageable) -> None:
+    offsets, findings = rows_of(store, lambda: expire(store, 200))
+    assert offsets == [*range(200), *range(400, COUNT)]
+    assert [(found.code, found.queue_offset) for found in findings] == [("Q012", 200)]
+
+
+def test_a_part_in_front_of_what_goes_is_whole(store: Damageable) -> None:
+    findings: list[Finding] = []
+    with dumped(store) as queue:
+        rows = dump_entries(queue, first=450, end=500, resolve=True, findings=findings)
+        first = next(rows)["queue_offset"]
+        expire(store, 0, 200)
+        assert [first, *(row["queue_offset"] for row in rows)] == list(range(450, 500))
+    assert findings == []
+
+
+@pytest.mark.parametrize("end", [None, 90])
+def test_batches_that_are_removed_while_they_are_read(damageable: Callable[..., Damageable], end: int | None) -> None:
+    store = damageable("bcq-533")
+    findings: list[Finding] = []
+    with Store.open(store.root) as opened:
+        queue = next(each for each in all_queues(opened) if isinstance(each.queue, BatchQueue))
+        first = queue.queue.files.segments[0]
+        first.path.unlink()
+        rows = list(dump_entries(queue, first=None, end=end, resolve=False, findings=findings))
+    [found] = findings
+    assert (found.code, found.size_bytes) == ("Q020", first.size_bytes)
+    assert len(rows) == (20 if end is None else 0)
+
+
+def test_a_log_that_goes_while_a_queue_is_resolved_has_expired(store: Damageable) -> None:
+    findings: list[Finding] = []
+    with dumped(store) as queue:
+        queue.queue.log  # noqa: B018
+        store.segments[0].unlink()
+        rows = list(dump_entries(queue, first=None, end=None, resolve=True, findings=findings))
+    assert any(row["record"] is None for row in rows)
+    assert findings == []

@@ -15,6 +15,7 @@ from store_core.codec.record import Message
 from store_core.export.rows import schema
 from store_core.export.tables.messages import MessagesTable
 from store_core.export.tables.table import Where, schema_of
+from store_core.findings import Finding
 from store_core.layout.paths import segment_name
 from store_core.read import info, tail
 from store_core.read.info import describe_store
@@ -129,6 +130,30 @@ def test_the_last_messages_are_read_one_by_one(
         assert len(read) == 1
         assert len(list(found)) == 4
         assert len(read) == 5
+
+
+@pytest.mark.parametrize(("gone", "code", "severity"), [((0, 1), "L025", "warning"), ((1,), "L006", "error")])
+def test_the_last_messages_that_go_before_they_are_read_are_told(
+    damageable: Callable[[str], Damageable], gone: tuple[int, ...], code: str, severity: str
+) -> None:
+    damage = damageable("load-533")
+    places = [message["phyOffset"] for message in damage.truth["messages"]]
+    findings: list[Finding] = []
+    with Store.open(damage.root) as store:
+        rows, _ = last_messages(store, len(places), findings=findings)
+        segments = [store.log.segments[number] for number in gone]
+        assert next(rows).phy_offset == places[0]
+        for segment in segments:
+            segment.path.unlink()
+        store.cache.close()  # files that are open stay readable
+        read = [places[0], *(row.phy_offset for row in rows)]
+    left = [at for at in places if not any(s.phy_offset <= at < s.end_phy_offset for s in segments)]
+    assert read[1:] == [at for at in left if at != places[0]]
+    [found] = findings
+    first = next(at for at in places[1:] if at not in left)
+    assert (found.code, found.severity, found.phy_offset) == (code, severity, first)
+    assert found.size_bytes == segments[-1].end_phy_offset - first
+    assert found.message == f"{len(places) - len(read)} messages went away while the log was read"
 
 
 def test_where_a_log_ends_is_not_looked_up_record_by_record(

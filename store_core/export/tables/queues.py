@@ -271,14 +271,14 @@ class _Chunk:
                 unit = queue.ext_of(int(codes[row]))
             except UnreadableError:
                 unit = None
-            if unit is None and not self._is_expired(row):
+            if unit is None and not self._is_expired(int(row)):
                 self._miss(int(row))
             elif unit is not None:
                 units[int(row)] = unit
         return units
 
     def _is_expired(self, row: int) -> bool:
-        return 0 <= self._entries.rows[row]["phy_offset"] < self._dumped.queue.log.min_phy_offset
+        return bool(0 <= self._entries.rows[row]["phy_offset"] < self._dumped.queue.log.min_phy_offset)
 
     def _miss(self, row: int) -> None:
         entry = self._entries.rows[row]
