@@ -14,7 +14,7 @@ from typing import Final
 
 from store_core.layout.paths import parse_segment_name
 from store_core.storage.files import FileCache, unreadable
-from store_core.storage.remote_path import is_remote, scan_folder
+from store_core.storage.remote_path import is_remote, is_there, scan_folder
 
 _MOST_MISSING_FILES: Final = 1 << 16  # in a row
 _MAX_OFFSET: Final = (1 << 63) - 1
@@ -70,8 +70,10 @@ def list_folder(folder: Path) -> tuple[list[Segment], list[Stray]]:
             for entry in entries:
                 try:
                     info = entry.stat()
-                except OSError:  # vanished meanwhile, or a dangling link
-                    info = None
+                except OSError:
+                    if not is_there(folder / entry.name):
+                        continue  # vanished meanwhile
+                    info = None  # a dangling link
                 offset = parse_segment_name(entry.name)
                 if info is not None and offset is not None and stat.S_ISREG(info.st_mode):
                     segments.append(Segment(folder / entry.name, offset, info.st_size, info.st_mtime_ns))

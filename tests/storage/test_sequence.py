@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import random
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
+from store_core.storage import sequence
 from store_core.storage.files import FileCache
-from store_core.storage.sequence import SegmentSequence
+from store_core.storage.sequence import SegmentSequence, list_folder
 
 _BLOCK = 64 << 10
 _NAME = "0" * 20
@@ -59,3 +61,21 @@ def test_a_file_stretched_to_terabytes_takes_few_looks(tmp_path: Path, monkeypat
     monkeypatch.setattr(os, "lseek", counted)
     assert _used_end(tmp_path) == 100
     assert looks < 200
+
+
+def test_what_vanishes_while_a_folder_is_listed_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in (0, 100, 200):
+        (tmp_path / f"{number:020d}").write_bytes(bytes(100))
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+
+    @contextmanager
+    def scan_folder(folder: Path) -> Iterator[list[os.DirEntry[str]]]:
+        with os.scandir(folder) as entries:
+            found = list(entries)
+        (folder / f"{0:020d}").unlink()
+        yield found
+
+    monkeypatch.setattr(sequence, "scan_folder", scan_folder)
+    segments, strays = list_folder(tmp_path)
+    assert [segment.phy_offset for segment in segments] == [100, 200]
+    assert [stray.path.name for stray in strays] == ["link"]
