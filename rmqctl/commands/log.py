@@ -58,7 +58,7 @@ def log(
     view = view_of(raw_body, no_body)
     wanted = LogFilter(from_, to, begin, end, frozenset(topic or ()), queue_id, max_, all_)
     with ctx.open_store() as store:
-        seen = LogFindings()
+        seen = LogFindings(store.log)
         bodies: list[Finding] = []
 
         def on_table(table: FrameTable) -> None:

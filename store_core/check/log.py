@@ -11,9 +11,11 @@ from store_core.check.report import MOST_FINDINGS_PER_CODE, Findings
 from store_core.findings import Finding
 from store_core.kernel.codes import FrameCode, FrameKind, HoleCode
 from store_core.kernel.file import FrameRow
+from store_core.storage.begin import Begin
 
 if TYPE_CHECKING:
     from store_core.scan.frames import FrameTable, Ints
+    from store_core.storage.sequence import SegmentSequence
 
 _TAIL_SEGMENTS: Final = 2
 _BY_FRAME_CODE: Final[dict[int, tuple[str, str]]] = {
@@ -27,6 +29,8 @@ _DAMAGE_BY_CODE: Final = {
     FrameCode.LENGTH_MISMATCH: ("L013", "the record's length is not the sum of its parts"),
 }
 UNREADABLE: Final = "L021"
+MISSING: Final = "L006"
+REMOVED: Final = "L025"  # missing, and so is all in front
 _WHY_UNREADABLE: Final = {HoleCode.NO_PERMISSION: "permission denied", HoleCode.IO_ERROR: "input/output error"}
 
 
@@ -36,7 +40,7 @@ def finding_code_inside(kind: int, code: int) -> str:
         return _DAMAGE_BY_CODE.get(FrameCode(code), ("L002", ""))[0]
     if kind == FrameKind.HOLE and code != HoleCode.NO_FILE:
         return UNREADABLE
-    return {FrameKind.ZEROS: "L003", FrameKind.STALE: "L005", FrameKind.HOLE: "L006"}[FrameKind(kind)]
+    return {FrameKind.ZEROS: "L003", FrameKind.STALE: "L005", FrameKind.HOLE: MISSING}[FrameKind(kind)]
 
 
 def is_missing_file(kind: int, code: int, file: str) -> bool:
@@ -50,10 +54,14 @@ class LogFindings:
     What may be the torn tail is held back until something good follows or the log ends. Lists are bounded; what is
     beyond the bound is counted and said in one last finding a code. Segments walked side by side have one of these each,
     joined in log order afterwards.
+
+    ``log`` is the one that is walked, so that a stretch that a broker removes from its front meanwhile is told as such.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, log: SegmentSequence | None = None) -> None:
         self._found = Findings()
+        self._begin = None if log is None else Begin(log)
+        self._removed: list[range] = []  # stretches of the log
         self._saw_good = False
         self._held: list[tuple[int, int, int, int, str]] = []  # kind, code, offset, size, file: may be the tail
 
@@ -107,6 +115,8 @@ class LogFindings:
         for found in following._found.listed:
             self._found.add(found)
         self.counts.update({code: n - min(n, MOST_FINDINGS_PER_CODE) for code, n in following.counts.items()})
+        for stretch in following._removed:
+            self._note_removed(stretch)
         self._held += following._held
 
     def hole(self, phy_offset: int, size_bytes: int) -> None:
@@ -193,11 +203,23 @@ class LogFindings:
             elif kind == FrameKind.DAMAGE and not live:
                 self._say("L004", f"{size} bytes behind the last whole record", file, at, size)
         self._held.clear()
+        for gone in self._removed:
+            text = f"{len(gone)} bytes of the log went away while it was read"
+            self._say(REMOVED, text, None, gone.start, len(gone))
+        self._removed.clear()
         return self._found.all()
 
+    def _note_removed(self, stretch: range) -> None:
+        """Keep a stretch to be said, as part of the one in front where it goes on."""
+        if self._removed and self._removed[-1].stop == stretch.start:
+            stretch = range(self._removed.pop().start, stretch.stop)
+        self._removed.append(stretch)
+
     def _say_hole(self, code: int, at: int, size: int, file: str) -> None:
-        if code == HoleCode.NO_FILE:
-            self._say("L006", f"no file for {size} bytes of the log", None, at, size)
+        if code == HoleCode.NO_FILE and self._begin is not None and self._begin.has_passed(at + size):
+            self._note_removed(range(at, at + size))
+        elif code == HoleCode.NO_FILE:
+            self._say(MISSING, f"no file for {size} bytes of the log", None, at, size)
         else:
             self._say(UNREADABLE, f"{size} bytes cannot be read: {_WHY_UNREADABLE[HoleCode(code)]}", file, at, size)
 

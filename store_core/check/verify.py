@@ -10,7 +10,8 @@ from threading import Lock
 from store_core.check.log import LogFindings
 from store_core.check.pieces import whole_log, without_rest
 from store_core.findings import Finding
-from store_core.kernel.codes import FrameCode, HoleCode
+from store_core.kernel.codes import FrameCode, FrameKind, HoleCode
+from store_core.kernel.file import FrameRow
 from store_core.read.log_files import unread_log
 from store_core.scan.pieces import Piece, nominal_end
 from store_core.scan.runs import Runs, map_runs
@@ -18,7 +19,6 @@ from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.store import Store
 
 _BAD_CODES = (FrameCode.BAD_CRC, FrameCode.BAD_PROPERTY_CRC)
-_UNREAD_CODES = (HoleCode.NO_PERMISSION, HoleCode.IO_ERROR)
 
 
 @dataclass(slots=True)
@@ -80,7 +80,7 @@ def verify_log(
     pieces = whole_log(store) if pieces is None else pieces
     verifier = _Verifier(store, pieces, max_seconds, on_progress)
     reports: dict[int, SegmentReport] = {}
-    findings = LogFindings()
+    findings = LogFindings(store.log)
     left: list[Piece] = []
     for piece, seen in map_runs(store, pieces, verifier.look, jobs=jobs):
         if piece.from_phy_offset == piece.segment.phy_offset and (gap := _gap_before(store.log, piece.segment)):
@@ -89,6 +89,7 @@ def verify_log(
             left.append(seen.left)
         if seen.found is not None:
             findings.join(seen.found)
+        if seen.found is not None and not seen.has_gone:
             report = reports.setdefault(piece.segment.phy_offset, SegmentReport(piece.segment.name))
             report.size_bytes += seen.size_bytes
             report.records += seen.records
@@ -119,6 +120,7 @@ class _Seen:
     size_bytes: int = 0
     records: int = 0
     bad: int = 0
+    has_gone: bool = False  # the segment went away before anything of it was read
 
 
 class _Verifier:
@@ -142,18 +144,20 @@ class _Verifier:
     def look(self, piece: Piece, parts: Iterator[Runs]) -> _Seen:
         if piece is not self._first and self._is_late:
             return _Seen(left=piece)
-        seen = _Seen(LogFindings())
+        seen = _Seen(LogFindings(self._store.log))
         assert seen.found is not None
         file = self._store.relative(piece.segment.path)
         begins_with_frame = piece.chained or piece.from_phy_offset == piece.segment.phy_offset
         at = first = piece.from_phy_offset
-        unread = 0
+        unread = gone = 0
         for number, runs in enumerate(parts if begins_with_frame else without_rest(piece, parts)):
             if number == 0:
                 at = first = runs.phy_offset
             seen.records += runs.message_count
             seen.bad += sum(row.code in _BAD_CODES for row in runs.rows)
-            unread += sum(row.size_bytes for row in runs.rows if row.code in _UNREAD_CODES)
+            holes = [row for row in runs.rows if row.kind == FrameKind.HOLE]
+            unread += sum(_listed_bytes(row, piece.segment) for row in holes)
+            gone += sum(_listed_bytes(row, piece.segment) for row in holes if row.code == HoleCode.NO_FILE)
             seen.found.add_rows(runs.rows, file)
             self._tell_progress(runs.end_phy_offset - at)
             at = runs.end_phy_offset
@@ -166,6 +170,7 @@ class _Verifier:
         else:
             at = min(at, piece.segment.end_phy_offset, piece.to_phy_offset)  # its last frame may reach out of a piece
         seen.size_bytes = max(at - first - unread, 0)
+        seen.has_gone = gone > 0 and not seen.size_bytes
         return seen
 
     @property
@@ -177,6 +182,11 @@ class _Verifier:
             with self._lock:
                 self._walked += size_bytes
                 self._on_progress(self._walked)
+
+
+def _listed_bytes(row: FrameRow, segment: Segment) -> int:
+    """How many bytes of a row were there when the segment was listed."""
+    return max(min(row.end_phy_offset, segment.end_phy_offset) - row.phy_offset, 0)
 
 
 def _gap_before(log: SegmentSequence, segment: Segment) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from store_core.check.log import UNREADABLE, LogFindings, is_missing_file
+from store_core.check.log import MISSING, REMOVED, UNREADABLE, LogFindings, is_missing_file
 from store_core.check.report import MOST_FINDINGS_PER_CODE
 from store_core.errors import FailedError, PlanOutOfDateError, UnreadableError
 from store_core.export.copies import differences
@@ -23,6 +23,7 @@ from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.layout.record import PREFIX
 from store_core.read.log import has_message_behind, start_for_time
 from store_core.read.log_files import refuse_partial_log, unread_log
+from store_core.storage.begin import Begin
 from store_core.storage.live import is_live
 from store_core.storage.store import Store
 
@@ -75,7 +76,8 @@ class StoreExport:
         self._plans = plan_splits(store.log, start, task.wanted.to_phy_offset, split_size_bytes, is_proven=is_proven)
         self.report = StoreReport(task.store, start, start, copies=copies_of(store))
         self._lost = lost
-        self._findings = LogFindings()
+        self._findings = LogFindings(store.log)
+        self._begin = Begin(store.log)
         self._edges: list[tuple[Range, str]] = []  # rows of the quarantine table that no task wrote
         self._held: list[Range] = []  # may be the tail of the log
         self._bodies: list[Finding] = []
@@ -145,7 +147,7 @@ class StoreExport:
         for found in piece.head if head_counts else ():
             self._add_range(found)
         if piece.has_messages:
-            self._edges += inside(self._held)
+            self._edges += self._inside(self._held)
             self._held = []
             self._findings.join(piece.found)
         for found in piece.tail:
@@ -158,6 +160,13 @@ class StoreExport:
         self._findings.add(range_as_table(found), found.file)
         self._held.append(found)
 
+    def _inside(self, ranges: Sequence[Range]) -> list[tuple[Range, str]]:
+        """Rows of the quarantine table; what a broker has removed meanwhile is as little an error there as among the findings."""
+        return [
+            (found, REMOVED if code == MISSING and self._begin.has_passed(found.end_phy_offset) else code)
+            for found, code in inside(ranges)
+        ]
+
     def _finish(self) -> None:
         """What is still held is the end of what was asked for: the log's tail, unless records follow behind ``--to``."""
         log, to_phy_offset = self.store.log, self._task.wanted.to_phy_offset
@@ -166,12 +175,12 @@ class StoreExport:
         goes_on = is_part and bool(self._held) and has_message_behind(self.store, behind)
         live = self._live or (self._findings.may_be_torn and is_live(self.store.root).live)
         if goes_on:
-            self._edges += inside(self._held)
+            self._edges += self._inside(self._held)
             self._findings.good_behind()
         for found in () if goes_on else self._held:
             is_ahead = live and is_missing_file(found.kind, found.code, found.file)
             if found.kind in (FrameKind.STALE, FrameKind.HOLE) and not is_ahead:
-                self._edges += inside([found])
+                self._edges += self._inside([found])
             elif found.kind == FrameKind.DAMAGE and not live:
                 self._edges.append((found, "L004"))
         self._tell_once()

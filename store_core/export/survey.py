@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from store_core.check.log import MISSING, REMOVED
 from store_core.check.verify import SegmentReport, VerifyReport
 from store_core.export.resume import Work
 from store_core.export.runners.runner import Runner
@@ -16,7 +17,7 @@ from store_core.export.splits.plan import SPLIT_SIZE_BYTES, Split, Task
 from store_core.export.splits.survey import Nowhere, SurveyPiece, SurveyTask, What
 from store_core.export.store_export import StoreExport, StoreReport
 from store_core.export.tables.stats import PartialStats, StatsBuilder
-from store_core.findings import summary
+from store_core.findings import Finding, summary
 from store_core.read.log import LogFilter
 from store_core.scan.log import nominal_end
 from store_core.storage.store import Store
@@ -154,12 +155,20 @@ class _Survey(StoreExport):
 
     def verified(self, seconds: float) -> VerifyReport:
         """The report of a whole log."""
-        log = self.store.log
+        log, findings = self.store.log, self.report.findings
         segments = []
         for segment in log.segments:
             file = self.store.relative(segment.path)
-            size = min(segment.end_phy_offset, nominal_end(log, segment)) - segment.phy_offset
-            segments.append(SegmentReport(segment.name, size, self._records[file], self._bad[file]))
-        findings = self.report.findings
+            listed = min(segment.end_phy_offset, nominal_end(log, segment)) - segment.phy_offset
+            size = listed - _missing_bytes(findings, segment.phy_offset, segment.phy_offset + listed)
+            if size or not listed or self._records[file]:  # else it went away before anything of it was read
+                segments.append(SegmentReport(segment.name, size, self._records[file], self._bad[file]))
         size_bytes = sum(segment.size_bytes for segment in segments)
         return VerifyReport(size_bytes, self.report.rows, segments, findings, seconds, summary(findings))
+
+
+def _missing_bytes(findings: Sequence[Finding], start: int, end: int) -> int:
+    """How many bytes of [start, end) in the log were not there to be read."""
+    gone = [found for found in findings if found.code in (MISSING, REMOVED) and found.phy_offset is not None]
+    stretches = [(found.phy_offset or 0, (found.phy_offset or 0) + (found.size_bytes or 0)) for found in gone]
+    return sum(max(min(stop, end) - max(first, start), 0) for first, stop in stretches)

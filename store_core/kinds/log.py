@@ -46,7 +46,7 @@ KINDS: Final = (
         "L006",
         "error",
         "missing segment",
-        "A segment of the sequence is not there. Brokers jump over the hole and never say so; queue entries into it cannot be read. Not told behind the last record while a broker is at work: it makes files ahead, and removes them.",
+        "A segment of the sequence is not there. Brokers jump over the hole and never say so; queue entries into it cannot be read. Not told behind the last record while a broker is at work: it makes files ahead, and removes them. What a broker removes from the log's front while a command reads is L025.",
         "Is a log folder missing (name the broker's properties file with `-c`)? Put the file back if there is a copy; else run `rmqctl recover`, which closes the hole.",
     ),
     Kind(

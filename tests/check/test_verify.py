@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -212,3 +212,46 @@ def test_a_range_starts_with_a_whole_record(golden: GoldenStore) -> None:
             for offset in (before["phyOffset"] + 1, message["phyOffset"] - 1, message["phyOffset"]):
                 piece = log_range(store, offset, None)[0]
                 assert (piece.from_phy_offset, piece.chained) == (message["phyOffset"], True)
+
+
+SEGMENT_BYTES: Final = 131072
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_what_expires_meanwhile_is_no_damage(damageable: Callable[..., Damageable], jobs: int) -> None:
+    damage = damageable("load-533")
+    with Store.open(damage.root) as store:
+        listed = store.log.size_bytes
+        for path in damage.segments[:3]:
+            path.unlink()
+        report = verify_log(store, jobs=jobs)
+    gone = 3 * SEGMENT_BYTES
+    [found] = report.findings
+    assert (found.code, found.severity, found.phy_offset, found.size_bytes) == ("L025", "warning", 0, gone)
+    assert found.message == f"{gone} bytes of the log went away while it was read"
+    assert report.counts == {"L025": 1}
+    assert (report.size_bytes, report.records) == (listed - gone, told("load-533", gone))
+    assert [segment.name for segment in report.segments] == [path.name for path in damage.segments]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_segment_that_goes_with_older_ones_left_is_missing(damageable: Callable[..., Damageable], jobs: int) -> None:
+    damage = damageable("load-533")
+    with Store.open(damage.root) as store:
+        listed = store.log.size_bytes
+        for path in damage.segments[1:3]:
+            path.unlink()
+        report = verify_log(store, jobs=jobs)
+    places = [(found.code, found.severity, found.phy_offset, found.size_bytes) for found in report.findings]
+    assert places == [("L006", "error", n * SEGMENT_BYTES, SEGMENT_BYTES) for n in (1, 2)]
+    assert report.size_bytes == listed - 2 * SEGMENT_BYTES
+    assert [segment.name for segment in report.segments] == [path.name for path in damage.segments]
+
+
+def test_a_log_of_which_nothing_is_left_has_not_expired(damageable: Callable[..., Damageable]) -> None:
+    damage = damageable("load-533")
+    with Store.open(damage.root) as store:
+        assert store.log.segments
+        for path in damage.segments:
+            path.unlink()
+        assert {found.code for found in verify_log(store).findings} == {"L006"}

@@ -12,9 +12,11 @@ import pytest
 
 from store_core.errors import FailedError
 from store_core.export.query.catalog import Tables
+from store_core.export.runners.local import LocalRunner
 from store_core.export.source import reading, walk
 from store_core.export.source.planning import stream_readings
 from store_core.export.splits import piece
+from store_core.export.survey import verify_stores
 from store_core.storage.sequence import Segment
 from store_core.storage.store import Store
 from tests.damage import Damageable
@@ -148,9 +150,20 @@ def test_sql_ends_with_an_error(damage: Damage, what: str, store: Damageable) ->
             ask(Tables([("a", listed)]), "select count(*) from messages")
 
 
-def test_an_export_has_a_hole_for_it(store: Damageable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is no damage, which ``recover`` would be advised for: the file is what is missing."""
-    real, left = piece.scan_segment, [second_goes]
+def first_two_go(store: Damageable) -> None:
+    store.segments[0].unlink()
+    store.segments[0].unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "code", "start", "size"),
+    [(second_goes, "L006", SEGMENT_BYTES, SEGMENT_BYTES), (first_two_go, "L025", 0, 2 * SEGMENT_BYTES)],
+)
+def test_an_export_has_a_hole_for_it(
+    damage: Damage, code: str, start: int, size: int, store: Damageable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no damage, which ``recover`` would be advised for: the file is what is missing, or has expired."""
+    real, left = piece.scan_segment, [damage]
 
     def scan_segment(*arguments: Any, **more: Any) -> Any:
         while left:
@@ -159,5 +172,16 @@ def test_an_export_has_a_hole_for_it(store: Damageable, tmp_path: Path, monkeypa
 
     monkeypatch.setattr(piece, "scan_segment", scan_segment)
     report = export_one(store.root, tmp_path / "out")
-    assert [found.code for found in report.findings] == ["L006"]
-    assert [row[:3] for row in ranges_of(tmp_path / "out")] == [(SEGMENT_BYTES, SEGMENT_BYTES, "hole")]
+    assert [(found.code, found.phy_offset, found.size_bytes) for found in report.findings] == [(code, start, size)]
+    rows = [(row[0], row[1], row[2], row[4]) for row in ranges_of(tmp_path / "out")]
+    assert rows == [(at, SEGMENT_BYTES, "hole", code) for at in range(start, start + size, SEGMENT_BYTES)]
+
+
+def test_a_survey_does_not_count_what_expires(store: Damageable) -> None:
+    with Store.open(store.root) as opened:
+        before = opened.log.size_bytes
+        first_two_go(store)
+        [report] = verify_stores([("a", opened)], LocalRunner())
+    assert [found.code for found in report.findings] == ["L025"]
+    assert report.size_bytes == before - 2 * SEGMENT_BYTES
+    assert [segment.name for segment in report.segments] == [path.name for path in store.segments]

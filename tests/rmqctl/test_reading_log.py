@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from collections.abc import Callable
+from typing import Final
 
 import pytest
 
 from rmqctl import exit_codes
 from tests import stores
-from tests.conftest import DamagedStore, GoldenStore
+from tests.conftest import DamagedStore, GoldenStore, StoreCopy
 from tests.damage import Damageable
-from tests.rmqctl.calls import ROOT, call
+from tests.rmqctl.calls import ROOT, call, command, environment
 from tests.rmqctl.messages import MESSAGE, NAME, body_of, told
+
+SEGMENT_BYTES: Final = 131072
 
 
 @pytest.mark.parametrize("name", ["clean-533", "clean-430", "ipv6-533", "propcrc-533", "rocks-533"])
@@ -147,3 +152,23 @@ def test_a_range_that_ends_before_it_begins_is_wrong_usage(words: str, told: str
 def test_a_range_of_nothing_is_empty(words: str, golden: GoldenStore) -> None:
     empty = call(*words.split(), "-s", golden("load-533"))
     assert (empty.code, empty.out) == (0, "")
+
+
+def test_what_expires_while_its_rows_are_read_is_one_finding(store_copy: StoreCopy) -> None:
+    root = store_copy("load-533")
+    segments = sorted((root / "commitlog").iterdir())
+    words = command("log", "-s", root, "-o", "ndjson")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "bufsize": 0}
+    with subprocess.Popen(words, cwd=ROOT, env=environment(), **pipes) as process:  # type: ignore[call-overload]
+        first = process.stdout.readline()  # it waits for the next ones to be taken
+        for path in segments[:-2]:
+            path.unlink()
+        rest, errors = process.communicate()
+    assert process.returncode == exit_codes.FINDINGS
+    rows = [json.loads(line)["phy_offset"] for line in (first + rest).splitlines()]
+    end = int(segments[-2].name)
+    start = max(at for at in rows if at < end) // SEGMENT_BYTES * SEGMENT_BYTES + SEGMENT_BYTES
+    assert start < end
+    assert errors.decode() == (
+        f"warning: L025 {end - start} bytes of the log went away while it was read (phy_offset {start})\n"
+    )

@@ -68,7 +68,7 @@ class _Reading:
     ) -> None:
         self._table, self._name, self._store = table, name, store
         self._columns, self._where = list(columns), where
-        self._findings = LogFindings()
+        self._findings = LogFindings(store.log)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         pieces = _pieces(self._name, self._store, self._where)
