@@ -113,7 +113,7 @@ class _Walk:
         self.spooler = QueueSpooler(self.dispatcher, folder)
         self.index = IndexCheck(store, sizes, style, findings)
         self.log = LogMap(min_phy_offset=store.log.min_phy_offset, end_phy_offset=store.log.min_phy_offset)
-        self.log_findings = LogFindings()
+        self.log_findings = LogFindings(store.log)
         self.options = ScanOptions(
             check_property_crc=True,
             check_numbers=True,

@@ -11,6 +11,7 @@ import pytest
 
 from store_core.check.pieces import log_range, random_pieces, whole_log
 from store_core.check.resume import load_left, save_left
+from store_core.check.store import check_store
 from store_core.check.verify import VerifyReport, verify_log
 from store_core.errors import FailedError, UsageError
 from store_core.scan.log import Piece
@@ -255,3 +256,13 @@ def test_a_log_of_which_nothing_is_left_has_not_expired(damageable: Callable[...
         for path in damage.segments:
             path.unlink()
         assert {found.code for found in verify_log(store).findings} == {"L006"}
+
+
+def test_the_whole_check_takes_what_expires_for_no_damage_of_the_log(damageable: Callable[..., Damageable]) -> None:
+    damage = damageable("load-533")
+    with Store.open(damage.root) as store:
+        assert store.log.segments
+        for path in damage.segments[:2]:
+            path.unlink()
+        report = check_store(store)
+    assert {code: count for code, count in report.summary.items() if code[0] == "L"} == {"L025": 1}
