@@ -130,6 +130,7 @@ def _removed(dumped: QueueDump, places: range) -> Iterator[Finding]:
             yield finding(
                 "Q020" if is_front else "Q012",
                 f"{len(each)} entries went away while the queue was read",
+                file="/".join(files.segments[0].path.parts[-4:-1]),
                 size_bytes=len(each) * step,
                 topic=dumped.topic,
                 queue_id=dumped.queue_id,

@@ -127,7 +127,7 @@ def test_what_is_removed_while_it_is_read_is_told(store: Damageable) -> None:
     assert offsets == [*range(200), *range(400, COUNT)]
     [found] = findings
     assert (found.code, found.severity, found.queue_offset) == ("Q020", "warning", 200)
-    assert found.size_bytes == 200 * ENTRY.size_bytes
+    assert (found.file, found.size_bytes) == (f"consumequeue/{TOPIC}/0", 200 * ENTRY.size_bytes)
     assert found.message == "200 entries went away while the queue was read"
 
 
