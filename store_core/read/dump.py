@@ -66,7 +66,7 @@ def dump_entries(
     is a finding, of which at most ``MOST_FINDINGS`` are kept. So is what lies behind that end, where nothing is said, and
     what goes away in the meantime.
     """
-    queue, log_begin = dumped.queue, Begin(dumped.queue.log)
+    queue, log, log_begin = dumped.queue, dumped.queue.log, Begin(dumped.queue.log)
     hidden = behind_the_end(dumped) if end is None else ()
     for entry in _entries(dumped, first, end, findings):
         row: dict[str, Any] = {"topic": dumped.topic, "queue_id": dumped.queue_id, **entry._asdict()}
@@ -77,7 +77,9 @@ def dump_entries(
             if unit is None and not has_expired(entry, log_begin):
                 _add(findings, _about("Q016", "no good unit at the address", dumped, entry))
         if resolve:
-            message = None if is_filler(entry) else read_message(queue.log, entry.phy_offset, entry.size_bytes)
+            if entry.phy_offset >= log.max_phy_offset and log is queue.log and not is_filler(entry):
+                log = log.listed_anew()  # a broker makes a segment before an entry leads there
+            message = None if is_filler(entry) else read_message(log, entry.phy_offset, entry.size_bytes)
             row["record"] = None if message is None else _record_row(message)
             for found in _disagreements(dumped, entry, unit, message, log_begin):
                 _add(findings, found)

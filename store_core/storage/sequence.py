@@ -135,7 +135,8 @@ class SegmentSequence:
         """``choices``: the folder that counts for a segment that several have, by its offset; else the first one does."""
         self.folders = tuple(folders)
         self._cache = cache
-        segments, self.strays = listed if listed is not None else self._list(choices or {})
+        self._choices = choices or {}
+        segments, self.strays = listed if listed is not None else self._list(self._choices)
         self.segments: tuple[Segment, ...] = tuple(self._without_duplicates(segments))
         self.configured_file_size_bytes = file_size_bytes
         self._used_ends: dict[int, int] = {}
@@ -167,7 +168,7 @@ class SegmentSequence:
         """The files that are there now, for what others write to or remove; of a view, and of files in an object store, the same ones."""
         if not self.folders or any(map(is_remote, self.folders)):
             return self
-        return SegmentSequence(self.folders, self._cache, self.file_size_bytes or None)
+        return SegmentSequence(self.folders, self._cache, self.file_size_bytes or None, choices=self._choices)
 
     def is_plain(self, segment: Segment) -> bool:
         """Whether a segment is a local file that holds just what reads give, so that others may read it by itself."""

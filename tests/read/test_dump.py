@@ -169,3 +169,16 @@ def test_a_log_that_goes_while_a_queue_is_resolved_has_expired(store: Damageable
         rows = list(dump_entries(queue, first=None, end=None, resolve=True, findings=findings))
     assert any(row["record"] is None for row in rows)
     assert findings == []
+
+
+def test_a_segment_that_comes_while_a_queue_is_resolved_is_read(store: Damageable) -> None:
+    findings: list[Finding] = []
+    newest = [path for path in store.segments if int(path.name) < store.end_phy_offset][-1]
+    aside = newest.rename(store.root / "aside")
+    with dumped(store) as queue:
+        assert queue.queue.log.max_phy_offset <= int(newest.name)
+        aside.rename(newest)
+        rows = list(dump_entries(queue, first=None, end=None, resolve=True, findings=findings))
+    assert rows[-1]["phy_offset"] > int(newest.name)
+    assert all(row["record"] is not None for row in rows)
+    assert findings == []
