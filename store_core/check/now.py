@@ -8,7 +8,7 @@ the same may have been read in the midst of a change, so it is looked at again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import Final
 
 from store_core.check.report import Findings
@@ -17,6 +17,7 @@ from store_core.scan.log import ScanOptions, scan_log
 from store_core.storage.store import QueueKey, Store
 
 _LOOKS: Final = 3
+_MOST_DOUBTFUL: Final = 64  # queues: where more seem wrong twice, nobody is in the midst of them all
 _PAUSE_SECONDS: Final = 0.2  # longer than a broker takes to go on with what it is in the midst of
 
 
@@ -65,21 +66,26 @@ def look_at_queues(
         for key in keys:
             look(store, key, findings)
         return
-    told: dict[QueueKey, Findings] = {}
+    codes: dict[QueueKey, Set[str]] = {}  # of what seems wrong with those that are to be looked at once more
     doubtful = list(keys)
     for number in range(_LOOKS):
-        if number:
+        if number and doubtful:
             time.sleep(_PAUSE_SECONDS)
+        is_last = number + 1 == _LOOKS or (number > 0 and len(doubtful) > _MOST_DOUBTFUL)
+        left: list[QueueKey] = []
         with store_now(store) as now:
             for key in doubtful:
                 found = Findings()
                 look(now, key, found)
-                told[key] = found.also_in(told[key]) if number else found
-        doubtful = [key for key in doubtful if told[key].is_serious]
+                found = found.also_in(codes[key]) if number else found
+                if found.is_serious and not is_last:
+                    codes[key] = found.serious_codes
+                    left.append(key)
+                else:
+                    findings.join(found)
+        doubtful = left
         if not doubtful:
             break
-    for found in told.values():
-        findings.join(found)
 
 
 def look_at_files(store: Store, look: Callable[[Store], Findings]) -> Findings:
@@ -91,5 +97,5 @@ def look_at_files(store: Store, look: Callable[[Store], Findings]) -> Findings:
             break
         time.sleep(_PAUSE_SECONDS)
         with store_now(store) as now:
-            told = look(now).also_in(told)
+            told = look(now).also_in(told.serious_codes)
     return told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -63,12 +64,16 @@ class Findings:
             self.add(found)
         self.counts.update({code: n - min(n, MOST_FINDINGS_PER_CODE) for code, n in others.counts.items()})
 
-    def also_in(self, before: Findings) -> Findings:
-        """Without what is worse than an information, and of a code of which there was nothing ``before``."""
-        codes = {found.code for found in before.listed if found.severity != "info"}
+    def also_in(self, codes: Set[str]) -> Findings:
+        """Without what is worse than an information, and of no code of these: the ``serious_codes`` of an earlier look."""
         listed = [found for found in self.listed if found.severity == "info" or found.code in codes]
         kept = {found.code for found in listed}
         return Findings(listed, Counter({code: n for code, n in self.counts.items() if code in kept}))
+
+    @property
+    def serious_codes(self) -> Set[str]:
+        """The codes of what is worse than an information."""
+        return {found.code for found in self.listed if found.severity != "info"}
 
     @property
     def is_serious(self) -> bool:

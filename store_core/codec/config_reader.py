@@ -44,7 +44,7 @@ LONG: Final = 64
 _LARGEST_POWER: Final = 100
 _WHOLE: Final = re.compile(r"[+-]?\d+")
 _ZEROS: Final = re.compile(r"\.0*$")
-_DECIMAL: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_DECIMAL: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _NULL_WORDS: Final = ("", "null", "NULL")
 _NULL_WORDS_OF_SECOND: Final = ("", "null")
 _FLAG_LETTERS: Final = ("1", "0", "Y", "y", "N", "T", "F", "f")
@@ -78,7 +78,18 @@ def reads_whole(reader: ConfigReader, value: Any, bits: int, *, boxed: bool = Fa
     if not _WHOLE.fullmatch(text):
         return False
     may_cut = bits == LONG and reader.cuts_quoted_longs
-    return _fits(int(text), bits) or (cuts and not boxed and may_cut and _fits_when_cut(reader, int(text), bits))
+    return _fits(_number(text), bits) or (
+        cuts and not boxed and may_cut and _fits_when_cut(reader, _number(text), bits)
+    )
+
+
+def _number(text: str) -> int:
+    """Of a text of digits; of very many one that is as much too large, and has the same lowest bits."""
+    digits = text.lstrip("+-")
+    if len(digits) <= _LARGEST_POWER:
+        return int(text)
+    number: int = 10**_LARGEST_POWER + int(digits[-LONG:])  # ten to the 64th has no other bits
+    return -number if text.startswith("-") else number
 
 
 def _second_reads_whole(value: Any, bits: int, boxed: bool) -> bool:
@@ -88,7 +99,7 @@ def _second_reads_whole(value: Any, bits: int, boxed: bool) -> bool:
         return _second_takes(value, bits, boxed)
     if isinstance(value, str):
         if _WHOLE.fullmatch(value) and value.isascii():
-            return _second_takes(int(value), bits, boxed)
+            return _second_takes(_number(value), bits, boxed)
         return value in ("true", "false") or _DECIMAL.fullmatch(value) is not None
     if isinstance(value, dict):
         if boxed and bits == LONG and "val" not in value:
@@ -138,7 +149,7 @@ def reads_word(reader: ConfigReader, value: Any, words: tuple[str, ...], *, pass
     """
     if isinstance(value, str):
         if reader.is_second:
-            return not _WHOLE.fullmatch(value) or _fits(int(value), INT)
+            return not _WHOLE.fullmatch(value) or _fits(_number(value), INT)
         return passes or reader.passes_unknown_words or value in words
     if isinstance(value, bool) or not isinstance(value, int | float if reader.is_second else int):
         return False

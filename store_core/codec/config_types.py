@@ -433,9 +433,16 @@ def _members_of(value: dict[Any, Any]) -> list[tuple[Any, list[Any]]]:
 
 
 def _has_bare_keys(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(not isinstance(key, str) or _has_bare_keys(item) for key, item in value.items())
-    return isinstance(value, list) and any(map(_has_bare_keys, value))
+    left = [value]
+    while left:  # references may nest it deeper than any text is
+        item = left.pop()
+        if isinstance(item, dict):
+            if any(not isinstance(key, str) for key in item):
+                return True
+            left += item.values()
+        elif isinstance(item, list):
+            left += item
+    return False
 
 
 def _called(value: Any, type_: Type = _ANY) -> str:

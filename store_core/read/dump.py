@@ -68,6 +68,7 @@ def dump_entries(
     """
     queue, log, log_begin = dumped.queue, dumped.queue.log, Begin(dumped.queue.log)
     hidden = behind_the_end(dumped) if end is None else ()
+    newest = -1  # record that was found: what expires lies in front of none that is there
     for entry in _entries(dumped, first, end, findings):
         row: dict[str, Any] = {"topic": dumped.topic, "queue_id": dumped.queue_id, **entry._asdict()}
         unit = None
@@ -81,7 +82,9 @@ def dump_entries(
                 log = log.listed_anew()  # a broker makes a segment before an entry leads there
             message = None if is_filler(entry) else read_message(log, entry.phy_offset, entry.size_bytes)
             row["record"] = None if message is None else _record_row(message)
-            for found in _disagreements(dumped, entry, unit, message, log_begin):
+            newest = entry.phy_offset if message is not None else newest
+            is_gone = message is None and entry.phy_offset > newest and has_expired(entry, log_begin)
+            for found in () if is_gone else _disagreements(dumped, entry, unit, message):
                 _add(findings, found)
         yield row
     with suppress(UnreadableError):  # what nobody asked for may be unreadable
@@ -195,14 +198,12 @@ def _record_row(message: Message) -> dict[str, Any]:
 
 
 def _disagreements(
-    dumped: QueueDump, entry: Entry | BatchEntry, unit: ExtUnit | None, message: Message | None, log_begin: Begin
+    dumped: QueueDump, entry: Entry | BatchEntry, unit: ExtUnit | None, message: Message | None
 ) -> Iterator[Finding]:
     if is_filler(entry):
         return
     if is_dead(entry, dumped.queue.log.file_size_bytes):
         yield _about("Q014", "the entry skips a lost message", dumped, entry)
-        return
-    if message is None and has_expired(entry, log_begin):
         return
     if message is None:
         yield _about("Q001", "no record starts where the entry points to", dumped, entry)

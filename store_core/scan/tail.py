@@ -56,7 +56,7 @@ def _find(store: Store) -> int | None:
 
 
 def has_entry(store: Store, table: FrameTable, row: int) -> bool:
-    queue = store.queue(table.topic(row).decode("utf-8", "replace"), int(table.queue_id[row]))
+    queue = store.queue_alone(table.topic(row).decode("utf-8", "replace"), int(table.queue_id[row]))
     if queue is None:
         return False
     entry = queue.read(int(table.queue_offset[row]) * ENTRY.size_bytes, ENTRY.size_bytes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from store_core.storage.remote_path import is_there
 from store_core.storage.sequence import SegmentSequence
 
@@ -9,7 +11,7 @@ from store_core.storage.sequence import SegmentSequence
 class Begin:
     """The begin of a sequence that may have moved on since it was listed; never that of a view or of files in an object store.
 
-    Brokers leave the newest file, so a sequence of which nothing is left has not moved on.
+    Brokers leave the newest file, and of a log in several folders files in each: where nothing is left, a disk is away.
     """
 
     def __init__(self, files: SegmentSequence) -> None:
@@ -20,9 +22,13 @@ class Begin:
         """Offset of the first byte that is there now. Costs a look at one file, unless that has gone."""
         if self._now.segments and not is_there(self._now.segments[0].path):
             anew = self._now.listed_anew()
-            self._now = anew if anew.segments else self._now
+            self._now = anew if _folders(anew) == _folders(self._now) else self._now
         return self._now.min_phy_offset
 
     def has_passed(self, end_phy_offset: int) -> bool:
         """Whether everything in front of an offset has gone."""
         return end_phy_offset <= self._now.min_phy_offset or end_phy_offset <= self.phy_offset
+
+
+def _folders(files: SegmentSequence) -> set[Path]:
+    return {segment.path.parent for segment in files.segments}

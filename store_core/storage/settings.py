@@ -104,9 +104,10 @@ def load_settings(
     named = [rebased(p) for p in values.get("storePathCommitLog", "").split(_PATH_SEPARATOR) if p.strip()]
     read_only = [rebased(p) for p in values.get("readOnlyCommitLogStorePaths", "").split(_PATH_SEPARATOR) if p.strip()]
     given = {real_path(path) for path in commitlog}
-    known = {real_path(path) for path in (*named, used / paths.COMMITLOG)}
-    named += [absolute_path(path) for path in commitlog if real_path(path) not in known]
-    logs = tuple(dict.fromkeys([*(named or [used / paths.COMMITLOG]), *(read_only if len(named) > 1 else [])]))
+    known, default = {real_path(path) for path in named}, used / paths.COMMITLOG
+    more = [path for path in commitlog if real_path(path) not in known]
+    named += [default if real_path(path) == real_path(default) else absolute_path(path) for path in more]
+    logs = tuple(dict.fromkeys([*(named or [default]), *(read_only if len(named) > 1 else [])]))
     inside = real_path(used)
     writable = tuple(
         path

@@ -17,6 +17,7 @@ from store_core.storage.remote_path import RemotePath, is_remote, names_of, path
 from store_core.storage.sequence import Segment, SegmentSequence, Stray, derive_file_size_bytes, list_folder
 from store_core.storage.settings import Settings, load_settings
 
+_LONGEST_NAME_BYTES = 255
 _PROOFS = (paths.COMMITLOG, paths.CONSUMEQUEUE, paths.CHECKPOINT)
 _NAME_IT = "name the folder that holds commitlog/"
 _ROCKSDB_MARK = "CURRENT"
@@ -116,17 +117,20 @@ class Store(Closing):
 
     def queue(self, topic: str, queue_id: int) -> SegmentSequence | None:
         """One queue, without listing all of them; None if its folder is not there."""
-        key = QueueKey(topic, queue_id)
-        if "queues" in self.__dict__:
-            return self.queues.get(key)
-        folder = self.root / paths.CONSUMEQUEUE / topic / str(queue_id)
-        if "\0" in topic or "/" in topic or topic in ("", ".", "..") or not folder.is_dir():
-            return None
-        found = SegmentSequence([folder], self.cache, self.settings.queue_file_size_bytes)
+        found = self.queue_alone(topic, queue_id)
         # One file alone may be cut; the neighbours know the size.
-        if self.settings.queue_file_size_bytes is None and len(found.segments) < 2:
-            return self.queues.get(key)
+        if found is not None and self.settings.queue_file_size_bytes is None and len(found.segments) < 2:
+            return self.queues.get(QueueKey(topic, queue_id))
         return found
+
+    def queue_alone(self, topic: str, queue_id: int) -> SegmentSequence | None:
+        """As ``queue``, for who asks only for what is in its files: a single one that was cut tells its own length."""
+        if "queues" in self.__dict__:
+            return self.queues.get(QueueKey(topic, queue_id))
+        if "\0" in topic or "/" in topic or topic in ("", ".", "..") or len(os.fsencode(topic)) > _LONGEST_NAME_BYTES:
+            return None
+        folder = self.root / paths.CONSUMEQUEUE / topic / str(queue_id)
+        return SegmentSequence([folder], self.cache, self.settings.queue_file_size_bytes) if folder.is_dir() else None
 
     @cached_property
     def index_files(self) -> tuple[Path, ...]:

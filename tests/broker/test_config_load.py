@@ -164,3 +164,35 @@ def test_what_some_releases_load_is_told_so(root: Path) -> None:
     write(root, paths.CONSUMER_OFFSET_JSON, text, text)
     told = [f.message for f in read_config(root).findings]
     assert [m.rpartition(": ")[2] for m in told] == ["brokers of some releases refuse to start"]
+
+
+@pytest.mark.parametrize(
+    "text", ["9" * 5000, "-" + "9" * 5000, "1" * 100_000 + "x", "0" * 5000 + "7", "1" + "0" * 5000]
+)
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("topics.json", '{"topicConfigTable":{"T":{"perm":"%s","topicFilterType":"%s","order":"%s"}}}'),
+        ("consumerOffset.json", '{"offsetTable":{"a@b":{"%s":"%s","0":"%s"}}}'),
+        ("delayOffset.json", '{"offsetTable":{"%s":"%s","1":"%s"}}'),
+        ("subscriptionGroup.json", '{"subscriptionGroupTable":{"G":{"brokerId":"%s","x":"%s","groupName":"%s"}}}'),
+    ],
+)
+def test_texts_of_very_many_digits(root: Path, name: str, form: str, text: str) -> None:
+    """Neither an error of ours nor a wait."""
+    value = loads((form % (text, text, text)).encode())
+    wrong_for_all(name, value)
+    (root / paths.CONFIG / name).write_text(form % (text, text, text))
+    with Store.open(root) as store:
+        for version in RELEASES:
+            load(store, behaviour_of(Version.parse(version) if isinstance(version, str) else version))
+
+
+def test_a_chain_of_references_nests_deeper_than_any_text(root: Path) -> None:
+    def deep(what: str) -> str:
+        return '{"x":' * 110 + what + "}" * 110
+
+    members = [f'"a{n}":' + deep(f'{{"$ref":"$.a{n - 1}"}}' if n else "1") for n in range(20)]
+    (root / paths.CONFIG / "topics.json").write_text("{" + ",".join(members) + "}")
+    with Store.open(root) as store:
+        load(store, behaviour_of(Version.parse("5.4.0")))

@@ -15,6 +15,7 @@ from store_core.check.store import check_store
 from store_core.check.verify import VerifyReport, verify_log
 from store_core.errors import FailedError, UsageError
 from store_core.scan.log import Piece
+from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 from tests import stores
 from tests.conftest import GoldenStore, StoreCopy
@@ -266,3 +267,20 @@ def test_the_whole_check_takes_what_expires_for_no_damage_of_the_log(damageable:
             path.unlink()
         report = check_store(store)
     assert {code: count for code, count in report.summary.items() if code[0] == "L"} == {"L025": 1}
+
+
+def test_a_folder_of_a_log_that_goes_away_has_not_expired(
+    damageable: Callable[..., Damageable], tmp_path: Path
+) -> None:
+    """Its disk is no longer mounted."""
+    damage = damageable("load-533")
+    away = damage.root / "first"
+    away.mkdir()
+    for path in damage.segments[:3]:
+        path.rename(away / path.name)
+    settings = load_settings(None, damage.root, commitlog=[away, damage.root / "commitlog"])
+    with Store.open(damage.root, settings) as store:
+        assert len(store.log.segments) == 8, "the store's own folder is one of them"
+        away.rename(tmp_path / "away")
+        away.mkdir()
+        assert {found.code for found in verify_log(store).findings} == {"L006"}

@@ -11,6 +11,7 @@ import pytest
 
 from store_core.errors import FailedError, PlanOutOfDateError
 from store_core.layout.record import MAGIC_BLANK
+from store_core.storage.store import Store
 from tests.damage import Damageable, offset_in_record
 from tests.export.exports import export_one, table_of
 from tests.export.streams import Stream
@@ -177,8 +178,11 @@ def test_old_records_behind_a_cut_are_none_of_the_log(store: Damageable, tmp_pat
     store.zero(at(store, CUT), at(store, CUT + 1) - at(store, CUT))
     place = at(store, CUT)
     for row in range(7):
+        message = store.message(row)
         store.write(place, record_of(store, row, place))
-        place += store.message(row)["storeSize"]
+        entry = (place, message["storeSize"], 0)
+        store.set_entry(message["topic"], message["queueId"], message["queueOffset"], entry)
+        place += message["storeSize"]
     cut_queues(store, CUT)
     with pytest.raises(PlanOutOfDateError, match="no longer leads to the record"):
         export_one(store.root, out, incremental=True)
@@ -204,3 +208,58 @@ def test_damage_in_front_of_what_was_exported_last_is_no_cut(store: Damageable, 
     assert export_one(store.root, out, incremental=True).rows == 0
     stream.restart()
     assert not stream.poll()
+
+
+def test_a_record_that_was_damaged_or_mended_since_is_no_cut(store: Damageable) -> None:
+    end_at(store, STANDS)
+    stream = Stream(store.root)
+    stream.drain()
+    store.flip(STANDS - 1, "body", 3)
+    assert not stream.poll()
+    stream.restart()
+    assert not stream.poll()
+
+
+@pytest.mark.parametrize("has_queues", [True, False])
+def test_a_batch_of_nothing_but_a_blank_keeps_the_last_message(
+    damageable: Callable[..., Damageable], has_queues: bool
+) -> None:
+    store = damageable("load-533")
+    following = store.segments[1].read_bytes()
+    for segment in store.segments[1:]:
+        segment.unlink()
+    if not has_queues:
+        cut_queues(store, 0)
+    end_at(store, STANDS)
+    stream = Stream(store.root)
+    stream.drain()
+    write_blank(store, at(store, STANDS))
+    stream.drain()
+    assert stream.at == SEGMENT_BYTES
+    written_over_with_a_blank(store, following)
+    stream.restart()
+    with pytest.raises(FailedError, match="the log was cut in front of it since"):
+        stream.poll()
+
+
+def test_a_stream_looks_at_one_queue_only(store: Damageable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be thousands, and it asks at each trigger."""
+    end_at(store, STANDS)
+    stream = Stream(store.root)
+    stream.drain()
+    monkeypatch.setattr(Store, "queues", property(lambda _: pytest.fail("all queues were listed")))
+    assert not stream.poll()
+    store.write(at(store, STANDS), record_of(store, 0, at(store, STANDS)))
+    assert stream.poll()
+
+
+def test_a_topic_of_which_no_folder_can_be(store: Damageable, tmp_path: Path) -> None:
+    """Its bytes are no UTF-8, and three times as long as text."""
+    last = store.message(STANDS - 1)
+    store.write(store.field_at(STANDS - 1, "topic"), b"\xff" * len(last["topic"]))
+    end_at(store, STANDS)
+    stream = Stream(store.root)
+    stream.drain()
+    stream.restart()
+    assert not stream.poll()
+    assert Store.open(store.root).queue_alone("\ufffd" * 127, 0) is None

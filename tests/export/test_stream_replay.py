@@ -11,9 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from store_core.errors import FailedError, UsageError
-from store_core.export.dest.state import Proof
 from store_core.export.source.data_source import StreamReader
-from store_core.export.source.offsets import Span, end_of, first_offset, last_of, offset_behind, spans_between
+from store_core.export.source.offsets import Last, Span, end_of, first_offset, last_of, offset_behind, spans_between
 from store_core.export.source.options import parse_options
 from tests.conftest import GoldenStore
 from tests.damage import Damageable
@@ -46,15 +45,36 @@ def test_offsets_tell_the_begin_where_the_one_before_does_not() -> None:
     after = {"a": 12, "b": 3, "c": {"begin": 0, "end": 4}}
     assert spans_between({"a": first, "b": 3}, after) == {"a": (9, 12), "c": (0, 4)}
     assert spans_between({"a": first}, {"a": first}) == {}
-    with_last = offset_behind(12, Span(12, 20), Proof(15, 5, 99))
-    assert with_last == {"end": 20, "last_phy_offset": 15, "last_size_bytes": 5, "last_crc32c": 99}
-    assert (end_of(with_last), last_of(with_last), last_of(12)) == (20, Proof(15, 5, 99), None)
-    assert offset_behind(with_last, Span(20, 20), Proof(15, 5, 99)) is with_last
+    last = Last(15, 5, 99, 7)
+    with_last = offset_behind(12, Span(12, 20), last)
+    told = {"last_phy_offset": 15, "last_size_bytes": 5, "last_crc32c": 99, "last_store_timestamp_ms": 7}
+    assert with_last == {"end": 20, **told}
+    assert (end_of(with_last), last_of(with_last), last_of(12)) == (20, last, None)
+    assert offset_behind(with_last, Span(20, 20), last) is with_last
     assert spans_between({"a": 12}, {"a": with_last}) == {"a": (12, 20)}
 
 
 @pytest.mark.parametrize(
-    "offset", ["x", None, -5, 1.5, {}, {"end": "x"}, {"last_phy_offset": 4}, {"end": 5, "start": 1}, {"begin": -1}, [5]]
+    "offset",
+    [
+        *(
+            "x",
+            None,
+            -5,
+            1.5,
+            True,
+            {},
+            {"end": "x"},
+            {"last_phy_offset": 4},
+            {"end": 5, "start": 1},
+            {"begin": -1},
+            [5],
+        ),
+        {"end": 9, "last_phy_offset": 4, "last_size_bytes": 5},
+        {"end": 9, **dict(Last(5, 5, 1, 1)._asdict())},
+        {"end": 9, **{f"last_{name}": n for name, n in Last(5, 5, 1, 1)._asdict().items()}},
+        {"end": 9, **{f"last_{name}": n for name, n in Last(5, 0, 1, 1)._asdict().items()}},
+    ],
 )
 def test_an_offset_that_no_stream_has_written(golden: GoldenStore, offset: object) -> None:
     stream = Stream(golden("load-533"))
@@ -377,7 +397,7 @@ def test_a_log_that_is_empty_now_is_an_error(damageable: Callable[..., Damageabl
     stream.drain()
     for segment, data in kept.items():
         segment.write_bytes(data)
-    store.flip(len(OFFSETS) - 1, "born_timestamp_ms", 7)
+    store.flip(len(OFFSETS) - 1, "store_timestamp_ms", 7)
     stream.drain()
     assert offsets_of(stream) == [*OFFSETS, *OFFSETS], "another log, read from its begin"
 

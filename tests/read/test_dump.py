@@ -182,3 +182,22 @@ def test_a_segment_that_comes_while_a_queue_is_resolved_is_read(store: Damageabl
     assert rows[-1]["phy_offset"] > int(newest.name)
     assert all(row["record"] is not None for row in rows)
     assert findings == []
+
+
+def test_an_entry_among_others_that_leads_in_front_of_the_log_has_not_expired(
+    damageable: Callable[..., Damageable],
+) -> None:
+    found = damageable("load-533")
+    begin = int(found.segments[1].name)
+    found.segments[0].unlink()
+    wrong = next(
+        message
+        for message in found.truth["messages"][100:]
+        if message["topic"] == "Calm_audit" and message["phyOffset"] > 3 * begin
+    )
+    found.set_entry("Calm_audit", wrong["queueId"], wrong["queueOffset"], (100, wrong["storeSize"], 7))
+    findings: list[Finding] = []
+    with Store.open(found.root) as store:
+        for dumped in all_queues(store):
+            list(dump_entries(dumped, first=None, end=None, resolve=True, findings=findings))
+    assert [(told.code, told.queue_offset) for told in findings] == [("Q001", wrong["queueOffset"])]

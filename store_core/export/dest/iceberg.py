@@ -75,11 +75,11 @@ class IcebergDestination(LooseDestination):
         self._gone: dict[str, str] = {}  # tables whose metadata is not where the catalog has it
 
     def standing(self) -> ExportState | WholeState | None:
-        if self._has_catalog():
+        if not self._has_catalog():
+            self.refuse_foreign()
+        elif not self._incremental:  # which may have nothing to add
             with told(self.address, "opening the Iceberg catalog"):
                 self._assert_writable()
-        else:
-            self.refuse_foreign()
         with told(self.address, "reading the Iceberg catalog"):
             for name in self.tables.folders:
                 self._refuse_table_of_others(name)

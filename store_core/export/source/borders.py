@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from store_core.export.dest.state import Proof
 from store_core.export.source.walk import FULL
 from store_core.export.splits.chain import FRAMES, is_frame
-from store_core.export.splits.tail import proof_of
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.layout.record import MAX_RECORD_SIZE_BYTES
 from store_core.scan.frames import Ints
@@ -49,16 +47,6 @@ def first_frame(store: Store, segment: Segment, at: int) -> int | None:
         if len(frames):
             return int(table.phy_offset[frames[0]])
     return None
-
-
-def last_message(store: Store, segment: Segment, certain: int, end: int) -> Proof | None:
-    """The last message that ends at an offset or in front of it; frames start at ``certain``, or it is looked where they do."""
-    found: tuple[Proof, ...] = ()
-    for table in scan_segment(store, segment, FRAMES, certain, end):
-        ends = table.phy_offset + table.size_bytes
-        messages = np.flatnonzero(table.messages & (ends <= end))
-        found = proof_of(table, messages[-1:], found) if len(messages) else found
-    return found[0] if found else None
 
 
 def is_whole(store: Store, segment: Segment, at: int) -> bool:

@@ -18,21 +18,27 @@ from dataclasses import dataclass
 from typing import Final
 
 from store_core.errors import FailedError, UsageError
-from store_core.export.dest.state import Proof
 from store_core.export.source.borders import (
     boundary_from,
     chain,
     ends_a_frame,
     first_frame,
     is_whole,
-    last_message,
 )
 from store_core.export.source.lost import BRING_BACK, MISSING, Named, data_lost
-from store_core.export.source.offsets import Span
+from store_core.export.source.offsets import Last, Span
 from store_core.export.source.options import EARLIEST, LATEST, Start
-from store_core.export.splits.chain import chained_end, has_known_message, is_in_its_queue, is_led_to
+from store_core.export.splits.chain import (
+    NEAR_BYTES,
+    chained_end,
+    has_known_message,
+    is_in_its_queue,
+    is_led_to,
+    last_message,
+)
 from store_core.export.splits.tail import last_begun, still_holds
 from store_core.layout.record import HEAD, MAGIC_V1, MAGIC_V2, PREFIX
+from store_core.read.records import read_store_timestamp_ms
 from store_core.scan.frames import Ints
 from store_core.scan.log import nominal_end
 from store_core.storage.sequence import Gap, Segment, SegmentSequence
@@ -40,7 +46,6 @@ from store_core.storage.store import Store
 
 _STEP_BYTES: Final = 16 << 20  # so much of zeros behind the tail is looked at
 _LOOK_BEHIND_EVERY_S: Final = 60.0
-_NEAR_BYTES: Final = 64 << 10  # before the end of a batch its last message is looked for here first
 _LOOKS_AT_THE_END: Final = 3  # for damage, and the newest record behind it
 
 
@@ -79,8 +84,9 @@ class Follower:
         self._fail, self._passes_holes = fail_on_data_loss, passes_holes or not fail_on_data_loss
         self._newest: _Newest | None = None
         self._stuck: dict[int, _Stuck] = {}  # by offset
-        self._lasts: dict[int, Proof | None] = {}  # by an offset that does not tell it: the last message in front of it
-        self._led_to: set[Proof] = set()  # messages that the chain leads to, and no queue has, or not yet
+        self._lasts: dict[int, Last | None] = {}  # by an offset that does not tell it: the last message in front of it
+        self._lasts_in: dict[Span, Last | None] = {}  # of the newest batch
+        self._led_to: set[Last] = set()  # messages that the chain leads to, and no queue has, or not yet
         self._is_checked = False
         self._empty_at: int | None = None  # where the stream stood when the log was empty
         self.waits = False  # the last answer may be another one after a quiet while, though nothing is written
@@ -117,7 +123,7 @@ class Follower:
                 )
             return nominal_end(log, segment) if found is None else found
 
-    def reach(self, start: int, most_bytes: int | None = None, last: Proof | None = None) -> Span:
+    def reach(self, start: int, most_bytes: int | None = None, last: Last | None = None) -> Span:
         """A batch behind ``start``, of at least one record if there is any, and about ``most_bytes`` at most. It begins elsewhere only
         where data was lost that may be. ``last``: what was the last message in front of it.
 
@@ -131,7 +137,7 @@ class Follower:
                 raise data_lost(self._named, span.begin, MISSING, BRING_BACK)
         return span
 
-    def _look(self, start: int, most_bytes: int | None, last: Proof | None) -> tuple[Span, bool]:
+    def _look(self, start: int, most_bytes: int | None, last: Last | None) -> tuple[Span, bool]:
         """A batch, and whether nothing is missing that a second look may find."""
         with self._open() as store:
             begin = self._checked(store, start, last)
@@ -139,17 +145,25 @@ class Follower:
             if begin != start or last is None:
                 known = self._lasts.get(begin) or self._last_before(store, begin, 0)
                 self._lasts = {begin: known}
+            if begin < end:
+                self._lasts_in = {Span(begin, end): self._last_before(store, end, begin)}
             self._stuck = {at: stuck for at, stuck in self._stuck.items() if at >= begin}
             gap = self._gap(store.log, begin)
             is_stopped = gap is not None and (begin == end or gap.phy_offset < end)
             return Span(begin, end), begin == start and not is_stopped
 
-    def last_in(self, span: Span) -> Proof | None:
-        """The last message in front of the end of a batch, by which the log is known again; None where there is none."""
-        with self._open() as store:
-            return self._last_before(store, span.end, span.begin)
+    def last_in(self, span: Span, before: Last | None) -> Last | None:
+        """The last message in front of the end of a batch, by which the log is known again; ``before``: in front of its begin. None
+        where there is none in its segment."""
+        before = self._lasts.get(span.begin) if before is None else before
+        if span.begin == span.end:
+            return before
+        if span not in self._lasts_in:  # else found when it was reached
+            with self._open() as store:
+                self._lasts_in = {span: self._last_before(store, span.end, span.begin)}
+        return self._lasts_in[span] or before
 
-    def check(self, span: Span, *lasts: Proof | None) -> None:
+    def check(self, span: Span, *lasts: Last | None) -> None:
         """Whether the log is still the one of which a batch was made. Raises FailedError where it is not, if the loss of data is to
         fail, and StoreError where the store cannot be read."""
         with self._open() as store:
@@ -171,18 +185,21 @@ class Follower:
 
     # -- data that is lost ---------------------------------------------------------------------------------------
 
-    def _checked(self, store: Store, start: int, last: Proof | None) -> int:
+    def _checked(self, store: Store, start: int, last: Last | None) -> int:
         """``start``, or where to go on instead of it. The first call looks whether a frame ends there, later ones only whether the
         last message in front of it is still there: without one that is known, or where it has expired, they do as the first."""
         last = self._lasts.get(start) if last is None else last
-        if start == self._empty_at and store.log.segments and not self._holds(store, last):
-            return store.log.min_phy_offset  # another log
+        if self._empty_at is not None and store.log.segments:
+            is_same = self._holds(store, last) if last is not None else self._proven(store, start) == start
+            if start == self._empty_at and not is_same:
+                return store.log.min_phy_offset  # another log
+            self._empty_at = None
         if not self._is_checked or not _is_known(store.log, last):
             self._is_checked = True
             return self._known_again(store, start, last)
         return start if self._holds(store, last) else self._behind_cut(store, self._proven(store, start))
 
-    def _known_again(self, store: Store, start: int, last: Proof | None) -> int:
+    def _known_again(self, store: Store, start: int, last: Last | None) -> int:
         found = self._proven(store, start)
         is_cut = found == start and _is_known(store.log, last) and not self._holds(store, last)
         return self._behind_cut(store, start) if is_cut else found
@@ -195,11 +212,16 @@ class Follower:
             return start
         return min(start, self._end_of_frames(store, at_work))
 
-    def _holds(self, store: Store, last: Proof | None) -> bool:
-        """Whether a message is still there, and one of the log's."""
-        if last is None or not (_is_known(store.log, last) and still_holds(store.log, last)):
+    def _holds(self, store: Store, last: Last | None) -> bool:
+        """Whether a message is still there, and one of the log's; it may have been damaged or mended since."""
+        if last is None or not _is_known(store.log, last):
             return False
-        if is_in_its_queue(store, last):
+        if not still_holds(store.log, last.proof) and _record_at(store.log, last.phy_offset) != (
+            last.size_bytes,
+            last.store_timestamp_ms,
+        ):
+            return False
+        if is_in_its_queue(store, last.proof):
             self._led_to.discard(last)  # whoever takes it out of there has cut the log
             return True
         if last not in self._led_to:
@@ -208,16 +230,20 @@ class Follower:
             self._led_to.add(last)
         return True
 
-    def _last_before(self, store: Store, end: int, begin: int) -> Proof | None:
+    def _last_before(self, store: Store, end: int, begin: int) -> Last | None:
         """The last message in front of an offset, if it is in the same segment; frames start at ``begin``."""
         segment = store.log.find(end - 1)
         if segment is None:
             return None
-        found = last_message(store, segment, max(segment.phy_offset, end - _NEAR_BYTES), end)
-        if found is None or not is_in_its_queue(store, found):  # it may stand in another one's body
+        found = last_message(store, segment, max(segment.phy_offset, end - NEAR_BYTES), end)
+        has_entry = found is not None and is_in_its_queue(store, found)  # else it may stand in another one's body
+        if not has_entry:
             found = last_message(store, segment, max(segment.phy_offset, begin), end)
-            self._led_to = {found} if found is not None else set()
-        return found
+        if found is None:
+            return None
+        last = Last(*found, read_store_timestamp_ms(store.log, found.phy_offset) or 0)
+        self._led_to = self._led_to if has_entry else {last}
+        return last
 
     def _proven(self, store: Store, start: int) -> int:
         """``start`` if a frame ends there and all that is in front of it is there, else where to go on."""
@@ -387,6 +413,13 @@ class Follower:
         return stuck.goes_on_at
 
 
-def _is_known(log: SegmentSequence, last: Proof | None) -> bool:
+def _is_known(log: SegmentSequence, last: Last | None) -> bool:
     """Whether there is a message that a log can be asked for: its segment is there."""
     return last is not None and log.find(last.phy_offset) is not None
+
+
+def _record_at(log: SegmentSequence, phy_offset: int) -> tuple[int, int | None]:
+    """Length and store time of the record at an offset."""
+    data = log.read(phy_offset, PREFIX.size_bytes)
+    size = PREFIX.read(data)["size_bytes"] if len(data) == PREFIX.size_bytes else 0
+    return size, read_store_timestamp_ms(log, phy_offset)

@@ -1,6 +1,6 @@
 """Offsets of a stream, as Spark keeps them in its checkpoint: how far the log of each store has been read.
 
-``{"broker-a": {"end": 1024, "last_phy_offset": 768, "last_size_bytes": 256, "last_crc32c": 2774732551}}``: the end, and the last message in
+``{"broker-a": {"end": 1024, "last_phy_offset": 768, "last_size_bytes": 256, "last_crc32c": 2774732551, "last_store_timestamp_ms": …}}``: the end, and the last message in
 front of it, by which a log is known again; where there is none, the number alone. Spark keeps where a batch ends, and takes for its begin where the
 one before ended. That does not tell where a store's first batch began, nor where a stream went on after data was lost; then the offset
 tells it, too: ``{"broker-a": {"begin": 0, "end": 1024, …}}``. So a batch that is read again holds the same records, whatever options and files say by then. A
@@ -21,7 +21,20 @@ Offsets = Mapping[str, Offset]
 
 _BEGIN: Final = "begin"
 _END: Final = "end"
-_LAST: Final = ("last_phy_offset", "last_size_bytes", "last_crc32c")
+_LAST: Final = ("last_phy_offset", "last_size_bytes", "last_crc32c", "last_store_timestamp_ms")
+
+
+class Last(NamedTuple):
+    """The last message in front of a place, with the CRC-32C of its bytes. Its store time tells it from another one of its size."""
+
+    phy_offset: int
+    size_bytes: int
+    crc32c: int
+    store_timestamp_ms: int
+
+    @property
+    def proof(self) -> Proof:
+        return Proof(*self[:3])
 
 
 class Span(NamedTuple):
@@ -41,13 +54,13 @@ def end_of(offset: Offset) -> int:
     return offset.get(_END, offset.get(_BEGIN, 0)) if isinstance(offset, dict) else offset
 
 
-def last_of(offset: Offset | None) -> Proof | None:
+def last_of(offset: Offset | None) -> Last | None:
     """The last message in front of the end, if the offset tells it."""
     told = [offset[name] for name in _LAST if name in offset] if isinstance(offset, dict) else []
-    return Proof(*told) if len(told) == len(_LAST) else None
+    return Last(*told) if len(told) == len(_LAST) else None
 
 
-def offset_behind(before: Offset | None, span: Span, last: Proof | None = None) -> Offset:
+def offset_behind(before: Offset | None, span: Span, last: Last | None = None) -> Offset:
     """The offset of a batch that reads a span with ``last`` in front of its end, behind one that ended with ``before``; None where
     the store is new."""
     told = dict(zip(_LAST, last, strict=True)) if last is not None else {}
@@ -74,11 +87,18 @@ def spans_between(before: Offsets, after: Offsets) -> dict[str, Span]:
 def refuse_malformed(offsets: Offsets) -> None:
     """Raise FailedError for what no stream has written."""
     for name, offset in offsets.items():
-        numbers = list(offset.values()) if isinstance(offset, dict) else [offset]
-        keys = set(offset) if isinstance(offset, dict) else {_END}
-        are_numbers = all(isinstance(number, int) and number >= 0 for number in numbers)
-        if not (are_numbers and keys & {_BEGIN, _END} and keys <= {_BEGIN, _END, *_LAST}):
+        if not _is_well_formed(offset):
             raise FailedError(
                 f"the checkpoint's offset of {name} is damaged: {json.dumps(offset)}",
                 to_do="start the query with another checkpoint",
             )
+
+
+def _is_well_formed(offset: Offset) -> bool:
+    told = offset if isinstance(offset, dict) else {_END: offset}
+    if not all(type(number) is int for number in told.values()) or not told.keys() & {_BEGIN, _END}:
+        return False
+    if (told.keys() - {_BEGIN, _END}) not in (set(), set(_LAST)) or min(told.get(_BEGIN, 0), end_of(told)) < 0:
+        return False
+    last = last_of(told)
+    return last is None or (last.size_bytes > 0 and 0 <= last.phy_offset <= end_of(told) - last.size_bytes)

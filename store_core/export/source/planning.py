@@ -9,11 +9,10 @@ from typing import Final
 
 from store_core.errors import UsageError
 from store_core.export.copies import differences, find_copies, taken_once
-from store_core.export.dest.state import Proof
 from store_core.export.naming import Called, distinct_names
 from store_core.export.source.follow import Follower
 from store_core.export.source.lost import Named, data_lost, refuse_gaps
-from store_core.export.source.offsets import Offset, Offsets, Span, end_of, last_of, offset_behind, spans_between
+from store_core.export.source.offsets import Last, Offset, Offsets, Span, end_of, last_of, offset_behind, spans_between
 from store_core.export.source.options import EARLIEST, SourceOptions, Start, StoreOfSource
 from store_core.export.source.reading import Reading
 from store_core.export.source.walk import SourceSplit, plan
@@ -199,15 +198,15 @@ def next_offsets(
     spans = _shared_out(followers, begin, lasts, most_bytes, target)
     found = dict(before)
     for name, span in spans.items():
-        is_new = name not in before or span != (end_of(before[name]), end_of(before[name]))
-        found[name] = offset_behind(before.get(name), span, followers[name].last_in(span) if is_new else None)
+        last = followers[name].last_in(span, lasts[name] if span.begin == begin[name] else None)
+        found[name] = offset_behind(before.get(name), span, last)
     return found
 
 
 def _shared_out(
     followers: Mapping[str, Follower],
     begin: Mapping[str, int],
-    lasts: Mapping[str, Proof | None],
+    lasts: Mapping[str, Last | None],
     most_bytes: int | None,
     target: Mapping[str, int] | None,
 ) -> dict[str, Span]:

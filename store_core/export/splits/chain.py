@@ -6,13 +6,15 @@ stand where they always stood, and be none of the log any more: a blank covers t
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from store_core.export.dest.state import Proof
-from store_core.export.splits.tail import last_begun, still_holds
+from store_core.export.splits.tail import last_begun, proof_of, still_holds
 from store_core.kernel.codes import FrameKind
 from store_core.scan.frames import FrameTable, Ints
 from store_core.scan.log import ScanOptions, scan_segment
@@ -22,7 +24,9 @@ from store_core.storage.store import Store
 
 HEADS: Final = ScanOptions(check_crc=False, properties=False, runs=True)
 FRAMES: Final = ScanOptions(check_crc=False, properties=False)
+NEAR_BYTES: Final = 64 << 10  # so far away records are looked for first
 _MOST_LOOKED_UP: Final = 64
+_MOST_DAMAGE: Final = 64
 
 
 def chained_end(store: Store, segment: Segment, certain: int, stop: int) -> int | None:
@@ -56,13 +60,16 @@ def is_led_to(store: Store, phy_offset: int) -> bool:
         return False
     is_at_work = segment.phy_offset == last_begun(store.log)
     end: int | None = segment.phy_offset
+    damage: deque[int] = deque(
+        maxlen=_MOST_DAMAGE
+    )  # a cut leaves what it does in front of what it has left, not far in front
     for table in scan_segment(store, segment, HEADS, segment.phy_offset, phy_offset, chained=True):
         frames = is_frame(table)
-        for at in table.phy_offset[~frames].tolist() if is_at_work else ():
-            if _is_left_by_a_cut(store, segment, at):
-                return False
+        damage.extend(table.phy_offset[~frames].tolist())
         end = int(table.phy_offset[-1] + table.size_bytes[-1]) if frames[-1] else None
-    return end is None or end == phy_offset
+    if end not in (None, phy_offset):
+        return False
+    return not (is_at_work and any(_is_left_by_a_cut(store, segment, at) for at in damage))
 
 
 def has_known_message(store: Store, segment: Segment, at: int) -> bool:
@@ -71,10 +78,14 @@ def has_known_message(store: Store, segment: Segment, at: int) -> bool:
 
 
 def _is_left_by_a_cut(store: Store, segment: Segment, at: int) -> bool:
-    """Whether the next messages behind an offset have queues, and no entry in any of them. Without their queues nobody can tell."""
+    """Whether queues have the last message in front of an offset and none of the next ones behind it, though those have queues, too.
+    Queues that lack what is in front, or are not there, cannot tell."""
+    before = last_message(store, segment, max(segment.phy_offset, at - NEAR_BYTES), at)
+    if before is None or not is_in_its_queue(store, before):
+        return False
     has_queue = False
     for table, row in _next_messages(store, segment, at):
-        queue = store.queue(table.topic(row).decode("utf-8", "replace"), int(table.queue_id[row]))
+        queue = store.queue_alone(table.topic(row).decode("utf-8", "replace"), int(table.queue_id[row]))
         if queue is not None and queue.segments:
             has_queue = True
             if has_entry(store, table, row):
@@ -82,9 +93,19 @@ def _is_left_by_a_cut(store: Store, segment: Segment, at: int) -> bool:
     return has_queue
 
 
+def last_message(store: Store, segment: Segment, certain: int, end: int) -> Proof | None:
+    """The last message that ends at an offset or in front of it; frames start at ``certain``, or it is looked where they do."""
+    found: tuple[Proof, ...] = ()
+    for table in scan_segment(store, segment, FRAMES, certain, end):
+        messages = np.flatnonzero(table.messages & (table.phy_offset + table.size_bytes <= end))
+        found = proof_of(table, messages[-1:], found) if len(messages) else found
+    return found[0] if found else None
+
+
 def _next_messages(store: Store, segment: Segment, at: int) -> Iterator[tuple[FrameTable, int]]:
     left = _MOST_LOOKED_UP
-    for table in scan_segment(store, segment, FRAMES, at, chained=True):
+    options = replace(FRAMES, window_size_bytes=NEAR_BYTES, read_ahead=False)
+    for table in scan_segment(store, segment, options, at, chained=True):
         rows = np.flatnonzero(table.messages)[:left].tolist()
         yield from ((table, row) for row in rows)
         left -= len(rows)
