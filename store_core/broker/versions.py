@@ -11,8 +11,8 @@ from enum import Enum
 from functools import cache
 from typing import Any, Final, Self
 
+from store_core.codec.config_beans import ConfigMembers
 from store_core.codec.config_reader import FASTJSON_2, FASTJSON_29, FASTJSON_51, FASTJSON_61, FASTJSON_76, ConfigReader
-from store_core.codec.config_types import ConfigMembers
 from store_core.errors import UsageError
 
 _PATTERN: Final = re.compile(r"[vV]?(\d+)\.(\d+)(?:\.(\d+))?$")

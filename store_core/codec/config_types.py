@@ -1,16 +1,29 @@
-"""The types that brokers read their JSON config files into, and what of a parsed file does not fit them (store format, section 9).
+"""What of a parsed config file does not fit the type that brokers read it into.
 
 A file that is good JSON fails to load all the same where a value is of a wrong type: null in a table that takes none, a text
-for a number, a list for an object. Members that a type does not know are passed over. Which members there are depends on the
-release, what reads as what on its JSON library (``config_reader``).
+for a number, a list for an object.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 from typing import Any, Final
 
+from store_core.codec.config_beans import (
+    ANY,
+    FILES,
+    PLAIN,
+    Array,
+    Bean,
+    ConfigMembers,
+    Flag,
+    ListOf,
+    Table,
+    Text,
+    Type,
+    Whole,
+    Word,
+)
 from store_core.codec.config_reader import (
     FASTJSON_2,
     FASTJSON_29,
@@ -26,242 +39,17 @@ from store_core.codec.config_reader import (
     reads_word,
 )
 from store_core.codec.json_quick import RepeatedMembers
-from store_core.layout import paths
-
-
-class ConfigMembers(Enum):
-    """Which members the types of a release have."""
-
-    V4 = "those of 4.x"
-    V5 = "those of 5.0"  # attributes, retry policies, subscriptions, forbidden topics, versions of all tables but the groups'
-    V5_GROUPS = "those of 5.3.1"  # also the version of the groups
 
 
 class ConfigTypeError(ValueError):
     """A value of a parsed config file that a broker fails to read."""
 
 
-# -- types ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Type:
-    """Anything: a member that a type does not know."""
-
-
-@dataclass(frozen=True, slots=True)
-class Text(Type):
-    """Any value is one: what is none becomes its JSON."""
-
-
-@dataclass(frozen=True, slots=True)
-class Whole(Type):
-    """A whole number of so many bits. ``boxed``: an object; else null leaves the member as it was."""
-
-    bits: int = INT
-    boxed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Flag(Type):
-    """True or false."""
-
-
-@dataclass(frozen=True, slots=True)
-class Word(Type):
-    """One of some words, or its place among them."""
-
-    words: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Array(Type):
-    """An array of bare numbers."""
-
-    bits: int = INT
-
-
-@dataclass(frozen=True, slots=True)
-class ListOf(Type):
-    """A list or set. ``takes_one``: in the first generation, too, an object counts as a list of itself."""
-
-    item: Type
-    takes_one: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Table(Type):
-    """A map. ``nulls``: it takes null for a key and a value; ``texts``: its keys have to be texts, whoever reads them."""
-
-    key: Type
-    value: Type
-    nulls: bool = False
-    texts: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Bean(Type):
-    """An object with known members. ``by_reflection``: one that libraries do not compile, since a member has no setter.
-
-    ``needs``: members that loading trips over when they are null; ``needs_in_first``: only in the first generation's libraries;
-    ``misses``: also when they are not there.
-    """
-
-    members: dict[str, Type] = field(default_factory=dict)
-    needs: tuple[str, ...] = ()
-    needs_in_first: tuple[str, ...] = ()
-    misses: tuple[str, ...] = ()
-    by_reflection: bool = False
-
-
-_ANY: Final = Type()
-_TEXT: Final = Text()
-_INT: Final = Whole()
-_LONG: Final = Whole(LONG)
-_INT_OBJECT: Final = Whole(INT, boxed=True)
-_LONG_OBJECT: Final = Whole(LONG, boxed=True)
-_ATTRIBUTES: Final = Table(_TEXT, _TEXT, nulls=True, texts=True)
-_PLAIN: Final = (Flag, Word)  # and what is a bare number: each is set once
-
-# Written out for 5.x; ``_without`` takes away what 4.x does not know.
-_VERSION: Final = Bean({"counter": Whole(LONG, boxed=True), "stateVersion": _LONG, "timestamp": _LONG})
-_COUNTED: Final = Bean(_VERSION.members, needs=("counter",))  # loading counts it up, or tells it
-_TOPIC: Final = Bean(
-    {
-        "attributes": _ATTRIBUTES,
-        "order": Flag(),
-        "perm": _INT,
-        "readQueueNums": _INT,
-        "topicFilterType": Word(("SINGLE_TAG", "MULTI_TAG")),
-        "topicName": _TEXT,
-        "topicSysFlag": _INT,
-        "writeQueueNums": _INT,
-    }
-)
-_RETRY_POLICY: Final = Bean(
-    {
-        "customizedRetryPolicy": Bean({"next": Array(LONG)}),
-        "exponentialRetryPolicy": Bean({"initial": _LONG, "max": _LONG, "multiplier": _LONG}),
-        "type": Word(("EXPONENTIAL", "CUSTOMIZED")),
-    }
-)
-_SUBSCRIPTION: Final = Bean({"expression": _TEXT, "expressionType": _TEXT, "topic": _TEXT, "version": _LONG})
-_GROUP: Final = Bean(
-    {
-        "attributes": _ATTRIBUTES,
-        "brokerId": _LONG,
-        "consumeBroadcastEnable": Flag(),
-        "consumeEnable": Flag(),
-        "consumeFromMinEnable": Flag(),
-        "consumeMessageOrderly": Flag(),
-        "consumeTimeoutMinute": _INT,
-        "groupName": _TEXT,
-        "groupRetryPolicy": _RETRY_POLICY,
-        "groupSysFlag": _INT,
-        "notifyConsumerIdsChangedEnable": Flag(),
-        "retryMaxTimes": _INT,
-        "retryQueueNums": _INT,
-        "subscriptionDataSet": ListOf(_SUBSCRIPTION, takes_one=True),
-        "whichBrokerWhenConsumeSlowly": _LONG,
-    }
-)
-_FILTER: Final = Bean(
-    {
-        "bloomFilterData": Bean({"bitNum": _INT, "bitPos": Array()}),
-        "bornTime": _LONG,
-        "clientVersion": _LONG,
-        "compiledExpression": Bean(),  # an interface: what is in it is thrown away
-        "consumerGroup": _TEXT,
-        "deadTime": _LONG,
-        "expression": _TEXT,
-        "expressionType": _TEXT,
-        "topic": _TEXT,
-    }
-)
-_FILTERS_OF_TOPIC: Final = Bean({"groupFilterData": Table(_TEXT, _FILTER), "topic": _TEXT}, needs=("groupFilterData",))
-_MAPPING_ITEM: Final = Bean(
-    {
-        "bname": _TEXT,
-        "gen": _INT,
-        "queueId": _INT,
-        **dict.fromkeys(("endOffset", "logicOffset", "startOffset", "timeOfEnd", "timeOfStart"), _LONG),
-    }
-)
-_MAPPING: Final = Bean(
-    {
-        "bname": _TEXT,
-        "currIdMap": Table(_INT_OBJECT, _INT_OBJECT),
-        "dirty": Flag(),
-        "epoch": _LONG,
-        "hostedQueues": Table(_INT_OBJECT, ListOf(_MAPPING_ITEM)),
-        "scope": _TEXT,
-        "topic": _TEXT,
-        "totalQueues": _INT,
-    }
-)
-_ORDER: Final = Bean(
-    {
-        "a": _TEXT,
-        "cm": _LONG,
-        "i": _LONG_OBJECT,
-        "l": _LONG,
-        "o": ListOf(_LONG_OBJECT),
-        "oc": Table(_LONG_OBJECT, _INT_OBJECT, nulls=True),
-        "ot": Table(_LONG_OBJECT, _LONG_OBJECT, nulls=True),
-        "popTime": _LONG,
-    }
-)
-_OFFSETS: Final = Table(_TEXT, Table(_INT_OBJECT, _LONG_OBJECT))
-_FORBIDDEN: Final = Table(_TEXT, Table(_TEXT, _INT_OBJECT))
-_FILTERS: Final = Bean({"filterDataByTopic": Table(_TEXT, _FILTERS_OF_TOPIC)})
-
-
-def _without(bean: Bean, *names: str) -> Bean:
-    return Bean({name: type_ for name, type_ in bean.members.items() if name not in names}, bean.needs)
-
-
-def _files(members: ConfigMembers) -> dict[str, Bean]:
-    is_5 = members is not ConfigMembers.V4
-    version = _COUNTED if is_5 else _without(_COUNTED, "stateVersion")
-    topic = _TOPIC if is_5 else _without(_TOPIC, "attributes")
-    of_5 = ("attributes", "consumeMessageOrderly", "consumeTimeoutMinute", "groupRetryPolicy", "groupSysFlag")
-    group = _GROUP if is_5 else _without(_GROUP, *of_5, "subscriptionDataSet")
-    groups: dict[str, Type] = {"subscriptionGroupTable": Table(_TEXT, group)}
-    progress: dict[str, Type] = {"offsetTable": _OFFSETS}
-    delays: dict[str, Type] = {"offsetTable": _OFFSETS.value}
-    counted = ("dataVersion",) if members is ConfigMembers.V5_GROUPS else ()
-    if is_5:
-        groups |= {"forbiddenTable": _FORBIDDEN, **dict.fromkeys(counted, _COUNTED)}
-        progress |= {"dataVersion": _VERSION, "groupTopicMap": Table(_TEXT, ListOf(_TEXT), nulls=True)}
-        delays |= {"dataVersion": _COUNTED}
-    files = {
-        paths.TOPICS_JSON: Bean(
-            {"dataVersion": version, "topicConfigTable": Table(_TEXT, topic)}, ("dataVersion", "topicConfigTable")
-        ),
-        paths.CONSUMER_OFFSET_JSON: Bean(progress, needs_in_first=("groupTopicMap",), by_reflection=is_5),
-        paths.SUBSCRIPTION_GROUP_JSON: Bean(groups, ("subscriptionGroupTable", *counted), by_reflection=not is_5),
-        paths.CONSUMER_FILTER_JSON: _FILTERS,
-        paths.DELAY_OFFSET_JSON: Bean(delays, ("offsetTable",)),
-    }
-    if is_5:
-        mappings = {"dataVersion": _COUNTED, "topicQueueMappingInfoMap": Table(_TEXT, _MAPPING)}
-        files[paths.TOPIC_QUEUE_MAPPING_JSON] = Bean(mappings, ("dataVersion",), misses=("topicQueueMappingInfoMap",))
-        orders = Table(_TEXT, Table(_INT_OBJECT, _ORDER))
-        files[paths.CONSUMER_ORDER_INFO_JSON] = Bean({"table": orders}, ("table",))
-    return files
-
-
-_FILES: Final = {members: _files(members) for members in ConfigMembers}
-
-
-# -- reading --------------------------------------------------------------------------------------------------------
-
-
 def what_is_wrong(
     name: str, value: Any, members: ConfigMembers, reader: ConfigReader, *, is_blank: bool = False
 ) -> str:
     """Why a release fails to load a parsed file of that name, "" where it loads it; ``is_blank``: its text is space alone."""
-    bean = _FILES[members].get(name)
+    bean = FILES[members].get(name)
     if bean is None:
         return ""
     if is_blank and (reader.is_second or (bean.by_reflection and reader.refuses_blank)):
@@ -285,7 +73,7 @@ def wrong_for_all(name: str, value: Any) -> str:
     """Why no release loads a parsed file of that name, in the words for the newest; "" where one does, or nothing is known."""
     found = ""
     for members, reader in _KNOWN:
-        if name in _FILES[members] and not (found := what_is_wrong(name, value, members, reader)):
+        if name in FILES[members] and not (found := what_is_wrong(name, value, members, reader)):
             return ""
     return found
 
@@ -414,11 +202,11 @@ class _Reading:
         for key, items in _members_of(value):
             if not isinstance(key, str) and (self.reader.is_second or (key is not None and not isinstance(key, bool))):
                 raise ConfigTypeError(f"{place} has the key {key if key is not None else 'null'!s}")
-            type_ = bean.members.get(key, _ANY) if isinstance(key, str) else _ANY
-            cuts = cuts and type_ is not _ANY  # behind a member that it does not know a library goes the slow way
-            is_set_once = isinstance(type_, _PLAIN) or (isinstance(type_, Whole) and not type_.boxed)
+            type_ = bean.members.get(key, ANY) if isinstance(key, str) else ANY
+            cuts = cuts and type_ is not ANY  # behind a member that it does not know a library goes the slow way
+            is_set_once = isinstance(type_, PLAIN) or (isinstance(type_, Whole) and not type_.boxed)
             for item in items[:1] if is_set_once and self.reader.first_value_counts else items:
-                if self.take(type_, item, place.below(str(key)), cuts=cuts) and type_ is not _ANY and key in needs:
+                if self.take(type_, item, place.below(str(key)), cuts=cuts) and type_ is not ANY and key in needs:
                     raise ConfigTypeError(f"{place.below(str(key))} is {_called(None)}")
         for name in bean.misses:
             if name not in value:
@@ -445,7 +233,7 @@ def _has_bare_keys(value: Any) -> bool:
     return False
 
 
-def _called(value: Any, type_: Type = _ANY) -> str:
+def _called(value: Any, type_: Type = ANY) -> str:
     """What a value is, in a word or two."""
     if value is None:
         return "null"

@@ -9,8 +9,9 @@ import pytest
 
 from store_core.broker.load import load
 from store_core.broker.versions import RELEASES, Version, behaviour_of
+from store_core.codec.config_beans import ConfigMembers
 from store_core.codec.config_reader import FASTJSON_2, FASTJSON_61
-from store_core.codec.config_types import ConfigMembers, what_is_wrong, wrong_for_all
+from store_core.codec.config_types import what_is_wrong, wrong_for_all
 from store_core.codec.json_dialect import loads
 from store_core.layout import paths
 from store_core.storage.config_files import read_config
