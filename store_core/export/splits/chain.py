@@ -60,9 +60,7 @@ def is_led_to(store: Store, phy_offset: int) -> bool:
         return False
     is_at_work = segment.phy_offset == last_begun(store.log)
     end: int | None = segment.phy_offset
-    damage: deque[int] = deque(
-        maxlen=_MOST_DAMAGE
-    )  # a cut leaves what it does in front of what it has left, not far in front
+    damage: deque[int] = deque(maxlen=_MOST_DAMAGE)  # where a cut was, what it has left is not far behind
     for table in scan_segment(store, segment, HEADS, segment.phy_offset, phy_offset, chained=True):
         frames = is_frame(table)
         damage.extend(table.phy_offset[~frames].tolist())
