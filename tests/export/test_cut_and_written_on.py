@@ -263,3 +263,53 @@ def test_a_topic_of_which_no_folder_can_be(store: Damageable, tmp_path: Path) ->
     stream.restart()
     assert not stream.poll()
     assert Store.open(store.root).queue_alone("\ufffd" * 127, 0) is None
+
+
+def test_queues_that_lack_what_is_in_front_of_damage_do_not_tell_of_a_cut(store: Damageable, tmp_path: Path) -> None:
+    """They may be about to be built anew."""
+    end_at(store, STANDS)
+    out, stream = tmp_path / "out", Stream(store.root)
+    export_one(store.root, out)
+    stream.drain()
+    store.zero(at(store, CUT), 100)
+    cut_queues(store, 0)
+    assert export_one(store.root, out, incremental=True).rows == 0
+    stream.restart()
+    assert not stream.poll()
+
+
+def test_a_queue_that_came_late_is_asked_from_then_on(damageable: Callable[..., Damageable]) -> None:
+    """A broker writes the entry behind the record; the chain of frames was asked until then."""
+    store = damageable("load-533")
+    following = store.segments[1].read_bytes()
+    for segment in store.segments[1:]:
+        segment.unlink()
+    end_at(store, STANDS)
+    last = store.message(STANDS - 1)
+    key = (last["topic"], last["queueId"], last["queueOffset"])
+    store.set_entry(*key)
+    stream = Stream(store.root)
+    stream.drain()
+    assert not stream.poll()
+    store.set_entry(*key, (last["phyOffset"], last["storeSize"], 0))
+    assert not stream.poll()
+    written_over_with_a_blank(store, following)
+    with pytest.raises(FailedError, match=r"has read a up to .*cut"):
+        stream.poll()
+
+
+def test_a_log_that_was_away_once_is_not_another_one_for_ever(store: Damageable, tmp_path: Path) -> None:
+    anew = another(store, STANDS - 1)
+    end_at(store, STANDS)
+    stream = Stream(store.root, failOnDataLoss="false")
+    stream.drain()
+    taken, log = len(stream.rows), store.root / "commitlog"
+    log.rename(tmp_path / "away")
+    log.mkdir()
+    stream.drain()
+    log.rmdir()
+    (tmp_path / "away").rename(log)
+    stream.drain()
+    store.write(at(store, STANDS - 1), anew)
+    stream.drain()
+    assert len(stream.rows) == taken, "nothing comes twice"
