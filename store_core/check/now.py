@@ -14,6 +14,7 @@ from typing import Final
 from store_core.check.report import Findings
 from store_core.derive.dispatch import Dispatcher, DispatchRules
 from store_core.scan.log import ScanOptions, scan_log
+from store_core.storage.begin import Begin
 from store_core.storage.store import QueueKey, Store
 
 _LOOKS: Final = 3
@@ -30,16 +31,12 @@ def store_now(store: Store) -> Store:
 
 def first_phy_offset_now(store: Store) -> int:
     """Where the log begins by now; what lies in front has expired."""
-    with Store(store.settings) as now:
-        return now.log.min_phy_offset
+    return Begin(store.log).phy_offset
 
 
 def log_reaches(store: Store, phy_offset: int, *, live: bool) -> bool:
     """Whether the log's files go on behind an offset: of a live store, by now."""
-    if phy_offset < store.log.max_phy_offset or not live:
-        return phy_offset < store.log.max_phy_offset
-    with Store(store.settings) as now:
-        return phy_offset < now.log.max_phy_offset
+    return phy_offset < store.log.max_phy_offset or (live and phy_offset < store.log.listed_anew().max_phy_offset)
 
 
 def tags_code_now(store: Store, rules: DispatchRules, phy_offset: int) -> int | None:
@@ -69,7 +66,7 @@ def look_at_queues(
     codes: dict[QueueKey, Set[str]] = {}  # of what seems wrong with those that are to be looked at once more
     doubtful = list(keys)
     for number in range(_LOOKS):
-        if number and doubtful:
+        if number:
             time.sleep(_PAUSE_SECONDS)
         is_last = number + 1 == _LOOKS or (number > 0 and len(doubtful) > _MOST_DOUBTFUL)
         left: list[QueueKey] = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,15 +17,6 @@ from tests.export.streams import Stream
 from tests.export.test_splits import SEGMENT_BYTES, record_of
 
 STANDS, CUT, END = 300, 250, 309  # rows: where somebody stands, where the log was cut, where what is written anew ends
-
-
-@pytest.fixture
-def store(damageable: Callable[..., Damageable]) -> Damageable:
-    """One segment, in which the log ends at the row STANDS."""
-    found = damageable("load-533")
-    for segment in found.segments[1:]:
-        segment.unlink()
-    return found
 
 
 def at(store: Damageable, row: int) -> int:
@@ -63,7 +53,7 @@ def write_blank(store: Damageable, phy_offset: int) -> None:
     store.write(phy_offset, struct.pack(">ii", SEGMENT_BYTES - phy_offset, MAGIC_BLANK))
 
 
-def written_over_with_a_blank(store: Damageable, following: bytes) -> None:
+def written_over_with_a_blank(store: Damageable) -> None:
     """The log was cut, five messages were written, the next one did not fit, and went to a new segment."""
     place = at(store, CUT)
     for row in range(5):
@@ -71,6 +61,7 @@ def written_over_with_a_blank(store: Damageable, following: bytes) -> None:
         place += store.message(row)["storeSize"]
     write_blank(store, place)
     assert place < at(store, STANDS - 1), "it covers what was last"
+    following = record_of(store, 0, SEGMENT_BYTES).ljust(SEGMENT_BYTES, b"\0")
     (store.root / "commitlog" / f"{SEGMENT_BYTES:020d}").write_bytes(following)
     cut_queues(store, CUT)
 
@@ -78,17 +69,17 @@ def written_over_with_a_blank(store: Damageable, following: bytes) -> None:
 @pytest.mark.parametrize("has_queues", [True, False])
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("fails", ["true", "false"])
-def test_others_of_the_same_sizes(store: Damageable, restarted: bool, has_queues: bool, fails: str) -> None:
+def test_others_of_the_same_sizes(one_segment: Damageable, restarted: bool, has_queues: bool, fails: str) -> None:
     """Where the stream stands a frame ends as before, and the bytes in front of it are the same as far as properties go."""
-    anew = {row: another(store, row) for row in range(CUT, END)}
-    end_at(store, STANDS)
+    anew = {row: another(one_segment, row) for row in range(CUT, END)}
+    end_at(one_segment, STANDS)
     if not has_queues:
-        cut_queues(store, 0)
-    stream = Stream(store.root, failOnDataLoss=fails)
+        cut_queues(one_segment, 0)
+    stream = Stream(one_segment.root, failOnDataLoss=fails)
     stream.drain()
-    assert stream.at == at(store, STANDS)
+    assert stream.at == at(one_segment, STANDS)
     for row, raw in anew.items():
-        store.write(at(store, row), raw)
+        one_segment.write(at(one_segment, row), raw)
     if restarted:
         stream.restart()
     taken = len(stream.rows)
@@ -99,19 +90,15 @@ def test_others_of_the_same_sizes(store: Damageable, restarted: bool, has_queues
             stream.restart()
         return
     stream.drain()
-    assert [row[0] for row in stream.rows[taken:]] == [at(store, row) for row in range(STANDS, END)]
+    assert [row[0] for row in stream.rows[taken:]] == [at(one_segment, row) for row in range(STANDS, END)]
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_stream_whose_last_record_a_blank_covers(damageable: Callable[..., Damageable], restarted: bool) -> None:
-    store = damageable("load-533")
-    following = store.segments[1].read_bytes()
-    for segment in store.segments[1:]:
-        segment.unlink()
-    end_at(store, STANDS)
-    stream = Stream(store.root)
+def test_a_stream_whose_last_record_a_blank_covers(one_segment: Damageable, restarted: bool) -> None:
+    end_at(one_segment, STANDS)
+    stream = Stream(one_segment.root)
     stream.drain()
-    written_over_with_a_blank(store, following)
+    written_over_with_a_blank(one_segment)
     if restarted:
         stream.restart()
     with pytest.raises(FailedError, match=r"has read a up to .*cut"):
@@ -121,20 +108,16 @@ def test_a_stream_whose_last_record_a_blank_covers(damageable: Callable[..., Dam
 @pytest.mark.parametrize("ends", [STANDS, None])
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_stream_at_a_border_whose_last_record_a_blank_covers(
-    damageable: Callable[..., Damageable], restarted: bool, ends: int | None
+    one_segment: Damageable, restarted: bool, ends: int | None
 ) -> None:
-    store = damageable("load-533")
-    following = store.segments[1].read_bytes()
-    for segment in store.segments[1:]:
-        segment.unlink()
     if ends is not None:
-        place = at(store, ends)
-        end_at(store, ends)
-        write_blank(store, place)
-    stream = Stream(store.root)
+        place = at(one_segment, ends)
+        end_at(one_segment, ends)
+        write_blank(one_segment, place)
+    stream = Stream(one_segment.root)
     stream.drain()
     assert stream.at == SEGMENT_BYTES
-    written_over_with_a_blank(store, following)
+    written_over_with_a_blank(one_segment)
     if restarted:
         stream.restart()
     with pytest.raises(FailedError, match="the log was cut in front of it since"):
@@ -144,48 +127,44 @@ def test_a_stream_at_a_border_whose_last_record_a_blank_covers(
 @pytest.mark.parametrize("has_queues", [True, False])
 @pytest.mark.parametrize("ends", [STANDS, None])
 def test_an_export_whose_last_record_a_blank_covers(
-    damageable: Callable[..., Damageable], tmp_path: Path, ends: int | None, has_queues: bool
+    one_segment: Damageable, tmp_path: Path, ends: int | None, has_queues: bool
 ) -> None:
-    store = damageable("load-533")
-    following = store.segments[1].read_bytes()
-    for segment in store.segments[1:]:
-        segment.unlink()
     if ends is not None:
-        end_at(store, ends)
+        end_at(one_segment, ends)
     if not has_queues:
-        cut_queues(store, 0)
+        cut_queues(one_segment, 0)
     out = tmp_path / "out"
-    export_one(store.root, out)
-    assert export_one(store.root, out, incremental=True).rows == 0
+    export_one(one_segment.root, out)
+    assert export_one(one_segment.root, out, incremental=True).rows == 0
     before = table_of(out)
-    written_over_with_a_blank(store, following)
+    written_over_with_a_blank(one_segment)
     with pytest.raises(PlanOutOfDateError, match=r"no longer leads to the record at \d+ that was exported last"):
-        export_one(store.root, out, incremental=True)
+        export_one(one_segment.root, out, incremental=True)
     assert table_of(out).equals(before)
 
 
-def test_old_records_behind_a_cut_are_none_of_the_log(store: Damageable, tmp_path: Path) -> None:
+def test_old_records_behind_a_cut_are_none_of_the_log(one_segment: Damageable, tmp_path: Path) -> None:
     """They stand behind what was written anew, and somebody stands among them: nobody is given them as what comes next."""
-    end_at(store, STANDS)
-    old = store.read(at(store, 280), at(store, STANDS) - at(store, 280))
-    store.zero(at(store, 280), len(old))
-    out, strict = tmp_path / "out", Stream(store.root)
-    export_one(store.root, out)
+    end_at(one_segment, STANDS)
+    old = one_segment.read(at(one_segment, 280), at(one_segment, STANDS) - at(one_segment, 280))
+    one_segment.zero(at(one_segment, 280), len(old))
+    out, strict = tmp_path / "out", Stream(one_segment.root)
+    export_one(one_segment.root, out)
     strict.drain()
-    lenient = Stream(store.root, failOnDataLoss="false")
+    lenient = Stream(one_segment.root, failOnDataLoss="false")
     lenient.drain()
-    store.write(at(store, 280), old)
-    store.zero(at(store, CUT), at(store, CUT + 1) - at(store, CUT))
-    place = at(store, CUT)
+    one_segment.write(at(one_segment, 280), old)
+    one_segment.zero(at(one_segment, CUT), at(one_segment, CUT + 1) - at(one_segment, CUT))
+    place = at(one_segment, CUT)
     for row in range(7):
-        message = store.message(row)
-        store.write(place, record_of(store, row, place))
+        message = one_segment.message(row)
+        one_segment.write(place, record_of(one_segment, row, place))
         entry = (place, message["storeSize"], 0)
-        store.set_entry(message["topic"], message["queueId"], message["queueOffset"], entry)
+        one_segment.set_entry(message["topic"], message["queueId"], message["queueOffset"], entry)
         place += message["storeSize"]
-    cut_queues(store, CUT)
+    cut_queues(one_segment, CUT)
     with pytest.raises(PlanOutOfDateError, match="no longer leads to the record"):
-        export_one(store.root, out, incremental=True)
+        export_one(one_segment.root, out, incremental=True)
     strict.restart()
     with pytest.raises(FailedError, match="the log was cut in front of it since"):
         strict.poll()
@@ -196,120 +175,106 @@ def test_old_records_behind_a_cut_are_none_of_the_log(store: Damageable, tmp_pat
     assert lenient.at == place, "what is written there next is still to come"
 
 
-def test_damage_in_front_of_what_was_exported_last_is_no_cut(store: Damageable, tmp_path: Path) -> None:
+def test_damage_in_front_of_what_was_exported_last_is_no_cut(one_segment: Damageable, tmp_path: Path) -> None:
     """A queue knows what stands behind it."""
-    end_at(store, STANDS)
-    out, stream = tmp_path / "out", Stream(store.root)
-    export_one(store.root, out)
+    end_at(one_segment, STANDS)
+    out, stream = tmp_path / "out", Stream(one_segment.root)
+    export_one(one_segment.root, out)
     stream.drain()
-    store.zero(at(store, CUT), 100)
-    last = store.message(STANDS - 1)
-    store.set_entry(last["topic"], last["queueId"], last["queueOffset"])  # so that the chain is asked
-    assert export_one(store.root, out, incremental=True).rows == 0
+    one_segment.zero(at(one_segment, CUT), 100)
+    last = one_segment.message(STANDS - 1)
+    one_segment.set_entry(last["topic"], last["queueId"], last["queueOffset"])  # so that the chain is asked
+    assert export_one(one_segment.root, out, incremental=True).rows == 0
     stream.restart()
     assert not stream.poll()
 
 
-def test_a_record_that_was_damaged_or_mended_since_is_no_cut(store: Damageable) -> None:
-    end_at(store, STANDS)
-    stream = Stream(store.root)
+def test_a_record_that_was_damaged_or_mended_since_is_no_cut(one_segment: Damageable) -> None:
+    end_at(one_segment, STANDS)
+    stream = Stream(one_segment.root)
     stream.drain()
-    store.flip(STANDS - 1, "body", 3)
+    one_segment.flip(STANDS - 1, "body", 3)
     assert not stream.poll()
     stream.restart()
     assert not stream.poll()
 
 
 @pytest.mark.parametrize("has_queues", [True, False])
-def test_a_batch_of_nothing_but_a_blank_keeps_the_last_message(
-    damageable: Callable[..., Damageable], has_queues: bool
-) -> None:
-    store = damageable("load-533")
-    following = store.segments[1].read_bytes()
-    for segment in store.segments[1:]:
-        segment.unlink()
+def test_a_batch_of_nothing_but_a_blank_keeps_the_last_message(one_segment: Damageable, has_queues: bool) -> None:
     if not has_queues:
-        cut_queues(store, 0)
-    end_at(store, STANDS)
-    stream = Stream(store.root)
+        cut_queues(one_segment, 0)
+    end_at(one_segment, STANDS)
+    stream = Stream(one_segment.root)
     stream.drain()
-    write_blank(store, at(store, STANDS))
+    write_blank(one_segment, at(one_segment, STANDS))
     stream.drain()
     assert stream.at == SEGMENT_BYTES
-    written_over_with_a_blank(store, following)
+    written_over_with_a_blank(one_segment)
     stream.restart()
     with pytest.raises(FailedError, match="the log was cut in front of it since"):
         stream.poll()
 
 
-def test_a_stream_looks_at_one_queue_only(store: Damageable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_looks_at_one_queue_only(one_segment: Damageable, monkeypatch: pytest.MonkeyPatch) -> None:
     """There may be thousands, and it asks at each trigger."""
-    end_at(store, STANDS)
-    stream = Stream(store.root)
+    end_at(one_segment, STANDS)
+    stream = Stream(one_segment.root)
     stream.drain()
     monkeypatch.setattr(Store, "queues", property(lambda _: pytest.fail("all queues were listed")))
     assert not stream.poll()
-    store.write(at(store, STANDS), record_of(store, 0, at(store, STANDS)))
+    one_segment.write(at(one_segment, STANDS), record_of(one_segment, 0, at(one_segment, STANDS)))
     assert stream.poll()
 
 
-def test_a_topic_of_which_no_folder_can_be(store: Damageable, tmp_path: Path) -> None:
-    """Its bytes are no UTF-8, and three times as long as text."""
-    last = store.message(STANDS - 1)
-    store.write(store.field_at(STANDS - 1, "topic"), b"\xff" * len(last["topic"]))
-    end_at(store, STANDS)
-    stream = Stream(store.root)
-    stream.drain()
-    stream.restart()
-    assert not stream.poll()
-    assert Store.open(store.root).queue_alone("\ufffd" * 127, 0) is None
+def test_a_topic_of_which_no_folder_can_be(one_segment: Damageable) -> None:
+    """Bytes that are no UTF-8 are three times as long as text."""
+    with Store.open(one_segment.root) as opened:
+        assert opened.queue("\ufffd" * 127, 0) is None
 
 
-def test_queues_that_lack_what_is_in_front_of_damage_do_not_tell_of_a_cut(store: Damageable, tmp_path: Path) -> None:
+def test_queues_that_lack_what_is_in_front_of_damage_do_not_tell_of_a_cut(
+    one_segment: Damageable, tmp_path: Path
+) -> None:
     """They may be about to be built anew."""
-    end_at(store, STANDS)
-    out, stream = tmp_path / "out", Stream(store.root)
-    export_one(store.root, out)
+    end_at(one_segment, STANDS)
+    out, stream = tmp_path / "out", Stream(one_segment.root)
+    export_one(one_segment.root, out)
     stream.drain()
-    store.zero(at(store, CUT), 100)
-    cut_queues(store, 0)
-    assert export_one(store.root, out, incremental=True).rows == 0
+    one_segment.zero(at(one_segment, CUT), 100)
+    cut_queues(one_segment, 0)
+    assert export_one(one_segment.root, out, incremental=True).rows == 0
     stream.restart()
     assert not stream.poll()
 
 
-def test_a_queue_that_came_late_is_asked_from_then_on(damageable: Callable[..., Damageable]) -> None:
+def test_a_queue_that_came_late_is_asked_from_then_on(one_segment: Damageable) -> None:
     """A broker writes the entry behind the record; the chain of frames was asked until then."""
-    store = damageable("load-533")
-    following = store.segments[1].read_bytes()
-    for segment in store.segments[1:]:
-        segment.unlink()
-    end_at(store, STANDS)
-    last = store.message(STANDS - 1)
+    end_at(one_segment, STANDS)
+    last = one_segment.message(STANDS - 1)
     key = (last["topic"], last["queueId"], last["queueOffset"])
-    store.set_entry(*key)
-    stream = Stream(store.root)
+    one_segment.set_entry(*key)
+    stream = Stream(one_segment.root)
     stream.drain()
     assert not stream.poll()
-    store.set_entry(*key, (last["phyOffset"], last["storeSize"], 0))
+    one_segment.set_entry(*key, (last["phyOffset"], last["storeSize"], 0))
     assert not stream.poll()
-    written_over_with_a_blank(store, following)
+    written_over_with_a_blank(one_segment)
     with pytest.raises(FailedError, match=r"has read a up to .*cut"):
         stream.poll()
 
 
-def test_a_log_that_was_away_once_is_not_another_one_for_ever(store: Damageable, tmp_path: Path) -> None:
-    anew = another(store, STANDS - 1)
-    end_at(store, STANDS)
-    stream = Stream(store.root, failOnDataLoss="false")
+def test_a_log_that_was_away_once_is_not_another_one_for_ever(one_segment: Damageable, tmp_path: Path) -> None:
+    anew = another(one_segment, STANDS - 1)
+    end_at(one_segment, STANDS)
+    stream = Stream(one_segment.root, failOnDataLoss="false")
     stream.drain()
-    taken, log = len(stream.rows), store.root / "commitlog"
+    taken, log = len(stream.rows), one_segment.root / "commitlog"
     log.rename(tmp_path / "away")
     log.mkdir()
     stream.drain()
     log.rmdir()
     (tmp_path / "away").rename(log)
     stream.drain()
-    store.write(at(store, STANDS - 1), anew)
+    one_segment.write(at(one_segment, STANDS - 1), anew)
     stream.drain()
     assert len(stream.rows) == taken, "nothing comes twice"
