@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 _MOST_LOST_SHOWN = 15
 _MOST_KEYS_SHOWN = 3
-_MOST_MOMENTS = 3
 _ALSO_TOLD = {
     "first_file_scanned": "scans from {}",
     "deleted_commitlog_files": "deletes {} log files",
@@ -161,16 +160,10 @@ def recover(
 
 
 def _predict_now(ctx: Context, store: Store, report: Path | None) -> int:
-    """Beside a broker: for a moment of which all that counts could be read, before the broker deleted it."""
-    from store_core.mend.prediction.moment import at_one_moment, has_expired_since
+    from store_core.mend.prediction.moment import played_beside
 
-    for _ in range(_MOST_MOMENTS - 1):
-        with at_one_moment(store) as view:
-            prediction = _played(ctx, view)
-            if not _loses(prediction.outcome) or not has_expired_since(view):
-                return _tell_prediction(ctx, view, prediction, report)
-    with at_one_moment(store) as view:
-        return _predict(ctx, view, report)
+    with played_beside(store, lambda view, _: _played(ctx, view), lambda told: told.outcome.is_loss) as (view, told):
+        return _tell_prediction(ctx, view, told, report)
 
 
 def _predict(ctx: Context, store: Store, report: Path | None) -> int:
@@ -189,10 +182,6 @@ def _played(ctx: Context, store: Store) -> Prediction:
             return play(store, Version.parse(named) if named else None, on_progress=bar, proven=ahead)
 
 
-def _loses(outcome: Outcome) -> bool:
-    return not outcome.starts or bool(outcome.lost_messages)
-
-
 def _tell_prediction(ctx: Context, store: Store, prediction: Prediction, report: Path | None) -> int:
     document: dict[str, Any] = {
         "store": str(store.root),
@@ -206,7 +195,7 @@ def _tell_prediction(ctx: Context, store: Store, prediction: Prediction, report:
         rows=[document["prediction"]],
         blocks=lambda: chain(_prediction_blocks(document), loss_blocks(losses)),
     )
-    fine = not _loses(prediction.outcome) and not document["findings"]
+    fine = not prediction.outcome.is_loss and not document["findings"]
     return exit_codes.OK if fine else exit_codes.FINDINGS
 
 

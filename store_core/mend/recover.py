@@ -18,7 +18,7 @@ from store_core.mend.guards import refuse_foreign_store
 from store_core.mend.lost_run import LostRun
 from store_core.mend.plans.content import Building, Built, Chunk, Contents, register_builder
 from store_core.mend.plans.plan import Plan
-from store_core.mend.prediction.moment import at_one_moment
+from store_core.mend.prediction.moment import played_beside
 from store_core.mend.prediction.outcome import Outcome
 from store_core.mend.prediction.predict import Prediction, predict
 from store_core.mend.salvage.copies.sibling import Siblings
@@ -113,60 +113,86 @@ def recover(
     if policy == "broker" and options != KeepOptions():
         raise UsageError("policy broker closes no holes", to_do="use --policy keep with these options")
     refuse_foreign_store(store)
-    last_exit: Literal["clean", "crash"] = "crash" if store.aborted else "clean"
-    walks = Walks(on_progress, store.log.size_bytes, planned=WALKS, on_total=on_total)
+    live = is_live(store.root).live
     with ExitStack() as own:
         stack = own if keep is None else keep
-        unsized = store
+        whole = store
         if options.siblings:
             with Siblings(store, options.siblings, options.sibling_configs) as siblings:
-                store = stack.enter_context(sized_as(store, siblings))
-        whole, live = store, is_live(store.root).live
-        if live:
-            store = stack.enter_context(at_one_moment(store))
-        prediction = predict(store, version, on_progress=walks.next())
-        # First, while nothing else is held in memory.
-        checked = check_store(whole, jobs=jobs, live=live, on_progress=walks.next()).findings
-        give_freed_memory_back()
-        if policy == "broker":
-            recovery = _as_broker(store, prediction, last_exit, checked, walks, stack, version)
+                whole = stack.enter_context(sized_as(store, siblings))
+        asked = _Asked(store, whole, policy, version, options, jobs)
+
+        def work_out(view: Store, opened: ExitStack) -> Recovery:
+            walks = Walks(on_progress, view.log.size_bytes, planned=WALKS, on_total=on_total)
+            prediction = predict(view, version, on_progress=walks.next())
+            # First, while nothing else is held in memory.
+            checked = check_store(whole, jobs=jobs, live=live, on_progress=walks.next()).findings
+            give_freed_memory_back()
+            recover_by = _as_broker if policy == "broker" else _keeping
+            recovery = recover_by(asked, view, prediction, checked, walks, opened)
             walks.end()
             return recovery
-        rules = walk_rules(store.settings, prediction.assumed)
-        found = stack.enter_context(salvage(store, rules, options, jobs=jobs, walks=walks))
-        arguments = {**settings_arguments(store.settings), "version": str(prediction.assumed)}
-        built = Built(BUILDER, {**arguments, **({"keep": kept} if (kept := found.options.as_arguments()) else {})})
-        plan = replace(salvage_plan(store, found, built), policy=policy)
-        # Where nothing is changed, it is the same start.
-        after, starting = prediction.outcome, prediction.assumed
-        if plan.steps:
-            after, starting = _after(store, starting, found, walks, is_whole=options.fill, version=version)
-        walks.end()
-        return Recovery(
-            last_exit,
-            prediction,
-            plan,
-            after,
-            found.lost_runs(),
-            in_recover(_findings(checked, (*found.findings, *found.derivation.findings)), plan, options),
-            tuple(LostMessages(found.given_up).runs()),
-            (*notes_of(found, after, starting), *size_notes(unsized, store, [step.path for step in plan.steps])),
-            found.survey.kept_messages,
-            tuple(loans_of(found.options, found.earlier)),
-            tuple(repair.as_json() for repair in found.repairs),
-            tuple(lost_records_of(store, found)),
-            contents_of_salvage(store, found),
-        )
+
+        if not live:
+            return work_out(whole, stack)
+        return stack.enter_context(played_beside(whole, work_out, _is_loss))[1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """``whole``: the store, with the siblings' sizes where its own are not known."""
+
+    store: Store
+    whole: Store
+    policy: Policy
+    version: Version | None
+    options: KeepOptions
+    jobs: int
+
+    @property
+    def last_exit(self) -> Literal["clean", "crash"]:
+        return "crash" if self.store.aborted else "clean"
+
+
+def _is_loss(recovery: Recovery) -> bool:
+    return bool(recovery.lost) or recovery.prediction.outcome.is_loss or recovery.after.is_loss
+
+
+def _keeping(
+    asked: _Asked, store: Store, prediction: Prediction, checked: Iterable[Finding], walks: Walks, stack: ExitStack
+) -> Recovery:
+    options = asked.options
+    rules = walk_rules(store.settings, prediction.assumed)
+    found = stack.enter_context(salvage(store, rules, options, jobs=asked.jobs, walks=walks))
+    arguments = {**settings_arguments(store.settings), "version": str(prediction.assumed)}
+    built = Built(BUILDER, {**arguments, **({"keep": kept} if (kept := found.options.as_arguments()) else {})})
+    plan = replace(salvage_plan(store, found, built), policy=asked.policy)
+    # Where nothing is changed, it is the same start.
+    after, starting = prediction.outcome, prediction.assumed
+    if plan.steps:
+        after, starting = _after(store, starting, found, walks, is_whole=options.fill, version=asked.version)
+    return Recovery(
+        asked.last_exit,
+        prediction,
+        plan,
+        after,
+        found.lost_runs(),
+        in_recover(_findings(checked, (*found.findings, *found.derivation.findings)), plan, options),
+        tuple(LostMessages(found.given_up).runs()),
+        (
+            *notes_of(found, after, starting),
+            *size_notes(asked.store, asked.whole, [step.path for step in plan.steps]),
+        ),
+        found.survey.kept_messages,
+        tuple(loans_of(found.options, found.earlier)),
+        tuple(repair.as_json() for repair in found.repairs),
+        tuple(lost_records_of(store, found)),
+        contents_of_salvage(store, found),
+    )
 
 
 def _as_broker(
-    store: Store,
-    prediction: Prediction,
-    last_exit: Literal["clean", "crash"],
-    checked: Iterable[Finding],
-    walks: Walks,
-    stack: ExitStack,
-    version: Version | None,
+    asked: _Asked, store: Store, prediction: Prediction, checked: Iterable[Finding], walks: Walks, stack: ExitStack
 ) -> Recovery:
     told = walks.next()
     result = stack.enter_context(broker_result(store, behaviour_of(prediction.assumed), on_progress=told))
@@ -175,13 +201,15 @@ def _as_broker(
     found.queue_changes, found.index_changes = result.queue_changes, result.index_changes
     arguments = {**settings_arguments(store.settings), "version": str(prediction.assumed)}
     plan = replace(salvage_plan(store, found, Built(_BROKER_BUILDER, arguments)), policy="broker")
-    after, _ = _after(store, prediction.assumed, found, walks, is_whole=False, version=version)
+    after, _ = _after(store, prediction.assumed, found, walks, is_whole=False, version=asked.version)
     lost = prediction.outcome.lost
     findings = in_recover(_findings(checked, result.derivation.findings), plan)
     kept = result.survey.kept_messages
     made = contents_of(found.queue_changes, found.index_changes)
     notes = beyond_notes(store, result.derivation.queue_ends())
-    return Recovery(last_exit, prediction, plan, after, lost, findings, notes=notes, kept_messages=kept, made=made)
+    return Recovery(
+        asked.last_exit, prediction, plan, after, lost, findings, notes=notes, kept_messages=kept, made=made
+    )
 
 
 def _findings(checked: Iterable[Finding], assumed: Iterable[Finding]) -> tuple[Finding, ...]:

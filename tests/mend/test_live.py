@@ -75,6 +75,30 @@ def test_a_moment_of_which_the_broker_has_deleted_files(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is foretold anew, for a later moment."""
+    moments = expiring(broker, monkeypatch)
+    assert foretold(broker.root, capsys)["lost_messages"] == 0
+    assert moments == [0, 7 * SEGMENT_BYTES]
+
+
+@pytest.mark.parametrize("policy", ["keep", "broker"])
+def test_a_plan_for_files_that_the_broker_has_deleted(
+    policy: str, broker: Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is made anew, for a later moment: also where what the plan would change could no longer be read."""
+    (broker.root / paths.ABORT).touch()
+    damaged = broker.root / paths.COMMITLOG / paths.segment_name(0)
+    data = bytearray(damaged.read_bytes())
+    data[MESSAGES[3]["phyOffset"] : MESSAGES[4]["phyOffset"]] = bytes(MESSAGES[3]["storeSize"])
+    damaged.write_bytes(data)
+    moments = expiring(broker, monkeypatch)
+    with locked(broker.root):
+        code = main(["recover", "--policy", policy, "-s", str(broker.root), "-o", "json"])
+    told = json.loads(capsys.readouterr().out)
+    assert (code, told["lost"], moments) == (3, [], [0, 7 * SEGMENT_BYTES]), told["findings"]
+
+
+def expiring(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Let the broker delete segments behind the first moment that is looked at. Gives where the log began at each one."""
     moments: list[int] = []
     real = moment.at_one_moment
 
@@ -87,8 +111,7 @@ def test_a_moment_of_which_the_broker_has_deleted_files(
             yield view
 
     monkeypatch.setattr(moment, "at_one_moment", then_expiring)
-    assert foretold(broker.root, capsys)["lost_messages"] == 0
-    assert moments == [0, 7 * SEGMENT_BYTES]
+    return moments
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,15 @@ ends are taken first, then the log's, and whatever comes to stand behind them is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
 from store_core.check.now import first_phy_offset_now, store_now
+from store_core.errors import FailedError
 from store_core.kernel.codes import FrameKind
 from store_core.layout import index, paths
 from store_core.layout.queue import BATCH_ENTRY, ENTRY
@@ -24,6 +25,10 @@ from store_core.storage.overlay import OverlayCache, Patch, read_through, zeros_
 from store_core.storage.remote_path import is_there
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import Store
+
+Played = TypeVar("Played")
+
+_MOST_MOMENTS: Final = 3
 
 
 class _Moment(Store):
@@ -74,7 +79,28 @@ def _small_parts(store: Store) -> tuple[dict[Path, list[Patch]], dict[Path, int]
     return shown, sizes
 
 
-def has_expired_since(view: Store) -> bool:
+@contextmanager
+def played_beside(
+    store: Store, play: Callable[[Store, ExitStack], Played], loses: Callable[[Played], bool]
+) -> Iterator[tuple[Store, Played]]:
+    """What ``play`` makes of a live store at one moment; what it opens it puts on the stack.
+
+    Where it fails or loses something and the broker has deleted files of that moment meanwhile, it is played anew, for a later one.
+    """
+    for left in reversed(range(_MOST_MOMENTS)):
+        with at_one_moment(store) as view, ExitStack() as stack:
+            try:
+                played = play(view, stack)
+            except FailedError:
+                if not left or not _has_expired_since(view):
+                    raise
+                continue
+            if not left or not loses(played) or not _has_expired_since(view):
+                yield view, played
+                return
+
+
+def _has_expired_since(view: Store) -> bool:
     """Whether files of the log have been deleted since that moment, so that they can no longer be read."""
     return first_phy_offset_now(view) > view.log.min_phy_offset
 

@@ -71,6 +71,11 @@ class Outcome:
     delivered_early: tuple[EarlyDelivery, ...] = ()
     ghosts: tuple[Ghost, ...] = ()
 
+    @property
+    def is_loss(self) -> bool:
+        """Whether a broker does not start, or messages are lost."""
+        return not self.starts or bool(self.lost_messages)
+
     def as_json(self) -> dict[str, Any]:
         """OUTCOME, member for member."""
         return {
