@@ -41,6 +41,9 @@ def tail(
     def wanted(message: Message) -> bool:
         return not topics or message.topic in topics
 
+    def lost(found: Finding) -> None:
+        told(ctx, [found])
+
     with ctx.open_store() as store:
         newest, end = last_messages(store, count, topics, findings)
 
@@ -48,7 +51,7 @@ def tail(
             for message in newest:
                 yield view.as_json(message, findings)
             if follow:
-                for message in filter(wanted, follow_log(store, end)):
+                for message in filter(wanted, follow_log(store, end, on_loss=lost)):
                     yield view.as_json(message)
 
         shown = map(preview, rows()) if is_for_people(ctx) else rows()

@@ -94,12 +94,15 @@ def follow(
     *,
     sleep: Callable[[float], None] = time.sleep,
     poll_seconds: float = POLL_SECONDS,
+    on_loss: Callable[[Finding], None] | None = None,
 ) -> Iterator[Message]:
     """Messages from the log's end on, as they are written; never ends by itself.
 
     A record counts once it is whole: a half-written one, or one whose checksum does not hold yet, is looked at again.
+    ``on_loss`` is told of files that went away before they were read.
     """
     log = store.log
+    has_begun = bool(log.segments)
     while True:
         message = _whole_record(log, phy_offset)
         if message is not None:
@@ -108,10 +111,18 @@ def follow(
             continue
         following = _next_segment(log, phy_offset)
         if following is not None:
-            phy_offset = following
+            if has_begun and on_loss is not None and log.find(phy_offset) is None:
+                on_loss(_passed_over(log, phy_offset, following))
+            phy_offset, has_begun = following, True
             continue
         sleep(poll_seconds)
         log = SegmentSequence(store.settings.commitlog_paths, store.cache, store.settings.segment_size_bytes)
+
+
+def _passed_over(log: SegmentSequence, phy_offset: int, end_phy_offset: int) -> Finding:
+    code = "L025" if Begin(log).has_passed(end_phy_offset) else "L006"
+    size = end_phy_offset - phy_offset
+    return finding(code, "files of the log went away before they were read", phy_offset=phy_offset, size_bytes=size)
 
 
 def _whole_record(log: SegmentSequence, phy_offset: int) -> Message | None:

@@ -217,12 +217,30 @@ def test_following_a_log_that_grows_by_torn_pieces(store_copy: StoreCopy) -> Non
     assert log.waits == len(cuts)
 
 
-def test_following_goes_on_where_a_segment_has_expired(store_copy: StoreCopy) -> None:
+@pytest.mark.parametrize(("gone", "code"), [((0, 131072), "L025"), ((131072,), "L006")])
+def test_following_goes_on_where_a_segment_went_away_and_tells_so(
+    gone: tuple[int, ...], code: str, store_copy: StoreCopy
+) -> None:
     root = store_copy("load-533")
-    (root / "commitlog" / segment_name(131072)).unlink()
+    lost: list[Finding] = []
+    for at in gone:
+        (root / "commitlog" / segment_name(at)).unlink()
     with Store.open(root) as store:
-        row = next(follow(store, 131072))
+        row = next(follow(store, 131072, on_loss=lost.append))
     assert row.phy_offset == 262144
+    assert [(found.code, found.phy_offset, found.size_bytes) for found in lost] == [(code, 131072, 131072)]
+
+
+def test_following_a_log_that_has_no_file_yet_loses_nothing(store_copy: StoreCopy) -> None:
+    root = store_copy("load-533")
+    lost: list[Finding] = []
+    (root / "commitlog").rename(root / "away")
+    with Store.open(root) as store:
+        rows = follow(
+            store, 0, sleep=lambda _: (root / "away").rename(root / "commitlog") and None, on_loss=lost.append
+        )
+        (root / "away" / segment_name(0)).unlink()
+        assert (next(rows).phy_offset, lost) == (131072, [])
 
 
 @pytest.mark.parametrize("name", stores.WITH_QUEUE_FILES)
