@@ -15,16 +15,21 @@ from tests.object_stores import ObjectStore
 
 _HOST: Final = "127.0.0.1"
 _SLOW_DOWN: Final = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+_ACCESS_DENIED: Final = b"<Error><Code>AccessDenied</Code><Message>Access denied.</Message></Error>"
 
 
 class Fault(Enum):
     """What becomes of a request."""
 
     REFUSED = "answered with 503, and not done"
+    FORBIDDEN = "answered with 403, and not done"
     LOST = "not done, and the connection ends"
     UNANSWERED = "done, and the connection ends"
     CUT = "answered by half of the bytes that the answer's head promises"
     SHORT = "answered by half of the bytes, and by a head that promises no more"
+
+
+FLEETING: Final = tuple(fault for fault in Fault if fault is not Fault.FORBIDDEN)  # trying again is worth while
 
 
 @dataclass
@@ -68,6 +73,8 @@ def _answering(port: int, faulty: Faulty) -> type[BaseHTTPRequestHandler]:
             match fault:
                 case Fault.REFUSED:
                     self._answer(503, {}, b"" if self.command == "HEAD" else _SLOW_DOWN)
+                case Fault.FORBIDDEN:
+                    self._answer(403, {}, b"" if self.command == "HEAD" else _ACCESS_DENIED)
                 case Fault.LOST:
                     self.close_connection = True
                 case _:

@@ -204,9 +204,9 @@ def _about_log(store: Store, outcome: Outcome) -> list[Finding]:
     from store_core.read.log_files import missing_log
 
     lacking = [found for found in missing_log(store) if found.code == "S010"]
-    if not store.queues or (
-        store.log.segments and (not outcome.starts or (outcome.max_phy_offset or 0) > store.log.min_phy_offset)
-    ):
+    if not store.queues or outcome.queues:
+        return lacking
+    if store.log.segments and (not outcome.starts or (outcome.max_phy_offset or 0) > store.log.min_phy_offset):
         return lacking
     what = "there is no log file" if not store.log.segments else "the log holds no record"
     return [*lacking, finding("S007", f"{what}: a broker deletes all {len(store.queues)} queues at its start")]

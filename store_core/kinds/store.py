@@ -47,7 +47,7 @@ KINDS: Final = (
         "S007",
         "error",
         "no log files",
-        "There is no log. A broker that starts on this deletes all queues. Not told of a broker at work that never had a message.",
+        "There is no log. A broker that starts on this deletes all queues. Not told of a store that never had a message: its checkpoint is zeros, its log folder is empty, and it has no index, no queue and no progress.",
         "Check that the disk is mounted before a broker starts.",
     ),
     Kind(

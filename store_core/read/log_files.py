@@ -10,7 +10,7 @@ from store_core.errors import FailedError
 from store_core.findings import Finding, finding
 from store_core.layout import paths
 from store_core.read.checkpoint import read_checkpoint
-from store_core.storage.live import is_live
+from store_core.read.progress import read_progress
 from store_core.storage.remote_path import RemotePath
 from store_core.storage.sequence import Stray
 from store_core.storage.store import Store
@@ -19,22 +19,29 @@ LINK_TO_NOWHERE: Final = "a link that leads nowhere"
 
 
 def missing_log(store: Store) -> Iterator[Finding]:
-    """S007 where there is no log file, unless a broker is at work that has no message yet; else S010 for each log folder that is not
-    there, which a broker makes when it starts."""
+    """S007 where there is no log file, unless the store never had a message; else S010 for each log folder that is not there, which
+    a broker makes when it starts."""
     if not store.log.segments:
-        if not (_is_new(store) and is_live(store.root).live):
+        if not is_new(store):
             yield finding("S007", "there is no log file", file=paths.COMMITLOG)
         return
     for folder in _missing_folders(store):
         yield finding("S010", "the log folder is not there, nor are the segments in it", file=store.relative(folder))
 
 
-def _is_new(store: Store) -> bool:
-    """Whether nothing tells of a message that there ever was."""
-    if store.queues or store.queues_in_rocksdb or store.index_files or not (store.root / paths.CHECKPOINT).is_file():
+def is_new(store: Store) -> bool:
+    """Whether nothing tells of a message that there ever was, as in a store whose broker ended before the first one: a checkpoint
+    of zeros, empty folders for the log, no index, no queue, nobody's progress. Where the log is away, even behind a start without
+    it, the checkpoint or the index tell of it."""
+    if store.log.segments or _missing_folders(store) or not (store.root / paths.CHECKPOINT).is_file():
+        return False
+    if store.queues or store.batch_queues or store.queues_in_rocksdb or store.index_files:
         return False
     checkpoint = read_checkpoint(store.root)
-    return not (checkpoint.physic_msg_timestamp_ms or checkpoint.logics_msg_timestamp_ms)
+    if checkpoint.physic_msg_timestamp_ms or checkpoint.logics_msg_timestamp_ms or checkpoint.index_msg_timestamp_ms:
+        return False
+    progress = read_progress(store.root)
+    return not progress.rows and not progress.findings
 
 
 def unread_log(store: Store) -> Iterator[Finding]:

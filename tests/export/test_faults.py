@@ -20,7 +20,7 @@ from tests import stores
 from tests.conftest import GoldenStore
 from tests.export.exports import export_one, table_of
 from tests.export.test_buckets import delta_options, iceberg_options, names_in, offsets_in
-from tests.faulty_proxy import Fault, Faulty, in_front_of
+from tests.faulty_proxy import FLEETING, Fault, Faulty, in_front_of
 from tests.object_stores import ObjectStore
 from tests.rmqctl.calls import Result, call
 
@@ -54,7 +54,7 @@ def exported(store: ObjectStore, faulty: Faulty, *words: object, jobs: int = 2) 
 
 def test_a_store_is_read_through_faults(golden: GoldenStore, object_store: ObjectStore, tmp_path: Path) -> None:
     """But short answers: S3's client takes them for whole ones (others' do not), and nothing tells what it made up."""
-    faulty = drawn("reading", [fault for fault in Fault if fault is not Fault.SHORT])
+    faulty = drawn("reading", [fault for fault in FLEETING if fault is not Fault.SHORT])
     exported(object_store, faulty, tmp_path / "out", "-s", f"a={object_store.put(golden(STORE))}")
     assert faulty.met
     assert table_of(tmp_path / "out")["phy_offset"].to_pylist() == OFFSETS
@@ -89,7 +89,7 @@ def test_a_length_that_stays_wrong_is_an_error(golden: GoldenStore, object_store
             assert "lists 262144 bytes of it, and says that it has 131072" in done.err
 
 
-@pytest.mark.parametrize("faults", [list(Fault), [Fault.UNANSWERED]], ids=["all", "unanswered"])
+@pytest.mark.parametrize("faults", [FLEETING, [Fault.UNANSWERED]], ids=["all", "unanswered"])
 @pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"])
 def test_a_result_is_written_through_faults(
     kind: str, faults: Sequence[Fault], golden: GoldenStore, object_store: ObjectStore, tmp_path: Path
@@ -164,6 +164,26 @@ def test_tidying_behind_a_published_result_does_not_fail_it(
     assert json.loads(done.out)["rows"] == len(OFFSETS)
     assert rows_at("parquet", object_store, address, Path()) == OFFSETS
     assert not any(name.startswith("_unfinished") for name in names_in(object_store, address))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"])
+def test_where_nothing_may_be_removed(
+    kind: str, golden: GoldenStore, object_store: ObjectStore, tmp_path: Path
+) -> None:
+    """A result stands, is known by the next command, and the same may replace it again and again."""
+    faulty = Faulty(lambda method, path: Fault.FORBIDDEN if method == "DELETE" or "?delete" in path else None)
+    address = object_store.address(f"kept-{kind}")
+    catalog = ("--catalog", f"sqlite:///{tmp_path}/catalog.db") if kind == "iceberg" else ()
+    said: list[tuple[int, int | None]] = []
+    with in_front_of(object_store, faulty) as behind:
+        for more in ((), (), ("--overwrite",), ("--overwrite",), ("--incremental",)):
+            words = ("export", address, "-s", f"a={golden(STORE)}", "--format", kind, *catalog, *more)
+            done = call(*words, *_SPLITS, **behind.environment)
+            said.append((done.code, json.loads(done.out).get("rows")))
+            assert "Traceback" not in done.err
+    every = (0, len(OFFSETS))
+    assert (said, bool(faulty.met)) == ([every, (2, None), every, every, (0, 0)], True)
+    assert rows_at(kind, object_store, address, tmp_path) == OFFSETS
 
 
 @pytest.mark.parametrize("kind", ["parquet", "delta"])

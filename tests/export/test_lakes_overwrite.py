@@ -227,7 +227,7 @@ def test_a_rivals_iceberg_table_is_not_taken_for_the_one_that_was_gone(
         forget(self, name)
 
     monkeypatch.setattr(IcebergDestination, "_forget", after_a_rival)
-    with pytest.raises(StoreInUseError, match="another export has been committed"):
+    with pytest.raises(StoreInUseError, match="another export has been published"):
         export_to(golden(STORE), out, "iceberg", overwrite=True)
     assert offsets_in(out, "iceberg") == OFFSETS
 

@@ -357,6 +357,20 @@ def test_queues_in_rocksdb_end_with_one_clear_error(golden: GoldenStore, read_on
         assert "RocksDB" in result.err
 
 
+def test_a_log_of_zeros_behind_all_that_has_expired(store_copy: StoreCopy) -> None:
+    """Its newest file is one made ahead: a real broker keeps every queue then, and goes on behind the file's begin."""
+    root = store_copy("load-533", "crash")
+    log = root / paths.COMMITLOG
+    names = sorted(path.name for path in log.iterdir())
+    size = (log / names[-1]).stat().st_size
+    for name in names:
+        (log / name).unlink()
+    (log / paths.segment_name(int(names[-1]) + size)).write_bytes(bytes(size))
+    told = call("recover", "--predict", "-s", root, "-o", "json").json
+    assert told["prediction"]["queues"]
+    assert "S007" not in [found["code"] for found in told["findings"]]
+
+
 @pytest.mark.leaves_damage("there is nothing to mend it with")
 def test_a_log_of_nothing_but_zeros_is_no_success(damageable: Callable[..., Damageable]) -> None:
     """A disk that came up empty: nothing is changed, and nobody is told that all is well."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from store_core.errors import StoreInUseError
 from store_core.export.dest.loose import LooseDestination
 from store_core.export.dest.manifest import Manifest, id_of, manifest_after, paths_of, refuse_foreign
 from store_core.export.dest.parquet import WrittenFile
@@ -56,9 +55,7 @@ class BucketDestination(LooseDestination):
         manifest = manifest_after(before, parts, commit, state)
         self._there = self._names()
         if self.objects.read(MANIFEST) != self._began_with or not self._there.issuperset(part.path for part in parts):
-            raise StoreInUseError(
-                "another export has been published here meanwhile", path=self.address, to_do="run the command again"
-            )
+            raise self._overtaken()
         self.objects.write(_NEXT, manifest)
         self.objects.write(MANIFEST, manifest)
 

@@ -71,11 +71,12 @@ class LooseDestination(ABC):
                 self.complete()
             elif self._last is not None and not self._overwrite:
                 self._is_finished = True
-                if self.objects.read(_BEGUN) is None:
+                if not self.objects.read(_BEGUN):
                     raise self.tables.refusal(self.address)
         except BaseException:
-            self._is_over = not self.objects.names(UNFINISHED)
-            self._leave()
+            with suppress(StoreError):  # what is wrong has been said
+                self._is_over = not self.objects.names(UNFINISHED)
+                self._leave()
             raise
         return self
 
@@ -91,6 +92,7 @@ class LooseDestination(ABC):
         self._is_done = begun is not None and begun.is_done(plan, self.stands_as, id)
         if self._is_finished and not self._is_done:
             self._is_over = True
+            self.complete()  # whose it was may no longer know it: in an object store, a rival has begun meanwhile
             raise self.tables.refusal(self.address)
         if not self._is_done and begun != now:
             self.objects.write(_BEGUN, now.as_bytes())
@@ -99,14 +101,14 @@ class LooseDestination(ABC):
     def noted(self) -> dict[str, bytes]:
         names = [name for name in self.objects.names(UNFINISHED) if name.endswith(_NOTE)]
         found = {name.rpartition("/")[2].removesuffix(_NOTE): self.objects.read(name) for name in names}
-        return {key: data for key, data in found.items() if data is not None}
+        return {key: data for key, data in found.items() if data}
 
     def holds(self, part: WrittenFile) -> bool:
         return self.objects.holds(part.path, part.size_bytes, part.crc32c)
 
     def keep(self, notes: Mapping[str, Sequence[WrittenFile]]) -> None:
         for key in self.noted().keys() - notes.keys():
-            self.objects.remove(f"{UNFINISHED}/{key}{_NOTE}")
+            self._discard(f"{UNFINISHED}/{key}{_NOTE}")
         self._noted = dict(notes)
 
     def note(self, key: str, data: bytes, parts: Sequence[WrittenFile]) -> None:
@@ -154,9 +156,9 @@ class LooseDestination(ABC):
         return True
 
     def _overtaken(self) -> StoreInUseError:
-        return StoreInUseError(
-            "another export has been committed to the table meanwhile", path=self.address, to_do="run the command again"
-        )
+        anew = self._incremental or self._replaces
+        to_do = "run the command again" if anew else "add to it with --incremental, or name another folder"
+        return StoreInUseError("another export has been published here meanwhile", path=self.address, to_do=to_do)
 
     def refuse_foreign(self) -> None:
         """Raise UsageError where there is anything but what exports that did not end have left."""
@@ -184,9 +186,18 @@ class LooseDestination(ABC):
         """What is left of the work goes; what was begun last, so that a rerun knows its own result."""
         last = (_BEGUN, _LOCK)
         for name in sorted(self.objects.names(UNFINISHED), key=lambda name: (name in last, name)):
-            self.objects.remove(name)
+            self._discard(name)
         if self.path is not None:
             remove_empty(self.path / UNFINISHED, self.path)
+
+    def _discard(self, name: str) -> None:
+        """Remove a note. Where nothing may be removed, an empty one tells as little as none."""
+        try:
+            self.objects.remove(name)
+        except StoreError:
+            if self.path is not None:
+                raise
+            self.objects.write(name, b"")
 
     def _take_lock(self) -> None:
         if isinstance(self.objects, LocalObjects) and self.path is not None:

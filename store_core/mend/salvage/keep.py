@@ -46,6 +46,7 @@ from store_core.mend.salvage.repairs.misplaced import is_free, misplaced
 from store_core.mend.salvage.repairs.misplaced_batches import misplaced_batches
 from store_core.mend.salvage.repairs.repair import Repair
 from store_core.mend.salvage.repairs.shifted import Shift
+from store_core.read.log_files import is_new
 from store_core.scan.walks import Walks, behind
 from store_core.storage.buffers import give_freed_memory_back
 from store_core.storage.overlay import Patch
@@ -187,9 +188,9 @@ def salvage(
         )
         if not survey.last_phy_offset and not survey.messages:
             # Nothing at all can be read: a disk that is not mounted looks so, and queues may be all that is left.
-            found.findings.append(
-                finding("S007", f"the log holds no record, while {len(store.queues)} queues stand: nothing is changed")
-            )
+            if not is_new(store):
+                text = f"the log holds no record, while {len(store.queues)} queues stand: nothing is changed"
+                found.findings.append(finding("S007", text))
             found.mended = MendedLog(store.log)
             yield found
             return
