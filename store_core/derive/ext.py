@@ -10,38 +10,66 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_core.layout import queue
+from store_core.storage.sequence import SegmentSequence
 
 _UNIT_SIZE_BYTES: Final = queue.EXT_UNIT.size_bytes
-_END_MARK: Final = queue.EXT_UNIT.field_struct("size_bytes").pack(queue.EXT_END_OF_FILE)
+_SIZE: Final = queue.EXT_UNIT.field_struct("size_bytes")
+_END_MARK: Final = _SIZE.pack(queue.EXT_END_OF_FILE)
+_CHUNK_BYTES: Final = _UNIT_SIZE_BYTES << 15
 
 
 @dataclass(frozen=True, slots=True)
 class ExtPlan:
-    """Where the units of a queue lie, one a message, when none has a bitmap."""
+    """Where the units of a queue lie, one a message, when none has a bitmap.
+
+    ``first_unit``: the place of the first message's, counted as if all files from the one named 0 on were full of units.
+    """
 
     file_size_bytes: int
+    first_unit: int = 0
 
     @property
     def units_per_file(self) -> int:
         """A unit must leave room for the end mark's field and two bytes more."""
         return max((self.file_size_bytes - queue.EXT_END_BLANK_SIZE_BYTES) // _UNIT_SIZE_BYTES, 1)
 
+    @property
+    def first_file(self) -> int:
+        return self.first_unit // self.units_per_file
+
+    def head_units(self, file: int) -> int:
+        """How many places of a file lie in front of the first message's unit."""
+        return self.first_unit % self.units_per_file if file == self.first_file else 0
+
     def units_before(self, file: int) -> int:
-        return file * self.units_per_file
+        """How many messages have their units in the files in front."""
+        return max(file * self.units_per_file - self.first_unit, 0)
 
     def files(self, units: int) -> int:
-        return -(-units // self.units_per_file)
+        """The number behind the last file's, for so many messages."""
+        return -(-(self.first_unit + units) // self.units_per_file)
 
     def addresses(self, first: int, count: int) -> NDArray[Any]:
         """Tags codes of the messages from number ``first`` on: the addresses of their units, i64[count]."""
-        units = np.arange(first, first + count, dtype=np.int64)
+        units = np.arange(first, first + count, dtype=np.int64) + self.first_unit
         file, place = units // self.units_per_file, units % self.units_per_file
         return file * self.file_size_bytes + place * _UNIT_SIZE_BYTES + queue.EXT_ADDRESS_BASE
 
-    def content(self, file: int, chunks: Iterator[NDArray[Any]]) -> Iterator[bytes]:
-        """A file's bytes; ``chunks`` are rows from its first message on."""
-        left = self.units_per_file
-        written = 0
+    def unit_at(self, address: int) -> int | None:
+        """The place that an address tells, counted as ``first_unit`` is; None where no unit can begin there."""
+        file, at = divmod(queue.ext_offset(address), self.file_size_bytes)
+        place, odd = divmod(at, _UNIT_SIZE_BYTES)
+        return file * self.units_per_file + place if not odd and place < self.units_per_file else None
+
+    def content(
+        self, file: int, chunks: Iterator[NDArray[Any]], standing: SegmentSequence | None = None
+    ) -> Iterator[bytes]:
+        """A file's bytes; ``chunks`` are rows from its first message on, ``standing`` what has the units in front of it."""
+        head = self.head_units(file)
+        if head:
+            yield from _head(standing, file * self.file_size_bytes, head)
+        left = self.units_per_file - head
+        written = head * _UNIT_SIZE_BYTES
         for rows in chunks:
             units = np.zeros(min(len(rows), left), queue.EXT_UNIT.dtype)
             units["size_bytes"] = _UNIT_SIZE_BYTES
@@ -57,3 +85,47 @@ class ExtPlan:
                     written += len(_END_MARK)
                 break
         yield bytes(self.file_size_bytes - written)
+
+
+def is_plain_unit(files: SegmentSequence, address: int, tags_code: int, store_timestamp_ms: int) -> bool:
+    """Whether a unit without a bitmap that says just this stands at an address."""
+    unit = (_UNIT_SIZE_BYTES, tags_code, store_timestamp_ms, 0)
+    return files.read(queue.ext_offset(address), _UNIT_SIZE_BYTES) == queue.EXT_UNIT.struct.pack(*unit)
+
+
+def can_be_walked(files: SegmentSequence, start: int, end: int) -> bool:
+    """Whether the units of the file [start, end) end within it: at others a broker does not start (behaviour 2, step 8)."""
+    return _end_of_units(files, start, end) + _SIZE.size <= end
+
+
+def _head(standing: SegmentSequence | None, start: int, units: int) -> Iterator[bytes]:
+    """The units that stand at a file's begin; where lengths do not lead behind the last of them, all get theirs again."""
+    end = start + units * _UNIT_SIZE_BYTES
+    is_whole = standing is not None and _end_of_units(standing, start, end) == end
+    for at in range(start, end, _CHUNK_BYTES):
+        size = min(_CHUNK_BYTES, end - at)
+        data = standing.read(at, size) if standing is not None else b""
+        if not is_whole:
+            array = np.frombuffer(data.ljust(size, b"\0"), queue.EXT_UNIT.dtype).copy()
+            array["size_bytes"], array["bitmap_length"] = _UNIT_SIZE_BYTES, 0
+            data = array.tobytes()
+        yield data
+
+
+def _end_of_units(files: SegmentSequence, start: int, end: int) -> int:
+    """Where the units from ``start`` on end; behind ``end``, where one that begins before it does."""
+    at = start
+    while at + _SIZE.size <= end:
+        data = files.read(at, min(_CHUNK_BYTES, end - at))
+        units = np.frombuffer(data, queue.EXT_UNIT.dtype, len(data) // _UNIT_SIZE_BYTES)
+        others = np.flatnonzero(units["size_bytes"] != _UNIT_SIZE_BYTES)
+        place = (int(others[0]) if len(others) else len(units)) * _UNIT_SIZE_BYTES
+        while place + _SIZE.size <= len(data):
+            (size,) = _SIZE.unpack_from(data, place)
+            if size <= 0:
+                return at + place
+            place += size
+        if not place:  # no file, or it is cut off
+            break
+        at += place
+    return at

@@ -94,6 +94,14 @@ class Numbering:
             return None
         return self.stretches[at].row + queue_offset - self.stretches[at].queue_offset
 
+    def nth(self, ordinal: int) -> tuple[int, int]:
+        """Number and row of a message by how many are in front of it. Raises IndexError where there are not so many."""
+        for stretch in self.stretches:
+            if ordinal < stretch.count:
+                return stretch.queue_offset + ordinal, stretch.row + ordinal
+            ordinal -= stretch.count
+        raise IndexError(ordinal)
+
     @property
     def gaps(self) -> list[tuple[int, int]]:
         """(first missing number, how many) between the first and the last message."""

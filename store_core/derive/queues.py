@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Final
@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from store_core.derive.ext import ExtPlan
+from store_core.derive.ext import ExtPlan, is_plain_unit
 from store_core.derive.numbering import Misnumbered, Numbering, Stray, Stretch, number_rows
 from store_core.derive.spool import READ_ROWS, RowsByQueue
 from store_core.layout import paths, queue
@@ -57,7 +57,8 @@ class QueueBuilder:
     ``gap_entry(key, queue_offset)`` gives the entry for a number between two messages that no message has; None, or no
     function, makes it a filler, which a broker takes for an entry that cannot be read (a zero would end the queue
     there). ``existing`` are the queues that stand: their entries for records before the log's first byte
-    (``log_min_phy_offset``) are carried over into the first file, instead of fillers.
+    (``log_min_phy_offset``) are carried over into the first file, instead of fillers. ``existing_ext`` are their
+    ConsumeQueueExt files: where the log's begin has expired, units are counted on from where the standing ones lie.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class QueueBuilder:
         existing: dict[QueueKey, SegmentSequence] | None = None,
         log_min_phy_offset: int = 0,
         ext_file_size_bytes: int | None = None,
+        existing_ext: Mapping[QueueKey, SegmentSequence] | None = None,
     ) -> None:
         self._rows = rows
         self.file_size_bytes = file_size_bytes
@@ -76,7 +78,9 @@ class QueueBuilder:
         self._existing = existing or {}
         self._log_min = log_min_phy_offset
         self._ext_size = ext_file_size_bytes
+        self._existing_ext = existing_ext or {}
         self._numbering = lru_cache(maxsize=1024)(self._number)
+        self._ext_plan = lru_cache(maxsize=1024)(self._plan_ext)
 
     def queue_keys(self) -> list[QueueKey]:
         """The ordinary queues that messages were dispatched to."""
@@ -135,12 +139,13 @@ class QueueBuilder:
             )
 
     def ext_files(self, key: QueueKey) -> Iterator[QueueFile]:
-        """The queue's ConsumeQueueExt files; none unless an ext file size was given, or for a light queue."""
+        """The queue's ConsumeQueueExt files from the one with the first message's unit on; none unless an ext file size was
+        given, or for a light queue."""
         plan = self._ext_plan(key)
         if plan is None:
             return
         numbering = self._numbering(key)
-        for number in range(plan.files(numbering.entries)):
+        for number in range(plan.first_file, plan.files(numbering.entries)):
             ends = plan.units_before(number + 1)
             row = self._nth_row(key, numbering, min(ends, numbering.entries) - 1)
             yield QueueFile(
@@ -151,7 +156,8 @@ class QueueBuilder:
             )
 
     def _ext_content(self, plan: ExtPlan, key: QueueKey, numbering: Numbering, number: int) -> Iterator[bytes]:
-        return plan.content(number, self._ordered(key, numbering, plan.units_before(number)))
+        rows = self._ordered(key, numbering, plan.units_before(number))
+        return plan.content(number, rows, self._existing_ext.get(key))
 
     def _number(self, key: QueueKey) -> Numbering:
         return number_rows(
@@ -159,15 +165,40 @@ class QueueBuilder:
         )
 
     def _standing_phy_offset(self, key: QueueKey, queue_offset: int) -> int | None:
-        files = self._existing.get(key)
-        data = files.read(queue_offset * ENTRY_SIZE_BYTES, ENTRY_SIZE_BYTES) if files is not None else b""
-        entry = queue.ENTRY.read(data.ljust(ENTRY_SIZE_BYTES, b"\0"))
+        entry = self._standing_entry(key, queue_offset)
         return int(entry["phy_offset"]) if entry["size_bytes"] > 0 else None
 
-    def _ext_plan(self, key: QueueKey) -> ExtPlan | None:
+    def _standing_entry(self, key: QueueKey, queue_offset: int) -> dict[str, Any]:
+        files = self._existing.get(key)
+        data = files.read(queue_offset * ENTRY_SIZE_BYTES, ENTRY_SIZE_BYTES) if files is not None else b""
+        return queue.ENTRY.read(data.ljust(ENTRY_SIZE_BYTES, b"\0"))
+
+    def _plan_ext(self, key: QueueKey) -> ExtPlan | None:
         if self._ext_size is None or key.topic.startswith(paths.LMQ_PREFIX):
             return None
-        return ExtPlan(self._ext_size)
+        plan = ExtPlan(self._ext_size)
+        return ExtPlan(self._ext_size, self._first_unit(key, plan)) if self._log_min else plan
+
+    def _first_unit(self, key: QueueKey, plan: ExtPlan) -> int:
+        """Where the first message's unit stands, as its entry tells, or one of a few behind it, whose unit is good; without such,
+        where several entries tell the same. Else 0."""
+        files, numbering = self._existing_ext.get(key), self._numbering(key)
+        last = numbering.entries - 1
+        told: list[int] = []
+        for ordinal in sorted({0, last, *(1 << n for n in range(last.bit_length()))}) if last >= 0 else ():
+            queue_offset, number = numbering.nth(ordinal)
+            entry, row = self._standing_entry(key, queue_offset), self._rows.row(key, number)
+            address = int(entry["tags_code"])
+            if entry["phy_offset"] != row["phy_offset"] or not queue.is_ext_address(address):
+                continue
+            unit = plan.unit_at(address)
+            if unit is None or unit < ordinal:
+                continue
+            said = int(row["tags_code"]), int(row["store_timestamp_ms"])
+            if files is not None and is_plain_unit(files, address, *said):
+                return unit - ordinal
+            told.append(unit - ordinal)
+        return told[0] if len(told) > 1 and len(set(told)) == 1 else 0
 
     def _last_row(self, key: QueueKey, numbering: Numbering, end: int) -> Any:
         """The row of the last message below a number; None if there is none."""
@@ -178,7 +209,7 @@ class QueueBuilder:
         return None
 
     def _nth_row(self, key: QueueKey, numbering: Numbering, number: int) -> Any:
-        return next(self._ordered(key, numbering, number))[0]
+        return self._rows.row(key, numbering.nth(number)[1])
 
     def _ordered(self, key: QueueKey, numbering: Numbering, skip: int) -> Iterator[Any]:
         """Rows in the order of their numbers, without the first ``skip``."""

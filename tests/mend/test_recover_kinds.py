@@ -137,7 +137,7 @@ def _delete_front(folder: Path, last: Callable[[bytes], dict[str, Any]], begin: 
 
 EXPIRED: Final = [
     (name, count)
-    for name in ("bcq-533", "clean-430", "clean-497", "clean-540", "compact-533", "ipv6-533", "lmq-533", "load-497", "load-533")
+    for name in ("bcq-533", "clean-430", "clean-497", "clean-540", "compact-533", "cqext-497", "cqext-533", "ipv6-533", "lmq-533", "load-497", "load-533")
     for count in range(1, len(stores.truth(name)["log"]))
 ]  # fmt: skip
 
@@ -155,7 +155,7 @@ def test_what_has_expired_is_left_alone(
     assert [f.code for f in opener.check(root) if f.severity != "info"] == []
 
 
-@pytest.mark.parametrize("name", ["load-533", "load-497", "clean-540", "lmq-533"])
+@pytest.mark.parametrize("name", ["load-533", "load-497", "clean-540", "cqext-497", "cqext-533", "lmq-533"])
 def test_damage_behind_what_has_expired(name: str, damageable: DamageableOf, settings_of: SettingsOf) -> None:
     """Index and queues keep what they know of expired records; numbering and the index's earlier files stay."""
     store = damageable(name)

@@ -7,7 +7,7 @@ for recover, truncate and rebuild, and a sane store gives an empty list.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -16,6 +16,7 @@ from typing import Final, Protocol
 from store_core.closing import Closing
 from store_core.derive.batch import BatchQueueBuilder
 from store_core.derive.dispatch import LOOKED_INTO, Dispatcher, dispatch_rules
+from store_core.derive.ext import can_be_walked
 from store_core.derive.index import IndexBuilder, IndexFileResult
 from store_core.derive.index_style import has_index, index_names, index_style
 from store_core.derive.queues import GapEntry, QueueBuilder
@@ -202,6 +203,7 @@ class Derivation(Closing):
             existing=existing,
             log_min_phy_offset=self._log_min,
             ext_file_size_bytes=ext or None,
+            existing_ext=self._store.ext_queues,
         )
 
     def _known_queue_size(self) -> int | None:
@@ -238,7 +240,10 @@ class Derivation(Closing):
             self._compare(paths.BATCHCONSUMEQUEUE, key, self._store.batch_queues.get(key), files, changes)
         for key in sorted(ordinary | set(self._store.ext_queues)) if self._store.ext_queues else ():
             files = list(builder.ext_files(key)) if key in ordinary else []
-            self._compare(paths.CONSUMEQUEUE_EXT, key, self._store.ext_queues.get(key), files, changes)
+            standing = self._store.ext_queues.get(key)
+            stays = standing is not None and bool(files if key in ordinary else self._expired_files(key))
+            kept = _expired_ext(standing, files[0].name if files else None) if standing is not None and stays else ()
+            self._compare(paths.CONSUMEQUEUE_EXT, key, standing, files, changes, kept=kept)
         return changes
 
     def index_changes(self) -> DerivedChanges:
@@ -272,8 +277,16 @@ class Derivation(Closing):
         return list(expired_queue_files(files, self._log_min, batch=batch)) if files is not None else []
 
     def _compare(
-        self, tree: str, key: QueueKey, existing: SegmentSequence | None, made: Iterable[Made], changes: DerivedChanges
+        self,
+        tree: str,
+        key: QueueKey,
+        existing: SegmentSequence | None,
+        made: Iterable[Made],
+        changes: DerivedChanges,
+        *,
+        kept: Collection[str] | None = None,
     ) -> None:
+        """``kept``: names of the files that stay although none such is made, where entries do not tell."""
         folder = PurePosixPath(tree) / key.topic / str(key.queue_id)
         standing = {s.name: s for s in existing.segments} if existing is not None else {}
         wanted = {file.name: file for file in made}
@@ -282,8 +295,12 @@ class Derivation(Closing):
                 changes.new.append(_new_file(str(folder / name), file))
         first = min(wanted, default=None)
         for name, segment in standing.items():
-            in_front = first is None or name < first
-            if name in wanted or (in_front and existing is not None and self._is_expired(existing, segment, tree)):
+            if kept is not None:
+                stays = name in kept
+            else:
+                in_front = first is None or name < first
+                stays = in_front and existing is not None and self._is_expired(existing, segment, tree)
+            if name in wanted or stays:
                 continue
             changes.removed.append(str(folder / name))
         if existing is not None:
@@ -295,7 +312,7 @@ class Derivation(Closing):
 
     def _is_expired(self, files: SegmentSequence, segment: Segment, tree: str) -> bool:
         """Whether a file's last entry points before the log's first byte, so that it may stay as it is."""
-        if tree == paths.CONSUMEQUEUE_EXT or segment.size_bytes != files.file_size_bytes:
+        if segment.size_bytes != files.file_size_bytes:
             return False
         layout = queue.BATCH_ENTRY if tree == paths.BATCHCONSUMEQUEUE else queue.ENTRY
         data = files.read(segment.end_phy_offset - layout.size_bytes, layout.size_bytes)
@@ -303,6 +320,22 @@ class Derivation(Closing):
             return False
         last = layout.read(data)
         return bool(last["size_bytes"] > 0 and 0 <= last["phy_offset"] < self._log_min)
+
+
+def _expired_ext(files: SegmentSequence, first: str | None) -> set[str]:
+    """Names of the ConsumeQueueExt files that join the first one that is made, or are an idle queue's: a broker deletes from the
+    front, and does not start where units do not end in their file."""
+    kept: set[str] = set()
+    end = int(first) if first is not None else None
+    for segment in reversed(files.segments):
+        if end is not None and segment.phy_offset >= end:
+            continue
+        is_whole = segment.size_bytes == files.file_size_bytes and end in (None, segment.end_phy_offset)
+        if not is_whole or not can_be_walked(files, segment.phy_offset, segment.end_phy_offset):
+            break
+        kept.add(segment.name)
+        end = segment.phy_offset
+    return kept
 
 
 def same_content(store: Store, path: Path, made: Content) -> bool:
