@@ -9,7 +9,7 @@ for, threads that read, collect and compress beside the task find the second pro
 all of it has one processor, as in a container with one. How much more two cores of this machine can do than one, zstd alone
 in one process and in two tells: it shares nothing and writes nothing. "read" is ``spark.read.format("rocketmq-store")`` into
 Parquet by Spark's own writer as docs/pipeline.md advises: with its options, in the Java that the extra brings, with the
-parallel collector, compact headers and without Arrow's checks, over sockets that are files, in splits of whole segments where
+parallel collector, compact headers and without Arrow's checks, over sockets that are files and without Hadoop's checksums beside local files, in splits of whole segments where
 there is one for each core; what of it is that writer's, a read without it tells. Resident memory is the most that a Python
 process which does tasks ever had.
 
@@ -64,6 +64,7 @@ _READ_CONF: Final = {
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -Darrow.enable_unsafe_memory_access=true"
     " -Darrow.enable_null_check_for_get=false -XX:+UseCompactObjectHeaders",
     "spark.python.unix.domain.socket.enabled": "true",
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
 }
 _CORES: Final = 2
 _WARM_BYTES: Final = 8 * GIB  # then it takes no longer than after twice as much (measured)

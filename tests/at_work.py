@@ -47,16 +47,16 @@ class Broker:
             if not path.exists() or data.startswith(kept):
                 path.write_bytes(data)
 
-    def expire(self, segments: int) -> None:
+    def expire(self, segments: int, trees: tuple[str, ...] = (paths.CONSUMEQUEUE, paths.INDEX)) -> None:
         """As a broker does: the log's oldest files, then the queue files with nothing that is left, then such index files."""
         gone = segments * SEGMENT_BYTES
         for at in range(0, gone, SEGMENT_BYTES):
             (self.root / paths.COMMITLOG / paths.segment_name(at)).unlink(missing_ok=True)
-        for folder in (self.root / paths.CONSUMEQUEUE).glob("*/*"):
+        for folder in (self.root / paths.CONSUMEQUEUE).glob("*/*") if paths.CONSUMEQUEUE in trees else ():
             for path in sorted(folder.iterdir())[:-1]:
                 if struct.unpack(">q", path.read_bytes()[-ENTRY_BYTES:][:8])[0] < gone:
                     path.unlink()
-        for path in (self.root / paths.INDEX).iterdir():
+        for path in (self.root / paths.INDEX).iterdir() if paths.INDEX in trees else ():
             if index.HEADER.read(path.read_bytes())["end_phy_offset"] < gone:
                 path.unlink()
 

@@ -9,9 +9,9 @@ from typing import Final
 from store_core.errors import FailedError
 from store_core.findings import Finding, finding
 from store_core.layout import paths
-from store_core.read.checkpoint import read_checkpoint
-from store_core.read.progress import read_progress
-from store_core.storage.remote_path import RemotePath
+from store_core.read.checkpoint import Checkpoint, read_checkpoint
+from store_core.storage.config_files import offset_table, read_config
+from store_core.storage.remote_path import RemotePath, names_of
 from store_core.storage.sequence import Stray
 from store_core.storage.store import Store
 
@@ -33,15 +33,12 @@ def is_new(store: Store) -> bool:
     """Whether nothing tells of a message that there ever was, as in a store whose broker ended before the first one: a checkpoint
     of zeros, empty folders for the log, no index, no queue, nobody's progress. Where the log is away, even behind a start without
     it, the checkpoint or the index tell of it."""
-    if store.log.segments or _missing_folders(store) or not (store.root / paths.CHECKPOINT).is_file():
+    if store.log.segments or _missing_folders(store) or any(map(names_of, store.settings.commitlog_paths)):
         return False
     if store.queues or store.batch_queues or store.queues_in_rocksdb or store.index_files:
         return False
-    checkpoint = read_checkpoint(store.root)
-    if checkpoint.physic_msg_timestamp_ms or checkpoint.logics_msg_timestamp_ms or checkpoint.index_msg_timestamp_ms:
-        return False
-    progress = read_progress(store.root)
-    return not progress.rows and not progress.findings
+    config = read_config(store.root)
+    return read_checkpoint(store.root) == Checkpoint() and not config.findings and not offset_table(config)
 
 
 def unread_log(store: Store) -> Iterator[Finding]:

@@ -107,12 +107,14 @@ def follow(
         message = _whole_record(log, phy_offset)
         if message is not None:
             yield message
-            phy_offset += message.size_bytes
+            phy_offset, has_begun = phy_offset + message.size_bytes, True
             continue
         following = _next_segment(log, phy_offset)
         if following is not None:
-            if has_begun and on_loss is not None and log.find(phy_offset) is None:
-                on_loss(_passed_over(log, phy_offset, following))
+            segment = log.find(phy_offset)
+            read_end = phy_offset if segment is None else segment.end_phy_offset
+            if has_begun and on_loss is not None and following > read_end:
+                on_loss(_passed_over(log, read_end, following))
             phy_offset, has_begun = following, True
             continue
         sleep(poll_seconds)

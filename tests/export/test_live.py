@@ -315,7 +315,16 @@ def test_a_broker_that_has_no_message_yet(live: bool, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "sign", ["checkpoint", "consumequeue/T/0/00000000000000000000", "index/20261119143000000", "progress", "folder"]
+    "sign",
+    [
+        "checkpoint",
+        "short",
+        "consumequeue/T/0/00000000000000000000",
+        "index/20261119143000000",
+        "commitlog/0/00000000000000000000",
+        "progress",
+        "folder",
+    ],
 )
 def test_a_log_that_is_away(sign: str, tmp_path: Path) -> None:
     """Something tells of messages, so that the disk with the log is not mounted."""
@@ -323,6 +332,8 @@ def test_a_log_that_is_away(sign: str, tmp_path: Path) -> None:
     match sign:
         case "checkpoint":
             (root / sign).write_bytes(bytes([0, 0, 1, 0, 0, 0, 0, 0]).ljust(4096, b"\0"))
+        case "short":
+            (root / "checkpoint").write_bytes(bytes(8))
         case "progress":
             (root / "config/consumerOffset.json").write_text('{"offsetTable": {"T@G": {0: 1}}}')
         case "folder":

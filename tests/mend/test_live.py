@@ -97,7 +97,20 @@ def test_a_plan_for_files_that_the_broker_has_deleted(
     assert (code, told["lost"], moments) == (3, [], [0, 7 * SEGMENT_BYTES]), told["findings"]
 
 
-def expiring(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+@pytest.mark.parametrize("tree", [paths.INDEX, paths.CONSUMEQUEUE])
+def test_a_plan_where_the_broker_had_begun_to_delete(
+    tree: str, broker: Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The log's files were gone before the moment; what leads there goes behind it."""
+    broker.expire(7, trees=())
+    moments = expiring(broker, monkeypatch, trees=(tree,))
+    with locked(broker.root):
+        code = main(["recover", "-s", str(broker.root), "-o", "json"])
+    told = json.loads(capsys.readouterr().out)
+    assert (code, told["lost"], told["prediction"]["starts"], len(moments)) == (3, [], True, 2), told.get("error")
+
+
+def expiring(broker: Broker, monkeypatch: pytest.MonkeyPatch, **trees: tuple[str, ...]) -> list[int]:
     """Let the broker delete segments behind the first moment that is looked at. Gives where the log began at each one."""
     moments: list[int] = []
     real = moment.at_one_moment
@@ -107,7 +120,7 @@ def expiring(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         with real(store) as view:
             moments.append(view.log.min_phy_offset)
             if len(moments) == 1:
-                broker.expire(7)
+                broker.expire(7, **trees)
             yield view
 
     monkeypatch.setattr(moment, "at_one_moment", then_expiring)

@@ -49,7 +49,7 @@ class LooseDestination(ABC):
         self._last: ExportState | WholeState | None = None
         self._noted: dict[str, Sequence[WrittenFile]] = {}
         self._lock: int | None = None
-        self._is_finished = self._is_done = self._is_over = False
+        self._is_finished = self._is_done = self._is_over = self._keeps_all = False
 
     @property
     def place(self) -> FinalPlace:
@@ -108,7 +108,7 @@ class LooseDestination(ABC):
 
     def keep(self, notes: Mapping[str, Sequence[WrittenFile]]) -> None:
         for key in self.noted().keys() - notes.keys():
-            self._discard(f"{UNFINISHED}/{key}{_NOTE}")
+            self._discard(f"{UNFINISHED}/{key}{_NOTE}", 1)
         self._noted = dict(notes)
 
     def note(self, key: str, data: bytes, parts: Sequence[WrittenFile]) -> None:
@@ -185,18 +185,23 @@ class LooseDestination(ABC):
     def _clear(self) -> None:
         """What is left of the work goes; what was begun last, so that a rerun knows its own result."""
         last = (_BEGUN, _LOCK)
-        for name in sorted(self.objects.names(UNFINISHED), key=lambda name: (name in last, name)):
-            self._discard(name)
+        sizes = self.objects.sizes(self.objects.names(UNFINISHED))
+        for name in sorted(sizes, key=lambda name: (name in last, name)):
+            self._discard(name, sizes[name])
         if self.path is not None:
             remove_empty(self.path / UNFINISHED, self.path)
 
-    def _discard(self, name: str) -> None:
-        """Remove a note. Where nothing may be removed, an empty one tells as little as none."""
-        try:
-            self.objects.remove(name)
-        except StoreError:
-            if self.path is not None:
-                raise
+    def _discard(self, name: str, size_bytes: int) -> None:
+        """Remove a note. Where nothing may be removed, an empty one tells as little as none; asked once, as a refusal may take long."""
+        if not self._keeps_all:
+            try:
+                self.objects.remove(name)
+                return
+            except StoreError:
+                if self.path is not None:
+                    raise
+                self._keeps_all = True
+        if size_bytes:
             self.objects.write(name, b"")
 
     def _take_lock(self) -> None:

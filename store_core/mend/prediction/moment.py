@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -98,11 +99,16 @@ def played_beside(
             if not left or not loses(played) or not _has_expired_since(view):
                 yield view, played
                 return
+            del played
 
 
 def _has_expired_since(view: Store) -> bool:
-    """Whether files of the log have been deleted since that moment, so that they can no longer be read."""
-    return first_phy_offset_now(view) > view.log.min_phy_offset
+    """Whether files of the log, of queues or of the index have been deleted since that moment, so that they can no longer be read."""
+    if first_phy_offset_now(view) > view.log.min_phy_offset:
+        return True
+    queues = chain(view.queues.values(), view.batch_queues.values(), view.ext_queues.values())
+    oldest = (files.segments[0].path for files in queues if files.segments)
+    return not all(map(is_there, chain(view.index_files, oldest)))
 
 
 def _used_end(files: SegmentSequence, unit_bytes: int) -> int:
