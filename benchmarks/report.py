@@ -43,7 +43,7 @@ _NOTES: Final = """\
   checksums and decoding, and the command's own start. By the clock two processes are as quick as pyarrow's one thread; two that already have all rows
   in memory are quicker by two fifths, as fresh memory and the disk count too: pyarrow's files are not synced.
 * **Spark.** Its own writer takes one row after another, each of 28 columns and a map of properties: of `spark.read`'s time three fifths are
-  that writer's, as the rows without it show. On a quiet machine it takes 3.3 to 3.6 times as long as the local export at 1 and 2 GiB and 3.8 to 3.9 times at 4,
+  that writer's, as the rows without it show. On a quiet machine it takes 3.3 to 3.6 times as long as the local export at 1 and 2 GiB and 3.6 to 3.9 times at 4,
   where the local export's start weighs less; on busier evenings, which slow the local export more, it was 3.3 and 3.6 to 3.7. Against the command as a whole,
   with its start, it takes 2.2 to 3.4 times as long. That is a JVM that has read 8 GiB: in a new one
   Java compiles the writer first, the first GiB takes two to four times as long, and the next six a tenth longer. What pipeline.md advises takes a sixth off the
@@ -53,7 +53,7 @@ _NOTES: Final = """\
   loaded for garbage behind each task (2 to 10 %). One JVM differs from the next by 7 %, so several were set against each other. Of 8 s of
   processor time a GiB (two cores) Java takes 6.6 and Python 1.4; without the body it would be 2.8 s less, without the nine columns whose
   values hardly change 1.7, without the map of properties 1.3. No statistics at all takes 4 % off and pages of up to 200,000 rows 3 %, and readers
-  could skip less; files without Hadoop's own checksums 2 to 3 %. No dictionaries, no compression, smaller or larger pages, smaller row groups, smaller batches,
+  could skip less; files without Hadoop's own checksums, which pipeline.md advises by now, 2 to 4 %. No dictionaries, no compression, smaller or larger pages, smaller row groups, smaller batches,
   more memory, a larger or smaller young generation, huge pages, more inlining, Graal's
   compiler in place of Java's own, and larger buffers of files or sockets change nothing or make it worse. Spark copies each row twice, the second time in a
   `Project` without effect that it puts over every source of rows; the same rows by `mapInArrow`, which has none, took 13 % less processor time.
