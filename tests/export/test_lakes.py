@@ -19,6 +19,7 @@ from store_core.export.dest.delta import _columns
 from store_core.export.dest.layout import Layout
 from store_core.export.dest.loose import LooseDestination
 from store_core.export.dest.place import FinalPlace
+from store_core.export.dest.state import Begun
 from store_core.export.export import ExportReport
 from store_core.export.rows import schema
 from store_core.read.log import LogFilter
@@ -275,6 +276,45 @@ def test_what_replaces_an_export_and_is_killed_between_its_tables(
     export_to(root, tmp_path / "whole", kind)
     assert offsets_in(out, kind) == offsets_in(tmp_path / "whole", kind)
     assert before != offsets_in(out, kind, "quarantine") == offsets_in(tmp_path / "whole", kind, "quarantine") != []
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_killed_between_its_tables_and_a_rival_began_behind_it(
+    damaged: DamagedStore, tmp_path: Path, kind: Format, dying: Any
+) -> None:
+    """In an object store, where no lock is, the rival's begin stands in place of its own: it is ended all the same, and refused."""
+    root, out = damaged("load-533", "zero-page-mid"), tmp_path / "out"
+    patch = dying(kind, "behind messages")
+    with pytest.raises(Killed):
+        export_to(root, out, kind)
+    patch.undo()
+    [begun] = out.rglob("begun.json")
+    begun.write_bytes(Begun("the rival's", 0).as_bytes())
+    with pytest.raises(UsageError, match="a finished export is there"):
+        export_to(root, out, kind)
+    export_to(root, tmp_path / "whole", kind)
+    assert offsets_in(out, kind, "quarantine") == offsets_in(tmp_path / "whole", kind, "quarantine") != []
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_what_a_first_export_is_told_that_another_one_overtook(
+    growing: Growing, tmp_path: Path, kind: Format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same command could only be refused."""
+    out = tmp_path / "out"
+    owner = type(destination_of(out, kind))
+    real, calls = owner.commit, list[int]()
+
+    def with_a_rival(self: Any, *arguments: Any) -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            export_to(growing.root, out, kind)
+        real(self, *arguments)
+
+    monkeypatch.setattr(LooseDestination, "_take_lock", lambda self: None)
+    monkeypatch.setattr(owner, "commit", with_a_rival)
+    with pytest.raises(StoreInUseError, match="add to it with --incremental"):
+        export_to(growing.root, out, kind, split_size_bytes=90_000)
 
 
 @pytest.mark.parametrize("partition_by", [None, "day"])
