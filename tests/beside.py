@@ -30,3 +30,9 @@ def locked(root: Path) -> AbstractContextManager[None]:
     """Another process has the store's lock, as a broker does."""
     code = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX, 1)"
     return another_process(code, root / LOCK)
+
+
+def at_work_on(root: Path) -> AbstractContextManager[None]:
+    """Another process has the log open for writing, or without one the checkpoint."""
+    segment = min((root / "commitlog").iterdir(), default=root / "checkpoint")
+    return another_process("import sys; f = open(sys.argv[1], 'r+b')", segment)

@@ -7,14 +7,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from store_core.check.store import check_store
 from store_core.check.verify import verify_log
 from store_core.errors import FailedError
 from store_core.export.dest.layout import Layout
@@ -26,13 +25,12 @@ from store_core.export.splits.piece import Piece
 from store_core.export.splits.plan import Task
 from store_core.export.survey import stats_of_stores
 from store_core.kernel.codes import FrameKind
-from store_core.mend.recover import recover
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, scan_log
 from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
-from tests.beside import another_process
+from tests.beside import at_work_on
 from tests.conftest import StoreCopy
 from tests.export.exports import export_one, found_rows, ranges_of, table_of, told_rows
 from tests.export.sources import source_table
@@ -115,12 +113,6 @@ def test_a_log_that_is_written_meanwhile(store_copy: StoreCopy, tmp_path: Path) 
     assert rounds > 3
     assert found_rows(table_of(out)) == told_rows(STORE)
     assert table_of(out, "quarantine").num_rows == 0
-
-
-def at_work_on(root: Path) -> AbstractContextManager[None]:
-    """Another process has the log open for writing, or without one the checkpoint."""
-    segment = min((root / "commitlog").iterdir(), default=root / "checkpoint")
-    return another_process("import sys; f = open(sys.argv[1], 'r+b')", segment)
 
 
 def ending_at_record_30(growing: Growing) -> tuple[Path, int, int]:
@@ -305,62 +297,6 @@ def test_a_file_made_ahead_that_is_missing(store_copy: StoreCopy, tmp_path: Path
     growing.end_at(ENDS[STOPS])
     add_to(growing.root, out)
     assert rows_of(out) == OFFSETS[: STOPS + 1]
-
-
-@pytest.mark.parametrize("live", [True, False])
-def test_a_broker_that_has_no_message_yet(live: bool, tmp_path: Path) -> None:
-    """There is nothing to be said of a log that is not there, be it at work or not."""
-    root = without_messages(tmp_path / "store")
-    assert s007_of(root, tmp_path / "out", live=live) == (False, False)
-
-
-@pytest.mark.parametrize(
-    "sign",
-    [
-        "checkpoint",
-        "short",
-        "consumequeue/T/0/00000000000000000000",
-        "index/20261119143000000",
-        "commitlog/0/00000000000000000000",
-        "progress",
-        "folder",
-    ],
-)
-def test_a_log_that_is_away(sign: str, tmp_path: Path) -> None:
-    """Something tells of messages, so that the disk with the log is not mounted."""
-    root = without_messages(tmp_path / "store")
-    match sign:
-        case "checkpoint":
-            (root / sign).write_bytes(bytes([0, 0, 1, 0, 0, 0, 0, 0]).ljust(4096, b"\0"))
-        case "short":
-            (root / "checkpoint").write_bytes(bytes(8))
-        case "progress":
-            (root / "config/consumerOffset.json").write_text('{"offsetTable": {"T@G": {0: 1}}}')
-        case "folder":
-            (root / "commitlog").rmdir()
-        case _:
-            (root / sign).parent.mkdir(parents=True)
-            (root / sign).write_bytes(bytes(6000))
-    assert s007_of(root, tmp_path / "out", live=sign != "folder") == (True, True)
-
-
-def without_messages(root: Path) -> Path:
-    """What real brokers of 4.9.7 to 5.4.0 have before their first message, in what counts here; measured."""
-    for folder in ("commitlog", "consumequeue", "config"):
-        (root / folder).mkdir(parents=True)
-    (root / "checkpoint").write_bytes(bytes(4096))
-    (root / "abort").touch()
-    (root / "config/consumerOffset.json").write_text('{"dataVersion": {"counter": 0}, "offsetTable": {}}')
-    return root
-
-
-def s007_of(root: Path, out: Path, *, live: bool) -> tuple[bool, bool]:
-    """Whether a check and a recovery, and an export, say that the log is away."""
-    with at_work_on(root) if live else nullcontext(), Store.open(root) as store:
-        findings = [check_store(store, live=live).findings, recover(store).findings, add_to(root, out).findings]
-    checked, mended, exported = ("S007" in [found.code for found in found] for found in findings)
-    assert checked == mended
-    return checked, exported
 
 
 @pytest.mark.parametrize("split_size", ["1m", "20k"])
