@@ -113,6 +113,9 @@ def export_stores(
             destination.finish()
     for report in reports[:1]:
         report.findings += _told_of(gone)
+    if last is not None and destination.is_untold:
+        for report in reports:
+            report.findings += _untold(last, report.store)
     return ExportReport(
         destination.address,
         tuple(parts),
@@ -193,6 +196,12 @@ def _told_of(gone: Sequence[str]) -> Iterator[Finding]:
     if gone:
         files = f"{len(gone)} files of earlier commits are" if len(gone) > 1 else "a file of an earlier commit is"
         yield finding("X001", f"{files} gone or of another length: {gone[0]}{', …' if len(gone) > 1 else ''}")
+
+
+def _untold(last: ExportState, store: str) -> Iterator[Finding]:
+    """What the last commit met in a store, and nobody has been told."""
+    for code, count in last.last_findings.get(store, {}).items():
+        yield finding(code, f"{count} in commit {last.commit}, whose export was ended before it could tell")
 
 
 def _never_empty(parts: list[Part], place: Place) -> list[Part]:

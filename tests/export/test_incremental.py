@@ -12,7 +12,7 @@ from store_core.errors import FailedError, PlanOutOfDateError, UsageError
 from store_core.export.dest.folder import FolderDestination
 from store_core.export.export import ExportReport
 from store_core.read.log import LogFilter
-from store_core.storage.publish import MANIFEST
+from store_core.storage.publish import MANIFEST, ResultFolder
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore, StoreCopy
 from tests.export.exports import export_one, manifest_of, parts_on_disk, ranges_of, table_of
@@ -320,6 +320,26 @@ def test_a_killed_commit_leaves_the_one_before(
     assert report.taken > 3
     assert rows_of(out) == OFFSETS
     assert {file["path"] for file in manifest_of(out)["files"]} | {MANIFEST} == parts_on_disk(out)
+
+
+def test_whoever_was_killed_behind_a_commit_told_nothing(
+    damaged: DamagedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So whoever comes next tells it, once, and counts it only once."""
+    root, out = damaged("load-533", "zero-page-mid"), tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(ResultFolder, "_clear", lambda self: None)
+        killed = add_to(root, out)
+    assert killed.findings
+    before = manifest_of(out)
+    report = add_to(root, out)
+    assert {(found.code, found.message) for found in report.findings} == {
+        (code, f"{count} in commit 1, whose export was ended before it could tell")
+        for code, count in Counter(found.code for found in killed.findings).items()
+    }
+    assert (report.rows, report.commit) == (0, 1)
+    assert manifest_of(out) == before
+    assert add_to(root, out).findings == []
 
 
 def _published_by_half(self: FolderDestination, parts: Any, commit: object, state: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -164,7 +165,7 @@ def dying() -> Any:
 def test_killed_in_the_middle_of_a_commit(
     damaged: DamagedStore, tmp_path: Path, kind: Format, at: str, incremental: bool, dying: Any
 ) -> None:
-    """The same command again: all rows, once, in both tables."""
+    """The same command again: all rows, once, in both tables, and told what was met, as whoever was killed could not."""
     root, out = damaged("load-533", "zero-page-mid"), tmp_path / "out"
     patch = dying(kind, at)
     with pytest.raises(Killed):
@@ -174,6 +175,7 @@ def test_killed_in_the_middle_of_a_commit(
     whole = export_to(root, tmp_path / "whole", kind)
     assert offsets_in(out, kind) == offsets_in(tmp_path / "whole", kind)
     assert offsets_in(out, kind, "quarantine") == offsets_in(tmp_path / "whole", kind, "quarantine") != []
+    assert Counter(found.code for found in report.findings) == Counter(found.code for found in whole.findings)
     if at == "before messages":
         assert report.rows == whole.rows
         assert report.taken > 20

@@ -36,7 +36,7 @@ class FolderDestination:
         self._manifest: Manifest | None = None
         self._standing: set[str] = set()  # files that an earlier export has
         self._is_finished = False  # a manifest stands, and we are not to add to it
-        self._is_done = False
+        self.is_untold = self._is_done = False
 
     @property
     def place(self) -> StagingFolder:
@@ -79,6 +79,7 @@ class FolderDestination:
         standing = self._folder.manifest()
         begun = Begun.from_bytes(self._folder.begun())
         now = Begun(plan, crc32c(standing) if standing is not None else 0)
+        self.is_untold = begun is not None and begun.is_published(now.behind, id_of(standing))
         self._is_done = begun is not None and begun.is_done(plan, now.behind, id_of(standing))
         if self._is_finished and not self._is_done:
             self._folder.finish()

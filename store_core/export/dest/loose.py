@@ -49,7 +49,7 @@ class LooseDestination(ABC):
         self._last: ExportState | WholeState | None = None
         self._noted: dict[str, Sequence[WrittenFile]] = {}
         self._lock: int | None = None
-        self._is_finished = self._is_done = self._is_over = self._keeps_all = False
+        self.is_untold = self._is_finished = self._is_done = self._is_over = self._keeps_all = False
 
     @property
     def place(self) -> FinalPlace:
@@ -89,6 +89,7 @@ class LooseDestination(ABC):
     def begin(self, plan: str) -> bool:
         begun, now = Begun.from_bytes(self.objects.read(_BEGUN)), Begun(plan, self.stands_as)
         id = self._last.id if self._last is not None else None
+        self.is_untold = begun is not None and begun.is_published(self.stands_as, id)
         self._is_done = begun is not None and begun.is_done(plan, self.stands_as, id)
         if self._is_finished and not self._is_done:
             self._is_over = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
 from store_core.errors import FailedError, UsageError
@@ -54,9 +54,13 @@ class Begun(NamedTuple):
         except (ValueError, KeyError, TypeError):
             return None
 
+    def is_published(self, stands_as: int, id: str | None) -> bool:
+        """Whether what stands now, whose plan is ``id``, is the result of what was begun."""
+        return self.plan == id and self.behind != stands_as
+
     def is_done(self, plan: str, stands_as: int, id: str | None) -> bool:
-        """Whether what stands now, whose plan is ``id``, is the result of a plan that was begun."""
-        return self.plan == plan == id and self.behind != stands_as
+        """Whether it is the result of this very plan."""
+        return self.plan == plan and self.is_published(stands_as, id)
 
 
 class Told(NamedTuple):
@@ -155,13 +159,14 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class ExportState:
-    """All commits together: the last one's number and fingerprint, the filter and the layout of all, and the stores."""
+    """All commits together: the last one's number, fingerprint and findings, the filter and the layout of all, and the stores."""
 
     commit: int
     id: str
     filter: Mapping[str, Any]
     layout: Mapping[str, Any]
     stores: tuple[StoreState, ...]
+    last_findings: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # by store and code
 
     def of(self, store: str) -> StoreState | None:
         return next((state for state in self.stores if state.store == store), None)
@@ -174,6 +179,7 @@ class ExportState:
             "commit": self.commit,
             "id": self.id,
             "rows": sum(store.rows for store in self.stores),
+            "last_findings": {store: dict(counts) for store, counts in self.last_findings.items()},
             "filter": dict(self.filter),
             "layout": dict(self.layout),
             "stores": [store.as_json() for store in self.stores],
@@ -192,7 +198,10 @@ class ExportState:
             versions = (told["format"], told.get("manifest_version"), told["schema_version"])
             if versions == (FORMAT, MANIFEST_VERSION, schema.VERSION):
                 stores = tuple(StoreState.from_json(store) for store in told["stores"])
-                return cls(int(told["commit"]), str(told["id"]), dict(told["filter"]), dict(told["layout"]), stores)
+                met = {store: dict(counts) for store, counts in told.get("last_findings", {}).items()}
+                return cls(
+                    int(told["commit"]), str(told["id"]), dict(told["filter"]), dict(told["layout"]), stores, met
+                )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FailedError(
                 "what the last export left cannot be read", path=where, to_do="export anew, with --overwrite"
@@ -206,7 +215,8 @@ class ExportState:
         known = {state.store: state for state in self.stores}
         for state in added:
             known[state.store] = known[state.store].and_then(state) if state.store in known else state
-        return ExportState(number, id, self.filter, self.layout, tuple(known.values()))
+        met = {state.store: state.findings for state in added if state.findings}
+        return ExportState(number, id, self.filter, self.layout, tuple(known.values()), met)
 
 
 def filter_as_json(wanted: LogFilter) -> dict[str, Any]:
