@@ -65,15 +65,6 @@ def test_tiny_splits_of_damaged_logs(damaged: DamagedStore, tmp_path: Path, case
     assert_same(root, tmp_path / "out", 611)
 
 
-@pytest.fixture
-def small(damageable: Callable[..., Damageable]) -> Damageable:
-    """A store of one segment with some hundred records."""
-    store = damageable("load-533")
-    for segment in store.segments[1:]:
-        segment.unlink()
-    return store
-
-
 def assert_walk(store: Damageable, *split_sizes: int) -> None:
     rows, _ = whole_log(store.root)
     for size in split_sizes:
@@ -105,20 +96,20 @@ def mend_crc(store: Damageable, row: int) -> None:
 
 
 @pytest.mark.parametrize("own", ["its own", "another"])
-def test_a_body_full_of_records_is_one_record(small: Damageable, own: str) -> None:
+def test_a_body_full_of_records_is_one_record(one_segment: Damageable, own: str) -> None:
     """Every split that begins in such a body would find a record whose offset and checksum are right."""
-    rows = [i for i in range(300) if small.message(i)["phyOffset"] < SEGMENT_BYTES - 2000]
-    outer = max(rows, key=lambda i: int(small.message(i)["bodyLength"]))
+    rows = [i for i in range(300) if one_segment.message(i)["phyOffset"] < SEGMENT_BYTES - 2000]
+    outer = max(rows, key=lambda i: int(one_segment.message(i)["bodyLength"]))
     size = record.MIN_RECORD_SIZE_BYTES + 1
-    at = small.field_at(outer, "body")
-    end = at + small.message(outer)["bodyLength"]
+    at = one_segment.field_at(outer, "body")
+    end = at + one_segment.message(outer)["bodyLength"]
     assert end - at > 3 * size
     for place in range(at, end - size + 1, size):
-        hide(small, place, size, place if own == "its own" else 7)
-    mend_crc(small, outer)
-    borders = [split.start_phy_offset for size in range(300, 1000, 50) for split in splits_of(small, size)]
+        hide(one_segment, place, size, place if own == "its own" else 7)
+    mend_crc(one_segment, outer)
+    borders = [split.start_phy_offset for size in range(300, 1000, 50) for split in splits_of(one_segment, size)]
     assert sum(at - size < border < end - size for border in borders) > 3, "no split begins in the body"
-    assert_walk(small, *range(300, 1000, 50))
+    assert_walk(one_segment, *range(300, 1000, 50))
 
 
 def splits_of(store: Damageable, size_bytes: int) -> list[SourceSplit]:
@@ -126,24 +117,24 @@ def splits_of(store: Damageable, size_bytes: int) -> list[SourceSplit]:
         return plan(opened.log, 0, None, size_bytes)
 
 
-def test_records_in_bodies_that_reach_into_the_next_body(small: Damageable) -> None:
+def test_records_in_bodies_that_reach_into_the_next_body(one_segment: Damageable) -> None:
     """A chain of records hidden in bodies never meets the true one: only the segment's start tells them apart."""
-    rows = [i for i in range(300) if small.message(i)["phyOffset"] < SEGMENT_BYTES - 2000]
-    rows = [i for i in rows if small.message(i)["bodyLength"] > record.MIN_RECORD_SIZE_BYTES + 10]
+    rows = [i for i in range(300) if one_segment.message(i)["phyOffset"] < SEGMENT_BYTES - 2000]
+    rows = [i for i in rows if one_segment.message(i)["bodyLength"] > record.MIN_RECORD_SIZE_BYTES + 10]
     assert len(rows) > 50
-    places = [small.field_at(row, "body") + 8 for row in rows]
+    places = [one_segment.field_at(row, "body") + 8 for row in rows]
     for at, following in pairwise(places):
-        hide(small, at, following - at, at)
+        hide(one_segment, at, following - at, at)
     for row in rows:
-        mend_crc(small, row)
-    assert_walk(small, *range(300, 3000, 270))
+        mend_crc(one_segment, row)
+    assert_walk(one_segment, *range(300, 3000, 270))
 
 
-def test_a_blank_in_the_middle_hides_what_follows_it(small: Damageable) -> None:
-    at = small.message(100)["phyOffset"]
-    small.write(at, PREFIX.struct.pack(SEGMENT_BYTES - at, MAGIC_BLANK))
-    assert len(whole_log(small.root)[0]) == 100
-    assert_walk(small, 300, 20_000)
+def test_a_blank_in_the_middle_hides_what_follows_it(one_segment: Damageable) -> None:
+    at = one_segment.message(100)["phyOffset"]
+    one_segment.write(at, PREFIX.struct.pack(SEGMENT_BYTES - at, MAGIC_BLANK))
+    assert len(whole_log(one_segment.root)[0]) == 100
+    assert_walk(one_segment, 300, 20_000)
 
 
 def test_ranges_times_and_topics(golden: GoldenStore, damaged: DamagedStore, tmp_path: Path) -> None:
@@ -175,28 +166,28 @@ def test_a_missing_segment_is_quarantined_once(damageable: Callable[..., Damagea
     assert_same(store.root, tmp_path / "to", "5k", wanted=LogFilter(None, middle), toOffset=middle)
 
 
-def test_modes_mark_leave_out_or_refuse(small: Damageable) -> None:
-    small.flip(7, "body")
-    bad = small.message(7)["phyOffset"]
-    marked = source_table(small.root, columns="phy_offset,crc").to_pylist()
+def test_modes_mark_leave_out_or_refuse(one_segment: Damageable) -> None:
+    one_segment.flip(7, "body")
+    bad = one_segment.message(7)["phyOffset"]
+    marked = source_table(one_segment.root, columns="phy_offset,crc").to_pylist()
     assert [row["phy_offset"] for row in marked if row["crc"] == "bad"] == [bad]
-    kept = source_table(small.root, mode="dropMalformed", columns="phy_offset").to_pylist()
+    kept = source_table(one_segment.root, mode="dropMalformed", columns="phy_offset").to_pylist()
     assert kept == [{"phy_offset": row["phy_offset"]} for row in marked if row["crc"] == "ok"]
     with pytest.raises(FailedError, match="does not match") as refused:
-        source_table(small.root, mode="failfast", columns="topic")
-    assert (refused.value.path, refused.value.phy_offset) == (str(small.root), bad)
-    assert f"({small.root}, phy_offset {bad}): read with mode" in str(refused.value)
+        source_table(one_segment.root, mode="failfast", columns="topic")
+    assert (refused.value.path, refused.value.phy_offset) == (str(one_segment.root), bad)
+    assert f"({one_segment.root}, phy_offset {bad}): read with mode" in str(refused.value)
 
 
-def test_fail_fast_refuses_damage_but_no_torn_tail(small: Damageable) -> None:
-    everything = source_table(small.root)
-    last = small.message(everything.num_rows - 1)["phyOffset"]
-    small.zero(last + 40, SEGMENT_BYTES - last - 40)
-    assert source_table(small.root, mode="FAILFAST").num_rows == everything.num_rows - 1
-    at = small.message(50)["phyOffset"]
-    small.zero(at + 3, 200)
-    with pytest.raises(FailedError, match=f"{small.root}, phy_offset {at}"):
-        source_table(small.root, mode="FAILFAST")
+def test_fail_fast_refuses_damage_but_no_torn_tail(one_segment: Damageable) -> None:
+    everything = source_table(one_segment.root)
+    last = one_segment.message(everything.num_rows - 1)["phyOffset"]
+    one_segment.zero(last + 40, SEGMENT_BYTES - last - 40)
+    assert source_table(one_segment.root, mode="FAILFAST").num_rows == everything.num_rows - 1
+    at = one_segment.message(50)["phyOffset"]
+    one_segment.zero(at + 3, 200)
+    with pytest.raises(FailedError, match=f"{one_segment.root}, phy_offset {at}"):
+        source_table(one_segment.root, mode="FAILFAST")
 
 
 def test_splits_cover_the_log_and_know_where_frames_start(golden: GoldenStore) -> None:
@@ -346,7 +337,7 @@ def test_names_of_columns_and_stores_as_spark_may_give_them(golden: GoldenStore)
     assert set(rows.column("store").to_pylist()) == {"a", "b"}
 
 
-def test_nobody_decodes_what_is_not_asked_for(small: Damageable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_decodes_what_is_not_asked_for(one_segment: Damageable, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
     real = reading_module.message_batches
 
@@ -355,7 +346,7 @@ def test_nobody_decodes_what_is_not_asked_for(small: Damageable, monkeypatch: py
         return real(table, rows, store, columns)  # type: ignore[arg-type]  # handed through
 
     monkeypatch.setattr(reading_module, "message_batches", noted)
-    assert source_table(small.root, columns="topic,size_bytes").column_names == ["topic", "size_bytes"]
+    assert source_table(one_segment.root, columns="topic,size_bytes").column_names == ["topic", "size_bytes"]
     assert set(asked) == {("topic", "size_bytes")}
 
 

@@ -157,15 +157,6 @@ def first_harmed_segment(case: str) -> int:
     return min(int(name) for name in names)
 
 
-@pytest.fixture
-def small(damageable: Callable[..., Damageable]) -> Damageable:
-    """A store of one segment with some hundred records."""
-    store = damageable("load-533")
-    for segment in store.segments[1:]:
-        segment.unlink()
-    return store
-
-
 def record_of(store: Damageable, row: int, phy_offset: int) -> bytes:
     """The bytes of the row-th record, made to lie at another offset."""
     message = store.message(row)
@@ -185,50 +176,50 @@ def begins_between(size_bytes: int, first: int, last: int, end: int) -> bool:
 
 @pytest.mark.usefixtures("in_memory")
 @pytest.mark.parametrize("own", ["its own", "another"])
-def test_a_body_that_holds_a_whole_record_is_one_record(small: Damageable, tmp_path: Path, own: str) -> None:
+def test_a_body_that_holds_a_whole_record_is_one_record(one_segment: Damageable, tmp_path: Path, own: str) -> None:
     """Where a split begins inside such a body, the walk finds the inner record, whose checksum and offset are right."""
-    rows = [i for i in range(300) if small.message(i)["phyOffset"] < SEGMENT_BYTES - 2000]
-    outer = max(rows, key=lambda i: int(small.message(i)["bodyLength"]))
-    inner = min(rows, key=lambda i: int(small.message(i)["storeSize"]))
-    body_at = small.field_at(outer, "body")
-    length = small.message(outer)["bodyLength"]
-    at = body_at + (length - small.message(inner)["storeSize"]) // 2
+    rows = [i for i in range(300) if one_segment.message(i)["phyOffset"] < SEGMENT_BYTES - 2000]
+    outer = max(rows, key=lambda i: int(one_segment.message(i)["bodyLength"]))
+    inner = min(rows, key=lambda i: int(one_segment.message(i)["storeSize"]))
+    body_at = one_segment.field_at(outer, "body")
+    length = one_segment.message(outer)["bodyLength"]
+    at = body_at + (length - one_segment.message(inner)["storeSize"]) // 2
     assert at > body_at
-    small.write(at, record_of(small, inner, at if own == "its own" else 7))
-    body = small.read(body_at, length)
-    small.set_field(outer, "body_crc", zlib.crc32(body) & record.CRC_MASK)
-    end = small.message(outer)["phyOffset"] + small.message(outer)["storeSize"]
+    one_segment.write(at, record_of(one_segment, inner, at if own == "its own" else 7))
+    body = one_segment.read(body_at, length)
+    one_segment.set_field(outer, "body_crc", zlib.crc32(body) & record.CRC_MASK)
+    end = one_segment.message(outer)["phyOffset"] + one_segment.message(outer)["storeSize"]
     sizes = [size for size in range(300, 9000) if begins_between(size, body_at, at, end)]
     for size in (300, *sizes[:: len(sizes) // 3]):
-        check_splits(small.root, tmp_path / str(size), size)
+        check_splits(one_segment.root, tmp_path / str(size), size)
 
 
 @pytest.mark.usefixtures("in_memory")
-def test_records_with_a_wrong_own_offset_stay_where_they_are(small: Damageable, tmp_path: Path) -> None:
+def test_records_with_a_wrong_own_offset_stay_where_they_are(one_segment: Damageable, tmp_path: Path) -> None:
     for row in range(40, 120, 2):
-        small.set_field(row, "own_phy_offset", 3)
-    check_splits(small.root, tmp_path / "out", 300)
-    assert len(whole_log(small.root)[1]) == 40
+        one_segment.set_field(row, "own_phy_offset", 3)
+    check_splits(one_segment.root, tmp_path / "out", 300)
+    assert len(whole_log(one_segment.root)[1]) == 40
 
 
 @pytest.mark.usefixtures("in_memory")
-def test_bad_checksums_at_every_border(small: Damageable, tmp_path: Path) -> None:
+def test_bad_checksums_at_every_border(one_segment: Damageable, tmp_path: Path) -> None:
     for row in range(0, 100, 3):
-        small.flip(row, "body")
-    check_splits(small.root, tmp_path / "out", 300)
+        one_segment.flip(row, "body")
+    check_splits(one_segment.root, tmp_path / "out", 300)
 
 
 @pytest.mark.usefixtures("in_memory")
-def test_a_range_of_the_log_gives_the_records_that_begin_in_it(small: Damageable, tmp_path: Path) -> None:
-    small.zero(small.message(60)["phyOffset"] + 10, 1200)
-    small.flip(80, "body")
-    rows, findings = whole_log(small.root)
+def test_a_range_of_the_log_gives_the_records_that_begin_in_it(one_segment: Damageable, tmp_path: Path) -> None:
+    one_segment.zero(one_segment.message(60)["phyOffset"] + 10, 1200)
+    one_segment.flip(80, "body")
+    rows, findings = whole_log(one_segment.root)
     starts = [row["phy_offset"] for row in rows]
     for number, (first, stop) in enumerate(
         [(starts[5], starts[9]), (starts[5] + 1, starts[30] + 1), (starts[50], starts[80] + 1), (starts[70] - 1, None)]
     ):
         report = export_one(
-            small.root,
+            one_segment.root,
             tmp_path / str(number),
             LogFilter(first, stop),
             split_size_bytes=(300, 5000, 1 << 30)[number % 3],
@@ -282,13 +273,13 @@ def test_no_byte_is_read_twice(
 
 
 @pytest.mark.usefixtures("in_memory")
-def test_zeros_made_in_advance_are_read_once(small: Damageable, tmp_path: Path) -> None:
+def test_zeros_made_in_advance_are_read_once(one_segment: Damageable, tmp_path: Path) -> None:
     """Each split among them is told of all that follow."""
-    segment = small.segments[0]
+    segment = one_segment.segments[0]
     size = segment.stat().st_size
     os.truncate(segment, size // 2)
     os.truncate(segment, size)
-    reports = [export_one(small.root, tmp_path / str(split), split_size_bytes=split) for split in (3000, 1 << 30)]
+    reports = [export_one(one_segment.root, tmp_path / str(split), split_size_bytes=split) for split in (3000, 1 << 30)]
     assert reports[1].bytes_read == size
     assert size <= reports[0].bytes_read < 2 * size  # records at borders are walked twice
 
