@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 
 from benchmarks import contest
 from benchmarks.commands import measure, rmqctl
-from benchmarks.make_store import Made, Recipe, made_store
+from benchmarks.make_store import BATCH, DEFAULT, Made, Recipe, made_store
 from rmqctl.options import parse_size
 from store_core.export.dest.parts import message_options
 from store_core.export.export import export_stores
@@ -159,15 +159,20 @@ def read_percent(data: Path, topic: str) -> float:
 def main() -> None:
     parser = contest.arguments("export", __doc__, size="1GiB", rounds=5)
     parser.add_argument("--record", type=parse_size, default=866, help="bytes of a record (default 866)")
+    parser.add_argument(
+        "--topics", type=int, default=8, help="of eight queues each, or of one where they are many (default 8)"
+    )
     told = parser.parse_args()
+    recipe = Recipe(told.size, told.record, told.topics, 8 if told.topics <= 8 else 1)
     with (
-        made_store(Recipe(told.size, told.record), told.work) as made,
+        made_store(recipe, told.work) as made,
         tempfile.TemporaryDirectory(prefix="rmqctl-bench-", dir=told.work) as name,
     ):
         folder = Path(name)
         export(made, folder / "first", 1)
         paths = sorted((folder / "first" / "data").glob("*.parquet"))
-        percent = max(read_percent(folder / "first" / "data", made.topic_of(n * 800)) for n in range(8))
+        step = recipe.topics * recipe.queues * BATCH // 8
+        percent = max(read_percent(folder / "first" / "data", made.topic_of(n * step)) for n in range(8))
         files = [(folder / "plain" / path.name, groups_of(path)) for path in paths]
         all_files = [(path, folder / "all" / path.name) for path in paths]
         with writers(all_files) as connections, exporter(made, folder / "many") as exports:
@@ -186,10 +191,11 @@ def main() -> None:
         contest.ratio("export", times, EXPORT_ALL, WRITE_WALL, ("<=", 1.3)),
         contest.ratio("export", times, EXPORT_ALL, WRITE_ALL),
         contest.limit("export", "rmqctl export --jobs 1", "MB resident", resident / _MB, _MOST_MB),
-        contest.limit("export", "DuckDB, one topic of eight", "% read", percent, 15),
+        contest.limit("export", f"DuckDB, one topic of {told.topics}", "% read", percent, 15),
     ]
-    store = f"{made.messages} records of {told.record} B, made by {made.maker}"
+    store = f"{made.messages} records of {told.record} B in {told.topics} topics, made by {made.maker}"
     command_line = f"python -m benchmarks.export --size {told.size >> 20}MiB --record {told.record}"
+    command_line += f" --topics {told.topics}" if told.topics != DEFAULT.topics else ""
     contest.finish(told, "local export", command_line, store, times, rows)
 
 

@@ -21,7 +21,7 @@ from store_core.errors import UsageError
 from store_core.export.dest import parts, writing
 from store_core.export.dest.layout import Layout
 from store_core.export.dest.parts import escaped
-from store_core.export.rows import schema
+from store_core.export.rows import collected, schema
 from tests import stores
 from tests.conftest import GoldenStore
 from tests.export.counting import CountingFiles, duckdb_reads
@@ -49,8 +49,12 @@ def sorted_rows(out: Path) -> pa.Table:
     return table.sort_by([("store", "ascending"), ("phy_offset", "ascending")])
 
 
+@pytest.mark.parametrize("most_apart", [0, 1, 3, 64])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_every_layout_holds_the_same_rows(golden: GoldenStore, tmp_path: Path, layout: Layout) -> None:
+def test_every_layout_holds_the_same_rows(
+    golden: GoldenStore, tmp_path: Path, layout: Layout, most_apart: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collected, "_MOST_APART", most_apart)
     report = export_one(golden("clean-533"), tmp_path / "out", layout=layout, split_size_bytes=200_000)
     assert found_rows(sorted_rows(tmp_path / "out")) == told_rows("clean-533")
     for part in report.parts:
@@ -67,6 +71,8 @@ def test_every_layout_holds_the_same_rows(golden: GoldenStore, tmp_path: Path, l
         order = [(row["topic"] if layout.cluster == "topic" else "", row["phy_offset"]) for row in rows]
         assert order == sorted(order)
         assert (part.first_phy_offset, part.last_phy_offset) == (min(offsets), max(offsets))
+        topics = [row["topic"] for row in rows]
+        assert part.topics == (min(topics), max(topics))
         assert f"-{min(offsets):020d}" in part.path
         if layout.partition_by == "topic":
             assert {f"data/topic={escaped(row['topic'])}" for row in rows} == {part.path.rpartition("/")[0]}

@@ -24,7 +24,7 @@ from store_core.export.dest.layout import Layout
 from store_core.export.dest.parts import PartWriter, Range, quarantine_rows
 from store_core.export.dest.place import StagingFolder
 from store_core.export.dest.writing import MessageWriter
-from store_core.export.rows import bodies
+from store_core.export.rows import bodies, collected
 from store_core.export.tables.index import INDEX_COLUMNS
 from store_core.export.tables.table import schema_of
 from store_core.export.tables.writing import write_table
@@ -80,15 +80,17 @@ SIZES = [
 ]
 
 
+@pytest.mark.parametrize("most_apart", [0, 1, 64])
 @pytest.mark.parametrize("is_compressed", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_rows_of_every_size(
-    tmp_path: Path, layout: Layout, is_compressed: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, layout: Layout, is_compressed: bool, most_apart: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows that are larger than what a row group is to hold get groups of their own, and none is lost or empty."""
     monkeypatch.setattr(writing, "ROW_GROUP_SIZE_BYTES", GROUP)
     monkeypatch.setattr(writing, "_LEAST_GROUP_SIZE_BYTES", GROUP // 4)
     monkeypatch.setattr(writing, "_RUN_SIZE_BYTES", 12 * GROUP)
+    monkeypatch.setattr(collected, "_MOST_APART", most_apart)
     monkeypatch.setattr(bodies, "DECODED_LIMIT_BYTES", 4 * GROUP)
     for number, sizes in enumerate(SIZES):
         plain = [bytes([number]) * int(size * GROUP) for size in sizes]

@@ -127,8 +127,7 @@ class PartWriter:
 
     def _count(self, batches: Sequence[pa.RecordBatch]) -> None:
         part = self._part
-        at = [batch.column("phy_offset") for batch in batches]
-        first, last = min(each[0].as_py() for each in at), max(each[-1].as_py() for each in at)
+        first, last = _wider(None, [batch.column("phy_offset") for batch in batches])
         self._part = replace(
             part,
             rows=part.rows + sum(map(len, batches)),
@@ -138,7 +137,7 @@ class PartWriter:
         if part.table == "messages":
             self._part = replace(
                 self._part,
-                topics=_wider(part.topics, [batch.column("topic").dictionary for batch in batches]),
+                topics=_wider(part.topics, [batch.column("topic").unique().dictionary_decode() for batch in batches]),
                 store_times_ms=_wider(
                     part.store_times_ms, [_milliseconds(batch.column("store_time")) for batch in batches]
                 ),

@@ -23,6 +23,7 @@ from store_core.export.dest.place import Place
 from store_core.export.rows import schema
 from store_core.export.rows.collected import CollectedRows
 from store_core.export.rows.columns import microseconds
+from store_core.export.rows.shared import with_few_words
 from store_core.findings import Finding
 from store_core.scan.frames import FrameTable, Ints
 from store_core.storage.buffers import give_freed_memory_back
@@ -30,7 +31,6 @@ from store_core.storage.buffers import give_freed_memory_back
 _RUN_SIZE_BYTES: Final = 192 << 20  # most memory of rows that are sorted at once
 _RUN_LOG_BYTES: Final = 128 << 20  # of the log at once: a split of the usual size is two runs
 _LEAST_GROUP_SIZE_BYTES: Final = 4 << 20
-_MANY_WORDS: Final = 1000
 _MANY_PLAIN_BYTES: Final = (
     32 << 20
 )  # bodies that were inflated one by one leave holes in the heap in which later ones do not fit
@@ -41,7 +41,7 @@ _Key = tuple[Partition, str]  # and a topic
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows of one topic in one partition, in log order."""
+    """Rows of one topic in one partition, in log order, or of several small ones, one after the other."""
 
     partition: Partition
     topic: str
@@ -99,6 +99,11 @@ class MessageWriter:
         self._runs -= 1
         return True
 
+    def _place_of(self, group: int) -> tuple[str, str]:
+        """A name of its partition among the others, and the topic."""
+        partition, topic = self._keys.of(group)
+        return (partition[1] or "" if partition is not None else "", topic)
+
     def _open(self, partition: Partition, phy_offset: int) -> PartWriter:
         name = f"{self._stem}-{phy_offset:020d}.parquet"
         return PartWriter(self._place, "messages", self._store, name, partition, whole=self._whole_files)
@@ -111,7 +116,8 @@ class MessageWriter:
     def _flush(self) -> None:
         """Write the rows so far: a file a partition, or into the one file where there are none."""
         has_many_holes = self._collected.plain_bytes >= _MANY_PLAIN_BYTES
-        drained = sorted(self._collected.drained(), key=lambda group: _order(self._keys.of(group.group)))
+        found_by_group = self._collected.drained(self._place_of, _LEAST_GROUP_SIZE_BYTES)
+        drained = sorted(found_by_group, key=lambda each: self._place_of(each.group))
         least: dict[Partition, int] = {}
         for each in drained:
             partition, _ = self._keys.of(each.group)
@@ -174,11 +180,6 @@ def _day_text(day: int) -> str | None:
     return text
 
 
-def _order(key: _Key) -> tuple[str, str]:
-    partition, topic = key
-    return (partition[1] or "" if partition is not None else "", topic)
-
-
 def _grouped(found: Iterable[_Rows]) -> Iterator[list[_Rows]]:
     """Sorted rows as row groups, each of one partition: topics of some size in groups of their own, of about one size."""
     small: list[_Rows] = []
@@ -203,13 +204,4 @@ def _divided(each: _Rows) -> Iterator[_Rows]:
     )  # a row may be larger than a group
     bounds = [len(each.rows) * number // count for number in range(count + 1)]
     for start, end in pairwise(bounds):
-        yield replace(each, rows=_with_few_words(each.rows.slice(start, end - start)) if count > 1 else each.rows)
-
-
-def _with_few_words(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows without the words of others, where these are many: each row group's file part would hold them all."""
-    for number, field in enumerate(rows.schema):
-        words = rows.column(number)
-        if pa.types.is_dictionary(field.type) and len(words.dictionary) > _MANY_WORDS:
-            rows = rows.set_column(number, field, words.dictionary_decode().dictionary_encode())
-    return rows
+        yield replace(each, rows=with_few_words(each.rows.slice(start, end - start)) if count > 1 else each.rows)

@@ -18,6 +18,7 @@ from store_core.export.rows import schema
 from store_core.export.rows.batches import in_a_row
 from store_core.export.rows.bodies import Bodies, inflated
 from store_core.export.rows.columns import FIXED_COLUMNS, Cut, array_of, parts_of
+from store_core.export.rows.shared import Place, SharedRows
 from store_core.findings import Finding
 from store_core.kernel.arrow import collector
 from store_core.layout import record
@@ -25,11 +26,16 @@ from store_core.scan.frames import FrameTable, Ints
 
 # What a row takes besides what its record holds: numbers, message id, bounds.
 _ROW_SIZE_BYTES: Final = 200
+_MOST_APART: Final = (
+    64  # groups with columns of their own: the first ones to appear; all others share those of one more
+)
+_NOWHERE: Final = np.uint32(0xFFFFFFFF)
 
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """A group's number, where its first row's record lies, and how its rows are had: once, since they go then."""
+    """A group's number, where its first row's record lies, and how its rows are had: once, since they go then. Where there are many
+    groups, also some of the small ones together, with the number of the first one; ``rows`` are sorted by group then."""
 
     group: int
     first_phy_offset: int
@@ -52,6 +58,8 @@ class CollectedRows:
         self.plain_bytes = 0  # of bodies that were compressed
         self._fixed: dict[str, list[NDArray[Any]]] = {name: [] for name in (*FIXED_COLUMNS, "topic_id")}
         self._groups: list[NDArray[np.uint32]] = []
+        self._columns_of = np.zeros(0, np.uint32)  # of a group: the number of its columns
+        self._apart = 0  # groups with columns of their own
         self._compressed: list[NDArray[np.bool_]] = []
         self._plain: list[tuple[bytes | None, ...]] = []
 
@@ -68,7 +76,9 @@ class CollectedRows:
     def _add(self, table: FrameTable, rows: Ints, groups: NDArray[np.uint32], bodies: Bodies) -> None:
         which = in_a_row(rows)
         sizes = table.size_bytes[which]
-        self._collector.add(table.window, table.phy_offset[which] - table.window_phy_offset, sizes, groups)
+        self._collector.add(
+            table.window, table.phy_offset[which] - table.window_phy_offset, sizes, self._numbers(groups)
+        )
         for name in FIXED_COLUMNS:
             self._fixed[name].append(getattr(table, name)[which])
         numbers = [self._topics.setdefault(bytes(topic), len(self._topics)) for topic in table.topics]
@@ -83,27 +93,53 @@ class CollectedRows:
         self.size_bytes += log_bytes + len(rows) * _ROW_SIZE_BYTES
         self.size_bytes += 2 * plain_bytes  # they are there once more when they become a column
 
-    def drained(self) -> list[Drained]:
-        """The rows of each group in the order they came; none are left. They are to be taken before others are added."""
+    def _numbers(self, groups: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        """For each row, the number of the columns that its group goes into."""
+        unknown = int(groups.max()) + 1 - len(self._columns_of)
+        if unknown > 0:
+            self._columns_of = np.concatenate((self._columns_of, np.full(unknown, _NOWHERE)))
+        new = groups[self._columns_of[groups] == _NOWHERE]
+        if len(new):
+            there, first = np.unique(new, return_index=True)
+            there = there[np.argsort(first)]
+            self._columns_of[there] = np.minimum(self._apart + np.arange(len(there)), _MOST_APART)
+            self._apart = min(self._apart + len(there), _MOST_APART)
+        return self._columns_of[groups]
+
+    def drained(self, place_of: Callable[[int], Place], least_bytes: int) -> list[Drained]:
+        """The rows of each group in the order they came; none are left. They are to be taken before others are added.
+
+        Where there are many groups, small ones come together in stretches of about ``least_bytes``; sorted by ``place_of``, all rows are.
+        """
         if not self._groups:
             return []
         groups = np.concatenate(self._groups)
-        counts = np.bincount(groups)
-        small = groups.astype(np.uint16) if len(counts) <= 1 << 16 else groups  # of two bytes, they are sorted by radix
-        order = np.argsort(small, kind="stable")
+        numbers = self._columns_of[groups].astype(np.uint8)  # which is sorted by radix
+        counts = np.bincount(numbers)
+        order = np.argsort(numbers, kind="stable")
+        groups = groups.take(order)
         fixed = {name: np.concatenate(parts).take(order) for name, parts in self._fixed.items()}
         plain = _Plain(np.concatenate(self._compressed), self._plain, order)
         self._clear()
         found: list[Drained] = []
         end = 0
-        for number in np.flatnonzero(counts).tolist():
-            start, end = end, end + int(counts[number])
+        for number, count in enumerate(counts.tolist()):
+            start, end = end, end + count
             make = partial(self._batch, fixed, slice(start, end), number, plain)
-            found.append(Drained(number, int(fixed["phy_offset"][start]), make))
+            if number < _MOST_APART:
+                found.append(Drained(int(groups[start]), int(fixed["phy_offset"][start]), make))
+                continue
+            shared = SharedRows(groups[start:end], make, place_of)
+            others = sorted(place_of(each.group) for each in found)
+            sizes = fixed["size_bytes"][start:end] + _ROW_SIZE_BYTES
+            for stretch in shared.stretches(sizes, least_bytes, others):
+                rows = start + shared.order[stretch.start : stretch.end]
+                first_phy_offset = int(fixed["phy_offset"][rows].min())
+                found.append(Drained(stretch.group, first_phy_offset, partial(shared.taken, stretch)))
         return found
 
-    def _batch(self, fixed: dict[str, NDArray[Any]], rows: slice, group: int, plain: _Plain) -> pa.RecordBatch:
-        count, parts = rows.stop - rows.start, self._collector.take(group)
+    def _batch(self, fixed: dict[str, NDArray[Any]], rows: slice, number: int, plain: _Plain) -> pa.RecordBatch:
+        count, parts = rows.stop - rows.start, self._collector.take(number)
         bodies = plain.taken(rows)
         cut = Cut(lambda name: fixed[name][rows], tuple(self._topics), count, self._store, parts, bodies, in_words=True)
         return pa.RecordBatch.from_arrays([array_of(name, cut) for name in schema.WRITTEN.names], schema=schema.WRITTEN)

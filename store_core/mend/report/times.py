@@ -99,22 +99,22 @@ class RunTimes:
         group = (table.topic_id[rows].astype(np.int64) << 32) + table.queue_id[rows]
         order = np.argsort(group, kind="stable")
         rows, group = rows[order], group[order]
-        own = self._is_own(table)
+        own, bad = self._is_own(table), is_bad(table)
         for part in np.split(rows, np.flatnonzero(np.diff(group)) + 1):
             if not len(part):
                 continue
             key = QueueKey(names[int(table.topic_id[part[0]])], int(table.queue_id[part[0]]))
             if key in self._queues:
-                self._look(self._queues[key], table, part, own[part])
+                self._look(self._queues[key], table, part, own[part], bad[part])
 
-    def _look(self, runs: _QueueRuns, table: FrameTable, rows: Ints, own: Mask) -> None:
+    def _look(self, runs: _QueueRuns, table: FrameTable, rows: Ints, own: Mask, bad: Mask) -> None:
         numbers, times = table.queue_offset[rows], table.store_timestamp_ms[rows]
         place, inside = runs.holds(numbers)
         mine = inside & own
         runs.add_own(place[mine], times[mine])
         if self._places is not None and mine.any():
             self._places.add(table.phy_offset[rows[mine]], table.size_bytes[rows[mine]])
-        good = ~inside & ~is_bad(table)[rows]
+        good = ~inside & ~bad
         if self._neighbours and good.any():
             runs.add_neighbours(numbers[good], times[good])
 
