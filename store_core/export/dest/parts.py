@@ -137,7 +137,7 @@ class PartWriter:
         if part.table == "messages":
             self._part = replace(
                 self._part,
-                topics=_wider(part.topics, [batch.column("topic").unique().dictionary_decode() for batch in batches]),
+                topics=_wider(part.topics, [batch.column("topic").dictionary for batch in batches]),
                 store_times_ms=_wider(
                     part.store_times_ms, [_milliseconds(batch.column("store_time")) for batch in batches]
                 ),

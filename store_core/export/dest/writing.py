@@ -23,7 +23,6 @@ from store_core.export.dest.place import Place
 from store_core.export.rows import schema
 from store_core.export.rows.collected import CollectedRows
 from store_core.export.rows.columns import microseconds
-from store_core.export.rows.shared import with_few_words
 from store_core.findings import Finding
 from store_core.scan.frames import FrameTable, Ints
 from store_core.storage.buffers import give_freed_memory_back
@@ -31,6 +30,7 @@ from store_core.storage.buffers import give_freed_memory_back
 _RUN_SIZE_BYTES: Final = 192 << 20  # most memory of rows that are sorted at once
 _RUN_LOG_BYTES: Final = 128 << 20  # of the log at once: a split of the usual size is two runs
 _LEAST_GROUP_SIZE_BYTES: Final = 4 << 20
+_MANY_WORDS: Final = 1000
 _MANY_PLAIN_BYTES: Final = (
     32 << 20
 )  # bodies that were inflated one by one leave holes in the heap in which later ones do not fit
@@ -116,15 +116,15 @@ class MessageWriter:
     def _flush(self) -> None:
         """Write the rows so far: a file a partition, or into the one file where there are none."""
         has_many_holes = self._collected.plain_bytes >= _MANY_PLAIN_BYTES
-        found_by_group = self._collected.drained(self._place_of, _LEAST_GROUP_SIZE_BYTES)
-        drained = sorted(found_by_group, key=lambda each: self._place_of(each.group))
+        found = self._collected.drained(self._place_of, range(_LEAST_GROUP_SIZE_BYTES, ROW_GROUP_SIZE_BYTES))
+        drained = sorted(found, key=lambda each: self._place_of(each.group))
         least: dict[Partition, int] = {}
         for each in drained:
             partition, _ = self._keys.of(each.group)
             least[partition] = min(each.first_phy_offset, least.get(partition, each.first_phy_offset))
         # Rows are made topic by topic, and go when they are written.
-        found = (_Rows(*self._keys.of(each.group), each.rows()) for each in drained)
-        for group in _grouped(found):
+        rows = (_Rows(*self._keys.of(each.group), each.rows()) for each in drained)
+        for group in _grouped(rows):
             partition = group[0].partition
             if self._writer is None or self._partition != partition:
                 self._close_file()
@@ -204,4 +204,13 @@ def _divided(each: _Rows) -> Iterator[_Rows]:
     )  # a row may be larger than a group
     bounds = [len(each.rows) * number // count for number in range(count + 1)]
     for start, end in pairwise(bounds):
-        yield replace(each, rows=with_few_words(each.rows.slice(start, end - start)) if count > 1 else each.rows)
+        yield replace(each, rows=_with_few_words(each.rows.slice(start, end - start)) if count > 1 else each.rows)
+
+
+def _with_few_words(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows without the words of others, where these are many: each row group's file part would hold them all."""
+    for number, field in enumerate(rows.schema):
+        words = rows.column(number)
+        if pa.types.is_dictionary(field.type) and len(words.dictionary) > _MANY_WORDS:
+            rows = rows.set_column(number, field, words.dictionary_decode().dictionary_encode())
+    return rows

@@ -18,17 +18,17 @@ from store_core.export.rows import schema
 from store_core.export.rows.batches import in_a_row
 from store_core.export.rows.bodies import Bodies, inflated
 from store_core.export.rows.columns import FIXED_COLUMNS, Cut, array_of, parts_of
-from store_core.export.rows.shared import Place, SharedRows
+from store_core.export.rows.shared import Place, SharedRecords, SortedGroups
 from store_core.findings import Finding
-from store_core.kernel.arrow import collector
+from store_core.kernel.arrow import ArrowColumns, collector
 from store_core.layout import record
 from store_core.scan.frames import FrameTable, Ints
 
 # What a row takes besides what its record holds: numbers, message id, bounds.
 _ROW_SIZE_BYTES: Final = 200
-_MOST_APART: Final = (
-    64  # groups with columns of their own: the first ones to appear; all others share those of one more
-)
+# Groups with columns of their own: those of the first rows, if they are no more. All others share.
+_MOST_APART: Final = 32
+_PARTS: Final = parts_of(schema.WRITTEN.names)
 _NOWHERE: Final = np.uint32(0xFFFFFFFF)
 
 
@@ -48,7 +48,8 @@ class CollectedRows:
     def __init__(self, store: str, expected_bytes: int) -> None:
         """``expected_bytes``: how long the records until the next ``drained`` will be together, about."""
         self._store = store
-        self._collector = collector(parts_of(schema.WRITTEN.names), expected_bytes)
+        self._expected_bytes = expected_bytes
+        self._collector = collector(_PARTS, expected_bytes)
         self._topics: dict[bytes, int] = {}
         self._clear()
 
@@ -59,7 +60,7 @@ class CollectedRows:
         self._fixed: dict[str, list[NDArray[Any]]] = {name: [] for name in (*FIXED_COLUMNS, "topic_id")}
         self._groups: list[NDArray[np.uint32]] = []
         self._columns_of = np.zeros(0, np.uint32)  # of a group: the number of its columns
-        self._apart = 0  # groups with columns of their own
+        self._shared: SharedRecords | None = None
         self._compressed: list[NDArray[np.bool_]] = []
         self._plain: list[tuple[bytes | None, ...]] = []
 
@@ -76,9 +77,7 @@ class CollectedRows:
     def _add(self, table: FrameTable, rows: Ints, groups: NDArray[np.uint32], bodies: Bodies) -> None:
         which = in_a_row(rows)
         sizes = table.size_bytes[which]
-        self._collector.add(
-            table.window, table.phy_offset[which] - table.window_phy_offset, sizes, self._numbers(groups)
-        )
+        self._collect(table.window, table.phy_offset[which] - table.window_phy_offset, sizes, self._numbers(groups))
         for name in FIXED_COLUMNS:
             self._fixed[name].append(getattr(table, name)[which])
         numbers = [self._topics.setdefault(bytes(topic), len(self._topics)) for topic in table.topics]
@@ -93,6 +92,17 @@ class CollectedRows:
         self.size_bytes += log_bytes + len(rows) * _ROW_SIZE_BYTES
         self.size_bytes += 2 * plain_bytes  # they are there once more when they become a column
 
+    def _collect(self, window: memoryview, at: Ints, sizes: Ints, numbers: NDArray[np.uint32]) -> None:
+        is_shared = numbers == _MOST_APART
+        if not is_shared.any():
+            self._collector.add(window, at, sizes, numbers)
+            return
+        if not is_shared.all():
+            self._collector.add(window, at[~is_shared], sizes[~is_shared], numbers[~is_shared])
+        if self._shared is None:
+            self._shared = SharedRecords(max(self._expected_bytes - self.log_bytes, 0))
+        self._shared.add(window, at[is_shared], sizes[is_shared])
+
     def _numbers(self, groups: NDArray[np.uint32]) -> NDArray[np.uint32]:
         """For each row, the number of the columns that its group goes into."""
         unknown = int(groups.max()) + 1 - len(self._columns_of)
@@ -100,47 +110,53 @@ class CollectedRows:
             self._columns_of = np.concatenate((self._columns_of, np.full(unknown, _NOWHERE)))
         new = groups[self._columns_of[groups] == _NOWHERE]
         if len(new):
-            there, first = np.unique(new, return_index=True)
-            there = there[np.argsort(first)]
-            self._columns_of[there] = np.minimum(self._apart + np.arange(len(there)), _MOST_APART)
-            self._apart = min(self._apart + len(there), _MOST_APART)
+            there = np.unique(new)
+            is_first = not self._groups and len(there) <= _MOST_APART
+            self._columns_of[there] = np.arange(len(there)) if is_first else _MOST_APART
         return self._columns_of[groups]
 
-    def drained(self, place_of: Callable[[int], Place], least_bytes: int) -> list[Drained]:
+    def drained(self, place_of: Callable[[int], Place], wanted_bytes: range) -> list[Drained]:
         """The rows of each group in the order they came; none are left. They are to be taken before others are added.
 
-        Where there are many groups, small ones come together in stretches of about ``least_bytes``; sorted by ``place_of``, all rows are.
+        Where there are many groups, small ones come together, as long as is wanted. ``place_of``: all are to be sorted by that.
         """
         if not self._groups:
             return []
         groups = np.concatenate(self._groups)
         numbers = self._columns_of[groups].astype(np.uint8)  # which is sorted by radix
-        counts = np.bincount(numbers)
+        counts = np.bincount(numbers, minlength=_MOST_APART + 1).tolist()
         order = np.argsort(numbers, kind="stable")
-        groups = groups.take(order)
+        behind = len(order) - counts[_MOST_APART]  # of those apart come the others
+        shared, small = self._shared, SortedGroups(groups[order[behind:]], place_of) if self._shared else None
+        if small is not None:
+            order[behind:] = order[behind:][small.order]
+        groups = groups[order]
         fixed = {name: np.concatenate(parts).take(order) for name, parts in self._fixed.items()}
         plain = _Plain(np.concatenate(self._compressed), self._plain, order)
         self._clear()
+
+        def drained(group: int, rows: slice, columns: Callable[[], ArrowColumns]) -> Drained:
+            first_phy_offset = int(fixed["phy_offset"][rows].min())
+            return Drained(group, first_phy_offset, lambda: self._batch(fixed, rows, columns(), plain))
+
         found: list[Drained] = []
         end = 0
-        for number, count in enumerate(counts.tolist()):
+        for number, count in enumerate(counts[:_MOST_APART]):
             start, end = end, end + count
-            make = partial(self._batch, fixed, slice(start, end), number, plain)
-            if number < _MOST_APART:
-                found.append(Drained(int(groups[start]), int(fixed["phy_offset"][start]), make))
-                continue
-            shared = SharedRows(groups[start:end], make, place_of)
-            others = sorted(place_of(each.group) for each in found)
-            sizes = fixed["size_bytes"][start:end] + _ROW_SIZE_BYTES
-            for stretch in shared.stretches(sizes, least_bytes, others):
-                rows = start + shared.order[stretch.start : stretch.end]
-                first_phy_offset = int(fixed["phy_offset"][rows].min())
-                found.append(Drained(stretch.group, first_phy_offset, partial(shared.taken, stretch)))
+            if count:
+                take = partial(self._collector.take, number)
+                found.append(drained(int(groups[start]), slice(start, end), take))
+        if shared is not None and small is not None:
+            columns = shared.columns(_PARTS, small.order)
+            sizes = fixed["size_bytes"][behind:] + _ROW_SIZE_BYTES
+            for group, start, end in small.stretches(
+                sizes, wanted_bytes, sorted(place_of(each.group) for each in found)
+            ):
+                found.append(drained(group, slice(behind + start, behind + end), partial(columns, slice(start, end))))
         return found
 
-    def _batch(self, fixed: dict[str, NDArray[Any]], rows: slice, number: int, plain: _Plain) -> pa.RecordBatch:
-        count, parts = rows.stop - rows.start, self._collector.take(number)
-        bodies = plain.taken(rows)
+    def _batch(self, fixed: dict[str, NDArray[Any]], rows: slice, parts: ArrowColumns, plain: _Plain) -> pa.RecordBatch:
+        count, bodies = rows.stop - rows.start, plain.taken(rows)
         cut = Cut(lambda name: fixed[name][rows], tuple(self._topics), count, self._store, parts, bodies, in_words=True)
         return pa.RecordBatch.from_arrays([array_of(name, cut) for name in schema.WRITTEN.names], schema=schema.WRITTEN)
 

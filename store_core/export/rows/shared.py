@@ -1,79 +1,116 @@
-"""Rows of many small groups, collected together in the order they came, and taken out sorted.
+"""Records of many small groups, kept together as they are until they are wanted in order.
 
-Columns of its own cost a group, however few rows it has, as much as some hundred rows; a log of a broker with many topics has
-a few rows of each between two flushes.
+Columns of its own cost a group, however few rows it has, as much as some hundred rows; in the log of a broker with many topics
+there are a few rows of each between two flushes.
 """
 
 from __future__ import annotations
 
 from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-_MANY_WORDS: Final = 1000
+from store_core.kernel.arrow import ArrowColumns, collector
+from store_core.scan.frames import Ints
+
 Place = tuple[str, str]  # a folder, and what rows are sorted by in it
+_SLACK: Final = 1.1
+
+
+class SharedRecords:
+    """The bytes of records, one behind the other. ``expected_bytes``: of all that will come, about."""
+
+    def __init__(self, expected_bytes: int) -> None:
+        self._data = np.empty(int(expected_bytes * _SLACK), np.uint8)  # memory that is not touched is none
+        self._end = 0
+        self._sizes: list[Ints] = []
+
+    def add(self, window: Any, at: Ints, size_bytes: Ints) -> None:
+        """Take in the records at places of a window (bytes-like), which ascend."""
+        length = int(size_bytes.sum())
+        end = self._end + length
+        if end > len(self._data):
+            grown = np.empty(max(end, 2 * len(self._data)), np.uint8)
+            grown[: self._end] = self._data[: self._end]
+            self._data = grown
+        self._data[self._end : end] = _side_by_side(window, at, size_bytes, length)
+        self._end = end
+        self._sizes.append(np.asarray(size_bytes, np.int64))
+
+    def columns(self, wanted: int, order: NDArray[np.intp]) -> Callable[[slice], ArrowColumns]:
+        """Gives the columns of some of the records, counted in an order of all of them. ``wanted``: ArrowPart."""
+        sizes = np.concatenate(self._sizes)
+        at = np.cumsum(sizes) - sizes
+        at, sizes = at[order], sizes[order]
+
+        def of(rows: slice) -> ArrowColumns:
+            made = collector(wanted, int(sizes[rows].sum()))
+            made.add(self._data, at[rows], sizes[rows], np.zeros(rows.stop - rows.start, np.uint32))
+            return made.take(0)
+
+        return of
+
+
+def _side_by_side(window: Any, at: Ints, size_bytes: Ints, length: int) -> NDArray[np.uint8]:
+    first, last = int(at[0]), int(at[-1] + size_bytes[-1])
+    if last - first == length:
+        return np.frombuffer(window, np.uint8, length, first)
+    bounds = np.stack((at, at + size_bytes), 1).astype(np.int32).ravel()  # of a record, of what is behind it, …
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(window)]
+    both = pa.Array.from_buffers(pa.binary(), len(bounds) - 1, buffers)
+    records = both.take(pa.array(np.arange(0, len(both), 2)))
+    return np.frombuffer(records.buffers()[2], np.uint8, length)
 
 
 class Stretch(NamedTuple):
-    """Rows [start, end) of those that are sorted, all for one folder: whole groups, the first of which is ``group``."""
+    """Rows [start, end) of those that are sorted, all for one folder; ``group`` is the first one's."""
 
     group: int
     start: int
     end: int
 
 
-class SharedRows:
-    """``groups``: each row's group; ``make``: gives the rows, and is asked once; ``place_of``: where a group's rows belong."""
+class SortedGroups:
+    """Rows of small groups in the order of their places. ``groups``: each row's group; ``place_of``: where a group belongs."""
 
-    def __init__(
-        self, groups: NDArray[np.uint32], make: Callable[[], pa.RecordBatch], place_of: Callable[[int], Place]
-    ) -> None:
+    def __init__(self, groups: NDArray[np.uint32], place_of: Callable[[int], Place]) -> None:
         there, number = np.unique(groups, return_inverse=True)
-        places = [(place_of(group), group) for group in there.tolist()]
-        by_place = sorted(range(len(there)), key=places.__getitem__)
+        self._groups = sorted((place_of(group), group) for group in there.tolist())
         rank = np.empty(len(there), np.int64)
-        rank[by_place] = np.arange(len(there))
+        rank[np.searchsorted(there, [group for _, group in self._groups])] = np.arange(len(there))
         ranks = rank[number]
-        self._groups = [places[each] for each in by_place]
         self._ends = np.cumsum(np.bincount(ranks))
-        self._make = make
-        self._rows: pa.RecordBatch | None = None
         self.order = np.argsort(ranks, kind="stable")  # where the sorted rows are among those that came
 
-    def stretches(self, size_bytes: NDArray[Any], least_bytes: int, others: Sequence[Place]) -> Iterator[Stretch]:
-        """The rows in stretches of ``least_bytes`` and more, but where ``others``, ascending, come in between, or another folder; a
-        group that has as many by itself is one by itself. ``size_bytes``: of each row, as they came."""
-        sums = np.concatenate(([0], np.cumsum(size_bytes[self.order])))
+    def stretches(self, size_bytes: Ints, wanted_bytes: range, others: Sequence[Place]) -> Iterator[Stretch]:
+        """The sorted rows in stretches of a length, but where ``others``, ascending, come in between, or another folder; a
+        group that is as long by itself is no stretch's part. ``size_bytes``: of each row, sorted."""
+        sums = np.concatenate(([0], np.cumsum(size_bytes)))
         ends = self._ends.tolist()
         sums_at = dict(zip([0, *ends], sums[[0, *ends]].tolist(), strict=True))
         start = at = 0
         first, among = self._groups[0][1], ("", 0)
         for (place, group), end in zip(self._groups, ends, strict=True):
             here = (place[0], bisect(others, place))
-            is_large = sums_at[end] - sums_at[at] >= least_bytes or sums_at[at] - sums_at[start] >= least_bytes
-            if start < at and (is_large or here != among):
-                yield Stretch(first, start, at)
+            is_long = max(sums_at[end] - sums_at[at], sums_at[at] - sums_at[start]) >= wanted_bytes.start
+            if start < at and (is_long or here != among):
+                yield from _cut(Stretch(first, start, at), sums, wanted_bytes.stop)
                 start = at
             if start == at:
                 first, among = group, here
             at = end
-        yield Stretch(first, start, at)
-
-    def taken(self, stretch: Stretch) -> pa.RecordBatch:
-        """The rows of a stretch, sorted."""
-        if self._rows is None:
-            self._rows = self._make()
-        return with_few_words(self._rows.take(pa.array(self.order[stretch.start : stretch.end])))
+        yield from _cut(Stretch(first, start, at), sums, wanted_bytes.stop)
 
 
-def with_few_words(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows without the words of others, where these are many: each row group's file part would hold them all."""
-    for number, field in enumerate(rows.schema):
-        words = rows.column(number)
-        if pa.types.is_dictionary(field.type) and len(words.dictionary) > _MANY_WORDS:
-            rows = rows.set_column(number, field, words.dictionary_decode().dictionary_encode())
-    return rows
+def _cut(stretch: Stretch, sums: Ints, most_bytes: int) -> Iterator[Stretch]:
+    """A stretch in parts of about one length, where it is too long; ``sums``: bytes in front of each row."""
+    start, end = stretch.start, stretch.end
+    count = min(max(round(int(sums[end] - sums[start]) / most_bytes), 1), end - start)
+    bounds = [start + (end - start) * number // count for number in range(count + 1)]
+    for begin, stop in pairwise(bounds):
+        yield Stretch(stretch.group, begin, stop)
