@@ -13,6 +13,11 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from store_core.errors import FailedError, UsageError
 from store_core.export.dest.address import Format, destination_of
+from store_core.export.dest.layout import Layout
+from store_core.export.export import export_stores
+from store_core.export.runners.local import LocalRunner
+from store_core.storage.settings import load_settings
+from store_core.storage.store import Store
 from tests.conftest import GoldenStore
 from tests.export.test_incremental import OFFSETS, STORE
 from tests.export.test_lakes import FORMATS, export_to, offsets_in
@@ -123,6 +128,16 @@ def test_a_missing_extra_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(missing, "find_spec", lambda name: None if name == module else builtins)
     with pytest.raises(FailedError, match=rf"needs the package {module}: install rmqctl\[lake\]"):
         destination_of(tmp_path / "out", kind)
+
+
+@pytest.mark.parametrize("kind", ["parquet", *FORMATS])
+def test_a_store_whose_files_no_file_system_takes(golden: GoldenStore, tmp_path: Path, kind: Format) -> None:
+    root, dest = golden(STORE), destination_of(tmp_path / "out", kind)
+    layout = Layout(whole_files=kind == "iceberg")
+    with Store.open(root, load_settings(None, root)) as store:
+        named = [("x" * 230, store)]
+        with pytest.raises(UsageError, match=r"the store's name is too long for a file's .*: give it a shorter one"):
+            export_stores(named, dest, LocalRunner(1), layout=layout)
 
 
 def test_options_that_do_not_fit(tmp_path: Path) -> None:

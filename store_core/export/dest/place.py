@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from store_core.errors import FailedError, UsageError
-from store_core.storage.objects import Objects
+from store_core.storage.objects import LocalObjects, Objects
 from store_core.storage.part_file import PartFile
 from store_core.storage.publish import remove_part
 
@@ -59,11 +59,7 @@ class StagingFolder:
         if max(len(os.fsencode(name)) for name in path.split("/")) > _LONGEST_NAME_BYTES:
             _, is_partition, rest = path.partition("=")
             if not is_partition:
-                raise UsageError(
-                    "the store's name is too long for a file's",
-                    path=path.rpartition("/")[2],
-                    to_do="give it a shorter one, -s NAME=PATH",
-                )
+                raise _name_too_long(path)
             raise UsageError(
                 "a topic's name is too long for a folder's, in which some characters take three",
                 path=rest.partition("/")[0],
@@ -89,18 +85,28 @@ class FinalPlace:
     flat: bool = False
 
     def create(self, path: str) -> tuple[NewFile, str, str]:
-        """As ``Place.create``."""
+        """As ``Place.create``. Raises UsageError for a name that no local file system takes, before there is any work to lose."""
         table, _, rest = path.partition("/")
         folder, _, name = rest.removesuffix(".parquet").rpartition("/")
         if folder and not self.flat and len(os.fsencode(folder)) <= _LONGEST_NAME_BYTES:
             name = f"{folder}/{name}"
         final = f"{table}/{name}-{uuid.uuid4().hex[:12]}.parquet"  # as ``_OWN_NAME`` has it
+        if isinstance(self.objects, LocalObjects) and len(os.fsencode(final.rpartition("/")[2])) > _LONGEST_NAME_BYTES:
+            raise _name_too_long(final)
         return self.objects.create(final), final, final
 
     def remove(self, staged: str) -> None:
         """As ``Place.remove``."""
         with suppress(FailedError):
             self.objects.remove(staged)
+
+
+def _name_too_long(path: str) -> UsageError:
+    return UsageError(
+        "the store's name is too long for a file's",
+        path=path.rpartition("/")[2],
+        to_do="give it a shorter one, -s NAME=PATH",
+    )
 
 
 def is_made_here(name: str) -> bool:
