@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 PROGRAM: Final = "rmqctl"
 COMPLETION_VARIABLE: Final = "_RMQCTL_COMPLETE"
+_CLIENTS: Final = "store_core.storage.object_store"  # where there are clients of object stores, once it is loaded
+_SIGNALLED: Final = 128  # what a signal ended has a greater exit code
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,10 +31,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     signals.end_at_once()
     prepare_process()
     try:
-        return _main(None)
+        code = _main(None)
     finally:
         if "duckdb" not in sys.modules:  # it complains on stderr of what is never collected
             leave_process()
+    if code > _SIGNALLED and _CLIENTS in sys.modules:
+        _leave_at_once(code)
+    return code
 
 
 def prepare_process() -> None:
@@ -59,6 +64,14 @@ def leave_process() -> None:
     from store_core.garbage import spare_what_is_there
 
     spare_what_is_there()
+
+
+def _leave_at_once(code: int) -> None:
+    """Python and the clients of object stores would wait for answers that nobody wants any more."""
+    try:
+        sys.stdout.flush()
+    finally:
+        os._exit(code)
 
 
 def _main(argv: Sequence[str] | None) -> int:

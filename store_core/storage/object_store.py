@@ -24,6 +24,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from store_core.errors import FailedError, NotAStoreError, StoreError, UsageError
+from store_core.storage.asking import asked
 from store_core.storage.files import FileCache
 from store_core.storage.remote_path import RemotePath
 
@@ -120,7 +121,7 @@ class Bucket:
                 time.sleep(pause_seconds)
                 listed = self._listed_file(key)
                 try:
-                    file = self._files.open_input_file("/".join(key))
+                    file = asked(self._files.open_input_file, "/".join(key))
                 except FileNotFoundError:
                     if listed is None:
                         raise
@@ -162,11 +163,13 @@ class Bucket:
         from pyarrow.fs import FileSelector
 
         selector = FileSelector("/".join(key), recursive=recursive, allow_not_found=True)
-        found = [(tuple(filter(None, info.path.split("/"))), info) for info in self._files.get_file_info(selector)]
+        found = [
+            (tuple(filter(None, info.path.split("/"))), info) for info in asked(self._files.get_file_info, selector)
+        ]
         return [(name, _listed(info)) for name, info in found if len(name) > len(key)]
 
     def _ask_about(self, key: Key) -> Listed | None:
-        [info] = self._files.get_file_info(["/".join(key)])
+        [info] = asked(self._files.get_file_info, ["/".join(key)])
         return None if info.type.name == "NotFound" else _listed(info)
 
 
@@ -188,7 +191,7 @@ def bucket_of(path: RemotePath) -> Bucket:
 def _bucket(scheme: str, name: str) -> Bucket:
     address = RemotePath(f"{scheme}:", name)
     with _told(address):
-        return Bucket(_CLIENTS[scheme](name), lists_folders=scheme != "gs")
+        return Bucket(asked(_CLIENTS[scheme], name), lists_folders=scheme != "gs")
 
 
 def _s3(bucket: str) -> Any:
@@ -262,7 +265,7 @@ class RemoteFile:
         if size_bytes <= 0:
             return b""
         with _told(self._path):
-            return bytes(self._file.read_at(size_bytes, at))
+            return bytes(asked(self._file.read_at, size_bytes, at))
 
     def read_into(self, at: int, buffer: memoryview) -> int:
         """Fill a buffer from a position, over several connections where it is long; gives the number of bytes read."""

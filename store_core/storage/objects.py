@@ -6,13 +6,14 @@ files.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from store_core.errors import FailedError, NotAStoreError, StoreError
+from store_core.storage.asking import asked
 from store_core.storage.digest import crc32c
 from store_core.storage.folder_lock import lock_at
 from store_core.storage.ops import FileOps
@@ -146,9 +147,8 @@ class RemoteObjects:
 
     def read(self, name: str) -> bytes | None:
         path = self._path(name)
-        with _answered(path), suppress(FileNotFoundError), _files(path).open_input_stream(_key(path)) as stream:
-            data: bytes = stream.read()
-            return data
+        with _answered(path), suppress(FileNotFoundError):
+            return asked(_read_all, _files(path), _key(path))
         return None
 
     def sizes(self, names: Iterable[str]) -> dict[str, int]:
@@ -163,20 +163,21 @@ class RemoteObjects:
 
         path = self._path(folder)
         with _answered(path):
-            found = _files(path).get_file_info(FileSelector(_key(path), recursive=True, allow_not_found=True))
+            selector = FileSelector(_key(path), recursive=True, allow_not_found=True)
+            found = asked(_files(path).get_file_info, selector)
         start = len(_key(self.folder)) + 1
         return {info.path[start:]: info.size for info in found if info.type == FileType.File}
 
     def holds(self, name: str, size_bytes: int, checksum: int) -> bool:
         path = self._path(name)
         with _answered(path):
-            [info] = _files(path).get_file_info([_key(path)])
+            [info] = asked(_files(path).get_file_info, [_key(path)])
         return bool(info.is_file and info.size == size_bytes)
 
     def remove(self, name: str) -> None:
         path = self._path(name)
         with _answered(path), suppress(FileNotFoundError):
-            _files(path).delete_file(_key(path))
+            asked(_files(path).delete_file, _key(path))
 
     def address_of(self, name: str) -> str:
         return str(self._path(name))
@@ -191,14 +192,15 @@ class RemotePart(ResultFile):
     def __init__(self, path: RemotePath) -> None:
         super().__init__()
         self._path = path
+        self._is_left_alone = False
         with _answered(path), _no_bucket(path):
-            self._stream = _files(path).open_output_stream(_key(path))
+            self._stream = asked(_files(path).open_output_stream, _key(path))
 
     def write(self, data: Any, /) -> int:
         view = memoryview(data).cast("B")
         if not self._dropped:
             with _answered(self._path), _still_known(self._path):
-                self._stream.write(view)
+                self._ask(self._stream.write, view)
         self.crc32c = crc32c(view, self.crc32c)
         self.size_bytes += len(view)
         return len(view)
@@ -206,8 +208,19 @@ class RemotePart(ResultFile):
     def close(self) -> None:
         if not self.closed:
             super().close()
-            with _answered(self._path), _still_known(self._path):
-                self._stream.close()
+            if not self._is_left_alone:
+                with _answered(self._path), _still_known(self._path):
+                    self._ask(self._stream.close)
+
+    def _ask(self, call: Callable[..., object], *words: object) -> None:
+        """Whoever is interrupted leaves the stream to the thread that still waits: no two may use one."""
+        self._is_left_alone = True
+        try:
+            asked(call, *words)
+            self._is_left_alone = False
+        except Exception:
+            self._is_left_alone = False
+            raise
 
     def discard(self) -> None:
         """The client would end what is not ended, whenever it is collected: better now, and then it is removed."""
@@ -215,7 +228,13 @@ class RemotePart(ResultFile):
         with suppress(StoreError):
             self.close()
         with suppress(StoreError, FileNotFoundError), _answered(self._path):
-            _files(self._path).delete_file(_key(self._path))
+            asked(_files(self._path).delete_file, _key(self._path))
+
+
+def _read_all(files: Any, key: str) -> bytes:
+    with files.open_input_stream(key) as stream:
+        data: bytes = stream.read()
+        return data
 
 
 def objects_at(path: Path) -> Objects:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import socket
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +13,8 @@ import pytest
 
 from tests import stores
 from tests.damage import Damageable
-from tests.object_stores import ObjectStore
-from tests.rmqctl.calls import call
+from tests.object_stores import KINDS, Kind, ObjectStore
+from tests.rmqctl.calls import ROOT, call, command, environment
 
 DamageableStore = Callable[..., Damageable]
 READING = {
@@ -155,3 +158,27 @@ def test_one_here_and_one_there(object_store: ObjectStore, wounded: Path) -> Non
     both = call("verify-crc", "-s", f"here={wounded}", "-s", f"there={address}", "-o", "json").json["stores"]
     assert [store["store"] for store in both] == ["here", "there"]
     assert both[0] | {"store": ""} == both[1] | {"store": ""}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_who_is_asked_to_end_waits_for_no_server(kind: Kind, number: signal.Signals, code: int, word: str) -> None:
+    """It takes connections and never answers; the clients wait for nine seconds at least, and for minutes."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        silent = ObjectStore(kind, server.getsockname()[1])
+        process = subprocess.Popen(
+            command("info", "-s", silent.address("store")), cwd=ROOT, env=environment(**silent.environment),
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        try:
+            server.settimeout(60)
+            with server.accept()[0] as connection:
+                assert connection.recv(1), "nothing is asked"
+                process.send_signal(number)
+                out, err = process.communicate(timeout=8)
+        finally:
+            process.kill()
+            process.wait()
+    assert (process.returncode, out, err) == (code, "", f"error: {word}\n")

@@ -1,0 +1,133 @@
+"""Questions of which nobody has to wait for the answer."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store_core.storage import objects
+from store_core.storage.asking import asked
+from store_core.storage.objects import RemotePart
+from store_core.storage.remote_path import RemotePath
+
+
+class RungError(BaseException):
+    """Raised by a signal, as rmqctl does."""
+
+
+@contextmanager
+def rings() -> Iterator[None]:
+    """A signal comes soon."""
+
+    def ring(*_: object) -> None:
+        raise RungError
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def deaf(until: threading.Event) -> Callable[..., bool]:
+    """Waits as a client does: without hearing signals, since it is not in the main thread. It gives up some day."""
+    return lambda *_: until.wait(20)
+
+
+def test_answers_and_errors_are_handed_on() -> None:
+    assert asked(divmod, 7, 2) == (3, 1)
+    with pytest.raises(ZeroDivisionError):
+        asked(divmod, 7, 0)
+
+
+def test_whoever_is_not_in_the_main_thread_asks_by_itself() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(threading.get_ident).result()
+        assert pool.submit(asked, threading.get_ident).result() == asking
+
+
+def test_a_signal_does_not_wait_for_the_answer() -> None:
+    answered, over = threading.Event(), threading.Event()
+
+    def call() -> None:
+        over.wait(20)
+        answered.set()
+
+    with pytest.raises(RungError), rings():
+        asked(call)
+    assert not answered.is_set()
+    over.set()
+    assert answered.wait(20)
+
+
+@pytest.mark.parametrize("moment", ["write", "close"])
+def test_an_interrupted_file_is_left_to_who_still_writes_it(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No client's stream may be used by two threads at a time."""
+    over = threading.Event()
+    begun: list[str] = []
+
+    class Client:
+        def open_output_stream(self, _: str) -> Any:
+            return self
+
+        def write(self, _: object) -> None:
+            self._do("write")
+
+        def close(self) -> None:
+            self._do("close")
+
+        def delete_file(self, _: str) -> None:
+            begun.append("delete")
+
+        def _do(self, what: str) -> None:
+            begun.append(what)
+            if what == moment:
+                deaf(over)()
+
+    monkeypatch.setattr(objects, "_files", lambda _: Client())
+    monkeypatch.setattr(objects, "_key", str)
+    part = RemotePart(RemotePath("s3:", "bucket", "part"))
+
+    def write() -> None:
+        with part:
+            part.write(b"bytes")
+
+    with pytest.raises(RungError), rings():
+        write()
+    part.discard()
+    over.set()
+    assert begun == ["write", *(["close"] if moment == "close" else []), "delete"]
+
+
+def test_a_file_that_the_server_refuses_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    begun: list[str] = []
+
+    class Client:
+        def open_output_stream(self, _: str) -> Any:
+            return self
+
+        def write(self, _: object) -> None:
+            raise OSError("Forbidden")
+
+        def close(self) -> None:
+            begun.append("close")
+
+        def delete_file(self, _: str) -> None:
+            begun.append("delete")
+
+    monkeypatch.setattr(objects, "_files", lambda _: Client())
+    monkeypatch.setattr(objects, "_key", str)
+    part = RemotePart(RemotePath("s3:", "bucket", "part"))
+    with pytest.raises(Exception, match="access is denied"):
+        part.write(b"bytes")
+    part.discard()
+    assert begun == ["close", "delete"]
