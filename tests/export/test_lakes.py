@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import socket
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,7 +37,7 @@ from tests.export.exports import export_one, found_rows, told_rows
 from tests.export.killing import run_killed
 from tests.export.test_incremental import ENDS, OFFSETS, STORE, Growing
 from tests.object_stores import ObjectStore
-from tests.rmqctl.calls import call
+from tests.rmqctl.calls import ROOT, call, environment
 
 FORMATS: list[Format] = ["delta", "iceberg"]
 
@@ -377,3 +381,36 @@ def test_delta_lets_one_of_two_commits_in(
     options = {"AWS_ENDPOINT_URL": object_store.environment["AWS_ENDPOINT_URL"], "AWS_ALLOW_HTTP": "true"}
     table = DeltaTable(f"{out}/data", storage_options=options if where != "folder" else None).to_pyarrow_table()
     assert sorted(table["phy_offset"].to_pylist()) == OFFSETS
+
+
+LOOKING = """
+import os, signal, threading
+from store_core.export.dest.delta import DeltaDestination
+from store_core.storage.remote_path import path_of
+
+def end(*_):
+    os.write(1, b"interrupted")
+    os._exit(0)
+
+signal.signal(signal.SIGINT, end)
+DeltaDestination(path_of("s3://stores/out"))._table("messages")
+"""
+
+
+def test_a_signal_does_not_wait_for_the_delta_library() -> None:
+    """It waits three minutes for a server that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        silent = ObjectStore("s3", server.getsockname()[1])
+        process = subprocess.Popen(
+            [sys.executable, "-c", LOOKING], cwd=ROOT, env=environment(**silent.environment), stdout=subprocess.PIPE
+        )
+        try:
+            server.settimeout(60)
+            with server.accept()[0] as connection:
+                assert connection.recv(1), "nothing is asked"
+                process.send_signal(signal.SIGINT)
+                out, _ = process.communicate(timeout=20)
+        finally:
+            process.kill()
+            process.wait()
+    assert (process.returncode, out) == (0, b"interrupted")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +23,7 @@ from store_core.export.dest.parquet import WrittenFile
 from store_core.export.dest.parts import Part
 from store_core.export.dest.state import Commit, ExportState
 from store_core.export.dest.tables import MESSAGES, State, TableSet, WholeState, in_order, standing_as, told_in_commit
+from store_core.storage.asking import asked
 from store_core.storage.objects import LocalObjects, RemoteObjects
 
 if TYPE_CHECKING:
@@ -138,7 +140,7 @@ class DeltaDestination(LooseDestination):
         """Raise StoreInUseError where something came between what was looked at and our commit, which made the table anew:
         it is not refused then, but what goes with it would be. So all is begun anew."""
         ours = json.loads(json.dumps(told_state))
-        for entry in self._table(name).history():
+        for entry in asked(self._table(name).history):
             if _STATE in entry and json.loads(entry[_STATE]) == ours:
                 if entry["version"] != before.version() + 1:
                     self._is_over = True
@@ -160,9 +162,12 @@ class DeltaDestination(LooseDestination):
     def _table(self, name: str) -> Any:
         """The table; None if there is none yet."""
         from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
 
-        address, options = self._address(name), self._options()
-        return DeltaTable(address, storage_options=options) if DeltaTable.is_deltatable(address, options) else None
+        try:  # DeltaTable.is_deltatable lets no other thread do anything, and so no signal come, until it has its answer
+            return asked(partial(DeltaTable, self._address(name), storage_options=self._options()))
+        except TableNotFoundError:
+            return None
 
     def _has(self, name: str, number: int, parts: Sequence[WrittenFile], told_state: Mapping[str, Any]) -> bool:
         """Whether a commit is in all the same: where its answer is lost, the library's second attempt finds the first one in its way."""
@@ -177,7 +182,7 @@ class DeltaDestination(LooseDestination):
 
     def _written(self, table: Any) -> dict[str, Any] | None:
         """What our newest commit of a table says."""
-        for entry in table.history():
+        for entry in asked(table.history):
             if _STATE in entry:
                 found: dict[str, Any] = json.loads(entry[_STATE])
                 return found
