@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,14 +49,28 @@ def noise(i: int) -> tuple[bytes, int]:
 )
 def test_large_bodies(body: Body, count: int, tmp_path: Path) -> None:
     root = tmp_path / "store"
-    (root / "commitlog").mkdir(parents=True)
-    with (root / "commitlog" / f"{0:020d}").open("wb") as file:
-        for record in written(count, body=lambda i: body(i)[0], sys_flag=lambda i: body(i)[1]):
-            file.write(record)
-        file.truncate(256 * MIB)
+    write_log(root, written(count, body=lambda i: body(i)[0], sys_flag=lambda i: body(i)[1]))
     done, resident_bytes = run("export", tmp_path / "out", "-s", root, "--jobs", 1, "-o", "json")
     assert done["rows"] == count
     assert resident_bytes < MOST_BYTES
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 40, 400, 3000])
+def test_many_topics(rows_at_once: int, tmp_path: Path) -> None:
+    """One row of each, or many, one topic behind the other."""
+    root, count = tmp_path / "store", 80_000
+    body = NOISE[:3000]
+    write_log(root, written(count, body=lambda _: body, topic=lambda i: f"topic{i // rows_at_once}"))
+    done, resident_bytes = run("export", tmp_path / "out", "-s", root, "--jobs", 1, "-o", "json")
+    assert done["rows"] == count
+    assert resident_bytes < MOST_BYTES
+
+
+def write_log(root: Path, records: Iterable[bytes]) -> None:
+    (root / "commitlog").mkdir(parents=True)
+    with (root / "commitlog" / f"{0:020d}").open("wb") as file:
+        file.writelines(records)
+        file.truncate(256 * MIB)
 
 
 def run(*words: object) -> tuple[Any, int]:

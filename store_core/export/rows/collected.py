@@ -26,8 +26,10 @@ from store_core.scan.frames import FrameTable, Ints
 
 # What a row takes besides what its record holds: numbers, message id, bounds.
 _ROW_SIZE_BYTES: Final = 200
-# Groups with columns of their own: those of the first rows, if they are no more. All others share.
-_MOST_APART: Final = 32
+# Groups with columns of their own: those of the first rows, if they are few. All others share: the collector takes room for the
+# share of the rows that a new group has where it appears, which would be far too much where groups come one after the other.
+_MOST_APART: Final = 8
+_FIRST_PART: Final = 1 / 16  # of what is expected
 _PARTS: Final = parts_of(schema.WRITTEN.names)
 _NOWHERE: Final = np.uint32(0xFFFFFFFF)
 
@@ -60,6 +62,7 @@ class CollectedRows:
         self._fixed: dict[str, list[NDArray[Any]]] = {name: [] for name in (*FIXED_COLUMNS, "topic_id")}
         self._groups: list[NDArray[np.uint32]] = []
         self._columns_of = np.zeros(0, np.uint32)  # of a group: the number of its columns
+        self._apart = 0  # groups with columns of their own
         self._shared: SharedRecords | None = None
         self._compressed: list[NDArray[np.bool_]] = []
         self._plain: list[tuple[bytes | None, ...]] = []
@@ -111,8 +114,10 @@ class CollectedRows:
         new = groups[self._columns_of[groups] == _NOWHERE]
         if len(new):
             there = np.unique(new)
-            is_first = not self._groups and len(there) <= _MOST_APART
-            self._columns_of[there] = np.arange(len(there)) if is_first else _MOST_APART
+            if len(there) > _MOST_APART or self.log_bytes > self._expected_bytes * _FIRST_PART:
+                self._apart = _MOST_APART
+            self._columns_of[there] = np.minimum(self._apart + np.arange(len(there)), _MOST_APART)
+            self._apart = min(self._apart + len(there), _MOST_APART)
         return self._columns_of[groups]
 
     def drained(self, place_of: Callable[[int], Place], wanted_bytes: range) -> list[Drained]:
