@@ -148,7 +148,8 @@ _FILES: Final[tuple[tuple[str, str, Callable[[Any], Any]], ...]] = (
 
 
 def offset_table(config: ConfigFiles) -> dict[tuple[str, str, int], int]:
-    """(group, topic, queue id) to the next offset to consume. Keys that are not ``topic@group`` are left out, as by brokers."""
+    """(group, topic, queue id) to the next offset to consume. Keys that are not ``topic@group`` are left out; a group may have
+    an ``@`` in its name, with which brokers 4.x keep its progress."""
     stored = config.progress.value
     table = {}
     for key, offsets in stored.offsets.items():
@@ -160,7 +161,7 @@ def offset_table(config: ConfigFiles) -> dict[tuple[str, str, int], int]:
         (group, topic, queue_id): offset
         for (key, queue_id), offset in table.items()
         for topic, at, group in [key.partition(bc.KEY_SEPARATOR)]
-        if topic and at and group and bc.KEY_SEPARATOR not in group
+        if topic and at and group
     }
 
 

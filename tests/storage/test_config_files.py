@@ -291,8 +291,12 @@ class TestOffsetTable:
         return offset_table(read_config(root))
 
     def test_keys_that_are_not_topic_at_group_are_left_out(self, tmp_path: Path) -> None:
-        text = '{"offsetTable":{"T@g":{0:1,3:4},"T":{0:1},"@g":{0:1},"T@":{0:1},"a@b@c":{0:1},"%RETRY%g@g":{0:9}}}'
+        text = '{"offsetTable":{"T@g":{0:1,3:4},"T":{0:1},"@g":{0:1},"T@":{0:1},"%RETRY%g@g":{0:9}}}'
         assert self.table(tmp_path, text) == {("g", "T", 0): 1, ("g", "T", 3): 4, ("g", "%RETRY%g", 0): 9}
+
+    def test_a_group_with_the_sign_that_parts_it_from_its_topic(self, tmp_path: Path) -> None:
+        """Brokers 4.3.0 and 4.9.7 take its progress, and answer with it when they have started again."""
+        assert self.table(tmp_path, '{"offsetTable":{"T@g@h":{0:2}}}') == {("g@h", "T", 0): 2}
 
     def test_light_queues_have_no_queue_level(self, tmp_path: Path) -> None:
         text = '{"lmqOffsetTable":{"%LMQ%x@%LMQ%g":17},"offsetTable":{"T@g":{0:1}}}'
