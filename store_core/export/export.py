@@ -22,7 +22,7 @@ from store_core.export.splits.piece import Piece
 from store_core.export.splits.plan import SPLIT_SIZE_BYTES, Split, Task
 from store_core.export.splits.tail import is_copy_of
 from store_core.export.store_export import StoreExport, StoreReport
-from store_core.findings import Finding, finding
+from store_core.findings import KINDS, Finding, finding
 from store_core.read.log import LogFilter
 from store_core.storage.remote_path import real_path
 from store_core.storage.store import Store
@@ -116,6 +116,8 @@ def export_stores(
     if last is not None and destination.is_untold:
         for report in reports:
             report.findings += _untold(last, report.store)
+        for store in last.last_findings.keys() - {report.store for report in reports}:
+            reports[0].findings += _untold(last, store, f" of {store}")
     return ExportReport(
         destination.address,
         tuple(parts),
@@ -198,10 +200,11 @@ def _told_of(gone: Sequence[str]) -> Iterator[Finding]:
         yield finding("X001", f"{files} gone or of another length: {gone[0]}{', …' if len(gone) > 1 else ''}")
 
 
-def _untold(last: ExportState, store: str) -> Iterator[Finding]:
+def _untold(last: ExportState, store: str, whose: str = "") -> Iterator[Finding]:
     """What the last commit met in a store, and nobody has been told."""
     for code, count in last.last_findings.get(store, {}).items():
-        yield finding(code, f"{count} in commit {last.commit}, whose export was ended before it could tell")
+        if code in KINDS:
+            yield finding(code, f"{count} in commit {last.commit}{whose}, whose export was ended before it could tell")
 
 
 def _never_empty(parts: list[Part], place: Place) -> list[Part]:

@@ -8,15 +8,25 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
-from typing import TypeVar
+from concurrent.futures import Future, wait
+from typing import Final, TypeVar
+
+from store_core.errors import FailedError
 
 Answer = TypeVar("Answer")
+_HURRY_SECONDS: Final = 1.0
+
+
+class _Hurry:
+    """Whether a signal has ended a question, and none has been answered since: whoever clears up then waits for little."""
+
+    is_on = False
 
 
 def asked(call: Callable[..., Answer], *words: object) -> Answer:
     """What ``call(*words)`` gives or raises. In the main thread whatever a signal raises comes at once; the call, which nobody can
-    stop, then goes on in a thread of its own that keeps no process from ending."""
+    stop, then goes on in a thread of its own that keeps no process from ending. What is asked behind a signal has a second to be
+    answered; then FailedError is raised."""
     if threading.current_thread() is not threading.main_thread():
         return call(*words)
     answer: Future[Answer] = Future()
@@ -28,4 +38,12 @@ def asked(call: Callable[..., Answer], *words: object) -> Answer:
             answer.set_exception(error)
 
     threading.Thread(target=ask, name="object-store-question", daemon=True).start()
+    try:
+        done, _ = wait([answer], _HURRY_SECONDS if _Hurry.is_on else None)
+    except BaseException:
+        _Hurry.is_on = True
+        raise
+    if not done:
+        raise FailedError("the server does not answer", to_do="run the command again")
+    _Hurry.is_on = False
     return answer.result()

@@ -57,6 +57,7 @@ class ResultFolder:
         self._lock: int | None = None
         self._made: Path | None = None  # the topmost folder that was not there before
         self._published = False
+        self._has_begun = self._keeps_begun = False
 
     def __enter__(self) -> ResultFolder:
         entries = self._entries()
@@ -73,7 +74,7 @@ class ResultFolder:
             with suppress(OSError):
                 if self.noted and not self._published:
                     self.keep(self.noted)
-                else:
+                elif self._published or self.begun() is None or (self._has_begun and not self._keeps_begun):
                     self._clear()
         finally:
             self._ops.close()
@@ -108,10 +109,13 @@ class ResultFolder:
 
     # Working
 
-    def begin(self, data: bytes) -> None:
-        """Say what is begun, for whoever comes next."""
-        with told_of_result("making the folder for results"):
-            self._save(self.staging / _BEGUN, data)
+    def begin(self, data: bytes, *, keep: bool = False) -> None:
+        """Say what is begun, for whoever comes next; ``keep``: also if nothing comes of it. Who begins nothing leaves what others
+        have begun."""
+        if self.begun() != data:
+            with told_of_result("making the folder for results"):
+                self._save(self.staging / _BEGUN, data)
+        self._has_begun, self._keeps_begun = True, keep
 
     def note(self, name: str, data: bytes, parts: Iterable[str]) -> None:
         """Note a piece of work whose parts are in ``staging``; durable when this returns."""

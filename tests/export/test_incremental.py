@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ import pytest
 
 from store_core.errors import FailedError, PlanOutOfDateError, UsageError
 from store_core.export.dest.folder import FolderDestination
-from store_core.export.export import ExportReport
+from store_core.export.export import ExportReport, export_stores
+from store_core.export.resume import Work
+from store_core.export.runners.local import LocalRunner
 from store_core.read.log import LogFilter
 from store_core.storage.publish import MANIFEST, ResultFolder
+from store_core.storage.store import Store
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore, StoreCopy
 from tests.export.exports import export_one, manifest_of, parts_on_disk, ranges_of, table_of
@@ -340,6 +344,41 @@ def test_whoever_was_killed_behind_a_commit_told_nothing(
     assert (report.rows, report.commit) == (0, 1)
     assert manifest_of(out) == before
     assert add_to(root, out).findings == []
+
+
+def test_findings_that_nobody_told_wait_for_whoever_can_tell_them(
+    damaged: DamagedStore, golden: GoldenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a run that is refused, one that fails, and one that is killed; and those of a store that the run does not name."""
+    root, out = damaged("load-533", "zero-page-mid"), tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(ResultFolder, "_clear", lambda self: None)
+        assert add_to(root, out).findings
+    with pytest.raises(UsageError, match="the filter is not that of the last commit"):
+        add_to(root, out, LogFilter(topics=frozenset({"Calm_audit"})))
+    for stopped in (FailedError("the disk is full"), KeyboardInterrupt()):
+        with monkeypatch.context() as patch:
+            patch.setattr(Work, "_taken", raises(stopped))
+            with pytest.raises(type(stopped)):
+                add_to(root, out)
+    other = export_stores_into(out, [("b", golden(STORE))])
+    assert {found.message for found in other.findings} == {
+        "1 in commit 1 of a, whose export was ended before it could tell"
+    }
+    assert add_to(root, out).findings == []
+
+
+def raises(error: BaseException) -> Any:
+    def method(*_: object) -> None:
+        raise error
+
+    return method
+
+
+def export_stores_into(out: Path, roots: list[tuple[str, Path]]) -> ExportReport:
+    with ExitStack() as opened:
+        named = [(name, opened.enter_context(Store.open(root))) for name, root in roots]
+        return export_stores(named, out, LocalRunner(1), incremental=True, split_size_bytes=30_000)
 
 
 def _published_by_half(self: FolderDestination, parts: Any, commit: object, state: object) -> None:

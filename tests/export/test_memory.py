@@ -66,6 +66,21 @@ def test_many_topics(rows_at_once: int, tmp_path: Path) -> None:
     assert resident_bytes < MOST_BYTES
 
 
+@pytest.mark.parametrize("topics", [1, 20])
+def test_rows_of_a_topic_that_get_longer(topics: int, tmp_path: Path) -> None:
+    """Many short ones and then long ones: what is cut by the number of rows is one part with nearly all of the bytes."""
+    root, count = tmp_path / "store", 60_000
+    records = written(
+        count,
+        body=lambda i: NOISE[: 4 * MIB - 2000] if i >= count - 40 else b"short",
+        topic=lambda i: f"topic{i if i < topics else topics}",
+    )
+    write_log(root, records)
+    done, resident_bytes = run("export", tmp_path / "out", "-s", root, "--jobs", 1, "-o", "json")
+    assert done["rows"] == count
+    assert resident_bytes < MOST_BYTES
+
+
 def write_log(root: Path, records: Iterable[bytes]) -> None:
     (root / "commitlog").mkdir(parents=True)
     with (root / "commitlog" / f"{0:020d}").open("wb") as file:

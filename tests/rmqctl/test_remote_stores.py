@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests import stores
+from tests.conftest import GoldenStore
 from tests.damage import Damageable
 from tests.object_stores import KINDS, Kind, ObjectStore
 from tests.rmqctl.calls import ROOT, call, command, environment
@@ -164,12 +165,17 @@ def test_one_here_and_one_there(object_store: ObjectStore, wounded: Path) -> Non
 @pytest.mark.parametrize(
     ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
 )
-def test_who_is_asked_to_end_waits_for_no_server(kind: Kind, number: signal.Signals, code: int, word: str) -> None:
+@pytest.mark.parametrize("is_export", [False, True])
+def test_who_is_asked_to_end_waits_for_no_server(
+    kind: Kind, number: signal.Signals, code: int, word: str, is_export: bool, golden: GoldenStore
+) -> None:
     """It takes connections and never answers; the clients wait for nine seconds at least, and for minutes."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         silent = ObjectStore(kind, server.getsockname()[1])
+        address = silent.address("place")
+        words = ("export", address, "-q", "-s", str(golden("load-533"))) if is_export else ("info", "-s", address)
         process = subprocess.Popen(
-            command("info", "-s", silent.address("store")), cwd=ROOT, env=environment(**silent.environment),
+            command(*words), cwd=ROOT, env=environment(**silent.environment),
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         try:

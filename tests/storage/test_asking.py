@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from store_core.storage import objects
+from store_core.errors import FailedError
+from store_core.storage import asking, objects
 from store_core.storage.asking import asked
 from store_core.storage.objects import RemotePart
 from store_core.storage.remote_path import RemotePath
@@ -67,6 +68,19 @@ def test_a_signal_does_not_wait_for_the_answer() -> None:
     assert not answered.is_set()
     over.set()
     assert answered.wait(20)
+
+
+def test_who_clears_up_behind_a_signal_waits_for_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until an answer comes."""
+    monkeypatch.setattr(asking, "_HURRY_SECONDS", 0.05)
+    over = threading.Event()
+    with pytest.raises(RungError), rings():
+        asked(deaf(over))
+    with pytest.raises(FailedError, match="does not answer"):
+        asked(deaf(over))
+    assert asked(divmod, 7, 2) == (3, 1)
+    assert asked(threading.Event().wait, 0.2) is False
+    over.set()
 
 
 @pytest.mark.parametrize("moment", ["write", "close"])

@@ -24,7 +24,7 @@ class Destination(Protocol):
     address: str
     path: Path | None  # the folder, where it is a local one
     never_empty: bool  # whether a table needs a file even without rows
-    is_untold: bool  # from ``begin`` on: whether whoever made the last commit was ended behind it, in front of the rest
+    is_untold: bool  # from ``begin`` on: whether nobody has told what the last commit met
 
     @property
     def place(self) -> Place: ...

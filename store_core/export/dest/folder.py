@@ -78,14 +78,15 @@ class FolderDestination:
     def begin(self, plan: str) -> bool:
         standing = self._folder.manifest()
         begun = Begun.from_bytes(self._folder.begun())
-        now = Begun(plan, crc32c(standing) if standing is not None else 0)
-        self.is_untold = begun is not None and begun.is_published(now.behind, id_of(standing))
-        self._is_done = begun is not None and begun.is_done(plan, now.behind, id_of(standing))
+        behind = crc32c(standing) if standing is not None else 0
+        self.is_untold = begun is not None and begun.is_untold(behind, id_of(standing))
+        now = Begun(plan, behind, self.is_untold)
+        self._is_done = begun is not None and begun.is_done(plan, behind, id_of(standing))
         if self._is_finished and not self._is_done:
             self._folder.finish()
             raise self._tables.refusal(self.address)
-        if not self._is_done and begun != now:
-            self._folder.begin(now.as_bytes())
+        if not self._is_done:
+            self._folder.begin(now.as_bytes(), keep=self.is_untold)
         return self._is_done
 
     def noted(self) -> dict[str, bytes]:

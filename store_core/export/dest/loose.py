@@ -49,7 +49,7 @@ class LooseDestination(ABC):
         self._last: ExportState | WholeState | None = None
         self._noted: dict[str, Sequence[WrittenFile]] = {}
         self._lock: int | None = None
-        self.is_untold = self._is_finished = self._is_done = self._is_over = self._keeps_all = False
+        self.is_untold = self._is_finished = self._has_begun = self._is_done = self._is_over = self._keeps_all = False
 
     @property
     def place(self) -> FinalPlace:
@@ -81,15 +81,17 @@ class LooseDestination(ABC):
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._leave()
+        with suppress(*((StoreError,) if any(error) else ())):  # what is wrong has been said
+            self._leave()
 
     def gone(self) -> list[str]:
         return []  # a table's own files tell what belongs to it
 
     def begin(self, plan: str) -> bool:
-        begun, now = Begun.from_bytes(self.objects.read(_BEGUN)), Begun(plan, self.stands_as)
+        begun = Begun.from_bytes(self.objects.read(_BEGUN))
         id = self._last.id if self._last is not None else None
-        self.is_untold = begun is not None and begun.is_published(self.stands_as, id)
+        self.is_untold = begun is not None and begun.is_untold(self.stands_as, id)
+        now = Begun(plan, self.stands_as, self.is_untold)
         self._is_done = begun is not None and begun.is_done(plan, self.stands_as, id)
         if self._is_finished and not self._is_done:
             self._is_over = True
@@ -97,6 +99,7 @@ class LooseDestination(ABC):
             raise self.tables.refusal(self.address)
         if not self._is_done and begun != now:
             self.objects.write(_BEGUN, now.as_bytes())
+        self._has_begun = True
         return self._is_done
 
     def noted(self) -> dict[str, bytes]:
@@ -175,8 +178,10 @@ class LooseDestination(ABC):
         return
 
     def _leave(self) -> None:
+        """Whoever has not begun anything leaves what others have."""
         try:
-            if self._is_over or not self._noted:
+            has_own = self._has_begun and not self.is_untold
+            if self._is_over or (not self._noted and (has_own or not self.objects.read(_BEGUN))):
                 self._clear()
         finally:
             if self._lock is not None:

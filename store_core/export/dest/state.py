@@ -37,10 +37,12 @@ class Begun(NamedTuple):
     """What was begun at a destination: the plan, and what stood there then (a number of the destination's own, 0: nothing).
 
     The same may have stood there when it was begun: what stands is its own result only if it is another one by now.
+    ``untold``: of what stood there then, nobody had told what it met.
     """
 
     plan: str
     behind: int
+    untold: bool = False
 
     def as_bytes(self) -> bytes:
         return json.dumps(self._asdict()).encode()
@@ -50,13 +52,17 @@ class Begun(NamedTuple):
         """None also for what is no such note."""
         try:
             told = json.loads(data) if data is not None else {}
-            return cls(told["plan"], told["behind"])
+            return cls(told["plan"], told["behind"], bool(told.get("untold")))
         except (ValueError, KeyError, TypeError):
             return None
 
     def is_published(self, stands_as: int, id: str | None) -> bool:
         """Whether what stands now, whose plan is ``id``, is the result of what was begun."""
         return self.plan == id and self.behind != stands_as
+
+    def is_untold(self, stands_as: int, id: str | None) -> bool:
+        """Whether whoever made what stands now was ended before it could tell what it met, and nobody has done so since."""
+        return self.is_published(stands_as, id) or (self.untold and self.behind == stands_as)
 
     def is_done(self, plan: str, stands_as: int, id: str | None) -> bool:
         """Whether it is the result of this very plan."""

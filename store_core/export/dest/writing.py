@@ -23,6 +23,7 @@ from store_core.export.dest.place import Place
 from store_core.export.rows import schema
 from store_core.export.rows.collected import CollectedRows
 from store_core.export.rows.columns import microseconds
+from store_core.export.rows.shared import even_bounds
 from store_core.findings import Finding
 from store_core.scan.frames import FrameTable, Ints
 from store_core.storage.buffers import give_freed_memory_back
@@ -199,12 +200,13 @@ def _grouped(found: Iterable[_Rows]) -> Iterator[list[_Rows]]:
 
 
 def _divided(each: _Rows) -> Iterator[_Rows]:
-    count = min(
-        max(round(each.size_bytes / ROW_GROUP_SIZE_BYTES), 1), len(each.rows)
-    )  # a row may be larger than a group
-    bounds = [len(each.rows) * number // count for number in range(count + 1)]
+    count = round(each.size_bytes / ROW_GROUP_SIZE_BYTES)
+    lengths = pc.add(
+        each.rows.column("size_bytes"), pc.binary_length(each.rows.column("body"))
+    )  # plain ones may be longer
+    bounds = even_bounds(np.concatenate(([0], np.cumsum(lengths.to_numpy(), dtype=np.int64))), count)
     for start, end in pairwise(bounds):
-        yield replace(each, rows=_with_few_words(each.rows.slice(start, end - start)) if count > 1 else each.rows)
+        yield replace(each, rows=_with_few_words(each.rows.slice(start, end - start)) if len(bounds) > 2 else each.rows)
 
 
 def _with_few_words(rows: pa.RecordBatch) -> pa.RecordBatch:

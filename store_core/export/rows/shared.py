@@ -109,8 +109,13 @@ class SortedGroups:
 
 def _cut(stretch: Stretch, sums: Ints, most_bytes: int) -> Iterator[Stretch]:
     """A stretch in parts of about one length, where it is too long; ``sums``: bytes in front of each row."""
-    start, end = stretch.start, stretch.end
-    count = min(max(round(int(sums[end] - sums[start]) / most_bytes), 1), end - start)
-    bounds = [start + (end - start) * number // count for number in range(count + 1)]
-    for begin, stop in pairwise(bounds):
-        yield Stretch(stretch.group, begin, stop)
+    of_it = sums[stretch.start : stretch.end + 1]
+    for begin, stop in pairwise(even_bounds(of_it, round(int(of_it[-1] - of_it[0]) / most_bytes))):
+        yield Stretch(stretch.group, stretch.start + begin, stretch.start + stop)
+
+
+def even_bounds(sums: Ints, count: int) -> list[int]:
+    """Where rows are cut into parts of about one length, ``count`` of them unless rows are too long for that. ``sums``: bytes in
+    front of each row, and behind the last one."""
+    inner = sums[0] + (sums[-1] - sums[0]) * np.arange(1, max(count, 1)) // max(count, 1)
+    return sorted({0, *np.searchsorted(sums, inner).tolist(), len(sums) - 1})
