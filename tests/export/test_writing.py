@@ -99,10 +99,28 @@ def test_rows_of_every_size(
         assert written_bodies(folder, layout, plain, is_compressed) == plain, sizes
 
 
-def written_bodies(folder: Path, layout: Layout, plain: Sequence[bytes], is_compressed: bool) -> list[bytes]:
-    """Bodies as they come back from the files, by the offsets of their records."""
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_days_that_come_the_other_way_round(tmp_path: Path, layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bodies that inflate far come a few rows at a time, the last of the days that there are first."""
+    monkeypatch.setattr(bodies, "DECODED_LIMIT_BYTES", 10)
+    plain = [b"%d" % number * 1000 for number in range(40)]
+    assert written_bodies(tmp_path, layout, plain, True, days=-1) == plain
+
+
+def written_bodies(
+    folder: Path, layout: Layout, plain: Sequence[bytes], is_compressed: bool, days: int = 0
+) -> list[bytes]:
+    """Bodies as they come back from the files, by the offsets of their records; ``days``: from one record to the next."""
     stored = [compress(body) if is_compressed else (body, 0) for body in plain]
-    table = frames_of(written(len(plain), body=lambda i: stored[i][0], sys_flag=lambda i: stored[i][1]))
+    times = [1_700_000_000_000 + number * days * 86_400_000 for number in range(len(plain))]
+    table = frames_of(
+        written(
+            len(plain),
+            body=lambda i: stored[i][0],
+            sys_flag=lambda i: stored[i][1],
+            store_timestamp_ms=times.__getitem__,
+        )
+    )
     writer = MessageWriter(StagingFolder(folder), "s", "s", layout, 1)
     assert list(writer.write(table, np.arange(len(plain)))) == []
     found: dict[int, bytes] = {}
