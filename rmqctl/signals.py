@@ -21,6 +21,7 @@ _DEFAULTS: Final = {
     signal.SIGHUP: signal.SIG_DFL,
 }
 _IMPORTING: Final = "<frozen importlib._bootstrap>"
+_ASKING: Final = "store_core.storage.asking"  # where object stores are asked, once it is loaded
 _AGAIN_SECONDS: Final = 0.005
 _PATIENCE_SECONDS: Final = 2.0  # a terminal and `timeout` send twice; who insists after this does not want to wait
 
@@ -138,6 +139,8 @@ class signals_raise:
     def _exception(self, signal_number: int) -> BaseException:
         from weakref import ref
 
+        if (asking := sys.modules.get(_ASKING)) is not None:
+            asking.hurry()
         made = Interrupted() if signal_number == signal.SIGINT else Terminated(signal_number)
         self._cause = ref(made, lambda _: self._gone(signal_number))
         return made

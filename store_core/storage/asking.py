@@ -18,9 +18,14 @@ _HURRY_SECONDS: Final = 1.0
 
 
 class _Hurry:
-    """Whether a signal has ended a question, and none has been answered since: whoever clears up then waits for little."""
+    """Whether a signal has come, and no question has been answered since: whoever clears up then waits for little."""
 
     is_on = False
+
+
+def hurry() -> None:
+    """A signal has come, between two questions."""
+    _Hurry.is_on = True
 
 
 def asked(call: Callable[..., Answer], *words: object) -> Answer:
@@ -37,11 +42,11 @@ def asked(call: Callable[..., Answer], *words: object) -> Answer:
         except BaseException as error:
             answer.set_exception(error)
 
-    threading.Thread(target=ask, name="object-store-question", daemon=True).start()
     try:
+        threading.Thread(target=ask, name="object-store-question", daemon=True).start()
         done, _ = wait([answer], _HURRY_SECONDS if _Hurry.is_on else None)
     except BaseException:
-        _Hurry.is_on = True
+        hurry()
         raise
     if not done:
         raise FailedError("the server does not answer", to_do="run the command again")

@@ -23,14 +23,15 @@ class RungError(BaseException):
     """Raised by a signal, as rmqctl does."""
 
 
+def rung(*_: object) -> None:
+    raise RungError
+
+
 @contextmanager
 def rings() -> Iterator[None]:
     """A signal comes soon."""
 
-    def ring(*_: object) -> None:
-        raise RungError
-
-    before = signal.signal(signal.SIGALRM, ring)
+    before = signal.signal(signal.SIGALRM, rung)
     signal.setitimer(signal.ITIMER_REAL, 0.05)
     try:
         yield
@@ -70,12 +71,21 @@ def test_a_signal_does_not_wait_for_the_answer() -> None:
     assert answered.wait(20)
 
 
-def test_who_clears_up_behind_a_signal_waits_for_little(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("moment", ["while it is asked", "between two questions", "as the asking begins"])
+def test_who_clears_up_behind_a_signal_waits_for_little(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until an answer comes."""
     monkeypatch.setattr(asking, "_HURRY_SECONDS", 0.05)
     over = threading.Event()
-    with pytest.raises(RungError), rings():
-        asked(deaf(over))
+    if moment == "between two questions":
+        asking.hurry()
+    elif moment == "as the asking begins":
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", rung)
+            with pytest.raises(RungError):
+                asked(deaf(over))
+    else:
+        with pytest.raises(RungError), rings():
+            asked(deaf(over))
     with pytest.raises(FailedError, match="does not answer"):
         asked(deaf(over))
     assert asked(divmod, 7, 2) == (3, 1)
