@@ -74,7 +74,7 @@ def test_a_signal_does_not_wait_for_the_answer() -> None:
 @pytest.mark.parametrize("moment", ["while it is asked", "between two questions", "as the asking begins"])
 def test_who_clears_up_behind_a_signal_waits_for_little(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until an answer comes."""
-    monkeypatch.setattr(asking, "_HURRY_SECONDS", 0.05)
+    monkeypatch.setattr(asking, "_HURRY_SECONDS", 0.5)
     over = threading.Event()
     if moment == "between two questions":
         asking.hurry()
@@ -89,7 +89,7 @@ def test_who_clears_up_behind_a_signal_waits_for_little(moment: str, monkeypatch
     with pytest.raises(FailedError, match="does not answer"):
         asked(deaf(over))
     assert asked(divmod, 7, 2) == (3, 1)
-    assert asked(threading.Event().wait, 0.2) is False
+    assert asked(threading.Event().wait, 0.8) is False
     over.set()
 
 
