@@ -23,7 +23,7 @@ from store_core.export.dest.place import Place
 from store_core.export.rows import schema
 from store_core.export.rows.collected import CollectedRows
 from store_core.export.rows.columns import microseconds
-from store_core.export.rows.shared import even_bounds
+from store_core.export.rows.shared import SortKey, even_bounds
 from store_core.findings import Finding
 from store_core.scan.frames import FrameTable, Ints
 from store_core.storage.buffers import give_freed_memory_back
@@ -100,7 +100,7 @@ class MessageWriter:
         self._runs -= 1
         return True
 
-    def _place_of(self, group: int) -> tuple[str, str]:
+    def _place_of(self, group: int) -> SortKey:
         """A name of its partition among the others, and the topic."""
         partition, topic = self._keys.of(group)
         return (partition[1] or "" if partition is not None else "", topic)
@@ -201,9 +201,8 @@ def _grouped(found: Iterable[_Rows]) -> Iterator[list[_Rows]]:
 
 def _divided(each: _Rows) -> Iterator[_Rows]:
     count = round(each.size_bytes / ROW_GROUP_SIZE_BYTES)
-    lengths = pc.add(
-        each.rows.column("size_bytes"), pc.binary_length(each.rows.column("body"))
-    )  # plain ones may be longer
+    # A body that was compressed may be longer than its record.
+    lengths = pc.add(each.rows.column("size_bytes"), pc.binary_length(each.rows.column("body")))
     bounds = even_bounds(np.concatenate(([0], np.cumsum(lengths.to_numpy(), dtype=np.int64))), count)
     for start, end in pairwise(bounds):
         yield replace(each, rows=_with_few_words(each.rows.slice(start, end - start)) if len(bounds) > 2 else each.rows)

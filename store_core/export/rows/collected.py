@@ -18,7 +18,7 @@ from store_core.export.rows import schema
 from store_core.export.rows.batches import in_a_row
 from store_core.export.rows.bodies import Bodies, inflated
 from store_core.export.rows.columns import FIXED_COLUMNS, Cut, array_of, parts_of
-from store_core.export.rows.shared import Place, SharedRecords, SortedGroups
+from store_core.export.rows.shared import SortKey, SharedRecords, SortedGroups
 from store_core.findings import Finding
 from store_core.kernel.arrow import ArrowColumns, collector
 from store_core.layout import record
@@ -120,7 +120,7 @@ class CollectedRows:
             self._apart = min(self._apart + len(there), _MOST_APART)
         return self._columns_of[groups]
 
-    def drained(self, place_of: Callable[[int], Place], wanted_bytes: range) -> list[Drained]:
+    def drained(self, place_of: Callable[[int], SortKey], wanted_bytes: range) -> list[Drained]:
         """The rows of each group in the order they came; none are left. They are to be taken before others are added.
 
         Where there are many groups, small ones come together, as long as is wanted. ``place_of``: all are to be sorted by that.

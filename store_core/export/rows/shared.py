@@ -1,7 +1,7 @@
 """Records of many small groups, kept together as they are until they are wanted in order.
 
-Columns of its own cost a group, however few rows it has, as much as some hundred rows; in the log of a broker with many topics
-there are a few rows of each between two flushes.
+Columns of its own cost a group time and room, however few rows it has; in the log of a broker with many topics there are a few
+rows of each between two flushes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from store_core.kernel.arrow import ArrowColumns, collector
 from store_core.scan.frames import Ints
 
-Place = tuple[str, str]  # a folder, and what rows are sorted by in it
+SortKey = tuple[str, str]  # a folder, and a topic in it: rows are sorted by both
 _SLACK: Final = 1.1
 
 
@@ -78,7 +78,7 @@ class Stretch(NamedTuple):
 class SortedGroups:
     """Rows of small groups in the order of their places. ``groups``: each row's group; ``place_of``: where a group belongs."""
 
-    def __init__(self, groups: NDArray[np.uint32], place_of: Callable[[int], Place]) -> None:
+    def __init__(self, groups: NDArray[np.uint32], place_of: Callable[[int], SortKey]) -> None:
         there, number = np.unique(groups, return_inverse=True)
         self._groups = sorted((place_of(group), group) for group in there.tolist())
         rank = np.empty(len(there), np.int64)
@@ -87,7 +87,7 @@ class SortedGroups:
         self._ends = np.cumsum(np.bincount(ranks))
         self.order = np.argsort(ranks, kind="stable")  # where the sorted rows are among those that came
 
-    def stretches(self, size_bytes: Ints, wanted_bytes: range, others: Sequence[Place]) -> Iterator[Stretch]:
+    def stretches(self, size_bytes: Ints, wanted_bytes: range, others: Sequence[SortKey]) -> Iterator[Stretch]:
         """The sorted rows in stretches of a length, but where ``others``, ascending, come in between, or another folder; a
         group that is as long by itself is no stretch's part. ``size_bytes``: of each row, sorted."""
         sums = np.concatenate(([0], np.cumsum(size_bytes)))
