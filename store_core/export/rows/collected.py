@@ -18,7 +18,7 @@ from store_core.export.rows import schema
 from store_core.export.rows.batches import in_a_row
 from store_core.export.rows.bodies import Bodies, inflated
 from store_core.export.rows.columns import FIXED_COLUMNS, Cut, array_of, parts_of
-from store_core.export.rows.shared import SortKey, SharedRecords, SortedGroups
+from store_core.export.rows.shared import SharedRecords, SortedGroups, SortKey
 from store_core.findings import Finding
 from store_core.kernel.arrow import ArrowColumns, collector
 from store_core.layout import record
