@@ -24,12 +24,14 @@ class Fault(Enum):
     REFUSED = "answered with 503, and not done"
     FORBIDDEN = "answered with 403, and not done"
     LOST = "not done, and the connection ends"
+    SILENT = "not answered until whoever asks gives up"
     UNANSWERED = "done, and the connection ends"
     CUT = "answered by half of the bytes that the answer's head promises"
     SHORT = "answered by half of the bytes, and by a head that promises no more"
 
 
-FLEETING: Final = tuple(fault for fault in Fault if fault is not Fault.FORBIDDEN)  # trying again is worth while
+# Trying again is worth while, and soon.
+FLEETING: Final = tuple(fault for fault in Fault if fault not in (Fault.FORBIDDEN, Fault.SILENT))
 
 
 @dataclass
@@ -76,6 +78,9 @@ def _answering(port: int, faulty: Faulty) -> type[BaseHTTPRequestHandler]:
                 case Fault.FORBIDDEN:
                     self._answer(403, {}, b"" if self.command == "HEAD" else _ACCESS_DENIED)
                 case Fault.LOST:
+                    self.close_connection = True
+                case Fault.SILENT:
+                    self.connection.recv(1)
                     self.close_connection = True
                 case _:
                     status, headers, data = self._asked(body)

@@ -15,10 +15,11 @@ from store_core.errors import FailedError
 
 Answer = TypeVar("Answer")
 _HURRY_SECONDS: Final = 1.0
+_LOOK_SECONDS: Final = 0.2
 
 
 class _Hurry:
-    """Whether a signal has come, and no question has been answered since: whoever clears up then waits for little."""
+    """Whether a signal has come, and no question of the main thread has been answered since: whoever clears up then waits for little."""
 
     is_on = False
 
@@ -30,10 +31,8 @@ def hurry() -> None:
 
 def asked(call: Callable[..., Answer], *words: object) -> Answer:
     """What ``call(*words)`` gives or raises. In the main thread whatever a signal raises comes at once; the call, which nobody can
-    stop, then goes on in a thread of its own that keeps no process from ending. What is asked behind a signal has a second to be
-    answered; then FailedError is raised."""
-    if threading.current_thread() is not threading.main_thread():
-        return call(*words)
+    stop, then goes on in a thread of its own that keeps no process from ending. What is asked behind a signal, or is being asked by
+    another thread when it comes, has a second to be answered; then FailedError is raised."""
     answer: Future[Answer] = Future()
 
     def ask() -> None:
@@ -42,13 +41,18 @@ def asked(call: Callable[..., Answer], *words: object) -> Answer:
         except BaseException as error:
             answer.set_exception(error)
 
+    is_main = threading.current_thread() is threading.main_thread()
     try:
         threading.Thread(target=ask, name="object-store-question", daemon=True).start()
-        done, _ = wait([answer], _HURRY_SECONDS if _Hurry.is_on else None)
+        while not is_main and not _Hurry.is_on and not answer.done():
+            wait([answer], _LOOK_SECONDS)  # no signal reaches this thread
+        wait([answer], _HURRY_SECONDS if _Hurry.is_on else None)
     except BaseException:
-        hurry()
+        if is_main:
+            hurry()
         raise
-    if not done:
+    if not answer.done():
         raise FailedError("the server does not answer", to_do="run the command again")
-    _Hurry.is_on = False
+    if is_main:
+        _Hurry.is_on = False
     return answer.result()

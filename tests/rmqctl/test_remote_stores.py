@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from tests import stores
 from tests.conftest import GoldenStore
 from tests.damage import Damageable
+from tests.faulty_proxy import Fault, Faulty, in_front_of
 from tests.object_stores import KINDS, Kind, ObjectStore
 from tests.rmqctl.calls import ROOT, call, command, environment
 
@@ -159,6 +161,28 @@ def test_one_here_and_one_there(object_store: ObjectStore, wounded: Path) -> Non
     both = call("verify-crc", "-s", f"here={wounded}", "-s", f"there={address}", "-o", "json").json["stores"]
     assert [store["store"] for store in both] == ["here", "there"]
     assert both[0] | {"store": ""} == both[1] | {"store": ""}
+
+
+@pytest.mark.parametrize("name", ["sql", "verify-crc"])
+def test_threads_that_read_are_not_waited_for(name: str, object_store: ObjectStore, golden: GoldenStore) -> None:
+    """The server falls silent when they ask for the log; their clients have patience for twenty seconds."""
+    faulty = Faulty(lambda method, path: Fault.SILENT if method == "GET" and "/commitlog/0" in path else None)
+    address = object_store.put(golden("load-533"))
+    with in_front_of(object_store, faulty) as behind:
+        process = subprocess.Popen(
+            command(*READING[name], "-s", address), cwd=ROOT, env=environment(**behind.environment),
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        try:
+            while not faulty.met:
+                assert process.poll() is None, process.communicate()
+                time.sleep(0.02)
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=8)
+        finally:
+            process.kill()
+            process.wait()
+    assert (process.returncode, err) == (130, "error: interrupted\n")
 
 
 @pytest.mark.parametrize("kind", KINDS)

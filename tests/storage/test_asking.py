@@ -51,10 +51,18 @@ def test_answers_and_errors_are_handed_on() -> None:
         asked(divmod, 7, 0)
 
 
-def test_whoever_is_not_in_the_main_thread_asks_by_itself() -> None:
+def test_another_thread_waits_for_little_once_a_signal_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "_HURRY_SECONDS", 0.1)
+    over = threading.Event()
     with ThreadPoolExecutor(1) as pool:
-        asking = pool.submit(threading.get_ident).result()
-        assert pool.submit(asked, threading.get_ident).result() == asking
+        assert pool.submit(asked, divmod, 7, 2).result() == (3, 1)
+        waiting = pool.submit(asked, deaf(over))
+        with pytest.raises(RungError), rings():
+            asked(deaf(over))
+        with pytest.raises(FailedError, match="does not answer"):
+            waiting.result(10)
+    assert asked(divmod, 7, 2) == (3, 1)
+    over.set()
 
 
 def test_a_signal_does_not_wait_for_the_answer() -> None:
