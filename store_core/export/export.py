@@ -107,7 +107,8 @@ def export_stores(
         if last is None or parts or _has_moved(last, reports):
             commit = Commit(number, work.plan, tuple(report.as_state() for report in reports))
             before = last or ExportState(0, "", filter_as_json(wanted), layout.as_json(), ())
-            destination.publish(parts, commit, before.after(number, work.plan, commit.stores))
+            untold = before.last_findings if destination.is_untold else {}
+            destination.publish(parts, commit, before.after(number, work.plan, commit.stores, untold))
         else:
             number = last.commit
             destination.finish()
@@ -201,10 +202,12 @@ def _told_of(gone: Sequence[str]) -> Iterator[Finding]:
 
 
 def _untold(last: ExportState, store: str, whose: str = "") -> Iterator[Finding]:
-    """What the last commit met in a store, and nobody has been told."""
+    """What the last commits met in a store, and nobody has been told."""
     for code, count in last.last_findings.get(store, {}).items():
         if code in KINDS:
-            yield finding(code, f"{count} in commit {last.commit}{whose}, whose export was ended before it could tell")
+            yield finding(
+                code, f"{count} up to commit {last.commit}{whose}, whose export was ended before it could tell"
+            )
 
 
 def _never_empty(parts: list[Part], place: Place) -> list[Part]:

@@ -338,7 +338,7 @@ def test_whoever_was_killed_behind_a_commit_told_nothing(
     before = manifest_of(out)
     report = add_to(root, out)
     assert {(found.code, found.message) for found in report.findings} == {
-        (code, f"{count} in commit 1, whose export was ended before it could tell")
+        (code, f"{count} up to commit 1, whose export was ended before it could tell")
         for code, count in Counter(found.code for found in killed.findings).items()
     }
     assert (report.rows, report.commit) == (0, 1)
@@ -363,9 +363,28 @@ def test_findings_that_nobody_told_wait_for_whoever_can_tell_them(
                 add_to(root, out)
     other = export_stores_into(out, [("b", golden(STORE))])
     assert {found.message for found in other.findings} == {
-        "1 in commit 1 of a, whose export was ended before it could tell"
+        "1 up to commit 1 of a, whose export was ended before it could tell"
     }
     assert add_to(root, out).findings == []
+
+
+def test_findings_of_several_commits_that_nobody_told(
+    damaged: DamagedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is killed behind a commit tells nothing of those before it either."""
+    stores = [("a", damaged("load-533", "zero-page-mid")), ("b", damaged("load-497", "zero-page-mid"))]
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(ResultFolder, "_clear", lambda self: None)
+        for count in (1, 2):
+            met = [store.findings for store in export_stores_into(out, stores[:count]).stores]
+    report = export_stores_into(out, stores)
+    said = "1 up to commit 2, whose export was ended before it could tell"
+    assert [{(found.code, found.message) for found in store.findings} for store in report.stores] == [
+        {(found.code, said) for found in findings} for findings in met
+    ]
+    assert report.commit == 2
+    assert export_stores_into(out, stores).findings == []
 
 
 def raises(error: BaseException) -> Any:

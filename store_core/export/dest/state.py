@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
@@ -130,20 +131,21 @@ class StoreState:
 
     def and_then(self, later: StoreState) -> StoreState:
         """This and what a later commit added."""
-        counts = dict(self.findings)
-        for code, count in later.findings.items():
-            counts[code] = counts.get(code, 0) + count
         return StoreState(
             self.store,
             self.from_phy_offset,
             later.next_phy_offset,
             self.rows + later.rows,
-            counts,
+            _sum(self.findings, later.findings),
             later.proof or self.proof,
             later.told,
             (*self.refused, *(refused for refused in later.refused if refused not in self.refused)),
             tuple(dict.fromkeys((*self.begins[:1], *(*self.begins[1:], *later.begins)[-NEWEST_BEGINS:]))),
         )
+
+
+def _sum(counts: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
+    return dict(Counter(counts) + Counter(more))
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,8 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class ExportState:
-    """All commits together: the last one's number, fingerprint and findings, the filter and the layout of all, and the stores."""
+    """All commits together: the last one's number and fingerprint, what it found (and those before it, if nobody has been told that),
+    the filter and the layout of all, and the stores."""
 
     commit: int
     id: str
@@ -216,12 +219,17 @@ class ExportState:
             "another version of rmqctl made this export", path=where, to_do="go on with that one, or --overwrite"
         )
 
-    def after(self, number: int, id: str, added: Sequence[StoreState]) -> ExportState:
-        """The state once a commit has added to it."""
+    def after(
+        self, number: int, id: str, added: Sequence[StoreState], untold: Mapping[str, Mapping[str, int]]
+    ) -> ExportState:
+        """The state once a commit has added to it. ``untold``: what commits before it found, by store and code, and nobody has been told."""
         known = {state.store: state for state in self.stores}
         for state in added:
             known[state.store] = known[state.store].and_then(state) if state.store in known else state
-        met = {state.store: state.findings for state in added if state.findings}
+        met = {store: dict(counts) for store, counts in untold.items()}
+        for state in added:
+            if state.findings:
+                met[state.store] = _sum(met.get(state.store, {}), state.findings)
         return ExportState(number, id, self.filter, self.layout, tuple(known.values()), met)
 
 
