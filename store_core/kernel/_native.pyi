@@ -54,6 +54,7 @@ class FileWalk:
     def close(self) -> None: ...
 
 class Collector:
+    size_bytes: int
     def __init__(self, wanted: int, expected_bytes: int, /) -> None: ...
     def add(
         self,

@@ -84,6 +84,11 @@ class Collector(Protocol):
         than the number of rows behind the largest so far. Raises ValueError as that does; then it is of no use any more."""
         ...
 
+    @property
+    def size_bytes(self) -> int:
+        """Memory that the columns of what is there take, about."""
+        ...
+
     def take(self, group: int) -> ArrowColumns:
         """The records of a group, in the order they came. They are no longer there then."""
         ...

@@ -77,6 +77,10 @@ class Collector:
         at, size_bytes = (np.ascontiguousarray(column, np.int64) for column in (at, size_bytes))
         self._collector.add(_bytes(window), at, size_bytes, np.ascontiguousarray(group, np.uint32))
 
+    @property
+    def size_bytes(self) -> int:
+        return self._collector.size_bytes
+
     def take(self, group: int) -> ArrowColumns:
         return _columns(self._collector.take(group))
 

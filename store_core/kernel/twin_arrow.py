@@ -34,6 +34,7 @@ class Collector:
         del expected_bytes  # lists grow by themselves
         self._wanted = wanted
         self._messages: list[list[Message]] = []
+        self.size_bytes = 0
 
     def add(self, window: Any, at: Ints, size_bytes: Ints, group: Ints) -> None:
         if not len(at) == len(size_bytes) == len(group):
@@ -46,11 +47,13 @@ class Collector:
             while number >= len(self._messages):
                 self._messages.append([])
             self._messages[number].append(_record(window, start, size))
+            self.size_bytes += size
 
     def take(self, group: int) -> ArrowColumns:
         messages: list[Message] = []
         if group < len(self._messages):
             messages, self._messages[group] = self._messages[group], messages
+        self.size_bytes -= sum(message.size_bytes for message in messages)
         return _columns(messages, self._wanted, _words)
 
 

@@ -66,6 +66,21 @@ def test_many_topics(rows_at_once: int, tmp_path: Path) -> None:
     assert resident_bytes < MOST_BYTES
 
 
+NAMES: Final = {
+    "names that nobody has twice": (200_000, lambda i: {f"n{i:06}{j:02}": f"v{j}" for j in range(20)}),
+    "thousands of keys": (4_500, lambda i: {"KEYS": " ".join(f"{(i * 7 + j) % 1000:03}" for j in range(7000))}),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_properties_that_are_all_of_a_record(name: str, tmp_path: Path) -> None:
+    root, (count, properties) = tmp_path / "store", NAMES[name]
+    write_log(root, written(count, topic=lambda _: "topic", properties=properties))
+    done, resident_bytes = run("export", tmp_path / "out", "-s", root, "--jobs", 1, "-o", "json")
+    assert done["rows"] == count
+    assert resident_bytes < MOST_BYTES
+
+
 @pytest.mark.parametrize("topics", [1, 20])
 def test_rows_of_a_topic_that_get_longer(topics: int, tmp_path: Path) -> None:
     """Many short ones and then long ones: what is cut by the number of rows is one part with nearly all of the bytes."""

@@ -7,7 +7,8 @@ import errno
 import gc
 import os
 import sys
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from store_core.codec.compression import compress
+from store_core.codec.hosts import host_bytes
 from store_core.errors import FailedError
 from store_core.export.dest import parquet, writing
 from store_core.export.dest.layout import Layout
@@ -25,10 +27,11 @@ from store_core.export.dest.parts import PartWriter, Range, quarantine_rows
 from store_core.export.dest.place import StagingFolder
 from store_core.export.dest.writing import MessageWriter
 from store_core.export.rows import bodies, collected
+from store_core.export.rows.schema import Column
 from store_core.export.tables.index import INDEX_COLUMNS
 from store_core.export.tables.table import schema_of
 from store_core.export.tables.writing import write_table
-from store_core.kernel.codes import FrameCode, FrameKind
+from store_core.kernel.codes import MOST_WORDS, FrameCode, FrameKind
 from store_core.storage import part_file
 from tests.conftest import GoldenStore
 from tests.export.exports import export_one, table_of
@@ -154,6 +157,57 @@ def test_a_table_of_no_rows(tmp_path: Path) -> None:
     written = write_table(StagingFolder(tmp_path), "index", "s", "name.parquet", INDEX_COLUMNS, [nothing, nothing])
     assert written.rows == 0
     assert pq.read_table(tmp_path / written.staged).schema.names == [column.name for column in INDEX_COLUMNS]
+
+
+def test_batches_of_few_rows_do_not_pile_up(tmp_path: Path) -> None:
+    """A queue with one message is a batch; each takes kilobytes, of which none are rows."""
+    columns = [Column("number", pa.int64(), "counts")]
+    schema = schema_of(columns)
+    there: list[weakref.ref[pa.RecordBatch]] = []
+    most = 0
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        nonlocal most
+        for number in range(2_000):
+            batch = pa.RecordBatch.from_arrays([pa.array([number])], schema=schema)
+            there.append(weakref.ref(batch))
+            yield batch
+            most = max(most, sum(found() is not None for found in there))
+
+    written = write_table(StagingFolder(tmp_path), "index", "s", "name.parquet", columns, batches())
+    assert pq.read_table(tmp_path / written.staged).column("number").to_pylist() == list(range(2_000))
+    assert most < 300
+
+
+def test_many_words_come_with_the_row_group_that_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as the kernel has no dictionary for, or has one for; with rows of several row groups, and a slice of their properties."""
+    count = MOST_WORDS // 2 + 2_000
+    monkeypatch.setattr(writing, "ROW_GROUP_SIZE_BYTES", 1 << 20)
+    for words in (1_500, count):
+        table = frames_of(
+            written(
+                count,
+                topic=lambda _: "t",
+                properties=lambda i, words=words: {
+                    f"a{i % words}": "1",
+                    f"b{i % words}": f"{i}",
+                    "TAGS": f"t{i % words}",
+                },
+                born_host=lambda i, words=words: host_bytes(f"10.0.{i % words >> 8}.{i % words & 255}:80"),
+            )
+        )
+        (folder := tmp_path / str(words)).mkdir()
+        writer = MessageWriter(StagingFolder(folder), "s", "s", Layout(), 1)
+        assert list(writer.write(table, np.arange(count))) == []
+        [part] = writer.close()
+        file = pq.ParquetFile(folder / part.staged)
+        assert file.metadata.num_row_groups > 2
+        rows = file.read(["tags", "born_host", "properties"])
+        assert rows.column("tags").to_pylist() == [f"t{i % words}" for i in range(count)]
+        assert rows.column("born_host")[-1].as_py() == table.message(count - 1).born_host
+        assert [dict(found) for found in rows.column("properties").to_pylist()] == [
+            {f"a{i % words}": "1", f"b{i % words}": f"{i}", "TAGS": f"t{i % words}"} for i in range(count)
+        ]
 
 
 def test_a_long_split_is_sorted_in_runs(golden: GoldenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from store_core.export.rows import schema
 from store_core.export.rows.collected import CollectedRows
 from store_core.export.rows.columns import microseconds
 from store_core.export.rows.shared import SortKey, even_bounds
+from store_core.export.rows.words import with_own_words
 from store_core.findings import Finding
 from store_core.scan.frames import FrameTable, Ints
 from store_core.storage.buffers import give_freed_memory_back
@@ -31,7 +32,6 @@ from store_core.storage.buffers import give_freed_memory_back
 _RUN_SIZE_BYTES: Final = 192 << 20  # most memory of rows that are sorted at once
 _RUN_LOG_BYTES: Final = 128 << 20  # of the log at once: a split of the usual size is two runs
 _LEAST_GROUP_SIZE_BYTES: Final = 4 << 20
-_MANY_WORDS: Final = 1000
 _MANY_PLAIN_BYTES: Final = (
     32 << 20
 )  # bodies that were inflated one by one leave holes in the heap in which later ones do not fit
@@ -130,7 +130,7 @@ class MessageWriter:
             if self._writer is None or self._partition != partition:
                 self._close_file()
                 self._writer, self._partition = self._open(partition, least[partition]), partition
-            self._writer.write_group([each.rows for each in group])
+            self._writer.write_group([with_own_words(each.rows) for each in group])
         if not self._is_in_order and self._partition is not None:
             self._close_file()
         if has_many_holes:
@@ -205,13 +205,4 @@ def _divided(each: _Rows) -> Iterator[_Rows]:
     lengths = pc.add(each.rows.column("size_bytes"), pc.binary_length(each.rows.column("body")))
     bounds = even_bounds(np.concatenate(([0], np.cumsum(lengths.to_numpy(), dtype=np.int64))), count)
     for start, end in pairwise(bounds):
-        yield replace(each, rows=_with_few_words(each.rows.slice(start, end - start)) if len(bounds) > 2 else each.rows)
-
-
-def _with_few_words(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows without the words of others, where these are many: each row group's file part would hold them all."""
-    for number, field in enumerate(rows.schema):
-        words = rows.column(number)
-        if pa.types.is_dictionary(field.type) and len(words.dictionary) > _MANY_WORDS:
-            rows = rows.set_column(number, field, words.dictionary_decode().dictionary_encode())
-    return rows
+        yield replace(each, rows=each.rows.slice(start, end - start))

@@ -45,7 +45,7 @@ class Drained:
 
 
 class CollectedRows:
-    """Rows of ``schema.WRITTEN``, collected by group until they are drained. Groups are numbered from 0 on."""
+    """Rows that become those of ``schema.WRITTEN`` (``words``), collected by group until they are drained. Groups are numbered from 0 on."""
 
     def __init__(self, store: str, expected_bytes: int) -> None:
         """``expected_bytes``: how long the records until the next ``drained`` will be together, about."""
@@ -57,6 +57,7 @@ class CollectedRows:
 
     def _clear(self) -> None:
         self.size_bytes = 0  # of memory, about
+        self._counted_bytes = 0
         self.log_bytes = 0  # of records
         self.plain_bytes = 0  # of bodies that were compressed
         self._fixed: dict[str, list[NDArray[Any]]] = {name: [] for name in (*FIXED_COLUMNS, "topic_id")}
@@ -92,8 +93,9 @@ class CollectedRows:
         self.plain_bytes += plain_bytes
         log_bytes = int(sizes.sum())
         self.log_bytes += log_bytes
-        self.size_bytes += log_bytes + len(rows) * _ROW_SIZE_BYTES
-        self.size_bytes += 2 * plain_bytes  # they are there once more when they become a column
+        self._counted_bytes += log_bytes + len(rows) * _ROW_SIZE_BYTES
+        # Thousands of keys or properties a record take more, and move as they grow; bodies are there once more as a column.
+        self.size_bytes = max(self._counted_bytes, self._collector.size_bytes * 5 // 4) + 2 * self.plain_bytes
 
     def _collect(self, window: memoryview, at: Ints, sizes: Ints, numbers: NDArray[np.uint32]) -> None:
         is_shared = numbers == _MOST_APART
@@ -163,7 +165,8 @@ class CollectedRows:
     def _batch(self, fixed: dict[str, NDArray[Any]], rows: slice, parts: ArrowColumns, plain: _Plain) -> pa.RecordBatch:
         count, bodies = rows.stop - rows.start, plain.taken(rows)
         cut = Cut(lambda name: fixed[name][rows], tuple(self._topics), count, self._store, parts, bodies, in_words=True)
-        return pa.RecordBatch.from_arrays([array_of(name, cut) for name in schema.WRITTEN.names], schema=schema.WRITTEN)
+        names = schema.WRITTEN.names
+        return pa.RecordBatch.from_arrays([array_of(name, cut) for name in names], names)
 
 
 class _Plain:

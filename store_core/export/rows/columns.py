@@ -30,7 +30,8 @@ _CRC_WORDS: Final = pa.array(["ok", "bad"])
 class Cut:
     """Some rows, ``count`` of them: what was cut out of a window for them, and by name what columns of a FrameTable hold.
 
-    ``topics`` is what ``topic_id`` counts. ``in_words``: columns are wanted as ``schema.WRITTEN`` has them.
+    ``topics`` is what ``topic_id`` counts. ``in_words``: columns are wanted as ``schema.WRITTEN`` has them, unless the kernel has met
+    too many words.
     """
 
     column: Callable[[str], NDArray[Any]]
@@ -58,19 +59,9 @@ def _numbers(name: str) -> Callable[[Cut], pa.Array]:
     return lambda cut: pa.array(cut.column(name).astype(kind, copy=False))
 
 
-def _texts(name: str, kind: pa.DataType) -> Callable[[Cut], pa.Array]:
+def _texts(name: str) -> Callable[[Cut], pa.Array]:
     """A column as the kernel has it, not copied."""
-    return lambda cut: _array(kind, getattr(cut.parts, name))
-
-
-def _words(name: str) -> Callable[[Cut], pa.Array]:
-    """A column of texts that recur."""
-    return lambda cut: _word_array(getattr(cut.parts, name), cut)
-
-
-def _word_array(texts: Texts | Words | None, cut: Cut) -> pa.Array:
-    found = _array(pa.string(), texts)
-    return found.dictionary_encode() if cut.in_words and isinstance(texts, Texts) else found
+    return lambda cut: _array(pa.string(), getattr(cut.parts, name))
 
 
 def _array(kind: pa.DataType, texts: Texts | Words | None) -> pa.Array:
@@ -88,7 +79,7 @@ def _keys(cut: Cut) -> pa.ListArray:
 
 
 def _properties(cut: Cut) -> pa.MapArray:
-    names, values = _word_array(cut.parts.names, cut), _array(pa.string(), cut.parts.values)
+    names, values = (_array(pa.string(), texts) for texts in (cut.parts.names, cut.parts.values))
     return pa.MapArray.from_arrays(pa.array(cut.parts.pair_bounds), names, values)
 
 
@@ -193,18 +184,18 @@ _MAKERS: Final[dict[str, Callable[[Cut], pa.Array]]] = {
     "kind": _by_topic(topic_kind),
     "queue_id": _numbers("queue_id"),
     "queue_offset": _numbers("queue_offset"),
-    "offset_msg_id": _texts("offset_msg_id", pa.string()),
-    "unique_key": _texts("unique_key", pa.string()),
-    "tags": _words("tags"),
+    "offset_msg_id": _texts("offset_msg_id"),
+    "unique_key": _texts("unique_key"),
+    "tags": _texts("tags"),
     "keys": _keys,
     "flag": _numbers("flag"),
     "sys_flag": _numbers("sys_flag"),
     "transaction": _by_flags(transaction_kind, record.TRANSACTION_MASK),
     "compression": _by_flags(compression_kind, record.COMPRESSION_MASK | record.FLAG_COMPRESSED),
     "born_time": _times("born_timestamp_ms"),
-    "born_host": _words("born_host"),
+    "born_host": _texts("born_host"),
     "store_time": _times("store_timestamp_ms"),
-    "store_host": _words("store_host"),
+    "store_host": _texts("store_host"),
     "reconsume_times": _numbers("reconsume_times"),
     "prepared_transaction_offset": _numbers("prepared_transaction_offset"),
     "body_crc": _numbers("body_crc"),

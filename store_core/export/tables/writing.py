@@ -13,6 +13,7 @@ from store_core.export.rows.schema import Column
 from store_core.export.tables.table import schema_of
 
 _ROW_GROUP_SIZE_BYTES: Final = 16 << 20
+_MOST_BATCHES: Final = 256  # that are held as they came: each takes kilobytes, however few rows it has
 
 
 def write_table(
@@ -35,13 +36,17 @@ def write_table(
 
 
 def _groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterable[pa.Table]:
+    joined: list[pa.RecordBatch] = []
     pending: list[pa.RecordBatch] = []
     size_bytes = 0
     for batch in filter(len, batches):
         pending.append(batch)
         size_bytes += batch.nbytes
         if size_bytes >= _ROW_GROUP_SIZE_BYTES:
-            yield pa.Table.from_batches(pending, schema)
-            pending, size_bytes = [], 0
-    if pending:
-        yield pa.Table.from_batches(pending, schema)
+            yield pa.Table.from_batches([*joined, *pending], schema)
+            joined, pending, size_bytes = [], [], 0
+        elif len(pending) == _MOST_BATCHES:
+            joined += pa.Table.from_batches(pending, schema).combine_chunks().to_batches()
+            pending = []
+    if joined or pending:
+        yield pa.Table.from_batches([*joined, *pending], schema)

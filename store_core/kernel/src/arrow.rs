@@ -85,6 +85,10 @@ impl Texts {
         self.data.get(usize::try_from(start).ok()?..usize::try_from(end).ok()?)
     }
 
+    fn size(&self) -> usize {
+        self.data.len() + size_of_val(self.offsets.as_slice())
+    }
+
     fn fits(&self) -> bool {
         i32::try_from(self.data.len()).is_ok() && i32::try_from(self.offsets.len()).is_ok()
     }
@@ -172,6 +176,10 @@ impl Recurring {
             None => self.texts.add(&[]),
             Some(words) => words.numbers.push(NONE),
         }
+    }
+
+    fn size(&self) -> usize {
+        self.texts.size() + self.words.as_ref().map_or(0, |words| size_of_val(words.numbers.as_slice()))
     }
 
     fn into_tuple(self, py: Python<'_>, valid: Option<Valid>) -> PyResult<Bound<'_, PyTuple>> {
@@ -376,6 +384,13 @@ impl Columns {
             self.key_bounds.push(i32::try_from(self.keys.len()).ok()?);
         }
         Some(())
+    }
+
+    /// Bytes that the texts take, with what says where each of them ends.
+    pub fn size(&self) -> usize {
+        let texts = [&self.offset_msg_id, &self.unique_key.texts.texts, &self.keys, &self.values, &self.body];
+        let recurring = [&self.born_host, &self.store_host, &self.tags.texts, &self.names];
+        texts.map(Texts::size).iter().sum::<usize>() + recurring.map(Recurring::size).iter().sum::<usize>()
     }
 
     pub fn into_dict(self, py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {

@@ -55,6 +55,11 @@ impl Collector {
         added.ok_or_else(nonsense)
     }
 
+    #[getter]
+    fn size_bytes(&self) -> usize {
+        self.groups.iter().flatten().map(Columns::size).sum()
+    }
+
     #[pyo3(signature = (group, /))]
     fn take<'py>(&mut self, py: Python<'py>, group: u32) -> PyResult<Bound<'py, PyDict>> {
         let columns = self.groups.get_mut(group as usize).and_then(Option::take);
