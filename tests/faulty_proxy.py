@@ -15,6 +15,7 @@ from tests.object_stores import ObjectStore
 
 _HOST: Final = "127.0.0.1"
 _SLOW_DOWN: Final = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+_NOT_FOUND: Final = b"<html><body>Nothing here.</body></html>"
 _ACCESS_DENIED: Final = b"<Error><Code>AccessDenied</Code><Message>Access denied.</Message></Error>"
 
 
@@ -23,6 +24,7 @@ class Fault(Enum):
 
     REFUSED = "answered with 503, and not done"
     FORBIDDEN = "answered with 403, and not done"
+    NOT_FOUND = "answered with 404 by something that is no object store, and not done"
     LOST = "not done, and the connection ends"
     SILENT = "not answered until whoever asks gives up"
     UNANSWERED = "done, and the connection ends"
@@ -31,7 +33,7 @@ class Fault(Enum):
 
 
 # Trying again is worth while, and soon.
-FLEETING: Final = tuple(fault for fault in Fault if fault not in (Fault.FORBIDDEN, Fault.SILENT))
+FLEETING: Final = tuple(fault for fault in Fault if fault not in (Fault.FORBIDDEN, Fault.NOT_FOUND, Fault.SILENT))
 
 
 @dataclass
@@ -77,6 +79,8 @@ def _answering(port: int, faulty: Faulty) -> type[BaseHTTPRequestHandler]:
                     self._answer(503, {}, b"" if self.command == "HEAD" else _SLOW_DOWN)
                 case Fault.FORBIDDEN:
                     self._answer(403, {}, b"" if self.command == "HEAD" else _ACCESS_DENIED)
+                case Fault.NOT_FOUND:
+                    self._answer(404, {}, b"" if self.command == "HEAD" else _NOT_FOUND)
                 case Fault.LOST:
                     self.close_connection = True
                 case Fault.SILENT:

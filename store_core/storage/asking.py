@@ -7,15 +7,18 @@ its own steps, in its main thread.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Final, TypeVar
 
-from store_core.errors import FailedError
+from store_core.errors import FailedError, StoreError
 
 Answer = TypeVar("Answer")
 _HURRY_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 0.2
+_PATIENCE_SECONDS: Final = 8.0  # a client that gives up later has tried again by itself
+PAUSES_SECONDS: Final = (0.1, 0.3)  # in front of each further attempt
 
 
 class _Hurry:
@@ -56,3 +59,24 @@ def asked(call: Callable[..., Answer], *words: object) -> Answer:
     if is_main:
         _Hurry.is_on = False
     return answer.result()
+
+
+def asked_again(may_pass: Callable[[Exception], bool], call: Callable[..., Answer], *words: object) -> Answer:
+    """As ``asked``, up to three times where ``may_pass`` says of an error that it may not come again. For calls that only read.
+
+    Behind a signal there is one attempt, as nobody may wait for longer than it takes.
+    """
+    start = time.monotonic()
+    for pause_seconds in PAUSES_SECONDS:
+        was_hurried = _Hurry.is_on
+        try:
+            return asked(call, *words)
+        except StoreError:
+            raise
+        except Exception as error:
+            if was_hurried or time.monotonic() - start > _PATIENCE_SECONDS or not may_pass(error):
+                raise
+            time.sleep(pause_seconds)
+            if _Hurry.is_on:
+                raise
+    return asked(call, *words)

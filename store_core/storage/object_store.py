@@ -1,7 +1,7 @@
 """What object stores answer: listings, sizes, and bytes by position, through pyarrow.
 
 Only this module knows how. Credentials and endpoints come from the environment and the files that each provider's own
-tools read; the clients try failed requests again by themselves.
+tools read; the clients try most failed requests again by themselves, and what else may pass is asked for again here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from store_core.errors import FailedError, NotAStoreError, StoreError, UsageError
-from store_core.storage.asking import asked
+from store_core.storage.asking import PAUSES_SECONDS, asked, asked_again
 from store_core.storage.files import FileCache
 from store_core.storage.remote_path import RemotePath
 
@@ -35,7 +35,6 @@ _BLOCK_SIZE_BYTES: Final = 256 << 10  # what a small read brings along
 _MOST_BLOCKS: Final = 64
 _MOST_OPEN_FILES: Final = 64
 _GIVE_UP_AFTER: Final = timedelta(seconds=20)
-_PAUSES_SECONDS: Final = (0, 0.1, 0.3)  # in front of each attempt to open a file that was listed
 Key = tuple[str, ...]  # the bucket, then the folders, as the client names them
 
 
@@ -117,11 +116,11 @@ class Bucket:
         """
         key = _key(path)
         with _told(path):
-            for pause_seconds in _PAUSES_SECONDS:
+            for pause_seconds in (0, *PAUSES_SECONDS):
                 time.sleep(pause_seconds)
                 listed = self._listed_file(key)
                 try:
-                    file = asked(self._files.open_input_file, "/".join(key))
+                    file = asked_again(may_pass, self._opened, key)
                 except FileNotFoundError:
                     if listed is None:
                         raise
@@ -140,6 +139,11 @@ class Bucket:
             if now != listed and may_have_changed:
                 return self.open(path, may_have_changed=False)
         raise FailedError(f"the object store {contradiction}", path=str(path), to_do="run the command again")
+
+    def _opened(self, key: Key) -> Any:
+        file = self._files.open_input_file("/".join(key))
+        file.size()  # raises ValueError where Google's client gives a file that is closed, since its first read failed
+        return file
 
     def _listed_file(self, key: Key) -> Listed | None:
         """A file of a folder that is known."""
@@ -163,13 +167,12 @@ class Bucket:
         from pyarrow.fs import FileSelector
 
         selector = FileSelector("/".join(key), recursive=recursive, allow_not_found=True)
-        found = [
-            (tuple(filter(None, info.path.split("/"))), info) for info in asked(self._files.get_file_info, selector)
-        ]
+        infos = asked_again(may_pass, self._files.get_file_info, selector)
+        found = [(tuple(filter(None, info.path.split("/"))), info) for info in infos]
         return [(name, _listed(info)) for name, info in found if len(name) > len(key)]
 
     def _ask_about(self, key: Key) -> Listed | None:
-        [info] = asked(self._files.get_file_info, ["/".join(key)])
+        [info] = asked_again(may_pass, self._files.get_file_info, ["/".join(key)])
         return None if info.type.name == "NotFound" else _listed(info)
 
 
@@ -265,7 +268,7 @@ class RemoteFile:
         if size_bytes <= 0:
             return b""
         with _told(self._path):
-            return bytes(asked(self._file.read_at, size_bytes, at))
+            return bytes(asked_again(may_pass, self._file.read_at, size_bytes, at))
 
     def read_into(self, at: int, buffer: memoryview) -> int:
         """Fill a buffer from a position, over several connections where it is long; gives the number of bytes read."""
@@ -367,28 +370,55 @@ def fetch(path: RemotePath) -> int:
         source.close()
 
 
-# What is wrong, by a word of the client's message: what happened, and what to do about it.
+_WENT_AWAY: Final = "a file went away while it was read"
+
+
+@dataclass(frozen=True, slots=True)
+class _Trouble:
+    """What is wrong, by words of the client's message. ``to_do`` is about credentials where it is empty."""
+
+    words: str
+    what: str
+    to_do: str = ""
+    may_pass: bool = False
+
+
 _TROUBLE: Final = (
-    (r"NO_SUCH_BUCKET|ContainerNotFound|bucket does not exist", "no such bucket", "name a bucket that is there"),
-    (
-        r"NO_SUCH_KEY|BlobNotFound|No such object",
-        "a file went away while it was read",
-        "run the command again",
+    _Trouble(
+        r"NO_SUCH_BUCKET|ContainerNotFound|bucket does not exist", "no such bucket", "name a bucket that is there"
     ),
-    (
+    _Trouble(r"NO_SUCH_KEY|BlobNotFound|No such object", _WENT_AWAY, "run the command again"),
+    _Trouble(
         r"INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|InvalidAuthenticationInfo|[Cc]redentials|UNAUTHENTICATED"
         r"|AuthenticationFailed|failed to authenticate|EXPIRED_TOKEN|ExpiredToken|HTTP status 401|OAuth",
         "the credentials are missing or wrong",
-        "",
     ),
-    (r"ACCESS_DENIED|AccessDenied|PERMISSION_DENIED|HTTP status 403|Forbidden", "access is denied", ""),
-    (
-        r"NETWORK_CONNECTION|curlCode|[Tt]imed? ?out|[Cc]ould ?n.t (connect|resolve)|UNAVAILABLE|[Cc]onnection",
+    _Trouble(r"ACCESS_DENIED|AccessDenied|PERMISSION_DENIED|HTTP status 403|Forbidden", "access is denied"),
+    _Trouble(
+        r"SLOW_DOWN|SERVICE_UNAVAILABLE|(HTTP status|Azure Error: \[\w*\]) (429|50[0234])",
+        "the object store is busy, or fails",
+        "run the command again later",
+        may_pass=True,
+    ),
+    _Trouble(  # Azure's own answers have a word in the brackets; Google's client closes a file whose first read failed
+        r"Azure Error: \[\] (404|Error when reading body)|XML_ERROR_PARSING|JSON object|json input is not an object"
+        r"|I/O operation on closed file",
+        "the object store does not answer as it should",
+        "check the endpoint, and run the command again",
+        may_pass=True,
+    ),
+    _Trouble(
+        r"NETWORK_CONNECTION|curlCode|[Tt]imed? ?out|[Cc]ould ?n.t (connect|resolve)|UNAVAILABLE|[Cc]onnection"
+        r"|Azure Error: \[\] Error while sending",
         "the object store does not answer",
         "check the network and the endpoint, and run the command again",
+        may_pass=True,
     ),
 )
-_SAID: Final = re.compile(r"(?<=operation: )(?:(?! \(Request ID)[^;]){1,120}|(?<=Azure Error: )\[\w+\] \d+")
+_SAID: Final = re.compile(
+    r"(?<=operation: )(?:(?! \(Request ID)[^;]){1,120}|(?<=Azure Error: )\[\w+\] \d+|(?<=Azure Error: \[\] )[^.\n]{1,120}"
+    r"|expected payload to be a JSON object|json input is not an object"
+)
 _CREDENTIALS: Final = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or AWS_NO_SIGN_REQUEST=yes for a public bucket",
     "gs": "set GOOGLE_APPLICATION_CREDENTIALS, or run gcloud auth application-default login",
@@ -408,17 +438,25 @@ def _told(path: RemotePath) -> Iterator[None]:
 
 
 def _failure(path: RemotePath, text: str) -> StoreError:
-    for pattern, what, to_do in _TROUBLE:
-        if re.search(pattern, text):
-            if what == "no such bucket":
-                return NotAStoreError(what, path=str(path), to_do=to_do)
-            said = _SAID.search(text)
-            return FailedError(
-                f"{what}{f' ({said[0]})' if said else ''}", path=str(path), to_do=to_do or _CREDENTIALS[path.scheme]
-            )
-    return FailedError(
-        " ".join(text.split())[:300] or "the object store refuses", path=str(path), to_do="see what it says"
-    )
+    trouble = _trouble_of(text)
+    if trouble is None:
+        what = " ".join(text.split())[:300] or "the object store refuses"
+        return FailedError(what, path=str(path), to_do="see what it says")
+    if trouble.what == "no such bucket":
+        return NotAStoreError(trouble.what, path=str(path), to_do=trouble.to_do)
+    said = _SAID.search(text)
+    what = f"{trouble.what}{f' ({said[0]})' if said else ''}"
+    return FailedError(what, path=str(path), to_do=trouble.to_do or _CREDENTIALS[path.scheme])
+
+
+def _trouble_of(text: str) -> _Trouble | None:
+    return next((trouble for trouble in _TROUBLE if re.search(trouble.words, text)), None)
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether what a client raised may be over when it is asked again."""
+    trouble = _trouble_of(str(error))
+    return trouble is not None and trouble.may_pass
 
 
 def client_of(path: RemotePath) -> tuple[Any, str]:

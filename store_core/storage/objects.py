@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from store_core.errors import FailedError, NotAStoreError, StoreError
-from store_core.storage.asking import asked
+from store_core.storage.asking import asked, asked_again
 from store_core.storage.digest import crc32c
 from store_core.storage.folder_lock import lock_at
 from store_core.storage.ops import FileOps
@@ -148,7 +148,7 @@ class RemoteObjects:
     def read(self, name: str) -> bytes | None:
         path = self._path(name)
         with _answered(path), suppress(FileNotFoundError):
-            return asked(_read_all, _files(path), _key(path))
+            return asked_again(_may_pass, _read_all, _files(path), _key(path))
         return None
 
     def sizes(self, names: Iterable[str]) -> dict[str, int]:
@@ -164,14 +164,14 @@ class RemoteObjects:
         path = self._path(folder)
         with _answered(path):
             selector = FileSelector(_key(path), recursive=True, allow_not_found=True)
-            found = asked(_files(path).get_file_info, selector)
+            found = asked_again(_may_pass, _files(path).get_file_info, selector)
         start = len(_key(self.folder)) + 1
         return {info.path[start:]: info.size for info in found if info.type == FileType.File}
 
     def holds(self, name: str, size_bytes: int, checksum: int) -> bool:
         path = self._path(name)
         with _answered(path):
-            [info] = asked(_files(path).get_file_info, [_key(path)])
+            [info] = asked_again(_may_pass, _files(path).get_file_info, [_key(path)])
         return bool(info.is_file and info.size == size_bytes)
 
     def remove(self, name: str) -> None:
@@ -252,6 +252,12 @@ def _key(path: RemotePath) -> str:
     from store_core.storage.object_store import client_of
 
     return client_of(path)[1]
+
+
+def _may_pass(error: Exception) -> bool:
+    from store_core.storage.object_store import may_pass
+
+    return may_pass(error)
 
 
 @contextmanager

@@ -124,6 +124,24 @@ def rows_at(kind: str, store: ObjectStore, address: str, tmp_path: Path) -> list
     return sorted(found)
 
 
+def test_listings_of_a_result_break_off(golden: GoldenStore, any_object_store: ObjectStore) -> None:
+    """Each at first. Azure's client does not ask again by itself. What it asks before it writes is not meant: that is no reading."""
+    address = any_object_store.address("broken/out")
+    turns = Counter[str]()
+
+    def fault_of(method: str, path: str) -> Fault | None:
+        if method != "GET" or "prefix=broken" not in path or "maxresults" in path:
+            return None
+        turns[path] += 1
+        return Fault.CUT if turns[path] == 1 else None
+
+    faulty = Faulty(fault_of)
+    [done] = exported(any_object_store, faulty, address, "-s", f"a={golden(STORE)}")
+    assert faulty.met
+    assert json.loads(done.out)["rows"] == len(OFFSETS)
+    assert offsets_in(any_object_store, address) == OFFSETS
+
+
 @pytest.mark.parametrize("table", ["data", "quarantine"])
 def test_a_commit_whose_answer_is_lost_is_in(table: str, golden: GoldenStore, object_store: ObjectStore) -> None:
     """Whoever asks again finds a commit in its way, which is its own."""

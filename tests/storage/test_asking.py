@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from store_core.errors import FailedError
 from store_core.storage import asking, objects
-from store_core.storage.asking import asked
+from store_core.storage.asking import asked, asked_again
 from store_core.storage.objects import RemotePart
 from store_core.storage.remote_path import RemotePath
 
@@ -99,6 +100,74 @@ def test_who_clears_up_behind_a_signal_waits_for_little(moment: str, monkeypatch
     assert asked(divmod, 7, 2) == (3, 1)
     assert asked(threading.Event().wait, 0.8) is False
     over.set()
+
+
+def failing(times: int, attempts: list[int]) -> Callable[[], str]:
+    """What fails so many times before it answers, and notes its attempts."""
+
+    def call() -> str:
+        attempts.append(len(attempts))
+        if len(attempts) <= times:
+            raise OSError("broken off")
+        return "answer"
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("times", "may_pass", "count"), [(0, True, 1), (1, True, 2), (2, True, 3), (9, True, 3), (9, False, 1)]
+)
+def test_what_may_pass_is_asked_for_up_to_three_times(times: int, may_pass: bool, count: int) -> None:
+    attempts: list[int] = []
+    if times < count:
+        assert asked_again(lambda _: may_pass, failing(times, attempts)) == "answer"
+    else:
+        with pytest.raises(OSError, match="broken off"):
+            asked_again(lambda _: may_pass, failing(times, attempts))
+    assert len(attempts) == count
+
+
+def test_what_took_its_client_long_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "_PATIENCE_SECONDS", 0.0)
+    attempts: list[int] = []
+    with pytest.raises(OSError, match="broken off"):
+        asked_again(lambda _: True, failing(9, attempts))
+    assert len(attempts) == 1
+
+
+def test_behind_a_signal_nothing_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither what fails nor what is not answered within the second; in the next question the signal is forgotten."""
+    monkeypatch.setattr(asking, "_HURRY_SECONDS", 0.1)
+    attempts: list[int] = []
+    asking.hurry()
+    with pytest.raises(OSError, match="broken off"):
+        asked_again(lambda _: True, failing(9, attempts))
+    assert len(attempts) == 1
+    over = threading.Event()
+    asking.hurry()
+    with pytest.raises(FailedError, match="does not answer"):
+        asked_again(lambda _: True, deaf(over))
+    over.set()
+    assert asked(divmod, 7, 2) == (3, 1)
+
+
+@pytest.mark.parametrize("is_main", [True, False])
+def test_a_signal_between_two_attempts(is_main: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "PAUSES_SECONDS", (0.5, 0.5))
+    attempts: list[int] = []
+    again = partial(asked_again, lambda _: True, failing(9, attempts))
+    with ThreadPoolExecutor(1) as pool:
+        if is_main:
+            with pytest.raises(RungError), rings():
+                again()
+        else:
+            waiting = pool.submit(again)
+            with pytest.raises(RungError), rings():
+                asked(deaf(threading.Event()))
+            with pytest.raises(OSError, match="broken off"):
+                waiting.result(10)
+    assert len(attempts) == 1
+    assert asked(divmod, 7, 2) == (3, 1)
 
 
 @pytest.mark.parametrize("moment", ["write", "close"])

@@ -297,6 +297,50 @@ def test_another_folder_is_no_store(golden: GoldenStore, object_store: ObjectSto
             "the credentials are missing or wrong ([AuthorizationFailure] 403)",
             "set AZURE_STORAGE_KEY",
         ),
+        (
+            "s3",
+            "When listing objects under key 'a/' in bucket 'b': AWS Error SLOW_DOWN during ListObjectsV2 operation: Please reduce "
+            "your request rate. (Request ID: abc)",
+            "the object store is busy, or fails (Please reduce your request rate.)",
+            "run the command again later",
+        ),
+        (
+            "s3",
+            "When getting information for key 'a' in bucket 'b': AWS Error UNKNOWN (HTTP status 500) during HeadObject operation: "
+            "No response body.",
+            "the object store is busy, or fails (No response body.)",
+            "run the command again later",
+        ),
+        (
+            "gs",
+            "google::cloud::Status(UNAVAILABLE: Retry policy exhausted, with a last message of PerformWork() - CURL error "
+            "[52]=Server returned nothing (no headers, no data) error_info={reason=, domain=, metadata={gcloud-cpp.retry.on-entry="
+            "false, gcloud-cpp.retry.function=ListObjects, gcloud-cpp.retry.reason=retry-policy-exhausted, "
+            "gcloud-cpp.retry.original-message=PerformWork() - CURL error [52]=Server returned nothing (no headers, no data)}})",
+            "the object store does not answer",
+            "check the network and the endpoint, and run the command again",
+        ),
+        (
+            "abfss",
+            "Check for Hierarchical Namespace support on 'http://127.0.0.1:35323/box/stores' failed. Azure Error: [] 500 Internal "
+            "Server Error\n\nRequest ID: ",
+            "the object store is busy, or fails (500 Internal Server Error)",
+            "run the command again later",
+        ),
+        (
+            "abfss",
+            "Check for Hierarchical Namespace support on 'http://127.0.0.1:44827/box/stores' failed. Azure Error: [] Error while "
+            "sending request. Failure when receiving data from the peer",
+            "the object store does not answer (Error while sending request)",
+            "check the network and the endpoint, and run the command again",
+        ),
+        (
+            "abfss",
+            "Failed to list blobs in a directory: stores/a: http://127.0.0.1:35029/box/stores Azure Error: [] Connection closed "
+            "before getting full response or response is less than expected. Expected response length = 2088. Read until now = 1044",
+            "the object store does not answer (Connection closed before getting full response or response is less than expected)",
+            "check the network and the endpoint, and run the command again",
+        ),
         ("s3", "something\n nobody   knows", "something nobody knows", "see what it says"),
     ],
 )
