@@ -254,7 +254,7 @@ _CLIENTS: Final[dict[str, Callable[[str], Any]]] = {"s3": _s3, "gs": _gcs, **dic
 
 
 class RemoteFile:
-    """A file of an object store, read by position. Safe for several threads. Raises FileNotFoundError, FailedError."""
+    """A file of an object store, read by position. Safe for several threads. Raises FailedError; FileNotFoundError when it is made."""
 
     def __init__(self, path: RemotePath) -> None:
         self._path = path
@@ -268,7 +268,10 @@ class RemoteFile:
         if size_bytes <= 0:
             return b""
         with _told(self._path):
-            return bytes(asked_again(may_pass, self._file.read_at, size_bytes, at))
+            try:
+                return bytes(asked_again(may_pass, self._file.read_at, size_bytes, at))
+            except FileNotFoundError as error:  # of Google's client; whoever reads would take it for an empty file
+                raise FailedError(_WENT_AWAY, path=str(self._path), to_do="run the command again") from error
 
     def read_into(self, at: int, buffer: memoryview) -> int:
         """Fill a buffer from a position, over several connections where it is long; gives the number of bytes read."""
