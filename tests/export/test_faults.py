@@ -53,7 +53,8 @@ def exported(store: ObjectStore, faulty: Faulty, *words: object, jobs: int = 2) 
 
 
 def test_a_store_is_read_through_faults(golden: GoldenStore, object_store: ObjectStore, tmp_path: Path) -> None:
-    """But short answers: S3's client takes them for whole ones (others' do not), and nothing tells what it made up."""
+    """But short answers: S3's client takes them for whole ones, and nothing tells what it made up. Others' do not; Azure's ends
+    the process where it is a listing."""
     faulty = drawn("reading", [fault for fault in FLEETING if fault is not Fault.SHORT])
     exported(object_store, faulty, tmp_path / "out", "-s", f"a={object_store.put(golden(STORE))}")
     assert faulty.met
