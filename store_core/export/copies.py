@@ -11,7 +11,8 @@ elsewhere read the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import heapq
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,6 +42,8 @@ _TO_THE_END: Final = ScanOptions(check_crc=False, properties=False, runs=True)
 # Length and checksum of records, by their offsets; no checksum for a blank, or a record with a fault that lies in itself.
 Frames = dict[int, tuple[int, int | None]]
 _FAULTY: Final = -1
+_KEPT_PLACES: Final = 4
+_MOST_KEPT_FRAMES: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +202,7 @@ class Log:
         self._store = store
         self.segments = {segment.phy_offset: segment for segment in store.log.segments}
         self._end: int | None = None
+        self._kept: dict[tuple[int, int], Frames] = {}  # of the last places, few frames each
 
     @property
     def end_phy_offset(self) -> int:
@@ -245,7 +249,16 @@ class Log:
         return bytes(self._store.log.read(start, end - start))
 
     def frames(self, start: int, stop: int) -> Frames:
-        """Records and blanks that begin in [start, stop) of one segment."""
+        """Records and blanks that begin in [start, stop) of one segment, in log order. Not to be changed."""
+        kept = self._kept.get((start, stop))
+        found = self._frames_in(start, stop) if kept is None else kept
+        if kept is None and len(found) <= _MOST_KEPT_FRAMES:  # one log after the other is compared there
+            if len(self._kept) >= _KEPT_PLACES:
+                del self._kept[next(iter(self._kept))]
+            self._kept[start, stop] = found
+        return found
+
+    def _frames_in(self, start: int, stop: int) -> Frames:
         found: Frames = {}
         segment = self._store.log.find(start)
         with suppress(UnreadableError):
@@ -366,18 +379,21 @@ def _difference(one: Frames, two: Frames, stop: int) -> _Found:
     damage follows at once: most of a record has no checksum, and the damage may have begun in it. A record with a fault is
     no such damage: its head is where the one in front ends.
     """
-    same = {at for at, frame in one.items() if two.get(at) == frame and frame[1] != _FAULTY}
-    others = sorted(
-        (at, at + size)
-        for frames in (one, two)
-        for at, (size, checksum) in frames.items()
-        if at not in same and checksum != _FAULTY and (at + size in frames or at + size >= stop)
-    )
+    same = {at for at, frame in one.items() & two.items() if frame[1] != _FAULTY}
     reached = 0
     differing: set[Differing] = set()
-    for start, end in others:
+    for start, end in heapq.merge(*(_whole_but(same, frames, stop) for frames in (one, two))):
         if start < reached:
             differing.add((start, end - start))
+            if not same and len(differing) > 1:
+                break  # of logs that have nothing in common nobody asks for more
         reached = max(reached, end)
     records = [at for at in same if one[at][1] is not None]
     return _Found(len(records), max(records, default=-1), tuple(sorted(differing)))
+
+
+def _whole_but(same: Set[int], frames: Frames, stop: int) -> Iterator[tuple[int, int]]:
+    """Begin and end of the other frames that count."""
+    for at, (size, checksum) in frames.items():
+        if at not in same and checksum != _FAULTY and (at + size in frames or at + size >= stop):
+            yield at, at + size

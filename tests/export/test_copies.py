@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from store_core.export.copies import Copies, Parted, find_copies, joint_settings
+from store_core.export.copies import Copies, Frames, Log, Parted, find_copies, joint_settings
 from store_core.layout import paths
 from store_core.storage.store import Store
 from tests.damage import Damageable
@@ -230,3 +230,19 @@ def test_what_differs_in_front_of_where_they_part_is_not_where(master: Damageabl
     found = groups(master, slave)
     assert found.groups == ((0,), (1,))
     assert found.parted[0].phy_offset >= master.message(2000)["phyOffset"]
+
+
+def test_logs_of_many_brokers_are_read_once_each(damageable: DamageableStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is compared with each other one, at a place that all have."""
+    reads: list[tuple[int, int]] = []
+    real = Log._frames_in
+
+    def frames_in(self: Log, start: int, stop: int) -> Frames:
+        reads.append((start, stop))
+        return real(self, start, stop)
+
+    monkeypatch.setattr(Log, "_frames_in", frames_in)
+    stores = [damageable(name) for name in ("load-533", "load-497", "clean-533", "clean-540", "clean-497", "crash-533")]
+    found = groups(*stores)
+    assert found.groups == tuple((number,) for number in range(len(stores)))
+    assert len(reads) <= len(stores)
