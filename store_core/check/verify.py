@@ -191,8 +191,8 @@ def _listed_bytes(row: FrameRow, segment: Segment) -> int:
 
 def _gap_before(log: SegmentSequence, segment: Segment) -> int:
     """Bytes that are missing between a segment and the one in front of it."""
-    number = log.segments.index(segment)
-    return max(segment.phy_offset - nominal_end(log, log.segments[number - 1]), 0) if number else 0
+    before = log.preceding(segment)
+    return max(segment.phy_offset - nominal_end(log, before), 0) if before is not None else 0
 
 
 def _end(log: SegmentSequence) -> int:

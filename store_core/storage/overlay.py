@@ -124,12 +124,20 @@ class OverlayCache(FileCache):
         self._patches = {path: sorted([*found, *under.get(path, ())], key=_start) for path, found in shown.items()}
         self._starts = {path: [p.start for p in found] for path, found in self._patches.items()}
         self._sizes = sizes
+        self._own = self._patches  # what this thread reads
+        self._logs: dict[int, SegmentSequence] = {}  # many patches, and few files to be opened
 
     def apart(self) -> OverlayCache:
-        logs: dict[int, SegmentSequence] = {}  # many patches, and few files to be opened
-        return OverlayCache(
-            {path: [p.apart(logs) for p in found] for path, found in self._patches.items()}, self._sizes, self.beneath
-        )
+        other = OverlayCache({}, self._sizes)
+        other.beneath, other._patches, other._starts = self.beneath, self._patches, self._starts
+        other._own = {}  # a segment's walk reads one file of many
+        return other
+
+    def _patches_of(self, path: Path) -> Sequence[Patch]:
+        found = self._own.get(path)
+        if found is None:
+            found = self._own[path] = [patch.apart(self._logs) for patch in self._patches.get(path, ())]
+        return found
 
     def is_plain(self, path: Path) -> bool:
         return path not in self._sizes
@@ -148,7 +156,7 @@ class OverlayCache(FileCache):
         done = super().read_into(path, at, buffer[:size])
         if done < size:  # behind the real file's end
             buffer[done:size] = bytes(size - done)
-        found = self._patches.get(path, [])
+        found = self._patches_of(path)
         place = max(bisect_right(self._starts[path], at) - 1, 0) if found else 0
         for patch in found[place:]:
             if patch.start >= at + size:
@@ -169,7 +177,8 @@ def overlaid(
     """A log of these segments (real ones, longer ones, or ones that are not there yet), read through patches."""
     listed = sorted(segments, key=lambda s: s.phy_offset)
     beneath = log.cache.beneath if isinstance(log.cache, OverlayCache) else {}
-    sizes = {s.path: s.size_bytes for s in listed if s.path in patches or s.path in beneath or s not in log.segments}
+    real = set(log.segments)
+    sizes = {s.path: s.size_bytes for s in listed if s.path in patches or s.path in beneath or s not in real}
     cache = OverlayCache(patches, sizes, {path: patch for path, patch in beneath.items() if path in sizes})
     return SegmentSequence(log.folders, cache, log.file_size_bytes or None, listed=(listed, []))
 

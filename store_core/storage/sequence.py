@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import stat
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -160,9 +161,14 @@ class SegmentSequence:
         return SegmentSequence([], self._cache, segment.size_bytes, listed=([segment], []))
 
     def apart(self) -> SegmentSequence:
-        """The same files behind a cache of its own, for another thread."""
-        listed = (list(self.segments), list[Stray]())
-        return SegmentSequence([], self._cache.apart(), self.file_size_bytes or None, listed=listed)
+        """The same files behind a cache of its own, for another thread; a view, which is never listed anew.
+
+        Segments are walked side by side, each with one of these: what is known of the files is shared, not found out again.
+        """
+        other = copy(self)
+        other._cache, other._starts = self._cache.apart(), self._starts
+        other.folders, other.strays, other._used_ends = (), [], {}
+        return other
 
     def listed_anew(self) -> SegmentSequence:
         """The files that are there now, for what others write to or remove; of a view, and of files in an object store, the same ones."""
@@ -181,7 +187,8 @@ class SegmentSequence:
             found, others = list_folder(folder)
             segments += found
             strays += others
-        segments.sort(key=lambda s: (s.phy_offset, s.path.parent != choices.get(s.phy_offset, s.path.parent)))
+        if len(self.folders) > 1:  # one is in order
+            segments.sort(key=lambda s: (s.phy_offset, s.path.parent != choices.get(s.phy_offset, s.path.parent)))
         return segments, strays
 
     def _on_the_grid(self, segments: Sequence[Segment]) -> Iterator[Segment]:
@@ -253,6 +260,11 @@ class SegmentSequence:
             return None
         segment = self.segments[place]
         return segment if phy_offset < segment.end_phy_offset else None
+
+    def preceding(self, segment: Segment) -> Segment | None:
+        """The file in front of another, whether or not it joins."""
+        place = bisect_left(self._starts, segment.phy_offset)
+        return self.segments[place - 1] if place else None
 
     def following(self, segment: Segment) -> Segment | None:
         """The file behind another, whether or not it joins."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 
 from store_core.mend.salvage.holes.fence import Piece
 from store_core.mend.salvage.holes.mended import _MOST_JOINED_BYTES, _as_patches
-from store_core.storage.overlay import Patch
+from store_core.storage.overlay import OverlayCache, Patch
+from store_core.storage.sequence import SegmentSequence
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -37,3 +39,26 @@ def test_pieces_back_to_back_become_one_patch_as_far_as_that_stays_handy() -> No
         (1200 + _MOST_JOINED_BYTES, Patch(0, 91, ((5, b"e"),))),
     ]
     assert not list(_as_patches([]))
+
+
+def test_another_thread_gets_patches_of_the_files_that_it_reads(tmp_path: Path) -> None:
+    taken: list[int] = []
+
+    class Counted(Patch):
+        def apart(self, logs: dict[int, SegmentSequence]) -> Patch:
+            taken.append(self.end)
+            return self
+
+    files = [tmp_path / name for name in "abcd"]
+    for file in files:
+        file.write_bytes(b"x" * 100)
+    patches = {file: [Counted(10, 20 + at, ((1, b"yz"),))] for at, file in enumerate(files[:3])}
+    cache = OverlayCache(patches, dict.fromkeys(files, 100))
+    for view in (cache.apart(), cache.apart().apart()):
+        taken.clear()
+        for _ in range(2):
+            assert view.read(files[1], 0, 100) == cache.read(files[1], 0, 100)
+            assert view.read(files[3], 0, 100) == b"x" * 100
+        assert taken == [21]
+        view.close()
+    cache.close()

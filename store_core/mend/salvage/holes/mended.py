@@ -99,9 +99,10 @@ class MendedLog:
                 draft.remove_folder(stray.path, why="a broker may refuse to start with it")
             else:
                 draft.remove_file(stray.path, why="a broker refuses to start with it")
-        all_patches = self.all_patches
+        all_patches, log = self.all_patches, self.log
+        segments = {segment.path: segment for segment in self.segments}
         for path, size_bytes in self.created.items():
-            patches, mtime_ns = all_patches.get(path, []), self._written_until_ns(path)
+            patches, mtime_ns = all_patches.get(path, []), self._written_until_ns(log, segments[path])
             if path in made:
                 assert built is not None  # only a salvage closes holes
                 for_file = replace(built, size_bytes=size_bytes)
@@ -137,16 +138,14 @@ class MendedLog:
                 else:
                     draft.zero_range(path, patch.start, patch.end - patch.start, why="left-overs behind the end")
 
-    def _written_until_ns(self, path: Path) -> int | None:
+    def _written_until_ns(self, log: SegmentSequence, segment: Segment) -> int | None:
         """When a new segment would have been written last: as the next one began. None where no record there tells.
 
         Expiry goes by this time, and waits at the first file that is not due: a new one would keep all behind it, too. A file
         that gets its name back keeps its own.
         """
-        if isinstance(placed := self.placed.get(path), Borrowed):
+        if isinstance(placed := self.placed.get(segment.path), Borrowed):
             return placed.mtime_ns
-        log = self.log
-        segment = next(segment for segment in self.segments if segment.path == path)
         following = log.following(segment)
         message = read_message(log, (following or segment).phy_offset)
         return message.store_timestamp_ms * _NS_PER_MS if message is not None else None
