@@ -300,7 +300,7 @@ def _compare(one: Log, two: Log) -> _Found:
     if not shared:
         return _Found()
     stops = {at: min(one.segments[at].end_phy_offset, two.segments[at].end_phy_offset) for at in shared}
-    head = _compare_from(one, two, shared[0], stops[shared[0]])
+    head = _compare_from(one, two, shared[0], stops[shared[0]], most_differing=2)
     if head.differing and not head.same:  # logs of other brokers
         return head
     torn = _torn_at_the_end(one, two)
@@ -355,25 +355,26 @@ def _some(shared: Sequence[int]) -> Iterator[int]:
     return (shared[i * len(shared) // count] for i in range(count))
 
 
-def _compare_from(one: Log, two: Log, start: int, stop: int) -> _Found:
-    return _until_found(one, two, ((start, min(start + size, stop)) for size in _WINDOWS_BYTES))
+def _compare_from(one: Log, two: Log, start: int, stop: int, most_differing: int | None = None) -> _Found:
+    return _until_found(one, two, ((start, min(start + size, stop)) for size in _WINDOWS_BYTES), most_differing)
 
 
 def _compare_up_to(one: Log, two: Log, start: int, stop: int) -> _Found:
     return _until_found(one, two, ((max(stop - size, start), stop) for size in _WINDOWS_BYTES))
 
 
-def _until_found(one: Log, two: Log, places: Iterator[tuple[int, int]]) -> _Found:
+def _until_found(one: Log, two: Log, places: Iterator[tuple[int, int]], most_differing: int | None = None) -> _Found:
     found = _Found()
     for start, stop in places:
-        found = _difference(one.frames(start, stop), two.frames(start, stop), stop)
+        found = _difference(one.frames(start, stop), two.frames(start, stop), stop, most_differing)
         if found.same or len(found.differing) > 1:  # a single one may be the damaged one
             break
     return found
 
 
-def _difference(one: Frames, two: Frames, stop: int) -> _Found:
-    """Records that are the same, and where two lie over each other and are not.
+def _difference(one: Frames, two: Frames, stop: int, most_differing: int | None = None) -> _Found:
+    """Records that are the same, and where two lie over each other and are not; of frames that have nothing in common the first ones,
+    if only so many are asked for.
 
     Where only one of the logs has a whole record, the other is damaged there, which says nothing. Nor does a record that
     damage follows at once: most of a record has no checksum, and the damage may have begun in it. A record with a fault is
@@ -385,8 +386,8 @@ def _difference(one: Frames, two: Frames, stop: int) -> _Found:
     for start, end in heapq.merge(*(_whole_but(same, frames, stop) for frames in (one, two))):
         if start < reached:
             differing.add((start, end - start))
-            if not same and len(differing) > 1:
-                break  # of logs that have nothing in common nobody asks for more
+            if not same and len(differing) == most_differing:
+                break
         reached = max(reached, end)
     records = [at for at in same if one[at][1] is not None]
     return _Found(len(records), max(records, default=-1), tuple(sorted(differing)))

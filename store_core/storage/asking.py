@@ -22,13 +22,16 @@ PAUSES_SECONDS: Final = (0.1, 0.3)  # in front of each further attempt
 
 
 class _Hurry:
-    """Whether a signal has come, and no question of the main thread has been answered since: whoever clears up then waits for little."""
+    """Signals so far; and whether one has come and no question of the main thread has been answered since: whoever clears up then waits
+    for little."""
 
+    signals = 0
     is_on = False
 
 
 def hurry() -> None:
     """A signal has come, between two questions."""
+    _Hurry.signals += 1
     _Hurry.is_on = True
 
 
@@ -45,11 +48,15 @@ def asked(call: Callable[..., Answer], *words: object) -> Answer:
             answer.set_exception(error)
 
     is_main = threading.current_thread() is threading.main_thread()
+    before, is_hurried = _Hurry.signals, _Hurry.is_on
     try:
         threading.Thread(target=ask, name="object-store-question", daemon=True).start()
-        while not is_main and not _Hurry.is_on and not answer.done():
-            wait([answer], _LOOK_SECONDS)  # no signal reaches this thread
-        wait([answer], _HURRY_SECONDS if _Hurry.is_on else None)
+        if is_main:
+            wait([answer], _HURRY_SECONDS if is_hurried else None)
+        else:  # no signal reaches it
+            while not is_hurried and _Hurry.signals == before and not answer.done():
+                wait([answer], _LOOK_SECONDS)
+            wait([answer], _HURRY_SECONDS)
     except BaseException:
         if is_main:
             hurry()
@@ -68,15 +75,15 @@ def asked_again(may_pass: Callable[[Exception], bool], call: Callable[..., Answe
     """
     start = time.monotonic()
     for pause_seconds in PAUSES_SECONDS:
-        was_hurried = _Hurry.is_on
+        signals, is_hurried = _Hurry.signals, _Hurry.is_on
         try:
             return asked(call, *words)
-        except StoreError:
+        except (StoreError, FileNotFoundError):
             raise
         except Exception as error:
-            if was_hurried or time.monotonic() - start > _PATIENCE_SECONDS or not may_pass(error):
+            if is_hurried or time.monotonic() - start > _PATIENCE_SECONDS or not may_pass(error):
                 raise
             time.sleep(pause_seconds)
-            if _Hurry.is_on:
+            if _Hurry.signals != signals:
                 raise
     return asked(call, *words)

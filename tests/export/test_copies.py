@@ -232,6 +232,18 @@ def test_what_differs_in_front_of_where_they_part_is_not_where(master: Damageabl
     assert found.parted[0].phy_offset >= master.message(2000)["phyOffset"]
 
 
+def test_all_that_differs_is_told_where_a_segment_has_nothing_in_common(master: Damageable, slave: Damageable) -> None:
+    size = master.segment_size_bytes
+    inside = [n for n, message in enumerate(master.truth["messages"]) if message["phyOffset"] // size == 4]
+    for record in inside[:6]:
+        slave.flip(record=record, field="store_timestamp_ms", byte=7)
+    rest = slave.message(inside[6])["phyOffset"]
+    slave.zero(rest, 5 * size - rest)
+    records = [master.message(record) for record in inside[:5]]  # damage follows the sixth at once
+    told = tuple((record["phyOffset"], record["storeSize"]) for record in records)
+    assert groups(master, slave) == Copies(((0, 1),), differing={(0, 1): told})
+
+
 def test_logs_of_many_brokers_are_read_once_each(damageable: DamageableStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is compared with each other one, at a place that all have."""
     reads: list[tuple[int, int]] = []

@@ -66,6 +66,25 @@ def test_another_thread_waits_for_little_once_a_signal_has_come(monkeypatch: pyt
     over.set()
 
 
+def test_another_thread_hears_of_a_signal_behind_which_a_question_was_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who clears up asks first, and is answered at once."""
+    monkeypatch.setattr(asking, "_HURRY_SECONDS", 0.1)
+    over, begun = threading.Event(), threading.Event()
+
+    def silent() -> bool:
+        begun.set()
+        return over.wait(20)
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(asked, silent)
+        assert begun.wait(20)
+        asking.hurry()
+        assert asked(divmod, 7, 2) == (3, 1)
+        with pytest.raises(FailedError, match="does not answer"):
+            waiting.result(10)
+        over.set()
+
+
 def test_a_signal_does_not_wait_for_the_answer() -> None:
     answered, over = threading.Event(), threading.Event()
 
@@ -125,6 +144,19 @@ def test_what_may_pass_is_asked_for_up_to_three_times(times: int, may_pass: bool
         with pytest.raises(OSError, match="broken off"):
             asked_again(lambda _: may_pass, failing(times, attempts))
     assert len(attempts) == count
+
+
+def test_what_is_not_there_is_asked_for_once() -> None:
+    """Whatever its name reads like."""
+    attempts: list[int] = []
+
+    def call() -> None:
+        attempts.append(len(attempts))
+        raise FileNotFoundError("no such object: connections/timeout")
+
+    with pytest.raises(FileNotFoundError):
+        asked_again(lambda _: True, call)
+    assert len(attempts) == 1
 
 
 def test_what_took_its_client_long_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
