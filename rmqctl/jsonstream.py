@@ -104,8 +104,7 @@ class JsonStream:
                 self._close()
             self._key("error")
             self._put((encode_line(described),))
-        with whole:
-            self._write("}\n" if self._is_empty else "\n}\n")
+        self._write("}\n" if self._is_empty else "\n}\n")
 
     def member(self, key: str, value: Any) -> None:
         """One member. A callable value is called first: it may tell what streaming the members before has brought."""
@@ -163,6 +162,9 @@ class JsonStream:
             if not separator:
                 separator, self._closers[-1] = ",", f"\n{_INDENT * depth}]"
         self._close()
+
+
+whole.hold_in(JsonStream.__exit__.__code__)
 
 
 def _is_leaf(value: Any) -> bool:

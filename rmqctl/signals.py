@@ -12,7 +12,7 @@ import sys
 TYPE_CHECKING = False  # typing itself is loaded later
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType
+    from types import CodeType, FrameType
     from typing import Any, Final
 
 _DEFAULTS: Final = {
@@ -61,6 +61,21 @@ class _Whole:
     Who insists, or has waited for as long, is not kept waiting: the reader may have gone to sleep."""
 
     depth = 0
+
+    def __init__(self) -> None:
+        self._codes: set[CodeType] = set()
+
+    def hold_in(self, code: CodeType) -> None:
+        """The same for all of a function, from before its first line on, where no ``with`` can be yet."""
+        self._codes.add(code)
+
+    def holds(self, frame: FrameType | None) -> bool:
+        """Whether a request that comes in a frame has to wait."""
+        while not self.depth and frame is not None:
+            if frame.f_code in self._codes:
+                return True
+            frame = frame.f_back
+        return self.depth > 0
 
     def __enter__(self) -> None:
         self.depth += 1
@@ -130,7 +145,7 @@ class signals_raise:
         if self._raised:
             if insists:
                 _end(signal_number, frame)
-        elif (whole.depth or _is_importing(frame)) and not insists:
+        elif (whole.holds(frame) or _is_importing(frame)) and not insists:
             self._later(signal_number)
         else:
             self._raised = True

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import json
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -177,3 +179,23 @@ def test_a_request_to_end_amid_a_write_leaves_a_whole_document(at: int) -> None:
     assert ended == (at < len(written))
     assert found.pop("error", {"code": "interrupted"}) == {"code": "interrupted"}
     assert list(found) == ["a", "list", "rows", "z"][: len(found)]
+
+
+def test_a_request_to_end_as_the_end_begins_leaves_a_whole_document() -> None:
+    """Before the first line of what ends it."""
+    written: list[str] = []
+
+    def look(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code is JsonStream.__exit__.__code__:
+            sys.setprofile(None)
+            signal.raise_signal(signal.SIGINT)
+
+    def write() -> None:
+        with JsonStream(written.append, lambda _: {"code": "interrupted"}) as stream:
+            stream.member("a", 1)
+            sys.setprofile(look)
+        time.sleep(0.05)
+
+    with signals_raise(), pytest.raises(KeyboardInterrupt):
+        write()
+    assert json.loads("".join(written)) == {"a": 1}
