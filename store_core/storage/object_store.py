@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import stat
 import tempfile
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
@@ -23,10 +22,11 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from store_core.errors import FailedError, NotAStoreError, StoreError, UsageError
+from store_core.errors import FailedError, UsageError
 from store_core.storage.asking import PAUSES_SECONDS, asked, asked_again
 from store_core.storage.files import FileCache
 from store_core.storage.remote_path import RemotePath
+from store_core.storage.trouble import AZURE, WENT_AWAY, may_pass, told
 
 _FETCHED_SIZE_BYTES: Final = 16 << 20  # at a time of a file that is copied
 _RANGE_SIZE_BYTES: Final = 4 << 20  # one connection gives some 50 to 100 MB/s, so a window comes over several
@@ -72,12 +72,12 @@ class Bucket:
 
     def folder(self, path: RemotePath) -> dict[str, Listed]:
         """What a folder holds, by name; nothing if it is not there. Asked for once, until ``forget``."""
-        with _told(path):
+        with told(path):
             return self._folder(_key(path))
 
     def list_below(self, path: RemotePath) -> None:
         """Ask for everything below a folder at once."""
-        with _told(path):
+        with told(path):
             self._list_below(_key(path))
 
     def _list_below(self, top: Key) -> None:
@@ -100,7 +100,7 @@ class Bucket:
     def stat(self, path: RemotePath) -> Listed:
         """An entry: from listings where the folder or one above it has been listed. Raises FileNotFoundError."""
         key = _key(path)
-        with _told(path):
+        with told(path):
             found = self._folder(key[:-1]).get(key[-1]) if self._is_known(key) else self._ask_about(key)
             if found is None and not self._lists_folders and self._folder(key):
                 found = _FOLDER
@@ -115,7 +115,7 @@ class Bucket:
         Where a new listing still says otherwise, that is an error.
         """
         key = _key(path)
-        with _told(path):
+        with told(path):
             for pause_seconds in (0, *PAUSES_SECONDS):
                 time.sleep(pause_seconds)
                 listed = self._listed_file(key)
@@ -182,7 +182,7 @@ def _listed(info: Any) -> Listed:
 
 def _key(path: RemotePath) -> Key:
     """Without the account that an Azure address names behind its container."""
-    return path.parts[1].partition("@")[0] if path.scheme in _AZURE else path.parts[1], *path.parts[2:]
+    return path.parts[1].partition("@")[0] if path.scheme in AZURE else path.parts[1], *path.parts[2:]
 
 
 def bucket_of(path: RemotePath) -> Bucket:
@@ -193,7 +193,7 @@ def bucket_of(path: RemotePath) -> Bucket:
 @cache
 def _bucket(scheme: str, name: str) -> Bucket:
     address = RemotePath(f"{scheme}:", name)
-    with _told(address):
+    with told(address):
         return Bucket(asked(_CLIENTS[scheme], name), lists_folders=scheme != "gs")
 
 
@@ -249,8 +249,7 @@ def account_of(path: RemotePath) -> str:
     return account
 
 
-_AZURE: Final = ("abfs", "abfss")
-_CLIENTS: Final[dict[str, Callable[[str], Any]]] = {"s3": _s3, "gs": _gcs, **dict.fromkeys(_AZURE, _azure)}
+_CLIENTS: Final[dict[str, Callable[[str], Any]]] = {"s3": _s3, "gs": _gcs, **dict.fromkeys(AZURE, _azure)}
 
 
 class RemoteFile:
@@ -259,7 +258,7 @@ class RemoteFile:
     def __init__(self, path: RemotePath) -> None:
         self._path = path
         self._file = bucket_of(path).open(path)
-        with _told(path):
+        with told(path):
             self.size_bytes: int = self._file.size()
 
     def read(self, at: int, size_bytes: int) -> bytes:
@@ -267,11 +266,11 @@ class RemoteFile:
         size_bytes = min(size_bytes, self.size_bytes - at)
         if size_bytes <= 0:
             return b""
-        with _told(self._path):
+        with told(self._path):
             try:
                 return bytes(asked_again(may_pass, self._file.read_at, size_bytes, at))
             except FileNotFoundError as error:  # of Google's client; whoever reads would take it for an empty file
-                raise FailedError(_WENT_AWAY, path=str(self._path), to_do="run the command again") from error
+                raise FailedError(WENT_AWAY, path=str(self._path), to_do="run the command again") from error
 
     def read_into(self, at: int, buffer: memoryview) -> int:
         """Fill a buffer from a position, over several connections where it is long; gives the number of bytes read."""
@@ -373,98 +372,6 @@ def fetch(path: RemotePath) -> int:
         source.close()
 
 
-_WENT_AWAY: Final = "a file went away while it was read"
-
-
-@dataclass(frozen=True, slots=True)
-class _Trouble:
-    """What is wrong, by words of the client's message. ``to_do`` is about credentials where it is empty."""
-
-    words: str
-    what: str
-    to_do: str = ""
-    may_pass: bool = False
-
-
-_TROUBLE: Final = (
-    _Trouble(
-        r"NO_SUCH_BUCKET|ContainerNotFound|bucket does not exist", "no such bucket", "name a bucket that is there"
-    ),
-    _Trouble(r"NO_SUCH_KEY|BlobNotFound|No such object", _WENT_AWAY, "run the command again"),
-    _Trouble(
-        r"INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|InvalidAuthenticationInfo|[Cc]redentials|UNAUTHENTICATED"
-        r"|AuthenticationFailed|failed to authenticate|EXPIRED_TOKEN|ExpiredToken|HTTP status 401|OAuth",
-        "the credentials are missing or wrong",
-    ),
-    _Trouble(r"ACCESS_DENIED|AccessDenied|PERMISSION_DENIED|HTTP status 403|Forbidden", "access is denied"),
-    _Trouble(
-        r"SLOW_DOWN|SERVICE_UNAVAILABLE|(HTTP status|Azure Error: \[\w*\]) (429|50[0234])",
-        "the object store is busy, or fails",
-        "run the command again later",
-        may_pass=True,
-    ),
-    _Trouble(  # Azure's own answers have a word in the brackets; Google's client closes a file whose first read failed
-        r"Azure Error: \[\] (404|Error when reading body)|XML_ERROR_PARSING|JSON object|json input is not an object"
-        r"|I/O operation on closed file",
-        "the object store does not answer as it should",
-        "check the endpoint, and run the command again",
-        may_pass=True,
-    ),
-    _Trouble(
-        r"NETWORK_CONNECTION|curlCode|[Tt]imed? ?out|[Cc]ould ?n.t (connect|resolve)|UNAVAILABLE|[Cc]onnection"
-        r"|Azure Error: \[\] Error while sending",
-        "the object store does not answer",
-        "check the network and the endpoint, and run the command again",
-        may_pass=True,
-    ),
-)
-_SAID: Final = re.compile(
-    r"(?<=operation: )(?:(?! \(Request ID)[^;]){1,120}|(?<=Azure Error: )\[\w+\] \d+|(?<=Azure Error: \[\] )[^.\n]{1,120}"
-    r"|expected payload to be a JSON object|json input is not an object"
-)
-_CREDENTIALS: Final = {
-    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or AWS_NO_SIGN_REQUEST=yes for a public bucket",
-    "gs": "set GOOGLE_APPLICATION_CREDENTIALS, or run gcloud auth application-default login",
-    **dict.fromkeys(_AZURE, "set AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN, or run az login"),
-}
-
-
-@contextmanager
-def _told(path: RemotePath) -> Iterator[None]:
-    """Errors of the client as ours; FileNotFoundError is left as it is."""
-    try:
-        yield
-    except (FileNotFoundError, StoreError):
-        raise
-    except Exception as error:  # pyarrow raises what its clients gave: OSError mostly, ValueError, its own
-        raise _failure(path, str(error)) from error
-
-
-def _failure(path: RemotePath, text: str) -> StoreError:
-    trouble = _trouble_of(text)
-    if trouble is None:
-        what = " ".join(text.split())[:300] or "the object store refuses"
-        return FailedError(what, path=str(path), to_do="see what it says")
-    if trouble.what == "no such bucket":
-        return NotAStoreError(trouble.what, path=str(path), to_do=trouble.to_do)
-    said = _SAID.search(text)
-    what = f"{trouble.what}{f' ({said[0]})' if said else ''}"
-    return FailedError(what, path=str(path), to_do=trouble.to_do or _CREDENTIALS[path.scheme])
-
-
-def _trouble_of(text: str) -> _Trouble | None:
-    return next((trouble for trouble in _TROUBLE if re.search(trouble.words, text)), None)
-
-
-def may_pass(error: Exception) -> bool:
-    """Whether what a client raised may be over when it is asked again."""
-    trouble = _trouble_of(str(error))
-    return trouble is not None and trouble.may_pass
-
-
 def client_of(path: RemotePath) -> tuple[Any, str]:
     """pyarrow's file system and what it calls an address, for who writes results. Raises UsageError, FailedError."""
     return bucket_of(path)._files, "/".join(_key(path))
-
-
-told = _told

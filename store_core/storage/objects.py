@@ -20,6 +20,7 @@ from store_core.storage.ops import FileOps
 from store_core.storage.part_file import PartFile, ResultFile
 from store_core.storage.publish import checksum_of, told_of_result
 from store_core.storage.remote_path import RemotePath
+from store_core.storage.trouble import may_pass, told
 from store_core.storage.writer import save_file
 
 
@@ -147,8 +148,8 @@ class RemoteObjects:
 
     def read(self, name: str) -> bytes | None:
         path = self._path(name)
-        with _answered(path), suppress(FileNotFoundError):
-            return asked_again(_may_pass, _read_all, _files(path), _key(path))
+        with told(path), suppress(FileNotFoundError):
+            return asked_again(may_pass, _read_all, _files(path), _key(path))
         return None
 
     def sizes(self, names: Iterable[str]) -> dict[str, int]:
@@ -162,21 +163,21 @@ class RemoteObjects:
         from pyarrow.fs import FileSelector, FileType
 
         path = self._path(folder)
-        with _answered(path):
+        with told(path):
             selector = FileSelector(_key(path), recursive=True, allow_not_found=True)
-            found = asked_again(_may_pass, _files(path).get_file_info, selector)
+            found = asked_again(may_pass, _files(path).get_file_info, selector)
         start = len(_key(self.folder)) + 1
         return {info.path[start:]: info.size for info in found if info.type == FileType.File}
 
     def holds(self, name: str, size_bytes: int, checksum: int) -> bool:
         path = self._path(name)
-        with _answered(path):
-            [info] = asked_again(_may_pass, _files(path).get_file_info, [_key(path)])
+        with told(path):
+            [info] = asked_again(may_pass, _files(path).get_file_info, [_key(path)])
         return bool(info.is_file and info.size == size_bytes)
 
     def remove(self, name: str) -> None:
         path = self._path(name)
-        with _answered(path), suppress(FileNotFoundError):
+        with told(path), suppress(FileNotFoundError):
             asked(_files(path).delete_file, _key(path))
 
     def address_of(self, name: str) -> str:
@@ -193,13 +194,13 @@ class RemotePart(ResultFile):
         super().__init__()
         self._path = path
         self._is_left_alone = False
-        with _answered(path), _no_bucket(path):
+        with told(path), _no_bucket(path):
             self._stream = asked(_files(path).open_output_stream, _key(path))
 
     def write(self, data: Any, /) -> int:
         view = memoryview(data).cast("B")
         if not self._dropped:
-            with _answered(self._path), _still_known(self._path):
+            with told(self._path), _still_known(self._path):
                 self._ask(self._stream.write, view)
         self.crc32c = crc32c(view, self.crc32c)
         self.size_bytes += len(view)
@@ -209,7 +210,7 @@ class RemotePart(ResultFile):
         if not self.closed:
             super().close()
             if not self._is_left_alone:
-                with _answered(self._path), _still_known(self._path):
+                with told(self._path), _still_known(self._path):
                     self._ask(self._stream.close)
 
     def _ask(self, call: Callable[..., object], *words: object) -> None:
@@ -227,7 +228,7 @@ class RemotePart(ResultFile):
         self.drop()
         with suppress(StoreError):
             self.close()
-        with suppress(StoreError, FileNotFoundError), _answered(self._path):
+        with suppress(StoreError, FileNotFoundError), told(self._path):
             asked(_files(self._path).delete_file, _key(self._path))
 
 
@@ -252,20 +253,6 @@ def _key(path: RemotePath) -> str:
     from store_core.storage.object_store import client_of
 
     return client_of(path)[1]
-
-
-def _may_pass(error: Exception) -> bool:
-    from store_core.storage.object_store import may_pass
-
-    return may_pass(error)
-
-
-@contextmanager
-def _answered(path: RemotePath) -> Iterator[None]:
-    from store_core.storage.object_store import told
-
-    with told(path):
-        yield
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from store_core.storage.files import FileCache, open_file, open_read_only, read_
 from store_core.storage.object_store import Bucket, RemoteCache, bucket_of
 from store_core.storage.remote_path import RemotePath, path_of, scan_folder
 from store_core.storage.store import Store
+from store_core.storage.trouble import told
 from tests.object_stores import ObjectStore
 
 GoldenStore = Callable[[str], Path]
@@ -349,7 +350,7 @@ def test_another_folder_is_no_store(golden: GoldenStore, object_store: ObjectSto
 def test_what_a_client_says_becomes_advice(scheme: str, said: str, what: str, to_do: str) -> None:
     path = path_of(f"{scheme}://b/a")
     assert isinstance(path, RemotePath)
-    with pytest.raises(FailedError) as failed, module._told(path):
+    with pytest.raises(FailedError) as failed, told(path):
         raise OSError(said)
     assert failed.value.what == what
     assert failed.value.to_do.startswith(to_do)

@@ -1,0 +1,101 @@
+"""What clients of object stores mean by what they raise: what has happened, what to do about it, and whether it may pass."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from store_core.errors import FailedError, NotAStoreError, StoreError
+from store_core.storage.remote_path import RemotePath
+
+AZURE: Final = ("abfs", "abfss")  # schemes of its addresses
+WENT_AWAY: Final = "a file went away while it was read"
+
+
+@dataclass(frozen=True, slots=True)
+class _Trouble:
+    """What is wrong, by words of the client's message. ``to_do`` is about credentials where it is empty."""
+
+    words: str
+    what: str
+    to_do: str = ""
+    may_pass: bool = False
+
+
+_TROUBLE: Final = (
+    _Trouble(
+        r"NO_SUCH_BUCKET|ContainerNotFound|bucket does not exist", "no such bucket", "name a bucket that is there"
+    ),
+    _Trouble(r"NO_SUCH_KEY|BlobNotFound|No such object", WENT_AWAY, "run the command again"),
+    _Trouble(
+        r"INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|InvalidAuthenticationInfo|[Cc]redentials|UNAUTHENTICATED"
+        r"|AuthenticationFailed|failed to authenticate|EXPIRED_TOKEN|ExpiredToken|HTTP status 401|OAuth",
+        "the credentials are missing or wrong",
+    ),
+    _Trouble(r"ACCESS_DENIED|AccessDenied|PERMISSION_DENIED|HTTP status 403|Forbidden", "access is denied"),
+    _Trouble(
+        r"SLOW_DOWN|SERVICE_UNAVAILABLE|(HTTP status|Azure Error: \[\w*\]) (429|50[0234])",
+        "the object store is busy, or fails",
+        "run the command again later",
+        may_pass=True,
+    ),
+    _Trouble(  # Azure's own answers have a word in the brackets; Google's client closes a file whose first read failed
+        r"Azure Error: \[\] (404|Error when reading body)|XML_ERROR_PARSING|JSON object|json input is not an object"
+        r"|I/O operation on closed file",
+        "the object store does not answer as it should",
+        "check the endpoint, and run the command again",
+        may_pass=True,
+    ),
+    _Trouble(
+        r"NETWORK_CONNECTION|curlCode|[Tt]imed? ?out|[Cc]ould ?n.t (connect|resolve)|UNAVAILABLE|[Cc]onnection"
+        r"|Azure Error: \[\] Error while sending",
+        "the object store does not answer",
+        "check the network and the endpoint, and run the command again",
+        may_pass=True,
+    ),
+)
+_SAID: Final = re.compile(
+    r"(?<=operation: )(?:(?! \(Request ID)[^;]){1,120}|(?<=Azure Error: )\[\w+\] \d+|(?<=Azure Error: \[\] )[^.\n]{1,120}"
+    r"|expected payload to be a JSON object|json input is not an object"
+)
+_CREDENTIALS: Final = {
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or AWS_NO_SIGN_REQUEST=yes for a public bucket",
+    "gs": "set GOOGLE_APPLICATION_CREDENTIALS, or run gcloud auth application-default login",
+    **dict.fromkeys(AZURE, "set AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN, or run az login"),
+}
+
+
+@contextmanager
+def told(path: RemotePath) -> Iterator[None]:
+    """Errors of the client as ours; FileNotFoundError is left as it is."""
+    try:
+        yield
+    except (FileNotFoundError, StoreError):
+        raise
+    except Exception as error:  # pyarrow raises what its clients gave: OSError mostly, ValueError, its own
+        raise _failure(path, str(error)) from error
+
+
+def _failure(path: RemotePath, text: str) -> StoreError:
+    trouble = _trouble_of(text)
+    if trouble is None:
+        what = " ".join(text.split())[:300] or "the object store refuses"
+        return FailedError(what, path=str(path), to_do="see what it says")
+    if trouble.what == "no such bucket":
+        return NotAStoreError(trouble.what, path=str(path), to_do=trouble.to_do)
+    said = _SAID.search(text)
+    what = f"{trouble.what}{f' ({said[0]})' if said else ''}"
+    return FailedError(what, path=str(path), to_do=trouble.to_do or _CREDENTIALS[path.scheme])
+
+
+def _trouble_of(text: str) -> _Trouble | None:
+    return next((trouble for trouble in _TROUBLE if re.search(trouble.words, text)), None)
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether what a client raised may be over when it is asked again."""
+    trouble = _trouble_of(str(error))
+    return trouble is not None and trouble.may_pass
