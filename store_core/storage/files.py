@@ -173,7 +173,8 @@ class FileCache:
             os.close(self._open.popitem()[1])
 
     def __del__(self) -> None:
-        self.close()  # views of a log (overlays, logs of several folders) have caches that nobody else knows
+        if hasattr(self, "_near"):  # else a signal came amid the constructor
+            self.close()  # views of a log (overlays, logs of several folders) have caches that nobody else knows
 
 
 def reading_advice(error: OSError) -> str:

@@ -1,4 +1,4 @@
-"""Calling the program as its users do: in a process of its own, and on a terminal of its own."""
+"""Calling the program as its users do: in a process of its own, and on a terminal of its own (see ``warm`` for how it is loaded)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ import pty
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from tests.rmqctl import warm
 
 ROOT: Final = Path(__file__).parents[2]
 REAL: Final = ("-m", "rmqctl")
@@ -55,16 +59,30 @@ def command(*args: object, program: tuple[str, ...] = REAL) -> list[str]:
 
 def call(*args: object, program: tuple[str, ...] = REAL, **env: str | None) -> Result:
     """Run with pipes; environment variables by keyword, None removes one."""
-    done = subprocess.run(
-        command(*args, program=program),
-        cwd=ROOT,
-        env=environment(**env),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=_DEADLINE_SECONDS,
-        check=False,
-    )
-    return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
+    ours = [os.pipe(), os.pipe()]
+    with ThreadPoolExecutor(2) as readers:
+        texts = [readers.submit(_all_of, reading) for reading, _ in ours]
+        code = _run(args, program, [os.open(os.devnull, os.O_RDONLY), *(writing for _, writing in ours)], env)
+    out, err = (text.result().decode() for text in texts)
+    return Result(code, out, err)
+
+
+def _run(args: tuple[object, ...], program: tuple[str, ...], streams: list[int], env: dict[str, str | None]) -> int:
+    """The exit code; the three descriptors are closed here."""
+    taken = environment(**env)
+    if program[0] == "-m" and warm.can_run(taken):
+        return warm.run(program[1], [*map(str, args)], streams, taken, str(ROOT), _DEADLINE_SECONDS)
+    stdin, stdout, stderr = streams
+    words = command(*args, program=program)
+    with subprocess.Popen(words, cwd=ROOT, env=taken, stdin=stdin, stdout=stdout, stderr=stderr) as process:
+        for stream in set(streams):
+            os.close(stream)
+        return process.wait(_DEADLINE_SECONDS)
+
+
+def _all_of(descriptor: int) -> bytes:
+    with open(descriptor, "rb") as file:
+        return file.read()
 
 
 def artificial(*args: object, **env: str | None) -> Result:
@@ -74,20 +92,18 @@ def artificial(*args: object, **env: str | None) -> Result:
 def on_terminal(*args: object, program: tuple[str, ...] = REAL, typed: str = "", **env: str | None) -> Result:
     """Run with a terminal for all three streams; ``out`` is everything that reached it."""
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        command(*args, program=program), cwd=ROOT, env=environment(**env), stdin=theirs, stdout=theirs, stderr=theirs
-    )
-    os.close(theirs)
     if typed:
         os.write(ours, typed.encode())
+    with ThreadPoolExecutor(1) as reader:
+        seen = reader.submit(_shown, ours)
+        code = _run(args, program, [theirs] * 3, env)
+    return Result(code, seen.result().decode().replace("\r\n", "\n"), "")
+
+
+def _shown(terminal: int) -> bytes:
     seen = b""
-    while True:
-        try:
-            part = os.read(ours, 1 << 16)
-        except OSError:  # the other end is closed: Linux says EIO
-            break
-        if not part:
-            break
-        seen += part
-    os.close(ours)
-    return Result(process.wait(_DEADLINE_SECONDS), seen.decode().replace("\r\n", "\n"), "")
+    with suppress(OSError):  # the other end is closed: Linux says EIO
+        while part := os.read(terminal, 1 << 16):
+            seen += part
+    os.close(terminal)
+    return seen

@@ -34,3 +34,7 @@ def test_a_range_that_the_disk_cannot_read(call: str, tmp_path: Path, monkeypatc
         f"cannot read 20 bytes at 40 of the file: Input/output error ({path}): "
         "the disk fails: copy the store with ddrescue to a good one first, and work on the copy"
     )
+
+
+def test_what_a_signal_kept_from_being_made_ends_quietly() -> None:
+    FileCache.__new__(FileCache).__del__()

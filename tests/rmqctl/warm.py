@@ -1,0 +1,145 @@
+"""The program, loaded once: a server that answers each call with a copy of its process, as loading anew takes half a second each.
+
+A copy has its own streams, environment and exit, and its caches are empty, as if Python had just loaded the program in it. What Python
+and its libraries read while they are loaded (``STARTS``) is not read again: whoever changes it needs a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pkgutil
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from typing import Any, Final, NoReturn, TextIO, cast
+
+import rmqctl
+import store_core
+from rmqctl.app import prepare_process
+
+STARTS: Final = ("PYTHON", "LC_", "LANG", "TZ", "LD_", "MALLOC_", "ARROW_", "OPENBLAS_", "OMP_", "RMQCTL_KERNEL")
+# Clients that a process asks for when it needs them; the program acts otherwise where they are loaded.
+_NOT_LOADED: Final = ("duckdb", "pyspark", "deltalake", "pyiceberg", "store_core.storage.object_store")
+_NOT_WALKED: Final = (
+    "rmqctl.__main__",
+    "store_core.storage.object_store",
+    "store_core.export.dest",
+    "store_core.export.source",
+)
+_NUMBER_BYTES: Final = 8
+_BEFORE: Final = dict(os.environ)  # before any test changes it
+
+
+def can_run(environment: Mapping[str, str]) -> bool:
+    """Whether a copy's process is as one that is started with this environment."""
+    changed = {n for n in environment.keys() | _BEFORE.keys() if environment.get(n) != _BEFORE.get(n)}
+    return not any(name.startswith(STARTS) for name in changed)
+
+
+class _Server:
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        self.one_call = threading.Lock()
+        with theirs:
+            words = [sys.executable, "-m", __name__, str(theirs.fileno())]
+            self._process = subprocess.Popen(words, env=_BEFORE, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+
+    def start(self, request: dict[str, Any], streams: Sequence[int]) -> int:
+        text = json.dumps(request).encode()
+        socket.send_fds(self._socket, [len(text).to_bytes(_NUMBER_BYTES, "big")], streams)
+        self._socket.sendall(text)
+        return self._number()
+
+    def _number(self) -> int:
+        return int.from_bytes(self._socket.recv(_NUMBER_BYTES, socket.MSG_WAITALL), "big", signed=True)
+
+    def code(self, pid: int, deadline_seconds: float) -> int:
+        killing = threading.Timer(deadline_seconds, os.kill, (pid, signal.SIGKILL))
+        killing.start()
+        try:
+            return self._number()
+        finally:
+            killing.cancel()
+
+
+@cache
+def _server() -> _Server:
+    return _Server()
+
+
+def run(
+    module: str, args: Sequence[str], streams: Sequence[int], env: Mapping[str, str], cwd: str, deadline_seconds: float
+) -> int:
+    """``python -m module args``: its exit code, negative for the signal that ended it. It is killed at the deadline.
+
+    The three streams are closed here once it has them, so that who reads the other ends sees when it has ended.
+    """
+    server = _server()
+    with server.one_call:
+        try:
+            pid = server.start({"module": module, "args": [*args], "env": {**env}, "cwd": cwd}, streams)
+        finally:
+            for stream in set(streams):
+                os.close(stream)
+        return server.code(pid, deadline_seconds)
+
+
+def _serve(asked: socket.socket) -> None:
+    while True:
+        head, streams, _, _ = socket.recv_fds(asked, _NUMBER_BYTES, 3)
+        if not head:
+            return
+        request = json.loads(asked.recv(int.from_bytes(head, "big"), socket.MSG_WAITALL))
+        pid = os.fork()
+        if not pid:
+            asked.close()
+            _become(streams, **request)
+        for stream in streams:
+            os.close(stream)
+        asked.sendall(pid.to_bytes(_NUMBER_BYTES, "big"))
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        asked.sendall(code.to_bytes(_NUMBER_BYTES, "big", signed=True))
+
+
+def _become(streams: list[int], module: str, args: list[str], env: dict[str, str], cwd: str) -> NoReturn:
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    sys.stdin = sys.__stdin__ = _stream(0, "r", sys.stdin)
+    sys.stdout = sys.__stdout__ = _stream(1, "w", sys.stdout)
+    sys.stderr = sys.__stderr__ = _stream(2, "w", sys.stderr)
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(cwd)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.argv = [module, *args]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    sys.exit()
+
+
+def _stream(number: int, mode: str, before: TextIO) -> TextIO:
+    buffering = 1 if number == 2 else -1
+    return cast(TextIO, open(number, mode, buffering, before.encoding, before.errors, closefd=False))
+
+
+def _load() -> None:
+    prepare_process()
+    for package in (rmqctl, store_core):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.startswith(_NOT_WALKED):
+                import_module(module.name)
+    loaded = [name for name in _NOT_LOADED if name in sys.modules]
+    assert not loaded, f"loaded with the program, though it acts otherwise where they are: {loaded}"
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _load()
+    _serve(socket.socket(fileno=int(sys.argv[1])))
