@@ -73,7 +73,6 @@ def test_what_other_releases_found_changes_nothing(
         assert shared == [_played(store, release, None) for release in RELEASES]
 
 
-@pytest.mark.usefixtures("small_reads")
 @pytest.mark.parametrize("exit", ["clean", "crash"])
 @pytest.mark.parametrize("name", [*DAMAGES, "cq-hole", "log-missing-mid", "log-missing-first"])
 @pytest.mark.parametrize("base", BASES)
