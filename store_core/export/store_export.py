@@ -246,7 +246,7 @@ def _assert_same_log(store: Store, name: str, last: StoreState) -> None:
         )
     if last.proof and log.max_phy_offset < last.next_phy_offset:
         raise PlanOutOfDateError(
-            f"the log of {name} ends at {log.max_phy_offset}, but has been exported up to {last.next_phy_offset}",
+            f"the last file of {name}'s log ends at {log.max_phy_offset}, but it has been exported up to {last.next_phy_offset}",
             path=str(store.root),
             to_do=f"it has been cut or is another broker's: {EXPORT_ANEW}",
         )

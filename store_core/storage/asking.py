@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from typing import Final, TypeVar
 
@@ -18,7 +18,6 @@ Answer = TypeVar("Answer")
 _HURRY_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 0.2
 _PATIENCE_SECONDS: Final = 8.0  # a client that gives up later has tried again by itself
-PAUSES_SECONDS: Final = (0.1, 0.3)  # in front of each further attempt
 
 
 class _Hurry:
@@ -68,22 +67,29 @@ def asked(call: Callable[..., Answer], *words: object) -> Answer:
     return answer.result()
 
 
-def asked_again(may_pass: Callable[[Exception], bool], call: Callable[..., Answer], *words: object) -> Answer:
-    """As ``asked``, up to three times where ``may_pass`` says of an error that it may not come again. For calls that only read.
+def asked_again(
+    pauses_of: Callable[[Exception], Sequence[float]], call: Callable[..., Answer], *words: object
+) -> Answer:
+    """As ``asked``, and again behind each of the pauses (seconds) that ``pauses_of`` an error are worth waiting for, as it may
+    not come again. For calls that may be made twice.
 
     Behind a signal there is one attempt, as nobody may wait for longer than it takes.
     """
-    start = time.monotonic()
-    for pause_seconds in PAUSES_SECONDS:
+    attempt, asking_seconds = 0, 0.0
+    while True:
         signals, is_hurried = _Hurry.signals, _Hurry.is_on
+        start = time.monotonic()
         try:
             return asked(call, *words)
         except (StoreError, FileNotFoundError):
             raise
         except Exception as error:
-            if is_hurried or time.monotonic() - start > _PATIENCE_SECONDS or not may_pass(error):
+            asking_seconds += time.monotonic() - start
+            pauses_seconds = pauses_of(error)
+            is_late = asking_seconds > _PATIENCE_SECONDS + sum(pauses_seconds)
+            if is_hurried or is_late or attempt >= len(pauses_seconds):
                 raise
-            time.sleep(pause_seconds)
+            time.sleep(pauses_seconds[attempt])
             if _Hurry.signals != signals:
                 raise
-    return asked(call, *words)
+            attempt += 1

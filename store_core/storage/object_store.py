@@ -23,10 +23,10 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from store_core.errors import FailedError, UsageError
-from store_core.storage.asking import PAUSES_SECONDS, asked, asked_again
+from store_core.storage.asking import asked, asked_again
 from store_core.storage.files import FileCache
 from store_core.storage.remote_path import RemotePath
-from store_core.storage.trouble import AZURE, WENT_AWAY, may_pass, told
+from store_core.storage.trouble import AZURE, BRIEFLY_SECONDS, WENT_AWAY, pauses_of, told
 
 _FETCHED_SIZE_BYTES: Final = 16 << 20  # at a time of a file that is copied
 _RANGE_SIZE_BYTES: Final = 4 << 20  # one connection gives some 50 to 100 MB/s, so a window comes over several
@@ -116,11 +116,11 @@ class Bucket:
         """
         key = _key(path)
         with told(path):
-            for pause_seconds in (0, *PAUSES_SECONDS):
+            for pause_seconds in (0, *BRIEFLY_SECONDS):
                 time.sleep(pause_seconds)
                 listed = self._listed_file(key)
                 try:
-                    file = asked_again(may_pass, self._opened, key)
+                    file = asked_again(pauses_of, self._opened, key)
                 except FileNotFoundError:
                     if listed is None:
                         raise
@@ -167,12 +167,12 @@ class Bucket:
         from pyarrow.fs import FileSelector
 
         selector = FileSelector("/".join(key), recursive=recursive, allow_not_found=True)
-        infos = asked_again(may_pass, self._files.get_file_info, selector)
+        infos = asked_again(pauses_of, self._files.get_file_info, selector)
         found = [(tuple(filter(None, info.path.split("/"))), info) for info in infos]
         return [(name, _listed(info)) for name, info in found if len(name) > len(key)]
 
     def _ask_about(self, key: Key) -> Listed | None:
-        [info] = asked_again(may_pass, self._files.get_file_info, ["/".join(key)])
+        [info] = asked_again(pauses_of, self._files.get_file_info, ["/".join(key)])
         return None if info.type.name == "NotFound" else _listed(info)
 
 
@@ -268,7 +268,7 @@ class RemoteFile:
             return b""
         with told(self._path):
             try:
-                return bytes(asked_again(may_pass, self._file.read_at, size_bytes, at))
+                return bytes(asked_again(pauses_of, self._file.read_at, size_bytes, at))
             except FileNotFoundError as error:  # of Google's client; whoever reads would take it for an empty file
                 raise FailedError(WENT_AWAY, path=str(self._path), to_do="run the command again") from error
 

@@ -20,7 +20,7 @@ from store_core.storage.ops import FileOps
 from store_core.storage.part_file import PartFile, ResultFile
 from store_core.storage.publish import checksum_of, told_of_result
 from store_core.storage.remote_path import RemotePath
-from store_core.storage.trouble import may_pass, told
+from store_core.storage.trouble import pauses_of, told
 from store_core.storage.writer import save_file
 
 
@@ -149,7 +149,7 @@ class RemoteObjects:
     def read(self, name: str) -> bytes | None:
         path = self._path(name)
         with told(path), suppress(FileNotFoundError):
-            return asked_again(may_pass, _read_all, _files(path), _key(path))
+            return asked_again(pauses_of, _read_all, _files(path), _key(path))
         return None
 
     def sizes(self, names: Iterable[str]) -> dict[str, int]:
@@ -165,20 +165,20 @@ class RemoteObjects:
         path = self._path(folder)
         with told(path):
             selector = FileSelector(_key(path), recursive=True, allow_not_found=True)
-            found = asked_again(may_pass, _files(path).get_file_info, selector)
+            found = asked_again(pauses_of, _files(path).get_file_info, selector)
         start = len(_key(self.folder)) + 1
         return {info.path[start:]: info.size for info in found if info.type == FileType.File}
 
     def holds(self, name: str, size_bytes: int, checksum: int) -> bool:
         path = self._path(name)
         with told(path):
-            [info] = asked_again(may_pass, _files(path).get_file_info, [_key(path)])
+            [info] = asked_again(pauses_of, _files(path).get_file_info, [_key(path)])
         return bool(info.is_file and info.size == size_bytes)
 
     def remove(self, name: str) -> None:
         path = self._path(name)
         with told(path), suppress(FileNotFoundError):
-            asked(_files(path).delete_file, _key(path))
+            asked_again(pauses_of, _files(path).delete_file, _key(path))
 
     def address_of(self, name: str) -> str:
         return str(self._path(name))
@@ -195,7 +195,7 @@ class RemotePart(ResultFile):
         self._path = path
         self._is_left_alone = False
         with told(path), _no_bucket(path):
-            self._stream = asked(_files(path).open_output_stream, _key(path))
+            self._stream = asked_again(pauses_of, _files(path).open_output_stream, _key(path))
 
     def write(self, data: Any, /) -> int:
         view = memoryview(data).cast("B")
@@ -257,11 +257,24 @@ def _key(path: RemotePath) -> str:
 
 @contextmanager
 def _no_bucket(path: RemotePath) -> Iterator[None]:
-    """What cannot be found where something new is to be written is the bucket."""
+    """What cannot be found where something new is to be written is the bucket; unless that is there."""
     try:
         yield
     except FileNotFoundError as error:
+        if _has_bucket(path):
+            what = "the object store does not answer as it should"
+            raise FailedError(what, path=str(path), to_do="check the endpoint, and run the command again") from error
         raise NotAStoreError("no such bucket", path=str(path), to_do="make it, or name another one") from error
+
+
+def _has_bucket(path: RemotePath) -> bool:
+    """Whether it says so itself; not everybody may ask."""
+    from pyarrow.fs import FileType
+
+    with suppress(Exception):
+        [info] = asked(_files(path).get_file_info, [_key(path).partition("/")[0]])
+        return bool(info.type != FileType.NotFound)
+    return False
 
 
 @contextmanager

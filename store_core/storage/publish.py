@@ -63,10 +63,15 @@ class ResultFolder:
         entries = self._entries()
         if entries and MANIFEST not in entries and UNFINISHED not in entries:
             raise NotEmptyError("the folder is not empty", path=str(self.path), to_do="name a new or an empty folder")
-        with told_of_result("making the folder for results"):
-            self._made = _topmost_missing(self.path)
-            self._make_staging()
-            self._take_lock()
+        try:
+            with told_of_result("making the folder for results", self.path):
+                self._made = _topmost_missing(self.path)
+                self._make_staging()
+                self._take_lock()
+        except BaseException:
+            if self._lock is not None:
+                self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -113,7 +118,7 @@ class ResultFolder:
         """Say what is begun, for whoever comes next; ``keep``: also if nothing comes of it. Who begins nothing leaves what others
         have begun."""
         if self.begun() != data:
-            with told_of_result("making the folder for results"):
+            with told_of_result("making the folder for results", self.path):
                 self._save(self.staging / _BEGUN, data)
         self._has_begun, self._keeps_begun = True, keep
 
@@ -293,12 +298,14 @@ def save_program(path: Path, text: str) -> None:
 
 
 @contextmanager
-def told_of_result(doing: str) -> Iterator[None]:
-    """What the system refuses, as a FailedError for who wants a result."""
+def told_of_result(doing: str, path: Path | None = None) -> Iterator[None]:
+    """What the system refuses, as a FailedError for who wants a result; ``path``: where, unless the system says so."""
     try:
         yield
     except OSError as error:
         told = failed(error, doing)
+        if path is not None and told.path is None:
+            told.where = told.path = str(path)
         told.to_do = _TO_DO.get(error.errno or 0, told.to_do)
         raise told from error
 

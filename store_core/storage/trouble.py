@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -13,16 +13,21 @@ from store_core.storage.remote_path import RemotePath
 
 AZURE: Final = ("abfs", "abfss")  # schemes of its addresses
 WENT_AWAY: Final = "a file went away while it was read"
+BRIEFLY_SECONDS: Final = (0.1, 0.3)
+_LEASE_SECONDS: Final = (
+    15  # Azure's client takes a lease for as long to remove a file: whoever is killed meanwhile leaves it
+)
 
 
 @dataclass(frozen=True, slots=True)
 class _Trouble:
-    """What is wrong, by words of the client's message. ``to_do`` is about credentials where it is empty."""
+    """What is wrong, by words of the client's message. ``to_do`` is about credentials where it is empty. ``pauses_seconds``: behind
+    each of them it may be over."""
 
     words: str
     what: str
     to_do: str = ""
-    may_pass: bool = False
+    pauses_seconds: Sequence[float] = ()
 
 
 _TROUBLE: Final = (
@@ -37,24 +42,30 @@ _TROUBLE: Final = (
     ),
     _Trouble(r"ACCESS_DENIED|AccessDenied|PERMISSION_DENIED|HTTP status 403|Forbidden", "access is denied"),
     _Trouble(
+        r"Azure Error: \[Lease",
+        "somebody else is at work on the file, or was killed amid that",
+        "run the command again in half a minute",
+        pauses_seconds=(1.0,) * (_LEASE_SECONDS + 1),
+    ),
+    _Trouble(
         r"SLOW_DOWN|SERVICE_UNAVAILABLE|(HTTP status|Azure Error: \[\w*\]) (429|50[0234])",
         "the object store is busy, or fails",
         "run the command again later",
-        may_pass=True,
+        pauses_seconds=BRIEFLY_SECONDS,
     ),
     _Trouble(  # Azure's own answers have a word in the brackets; Google's client closes a file whose first read failed
         r"Azure Error: \[\] (404|Error when reading body)|XML_ERROR_PARSING|JSON object|json input is not an object"
         r"|I/O operation on closed file",
         "the object store does not answer as it should",
         "check the endpoint, and run the command again",
-        may_pass=True,
+        pauses_seconds=BRIEFLY_SECONDS,
     ),
     _Trouble(
         r"NETWORK_CONNECTION|curlCode|[Tt]imed? ?out|[Cc]ould ?n.t (connect|resolve)|UNAVAILABLE|[Cc]onnection"
         r"|Azure Error: \[\] Error while sending",
         "the object store does not answer",
         "check the network and the endpoint, and run the command again",
-        may_pass=True,
+        pauses_seconds=BRIEFLY_SECONDS,
     ),
 )
 _SAID: Final = re.compile(
@@ -95,7 +106,7 @@ def _trouble_of(text: str) -> _Trouble | None:
     return next((trouble for trouble in _TROUBLE if re.search(trouble.words, text)), None)
 
 
-def may_pass(error: Exception) -> bool:
-    """Whether what a client raised may be over when it is asked again."""
+def pauses_of(error: Exception) -> Sequence[float]:
+    """The pauses in front of further attempts that what a client raised is worth."""
     trouble = _trouble_of(str(error))
-    return trouble is not None and trouble.may_pass
+    return trouble.pauses_seconds if trouble is not None else ()

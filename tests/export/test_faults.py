@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import random
+import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,19 +19,29 @@ import pytest
 from store_core.errors import FailedError
 from store_core.export.dest.address import Format, destination_of
 from store_core.export.dest.missing import told
+from store_core.storage.objects import objects_at
 from store_core.storage.ops import FileOps
+from store_core.storage.publish import ResultFolder
+from store_core.storage.remote_path import path_of
 from tests import stores
 from tests.conftest import GoldenStore
 from tests.export.exports import export_one, table_of
 from tests.export.test_buckets import delta_options, iceberg_options, names_in, offsets_in
 from tests.faulty_proxy import FLEETING, Fault, Faulty, in_front_of
 from tests.object_stores import ObjectStore
-from tests.rmqctl.calls import Result, call
+from tests.rmqctl.calls import ROOT, Result, call, environment
 
 STORE: Final = "clean-533"
 OFFSETS: Final = sorted(message["phyOffset"] for message in stores.truth(STORE)["messages"])
 _RATE: Final = 0.1
 _SPLITS: Final = ("--split-size", 60_000, "-o", "json")
+_REMOVES: Final = """
+import sys
+from store_core.storage.objects import objects_at
+from store_core.storage.publish import ResultFolder
+from store_core.storage.remote_path import path_of
+objects_at(path_of(sys.argv[1])).remove("note")
+"""
 
 
 def drawn(seed: str, faults: Sequence[Fault]) -> Faulty:
@@ -102,6 +116,53 @@ def test_a_result_is_written_through_faults(
     assert faulty.met
     assert rows_at(kind, object_store, address, tmp_path) == OFFSETS
     assert not any(name.startswith("_unfinished") for name in names_in(object_store, address))
+
+
+@pytest.mark.parametrize("any_object_store", ["gs"], indirect=True)
+@pytest.mark.parametrize("name", ["begun.json", "data%2Fa-"])
+def test_not_found_where_the_bucket_is_there(any_object_store: ObjectStore, golden: GoldenStore, name: str) -> None:
+    """Somebody who is no object store answers a single request; the result is what it is without."""
+    met: list[str] = []
+
+    def fault_of(method: str, path: str) -> Fault | None:
+        if method != "POST" or name not in path or met:
+            return None
+        met.append(path)
+        return Fault.NOT_FOUND
+
+    address = any_object_store.address(f"not-found/{name[:4]}")
+    words = ("export", address, "-s", f"a={golden(STORE)}", *_SPLITS)
+    with in_front_of(any_object_store, Faulty(fault_of)) as behind:
+        done = call(*words, **behind.environment)
+    assert (done.code, len(met)) == (1, 1), done.err
+    assert "the object store does not answer as it should" in done.err
+    assert "check the endpoint, and run the command again" in done.err
+    assert call(*words, **any_object_store.environment).code == 0
+    assert offsets_in(any_object_store, address) == OFFSETS
+
+
+@pytest.mark.parametrize("any_object_store", ["abfss"], indirect=True)
+def test_a_lease_that_the_killed_leave_is_waited_for(any_object_store: ObjectStore) -> None:
+    """Azure's client holds a file while it removes it: for fifteen seconds nobody else writes or removes it."""
+    address = any_object_store.address("leased")
+    objects = objects_at(path_of(address))
+    objects.write("note", b"before")
+    removing: list[subprocess.Popen[bytes]] = []
+
+    def fault_of(method: str, path: str) -> Fault | None:
+        if method != "DELETE":
+            return None
+        removing[0].kill()
+        return Fault.LOST
+
+    with in_front_of(any_object_store, Faulty(fault_of)) as behind:
+        words = [sys.executable, "-c", _REMOVES, address]
+        removing.append(subprocess.Popen(words, cwd=ROOT, env=environment(**behind.environment)))
+        assert removing[0].wait(60) == -signal.SIGKILL
+    objects.write("note", b"after")
+    assert objects.read("note") == b"after"
+    objects.remove("note")
+    assert objects.names("") == []
 
 
 def rows_at(kind: str, store: ObjectStore, address: str, tmp_path: Path) -> list[int]:
@@ -220,3 +281,42 @@ def test_a_place_that_may_not_be_written_to(
 def test_what_a_library_says_has_no_colours() -> None:
     with pytest.raises(FailedError, match="reading: no such ↳ table"), told("s3://bucket", "reading"):
         raise OSError("no such \x1b[31m↳\x1b[0m table")
+
+
+@pytest.mark.parametrize(
+    ("address", "said", "to_do"),
+    [
+        (
+            "abfss://box@account/out",
+            "Kernel error -> Generic MicrosoftAzure error ↳ Error getting list response body ↳ error reading a body from connection "
+            "↳ end of file before message length reached",
+            "run the command again",
+        ),
+        (
+            "gs://box/out",
+            "Parquet magic bytes not found in footer. Either the file is corrupted or this is not a parquet file.",
+            "run the command again",
+        ),
+        ("gs://box/out", "The schema has changed", "see what it says"),
+        ("/data/out", "Parquet magic bytes not found in footer.", "see what it says"),
+        ("s3://box/out", "(sqlite3.OperationalError) database is locked", "wait for whoever has the catalog open"),
+    ],
+)
+def test_what_a_library_says_becomes_advice(address: str, said: str, to_do: str) -> None:
+    with pytest.raises(FailedError) as failed, told(address, "committing"):
+        raise OSError(said)
+    assert failed.value.to_do.startswith(to_do)
+
+
+def test_a_disk_that_is_full_from_the_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says where, and nothing is left of what could be made."""
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    out = tmp_path / "new" / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", refuse)
+        with pytest.raises(FailedError, match=f"No space left on device \\({out}\\): make room"):
+            ResultFolder(out, ("data",)).__enter__()
+    assert not out.parent.exists()

@@ -134,15 +134,15 @@ def failing(times: int, attempts: list[int]) -> Callable[[], str]:
 
 
 @pytest.mark.parametrize(
-    ("times", "may_pass", "count"), [(0, True, 1), (1, True, 2), (2, True, 3), (9, True, 3), (9, False, 1)]
+    ("times", "pauses", "count"), [(0, 2, 1), (1, 2, 2), (2, 2, 3), (9, 2, 3), (9, 0, 1), (9, 16, 10), (99, 16, 17)]
 )
-def test_what_may_pass_is_asked_for_up_to_three_times(times: int, may_pass: bool, count: int) -> None:
+def test_what_may_pass_is_asked_for_once_more_behind_each_pause(times: int, pauses: int, count: int) -> None:
     attempts: list[int] = []
     if times < count:
-        assert asked_again(lambda _: may_pass, failing(times, attempts)) == "answer"
+        assert asked_again(lambda _: (0.01,) * pauses, failing(times, attempts)) == "answer"
     else:
         with pytest.raises(OSError, match="broken off"):
-            asked_again(lambda _: may_pass, failing(times, attempts))
+            asked_again(lambda _: (0.01,) * pauses, failing(times, attempts))
     assert len(attempts) == count
 
 
@@ -155,15 +155,15 @@ def test_what_is_not_there_is_asked_for_once() -> None:
         raise FileNotFoundError("no such object: connections/timeout")
 
     with pytest.raises(FileNotFoundError):
-        asked_again(lambda _: True, call)
+        asked_again(lambda _: (0.01, 0.01), call)
     assert len(attempts) == 1
 
 
 def test_what_took_its_client_long_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(asking, "_PATIENCE_SECONDS", -1.0)
     attempts: list[int] = []
     with pytest.raises(OSError, match="broken off"):
-        asked_again(lambda _: True, failing(9, attempts))
+        asked_again(lambda _: (0.01, 0.01), failing(9, attempts))
     assert len(attempts) == 1
 
 
@@ -173,21 +173,20 @@ def test_behind_a_signal_nothing_is_asked_for_again(monkeypatch: pytest.MonkeyPa
     attempts: list[int] = []
     asking.hurry()
     with pytest.raises(OSError, match="broken off"):
-        asked_again(lambda _: True, failing(9, attempts))
+        asked_again(lambda _: (0.01, 0.01), failing(9, attempts))
     assert len(attempts) == 1
     over = threading.Event()
     asking.hurry()
     with pytest.raises(FailedError, match="does not answer"):
-        asked_again(lambda _: True, deaf(over))
+        asked_again(lambda _: (0.01, 0.01), deaf(over))
     over.set()
     assert asked(divmod, 7, 2) == (3, 1)
 
 
 @pytest.mark.parametrize("is_main", [True, False])
-def test_a_signal_between_two_attempts(is_main: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "PAUSES_SECONDS", (0.5, 0.5))
+def test_a_signal_between_two_attempts(is_main: bool) -> None:
     attempts: list[int] = []
-    again = partial(asked_again, lambda _: True, failing(9, attempts))
+    again = partial(asked_again, lambda _: (0.5, 0.5), failing(9, attempts))
     with ThreadPoolExecutor(1) as pool:
         if is_main:
             with pytest.raises(RungError), rings():
