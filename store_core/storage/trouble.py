@@ -14,9 +14,8 @@ from store_core.storage.remote_path import RemotePath
 AZURE: Final = ("abfs", "abfss")  # schemes of its addresses
 WENT_AWAY: Final = "a file went away while it was read"
 BRIEFLY_SECONDS: Final = (0.1, 0.3)
-_LEASE_SECONDS: Final = (
-    15  # Azure's client takes a lease for as long to remove a file: whoever is killed meanwhile leaves it
-)
+# Azure's client takes a lease for as long to remove a file: whoever is killed meanwhile leaves it.
+_LEASE_SECONDS: Final = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,11 @@ _TROUBLE: Final = (
     _Trouble(
         r"NO_SUCH_BUCKET|ContainerNotFound|bucket does not exist", "no such bucket", "name a bucket that is there"
     ),
-    _Trouble(r"NO_SUCH_KEY|BlobNotFound|No such object", WENT_AWAY, "run the command again"),
+    _Trouble(
+        r"NO_SUCH_KEY|RESOURCE_NOT_FOUND during GetObject|BlobNotFound|No such object",
+        WENT_AWAY,
+        "run the command again",
+    ),
     _Trouble(
         r"INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|InvalidAuthenticationInfo|[Cc]redentials|UNAUTHENTICATED"
         r"|AuthenticationFailed|failed to authenticate|EXPIRED_TOKEN|ExpiredToken|HTTP status 401|OAuth",

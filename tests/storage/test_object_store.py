@@ -351,6 +351,12 @@ def test_another_folder_is_no_store(golden: GoldenStore, object_store: ObjectSto
             "somebody else is at work on the file, or was killed amid that ([LeaseAlreadyPresent] 409)",
             "run the command again in half a minute",
         ),
+        (
+            "s3",
+            "When reading information for key 'a' in bucket 'b': AWS Error RESOURCE_NOT_FOUND during GetObject operation: ",
+            "a file went away while it was read",
+            "run the command again",
+        ),
         ("s3", "something\n nobody   knows", "something nobody knows", "see what it says"),
     ],
 )
