@@ -58,7 +58,9 @@ class _Server:
         return self._number()
 
     def _number(self) -> int:
-        return int.from_bytes(self._socket.recv(_NUMBER_BYTES, socket.MSG_WAITALL), "big", signed=True)
+        told = self._socket.recv(_NUMBER_BYTES, socket.MSG_WAITALL)
+        assert len(told) == _NUMBER_BYTES, "the server of copies has ended"
+        return int.from_bytes(told, "big", signed=True)
 
     def code(self, pid: int, deadline_seconds: float) -> int:
         killing = threading.Timer(deadline_seconds, os.kill, (pid, signal.SIGKILL))
