@@ -135,8 +135,7 @@ def _tags_from(store: Store, slots: int, entries: int) -> int:
 def _seen_at(store: Store, slots: int, path: Path, last: int, entry: int) -> int:
     """1 if tags are indexed around an entry, else 0."""
     first = max(entry - _SAMPLES // 2, 1)
-    seen = [has for _, has in _tagged_records(store, path, slots, first, min(_SAMPLES, last + 1 - first))]
-    return int(any(seen))
+    return int(any(has for _, has in _tagged_records(store, path, slots, first, min(_SAMPLES, last + 1 - first))))
 
 
 def _last_entry(store: Store, path: Path, entries: int) -> int:

@@ -31,6 +31,7 @@ PIECE_SIZE_BYTES: Final = 4 << 20  # each thread has one, and one more waits
 BARE_PIECE_SIZE_BYTES: Final = 8 << 20
 # Where queues are built over patches, which are made as they are read and take memory meanwhile.
 PATCHED_PIECE_SIZE_BYTES: Final = 2 << 20
+WORTH_BYTES: Final = 2 << 20  # a smaller segment is walked before threads have begun
 _BEHIND_BYTES: Final = 64 << 10  # read with a piece, for the record that begins in it and ends in the next one
 
 
@@ -44,6 +45,9 @@ def walk_side_by_side(store: Store, segment: Segment, options: ScanOptions) -> I
 
     at, end = segment.phy_offset, nominal_end(store.log, segment)
     alone = replace(options, jobs=0, bytes_for=None)
+    if end - at < WORTH_BYTES:
+        yield from scan_segment(store, segment, alone, at)
+        return
     piece_size_bytes = PIECE_SIZE_BYTES
     if options.bytes_for is not None and store.log.is_plain(segment):
         bare = replace(alone, bytes_for=options.bytes_for)

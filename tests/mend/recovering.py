@@ -151,7 +151,7 @@ def assert_kept(golden: Path, mended: Path, name: str, kept: list[dict[str, Any]
     size = int(truth["properties"]["mappedFileSizeCommitLog"])
     before, after = log_bytes(golden), log_bytes(mended)
     queue_size = queue.rounded_file_size_bytes(int(truth["properties"]["mappedFileSizeConsumeQueue"]))
-    queues: dict[Path, bytes] = {}
+    queues: dict[tuple[str, int, int], bytes] = {}
     wrong = []
     for message in kept:
         if record_bytes(before, message, size) != record_bytes(after, message, size):
@@ -159,11 +159,12 @@ def assert_kept(golden: Path, mended: Path, name: str, kept: list[dict[str, Any]
         if is_queued(message):
             topic, queue_id, number = place(message)
             start, at = divmod(number * queue.ENTRY.size_bytes, queue_size)
-            path = mended / paths.CONSUMEQUEUE / topic / str(queue_id) / paths.segment_name(start * queue_size)
-            if path not in queues:
-                queues[path] = path.read_bytes() if path.exists() else b""
+            name = topic, queue_id, start * queue_size
+            if name not in queues:
+                path = mended / paths.CONSUMEQUEUE / topic / str(queue_id) / paths.segment_name(start * queue_size)
+                queues[name] = path.read_bytes() if path.exists() else b""
             entry = queue.ENTRY.read(
-                queues[path][at : at + queue.ENTRY.size_bytes].ljust(queue.ENTRY.size_bytes, b"\0")
+                queues[name][at : at + queue.ENTRY.size_bytes].ljust(queue.ENTRY.size_bytes, b"\0")
             )
             if (entry["phy_offset"], entry["size_bytes"]) != (message["phyOffset"], message["storeSize"]):
                 wrong.append((f"entry {topic}/{queue_id}/{number}", entry["phy_offset"]))

@@ -130,6 +130,7 @@ def test_without_the_lock_it_is_built_anew(store_copy: StoreCopy) -> None:
 def _in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     for what in ("PIECE_SIZE_BYTES", "BARE_PIECE_SIZE_BYTES", "PATCHED_PIECE_SIZE_BYTES"):
         monkeypatch.setattr(side_by_side, what, 4096)
+    monkeypatch.setattr(side_by_side, "WORTH_BYTES", 0)
 
 
 @pytest.mark.parametrize("case", CASES)

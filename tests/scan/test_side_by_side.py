@@ -26,6 +26,11 @@ PIECES = (900, 20_000)
 _IN_WINDOW = ("body_at", "topic_at", "properties_at", "topic_id")  # count from each window's own begin
 
 
+@pytest.fixture(autouse=True)
+def small_segments_are_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(side_by_side, "WORTH_BYTES", 0)
+
+
 def _rows(
     root: Path, jobs: int, *, bytes_for: PropertyFlag | None = None, told: bool = True
 ) -> list[tuple[object, ...]]:

@@ -109,6 +109,7 @@ def test_a_file_that_shrinks_under_the_scan(damageable: Callable[..., Damageable
 def test_a_view_is_walked_as_it_shows_itself(golden: GoldenStore, jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever reads ahead must not read the file under a patch."""
     monkeypatch.setattr(side_by_side, "PIECE_SIZE_BYTES", 4096)
+    monkeypatch.setattr(side_by_side, "WORTH_BYTES", 0)
     with Store.open(golden("load-533")) as store:
         segment = store.log.segments[1]
         patches = {segment.path: [Patch(20_000, 40_000)]}
