@@ -103,11 +103,16 @@ class ConfigFiles:
         return all(file.loads for file in self.files)
 
     def has_lost(self, file: ConfigFile[Any]) -> bool:
-        """Whether one of these files was lost: it is broken, or missing beside others. A store without any is a copy of its log."""
+        """Whether one of these files was lost: it is broken, or missing beside others."""
         if self.in_rocksdb or file.source != "none" or file.too_large:
             return False
-        others = (other for other in self.files if other.name.startswith(f"{paths.CONFIG}/"))
-        return bool(file.findings) or any(other.source != "none" for other in others)
+        return bool(file.findings) or not self.has_none
+
+    @property
+    def has_none(self) -> bool:
+        """Whether the store has no config file at all, broken ones neither: it is a copy of its log and queues."""
+        files = [file for file in self.files if file.name.startswith(f"{paths.CONFIG}/")]
+        return not self.in_rocksdb and all(file.source == "none" and not file.findings for file in files)
 
     @property
     def progress(self) -> ConfigFile[bc.ConsumerOffsets]:

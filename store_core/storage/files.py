@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 MORE_FILES = "raise the limit of open files (ulimit -n) and run the command again"
 DISK_FAILS = "the disk fails: copy the store with ddrescue to a good one first, and work on the copy"
 NO_FILE = "a folder stands where a file belongs: move it out of the store, and run the command again"
+_NO_PIPE = "move it away, or mount the disk that it is a link to, and run the command again"
 _MOST_NEAR = 256
 _NOATIME = getattr(os, "O_NOATIME", 0)
 
@@ -43,7 +44,7 @@ def open_read_only(path: Path) -> int:
         os.close(fd)
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
+        raise OSError(errno.EINVAL, "a pipe or a device, no file", str(path))
     return fd
 
 
@@ -179,7 +180,13 @@ class FileCache:
 
 def reading_advice(error: OSError) -> str:
     """What to do where a file cannot be read."""
-    advice = {errno.EIO: DISK_FAILS, errno.EISDIR: NO_FILE, errno.EMFILE: MORE_FILES, errno.ENFILE: MORE_FILES}
+    advice = {
+        errno.EIO: DISK_FAILS,
+        errno.EISDIR: NO_FILE,
+        errno.EINVAL: _NO_PIPE,
+        errno.EMFILE: MORE_FILES,
+        errno.ENFILE: MORE_FILES,
+    }
     return advice.get(error.errno or 0, "check permissions and the disk")
 
 

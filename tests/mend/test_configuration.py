@@ -113,4 +113,29 @@ def test_progress_of_a_sibling_ends_where_the_queues_do(
 def test_a_copy_without_config_files_stays_one(store_copy: StoreCopy, opener_of: Callable[[str], Opener]) -> None:
     root, opener = store_copy("clean-533"), opener_of("clean-533")
     shutil.rmtree(root / paths.CONFIG)
-    assert [step.path for step in opener.recover(root).plan.steps if step.path.startswith(paths.CONFIG)] == []
+    recovery = opener.recover(root)
+    assert [step.path for step in recovery.plan.steps if step.path.startswith(paths.CONFIG)] == []
+    assert [note for note in recovery.notes if "has no config file" in note and "delayed messages" in note]
+
+
+def test_a_copy_without_config_files_gets_those_of_a_sibling(
+    store_copy: StoreCopy, golden: GoldenStore, opener_of: Callable[[str], Opener]
+) -> None:
+    root, opener = store_copy("clean-533"), opener_of("clean-533")
+    shutil.rmtree(root / paths.CONFIG)
+    recovery = opener.recover(root, options=KeepOptions(siblings=(golden("clean-533"),)))
+    assert not [note for note in recovery.notes if "has no config file" in note]
+    apply_to(recovery, root)
+    assert read_config(root).topics.value == read_config(golden("clean-533")).topics.value
+
+
+def test_what_is_missing_beside_a_broken_file_was_lost(
+    store_copy: StoreCopy, opener_of: Callable[[str], Opener]
+) -> None:
+    root, opener = store_copy("clean-533"), opener_of("clean-533")
+    shutil.rmtree(root / paths.CONFIG)
+    (root / paths.TOPICS_JSON).parent.mkdir()
+    (root / paths.TOPICS_JSON).write_bytes(b"{")
+    recovery = opener.recover(root)
+    assert {paths.TOPICS_JSON, paths.DELAY_OFFSET_JSON} <= {step.path for step in recovery.plan.steps}
+    assert not [note for note in recovery.notes if "has no config file" in note]

@@ -273,6 +273,8 @@ def test_a_pipe_for_a_checkpoint_is_a_finding(store_copy: StoreCopy) -> None:
     os.mkfifo(root / paths.CHECKPOINT)
     result = call("check", "-s", root, "-o", "json")
     assert (result.code, [(f["code"], f["file"]) for f in result.json["findings"]]) == (3, [("S008", paths.CHECKPOINT)])
+    assert "a pipe or a device, no file" in (refused := call("info", "-s", root)).err
+    assert "move it away" in refused.err
 
 
 def test_a_configuration_may_come_through_a_pipe(golden: GoldenStore) -> None:

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Final
 
 from store_core.errors import FailedError, StoreError
+from store_core.storage.trouble import pauses_of
 
 _LONGEST: Final = 500
 _STATEMENT: Final = " [SQL: "  # behind which SQLAlchemy repeats what it had asked
@@ -16,9 +17,9 @@ _TO_DO: Final = {
     "database is locked": "wait for whoever has the catalog open, and run the command again",
     "readonly database": "give its user the right to write to it",
 }
-# Of clients of object stores, Rust's and Arrow's; a file that is cut off, where it has just been written, is an answer that was.
+# Said by these libraries' own clients; a file that is cut off, where it has just been written, is an answer that was.
 _PASSES: Final = re.compile(
-    r"error sending request|response body|before message length|[Cc]onnection|timed? ?out|Parquet magic bytes not found"
+    r"error sending request|response body|before message length|Parquet magic bytes not found"
     r"|HTTP status|status (code )?(429|50[0234])|Server Error"
 )
 _COLOUR: Final = re.compile("\x1b\\[[0-9;]*m")
@@ -40,7 +41,8 @@ def told(address: str, doing: str) -> Iterator[None]:
     except Exception as error:  # theirs have no root of their own
         said = " ".join(_COLOUR.sub("", str(error)).split()) or type(error).__name__
         said = said.partition(_STATEMENT)[0]
-        otherwise = "run the command again" if "://" in address and _PASSES.search(said) else "see what it says"
+        passes = "://" in address and (pauses_of(error) or _PASSES.search(said))
+        otherwise = "run the command again" if passes else "see what it says"
         to_do = next((to_do for words, to_do in _TO_DO.items() if words in said), otherwise)
         said = said if len(said) <= _LONGEST else f"{said[:_LONGEST]}…"
         raise FailedError(f"{doing}: {said}", path=address, to_do=to_do) from error

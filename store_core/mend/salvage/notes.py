@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from store_core.broker.versions import Version
 from store_core.findings import Finding
+from store_core.layout import paths
 from store_core.mend.plans.plan import Op, Plan
 from store_core.mend.prediction.outcome import Outcome
 from store_core.mend.salvage.copies.earlier import LeftOut
@@ -50,6 +51,7 @@ def notes_of(found: Salvage, after: Outcome, version: Version) -> tuple[str, ...
         _dead_note(found),
         _kept_note(found.kept),
         _delay_note(found),
+        _config_note(found),
         _open_note(found, after, version),
     )
     return tuple(note for note in notes if note)
@@ -216,6 +218,17 @@ def _delay_note(found: Salvage) -> str:
     if not again:
         return text
     return f"{text}; {_count(again, 'message')} behind one whose copy is not there {'is' if again == 1 else 'are'} delivered a second time"
+
+
+def _config_note(found: Salvage) -> str:
+    if found.configuration is None or not found.configuration.files.has_none:
+        return ""
+    delayed = any(key.topic == paths.SCHEDULE_TOPIC for key in found.derivation.queue_keys)
+    return (
+        "the store has no config file, as a copy of a log and its queues, and gets none. Where a broker is to start with it, put config/ back "
+        "first, or name a copy that has it with --sibling: else topics and groups are gone, groups start where their consumers are configured to"
+        f"{', and delayed messages are delivered once more' if delayed else ''}"
+    )
 
 
 def _open_note(found: Salvage, after: Outcome, version: Version) -> str:
