@@ -65,9 +65,14 @@ def _outcomes(store: Store, proven: Proven | None, *, is_reversed: bool = False)
 
 
 @pytest.mark.usefixtures("small_parts")
-@pytest.mark.parametrize("missing", ["", "queues", "one queue", "queues and index"])
 @pytest.mark.parametrize("exit", ["clean", "crash"])
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [
+        *((name, missing) for name in STORES for missing in ("one queue", "queues and index")),
+        *((name, missing) for name in ("load-533", "crash-497") for missing in ("", "queues")),
+    ],
+)
 def test_every_start_comes_to_the_same(name: str, exit: str, missing: str, store_copy: StoreCopy) -> None:
     root = store_copy(name, exit)
     if "queues" in missing:
