@@ -81,13 +81,19 @@ def export_tables_of(
 
 @contextmanager
 def told_what_is_kept(ctx: Context, destination: Destination) -> Iterator[None]:
-    """Say to whom an export breaks off that its work is not lost."""
+    """Say to whom an export breaks off that its work is not lost, and what one that has ended leaves for the next."""
     try:
         yield
     except BaseException:
-        if destination.notes_kept:
+        if destination.is_published:
+            ctx.note("the export is published: run the same command to have the rest of its work removed")
+        elif destination.notes_kept:
             ctx.note(f"{destination.notes_kept} finished splits are kept: run the same command to go on")
         raise
+    if destination.untidy:
+        ctx.note(
+            f"files that belong to no result any more could not be removed ({destination.untidy}): the next export here tries again"
+        )
 
 
 def note_taken(ctx: Context, taken: int) -> None:

@@ -255,14 +255,17 @@ def test_where_nothing_may_be_removed(
     address = object_store.address(f"kept-{kind}")
     catalog = ("--catalog", f"sqlite:///{tmp_path}/catalog.db") if kind == "iceberg" else ()
     said: list[tuple[int, int | None]] = []
+    left: list[bool] = []
     with in_front_of(object_store, faulty) as behind:
         for more in ((), (), ("--overwrite",), ("--overwrite",), ("--incremental",)):
             words = ("export", address, "-s", f"a={golden(STORE)}", "--format", kind, *catalog, *more)
             done = call(*words, *_SPLITS, **behind.environment)
             said.append((done.code, json.loads(done.out).get("rows")))
             assert "Traceback" not in done.err
+            left.append("belong to no result any more could not be removed (access is denied" in done.err)
     every = (0, len(OFFSETS))
     assert (said, bool(faulty.met)) == ([every, (2, None), every, every, (0, 0)], True)
+    assert left == [False, False, *([kind == "parquet"] * 2), False]
     assert rows_at(kind, object_store, address, tmp_path) == OFFSETS
 
 

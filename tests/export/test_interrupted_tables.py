@@ -65,6 +65,35 @@ def test_what_is_done_is_kept(
     assert not (tmp_path / "out" / UNFINISHED).exists()
 
 
+@pytest.mark.parametrize(
+    ("format", "behind"),
+    [
+        ("delta", f"{LooseDestination.__module__}.LooseDestination.tidy"),
+        ("parquet", "store_core.storage.publish.ResultFolder._clear"),
+    ],
+)
+def test_a_result_that_is_published_is_called_so(
+    format: Format,
+    behind: str,
+    golden: GoldenStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Interrupted behind its commit, while what is left of the work is removed."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    words = ["export", str(tmp_path / "out"), "-s", f"a={golden(NAME)}", "--format", format]
+    with monkeypatch.context() as patch:
+        patch.setattr(behind, interrupted)
+        assert main(words) == 130
+    assert "the export is published: run the same command" in capfd.readouterr().err
+    assert main(words) == 0
+    assert not (tmp_path / "out" / UNFINISHED).exists()
+
+
 @pytest.mark.parametrize(("what", "jobs"), [("queues", 2), ("index", 1), ("stats", 1)])
 def test_a_real_process_killed_again_and_again(golden: GoldenStore, tmp_path: Path, what: What, jobs: int) -> None:
     """Killed ever later, each run going on where the last one was: it comes to an end."""

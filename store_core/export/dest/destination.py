@@ -25,6 +25,8 @@ class Destination(Protocol):
     path: Path | None  # the folder, where it is a local one
     never_empty: bool  # whether a table needs a file even without rows
     is_untold: bool  # from ``begin`` on: whether nobody has told what the last commit met
+    is_published: bool  # whether the result stands, though not all may be done that comes behind
+    untidy: str  # why what belongs to no result any more could not be removed
 
     @property
     def place(self) -> Place: ...

@@ -25,6 +25,7 @@ class FolderDestination:
     """``Destination`` for Parquet files below a folder, with a manifest; see ``storage.publish``."""
 
     never_empty = True
+    untidy = ""
 
     def __init__(
         self, path: Path, *, overwrite: bool = False, incremental: bool = False, tables: TableSet = MESSAGES
@@ -36,7 +37,7 @@ class FolderDestination:
         self._manifest: Manifest | None = None
         self._standing: set[str] = set()  # files that an earlier export has
         self._is_finished = False  # a manifest stands, and we are not to add to it
-        self.is_untold = self._is_done = False
+        self.is_untold = self.is_published = self._is_done = False
 
     @property
     def place(self) -> StagingFolder:
@@ -110,6 +111,7 @@ class FolderDestination:
 
     def publish(self, parts: Sequence[WrittenFile], commit: Commit, state: State) -> None:
         if self._is_done:
+            self.is_published = True
             self._folder.finish()
             return
         manifest = manifest_after(self._manifest, parts, commit, state)
@@ -119,3 +121,4 @@ class FolderDestination:
         if len(new) < len(parts) or not new.isdisjoint(standing):
             raise FailedError("two files of the result have one name", path=self.address, to_do="please report it")
         self._folder.publish([(part.staged, part.path) for part in parts], manifest, standing, replaced)
+        self.is_published = True

@@ -35,6 +35,7 @@ class LooseDestination(ABC):
     format = "parquet"
     flat = False
     never_empty = False
+    untidy = ""
     table_folder = (
         ""  # where a table keeps its own files, below its folder: some are filled in front of the one that tells of all
     )
@@ -49,7 +50,9 @@ class LooseDestination(ABC):
         self._last: ExportState | WholeState | None = None
         self._noted: dict[str, Sequence[WrittenFile]] = {}
         self._lock: int | None = None
-        self.is_untold = self._is_finished = self._has_begun = self._is_done = self._is_over = self._keeps_all = False
+        self.is_untold = self.is_published = self._is_finished = self._has_begun = self._is_done = self._is_over = (
+            self._keeps_all
+        ) = False
 
     @property
     def place(self) -> FinalPlace:
@@ -127,8 +130,11 @@ class LooseDestination(ABC):
             self.complete()
         else:
             self.commit(parts, commit, state)
-        with suppress(StoreError):  # the result stands; the next export does what could not be done
+        self.is_published = True
+        try:
             self.tidy()
+        except StoreError as error:  # the result stands; the next export does what could not be done
+            self.untidy = error.what
         self._is_over = True
 
     @abstractmethod
