@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -16,11 +17,13 @@ SIZE_BYTES = 3 * PART_BYTES + 5000
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "some"
-    path.write_bytes(bytes(range(1, 251)) * (SIZE_BYTES // 250 + 1))
-    os.truncate(path, SIZE_BYTES)
-    return path
+def file() -> Iterator[Path]:
+    """On the disk: of files that are nothing but memory, the system does not tell what it holds."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "some"
+        path.write_bytes(bytes(range(1, 251)) * (SIZE_BYTES // 250 + 1))
+        os.truncate(path, SIZE_BYTES)
+        yield path
 
 
 def resident_bytes(path: Path) -> int:
