@@ -20,7 +20,7 @@ from tests.damage import Damageable
 from tests.surgery import Exit, apply_case, set_exit
 
 MEMORY: Final = Path("/dev/shm")
-ROOM_BYTES: Final = 12 << 30  # of which a run takes a third
+ROOM_BYTES: Final = 8 << 30  # of which a run takes a tenth
 GoldenStore = Callable[[str], Path]
 StoreCopy = Callable[..., Path]
 DamagedStore = Callable[..., Path]

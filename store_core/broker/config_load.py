@@ -72,7 +72,7 @@ class _Text:
 
 
 def _read(store: Store, path: Path, behaviour: Behaviour | None) -> _Text:
-    text = store.cache.read(path, 0, min(path.stat().st_size, MAX_SIZE_BYTES) + 1) if path.is_file() else b""
+    text = store.cache.read(path, 0, MAX_SIZE_BYTES + 1) if path.is_file() else b""
     if not text:
         return _Text(is_empty=True)
     try:

@@ -50,9 +50,8 @@ class LooseDestination(ABC):
         self._last: ExportState | WholeState | None = None
         self._noted: dict[str, Sequence[WrittenFile]] = {}
         self._lock: int | None = None
-        self.is_untold = self.is_published = self._is_finished = self._has_begun = self._is_done = self._is_over = (
-            self._keeps_all
-        ) = False
+        self.is_untold = self.is_published = self._keeps_all = False
+        self._is_finished = self._has_begun = self._is_done = self._is_over = False
 
     @property
     def place(self) -> FinalPlace:
