@@ -99,6 +99,28 @@ if __name__ == "__main__":
 """
 
 
+# Workers that take a while to leave; tells how those of the next run were started.
+LEAVING = """
+import multiprocessing, time
+from multiprocessing.util import Finalize
+from types import SimpleNamespace
+from store_core.export.runners.local import LocalRunner
+
+class Slow:
+    def run(self):
+        Finalize(None, time.sleep, (1,), exitpriority=1)
+        return SimpleNamespace(walked_bytes=1)
+
+if __name__ == "__main__":
+    asked = []
+    real = multiprocessing.get_context
+    multiprocessing.get_context = lambda method: asked.append(method) or real(method)
+    for _ in range(2):
+        LocalRunner(2).run([Slow(), Slow()], lambda walked_bytes: None)
+    print(*asked)
+"""
+
+
 def export_beside(beside: str, root: Path, tmp_path: Path) -> Any:
     program = tmp_path / "program.py"
     program.write_text(EXPORT)
@@ -122,6 +144,15 @@ def test_copies_are_made_of_a_process_that_is_alone(golden: GoldenStore, tmp_pat
     assert (alone["asked"], fresh["asked"]) == (["fork"] * 2, ["spawn"] * 2)
     assert alone["rows"] == fresh["rows"] > 0
     assert files_of(tmp_path / "alone") == files_of(tmp_path / beside)
+
+
+def test_workers_that_leave_are_waited_for(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(LEAVING)
+    ran = subprocess.run(
+        [sys.executable, program], env=environment(), cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert (ran.stdout, ran.stderr) == ("fork fork\n", "")
 
 
 def test_no_worker_outlives_what_went_wrong(tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ from store_core.export.runners.runner import Doable, OnPiece, Told, Walked
 
 _CLIENTS: Final = "store_core.storage.object_store"  # where there are clients of object stores, once it is loaded
 _LOOK_EVERY_SECONDS: Final = 0.1
-# Done, but giving back as much memory as they had takes workers a moment.
-_LEAVING: Final[list[ProcessPoolExecutor]] = []
+# Each waits for workers that are done: giving back as much memory as they had takes them a moment.
+_LEAVING: Final[list[threading.Thread]] = []
 
 
 class LocalRunner:
@@ -51,7 +51,7 @@ class LocalRunner:
             progress.end()
             return answers
         while _LEAVING:
-            _LEAVING.pop().shutdown(wait=True)
+            _LEAVING.pop().join()
         context = multiprocessing.get_context(_start_method())
         walked = context.RawArray("q", len(tasks))  # each its own: a lock may be gone before a late worker asks for it
         pool = ProcessPoolExecutor(min(self._jobs, len(tasks)), context, initializer=_start_worker, initargs=(walked,))
@@ -83,8 +83,9 @@ class LocalRunner:
                 ) from error
             raise
         progress.end()
-        pool.shutdown(wait=False)
-        _LEAVING.append(pool)
+        leaving = threading.Thread(target=pool.shutdown)
+        leaving.start()
+        _LEAVING.append(leaving)
         return [pieces[index] for index in range(len(tasks))]
 
 
