@@ -44,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _memory_has_room() -> bool:
-    """Whether what tests write fits into memory: a hundred thousand small files, which many disks take a millisecond each for."""
+    """Whether what tests write fits into memory: very many small files, for which some disks take a millisecond each."""
     if not os.access(MEMORY, os.W_OK):
         return False
     available = re.search(r"MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text())

@@ -81,7 +81,7 @@ def test_spark_joins_splits_at_damage(damaged: DamagedStore, local_spark: SparkR
     assert ranges_of(tmp_path / "spark")
 
 
-@pytest.mark.parametrize("collector", ["Serial", "G1"])  # ours and that of Java itself
+@pytest.mark.parametrize("collector", ["Serial", "Parallel", "G1"])
 def test_java_may_have_any_collector(golden: GoldenStore, tmp_path: Path, collector: str) -> None:
     """It does not start where two are named."""
     conf = (*_SMALL, ("spark.driver.extraJavaOptions", f"-XX:+Use{collector}GC -XX:TieredStopAtLevel=4"))

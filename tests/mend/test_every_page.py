@@ -31,16 +31,17 @@ def _flip_a_bit_in_every_page(path: Path, chance: random.Random) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(
     "queues",
     ["whole", "harmed", pytest.param("lost", marks=pytest.mark.leaves_damage("nobody knows some lost numbers"))],
 )
 @pytest.mark.parametrize("name", NAMES)
 def test_a_bit_wrong_in_every_page(
-    name: str, queues: str, damageable: DamageableOf, golden: GoldenStore, settings_of: SettingsOf
+    name: str, queues: str, seed: int, damageable: DamageableOf, golden: GoldenStore, settings_of: SettingsOf
 ) -> None:
     store = damageable(name, "crash")
-    chance = random.Random(f"{name} 0")
+    chance = random.Random(f"{name} {seed}")
     for start in log_bytes(store.root):
         _flip_a_bit_in_every_page(store.root / paths.COMMITLOG / paths.segment_name(start), chance)
     if queues == "lost":

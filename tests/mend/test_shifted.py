@@ -99,9 +99,8 @@ CUTS: dict[str, Callable[[list[int], int], list[tuple[int, int]]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("length", "queues"), [("as before", "whole"), ("as before", "missing"), ("as it comes", "whole")]
-)
+@pytest.mark.parametrize("queues", ["whole", "missing"])
+@pytest.mark.parametrize("length", ["as before", "as it comes"])
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("base", BASES)
 def test_what_was_moved_goes_back(
