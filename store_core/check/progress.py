@@ -34,7 +34,8 @@ def _check_topics(store: Store, config: ConfigFiles, log_keys: Collection[QueueK
         return
     seen = {*log_keys, *(() if store.queues_in_rocksdb else (*store.queues, *store.batch_queues))}
     for topic, queues in missing_topics(seen, config.topics.value.topics).items():
-        message = f"the topic has messages or queues, and no configuration; it needs {queues} queues"
+        needed = "1 queue" if queues == 1 else f"{queues} queues"
+        message = f"the topic has messages or queues, and no configuration; it needs {needed}"
         findings.say("P002", message, file=config.topics.name, topic=topic)
 
 

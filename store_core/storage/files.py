@@ -134,13 +134,18 @@ class FileCache:
 
         Raises FailedError where the file is there and cannot be read.
         """
+        near = self._near.get(id(path))
         try:
-            near = self._near.get(id(path))
-            return os.pread(self.descriptor(path) if near is None else near[0], size_bytes, at)
+            descriptor = self.descriptor(path) if near is None else near[0]
         except FileNotFoundError:
             return b""
         except OSError as error:
-            raise unreadable(path, error, at, size_bytes) from error
+            raise unreadable(path, error, at) from error
+        try:
+            return os.pread(descriptor, size_bytes, at)
+        except OSError as error:
+            there = max(os.fstat(descriptor).st_size - at, 0)
+            raise unreadable(path, error, at, min(size_bytes, there)) from error
 
     def read_into(self, path: Path, at: int, buffer: memoryview) -> int:
         """Fill a buffer from a position; gives the number of bytes read, fewer only at the end of the file."""
@@ -149,7 +154,7 @@ class FileCache:
         except FileNotFoundError:
             return 0
         except OSError as error:
-            raise unreadable(path, error, at, len(buffer)) from error
+            raise unreadable(path, error, at) from error
         return _fill(path, descriptor, at, buffer)
 
     def next_data(self, path: Path, at: int) -> int | None:

@@ -151,9 +151,11 @@ def save_file(path: Path | str, data: bytes) -> None:
         ops.write(part, 0, data)
         ops.sync_file(part)
         ops.rename(part, target)
-    except BaseException:
+    except BaseException as error:
         ops.forget(part)
         part.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = str(path)  # what was asked for, not what stood in for it
         raise
     finally:
         ops.close()

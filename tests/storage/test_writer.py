@@ -134,8 +134,9 @@ def test_saving_a_file_replaces_it_in_one_go(tmp_path: Path, monkeypatch: pytest
         raise OSError(errno.ENOSPC, "full")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="full"):
+    with pytest.raises(OSError, match="full") as refused:
         save_file(tmp_path / "plan.json", b"two")
+    assert refused.value.filename == str(tmp_path / "plan.json")
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
     assert (tmp_path / "plan.json").read_bytes() == b"one"
 
