@@ -15,6 +15,7 @@ _READ_AND_WRITE: Final = 6
 _KNOWN_TO_BROKERS: Final = frozenset(
     (paths.SCHEDULE_TOPIC, paths.HALF_TOPIC, paths.OP_TOPIC, paths.TRANSACTION_CHECK_TOPIC)
 )
+_MOST_QUEUES: Final = 2**31 - 1
 _OURS: Final = frozenset((marks.FILLER_TOPIC, marks.TOMBSTONE_TOPIC))
 
 
@@ -25,11 +26,11 @@ def needs_configuration(topic: str) -> bool:
 
 
 def missing_topics(keys: Iterable[QueueKey], configured: Collection[str]) -> dict[str, int]:
-    """Topics without configuration, and how many queues each must have: its largest queue id and one."""
+    """Topics without configuration, and how many queues each must have: its largest queue id and one, and no more than brokers can read."""
     found: dict[str, int] = {}
     for topic, queue_id in keys:
         if topic not in configured and needs_configuration(topic):
-            found[topic] = max(found.get(topic, 0), queue_id + 1)
+            found[topic] = max(found.get(topic, 0), min(queue_id + 1, _MOST_QUEUES))
     return dict(sorted(found.items()))
 
 

@@ -75,4 +75,5 @@ def test_brokers_own_topics_need_no_configuration() -> None:
     assert [topic for topic in topics if needs_configuration(topic)] == []
     assert needs_configuration("%RETRY%g")
     assert missing_topics([QueueKey("a", 0), QueueKey("a", 5), QueueKey("b", 1)], ["b"]) == {"a": 6}
+    assert missing_topics([QueueKey("a", 2**31 - 1)], ()) == {"a": 2**31 - 1}
     assert topic_entry("a", 6, with_attributes=False)["perm"] == 6
