@@ -7,6 +7,7 @@ import os
 import stat
 from collections import OrderedDict
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -144,8 +145,9 @@ class FileCache:
         try:
             return os.pread(descriptor, size_bytes, at)
         except OSError as error:
-            there = max(os.fstat(descriptor).st_size - at, 0)
-            raise unreadable(path, error, at, min(size_bytes, there)) from error
+            with suppress(OSError):  # a disk that fails may not tell that either
+                size_bytes = min(size_bytes, max(os.fstat(descriptor).st_size - at, 0))
+            raise unreadable(path, error, at, size_bytes) from error
 
     def read_into(self, path: Path, at: int, buffer: memoryview) -> int:
         """Fill a buffer from a position; gives the number of bytes read, fewer only at the end of the file."""

@@ -221,6 +221,18 @@ def test_broken_config_and_a_topic_nobody_configured(store_copy: StoreCopy) -> N
     assert found == [("P003", None), ("P002", "Calm_steps")]
 
 
+@pytest.mark.parametrize(("queue_ids", "needed"), [([0], "1 queue"), ([0, 3], "4 queues")])
+def test_how_many_queues_a_topic_nobody_configured_needs(
+    queue_ids: list[int], needed: str, store_copy: StoreCopy
+) -> None:
+    root = store_copy("load-533")
+    for queue_id in queue_ids:
+        (root / "consumequeue" / "Lone" / str(queue_id)).mkdir(parents=True)
+        (root / "consumequeue" / "Lone" / str(queue_id) / f"{0:020}").write_bytes(bytes(20))
+    [said] = [f.message for f in check(root) if f.code == "P002"]
+    assert said.endswith(f"; it needs {needed}")
+
+
 def test_wrong_kinds_of_entries(store_copy: StoreCopy) -> None:
     root = store_copy("load-533")
     (root / "checkpoint").unlink()

@@ -44,9 +44,13 @@ def test_a_range_ends_with_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def refusing(*_: Any) -> Any:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
+    cache = FileCache()
     monkeypatch.setattr(os, "pread", refusing)
     with pytest.raises(FailedError, match="cannot read 60 bytes at 40 of the file"):
-        FileCache().read(path, 40, 32 << 20)
+        cache.read(path, 40, 32 << 20)
+    with monkeypatch.context() as patch, pytest.raises(FailedError, match=f"cannot read {32 << 20} bytes at 40"):
+        patch.setattr(os, "fstat", refusing)  # the disk does not give the file's length either
+        cache.read(path, 40, 32 << 20)
 
 
 @pytest.mark.parametrize("reading", ["read", "read_into"])
