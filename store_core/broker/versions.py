@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 
 from store_core.codec.config_beans import ConfigMembers
 from store_core.codec.config_reader import FASTJSON_2, FASTJSON_29, FASTJSON_51, FASTJSON_61, FASTJSON_76, ConfigReader
+from store_core.codec.no_lists import NO_LISTS_SINCE, NoLists
 from store_core.errors import UsageError
 
 _PATTERN: Final = re.compile(r"[vV]?(\d+)\.(\d+)(?:\.(\d+))?$")
@@ -120,6 +121,7 @@ class Behaviour:
     batch_queues: bool
     reads_next_tags: bool  # a pull looks up the further tags of one message more than it gives
     multi_dispatch: bool  # one record may get an entry in further queues (4.11)
+    no_lists: NoLists  # topics in whose records it never does
     passes_light_folders: bool  # over those whose name is a path
     late_delay_table: bool  # the delay levels are not known yet while recovery re-dispatches
     timer_wheel: bool
@@ -161,6 +163,7 @@ _TABLE: Final[dict[str, tuple[tuple[str, Any], ...]]] = {
     "reads_next_tags":          (("4.3.0", _NO), ("5.0.0", _YES)),
     "batch_queues":             (("4.3.0", _NO), ("5.0.0", _YES)),
     "multi_dispatch":           (("4.3.0", _NO), ("4.9.3", _YES)),
+    "no_lists":                 NO_LISTS_SINCE,
     "passes_light_folders":     (("4.3.0", _NO), ("5.1.3", _YES)),
     "late_delay_table":         (("4.3.0", _NO), ("4.9.2", _YES), ("5.0.0", _NO)),
     "timer_wheel":              (("4.3.0", _NO), ("5.0.0", _YES)),

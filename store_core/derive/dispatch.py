@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from store_core.codec.no_lists import NoLists, no_lists_of
 from store_core.codec.properties import parse_properties, some_properties
 from store_core.codec.text import decode_text
 from store_core.derive.delay import DelayTable, delay_table
@@ -18,8 +19,11 @@ from store_core.kernel.codes import PropertyFlag
 from store_core.kernel.derive import ROW as ROW
 from store_core.kernel.derive import dispatch_rows
 from store_core.kernel.twin_properties import java_number
-from store_core.layout import paths
+from store_core.layout import paths, queue
 from store_core.scan.frames import FrameTable
+from store_core.storage.config_files import read_config
+from store_core.storage.config_text import release_layout
+from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
 
 MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
@@ -45,13 +49,23 @@ class DispatchRules:
     """What dispatch of one store depends on.
 
     ``batch_topics`` have batch queues. ``multi_dispatch``: records are also entered in the queues that their own list
-    names. ``include_bad_crc``: also records whose body fails its checksum, as dispatch never looks at it.
+    names; those of topics that ``no_lists`` covers only where an entry in ``light_queues`` leads to them. ``include_bad_crc``: also
+    records whose body fails its checksum, as dispatch never looks at it.
     """
 
     delays: DelayTable = field(default_factory=DelayTable)
     batch_topics: frozenset[str] = frozenset()
     multi_dispatch: bool = False
+    no_lists: NoLists = NoLists.SYSTEM
+    light_queues: Mapping[QueueKey, SegmentSequence] = field(default_factory=dict)
     include_bad_crc: bool = False
+
+    def has_entry(self, key: QueueKey, queue_offset: int, phy_offset: int) -> bool:
+        """Whether the light queue has an entry at that number which leads there."""
+        files = self.light_queues.get(key)
+        size = queue.ENTRY.size_bytes
+        data = files.read(queue_offset * size, size) if files is not None and queue_offset >= 0 else b""
+        return len(data) == size and queue.ENTRY.read(data)["phy_offset"] == phy_offset
 
 
 class DispatchColumns(NamedTuple):
@@ -64,7 +78,8 @@ class DispatchColumns(NamedTuple):
 def dispatch_rules(store: Store, *, batch_topics: Iterable[str] = (), include_bad_crc: bool = False) -> DispatchRules:
     """The rules a store's configuration and its own files tell. ``batch_topics``: those that topics.json knows of.
 
-    Multi-dispatch is on where it is configured, where %LMQ% queues stand, and where there is no queue at all to tell.
+    Multi-dispatch is on where it is configured, where %LMQ% queues stand, and where there is no queue at all to tell. Which
+    topics' lists count is told by the release that is named, else by the family that wrote the config files.
     """
     known_batch = {key.topic for key in store.batch_queues}
     settings = store.settings
@@ -72,7 +87,17 @@ def dispatch_rules(store: Store, *, batch_topics: Iterable[str] = (), include_ba
         multi = settings.flag("enableMultiDispatch")
     else:
         multi = not store.queues or any(key.topic.startswith(paths.LMQ_PREFIX) for key in store.queues)
-    return DispatchRules(delay_table(store), frozenset(known_batch.union(batch_topics)), multi, include_bad_crc)
+    no_lists = (
+        no_lists_of(settings.broker_version or release_layout(read_config(store.root))) if multi else NoLists.SYSTEM
+    )
+    return DispatchRules(
+        delay_table(store),
+        frozenset(known_batch.union(batch_topics)),
+        multi,
+        no_lists=no_lists,
+        light_queues=store.queues if multi else {},
+        include_bad_crc=include_bad_crc,
+    )
 
 
 def is_folder_name(topic: str) -> bool:
@@ -177,6 +202,15 @@ class Dispatcher:
             known = self._lists[names, queue_id] = tuple(self._light_id(name, queue_id) for name in split)
         return zip(known, map(int, parts), strict=True) if len(known) == len(parts) else ()
 
+    def _entered(self, raw_properties: bytes, queue_id: int, phy_offset: int) -> Iterable[tuple[int, int]]:
+        """As ``_listed`` where lists count for nothing: what has been entered all the same."""
+        found = []
+        for name, number in light_queues(parse_properties(raw_properties)):
+            key = light_key(name, queue_id)
+            if self.rules.has_entry(key, number, phy_offset):
+                found.append((self.key_id(key), number))
+        return found
+
     def _light_id(self, name: str, queue_id: int) -> int:
         return self.key_id(light_key(name, queue_id)) if is_folder_name(name) else -1
 
@@ -209,15 +243,16 @@ class Dispatcher:
         """Add the entries in light queues; such records are few, so a loop."""
         if not self.rules.multi_dispatch or not table.any_has(PropertyFlag.INNER_MULTI_DISPATCH):
             return own
-        listed = np.flatnonzero(table.with_property(PropertyFlag.INNER_MULTI_DISPATCH)[picked])
+        with_lists = np.flatnonzero(table.with_property(PropertyFlag.INNER_MULTI_DISPATCH)[picked])
         ids: list[int] = []
         offsets: list[int] = []
         sources: list[int] = []
-        has_lists = [_has_lists(decode_text(topic)) for topic in table.topics]
-        rows = picked[listed]
+        unlisted = [self.rules.no_lists.covers(decode_text(topic)) for topic in table.topics]
+        rows = picked[with_lists]
         columns = (column[rows].tolist() for column in (table.topic_id, table.queue_id, table.phy_offset))
-        for number, row, topic, queue_id, at in zip(listed.tolist(), rows.tolist(), *columns, strict=True):
-            for key_id, queue_offset in self._listed(table.properties(row), queue_id, at) if has_lists[topic] else ():
+        for number, row, topic, queue_id, at in zip(with_lists.tolist(), rows.tolist(), *columns, strict=True):
+            listed = self._entered if unlisted[topic] else self._listed
+            for key_id, queue_offset in listed(table.properties(row), queue_id, at):
                 if key_id >= 0:
                     ids.append(key_id)
                     offsets.append(queue_offset)
@@ -229,11 +264,6 @@ class Dispatcher:
         order = np.argsort(np.r_[np.arange(len(own.rows)), np.array(sources, np.int64)], kind="stable")
         key_id, rows = np.r_[own.key_id, np.array(ids, np.int32)], np.r_[own.rows, extra]
         return DispatchColumns(key_id[order], rows[order])
-
-
-def _has_lists(topic: str) -> bool:
-    """Whether lists of queues count in a topic's records (10.7)."""
-    return not topic.startswith((paths.RETRY_PREFIX, paths.SYSTEM_TOPIC_PREFIX)) and topic != paths.SCHEDULE_TOPIC
 
 
 def light_queues(properties: Mapping[str, str]) -> tuple[tuple[str, int], ...]:

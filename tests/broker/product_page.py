@@ -46,6 +46,7 @@ _FEATURES: Final = {
     "verifies_property_crc": "knows `forceVerifyPropCRC`",
     "batch_queues": "has batch queues",
     "multi_dispatch": "puts a record into further queues (light queues)",
+    "no_lists": "but none of these topics",
     "passes_light_folders": "passes over a light queue whose name is a path",
     "late_delay_table": "delayed messages dispatched during recovery are delivered at once",
     "timer_wheel": "has a timer wheel",
@@ -222,7 +223,7 @@ def decision_table(proven: Sequence[Version]) -> str:
 
     def text(value: Any) -> str:
         if isinstance(value, Enum):
-            return str(value.value)
+            return str(value.value or "-")
         if isinstance(value, bool):
             return "yes" if value else "-"
         return value.name if isinstance(value, ConfigReader) else str(value or "all")

@@ -14,6 +14,7 @@ from store_core.broker.versions import (
     behaviour_of,
     groups_of,
 )
+from store_core.codec.no_lists import NoLists, no_lists_of
 from store_core.errors import UsageError
 
 
@@ -52,6 +53,9 @@ def test_a_later_patch_behaves_as_its_line() -> None:
     [
         ("clean_start", CleanStart.THIRD_LAST, "4.3.0", "5.3.1"),
         ("clean_start", CleanStart.QUEUE_END, "5.3.2", "5.3.3"),
+        ("no_lists", NoLists.NOWHERE, "4.3.0", "5.1.0"),
+        ("no_lists", NoLists.RETRIES, "5.1.1", "5.1.2"),
+        ("no_lists", NoLists.WAITING, "5.1.3", "5.1.4"),
         ("clean_start", CleanStart.FIRST_RECORD, "5.4.0", "5.4.0"),
         ("crash_start", CrashStart.HEADER, "4.3.0", "5.3.3"),
         ("newest_segments_scanned", 10, "5.4.0", "5.4.0"),
@@ -83,3 +87,39 @@ def test_groups_hold_every_release_once() -> None:
     groups = groups_of(RELEASES)
     assert sorted(version for _, versions in groups for version in versions) == list(RELEASES)
     assert len({behaviour for behaviour, _ in groups}) == len(groups)
+
+
+@pytest.mark.parametrize(
+    ("release", "lists"),
+    [
+        ("4", NoLists.NOWHERE),
+        ("5.0", NoLists.NOWHERE),
+        ("v5.1.2", NoLists.RETRIES),
+        ("5.1", NoLists.WAITING),
+        ("5", NoLists.SYSTEM),
+    ],
+)
+def test_a_line_counts_lists_as_its_newest_release(release: str, lists: NoLists) -> None:
+    assert no_lists_of(release) is lists
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_lists_count_alike_in_both_tables(release: Version) -> None:
+    assert no_lists_of(str(release)) is behaviour_of(release).no_lists
+
+
+@pytest.mark.parametrize(
+    ("topic", "lists"),
+    [
+        ("T", []),
+        ("", []),
+        ("-", []),
+        ("%RETRY%g", [NoLists.RETRIES, NoLists.WAITING, NoLists.SYSTEM]),
+        ("SCHEDULE_TOPIC_XXXX", [NoLists.WAITING, NoLists.SYSTEM]),
+        ("SCHEDULE_TOPIC_XXXXY", []),
+        ("rmq_sys_wheel_timer", [NoLists.WAITING, NoLists.SYSTEM]),
+        ("rmq_sys_other", [NoLists.SYSTEM]),
+    ],
+)
+def test_topics_without_lists(topic: str, lists: list[NoLists]) -> None:
+    assert [each for each in NoLists if each.covers(topic)] == lists

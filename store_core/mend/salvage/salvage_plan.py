@@ -120,13 +120,16 @@ def settings_arguments(settings: Settings) -> dict[str, Any]:
         "values": dict(settings.values),
         "commitlog_paths": [str(path) for path in settings.commitlog_paths],
         "writable_commitlog_paths": [str(path) for path in settings.writable_commitlog_paths],
+        **({"broker_version": settings.broker_version} if settings.broker_version else {}),
     }
 
 
 def store_of(building: Building) -> Store:
     """The store a builder works on. Raises NotAStoreError."""
     arguments: Mapping[str, Any] = building.arguments
-    settings = load_settings(root=building.root, values=arguments["values"])
+    settings = load_settings(
+        root=building.root, values=arguments["values"], broker_version=arguments.get("broker_version")
+    )
     settings = replace(
         settings,
         commitlog_paths=tuple(Path(p) for p in arguments["commitlog_paths"]),

@@ -1,0 +1,42 @@
+"""In which topics' records a list of light queues counts for nothing (store format 10.7)."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import Final
+
+from store_core.layout import paths, timer
+
+_MORE: Final = "…"
+_SEPARATOR: Final = ", "
+
+
+class NoLists(Enum):
+    """By release: names of topics, or how they begin. Who sends a message on keeps its list and, there, its old numbers."""
+
+    NOWHERE = ""
+    RETRIES = f"{paths.RETRY_PREFIX}{_MORE}"
+    WAITING = _SEPARATOR.join((RETRIES, paths.SCHEDULE_TOPIC, timer.TIMER_TOPIC))
+    SYSTEM = _SEPARATOR.join((RETRIES, paths.SCHEDULE_TOPIC, f"{paths.SYSTEM_TOPIC_PREFIX}{_MORE}"))
+
+    def covers(self, topic: str) -> bool:
+        """Whether a list in a record of that topic counts for nothing."""
+        names = filter(None, self.value.split(_SEPARATOR))
+        return any(
+            topic.startswith(name.removesuffix(_MORE)) if name.endswith(_MORE) else topic == name for name in names
+        )
+
+
+NO_LISTS_SINCE: Final = (
+    ("4.3.0", NoLists.NOWHERE),
+    ("5.1.1", NoLists.RETRIES),
+    ("5.1.3", NoLists.WAITING),
+    ("5.2.0", NoLists.SYSTEM),
+)
+
+
+def no_lists_of(release: str) -> NoLists:
+    """What a release does, given as ``X.Y.Z``, or as ``X.Y`` or ``X`` for the newest of that line."""
+    numbers = [*map(int, re.findall(r"\d+", release)), 99]
+    return [lists for first, lists in NO_LISTS_SINCE if [*map(int, first.split("."))] <= numbers][-1]
