@@ -20,6 +20,7 @@ class Lanes:
     def __init__(self, jobs: int) -> None:
         self._jobs = jobs
         self._stopped = Event()
+        self._failed = Event()
 
     def until_stopped(self, parts: Iterable[Part]) -> Iterator[Part]:
         """The parts as long as somebody wants the results. For the threads."""
@@ -31,18 +32,20 @@ class Lanes:
     def map(self, work: Callable[[Item, Lanes], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
         """``work`` of each item, ``jobs`` of them at a time. Raises the first exception of a work, in the items' order.
 
-        Whoever asks no more, or is interrupted, waits for what is under way; that ends early with ``until_stopped``.
+        Behind one that fails none is begun. Whoever asks no more, or is interrupted, waits for what is under way; that ends early with
+        ``until_stopped``.
         """
         waiting = deque((item, _Outcome[Result]()) for item in items)
         outcomes = list(waiting)
 
         def lane() -> None:
-            while waiting and not self._stopped.is_set():
+            while waiting and not (self._stopped.is_set() or self._failed.is_set()):
                 try:
                     item, outcome = waiting.popleft()
                 except IndexError:  # another lane was quicker
                     return
-                outcome.of(partial(work, item, self))
+                if not outcome.of(partial(work, item, self)):
+                    self._failed.set()
 
         threads = [Thread(target=lane, name="rmqctl-walk") for _ in range(min(self._jobs, len(items)))]
         try:
@@ -66,11 +69,14 @@ class _Outcome(Generic[Result]):
     def __init__(self) -> None:
         self._told: SimpleQueue[tuple[list[Result], BaseException | None]] = SimpleQueue()
 
-    def of(self, work: Callable[[], Result]) -> None:
+    def of(self, work: Callable[[], Result]) -> bool:
+        """Do the work; whether it did not fail."""
         try:
             self._told.put(([work()], None))
         except BaseException as error:
             self._told.put(([], error))
+            return False
+        return True
 
     def result(self) -> Result:
         results, error = self._told.get()

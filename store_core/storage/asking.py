@@ -34,10 +34,10 @@ def hurry() -> None:
     _Hurry.is_on = True
 
 
-def asked(call: Callable[..., Answer], *words: object) -> Answer:
+def asked(call: Callable[..., Answer], *words: object, within_seconds: float | None = None) -> Answer:
     """What ``call(*words)`` gives or raises. In the main thread whatever a signal raises comes at once; the call, which nobody can
     stop, then goes on in a thread of its own that keeps no process from ending. What is asked behind a signal, or is being asked by
-    another thread when it comes, has a second to be answered; then FailedError is raised."""
+    another thread when it comes, has a second to be answered; then FailedError is raised, and so it is behind ``within_seconds``."""
     answer: Future[Answer] = Future()
 
     def ask() -> None:
@@ -48,12 +48,13 @@ def asked(call: Callable[..., Answer], *words: object) -> Answer:
 
     is_main = threading.current_thread() is threading.main_thread()
     before, is_hurried = _Hurry.signals, _Hurry.is_on
+    end = time.monotonic() + (threading.TIMEOUT_MAX if within_seconds is None else within_seconds)
     try:
         threading.Thread(target=ask, name="object-store-question", daemon=True).start()
         if is_main:
-            wait([answer], _HURRY_SECONDS if is_hurried else None)
+            wait([answer], _HURRY_SECONDS if is_hurried else within_seconds)
         else:  # no signal reaches it
-            while not is_hurried and _Hurry.signals == before and not answer.done():
+            while not (is_hurried or _Hurry.signals != before or answer.done() or time.monotonic() > end):
                 wait([answer], _LOOK_SECONDS)
             wait([answer], _HURRY_SECONDS)
     except BaseException:
@@ -68,7 +69,10 @@ def asked(call: Callable[..., Answer], *words: object) -> Answer:
 
 
 def asked_again(
-    pauses_of: Callable[[Exception], Sequence[float]], call: Callable[..., Answer], *words: object
+    pauses_of: Callable[[Exception], Sequence[float]],
+    call: Callable[..., Answer],
+    *words: object,
+    within_seconds: float | None = None,
 ) -> Answer:
     """As ``asked``, and again behind each of the pauses (seconds) that ``pauses_of`` an error are worth waiting for, as it may
     not come again. For calls that may be made twice.
@@ -80,7 +84,7 @@ def asked_again(
         signals, is_hurried = _Hurry.signals, _Hurry.is_on
         start = time.monotonic()
         try:
-            return asked(call, *words)
+            return asked(call, *words, within_seconds=within_seconds)
         except (StoreError, FileNotFoundError):
             raise
         except Exception as error:

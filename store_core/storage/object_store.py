@@ -35,6 +35,8 @@ _BLOCK_SIZE_BYTES: Final = 256 << 10  # what a small read brings along
 _MOST_BLOCKS: Final = 64
 _MOST_OPEN_FILES: Final = 64
 _GIVE_UP_AFTER: Final = timedelta(seconds=20)
+_PATIENCE_SECONDS: Final = 60  # with a read, and then
+_SLOWEST_BYTES_PER_SECOND: Final = 10_000
 Key = tuple[str, ...]  # the bucket, then the folders, as the client names them
 
 
@@ -268,7 +270,8 @@ class RemoteFile:
             return b""
         with told(self._path):
             try:
-                return bytes(asked_again(pauses_of, self._file.read_at, size_bytes, at))
+                within = _PATIENCE_SECONDS + size_bytes / _SLOWEST_BYTES_PER_SECOND
+                return bytes(asked_again(pauses_of, self._file.read_at, size_bytes, at, within_seconds=within))
             except FileNotFoundError as error:  # of Google's client; whoever reads would take it for an empty file
                 raise FailedError(WENT_AWAY, path=str(self._path), to_do="run the command again") from error
 

@@ -51,7 +51,7 @@ _TROUBLE: Final = (
         pauses_seconds=(1.0,) * (_LEASE_SECONDS + 1),
     ),
     _Trouble(
-        r"SLOW_DOWN|SERVICE_UNAVAILABLE|(HTTP status|Azure Error: \[\w*\]) (429|50[0234])",
+        r'SLOW_DOWN|SERVICE_UNAVAILABLE|(HTTP status|Azure Error: \[\w*\]|"code":) ?(429|50[0234])',
         "the object store is busy, or fails",
         "run the command again later",
         pauses_seconds=BRIEFLY_SECONDS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
@@ -196,3 +197,24 @@ def test_the_first_failure_is_told_and_what_was_done_before_it() -> None:
     with pytest.raises(ValueError, match=r"^3$"):
         next(results)
     assert not running("rmqctl-walk")
+
+
+def test_behind_a_failure_nothing_is_begun() -> None:
+    """Although the results in front of it have not been asked for, and one of them is not there yet."""
+    begun = set()
+
+    def work(item: int, _: Lanes) -> int:
+        begun.add(item)
+        if item == 1:
+            raise ValueError(item)
+        for _ in range(500):
+            if 1 in begun and running("rmqctl-walk") == 1:  # the other lane is over
+                break
+            time.sleep(0.01)
+        return item
+
+    results = Lanes(2).map(work, range(50))
+    assert next(results) == (0, 0)
+    with pytest.raises(ValueError, match=r"^1$"):
+        next(results)
+    assert begun == {0, 1}

@@ -52,6 +52,16 @@ def test_answers_and_errors_are_handed_on() -> None:
         asked(divmod, 7, 0)
 
 
+@pytest.mark.parametrize("is_main", [True, False])
+def test_an_answer_has_its_time(is_main: bool) -> None:
+    over = threading.Event()
+    ask = partial(asked, deaf(over), within_seconds=0.1)
+    with ThreadPoolExecutor(1) as pool, pytest.raises(FailedError, match="does not answer"):
+        ask() if is_main else pool.submit(ask).result(20)
+    over.set()
+    assert asked(divmod, 7, 2, within_seconds=20) == (3, 1)
+
+
 def test_another_thread_waits_for_little_once_a_signal_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "_HURRY_SECONDS", 0.1)
     over = threading.Event()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,25 @@ def test_small_reads_share_requests(segment: tuple[RemotePath, bytes], monkeypat
     cache = RemoteCache()
     assert b"".join(cache.read(path, at, 20) for at in range(0, 20_000, 20)) == data[:20_000]
     assert len(asked) == 1
+
+
+def test_a_read_that_brings_too_little_ends(segment: tuple[RemotePath, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    path, data = segment
+    monkeypatch.setattr(module, "_PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(module, "_SLOWEST_BYTES_PER_SECOND", 1000)
+    over = threading.Event()
+    file = module.RemoteFile(path)
+
+    class Slow:
+        def read_at(self, size_bytes: int, at: int) -> bytes:
+            over.wait(20)
+            return data[at : at + size_bytes]
+
+    monkeypatch.setattr(file, "_file", Slow())
+    with pytest.raises(FailedError, match="does not answer"):
+        file.read(0, 100)
+    over.set()
+    assert file.read(5, 5000) == data[5:5005]
 
 
 def test_a_file_that_is_not_there_is_empty(segment: tuple[RemotePath, bytes]) -> None:
@@ -322,6 +342,13 @@ def test_another_folder_is_no_store(golden: GoldenStore, object_store: ObjectSto
             "gcloud-cpp.retry.original-message=PerformWork() - CURL error [52]=Server returned nothing (no headers, no data)}})",
             "the object store does not answer",
             "check the network and the endpoint, and run the command again",
+        ),
+        (
+            "gs",
+            'google::cloud::Status(UNAVAILABLE: Retry policy exhausted, with a last message of {"error":{"code":503,"message":'
+            '"Backend Error"}} error_info={reason=, domain=, metadata={gcloud-cpp.retry.function=GetObjectMetadata}})',
+            "the object store is busy, or fails",
+            "run the command again later",
         ),
         (
             "abfss",
