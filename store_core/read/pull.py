@@ -98,7 +98,7 @@ def pull(
     if offset is None:
         offset = first
     if not first <= offset < end:
-        return PullResult(topic, queue_id, offset, *_outside(offset, first, end), first, end)
+        return PullResult(topic, queue_id, offset, *_outside(queue, offset, first, end), first, end)
     taken: list[Message] = []
     if tags is None and isinstance(queue, Queue):
         taken = _plain_messages(queue, offset, limit if limit < end - offset else end - offset, maps)
@@ -132,13 +132,16 @@ def _plain_messages(queue: Queue, offset: int, count: int, maps: LogMaps | None)
     return found
 
 
-def _outside(offset: int, first: int, end: int) -> tuple[Status, int]:
+def _outside(queue: Queue | BatchQueue, offset: int, first: int, end: int) -> tuple[Status, int]:
     """The answer where the offset is not in the queue: status and where to go on."""
     if end == 0:
         return "NO_MESSAGE_IN_QUEUE", 0
     if offset < first:
         return "OFFSET_TOO_SMALL", first
-    return "OFFSET_OVERFLOW_ONE" if offset == end else "OFFSET_OVERFLOW_BADLY", end
+    if offset == end:
+        return "OFFSET_OVERFLOW_ONE", end
+    begins_again = first == 0 and isinstance(queue, Queue) and queue.rules.begins_again
+    return "OFFSET_OVERFLOW_BADLY", 0 if begins_again else end
 
 
 class _Loop:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -54,7 +54,7 @@ class KeyQuery(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class KeyAnswer:
     """Messages in log order. ``source`` is what they came from: index, scan, or both. The last two are the newest index
-    file's, None without one."""
+    file's, None without one; a broker tells 0 where its index has nothing for the key's hash."""
 
     messages: tuple[Message, ...]
     source: Answered
@@ -81,7 +81,9 @@ def query_key(store: Store, query: KeyQuery, source: Source = "auto") -> KeyAnsw
             return KeyAnswer(tuple(scanned), "scan", None, None, (told,))
     with Index(store) as index:
         if source == "index":
-            return _answer(index, _from_index(store, index, query), "index", index.sizes.findings)
+            answer = _answer(index, _from_index(store, index, query), "index", index.sizes.findings)
+            has_none = answer.index_last_phy_offset is not None and not (answer.messages or _offsets(index, query))
+            return replace(answer, index_last_phy_offset=0, index_last_timestamp_ms=0) if has_none else answer
         exact = _Exact(store, index, query)
         messages = exact.run()
         return _answer(index, messages, exact.source, index.sizes.findings)
@@ -96,10 +98,14 @@ def _answer(index: Index, messages: Iterable[Message], source: Answered, finding
 
 def records_by_index(index: Index, log: SegmentSequence, query: KeyQuery) -> Iterator[tuple[int, bytes]]:
     """(offset, record) of what a broker's index answers, in log order, without what only shares the hash."""
-    for phy_offset in sorted(set(index.query(query.key_hash, query.limit, query.begin_ms, query.end_ms))):
+    for phy_offset in sorted(set(_offsets(index, query))):
         data = read_record_bytes(log, phy_offset)
         if data is not None and _is_carried(query, data):
             yield phy_offset, data
+
+
+def _offsets(index: Index, query: KeyQuery) -> list[int]:
+    return index.query(query.key_hash, query.limit, query.begin_ms, query.end_ms)
 
 
 def _is_carried(query: KeyQuery, data: bytes) -> bool:

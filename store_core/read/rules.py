@@ -1,8 +1,9 @@
-"""What a reader needs to know of the broker's release: two rules differ between 4.x and 5.x (store behaviour 10.2, 11.3)."""
+"""What a reader needs to know of the broker's release: three rules differ (store behaviour 10.1, 10.2, 11.3)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -18,20 +19,27 @@ class ReadRules:
     ``major``: the family's first number.
     ``searches_min``: the queue's min is found by checks on its ends and a binary search, not by a linear scan.
     ``has_boundary``: time look-ups know lower and upper and go by messages, not by files' modification times.
+    ``begins_again``: who pulls behind the end of a queue that begins at 0 is sent there (up to 4.9.3).
     """
 
     major: int
     searches_min: bool
     has_boundary: bool
+    begins_again: bool = False
 
 
 RULES_4: Final = ReadRules(4, searches_min=False, has_boundary=False)
+_GOES_TO_THE_END: Final = [4, 9, 4]
+_NEWEST: Final = 99  # of a line that is named without a patch
 RULES_5: Final = ReadRules(5, searches_min=True, has_boundary=True)
 
 
 def rules_for(broker_version: str | None) -> ReadRules:
     """The rules of a release such as ``4.9.7`` or ``5.3``; 5.x where nothing is known."""
-    return RULES_4 if broker_version is not None and broker_version.split(".")[0] == "4" else RULES_5
+    numbers = [*map(int, re.findall(r"\d+", broker_version or "")), _NEWEST]
+    if numbers[0] != RULES_4.major:
+        return RULES_5
+    return replace(RULES_4, begins_again=numbers < _GOES_TO_THE_END)
 
 
 # What only 5.x brokers leave in a root.

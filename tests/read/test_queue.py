@@ -72,7 +72,7 @@ def test_ext_units_have_the_records_tags_code_and_time(golden: GoldenStore, name
 @pytest.mark.parametrize("name", stores.GOLDEN)
 def test_the_family_of_brokers_is_told_by_traces(golden: GoldenStore, name: str) -> None:
     with Store.open(golden(name)) as store:
-        assert rules_of(store) == rules_for(stores.truth(name)["written_by"])
+        assert rules_of(store).major == rules_for(stores.truth(name)["written_by"]).major
 
 
 # Cases in which the broker cuts nothing but the queue itself, so that load leaves what a reader must see.
