@@ -13,6 +13,7 @@ from shutil import disk_usage
 from typing import Final
 
 import pytest
+from hypothesis import settings as hypothesis_settings
 
 from tests import object_stores, stores
 from tests.azurite import NoAzuriteError
@@ -24,6 +25,10 @@ ROOM_BYTES: Final = 8 << 30  # of which a run takes a tenth
 GoldenStore = Callable[[str], Path]
 StoreCopy = Callable[..., Path]
 DamagedStore = Callable[..., Path]
+
+# An example may take as long as a busy machine makes it.
+hypothesis_settings.register_profile("untimed", deadline=None)
+hypothesis_settings.load_profile("untimed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

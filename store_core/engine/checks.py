@@ -73,7 +73,7 @@ _UNAVAILABLE, _ILLEGAL = PutStatus.SERVICE_NOT_AVAILABLE, PutStatus.MESSAGE_ILLE
 # fmt: off
 CHECKS: Final = (
     Check(_UNAVAILABLE, "the broker is a slave", _is_slave),
-    Check(_UNAVAILABLE, "the disk is full",
+    Check(_UNAVAILABLE, "the disk is full: make room on the store's file system, and put it again",
           lambda c: not c.live.has_room(len(c.message.body or b"") + _SLACK_BYTES)),
     Check(_ILLEGAL, "a topic consists of letters, digits and % | _ -",
           lambda c: _TOPIC.fullmatch(c.message.topic) is None),

@@ -151,8 +151,13 @@ def remove_our_folder(writer: Writer, folder: str) -> None:
             writer.unlink(str(path))
     if real.exists():
         writer.rmdir(folder)
+    remove_empty_folders(writer, str(Path(folder).parent))
+
+
+def remove_empty_folders(writer: Writer, folder: str) -> None:
+    """Remove a folder inside a ``.rmqctl`` and those above it, that itself last, where they are empty; the folder that holds it keeps its time."""
     parts = Path(folder).parts
-    for depth in range(len(parts) - 1, parts.index(OURS) + 1, -1):
+    for depth in range(len(parts), parts.index(OURS) + 1, -1):
         _remove_if_empty(writer, Path(*parts[:depth]))
     ours = Path(*parts[: parts.index(OURS) + 1])
     holder = "" if ours.parent == Path() else str(ours.parent)

@@ -29,7 +29,7 @@ except ImportError:
 CHECK = ScanFlag.CHECK_CRC | ScanFlag.CHECK_PROPERTY_CRC
 WAYS = ["twin"] if Native is None else ["twin", "native", "native, ahead"]
 FOREVER = 3600.0
-quick = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def opened(way: str, path: Path, segment: Segment, block_bytes: int, readable_bytes: int | None = None) -> FileWalk:

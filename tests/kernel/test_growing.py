@@ -33,7 +33,7 @@ else:
     READERS["native"] = lambda path: _native.FileReader(path, OPEN_FLAGS, NOATIME)
 PART: Final = 128 << 10  # what the compiled kernel reads at once
 STATES: Final = [int(state) for state in ScanState]
-quick = settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 by_kernel = pytest.mark.parametrize("kernel", KERNELS)
 
 

@@ -19,7 +19,7 @@ from store_core.kernel.codes import FrameCode, FrameKind, ScanState
 from store_core.layout import record
 from tests.kernel.driver import ALL, FASTEST, KERNELS, Segment, assert_same, both, scan, segments
 
-quick = settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from store_core.errors import FailedError, PlanOutOfDateError
+from store_core.layout import paths
 from store_core.mend.applying.apply import apply
 from store_core.mend.applying.settle import Outcome, finish_or_roll_back, unfinished
 from store_core.mend.applying.undo import forget, list_undo, undo
@@ -273,6 +274,7 @@ def test_a_full_disk_at_every_write_loses_nothing(case: Case, whole: list[Primit
         with pytest.raises(FailedError, match="No space left"):
             case.recorded(case.apply, fault=fault)
         assert unfinished(case.root) is None
+        assert not (case.root / paths.OURS).exists()
         assert tree(case.root)["."][0] == case.before["."][0]
         case.assert_old_or_new(after_of(case), gap=True)
 

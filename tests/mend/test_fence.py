@@ -106,7 +106,7 @@ def _read(raw: bytes, start: int, phy_offset: int, size_bytes: int) -> bytes:
     return raw[phy_offset - start :][:size_bytes]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.data(), st.booleans())
 def test_a_closed_region_is_walked_over(data: st.DataObject, property_crc: bool) -> None:
     region = data.draw(regions())

@@ -31,7 +31,7 @@ from tests.mend.sample import make_plan, make_tree, toy
 from tests.recording import Killed, Primitive, RecordingOps, tree
 
 FILES = [f"commitlog/{number * 4096:020d}" for number in range(4)] + ["checkpoint", "config/topics.json", "abort"]
-QUIET = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+QUIET = settings(max_examples=60, suppress_health_check=list(HealthCheck))
 
 
 @st.composite

@@ -15,7 +15,15 @@ from store_core.mend.plans.content import Contents
 from store_core.mend.plans.expect import assert_expected, assert_room
 from store_core.mend.plans.plan import Plan
 from store_core.storage.failure import failed
-from store_core.storage.journal import Journal, State, list_ids, read_journal, start_journal
+from store_core.storage.journal import (
+    UNDO_FOLDER,
+    Journal,
+    State,
+    list_ids,
+    read_journal,
+    remove_empty_folders,
+    start_journal,
+)
 from store_core.storage.live import assert_not_live
 from store_core.storage.lock import StoreLock
 from store_core.storage.ops import FileOps
@@ -131,6 +139,9 @@ def _give_up(writer: Writer, lock: StoreLock, before: set[str]) -> None:
                 writer.unlink(f"{journal.folder}/{RESERVE_FILE}")
                 journal.mark(writer, State.UNDONE)
             remove_change(writer, journal)
+        for area in writer.places.areas:  # made although nothing fitted into them
+            if area.is_dir() and not before:
+                remove_empty_folders(writer, str(area.parent / UNDO_FOLDER))
         if lock.created:
             lock.remove_file()
 
