@@ -127,8 +127,10 @@ KINDS: Final = (
         "warning",
         "no queue among the queues",
         "A folder of a topic or a queue whose name no broker writes: bytes that are not UTF-8, or a number like 007, whose files a broker "
-        "looks for in the folder 7. Or a file beside the folders of a topic's queues. Brokers read nothing of it, and commands that mend leave it alone.",
-        "Give the folder its right name if that is free, else move it out of the store.",
+        "looks for in the folder 7. Or a file beside the folders of a topic's queues. Brokers read nothing of it, and commands that mend leave it alone. "
+        "Or a queue with a negative number: a broker's store code takes it for one, but no client can send to it or pull from it; here its messages "
+        "are read from the log alone.",
+        "Give the folder its right name if that is free, else move it out of the store. One with a negative number does no harm.",
     ),
     Kind(
         "Q020",

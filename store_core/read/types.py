@@ -3,6 +3,7 @@ index file, or one of another length, in the index (store format 1)."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
@@ -59,6 +60,13 @@ def index_strays(store: Store, sizes: IndexSizes) -> Iterator[Finding]:
         )
 
 
+def _stray_folder(name: str, *, is_topic: bool) -> str:
+    if not is_topic and re.fullmatch(r"-[1-9]\d{0,9}", name):
+        return "a queue with a negative number, to which no client can send"
+    what = "the name is not UTF-8" if is_topic else "the name is not how a broker writes a queue's number"
+    return f"{what}: what is in it is in no queue"
+
+
 def queue_strays(store: Store) -> Iterator[Finding]:
     """S008 for each file where a folder of the queues belongs, Q019 for what else is no queue; nothing of a RocksDB database."""
     has_database = (store.root / paths.CONSUMEQUEUE / paths.ROCKSDB_MARK).is_file()
@@ -66,8 +74,7 @@ def queue_strays(store: Store) -> Iterator[Finding]:
         file = store.relative(stray.path)
         is_topic = stray.path.parent.parent == store.root
         if stray.is_folder:
-            what = "the name is not UTF-8" if is_topic else "the name is not how a broker writes a queue's number"
-            yield finding("Q019", f"{what}: what is in it is in no queue", file=file)
+            yield finding("Q019", _stray_folder(stray.path.name, is_topic=is_topic), file=file)
         elif not is_topic and paths.parse_queue_id(stray.path.name) is None:
             yield finding("Q019", "no folder of a queue", file=file)
         elif not is_topic:

@@ -29,12 +29,13 @@ def _strays(root: Path) -> list[str]:
         "consumequeue/Calm_bills/\N{ARABIC-INDIC DIGIT THREE}",  # Java reads 3 off it
         "consumequeue/Calm_bills/2147483648",  # no Java int
         "consumequeue/Calm_bills/old",  # no number
+        "consumequeue/Calm_bills/-7",  # a queue to a broker, for nobody
         "consumequeue/Calm_bills/note.txt",  # a file
     ]
     (tree / "Calm_orders").rename(root / names[0])
-    for name in names[1:5]:
+    for name in names[1:6]:
         shutil.copytree(tree / "Calm_bills" / "0", root / name)
-    (root / names[5]).write_text("?")
+    (root / names[6]).write_text("?")
     return sorted(names)
 
 
