@@ -203,7 +203,7 @@ def _s3(bucket: str) -> Any:
     """Amazon S3 or what speaks like it. pyarrow's client does not read the endpoint's variables by itself."""
     from pyarrow.fs import S3FileSystem, resolve_s3_region
 
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"allow_delayed_open": True}  # one request for a small file instead of three
     endpoint = urlsplit(os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or "")
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     if endpoint.netloc:
@@ -285,14 +285,15 @@ class RemoteFile:
             return len(data)
 
         starts = range(0, size, _RANGE_SIZE_BYTES)
-        return sum(_connections().map(fetch, starts) if len(starts) > 1 else map(fetch, starts))
+        return sum(connections().map(fetch, starts) if len(starts) > 1 else map(fetch, starts))
 
     def close(self) -> None:
         self._file.close()
 
 
 @cache
-def _connections() -> ThreadPoolExecutor:
+def connections() -> ThreadPoolExecutor:
+    """For requests that need not wait for each other."""
     return ThreadPoolExecutor(_CONNECTIONS, "object-store")
 
 

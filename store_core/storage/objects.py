@@ -6,11 +6,11 @@ files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from store_core.errors import FailedError, NotAStoreError, StoreError
 from store_core.storage.asking import asked, asked_again
@@ -22,6 +22,8 @@ from store_core.storage.publish import checksum_of, told_of_result
 from store_core.storage.remote_path import RemotePath
 from store_core.storage.trouble import pauses_of, told
 from store_core.storage.writer import save_file
+
+Answer = TypeVar("Answer")
 
 
 class Objects(Protocol):
@@ -39,6 +41,10 @@ class Objects(Protocol):
         """A small file; None if it is not there."""
         ...
 
+    def read_all(self, names: Sequence[str]) -> dict[str, bytes]:
+        """Small files, those that are there."""
+        ...
+
     def sizes(self, names: Iterable[str]) -> dict[str, int]:
         """The lengths in bytes of those files that are there."""
         ...
@@ -53,6 +59,10 @@ class Objects(Protocol):
 
     def remove(self, name: str) -> None:
         """Take a file away, if it is there."""
+        ...
+
+    def remove_all(self, names: Sequence[str]) -> None:
+        """Take files away, in no order. Where one may not be removed, others may be gone or not."""
         ...
 
     def address_of(self, name: str) -> str:
@@ -82,6 +92,9 @@ class LocalObjects:
             return (self.folder / name).read_bytes()
         return None
 
+    def read_all(self, names: Sequence[str]) -> dict[str, bytes]:
+        return {name: data for name in names if (data := self.read(name)) is not None}
+
     def sizes(self, names: Iterable[str]) -> dict[str, int]:
         found: dict[str, int] = {}
         with told_of_result("looking at the folder for results"):
@@ -104,6 +117,10 @@ class LocalObjects:
     def remove(self, name: str) -> None:
         with told_of_result("clearing what is not finished"), suppress(FileNotFoundError):
             (self.folder / name).unlink()
+
+    def remove_all(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.remove(name)
 
     def address_of(self, name: str) -> str:
         return str(self.folder / name)
@@ -152,6 +169,10 @@ class RemoteObjects:
             return asked_again(pauses_of, _read_all, _files(path), _key(path))
         return None
 
+    def read_all(self, names: Sequence[str]) -> dict[str, bytes]:
+        found = zip(names, _side_by_side(self.read, names), strict=True)
+        return {name: data for name, data in found if data is not None}
+
     def sizes(self, names: Iterable[str]) -> dict[str, int]:
         folders = dict.fromkeys(name.partition("/")[0] for name in names)
         return {name: size for folder in folders for name, size in self._listed(folder).items()}
@@ -179,6 +200,11 @@ class RemoteObjects:
         path = self._path(name)
         with told(path), suppress(FileNotFoundError):
             asked_again(pauses_of, _files(path).delete_file, _key(path))
+
+    def remove_all(self, names: Sequence[str]) -> None:
+        """The first one by itself: whoever may not remove it may not remove the others."""
+        for some in (names[:1], names[1:]):
+            list(_side_by_side(self.remove, some))
 
     def address_of(self, name: str) -> str:
         return str(self._path(name))
@@ -236,6 +262,13 @@ def _read_all(files: Any, key: str) -> bytes:
     with files.open_input_stream(key) as stream:
         data: bytes = stream.read()
         return data
+
+
+def _side_by_side(call: Callable[[str], Answer], names: Sequence[str]) -> Iterator[Answer]:
+    """Of many small files that are far away most of the time goes by between question and answer."""
+    from store_core.storage.object_store import connections
+
+    return connections().map(call, names) if len(names) > 1 else map(call, names)
 
 
 def objects_at(path: Path) -> Objects:

@@ -104,6 +104,17 @@ def test_a_length_that_stays_wrong_is_an_error(golden: GoldenStore, object_store
             assert "lists 262144 bytes of it, and says that it has 131072" in done.err
 
 
+def test_a_small_file_is_written_with_one_request(golden: GoldenStore, object_store: ObjectStore) -> None:
+    asked: list[tuple[str, str]] = []
+    faulty = Faulty(lambda *request: asked.append(request))
+    address = object_store.address("one")
+    [done] = exported(object_store, faulty, address, "-s", f"a={golden(STORE)}")
+    assert done.json["rows"] == len(OFFSETS)
+    assert {method for method, _ in asked} == {"GET", "HEAD", "PUT", "DELETE"}
+    files = [path for method, path in asked if method == "PUT" and path.endswith(".parquet")]
+    assert len(files) == len(set(files)) >= 4
+
+
 @pytest.mark.parametrize("faults", [FLEETING, [Fault.UNANSWERED]], ids=["all", "unanswered"])
 @pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"])
 def test_a_result_is_written_through_faults(

@@ -65,9 +65,7 @@ class BucketDestination(LooseDestination):
         there = self._names() if self._is_done else self._there
         written = self.objects.read(MANIFEST)
         paths = paths_of(written, self.address) if written is not None else set[str]()
-        for name in sorted(there - paths) if paths else ():
-            if is_made_here(name):
-                self.objects.remove(name)
+        self.objects.remove_all([name for name in sorted(there - paths) if is_made_here(name)] if paths else [])
 
     def _read(self) -> bytes | None:
         """The manifest as it stands. Azure empties a file when writing it begins: whoever was killed then has left the new one."""

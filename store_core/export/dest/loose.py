@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
@@ -106,15 +106,14 @@ class LooseDestination(ABC):
 
     def noted(self) -> dict[str, bytes]:
         names = [name for name in self.objects.names(UNFINISHED) if name.endswith(_NOTE)]
-        found = {name.rpartition("/")[2].removesuffix(_NOTE): self.objects.read(name) for name in names}
-        return {key: data for key, data in found.items() if data}
+        found = self.objects.read_all(names)
+        return {name.rpartition("/")[2].removesuffix(_NOTE): data for name, data in found.items() if data}
 
     def holds(self, part: WrittenFile) -> bool:
         return self.objects.holds(part.path, part.size_bytes, part.crc32c)
 
     def keep(self, notes: Mapping[str, Sequence[WrittenFile]]) -> None:
-        for key in self.noted().keys() - notes.keys():
-            self._discard(f"{UNFINISHED}/{key}{_NOTE}", 1)
+        self._discard(f"{UNFINISHED}/{key}{_NOTE}" for key in self.noted().keys() - notes.keys())
         self._noted = dict(notes)
 
     def note(self, key: str, data: bytes, parts: Sequence[WrittenFile]) -> None:
@@ -195,25 +194,29 @@ class LooseDestination(ABC):
 
     def _clear(self) -> None:
         """What is left of the work goes; what was begun last, so that a rerun knows its own result."""
-        last = (_BEGUN, _LOCK)
-        sizes = self.objects.sizes(self.objects.names(UNFINISHED))
-        for name in sorted(sizes, key=lambda name: (name in last, name)):
-            self._discard(name, sizes[name])
+        there = self.objects.names(UNFINISHED)
+        last = [name for name in there if name in (_BEGUN, _LOCK)]
+        self._discard(name for name in there if name not in last)
+        for name in last:
+            self._discard([name])
         if self.path is not None:
             remove_empty(self.path / UNFINISHED, self.path)
 
-    def _discard(self, name: str, size_bytes: int) -> None:
-        """Remove a note. Where nothing may be removed, an empty one tells as little as none; asked once, as a refusal may take long."""
+    def _discard(self, names: Iterable[str]) -> None:
+        """Remove notes. Where nothing may be removed, empty ones tell as little as none; asked once, as a refusal may take long."""
+        names = sorted(names)
         if not self._keeps_all:
             try:
-                self.objects.remove(name)
+                self.objects.remove_all(names)
                 return
             except StoreError:
                 if self.path is not None:
                     raise
                 self._keeps_all = True
-        if size_bytes:
-            self.objects.write(name, b"")
+        sizes = self.objects.sizes(names)
+        for name in names:
+            if sizes.get(name):
+                self.objects.write(name, b"")
 
     def _take_lock(self) -> None:
         if isinstance(self.objects, LocalObjects) and self.path is not None:

@@ -1,0 +1,49 @@
+"""Many small files of a result, on a disk and in object stores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from store_core.errors import FailedError
+from store_core.storage.objects import LocalObjects, Objects, RemoteObjects, objects_at
+from store_core.storage.remote_path import path_of
+from tests.object_stores import ObjectStore
+
+FILES = {f"notes/{number}.note": f"{number}".encode() * number for number in range(20)}
+
+
+def _write_and_remove(objects: Objects) -> None:
+    for name, data in FILES.items():
+        objects.write(name, data)
+    asked = [*FILES, "notes/none.note"]
+    assert objects.read_all(asked) == FILES
+    assert objects.read_all([]) == {}
+    objects.remove_all(asked[3:])
+    assert objects.names("notes") == sorted(asked[:3])
+    objects.remove_all([])
+    objects.remove_all(asked[:1])
+    assert objects.names("notes") == sorted(asked[1:3])
+
+
+def test_on_a_disk(tmp_path: Path) -> None:
+    _write_and_remove(LocalObjects(tmp_path))
+
+
+def test_in_an_object_store(any_object_store: ObjectStore) -> None:
+    _write_and_remove(objects_at(path_of(any_object_store.address("many"))))
+
+
+def test_who_may_not_remove_asks_once(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def refuse(_: RemoteObjects, name: str) -> None:
+        asked.append(name)
+        raise FailedError("access is denied")
+
+    objects = objects_at(path_of(object_store.address("kept")))
+    monkeypatch.setattr(RemoteObjects, "remove", refuse)
+    with pytest.raises(FailedError, match="access is denied"):
+        objects.remove_all(["a", "b", "c"])
+    assert asked == ["a"]
