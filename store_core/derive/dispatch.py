@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -14,6 +15,7 @@ from store_core.codec.no_lists import NoLists, no_lists_of
 from store_core.codec.properties import parse_properties, some_properties
 from store_core.codec.text import decode_text
 from store_core.derive.delay import DelayTable, delay_table
+from store_core.errors import UnreadableError
 from store_core.findings import Finding, finding
 from store_core.kernel.codes import PropertyFlag
 from store_core.kernel.derive import ROW as ROW
@@ -61,10 +63,12 @@ class DispatchRules:
     include_bad_crc: bool = False
 
     def has_entry(self, key: QueueKey, queue_offset: int, phy_offset: int) -> bool:
-        """Whether the light queue has an entry at that number which leads there."""
+        """Whether the light queue has an entry at that number which leads there; none where it cannot be read."""
         files = self.light_queues.get(key)
-        size = queue.ENTRY.size_bytes
-        data = files.read(queue_offset * size, size) if files is not None and queue_offset >= 0 else b""
+        size, data = queue.ENTRY.size_bytes, b""
+        if files is not None and queue_offset >= 0:
+            with suppress(UnreadableError):
+                data = files.read(queue_offset * size, size)
         return len(data) == size and queue.ENTRY.read(data)["phy_offset"] == phy_offset
 
 
