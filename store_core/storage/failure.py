@@ -16,6 +16,7 @@ _IN_THE_WAY = "something else stands there: move it out of the way, and {then}"
 _TO_DO: Final = {
     errno.ENOSPC: _FULL,
     errno.EDQUOT: _FULL,
+    errno.EFBIG: "raise the limit of file sizes (ulimit -f), or take a file system that holds larger files, and {then}",
     errno.EROFS: _READ_ONLY,
     errno.EACCES: _NOT_ALLOWED,
     errno.EPERM: _NOT_ALLOWED,

@@ -141,7 +141,9 @@ def test_saving_a_file_replaces_it_in_one_go(tmp_path: Path, monkeypatch: pytest
     assert (tmp_path / "plan.json").read_bytes() == b"one"
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.ENOENT, errno.EIO, errno.EBUSY])
+@pytest.mark.parametrize(
+    "number", [errno.ENOSPC, errno.EFBIG, errno.EROFS, errno.EACCES, errno.ENOENT, errno.EIO, errno.EBUSY]
+)
 def test_a_refusal_of_the_system_says_what_to_do(number: int) -> None:
     error = failed(OSError(number, os.strerror(number), "/store/x"), "cannot write")
     assert os.strerror(number) in str(error)
