@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 PROGRAM: Final = "rmqctl"
 COMPLETION_VARIABLE: Final = "_RMQCTL_COMPLETE"
 _CLIENTS: Final = "store_core.storage.object_store"  # where there are clients of object stores, once it is loaded
+_UTF_8_VARIABLE: Final = "PYTHONUTF8"
+_FAILED: Final = 1  # as exit_codes has it
 _SIGNALLED: Final = 128  # what a signal ended has a greater exit code
 
 
@@ -29,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is not None:
         return _main(argv)
     signals.end_at_once()
+    _speak_utf_8()
     prepare_process()
     try:
         code = _main(None)
@@ -38,6 +41,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if code > _SIGNALLED and _CLIENTS in sys.modules:
         _leave_at_once(code)
     return code
+
+
+def _speak_utf_8() -> None:
+    """Begin again in Python's UTF-8 mode where a locale of plain ASCII would make other words of all that is typed in UTF-8."""
+    if sys.getfilesystemencoding() == "ascii" and os.environ.get(_UTF_8_VARIABLE) != "1" and sys.executable:
+        os.environ[_UTF_8_VARIABLE] = "1"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def prepare_process() -> None:
@@ -82,15 +92,26 @@ def _main(argv: Sequence[str] | None) -> int:
                 return _told(list(sys.argv[1:] if argv is None else argv), session)
             except BaseException as error:
                 asked.reached()
-                from rmqctl.failures import report
-
-                return report(asked.cause or error, session[0] if session else None)
+                return _reported(asked.cause or error, session[0] if session else None)
     except KeyboardInterrupt:
         from rmqctl import exit_codes
 
         return exit_codes.INTERRUPTED  # it came between two lines of the above
     except signals.Terminated as late:
         return 128 + late.signal_number
+
+
+def _reported(error: BaseException, session: Session | None) -> int:
+    try:
+        from rmqctl.failures import report
+
+        return report(error, session)
+    except MemoryError:  # not even for that
+        os.write(
+            2,
+            b"error: there is not enough memory: free some, or raise the limit (ulimit -v), then run the command again\n",
+        )
+        return _FAILED
 
 
 def _told(args: list[str], started: list[Session]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -112,7 +113,13 @@ def put(
     with open_for_writing(settings, options_of_broker) as live:
         result = _carry_out(live, topic, message, of, transaction, create_topic)
     document = result.as_json()
-    ctx.output.emit(document, rows=[document])
+    try:
+        ctx.output.emit(document, rows=[document])
+        sys.stdout.flush()
+    except (OSError, FailedError):
+        if result.stored is not None:
+            say(f"note: the message is stored, at {result.stored.phy_offset}; putting it again stores it twice")
+        raise
     if result.stored is None:
         say(f"error: not stored: {result.status} ({result.topic}): {result.reason}")
         return exit_codes.FAILED

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from rmqctl import exit_codes
+from rmqctl.app import main
 from rmqctl.context import exit_for_findings
 from rmqctl.failures import failure_of
 from store_core import errors
 from store_core.findings import finding
 from store_core.storage.files import NO_FILE
+from tests.conftest import StoreCopy
 from tests.rmqctl.calls import ARTIFICIAL, ROOT, Result, artificial, call, command, environment, on_terminal
 
 CRASHES = [
@@ -175,6 +180,33 @@ def test_a_full_disk_behind_stdout(words: str) -> None:
         )
     assert done.returncode == 1
     assert done.stderr == "error: cannot write the result: No space left on device: check where stdout goes\n"
+
+
+def test_a_message_that_is_stored_although_nobody_can_be_told(store_copy: StoreCopy) -> None:
+    root = store_copy("load-533")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command("put", "Calm_orders", "x", "-s", root, "-o", "json"),
+            cwd=ROOT,
+            env=environment(),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    note, error = done.stderr.splitlines()
+    at = int(re.search(r"stored, at (\d+);", note)[1])  # type: ignore[index]  # else it fails here
+    assert (done.returncode, error.startswith("error: cannot write the result: ")) == (1, True)
+    assert call("get", at, "-s", root, "-o", "json").json["body"] == "x"
+
+
+def test_no_memory_to_tell_what_is_wrong(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    def report(*_: object) -> int:
+        raise MemoryError
+
+    monkeypatch.setitem(sys.modules, "rmqctl.failures", SimpleNamespace(report=report))
+    assert main(["no-such-command"]) == exit_codes.FAILED
+    assert capfd.readouterr().err.startswith("error: there is not enough memory: ")
 
 
 def test_closed_streams() -> None:
