@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections import deque
@@ -74,4 +75,9 @@ class Spool(Closing):
 
 def _failed(folder: Path, error: OSError) -> FailedError:
     reason = error.strerror or type(error).__name__
-    return FailedError(f"scratch file: {reason}", path=str(folder), to_do="give more room or another folder")
+    to_do = (
+        "raise the limit of file sizes (ulimit -f)"
+        if error.errno == errno.EFBIG
+        else "give more room or another folder"
+    )
+    return FailedError(f"scratch file: {reason}", path=str(folder), to_do=to_do)

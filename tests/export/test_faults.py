@@ -312,6 +312,13 @@ def test_what_a_library_says_has_no_colours() -> None:
             "run the command again",
         ),
         ("gs://box/out", "The schema has changed", "see what it says"),
+        (
+            "/data/out",
+            "(sqlite3.OperationalError) database or disk is full (Background on this error at: https://sqlalche.me/e/20/e3q8)",
+            "make room",
+        ),
+        ("/data/out", "Generic LocalFileSystem error ↳ No space left on device (os error 28)", "make room"),
+        ("/data/out", "(sqlite3.OperationalError) unable to open database file", "see whether its folder"),
         ("/data/out", "Parquet magic bytes not found in footer.", "see what it says"),
         ("s3://box/out", "(sqlite3.OperationalError) database is locked", "wait for whoever has the catalog open"),
     ],
@@ -320,6 +327,7 @@ def test_what_a_library_says_becomes_advice(address: str, said: str, to_do: str)
     with pytest.raises(FailedError) as failed, told(address, "committing"):
         raise OSError(said)
     assert failed.value.to_do.startswith(to_do)
+    assert "Background" not in failed.value.what
 
 
 def test_a_disk_that_is_full_from_the_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,15 @@ from store_core.errors import FailedError, StoreError
 from store_core.storage.trouble import pauses_of
 
 _LONGEST: Final = 500
-_STATEMENT: Final = " [SQL: "  # behind which SQLAlchemy repeats what it had asked
+# Behind these SQLAlchemy repeats what it had asked, and names a page of its own.
+_MORE: Final = re.compile(r" \[SQL: | \(Background on this error")
+_FULL: Final = "make room on that file system, and run the command again"
 _TO_DO: Final = {
     "database is locked": "wait for whoever has the catalog open, and run the command again",
     "readonly database": "give its user the right to write to it",
+    "disk is full": _FULL,
+    "No space left on device": _FULL,
+    "unable to open database file": "see whether its folder is there and has room for a file (df, df -i), and run the command again",
 }
 # Said by these libraries' own clients; a file that is cut off, where it has just been written, is an answer that was.
 _PASSES: Final = re.compile(
@@ -40,7 +45,7 @@ def told(address: str, doing: str) -> Iterator[None]:
         raise
     except Exception as error:  # theirs have no root of their own
         said = " ".join(_COLOUR.sub("", str(error)).split()) or type(error).__name__
-        said = said.partition(_STATEMENT)[0]
+        said = _MORE.split(said, maxsplit=1)[0]
         passes = "://" in address and (pauses_of(error) or _PASSES.search(said))
         otherwise = "run the command again" if passes else "see what it says"
         to_do = next((to_do for words, to_do in _TO_DO.items() if words in said), otherwise)
