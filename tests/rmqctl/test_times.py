@@ -55,6 +55,18 @@ def test_what_is_no_time_says_what_is(text: str) -> None:
     assert "ISO 8601" in caught.value.to_do
 
 
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("2026-10-25T02:30", "2026-10-25T02:30+02:00"),  # twice
+        ("2026-10-25T02:30+01:00", "2026-10-25T02:30+01:00"),
+        ("2026-03-29T02:30", "2026-03-29T02:30+01:00"),  # never
+    ],
+)
+def test_where_clocks_are_set(text: str, meant: str) -> None:
+    assert parse_time(text, NOW_MS, parse_zone("Europe/Berlin")) == parse_time(meant, NOW_MS)
+
+
 def test_without_an_offset_the_zone_counts() -> None:
     shanghai = parse_zone("Asia/Shanghai")
     assert parse_time("2026-11-21T10:12:05.343", NOW_MS, shanghai) == NOW_MS
