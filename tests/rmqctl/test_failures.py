@@ -165,38 +165,28 @@ def test_a_reader_that_was_never_there() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+def onto_full_disk(*words: object) -> Result:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command(*words), cwd=ROOT, env=environment(), stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    return Result(done.returncode, "", done.stderr)
+
+
 @pytest.mark.parametrize("words", ["explain -o json", "get 0", "log", "log -o json", "log -o csv", "log -o plain"])
 def test_a_full_disk_behind_stdout(words: str) -> None:
     """Whether the buffer is full or the program at its end, the same words."""
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            command(*words.split(), "-s", ROOT / "sample_store"),
-            cwd=ROOT,
-            env=environment(),
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-    assert done.returncode == 1
-    assert done.stderr == "error: cannot write the result: No space left on device: check where stdout goes\n"
+    done = onto_full_disk(*words.split(), "-s", ROOT / "sample_store")
+    assert done.code == 1
+    assert done.err == "error: cannot write the result: No space left on device: check where stdout goes\n"
 
 
 def test_a_message_that_is_stored_although_nobody_can_be_told(store_copy: StoreCopy) -> None:
     root = store_copy("load-533")
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            command("put", "Calm_orders", "x", "-s", root, "-o", "json"),
-            cwd=ROOT,
-            env=environment(),
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-    note, error = done.stderr.splitlines()
+    done = onto_full_disk("put", "Calm_orders", "x", "-s", root, "-o", "json")
+    note, error = done.err.splitlines()
     at = int(re.search(r"stored, at (\d+);", note)[1])  # type: ignore[index]  # else it fails here
-    assert (done.returncode, error.startswith("error: cannot write the result: ")) == (1, True)
+    assert (done.code, error.startswith("error: cannot write the result: ")) == (1, True)
     assert call("get", at, "-s", root, "-o", "json").json["body"] == "x"
 
 
