@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 PROGRAM: Final = "rmqctl"
 COMPLETION_VARIABLE: Final = "_RMQCTL_COMPLETE"
 _CLIENTS: Final = "store_core.storage.object_store"  # where there are clients of object stores, once it is loaded
+_QUESTIONS: Final = "store_core.storage.asking"  # to them
 _UTF_8_VARIABLE: Final = "PYTHONUTF8"
 _FAILED: Final = 1  # as exit_codes has it
 _SIGNALLED: Final = 128  # what a signal ended has a greater exit code
@@ -38,7 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:
         if "duckdb" not in sys.modules:  # it complains on stderr of what is never collected
             leave_process()
-    if code > _SIGNALLED and _CLIENTS in sys.modules:
+    asking = sys.modules.get(_QUESTIONS)
+    if (code > _SIGNALLED and _CLIENTS in sys.modules) or (asking is not None and asking.asks_still()):
         _leave_at_once(code)
     return code
 
@@ -80,6 +82,7 @@ def _leave_at_once(code: int) -> None:
     """Python and the clients of object stores would wait for answers that nobody wants any more."""
     try:
         sys.stdout.flush()
+        sys.stderr.flush()
     finally:
         os._exit(code)
 

@@ -69,7 +69,8 @@ class DispatchRules:
         if files is not None and queue_offset >= 0:
             with suppress(UnreadableError):
                 data = files.read(queue_offset * size, size)
-        return len(data) == size and queue.ENTRY.read(data)["phy_offset"] == phy_offset
+        entry = queue.ENTRY.read(data.ljust(size, b"\0"))
+        return entry["phy_offset"] == phy_offset and entry["size_bytes"] not in (0, queue.FILLER_SIZE_BYTES)
 
 
 class DispatchColumns(NamedTuple):

@@ -26,12 +26,18 @@ class _Hurry:
 
     signals = 0
     is_on = False
+    is_left = False  # a question that is still under way
 
 
 def hurry() -> None:
     """A signal has come, between two questions."""
     _Hurry.signals += 1
     _Hurry.is_on = True
+
+
+def asks_still() -> bool:
+    """Whether a question was given up on, whose client may keep the process from ending."""
+    return _Hurry.is_left
 
 
 def asked(call: Callable[..., Answer], *words: object, within_seconds: float | None = None) -> Answer:
@@ -62,6 +68,7 @@ def asked(call: Callable[..., Answer], *words: object, within_seconds: float | N
             hurry()
         raise
     if not answer.done():
+        _Hurry.is_left = True
         raise FailedError("the server does not answer", to_do="run the command again")
     if is_main:
         _Hurry.is_on = False

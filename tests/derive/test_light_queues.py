@@ -49,7 +49,7 @@ class _Entries:
         phy_offset = self._phy_offsets[number] if number < len(self._phy_offsets) else 0
         if phy_offset is None:
             raise UnreadableError("cannot read the queue")
-        return ENTRY.struct.pack(phy_offset, 100, 0)
+        return ENTRY.struct.pack(phy_offset, 100 if number < len(self._phy_offsets) else 0, 0)
 
 
 def test_where_lists_count_for_nothing_entries_tell_what_was_entered() -> None:
@@ -65,6 +65,7 @@ def test_where_lists_count_for_nothing_entries_tell_what_was_entered() -> None:
     assert entered("%LMQ%a,b", "0,0", 9000) == [(("b", 3), 0)]
     assert entered("%LMQ%a,b,none", "2,7,0", 2000) == []
     assert entered("%LMQ%a,b", "1", 2000) == []
+    assert entered("%LMQ%a", "7", 0) == []  # zeros lead nowhere
     assert entered("%LMQ%a", "-1", 1000) == []
     assert entered("%LMQ%a", "x", 1000) == []
     assert len(dispatcher.bad_lists) == 0

@@ -5,6 +5,8 @@ The faulty server is in this process, and rmqctl in another: Google's client may
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Final
 
@@ -13,7 +15,7 @@ import pytest
 from tests.conftest import GoldenStore
 from tests.faulty_proxy import Fault, Faulty, in_front_of
 from tests.object_stores import ObjectStore
-from tests.rmqctl.calls import Result, call
+from tests.rmqctl.calls import ROOT, Result, call, environment
 
 STORE: Final = "clean-533"
 _AGAIN: Final = "run the command again"
@@ -136,3 +138,31 @@ def test_what_does_not_pass_is_asked_for_once(any_object_store: ObjectStore, gol
     passing, seen = at_turn(0, None, is_listing)
     missing = got(any_object_store, address.replace("//stores", "//no-such-bucket"), passing)
     assert (missing.code, bool(seen), len(seen)) == (10, True, len(set(seen)))
+
+
+_IMPATIENT: Final = """
+import sys
+from store_core.storage import object_store
+object_store._PATIENCE_SECONDS, object_store._SLOWEST_BYTES_PER_SECOND = 1, 10**9
+from rmqctl.app import main
+sys.exit(main())
+"""
+
+
+def test_who_gives_up_on_a_read_ends(golden: GoldenStore, object_store: ObjectStore) -> None:
+    """Although the client, which nobody can stop, waits on."""
+    faulty = Faulty(lambda method, path: Fault.SILENT if method == "GET" and "/commitlog/0" in path else None)
+    address = object_store.put(golden("load-533"))
+    with in_front_of(object_store, faulty) as behind:
+        done = subprocess.run(
+            [sys.executable, "-c", _IMPATIENT, "get", "0", "-s", address],
+            cwd=ROOT,
+            env=environment(**behind.environment),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert faulty.met
+    assert done.returncode == 1
+    assert "the server does not answer" in done.stderr

@@ -7,7 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from store_core.errors import FailedError, PlanOutOfDateError
+from store_core.errors import PlanOutOfDateError, StoreError
+from store_core.layout.paths import OURS
 from store_core.mend.applying.change import Change
 from store_core.mend.applying.prepare import RESERVE_FILE, Preparation
 from store_core.mend.applying.settle import Outcome, changing, remove_change, settle, take_back
@@ -132,16 +133,16 @@ def _prepare(plan: Plan, writer: Writer, lock: StoreLock, progress: _Progress, m
 
 def _give_up(writer: Writer, lock: StoreLock, before: set[str]) -> None:
     """Remove what a preparation has made; what cannot be removed now, the next run removes."""
-    with suppress(OSError, FailedError):
+    with suppress(OSError, StoreError):
         for id in set(list_ids(writer.root)) - before:
             journal = read_journal(writer.root, id)
             if journal.state is State.PREPARED:
                 writer.unlink(f"{journal.folder}/{RESERVE_FILE}")
                 journal.mark(writer, State.UNDONE)
             remove_change(writer, journal)
-        for area in writer.places.areas:  # made although nothing fitted into them
-            if area.is_dir() and not before:
-                remove_empty_folders(writer, str(area.parent / UNDO_FOLDER))
+        for place in ("", *(f"{area.parent}/" for area in writer.places.areas[1:])):
+            if not before and writer.path(f"{place}{OURS}").is_dir():  # made although nothing fitted into it
+                remove_empty_folders(writer, f"{place}{UNDO_FOLDER}")
         if lock.created:
             lock.remove_file()
 
