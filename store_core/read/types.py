@@ -61,7 +61,7 @@ def index_strays(store: Store, sizes: IndexSizes) -> Iterator[Finding]:
 
 
 def _stray_folder(name: str, *, is_topic: bool) -> str:
-    if not is_topic and re.fullmatch(r"-[1-9]\d{0,9}", name):
+    if not is_topic and re.fullmatch(r"-[1-9][0-9]{0,9}", name):
         return "a queue with a negative number, to which no client can send"
     what = "the name is not UTF-8" if is_topic else "the name is not how a broker writes a queue's number"
     return f"{what}: what is in it is in no queue"

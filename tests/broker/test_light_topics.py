@@ -24,12 +24,13 @@ QUEUE_ID: Final = 17
 LIGHT: Final = ("%LMQ%fresh", "%LMQ%more")
 LIST: Final = {"INNER_MULTI_DISPATCH": ",".join(LIGHT), "KEYS": "k"}
 OLD_NUMBERS: Final = {"INNER_MULTI_QUEUE_OFFSET": "0,0"}  # of a message that was sent on
-TOPICS: Final = ("T", "%RETRY%g", "rmq_sys_wheel_timer", "rmq_sys_other", "SCHEDULE_TOPIC_XXXX", "SCHEDULE_TOPIC_XXXXY")
+NEARLY_DELAYED: Final = f"{paths.SCHEDULE_TOPIC}Y"
+TOPICS: Final = ("T", "%RETRY%g", "rmq_sys_wheel_timer", "rmq_sys_other", paths.SCHEDULE_TOPIC, NEARLY_DELAYED)
 # Release, the golden store that it writes on, and the topics whose lists it enters.
 RUNS: Final = (
     ("4.9.7", "lmq-497", TOPICS),
-    ("5.1.4", "lmq-533", ("T", "rmq_sys_other", "SCHEDULE_TOPIC_XXXXY")),
-    ("5.3.3", "lmq-533", ("T", "SCHEDULE_TOPIC_XXXXY")),
+    ("5.1.4", "lmq-533", ("T", "rmq_sys_other", NEARLY_DELAYED)),
+    ("5.3.3", "lmq-533", ("T", NEARLY_DELAYED)),
 )
 
 

@@ -16,6 +16,7 @@ from store_core.broker.versions import (
 )
 from store_core.codec.no_lists import NoLists, no_lists_of
 from store_core.errors import UsageError
+from store_core.layout import paths
 
 
 @pytest.mark.parametrize(
@@ -115,8 +116,8 @@ def test_lists_count_alike_in_both_tables(release: Version) -> None:
         ("", []),
         ("-", []),
         ("%RETRY%g", [NoLists.RETRIES, NoLists.WAITING, NoLists.SYSTEM]),
-        ("SCHEDULE_TOPIC_XXXX", [NoLists.WAITING, NoLists.SYSTEM]),
-        ("SCHEDULE_TOPIC_XXXXY", []),
+        (paths.SCHEDULE_TOPIC, [NoLists.WAITING, NoLists.SYSTEM]),
+        (f"{paths.SCHEDULE_TOPIC}Y", []),
         ("rmq_sys_wheel_timer", [NoLists.WAITING, NoLists.SYSTEM]),
         ("rmq_sys_other", [NoLists.SYSTEM]),
     ],
