@@ -85,6 +85,8 @@ def pull(
             from store_core.engine.progress import commit_offset
 
             commit_offset(live, group, topic, queue_id, result.next_begin_offset)
+            if result.next_begin_offset < result.offset:
+                ctx.note(f"group {group!r} goes on at {result.next_begin_offset}, which is in front of {result.offset}")
     document = {
         "topic": result.topic,
         "queue_id": result.queue_id,

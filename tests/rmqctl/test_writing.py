@@ -143,6 +143,14 @@ def test_pull_with_commit_goes_on_where_the_last_ended(rmqctl: Call, root: Path)
     assert rmqctl("check").code == 0
 
 
+@pytest.mark.parametrize(("release", "following"), [("4.9.3", 0), ("4.9.4", 142)])
+def test_progress_behind_the_end_goes_back_with_a_word(rmqctl: Call, release: str, following: int) -> None:
+    words = "pull", "Calm_orders", 1, "--group", "walkers", "--commit", "-o", "json", "--broker-version", release
+    done = rmqctl(*words, "--offset", 200)
+    assert (done.code, done.json["next_begin_offset"]) == (0, following)
+    assert f"group 'walkers' goes on at {following}, which is in front of 200" in done.err
+
+
 def test_pull_without_commit_stores_nothing(rmqctl: Call, root: Path) -> None:
     before = stores.snapshot(root)
     assert rmqctl("pull", "Calm_orders", 1, "--group", "walkers", "-q").code == 0
