@@ -7,6 +7,7 @@ files.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -265,10 +266,19 @@ def _read_all(files: Any, key: str) -> bytes:
 
 
 def _side_by_side(call: Callable[[str], Answer], names: Sequence[str]) -> Iterator[Answer]:
-    """Of many small files that are far away most of the time goes by between question and answer."""
+    """Of many small files that are far away most of the time goes by between question and answer.
+
+    Behind an error none is under way any more.
+    """
     from store_core.storage.object_store import connections
 
-    return connections().map(call, names) if len(names) > 1 else map(call, names)
+    answers = [connections().submit(call, name) for name in names]
+    try:
+        for answer in answers:
+            yield answer.result()
+    except Exception:
+        wait([answer for answer in answers if not answer.cancel()])
+        raise
 
 
 def objects_at(path: Path) -> Objects:

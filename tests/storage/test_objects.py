@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Event
+from time import sleep
 
 import pytest
 
@@ -47,6 +49,27 @@ def test_who_may_not_remove_asks_once(object_store: ObjectStore, monkeypatch: py
     with pytest.raises(FailedError, match="access is denied"):
         objects.remove_all(["a", "b", "c"])
     assert asked == ["a"]
+
+
+def test_behind_a_refusal_nothing_is_under_way(object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ended, other = set[str](), set[str](), Event()
+
+    def remove(_: RemoteObjects, name: str) -> None:
+        begun.add(name)
+        if name == "b":
+            other.wait()
+            raise FailedError("access is denied")
+        if name == "c":
+            other.set()
+            sleep(0.3)
+        ended.add(name)
+
+    objects = objects_at(path_of(object_store.address("kept")))
+    monkeypatch.setattr(RemoteObjects, "remove", remove)
+    with pytest.raises(FailedError, match="access is denied"):
+        objects.remove_all(["a", "b", "c", *map(str, range(1000))])
+    assert ended == begun - {"b"} >= {"a", "c"}
+    assert "999" not in begun
 
 
 def test_a_large_file_is_there_whole_or_not_at_all(any_object_store: ObjectStore) -> None:
