@@ -236,6 +236,8 @@ class Dispatcher:
 
     def _to_light_queues(self, table: FrameTable, rows: Ints, tags: Ints) -> None:
         """More entries in the queues of each record's list; lists of different length give none (4.11)."""
+        if not len(rows):
+            return
         listed: dict[QueueKey, list[tuple[int, int]]] = {}  # rows and numbers
         unlisted = [self.behaviour.no_lists.covers(decode_text(topic)) for topic in table.topics]
         rows = rows[~np.array(unlisted, bool)[table.topic_id[rows]]]

@@ -39,4 +39,5 @@ NO_LISTS_SINCE: Final = (
 def no_lists_of(release: str) -> NoLists:
     """What a release does, given as ``X.Y.Z``, or as ``X.Y`` or ``X`` for the newest of that line."""
     numbers = [*map(int, re.findall(r"\d+", release)), 99]
-    return [lists for first, lists in NO_LISTS_SINCE if [*map(int, first.split("."))] <= numbers][-1]
+    found = (lists for first, lists in reversed(NO_LISTS_SINCE) if [*map(int, first.split("."))] <= numbers)
+    return next(found, NoLists.NOWHERE)

@@ -15,6 +15,7 @@ from store_core.storage.remote_path import is_there
 from store_core.storage.store import Store
 
 _FOLDERS: Final = (*paths.QUEUE_TREES, paths.INDEX, paths.CONFIG, paths.TIMERLOG, paths.COMPACTION)
+_LEAST_INT: Final = -(1 << 31)
 _FILES: Final = (paths.CHECKPOINT, paths.LOCK, paths.TIMERWHEEL, paths.ABORT)
 
 
@@ -61,7 +62,7 @@ def index_strays(store: Store, sizes: IndexSizes) -> Iterator[Finding]:
 
 
 def _stray_folder(name: str, *, is_topic: bool) -> str:
-    if not is_topic and re.fullmatch(r"-[1-9][0-9]{0,9}", name):
+    if not is_topic and re.fullmatch(r"-[1-9][0-9]{0,9}", name) and int(name) >= _LEAST_INT:
         return "a queue with a negative number, to which no client can send"
     what = "the name is not UTF-8" if is_topic else "the name is not how a broker writes a queue's number"
     return f"{what}: what is in it is in no queue"

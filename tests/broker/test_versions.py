@@ -93,6 +93,7 @@ def test_groups_hold_every_release_once() -> None:
 @pytest.mark.parametrize(
     ("release", "lists"),
     [
+        ("3.2", NoLists.NOWHERE),
         ("4", NoLists.NOWHERE),
         ("5.0", NoLists.NOWHERE),
         ("v5.1.2", NoLists.RETRIES),

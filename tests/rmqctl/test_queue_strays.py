@@ -28,14 +28,15 @@ def _strays(root: Path) -> list[str]:
         "consumequeue/Calm_bills/007",  # zeros in front
         "consumequeue/Calm_bills/\N{ARABIC-INDIC DIGIT THREE}",  # Java reads 3 off it
         "consumequeue/Calm_bills/2147483648",  # no Java int
+        "consumequeue/Calm_bills/-2147483649",  # none either
         "consumequeue/Calm_bills/old",  # no number
         "consumequeue/Calm_bills/-7",  # a queue to a broker, for nobody
         "consumequeue/Calm_bills/note.txt",  # a file
     ]
     (tree / "Calm_orders").rename(root / names[0])
-    for name in names[1:6]:
+    for name in names[1:7]:
         shutil.copytree(tree / "Calm_bills" / "0", root / name)
-    (root / names[6]).write_text("?")
+    (root / names[7]).write_text("?")
     return sorted(names)
 
 
