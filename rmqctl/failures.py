@@ -121,10 +121,14 @@ def _message(error: StoreError) -> str:
 
 
 def _os_failure(error: OSError) -> Failure:
+    from store_core.storage.failure import is_full_of_files
+
     what = error.strerror or os.strerror(error.errno or 0)
     what = what[:1].lower() + what[1:]
     path = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes | os.PathLike) else None
     advice = _OS_ADVICE.get(error.errno or 0, "")
+    if is_full_of_files(error):
+        advice = "it has room but can hold no more files: remove some, then run it again"
     line = what + (f" ({path})" if path else "") + (f": {advice}" if advice else "")
     return Failure("failed", line, exit_codes.FAILED, what, path)
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
+from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from store_core.errors import FailedError
@@ -11,6 +14,7 @@ from store_core.storage.files import DISK_FAILS, NO_FILE
 _READ_ONLY = "the file system is read-only: work on a copy, or mount it for writing"
 _NOT_ALLOWED = "run as the user that owns the store"
 _FULL = "make room on that file system and {then}"
+_FULL_OF_FILES = "that file system has room but can hold no more files: remove some and {then}"
 _IN_THE_WAY = "something else stands there: move it out of the way, and {then}"
 
 _TO_DO: Final = {
@@ -34,5 +38,17 @@ def failed(error: OSError, doing: str, *, state: str = "", then: str = "run the 
     that is mended."""
     reason = error.strerror or type(error).__name__
     advice = _TO_DO.get(error.errno or 0, "see what the system says and {then}")
+    if is_full_of_files(error):
+        advice = _FULL_OF_FILES
     what = f"{doing}: {reason}" + (f"; {state}" if state else "")
     return FailedError(what, path=str(error.filename) if error.filename else None, to_do=advice.format(then=then))
+
+
+def is_full_of_files(error: OSError) -> bool:
+    """Whether a full file system lacks inodes, and no bytes. Some have no limit of them."""
+    if error.errno == errno.ENOSPC and error.filename:
+        path = Path(os.fsdecode(error.filename))
+        with suppress(OSError):
+            info = os.statvfs(next(folder for folder in (path, *path.absolute().parents) if folder.exists()))
+            return info.f_files > 0 == info.f_favail and info.f_bavail > 0
+    return False

@@ -35,7 +35,7 @@ _CHUNK_SIZE_BYTES: Final = 4 << 20
 # What fails here is no store: it is nobody's but who wants the result.
 _TO_DO: Final = {
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "name a folder that may be written to"),
-    errno.ENOENT: "no folder can be made there: name another one",
+    errno.ENOENT: "there is no such folder, and none can be made there: name another one",
 }
 
 

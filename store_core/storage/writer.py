@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -153,7 +153,8 @@ def save_file(path: Path | str, data: bytes) -> None:
         ops.rename(part, target)
     except BaseException as error:
         ops.forget(part)
-        part.unlink(missing_ok=True)
+        with suppress(OSError):  # where all is read-only that is refused, too
+            part.unlink(missing_ok=True)
         if isinstance(error, OSError):
             error.filename = str(path)  # what was asked for, not what stood in for it
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from store_core.mend.plans.draft import Draft
 from store_core.mend.plans.plan import Op, Plan, Step
 from store_core.mend.plans.plan_json import load_plan, plan_from_bytes, plan_to_json, save_plan
 from store_core.storage.digest import digest_of
+from store_core.storage.ops import FileOps
 from tests.mend.sample import make_plan, make_tree
 
 
@@ -135,3 +137,15 @@ def test_files_that_cannot_be_read_or_written_are_told(tmp_path: Path) -> None:
         load_plan(tmp_path / "nowhere.json")
     with pytest.raises(FailedError, match="cannot save"):
         save_plan(make_plan(root), tmp_path / "nowhere/plan.json")
+
+
+def test_what_was_asked_for_is_named_where_all_is_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_plan(make_tree(tmp_path / "store"))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "read-only", str(tmp_path / "aside"))
+
+    monkeypatch.setattr(FileOps, "create", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(FailedError, match=r"plan\.json\): name a folder that may be written to$"):
+        save_plan(plan, tmp_path / "plan.json")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from crc32c import crc32c
@@ -149,6 +150,22 @@ def test_a_refusal_of_the_system_says_what_to_do(number: int) -> None:
     assert os.strerror(number) in str(error)
     assert error.path == "/store/x"
     assert error.to_do
+
+
+def test_a_disk_without_room_for_another_file_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    error, asked = OSError(errno.ENOSPC, "full", str(tmp_path / "new" / "x")), list[Path]()
+    info = {"f_files": 12, "f_favail": 0, "f_bavail": 7}
+
+    def statvfs(path: Path) -> SimpleNamespace:
+        asked.append(path)
+        return SimpleNamespace(**info)
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    assert "can hold no more files: remove some and run" in str(failed(error, "cannot write"))
+    assert asked == [tmp_path]
+    for other in ({"f_favail": 1}, {"f_files": 0}, {"f_bavail": 0}):
+        monkeypatch.setattr(os, "statvfs", lambda _, other=other: SimpleNamespace(**info | other))
+        assert "make room on that file system" in str(failed(error, "cannot write"))
 
 
 def test_a_journal_reads_back_and_a_torn_tail_is_no_damage(root: Path) -> None:

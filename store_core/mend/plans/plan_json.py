@@ -13,8 +13,8 @@ from typing import Any, Final
 from store_core.errors import UsageError
 from store_core.mend.plans.content import Built, Content, Piece, Zeros
 from store_core.mend.plans.plan import Op, Plan, Step, Witness
-from store_core.storage.failure import failed
 from store_core.storage.files import read_whole
+from store_core.storage.publish import told_of_result
 from store_core.storage.writer import save_file
 
 OUTLOOK: Final = ("after", "lost")
@@ -50,10 +50,8 @@ def save_plan(plan: Plan, path: Path | str, outlook: Mapping[str, Any] | None = 
     ``outlook`` is what was told when the plan was made, ``after`` and ``lost``. It is no part of the plan, and goes along
     for whoever carries it out later.
     """
-    try:
+    with told_of_result("cannot save the plan"):
         save_file(path, plan_to_bytes(plan, outlook))
-    except OSError as error:
-        raise failed(error, "cannot save the plan") from error
 
 
 def load_plan(path: Path | str) -> Plan:
