@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, scan_log
 from store_core.storage.buffers import share_one_heap
 from store_core.storage.config_files import ConfigFiles, read_config
+from store_core.storage.scratch import scratch_folder
 from store_core.storage.store import QueueKey, Store
 
 _BATCH_QUEUE: Final = ("queue.type", "BatchCQ")
@@ -62,8 +62,8 @@ def check_store(
     else:
         findings.say("S002", "another process is at work on this store", file=paths.LOCK)
     config = read_config(store.root)
-    with tempfile.TemporaryDirectory(prefix="rmqctl-check-") as folder:
-        walk = _Walk(store, config, findings, Path(folder), live, jobs, sizes)
+    with scratch_folder("rmqctl-check-") as folder:
+        walk = _Walk(store, config, findings, folder, live, jobs, sizes)
         walk.run(on_progress)
     if live:
         findings.join(look_at_files(store, _files_told))

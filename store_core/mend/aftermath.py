@@ -6,8 +6,6 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from store_core.broker.versions import Version, behaviour_of
 from store_core.layout import paths
@@ -15,6 +13,7 @@ from store_core.mend.prediction.outcome import Outcome
 from store_core.mend.prediction.predict import outcome_of, predict
 from store_core.mend.salvage.following.derived import DerivedChanges, Progress
 from store_core.mend.salvage.holes.mended import MendedLog
+from store_core.storage.scratch import scratch_folder
 from store_core.storage.shadow import lay_out_shadow
 from store_core.storage.store import Store
 
@@ -33,8 +32,8 @@ def shadow_of(
         new[name] = partial(iter, (data,))
     gone = {*removed, *(path for change in changes for path in (*change.removed, *change.removed_folders))}
     left_out = (paths.COMMITLOG,) if mended is not None else ()
-    with TemporaryDirectory(prefix="rmqctl-") as scratch:
-        root = lay_out_shadow(store.root, Path(scratch), new=new, removed=gone, left_out=left_out)
+    with scratch_folder() as scratch:
+        root = lay_out_shadow(store.root, scratch, new=new, removed=gone, left_out=left_out)
         with Store(replace(store.settings, root=root)) as shadow:
             shadow.__dict__["log"] = store.log if mended is None else mended.log
             yield shadow

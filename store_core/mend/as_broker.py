@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
-from tempfile import TemporaryDirectory
+from pathlib import PurePosixPath
 from typing import Final
 
 from store_core.broker.batch_queue import BatchQueueState
@@ -19,6 +18,7 @@ from store_core.layout import paths
 from store_core.mend.salvage.following.derived import Derivation, DerivedChanges, NewFile, Progress, same_content
 from store_core.mend.salvage.holes.mended import MendedLog, mended_log
 from store_core.mend.salvage.losses.survey import LogSurvey, survey_log
+from store_core.storage.scratch import scratch_folder
 from store_core.storage.store import Store
 
 _CHUNK_SIZE_BYTES: Final = 46 * 20 * 1024  # whole entries of both kinds
@@ -55,7 +55,7 @@ def broker_result(store: Store, behaviour: Behaviour, *, on_progress: Progress |
         kept = {segment.name for segment in start.log.segments}
         mended.removed += [s for s in mended.segments if s.name not in kept]
         mended.segments = [s for s in mended.segments if s.name in kept]
-        scratch = Path(stack.enter_context(TemporaryDirectory(prefix="rmqctl-")))
+        scratch = stack.enter_context(scratch_folder())
         view = stack.enter_context(store.with_log(mended.log))
         topics = batch_topics_of(store)
         derivation = stack.enter_context(

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 from store_core.broker.load import batch_topics_of
@@ -36,6 +34,7 @@ from store_core.scan.walks import Walks
 from store_core.storage.buffers import share_one_heap
 from store_core.storage.config_files import read_config
 from store_core.storage.config_text import release_layout
+from store_core.storage.scratch import scratch_folder
 from store_core.storage.store import QueueKey, Store
 
 PARTS: Final = ("queues", "index", "checkpoint", "topics")
@@ -86,12 +85,12 @@ def rebuild(
 def _derived(
     store: Store, parts: tuple[str, ...], walks: Walks, jobs: int = 1, proven: Proven | None = None
 ) -> Iterator[tuple[Derivation, LogSurvey, list[DerivedChanges]]]:
-    with TemporaryDirectory(prefix="rmqctl-") as scratch:
+    with scratch_folder() as scratch:
         topics = batch_topics_of(store)
         with Derivation(
             store,
             store,
-            Path(scratch),
+            scratch,
             batch_topics=topics,
             include_bad_crc=True,
             index_wanted=parts == ("index",),

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numpy as np
@@ -41,6 +39,7 @@ from store_core.scan.frames import FrameTable
 from store_core.scan.log import Progress, ScanOptions, scan_log
 from store_core.scan.walks import Walks
 from store_core.storage.config_files import read_config
+from store_core.storage.scratch import scratch_folder
 from store_core.storage.store import Store
 
 WALKS: Final = (
@@ -121,10 +120,10 @@ def assert_boundary(store: Store, phy_offset: int) -> None:
 def _cut(store: Store, phy_offset: int, walks: Walks) -> Iterator[_Cut]:
     mended = mended_log(store, [], phy_offset, cut=True)
     with ExitStack() as stack:
-        scratch = stack.enter_context(TemporaryDirectory(prefix="rmqctl-"))
+        scratch = stack.enter_context(scratch_folder())
         view = stack.enter_context(store.with_log(mended.log))
         derivation = stack.enter_context(
-            Derivation(store, view, Path(scratch), batch_topics=batch_topics_of(store), walks=False)
+            Derivation(store, view, scratch, batch_topics=batch_topics_of(store), walks=False)
         )
         survey = survey_log(view, (derivation.add,), options=derivation.options, on_progress=walks.next())
         if survey.regions:

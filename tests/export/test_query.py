@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +14,6 @@ from typing import Any
 import pytest
 
 from store_core.errors import FailedError, StoreError, UsageError
-from store_core.export.query import duck
 from store_core.export.query.catalog import COLUMNS, Tables, described
 from store_core.export.query.complaints import complaint
 from store_core.export.query.duck import answered
@@ -291,7 +291,7 @@ def test_too_little_memory_is_told(golden: GoldenStore) -> None:
 def test_sorting_goes_to_files_that_are_gone_afterwards(
     golden: GoldenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(duck.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     query = "select x from range(20000000) t(x) order by hash(x) desc"
     with tables(golden(NAME)) as known, answered(query, known, memory_bytes=64 << 20) as answers:
         next(next(iter(answers)).batches)

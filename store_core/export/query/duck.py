@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
@@ -19,6 +18,7 @@ from store_core.export.query.catalog import Tables
 from store_core.export.query.complaints import complaint
 from store_core.export.query.dataset import TableDataset
 from store_core.export.tables.table import Batches
+from store_core.storage.scratch import scratch_folder
 
 MEMORY_BYTES: Final = 1 << 30
 _BATCH_ROWS: Final = 8192
@@ -72,13 +72,13 @@ def answered(
         import duckdb
     except ModuleNotFoundError as error:
         raise FailedError("DuckDB is not installed", to_do="install rmqctl[sql]") from error
-    with tempfile.TemporaryDirectory(prefix="rmqctl-sql-") as folder:
+    with scratch_folder("rmqctl-sql-") as folder:
         config: dict[str, str | bool | int | float | list[str]] = {
             "enable_external_access": "false",
             "autoinstall_known_extensions": "false",
             "autoload_known_extensions": "false",
             "python_enable_replacements": "false",  # names of this program's variables are no tables
-            "temp_directory": folder,
+            "temp_directory": str(folder),
             "memory_limit": f"{memory_bytes}B",
             "threads": str(min(threads, _MOST_THREADS)),
         }

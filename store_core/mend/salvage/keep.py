@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 from store_core.broker.load import batch_topics_of
@@ -50,6 +48,7 @@ from store_core.read.log_files import is_new
 from store_core.scan.walks import Walks, behind
 from store_core.storage.buffers import give_freed_memory_back
 from store_core.storage.overlay import Patch
+from store_core.storage.scratch import scratch_folder
 from store_core.storage.settings import Settings
 from store_core.storage.store import QueueKey, Store
 
@@ -142,7 +141,7 @@ def salvage(
     sinks = (bounds.add,) if options.skips else ()
     with ExitStack() as stack:
         siblings = stack.enter_context(Siblings(store, options.siblings, options.sibling_configs))
-        scratch = Path(stack.enter_context(TemporaryDirectory(prefix="rmqctl-")))
+        scratch = stack.enter_context(scratch_folder())
         table = stack.enter_context(LostTable())
         derive = partial(Derivation, store, scratch=scratch, batch_topics=batch_topics_of(store), jobs=jobs)
         derivation = stack.enter_context(derive(store, walks=False))
