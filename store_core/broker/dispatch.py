@@ -42,6 +42,7 @@ class DispatchRules:
     delays_ms: tuple[int, ...]
     batch_topics: frozenset[str]
     multi_dispatch: bool
+    lmq: bool  # a `%LMQ%…` name in a list stands for queue 0
     index_enabled: bool
     queue_file_size_bytes: int
     batch_queue_file_size_bytes: int
@@ -253,7 +254,8 @@ class Dispatcher:
                 number = java_number(text, 64)
                 if number is None:
                     raise DispatchError(int(table.own_phy_offset[row]), text)
-                listed.setdefault(light_key(name, int(table.queue_id[row])), []).append((row, number))
+                key = light_key(name, int(table.queue_id[row]), lmq=self.rules.lmq)
+                listed.setdefault(key, []).append((row, number))
         for key, told in listed.items():
             mine, offsets = (np.array(column, np.int64) for column in zip(*told, strict=True))
             sizes = table.size_bytes[mine].astype(np.int64)

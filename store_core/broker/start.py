@@ -17,6 +17,7 @@ from store_core.broker.off_grid import off_grid
 from store_core.broker.queue_recovery import QueueState
 from store_core.closing import Closing
 from store_core.codec.delay_levels import parse_delay_levels
+from store_core.derive.dispatch import has_lmq
 from store_core.errors import FailedError
 from store_core.layout import paths, queue
 from store_core.storage.remote_path import is_there
@@ -128,6 +129,7 @@ def _dispatcher(store: Store, behaviour: Behaviour, loaded: Loaded, runs: EntryR
         delays_ms=parse_delay_levels(store.settings.delay_levels or paths.DEFAULT_DELAY_LEVELS),
         batch_topics=batch_topics(loaded) if behaviour.batch_queues else frozenset(),
         multi_dispatch=behaviour.multi_dispatch and _dispatches_light_queues(store),
+        lmq=has_lmq(store),
         index_enabled=store.settings.flag("messageIndexEnable", True),
         queue_file_size_bytes=size,
         batch_queue_file_size_bytes=batch_size,

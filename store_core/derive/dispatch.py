@@ -51,14 +51,15 @@ class DispatchRules:
     """What dispatch of one store depends on.
 
     ``batch_topics`` have batch queues. ``multi_dispatch``: records are also entered in the queues that their own list
-    names; those of topics that ``no_lists`` covers only where an entry in ``light_queues`` leads to them. ``include_bad_crc``: also
-    records whose body fails its checksum, as dispatch never looks at it.
+    names; those of topics that ``no_lists`` covers only where an entry in ``light_queues`` leads to them. ``lmq``: as by
+    ``has_lmq``. ``include_bad_crc``: also records whose body fails its checksum, as dispatch never looks at it.
     """
 
     delays: DelayTable = field(default_factory=DelayTable)
     batch_topics: frozenset[str] = frozenset()
     multi_dispatch: bool = False
     no_lists: NoLists = NoLists.SYSTEM
+    lmq: bool = True
     light_queues: Mapping[QueueKey, SegmentSequence] = field(default_factory=dict)
     include_bad_crc: bool = False
 
@@ -100,6 +101,7 @@ def dispatch_rules(store: Store, *, batch_topics: Iterable[str] = (), include_ba
         frozenset(known_batch.union(batch_topics)),
         multi,
         no_lists=no_lists,
+        lmq=has_lmq(store),
         light_queues=store.queues if multi else {},
         include_bad_crc=include_bad_crc,
     )
@@ -211,13 +213,13 @@ class Dispatcher:
         """As ``_listed`` where lists count for nothing: what has been entered all the same."""
         found = []
         for name, number in light_queues(parse_properties(raw_properties)):
-            key = light_key(name, queue_id)
+            key = light_key(name, queue_id, lmq=self.rules.lmq)
             if self.rules.has_entry(key, number, phy_offset):
                 found.append((self.key_id(key), number))
         return found
 
     def _light_id(self, name: str, queue_id: int) -> int:
-        return self.key_id(light_key(name, queue_id)) if is_folder_name(name) else -1
+        return self.key_id(light_key(name, queue_id, lmq=self.rules.lmq)) if is_folder_name(name) else -1
 
     def _keys_mask(self, key_id: NDArray[Any], topics: frozenset[str]) -> NDArray[np.bool_]:
         wanted = [number for number in np.unique(key_id) if self.keys[number].topic in topics]
@@ -281,9 +283,17 @@ def light_queues(properties: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
     return found if len(found) == len(names) else ()
 
 
-def light_key(name: str, queue_id: int) -> QueueKey:
-    """The queue that a name in a list of a record of a queue of that id stands for (10.7)."""
-    return QueueKey(name, 0 if name.startswith(paths.LMQ_PREFIX) else queue_id)
+def has_lmq(store: Store) -> bool:
+    """``enableLmq``; where nothing is configured, what the queues tell that stand."""
+    settings = store.settings
+    if "enableLmq" in settings.values or "enableMultiDispatch" in settings.values:
+        return settings.flag("enableLmq")
+    return not any(key.topic.startswith(paths.LMQ_PREFIX) and key.queue_id for key in store.queues)
+
+
+def light_key(name: str, queue_id: int, *, lmq: bool) -> QueueKey:
+    """The queue that a name in a list of a record of a queue of that id stands for (10.7); ``lmq`` as by ``has_lmq``."""
+    return QueueKey(name, 0 if lmq and name.startswith(paths.LMQ_PREFIX) else queue_id)
 
 
 def bad_numbers(properties: Mapping[str, str]) -> list[int]:

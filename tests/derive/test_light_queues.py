@@ -18,10 +18,10 @@ _NUMBERS = st.lists(st.sampled_from(["0", "7", "12", "", "-1", "+3", " 4", "1_0"
 )
 
 
-@given(st.lists(st.tuples(_NAMES, _NUMBERS), min_size=1, max_size=4))
-def test_lists_are_read_as_their_rules_say(lists: list[tuple[str, str]]) -> None:
+@given(st.lists(st.tuples(_NAMES, _NUMBERS), min_size=1, max_size=4), st.booleans())
+def test_lists_are_read_as_their_rules_say(lists: list[tuple[str, str]], lmq: bool) -> None:
     """Several records of one dispatcher, which remembers lists."""
-    dispatcher = Dispatcher(DispatchRules(multi_dispatch=True))
+    dispatcher = Dispatcher(DispatchRules(multi_dispatch=True, lmq=lmq))
     for queue_id, (names, numbers) in enumerate(lists):
         pairs = {"INNER_MULTI_DISPATCH": names, "KEYS": "k", "INNER_MULTI_QUEUE_OFFSET": numbers}
         raw = "".join(f"{name}\x01{value}\x02" for name, value in pairs.items()).encode()
@@ -31,7 +31,7 @@ def test_lists_are_read_as_their_rules_say(lists: list[tuple[str, str]]) -> None
             if key_id >= 0
         ]
         assert found == [
-            ((name, 0 if name.startswith(paths.LMQ_PREFIX) else queue_id), number)
+            ((name, 0 if lmq and name.startswith(paths.LMQ_PREFIX) else queue_id), number)
             for name, number in light_queues(parse_properties(raw))
             if is_folder_name(name)
         ]

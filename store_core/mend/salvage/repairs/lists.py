@@ -22,6 +22,7 @@ from store_core.derive.dispatch import (
     MULTI_DISPATCH,
     MULTI_QUEUE_OFFSET,
     bad_numbers,
+    has_lmq,
     java_split,
     light_key,
     light_queues,
@@ -236,7 +237,7 @@ def _listing(store: Store, message: Message, key: QueueKey, number: int) -> Iter
 
 
 def _leads_there(store: Store, name: str, number: int, message: Message) -> bool:
-    entry = standing_entry(store, light_key(name, message.queue_id), number)
+    entry = standing_entry(store, light_key(name, message.queue_id, lmq=has_lmq(store)), number)
     return entry is not None and entry[:2] == (message.phy_offset, message.size_bytes)
 
 
@@ -265,7 +266,7 @@ def _candidates(
     names = java_split(message.properties[MULTI_DISPATCH])
     parts: list[bytes] = numbers.split(_SEPARATOR)
     for place in bad_numbers(message.properties):
-        told = _number(store, queues, light_key(names[place], message.queue_id), message)
+        told = _number(store, queues, light_key(names[place], message.queue_id, lmq=has_lmq(store)), message)
         text = b"" if told is None else str(told).encode()
         parts[place] = text.rjust(len(parts[place]), _DIGIT) if 0 < len(text) <= len(parts[place]) else _UNKNOWN
     if _UNKNOWN not in parts:
