@@ -58,8 +58,8 @@ _NOTES: Final = """\
   could skip less; files without Hadoop's own checksums, which pipeline.md advises by now, 2 to 4 %. No dictionaries, no compression, smaller or larger pages, smaller row groups, smaller batches,
   more memory, a larger or smaller young generation, huge pages, more inlining, Graal's
   compiler in place of Java's own, and larger buffers of files or sockets change nothing or make it worse. Spark copies each row twice, the second time in a
-  `Project` without effect that it puts over every source of rows, where an eighth of the samples of a profile lie. It costs next to nothing, for whoever comes next finds the
-  row in the processor's cache: planned without it (by a strategy of the session's own), JVMs that did nothing else took 0 and 3 % less processor time, and one that did both by turns 5 %.
+  `Project` without effect that it puts over every source of rows, where an eighth of the samples of a profile lie. Without it (planned by a
+  strategy of the session's own) JVMs took 5 % more, 0, 2 and 3 % less processor time in four pairs, and one that did both by turns 5 % less: no more than one JVM differs from the next.
 * **Two cores of Spark** are 1.75 to 1.91 times one where one core is one processor, and 1.68 to 1.78 where a second one stands idle beside
   it and takes over the direct writes and what Java and the driver do. Two whole exports beside each other without Spark are 1.93 times one. Both cores are busy all the time but for
   the last task's end, some 10 to 15 ms between two tasks and 0.06 s in front of the first and behind the last one; a task takes 14 ms of Java's processor time. Processes that have just started take pages that this machine has to bring first, 260 MB each, and two of them pay that twice, so that two cores
