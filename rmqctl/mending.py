@@ -59,7 +59,7 @@ def at_work(ctx: Context, settings: Settings, *, apply: bool) -> Iterator[StoreL
         from store_core.mend.applying.settle import changing, settle
         from store_core.storage.journal import list_ids
 
-        ctx.open_store().close()
+        ctx.refuse_no_store()
         outside = settings.writable_outside_paths()
         with changing(root, outside, None, None) as (writer, lock):
             for settled in settle(writer, lock):
@@ -73,17 +73,10 @@ def at_work(ctx: Context, settings: Settings, *, apply: bool) -> Iterator[StoreL
 
 
 def _warn_of_others(ctx: Context, root: Path) -> None:
-    from store_core.layout.paths import OURS
     from store_core.storage.live import is_live
 
     if is_live(root).live:
         ctx.warn("another process is at work on this store: what is read may change, and --apply is refused")
-    if not (root / OURS).exists():
-        return
-    from store_core.mend.applying.settle import unfinished
-
-    if (journal := unfinished(root)) is not None:
-        ctx.warn(f"an interrupted change ({journal.id}) waits here; the next command with --apply settles it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

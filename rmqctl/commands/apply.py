@@ -24,7 +24,7 @@ def apply(
     plan = load_plan(plan_file)
     outlook = load_outlook(plan_file)
     with at_work(ctx, settings, apply=True) as lock:
-        ctx.open_store().close()
+        ctx.refuse_no_store()
         undo_id = apply_plan(ctx, settings, plan, lock) if plan.steps else None
         findings = closing_check(ctx, settings)
         document = {

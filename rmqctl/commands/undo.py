@@ -41,7 +41,7 @@ def undo(
     Example: rmqctl undo --apply -s /data/rocketmq/store
     """
     root = ctx.store_root()
-    ctx.open_store().close()
+    ctx.refuse_no_store()
     if list_:
         return _list(ctx)
     if forget:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from store_core.check.report import Findings
+from store_core.errors import FailedError
 from store_core.layout import paths
 from store_core.read.index import IndexSizes
 from store_core.read.log_files import missing_log, told_of
 from store_core.read.types import index_strays, queue_strays, wrong_types
-from store_core.storage.journal import list_ids, read_journal
+from store_core.storage.journal import UNDO_FOLDER, list_ids, read_journal
+from store_core.storage.live import is_locked
 from store_core.storage.sequence import SegmentSequence, Stray
 from store_core.storage.store import QueueKey, Store
 
@@ -20,9 +20,7 @@ def check_layout(store: Store, findings: Findings) -> None:
         findings.add(found)
     if store.aborted:
         findings.say("S001", "abort is there: a broker runs, or the last one did not stop cleanly", file=paths.ABORT)
-    for journal in map(partial(read_journal, store.root), list_ids(store.root)):
-        if not journal.state.finished:
-            findings.say("S004", f"the change {journal.id} was interrupted", file=journal.folder)
+    _check_changes(store, findings)
     _check_log(store, findings)
     if not store.queues_in_rocksdb:
         for found in queue_strays(store):
@@ -30,6 +28,28 @@ def check_layout(store: Store, findings: Findings) -> None:
         for tree in (store.queues, store.batch_queues, store.ext_queues):
             for key, files in tree.items():
                 _check_queue(store, key, files, findings)
+
+
+def _check_changes(store: Store, findings: Findings) -> None:
+    """Changes of rmqctl's own that are unfinished, or of which nobody can tell."""
+    try:
+        for id in list_ids(store.root):
+            _check_change(store, id, findings)
+    except FailedError as error:
+        findings.say("S004", f"whether a change was interrupted cannot be told: {error.what}", file=UNDO_FOLDER)
+
+
+def _check_change(store: Store, id: str, findings: Findings) -> None:
+    folder = f"{UNDO_FOLDER}/{id}"
+    try:
+        journal = read_journal(store.root, id)
+    except FailedError as error:
+        findings.say("S004", f"whether the change {id} was interrupted cannot be told: {error.what}", file=folder)
+        return
+    if not journal.state.finished:
+        at_work = is_locked(store.root)
+        said = "is unfinished, and somebody is at work on this store" if at_work else "was interrupted"
+        findings.say("S004", f"the change {id} {said}", file=folder)
 
 
 def _check_log(store: Store, findings: Findings) -> None:

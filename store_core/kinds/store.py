@@ -26,8 +26,8 @@ KINDS: Final = (
         "S004",
         "warning",
         "unfinished rmqctl journal",
-        "An earlier rmqctl was interrupted while it changed this store.",
-        "Run the same command again: it finishes or rolls back.",
+        "A rmqctl was interrupted while it changed this store, is still at it, or its journal cannot be read, and nobody can tell.",
+        "Run the same command again: it finishes or rolls back. Where the journal is damaged, its `kept/` holds the bytes as they were.",
     ),
     Kind(
         "S005",

@@ -50,6 +50,11 @@ class State(StrEnum):
     def finished(self) -> bool:
         return self is State.DONE
 
+    @property
+    def midway(self) -> bool:
+        """The store may be half changed."""
+        return self in (State.PREPARED, State.UNDOING)
+
 
 MARKS: Final = frozenset(State) - {State.PREPARING}
 
@@ -205,6 +210,12 @@ def read_journal(root: Path, id: str) -> Journal:
             journal.entries.append(entry)
         journal.size_bytes += len(line)
     return journal
+
+
+def unfinished(root: Path | str) -> Journal | None:
+    """The change of a store that is under way or was interrupted, if there is one. Raises FailedError where its journal is damaged or cannot be read."""
+    journals = (read_journal(Path(root), id) for id in list_ids(Path(root)))
+    return next((journal for journal in journals if not journal.state.finished), None)
 
 
 def _assert_torn(root: Path, journal: Journal, rest: Iterable[bytes]) -> None:

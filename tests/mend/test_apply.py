@@ -9,12 +9,13 @@ import pytest
 
 from store_core.errors import FailedError, NotAStoreError, PlanOutOfDateError, UsageError
 from store_core.mend.applying.apply import apply
-from store_core.mend.applying.settle import finish_or_roll_back, unfinished
+from store_core.mend.applying.settle import finish_or_roll_back
 from store_core.mend.applying.undo import forget, list_undo, undo
 from store_core.mend.plans.content import Built
 from store_core.mend.plans.draft import Draft
 from store_core.mend.plans.expect import work_size_bytes
 from store_core.mend.plans.plan_json import load_plan, save_plan
+from store_core.storage.journal import unfinished
 from tests.mend.sample import LONG_AGO_NS, SEGMENT_SIZE_BYTES, make_plan, make_tree, toy_bytes
 from tests.recording import tree
 

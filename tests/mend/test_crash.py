@@ -14,10 +14,10 @@ import pytest
 from store_core.errors import FailedError, PlanOutOfDateError
 from store_core.layout import paths
 from store_core.mend.applying.apply import apply
-from store_core.mend.applying.settle import Outcome, finish_or_roll_back, unfinished
+from store_core.mend.applying.settle import Outcome, finish_or_roll_back
 from store_core.mend.applying.undo import forget, list_undo, undo
 from store_core.mend.plans.plan import Plan
-from store_core.storage.journal import State
+from store_core.storage.journal import State, unfinished
 from tests.mend.sample import make_plan, make_tree
 from tests.recording import Killed, Primitive, RecordingOps, copy_tree, replay, tree, unsynced
 

@@ -20,12 +20,13 @@ from hypothesis import strategies as st
 
 from store_core.errors import FailedError, PlanOutOfDateError, UsageError
 from store_core.mend.applying.apply import apply
-from store_core.mend.applying.settle import finish_or_roll_back, unfinished
+from store_core.mend.applying.settle import finish_or_roll_back
 from store_core.mend.applying.undo import list_undo, undo
 from store_core.mend.plans.content import Built, Zeros, register_builder
 from store_core.mend.plans.draft import Draft
 from store_core.mend.plans.plan import Plan
 from store_core.mend.plans.plan_json import plan_from_bytes, plan_to_bytes, save_plan
+from store_core.storage.journal import unfinished
 from tests.conftest import StoreCopy
 from tests.mend.sample import make_plan, make_tree, toy
 from tests.recording import Killed, Primitive, RecordingOps, tree

@@ -13,7 +13,7 @@ from store_core.errors import NotAStoreError
 from store_core.mend.applying.between import assert_can_go_back, assert_ours, can_go_forward
 from store_core.mend.applying.change import Change
 from store_core.storage.failure import failed
-from store_core.storage.journal import Journal, State, list_ids, read_journal, remove_our_folder
+from store_core.storage.journal import Journal, State, list_ids, read_journal, remove_our_folder, unfinished
 from store_core.storage.live import assert_not_live
 from store_core.storage.lock import StoreLock
 from store_core.storage.ops import FileOps
@@ -38,12 +38,6 @@ class Settled:
     id: str
     kind: str | None
     outcome: Outcome
-
-
-def unfinished(root: Path | str) -> Journal | None:
-    """The interrupted change of a store, if there is one. Reads only. Raises FailedError where its journal is damaged."""
-    journals = (read_journal(Path(root), id) for id in list_ids(Path(root)))
-    return next((journal for journal in journals if not journal.state.finished), None)
 
 
 def finish_or_roll_back(
