@@ -81,6 +81,20 @@ def runs(path: Path, offset: int, size_bytes: int) -> Iterator[bytes | Hole]:
         os.close(fd)
 
 
+def data_bytes(path: Path, offset: int, size_bytes: int) -> int:
+    """How many bytes of a range lie in no hole and not behind the file's end; all in front of it where the file system does not tell of holes. Raises OSError."""
+    fd = open_read_only(path)
+    try:
+        at, end, found = offset, min(os.fstat(fd).st_size, offset + size_bytes), 0
+        while (at := _next_data(fd, at, end)) < end:
+            hole = min(os.lseek(fd, at, os.SEEK_HOLE), end)
+            found += hole - at
+            at = hole
+        return found
+    finally:
+        os.close(fd)
+
+
 def digest_range(path: Path, offset: int, size_bytes: int | None = None) -> Digest:
     """Digest of the bytes that a file has in a range; fewer than asked for where it ends before. Raises OSError.
 

@@ -77,6 +77,39 @@ def test_what_was_written_still_needs_its_room(store_copy: StoreCopy) -> None:
     assert after == {name: entry for name, entry in before.items() if name != "lock"}
 
 
+def test_going_back_begins_only_where_there_is_room_for_it(store_copy: StoreCopy) -> None:
+    root = store_copy("clean-533")
+    path = root / "config" / "big"
+    path.write_bytes(b"x" * 32 * _MIB)
+    before = digest_file(path)
+    draft = Draft(root)
+    draft.set_length("config/big", 1)
+    draft.create_file("config/new", b"y" * 4 * _MIB)
+    apply(draft.plan("test"), root, ops=SmallDisk(64 * _MIB))
+    changed = stores.snapshot(root)
+    with pytest.raises(FailedError, match="the disk would be full") as refused:
+        undo(root, apply=True, ops=SmallDisk(27 * _MIB))
+    assert "nothing was changed" in str(refused.value)
+    assert stores.snapshot(root) == changed
+    undo(root, apply=True, ops=SmallDisk(28 * _MIB))  # what the change made is given up
+    assert digest_file(path) == before
+    assert not (root / "config/new").exists()
+
+
+def test_going_back_needs_no_room_where_all_of_it_is_there(store_copy: StoreCopy) -> None:
+    root = store_copy("clean-533")
+    path = root / "config" / "big"
+    path.write_bytes(b"x" * 8 * _MIB)
+    (root / "config" / "replaced").write_bytes(b"z" * _MIB)
+    before = digest_file(path)
+    draft = Draft(root)
+    draft.write_range("config/big", _MIB, b"y" * 3 * _MIB)
+    draft.remove_file("config/replaced")
+    apply(draft.plan("test"), root, ops=SmallDisk(64 * _MIB))
+    undo(root, apply=True, ops=SmallDisk(0))
+    assert digest_file(path) == before
+
+
 def test_a_hole_that_was_written_into_holds_zeros_again(store_copy: StoreCopy) -> None:
     root = store_copy("clean-533")
     path = root / "config" / "holed"

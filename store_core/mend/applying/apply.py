@@ -13,8 +13,9 @@ from store_core.mend.applying.change import Change
 from store_core.mend.applying.prepare import RESERVE_FILE, Preparation
 from store_core.mend.applying.settle import Outcome, changing, remove_change, settle, take_back
 from store_core.mend.plans.content import Contents
-from store_core.mend.plans.expect import assert_expected, assert_room
+from store_core.mend.plans.expect import assert_expected
 from store_core.mend.plans.plan import Plan
+from store_core.mend.plans.room import assert_room
 from store_core.storage.failure import failed
 from store_core.storage.journal import (
     UNDO_FOLDER,

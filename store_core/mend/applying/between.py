@@ -13,7 +13,8 @@ from store_core.mend.applying.originals import KeptRange, Original, Staged
 from store_core.mend.plans.content import Content
 from store_core.mend.plans.expect import is_in_place
 from store_core.mend.plans.plan import RANGES, Op, Step
-from store_core.storage.digest import Digest, digest_file, digest_range, windows
+from store_core.mend.plans.room import Room, allocated_bytes, device_of
+from store_core.storage.digest import Digest, data_bytes, digest_file, digest_range, windows
 from store_core.storage.files import FileCache
 
 _WINDOW_SIZE_BYTES: Final = 1 << 20
@@ -59,6 +60,25 @@ def assert_can_go_back(change: Change) -> None:
                 path=str(change.writer.path(original.kept)),
                 to_do=f"nothing was brought back; rmqctl undo --forget {change.journal.id} leaves the store as it is",
             )
+
+
+def assert_room_back(change: Change) -> None:
+    """Raise FailedError where a file system surely lacks the room to go back, with all that the change takes up there given up."""
+    room = Room(change.writer)
+    for path, steps in change.plan.by_path.items():
+        original, real = change.records.originals[path], change.writer.path(path)
+        if is_in_place(steps):
+            kept = change.writer.path(original.kept or "")
+            for piece in original.ranges:
+                held = data_bytes(real, piece.offset, piece.size_bytes)
+                room.need(real, max(0, data_bytes(kept, piece.kept_offset, piece.size_bytes) - held))
+            room.need(real, -data_bytes(real, original.size_bytes, real.stat().st_size))
+            continue
+        if real.is_file() and real.stat().st_nlink == 1:
+            room.need(real, -allocated_bytes(real))
+        if original.kept is not None and device_of(change.writer.path(original.kept)) != device_of(real.parent):
+            room.need(real, allocated_bytes(change.writer.path(original.kept)))  # no renames there: it is a copy
+    room.refuse_full()
 
 
 def _kept_is_whole(change: Change, original: Original) -> bool:

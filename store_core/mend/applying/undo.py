@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from store_core.errors import PlanOutOfDateError, UsageError
-from store_core.mend.applying.between import assert_can_go_back
+from store_core.mend.applying.between import assert_can_go_back, assert_room_back
 from store_core.mend.applying.change import Change
 from store_core.mend.applying.settle import changing, go_back, leave_no_trace, remove_change, settle
 from store_core.mend.plans.expect import is_in_place
@@ -110,6 +110,7 @@ def undo(
             confirm(report)
         folders = [path for path in change.records.folders if path not in report.later_folders]
         try:
+            assert_room_back(change)
             journal.mark(change.writer, State.UNDOING, folders=folders)
             go_back(change, folders)
             leave_no_trace(change.writer, journal, held)
