@@ -53,13 +53,16 @@ def register(session: SparkSession) -> None:
 
 
 def parquet_options() -> dict[str, str]:
-    """For ``DataFrame.write.options`` where Spark itself writes messages into Parquet files: zstd-1, and dictionaries and
-    statistics only where they pay off, as in an export's files; no counts of sizes, no checksums of pages; pages of version 2.
+    """For ``DataFrame.write.options`` where Spark itself writes messages into Parquet files: zstd-1; dictionaries only where they
+    pay off, as in an export's files; bounds only of numbers, times and ids, for in the log's order a row group holds what
+    recurs from its least value to its largest, and its dictionary tells which; no counts of sizes, no checksums of pages; pages of version 2.
     Spark's own choice takes longer. Who reads with Spark before 3.3 leaves out ``parquet.writer.version``."""
     from store_core.export.rows.schema import DICTIONARY_PATHS, NO_STATISTICS_PATHS
 
     wanted = {f"parquet.enable.dictionary#{path}": "true" for path in DICTIONARY_PATHS}
-    unwanted = {f"parquet.column.statistics.enabled#{path}": "false" for path in NO_STATISTICS_PATHS}
+    unwanted = {
+        f"parquet.column.statistics.enabled#{path}": "false" for path in (*NO_STATISTICS_PATHS, *DICTIONARY_PATHS)
+    }
     return {
         "compression": "zstd",
         "parquet.compression.codec.zstd.level": "1",
