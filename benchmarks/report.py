@@ -45,25 +45,26 @@ _NOTES: Final = """\
   hundred records lie together, records are copied once more, and row groups have as many small stretches as there are topics: 1.75 times pyarrow's processor time, and
   by the clock as quick as it. With columns of its own for each topic a task had twice the memory that it may have there.
 * **Spark.** Its own writer takes one row after another, each of 28 columns and a map of properties: of `spark.read`'s time three fifths are
-  that writer's, as the rows without it show. On a quiet machine it takes 3.3 to 3.6 times as long as the local export at 1 and 2 GiB and 3.6 to 3.9 times at 4,
-  where the local export's start weighs less; on busier evenings, which slow the local export more, it was 3.3 and 3.6 to 3.7. Against the command as a whole,
+  that writer's, as the rows without it show. The rows of 1 and 4 GiB are of an Intel Xeon, those of 2 GiB of an AMD EPYC, with bounds of all columns; on the Xeon it was 2.80 there. Before bounds were left out where a dictionary tells more, it took 3.3 to 3.6 times
+  as long as the local export at 1 and 2 GiB and 3.6 to 3.9 times at 4 on a quiet AMD EPYC, where the local export's start weighs less; in one JVM,
+  sixteen rounds by turns, leaving them out took 5 % off Java's processor time, together with a schema whose maps and lists hold no nulls, which alone took none off. Against the command as a whole,
   with its start, it takes 2.2 to 3.4 times as long. That is a JVM that has read 8 GiB: in a new one
   Java compiles the writer first, the first GiB takes two to four times as long, and the next six a tenth longer. What pipeline.md advises takes a sixth off the
-  processor time, and nothing in it more than some hundredths: statistics only where they pay off, pages of version 2 (3 %), no checksums of pages
+  processor time, and nothing in it more than some hundredths: bounds only where they pay off (4 to 5 %), pages of version 2 (3 %), no checksums of pages
   and counts of sizes (3 %), Arrow without its checks (2 %), splits of whole segments (4 %), Java 25 with compact headers and sockets that are files (2 % together, and 7 % of a read
   that writes nothing; three JVMs against three), and Python that does not look through all that is
   loaded for garbage behind each task (2 to 10 %). One JVM differs from the next by 7 %, so several were set against each other. Of 8 s of
   processor time a GiB (two cores) Java takes 6.6 and Python 1.4; without the body it would be 2.8 s less, without the nine columns whose
-  values hardly change 1.7, without the map of properties 1.3. No statistics at all takes 4 % off and pages of up to 200,000 rows 3 %, and readers
-  could skip less; files without Hadoop's own checksums, which pipeline.md advises by now, 2 to 4 %. No dictionaries, no compression, smaller or larger pages, smaller row groups, smaller batches,
+  values hardly change 1.7, without the map of properties 1.3. Pages of up to 200,000 rows take 3 % off, and readers
+  could skip less; files without Hadoop's own checksums, which pipeline.md advises by now, 2 to 4 %. No dictionaries, no compression, values of maps and lists that are known never to be null, smaller or larger pages, smaller row groups, smaller batches,
   more memory, a larger or smaller young generation, huge pages, more inlining, Graal's
   compiler in place of Java's own, and larger buffers of files or sockets change nothing or make it worse. Spark copies each row twice, the second time in a
   `Project` without effect that it puts over every source of rows, where an eighth of the samples of a profile lie. Without it (planned by a
   strategy of the session's own) JVMs took 5 % more, 0, 2 and 3 % less processor time in four pairs, and one that did both by turns 5 % less: no more than one JVM differs from the next.
-* **Two cores of Spark** are 1.75 to 1.91 times one where one core is one processor, and 1.68 to 1.78 where a second one stands idle beside
+* **Two cores of Spark** were, on the EPYC, 1.75 to 1.91 times one where one core is one processor, and 1.68 to 1.78 where a second one stands idle beside
   it and takes over the direct writes and what Java and the driver do. Two whole exports beside each other without Spark are 1.93 times one. Both cores are busy all the time but for
   the last task's end, some 10 to 15 ms between two tasks and 0.06 s in front of the first and behind the last one; a task takes 14 ms of Java's processor time. Processes that have just started take pages that this machine has to bring first, 260 MB each, and two of them pay that twice, so that two cores
-  were 1.5 and 1.66 times one then (4 GiB). Beside it stands what two processes of the local export make of the same two cores, and zstd alone, which
+  were 1.5 and 1.66 times one then (4 GiB). On the Xeon it was 1.66 and 1.84 at 2 GiB in a quarter of an hour in which rounds gave from 0.91 to 2.32. Beside it stands what two processes of the local export make of the same two cores, and zstd alone, which
   writes nothing.
 * **Recovery.** A third of ours is the system's: copying the log in, and fresh pages for what is written, 40 bytes a message of index,
   20 of queue files and 4 of scratch rows that sort messages by queue, which the broker does not need. Of two threads the one that builds walks,

@@ -26,7 +26,7 @@ KINDS: Final = (
         "S004",
         "warning",
         "unfinished rmqctl journal",
-        "A rmqctl was interrupted while it changed this store, is still at it, or its journal cannot be read, and nobody can tell.",
+        "An rmqctl was interrupted while it changed this store, or is still at it; or its journal cannot be read, and nobody can tell.",
         "Run the same command again: it finishes or rolls back. Where the journal is damaged, its `kept/` holds the bytes as they were.",
     ),
     Kind(

@@ -87,7 +87,7 @@ def data_bytes(path: Path, offset: int, size_bytes: int) -> int:
     try:
         at, end, found = offset, min(os.fstat(fd).st_size, offset + size_bytes), 0
         while (at := _next_data(fd, at, end)) < end:
-            hole = min(os.lseek(fd, at, os.SEEK_HOLE), end)
+            hole = _next_hole(fd, at, end)
             found += hole - at
             at = hole
         return found
@@ -141,3 +141,11 @@ def _next_data(fd: int, at: int, end: int) -> int:
         return min(os.lseek(fd, at, os.SEEK_DATA), end)
     except OSError as error:
         return end if error.errno == errno.ENXIO else at
+
+
+def _next_hole(fd: int, at: int, end: int) -> int:
+    """Where the data at ``at`` ends; ``end`` where the file system does not tell."""
+    try:
+        return min(os.lseek(fd, at, os.SEEK_HOLE), end)
+    except OSError:
+        return end
