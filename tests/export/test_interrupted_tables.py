@@ -106,7 +106,7 @@ def test_a_real_process_killed_again_and_again(golden: GoldenStore, tmp_path: Pa
         if (out / MANIFEST).exists():
             assert files_of(out) == files_of(tmp_path / "whole")
     if "a finished export is there" not in done.stderr:  # killed as it left, all done
-        assert (done.returncode, done.stderr.count("Traceback")) == (0, 0)
+        assert (done.returncode, done.stderr.count("Traceback")) == (0, 0), done.stderr
     assert step > 0
     assert files_of(out) == files_of(tmp_path / "whole")
 
