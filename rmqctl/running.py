@@ -53,9 +53,12 @@ class SparkChoice:
         """Spark, or else ``jobs`` processes."""
         self.refuse_without_spark()
         if not self.spark:
-            from store_core.export.runners.local import LocalRunner
+            from store_core.export.runners.local import LocalRunner, wait_for_workers
 
-            yield LocalRunner(jobs)
+            try:
+                yield LocalRunner(jobs)
+            finally:
+                wait_for_workers()
             return
         from store_core.export.runners.spark import SparkRunner
 

@@ -14,6 +14,7 @@ from rmqctl.app import main
 from store_core.export import tables_export
 from store_core.export.dest.address import Format, destination_of
 from store_core.export.dest.loose import LooseDestination
+from store_core.export.runners import local
 from store_core.export.runners.local import LocalRunner
 from store_core.export.tables_export import TablesReport, What, export_tables, table_set
 from store_core.storage.publish import MANIFEST, UNFINISHED
@@ -92,6 +93,12 @@ def test_a_result_that_is_published_is_called_so(
     assert "the export is published: run the same command" in capfd.readouterr().err
     assert main(words) == 0
     assert not (tmp_path / "out" / UNFINISHED).exists()
+
+
+def test_a_command_ends_behind_its_workers(golden: GoldenStore, tmp_path: Path) -> None:
+    """Else Python, as it ends, now and then complains of a pool that is just being closed."""
+    assert main(words_of(golden(NAME), tmp_path / "out", "queues", 2)) == 0
+    assert local._LEAVING == []
 
 
 @pytest.mark.parametrize(("what", "jobs"), [("queues", 2), ("index", 1), ("stats", 1)])

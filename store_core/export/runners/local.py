@@ -27,6 +27,13 @@ _LOOK_EVERY_SECONDS: Final = 0.1
 _LEAVING: Final[list[threading.Thread]] = []
 
 
+def wait_for_workers() -> None:
+    """Wait until workers of runs that are done have left. Whoever ends the program calls it: Python 3.11 closes what such a
+    pool is woken by in one thread while it wakes it in another, and complains of that with a traceback."""
+    while _LEAVING:
+        _LEAVING.pop().join()
+
+
 class LocalRunner:
     """``jobs`` processes side by side; one of them, or a single task, runs in this process."""
 
@@ -50,8 +57,7 @@ class LocalRunner:
                 answers = [told(index, task.run()) for index, task in enumerate(tasks)]
             progress.end()
             return answers
-        while _LEAVING:
-            _LEAVING.pop().join()
+        wait_for_workers()
         context = multiprocessing.get_context(_start_method())
         walked = context.RawArray("q", len(tasks))  # each its own: a lock may be gone before a late worker asks for it
         pool = ProcessPoolExecutor(min(self._jobs, len(tasks)), context, initializer=_start_worker, initargs=(walked,))
