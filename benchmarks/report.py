@@ -47,10 +47,10 @@ _NOTES: Final = """\
 * **Spark.** Its own writer takes one row after another, each of 28 columns and a map of properties: of `spark.read`'s time three fifths are
   that writer's, as the rows without it show. The rows of 1 and 4 GiB are of an Intel Xeon, those of 2 GiB of an AMD EPYC, with bounds of all columns; on the Xeon it was 2.80 there. Before bounds were left out where a dictionary tells more, it took 3.3 to 3.6 times
   as long as the local export at 1 and 2 GiB and 3.6 to 3.9 times at 4 on a quiet AMD EPYC, where the local export's start weighs less; in one JVM,
-  sixteen rounds by turns, leaving them out took 5 % off Java's processor time, together with a schema whose maps and lists hold no nulls, which alone took none off. Against the command as a whole,
+  sixteen rounds by turns, leaving them out took 3 to 5 % off Java's processor time, together with a schema whose maps and lists hold no nulls, which alone took none off. Against the command as a whole,
   with its start, it takes 2.2 to 3.4 times as long. That is a JVM that has read 8 GiB: in a new one
   Java compiles the writer first, the first GiB takes two to four times as long, and the next six a tenth longer. What pipeline.md advises takes a sixth off the
-  processor time, and nothing in it more than some hundredths: bounds only where they pay off (4 to 5 %), pages of version 2 (3 %), no checksums of pages
+  processor time, and nothing in it more than some hundredths: bounds only where they pay off (3 to 5 %), pages of version 2 (3 %), no checksums of pages
   and counts of sizes (3 %), Arrow without its checks (2 %), splits of whole segments (4 %), Java 25 with compact headers and sockets that are files (2 % together, and 7 % of a read
   that writes nothing; three JVMs against three), and Python that does not look through all that is
   loaded for garbage behind each task (2 to 10 %). One JVM differs from the next by 7 %, so several were set against each other. Of 8 s of
