@@ -15,9 +15,8 @@ from rmqctl.options import DEFAULT_STORE, GlobalOptions, StoreName
 from rmqctl.output import Output
 from rmqctl.progress import Course, OnProgress, progress
 from rmqctl.streams import say
-from store_core.errors import FailedError, UsageError
+from store_core.errors import UsageError
 from store_core.findings import Finding
-from store_core.layout.paths import OURS
 from store_core.storage.remote_path import absolute_path, is_remote, on_disk_only
 
 if TYPE_CHECKING:
@@ -112,28 +111,10 @@ class Context:
             yield list(zip(distinct_names(called), stores, strict=True))
 
     def _tell_of_change(self, root: Path) -> None:
-        """Warn where rmqctl itself has changed a store by half: what is read is then neither as it was nor as it will be."""
-        if is_remote(root) or not (root / OURS).exists():
-            return
-        from store_core.storage.journal import unfinished
-        from store_core.storage.live import is_locked
+        from store_core.storage.changing import half_changed
 
-        try:
-            journal = unfinished(root)
-        except FailedError as error:
-            self.warn(f"whether a change of this store was interrupted cannot be told: {error}")
-            return
-        if journal is None or not journal.state.midway:
-            return
-        if is_locked(root):
-            self.warn(
-                f"the change {journal.id} is unfinished, and somebody is at work on this store: what is read may be half changed"
-            )
-        else:
-            self.warn(
-                f"the change {journal.id} was interrupted: what is read may be half changed; "
-                "the next command with --apply settles it, `rmqctl undo --apply` takes it back"
-            )
+        if (said := half_changed(root)) is not None:
+            self.warn(said)
 
     def _once(self, named: Sequence[tuple[str | None, Settings]]) -> list[tuple[str | None, Settings]]:
         """Without what is the very path of one in front of it, which is said; the first name that was given counts."""

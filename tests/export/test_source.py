@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import ANY, Mock
 
 import pyarrow.compute as pc
 import pytest
@@ -32,6 +32,7 @@ from tests.export.exports import export_one, ranges_of, table_of
 from tests.export.sources import source_ranges, source_table
 from tests.export.test_copies import lag
 from tests.export.test_splits import HARD_CASES, LOG_CASES, SEGMENT_BYTES, first_harmed_segment, whole_log
+from tests.rmqctl.stopping import stopped
 
 
 def assert_same(
@@ -239,6 +240,19 @@ def test_a_record_that_differs_in_a_copy_is_told(golden: GoldenStore, damageable
     with pytest.warns(UserWarning, match="a: the copies of the log hold different records"):
         rows = source_table(other.root, path=f"a={golden('load-533')},b={other.root}", columns="store")
     assert rows.num_rows == 2183
+
+
+def test_a_store_that_is_half_changed_is_told_of(damaged: DamagedStore) -> None:
+    root = damaged("load-533", "flip-body-mid", "crash")
+    with stopped("store_core.mend.applying.change:Change._sync_folders", "recover", "--apply", "--yes", "-s", root):
+        pass
+    with pytest.warns(UserWarning, match=f"{root}: the change 0001-.* was interrupted: what is read may be half chang"):
+        source_table(root, columns="store")
+    stream = StreamReader(parse_options({"path": f"a={root}"}))
+    first, limit = stream.initialOffset(), stream.getDefaultReadLimit()
+    with pytest.warns(UserWarning, match="was interrupted") as told:
+        assert [stream.latestOffset(first, limit) for _ in range(2)] == [{"a": ANY}] * 2
+    assert len(told) == 1  # and not with each batch
 
 
 def test_stores_are_called_as_in_an_export(golden: GoldenStore, tmp_path: Path) -> None:

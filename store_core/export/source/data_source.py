@@ -126,7 +126,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check(self, start: Offsets, end: Offsets) -> None:
         """Once, before anything is read. Spark asks for the rows of a batch that was not done when a query ended before all else."""
         from store_core.export.source.offsets import refuse_malformed
-        from store_core.export.source.planning import refuse_changed, refuse_copies, refuse_partial_logs, refuse_renamed
+        from store_core.export.source.planning import (
+            refuse_changed,
+            refuse_copies,
+            refuse_partial_logs,
+            refuse_renamed,
+            tell_of_changes,
+        )
 
         if not self._is_checked:
             refuse_malformed(dict(start) | dict(end))
@@ -134,6 +140,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             refuse_partial_logs(self._options)
             refuse_copies(self._options)
             refuse_changed(self._options, self._followers, start, end)
+            tell_of_changes(self._options)
             self._is_checked = True
 
     def prepareForTriggerAvailableNow(self) -> None:

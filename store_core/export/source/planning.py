@@ -21,6 +21,7 @@ from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.read.log import has_message_behind, start_for_time
 from store_core.read.log_files import refuse_partial_log, unread_log
 from store_core.scan.log import ScanOptions, scan_segment
+from store_core.storage.changing import half_changed
 from store_core.storage.live import is_live
 from store_core.storage.remote_path import is_remote
 from store_core.storage.store import Store
@@ -34,7 +35,15 @@ def batch_readings(options: SourceOptions) -> list[Reading]:
     for name in options.for_streams:
         to_do = 'give option("fromOffset", OFFSET)' if name == "startingOffset" else "leave it out"
         raise UsageError(f"{name} is for streams", to_do=to_do)
+    tell_of_changes(options)
     return [reading for store in _taken(options) for reading in _readings_of(store, options)]
+
+
+def tell_of_changes(options: SourceOptions) -> None:
+    """Warn of each store that rmqctl itself has changed by half."""
+    for store in options.stores:
+        if (said := half_changed(store.settings.root)) is not None:
+            warnings.warn(f"{store.settings.root}: {said}", stacklevel=2)
 
 
 def _taken(options: SourceOptions) -> list[Named]:

@@ -1,0 +1,30 @@
+"""Whether rmqctl itself has changed a store by half: it was killed on its way, or is still at work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from store_core.errors import FailedError
+from store_core.layout.paths import OURS
+from store_core.storage.remote_path import is_remote
+
+
+def half_changed(root: Path) -> str | None:
+    """What whoever reads a store should be warned of: it is then neither as it was nor as it will be. None where all is well."""
+    if is_remote(root) or not (root / OURS).exists():
+        return None
+    from store_core.storage.journal import unfinished  # not loaded by the many commands that stop above
+    from store_core.storage.live import is_locked
+
+    try:
+        journal = unfinished(root)
+    except FailedError as error:
+        return f"whether a change of this store was interrupted cannot be told: {error}"
+    if journal is None or not journal.state.midway:
+        return None
+    if is_locked(root):
+        return f"the change {journal.id} is unfinished, and somebody is at work on this store: what is read may be half changed"
+    return (
+        f"the change {journal.id} was interrupted: what is read may be half changed; "
+        "the next command with --apply settles it, `rmqctl undo --apply` takes it back"
+    )
