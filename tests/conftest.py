@@ -48,6 +48,11 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are processors: many tests wait, for a broker, for Spark, for a server."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
 def _memory_has_room() -> bool:
     """Whether what tests write fits into memory: very many small files, for which some disks take a millisecond each."""
     if not os.access(MEMORY, os.W_OK):
