@@ -39,13 +39,13 @@ _NOTES: Final = """\
   not map the log reads each record by itself.
 * **Queries.** The index and the log are mapped, as the broker maps them; half of a query is waiting for memory on both sides. The
   slow ones are first looks at pages, not long chains.
-* **Exports.** In processor time an export costs what pyarrow's writing costs and 0.3 to 0.4 times as much again, from run to run: reading, walking,
-  checksums and decoding, and the command's own start. By the clock two processes are quicker than pyarrow's one thread; two that already have all rows
-  in memory are quicker by two fifths, as fresh memory and the disk count too: pyarrow's files are not synced. In a log of 4,000 topics, of which a
+* **Exports.** In processor time an export costs what pyarrow's writing costs and 0.2 to 0.4 times as much again, from run to run (1.19 times at 4 GiB and
+  1.39 at one, minutes apart on one machine): reading, walking, checksums and decoding. By the clock two processes are quicker than pyarrow's one thread; two that already have all rows
+  in memory are quicker by 15 to 40 %, as fresh memory and the disk count too: pyarrow's files are not synced. In a log of 4,000 topics, of which a
   hundred records lie together, records are copied once more, and row groups have as many small stretches as there are topics: 1.75 times pyarrow's processor time, and
   by the clock as quick as it. With columns of its own for each topic a task had twice the memory that it may have there.
 * **Spark.** Its own writer takes one row after another, each of 28 columns and a map of properties: of `spark.read`'s time three fifths are
-  that writer's, as the rows without it show. The rows of 1 and 4 GiB are of an Intel Xeon, those of 2 GiB of an AMD EPYC, with bounds of all columns; on the Xeon it was 2.80 there. Before bounds were left out where a dictionary tells more, it took 3.3 to 3.6 times
+  that writer's, as the rows without it show. The rows are of an Intel Xeon. Before bounds were left out where a dictionary tells more, it took 3.3 to 3.6 times
   as long as the local export at 1 and 2 GiB and 3.6 to 3.9 times at 4 on a quiet AMD EPYC, where the local export's start weighs less; in one JVM,
   sixteen rounds by turns, leaving them out took 3 to 5 % off Java's processor time, together with a schema whose maps and lists hold no nulls, which alone took none off. Against the command as a whole,
   with its start, it takes 2.2 to 3.4 times as long. That is a JVM that has read 8 GiB: in a new one
@@ -64,7 +64,8 @@ _NOTES: Final = """\
 * **Two cores of Spark** were, on the EPYC, 1.75 to 1.91 times one where one core is one processor, and 1.68 to 1.78 where a second one stands idle beside
   it and takes over the direct writes and what Java and the driver do. Two whole exports beside each other without Spark are 1.93 times one. Both cores are busy all the time but for
   the last task's end, some 10 to 15 ms between two tasks and 0.06 s in front of the first and behind the last one; a task takes 14 ms of Java's processor time. Processes that have just started take pages that this machine has to bring first, 260 MB each, and two of them pay that twice, so that two cores
-  were 1.5 and 1.66 times one then (4 GiB). On the Xeon it was 1.66 and 1.84 at 2 GiB in a quarter of an hour in which rounds gave from 0.91 to 2.32. Beside it stands what two processes of the local export make of the same two cores, and zstd alone, which
+  were 1.5 and 1.66 times one then (4 GiB). On the Xeon, too, the one or the other is below 1.7 where neighbours are at work: 1.75 and 1.66 at 2 GiB, as above, and the day before 1.66 and 1.84, in a quarter of an hour in
+  which rounds gave from 0.91 to 2.32. Beside it stands what two processes of the local export make of the same two cores, and zstd alone, which
   writes nothing.
 * **Recovery.** A third of ours is the system's: copying the log in, and fresh pages for what is written, 40 bytes a message of index,
   20 of queue files and 4 of scratch rows that sort messages by queue, which the broker does not need. Of two threads the one that builds walks,
