@@ -26,6 +26,8 @@ CONF = (
     "spark.executor.memory=512m",
     "spark.driver.host=127.0.0.1",
     "spark.driver.bindAddress=127.0.0.1",
+    f"spark.driver.defaultJavaOptions={SHORT_LIVED}",
+    f"spark.executor.defaultJavaOptions={SHORT_LIVED}",
 )
 
 
@@ -82,7 +84,7 @@ class Cluster:
 
     def _start(self, name: str, *args: str, say: str) -> subprocess.Popen[bytes]:
         env = {**os.environ, "SPARK_LOCAL_IP": args[1], "SPARK_LOCAL_DIRS": str(self._folder)}
-        env["SPARK_DAEMON_MEMORY"] = "256m"
+        env |= {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED}
         env.pop("PYTHONPATH", None)  # executors have what they are given, not what the tests have
         if (home := java_home()) is not None:
             env["JAVA_HOME"] = str(home)

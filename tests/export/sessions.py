@@ -16,8 +16,14 @@ from pyspark.sql import SparkSession
 from pyspark_rmqctl import register
 from store_core.export.runners.java import java_home
 from store_core.export.runners.spark import DEFAULTS, LOCAL_DEFAULTS
+from tests.export.clusters import SHORT_LIVED
 
-SMALL = {"spark.driver.memory": "512m", "spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "1"}
+SMALL = {
+    "spark.driver.memory": "512m",
+    "spark.driver.defaultJavaOptions": SHORT_LIVED,
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "1",
+}
 
 
 @contextmanager
