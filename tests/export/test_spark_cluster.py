@@ -22,9 +22,11 @@ from store_core.errors import FailedError
 from store_core.export.dest.address import Format
 from store_core.export.runners.java import java_home
 from store_core.export.runners.spark import SparkRunner
+from store_core.storage.publish import UNFINISHED
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore
 from tests.export.exports import export_one, files_of
+from tests.export.killing import run_killed
 from tests.export.test_buckets import manifest_in, names_in
 from tests.export.test_lakes import export_to, rows_in
 from tests.object_stores import ObjectStore
@@ -64,15 +66,20 @@ def whole(golden: GoldenStore, tmp_path_factory: pytest.TempPathFactory) -> dict
     return files_of(out)
 
 
+def words_of(spark: Cluster, root: Path | str, dest: Path | str, split_size: int = SPLIT_SIZE) -> list[str]:
+    """``export --spark`` on the cluster."""
+    conf = [word for setting in CONF for word in ("--conf", setting)]
+    words = ["export", str(dest), "-s", f"a={root}", "--spark", "--master", spark.url]
+    return [*words, "--split-size", str(split_size), *conf]
+
+
 class Export:
     """``rmqctl export --spark`` as a process of its own."""
 
     def __init__(
         self, spark: Cluster, root: Path | str, dest: Path | str, *words: str, split_size: int = SPLIT_SIZE
     ) -> None:
-        conf = [word for setting in CONF for word in ("--conf", setting)]
-        command = [sys.executable, "-m", "rmqctl", "export", str(dest), "-s", f"a={root}", "--spark"]
-        command += ["--master", spark.url, "--split-size", str(split_size), *conf, *words]
+        command = [sys.executable, "-m", "rmqctl", *words_of(spark, root, dest, split_size), *words]
         self._dest, self._said = Path(dest), ""
         self.process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
 
@@ -157,6 +164,39 @@ def test_a_lake_when_an_executor_and_the_export_are_killed(
     export_to(root, tmp_path / "whole", kind, split_size_bytes=SPLIT_SIZE)
     for name in ("messages", "quarantine"):
         assert rows_in(out, kind, name).equals(rows_in(tmp_path / "whole", kind, name))
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "calls"),
+    [
+        (
+            "parquet",
+            "store_core.storage.publish:ResultFolder._make_folders",
+            5,
+        ),  # it is asked for each file, of some dozen
+        ("delta", "store_core.export.dest.delta:DeltaDestination._add", 1),  # of two tables
+        ("iceberg", "store_core.export.dest.iceberg:IcebergDestination._add", 1),
+    ],
+)
+def test_an_export_that_is_killed_in_the_middle_of_its_commit(
+    spark: Cluster, damaged: DamagedStore, tmp_path: Path, kind: Format, method: str, calls: int
+) -> None:
+    root, out = damaged("load-533", "zero-page-mid"), tmp_path / "out"
+    words = [*words_of(spark, root, out, split_size=100_000), "--format", kind]
+    owner, _, name = method.rpartition(".")
+    assert run_killed(calls, {owner: name}, *words).returncode == -signal.SIGKILL
+    assert not (out / "manifest.json").exists()
+    assert [path for path in out.rglob("*.parquet") if UNFINISHED not in path.parts]
+    done = subprocess.run(
+        [sys.executable, "-m", "rmqctl", *words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == exit_codes.FINDINGS, done.stderr
+    export_to(root, tmp_path / "whole", kind, split_size_bytes=100_000)
+    if kind == "parquet":
+        assert files_of(out) == files_of(tmp_path / "whole")
+    else:
+        for table in ("messages", "quarantine"):
+            assert rows_in(out, kind, table).equals(rows_in(tmp_path / "whole", kind, table))
 
 
 def test_an_error_of_a_task_counts_when_it_stays(spark: Cluster, tmp_path: Path) -> None:
