@@ -39,6 +39,8 @@ _NOTES: Final = """\
   not map the log reads each record by itself.
 * **Queries.** The index and the log are mapped, as the broker maps them; half of a query is waiting for memory on both sides. The
   slow ones are first looks at pages, not long chains.
+* **Decoding.** The row is of a quiet AMD EPYC and of 22 November. On an Intel Xeon of the 28th (3 rounds) it was 1.04 GB/s and 1.20 M rows/s, **below the goal**,
+  where reading and zlib.crc32 alone took 1.6 times as long as on the EPYC (0.536 s a GiB): 1.93 times as long as these, as against 1.89 there.
 * **Exports.** In processor time an export costs what pyarrow's writing costs and 0.2 to 0.4 times as much again, from run to run (1.19 times at 4 GiB and
   1.39 at one, minutes apart on one machine): reading, walking, checksums and decoding. By the clock two processes are quicker than pyarrow's one thread; two that already have all rows
   in memory are quicker by 15 to 40 %, as fresh memory and the disk count too: pyarrow's files are not synced. In a log of 4,000 topics, of which a
@@ -64,7 +66,7 @@ _NOTES: Final = """\
 * **Two cores of Spark** were, on the EPYC, 1.75 to 1.91 times one where one core is one processor, and 1.68 to 1.78 where a second one stands idle beside
   it and takes over the direct writes and what Java and the driver do. Two whole exports beside each other without Spark are 1.93 times one. Both cores are busy all the time but for
   the last task's end, some 10 to 15 ms between two tasks and 0.06 s in front of the first and behind the last one; a task takes 14 ms of Java's processor time. Processes that have just started take pages that this machine has to bring first, 260 MB each, and two of them pay that twice, so that two cores
-  were 1.5 and 1.66 times one then (4 GiB). On the Xeon, too, the one or the other is below 1.7 where neighbours are at work: 1.75 and 1.66 at 2 GiB, as above, and the day before 1.66 and 1.84, in a quarter of an hour in
+  were 1.5 and 1.66 times one then (4 GiB). On the Xeon, too, one of the two may be below 1.7: 1.75 and 1.66 at 2 GiB, as above, and the day before 1.66 and 1.84, in a quarter of an hour in
   which rounds gave from 0.91 to 2.32. Beside it stands what two processes of the local export make of the same two cores, and zstd alone, which
   writes nothing.
 * **Recovery.** A third of ours is the system's: copying the log in, and fresh pages for what is written, 40 bytes a message of index,
