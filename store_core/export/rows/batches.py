@@ -14,7 +14,7 @@ from store_core.export.rows.bodies import BODY_COLUMNS, Bodies, inflated
 from store_core.export.rows.columns import Cut, array_of, parts_of
 from store_core.export.rows.kinds import topic_kind
 from store_core.findings import Finding
-from store_core.kernel.arrow import arrow_columns
+from store_core.kernel.arrow import ArrowColumns, arrow_columns
 from store_core.layout import record
 from store_core.scan.frames import FrameTable, Ints
 
@@ -62,10 +62,15 @@ def _wanted(columns: tuple[str, ...] | None) -> _Wanted:
 
 def _batch(table: FrameTable, rows: Ints, store: str, bodies: Bodies, wanted: _Wanted) -> pa.RecordBatch:
     which = in_a_row(rows)
-    at = table.phy_offset[which] - table.window_phy_offset
-    parts = arrow_columns(table.window, at, table.size_bytes[which], wanted.parts)
+    parts = _cut_out(table, which, wanted.parts) if wanted.parts else ArrowColumns()
     cut = Cut(lambda name: getattr(table, name)[which], tuple(table.topics), len(rows), store, parts, bodies)
     return pa.RecordBatch.from_arrays([array_of(name, cut) for name in wanted.fields.names], schema=wanted.fields)
+
+
+def _cut_out(table: FrameTable, which: slice | Ints, parts: int) -> ArrowColumns:
+    return arrow_columns(
+        table.window, table.phy_offset[which] - table.window_phy_offset, table.size_bytes[which], parts
+    )
 
 
 def in_a_row(rows: Ints) -> slice | Ints:

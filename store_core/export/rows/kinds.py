@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 from store_core.layout import paths
@@ -24,6 +25,7 @@ _KIND_PREFIXES: Final = (
 )
 
 
+@lru_cache(maxsize=1 << 16)  # each window has much the same topics, and may have thousands
 def topic_kind(topic: str) -> str:
     """user, half, op, delayed, retry, dlq or system."""
     by_prefix = (kind for prefix, kind in _KIND_PREFIXES if topic.startswith(prefix))
