@@ -16,13 +16,14 @@ from store_core.export.healing import Stretch, heal
 from store_core.export.splits.chain import stands_in_log
 from store_core.export.splits.join import Joined, join_pieces, walk_on
 from store_core.export.splits.piece import Piece, range_as_table
-from store_core.export.splits.plan import SegmentPlan, Split, Task, plan_splits
-from store_core.export.splits.tail import begins_of, still_holds
+from store_core.export.splits.plan import SegmentPlan, Split, Task, plan_splits, segments_of
+from store_core.export.splits.tail import begins_of, landmarks_of, still_holds, unseen
 from store_core.findings import Finding, finding, summary
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.layout.record import PREFIX
 from store_core.read.log import has_message_behind, start_for_time
 from store_core.read.log_files import refuse_partial_log, unread_log
+from store_core.scan.pieces import end_now
 from store_core.storage.begin import Begin
 from store_core.storage.live import is_live
 from store_core.storage.store import Store
@@ -70,7 +71,7 @@ class StoreExport:
     def __init__(self, store: Store, task: Task, split_size_bytes: int, last: StoreState | None = None) -> None:
         self.store, self._last = store, last
         self._live = is_live(store.root).live
-        self._task = replace(task, live=self._live)
+        self._task = replace(task, live=self._live, landmarks=landmarks_of(store))
         start, lost = _start(store, task, last)
         is_proven = last is not None and start == last.next_phy_offset and bool(last.proof)
         self._plans = plan_splits(store.log, start, task.wanted.to_phy_offset, split_size_bytes, is_proven=is_proven)
@@ -89,14 +90,15 @@ class StoreExport:
 
     def join(self, pieces: Sequence[Piece], redo: Callable[[Task], Piece]) -> list[Part]:
         """Prove the pieces, in the order of ``tasks``, and give the files that count; fills the report."""
-        following = iter(pieces)
+        following = iter(map(self._seen, pieces))
         joined = [
-            join_pieces(plan, [next(following) for _ in plan.splits], lambda split: redo(self._of(split)))
+            join_pieces(plan, [next(following) for _ in plan.splits], lambda split: self._seen(redo(self._of(split))))
             for plan in self._plans
         ]
         if self._live:
-            self._walk_on(joined, redo)
-        joined, self.report.healed = heal(self._plans, joined, self.store.log, self._task, redo)
+            self._walk_on(joined, lambda task: self._seen(redo(task)))
+        copy_task = replace(self._task, landmarks=())  # another copy may have lost them
+        joined, self.report.healed = heal(self._plans, joined, self.store.log, copy_task, redo)
         parts: list[Part] = []
         for plan, found in zip(self._plans, joined, strict=True):
             if not found:
@@ -116,6 +118,15 @@ class StoreExport:
         writer = PartWriter(task.place, "quarantine", task.store, name)
         writer.write(quarantine_rows(task.store, self._edges))
         return writer.close()
+
+    def _seen(self, piece: Piece) -> Piece:
+        """The piece, of what is there for whoever did the task. Raises FailedError where it is here and was not there: what that machine
+        does not see is no hole of the log."""
+        for start, end in piece.lacking:
+            for segment, _ in segments_of(self.store.log, Split(start, end, exact=True)):
+                if max(start, segment.phy_offset) < end_now(self.store.log, segment):
+                    raise unseen(segment.path, max(start, segment.phy_offset))
+        return piece
 
     def _of(self, split: Split) -> Task:
         return replace(self._task, split=split)
@@ -213,7 +224,7 @@ class StoreExport:
 
     def _tell_once(self) -> None:
         """A row of the quarantine table for a range behind the last frame is written by the first commit that meets it."""
-        before = self._last.told if self._last is not None else ()
+        before = frozenset(self._last.told if self._last is not None else ())
         behind = [_told(found) for found, _ in self._edges if found.end_phy_offset > self.report.next_phy_offset]
         self._edges = [(found, code) for found, code in self._edges if _told(found) not in before]
         self.report.told = tuple(behind)

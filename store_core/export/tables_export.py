@@ -34,7 +34,15 @@ from store_core.export.tables.offsets import OFFSET_COLUMNS, OffsetsTable
 from store_core.export.tables.queues import QUEUE_COLUMNS
 from store_core.export.tables.stats import STATS_COLUMNS, TOPIC_COLUMNS, hourly_rows, topic_rows
 from store_core.export.tables.table import schema_of
-from store_core.export.tables.tasks import TASK_SIZE_BYTES, TablePiece, TableTask, index_tasks, queue_tasks, table_keys
+from store_core.export.tables.tasks import (
+    TASK_SIZE_BYTES,
+    TablePiece,
+    TableTask,
+    index_tasks,
+    queue_tasks,
+    refuse_unseen,
+    table_keys,
+)
 from store_core.export.tables.writing import write_table
 from store_core.findings import KINDS, Finding, finding, summary
 from store_core.layout import paths
@@ -191,8 +199,9 @@ class _Work:
         answers = work.do({key: task for tasks in keyed for key, task in tasks.items()})
         self.plan, self.taken = work.plan, work.taken
         files: list[WrittenFile] = []
-        for told, each in zip(self.told, keyed, strict=True):
+        for (_, store), told, each in zip(self._stores, self.told, keyed, strict=True):
             pieces = [answers[key] for key in each]
+            refuse_unseen(pieces, store.settings)
             told.rows = sum(file.rows for piece in pieces for file in piece.files)
             told.findings = list(dict.fromkeys([*told.findings, *(f for piece in pieces for f in piece.findings)]))
             files += [file for piece in pieces for file in piece.files]

@@ -39,7 +39,7 @@ def missing_end(
     """
     end = segment.end_phy_offset
     if at < min(end, stop):
-        end = max(_end_now(log, segment), at)
+        end = max(end_now(log, segment), at)
     if at < min(end, stop):
         yield FrameKind.DAMAGE, FrameCode.SIZE, at, min(end, stop) - at
     if end < stop:
@@ -47,7 +47,7 @@ def missing_end(
         yield FrameKind.HOLE, FrameCode.OK, at, stop - at
 
 
-def _end_now(log: SegmentSequence, segment: Segment) -> int:
+def end_now(log: SegmentSequence, segment: Segment) -> int:
     """Where a file ends, if it is shorter than it was when it was listed, or gone."""
     if isinstance(segment.path, RemotePath):
         segment.path.parent.forget()

@@ -10,7 +10,7 @@ from typing import Self
 from store_core.errors import FailedError, NotEmptyError
 from store_core.export.dest.foreign import not_empty
 from store_core.export.dest.manifest import Manifest, id_of, manifest_after, paths_of, refuse_foreign
-from store_core.export.dest.parquet import WrittenFile
+from store_core.export.dest.parquet import WrittenFile, refuse_missing
 from store_core.export.dest.parts import RESULT_FOLDERS
 from store_core.export.dest.place import StagingFolder
 from store_core.export.dest.state import Begun, Commit, ExportState
@@ -120,5 +120,9 @@ class FolderDestination:
         new = {part.path for part in parts}
         if len(new) < len(parts) or not new.isdisjoint(standing):
             raise FailedError("two files of the result have one name", path=self.address, to_do="please report it")
+        moved, staged = (LocalObjects(folder).sizes for folder in (self._folder.path, self._folder.staging))
+        waiting = staged(part.staged for part in parts)
+        found = {part.path: waiting[part.staged] for part in parts if part.staged in waiting}
+        refuse_missing(parts, moved(new - found.keys()) | found, self.address)
         self._folder.publish([(part.staged, part.path) for part in parts], manifest, standing, replaced)
         self.is_published = True

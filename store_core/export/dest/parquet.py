@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -9,6 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from store_core.errors import FailedError
 from store_core.export.dest.place import Place
 
 _BUFFER_SIZE_BYTES: Final = 256 << 10
@@ -36,6 +38,17 @@ class WrittenFile:
             "size_bytes": self.size_bytes,
             "crc32c": f"{self.crc32c:08x}",
         }
+
+
+def refuse_missing(parts: Sequence[WrittenFile], found: Mapping[str, int], address: str) -> None:
+    """Raise FailedError unless all parts are there, whole; ``found``: lengths by path."""
+    for part in parts:
+        if found.get(part.path) != part.size_bytes:
+            raise FailedError(
+                f"a file that a task has written is not there, or not whole: {part.path}",
+                path=address,
+                to_do="see that every machine that does tasks writes to this very folder, or name an address in an object store",
+            )
 
 
 class ParquetFile:

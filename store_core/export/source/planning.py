@@ -17,6 +17,7 @@ from store_core.export.source.options import EARLIEST, SourceOptions, Start, Sto
 from store_core.export.source.reading import Reading
 from store_core.export.source.walk import SourceSplit, plan
 from store_core.export.splits.plan import SPLIT_SIZE_BYTES
+from store_core.export.splits.tail import landmarks_of
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.read.log import has_message_behind, start_for_time
 from store_core.read.log_files import refuse_partial_log, unread_log
@@ -118,6 +119,7 @@ def _readings_of(named: Named, options: SourceOptions) -> list[Reading]:
                 stop = end if stop is None else min(stop, end)
         splits = plan(log, start, stop, size)
         tail_told = is_table_of_ranges and not live
+        landmarks = landmarks_of(store)
     return [
         Reading(
             named.name,
@@ -129,6 +131,7 @@ def _readings_of(named: Named, options: SourceOptions) -> list[Reading]:
             start,
             stop,
             tail_told,
+            landmarks=landmarks,
         )
         for split in splits
     ]
@@ -273,6 +276,7 @@ def _between(named: Named, options: SourceOptions, span: Span) -> list[Reading]:
         splits = plan(store.log, start, stop, size, certain=start)
         if is_table_of_ranges and not splits:  # all of it is missing
             splits = [SourceSplit(start, start, stop)]
+        landmarks = landmarks_of(store)
     return [
         Reading(
             named.name,
@@ -285,6 +289,7 @@ def _between(named: Named, options: SourceOptions, span: Span) -> list[Reading]:
             stop,
             goes_on=True,
             may_be_gone=not options.fail_on_data_loss,
+            landmarks=landmarks,
         )
         for split in splits
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,12 +14,14 @@ import pyarrow.compute as pc
 
 from store_core.errors import FailedError
 from store_core.export.dest.parts import Range, inside, quarantine_rows
+from store_core.export.dest.state import Proof
 from store_core.export.rows import schema
 from store_core.export.rows.batches import message_batches
 from store_core.export.source.options import Mode
 from store_core.export.source.walk import SourceSplit, tables_of
 from store_core.export.splits.chain import HEADS
 from store_core.export.splits.plan import Split, segments_of
+from store_core.export.splits.tail import refuse_another_log
 from store_core.export.tables.gone import refuse_cut
 from store_core.kernel import is_native
 from store_core.kernel.codes import FrameCode, FrameKind
@@ -39,7 +42,7 @@ class Reading:
     ``start_phy_offset`` and ``end_phy_offset``: the bounds of all that is read, not of this split alone; None for the end of a log to which nobody writes.
     ``tail_told``: damage at that end is the log's torn tail, and nobody is writing it, so that it belongs to the quarantine.
     ``goes_on``: it is known that records follow behind that end. ``may_be_gone``: segments that have expired since the planning are
-    passed over.
+    passed over. ``landmarks``: by which the log is known.
     """
 
     store: str
@@ -53,6 +56,7 @@ class Reading:
     tail_told: bool = False
     goes_on: bool = False
     may_be_gone: bool = False
+    landmarks: tuple[Proof, ...] = ()
 
 
 def read_messages(reading: Reading) -> Iterator[pa.RecordBatch]:
@@ -64,7 +68,7 @@ def read_messages(reading: Reading) -> Iterator[pa.RecordBatch]:
     _say_if_slow()
     columns = reading.columns or tuple(schema.MESSAGES.names)
     decoded = columns if reading.mode == "PERMISSIVE" else (*columns, *(set(_NEEDED_TO_JUDGE) - set(columns)))
-    with Store.open(reading.settings.root, reading.settings) as store:
+    with _opened(reading) as store:
         if reading.mode == "FAILFAST":
             _refuse_damage(store, reading)
         may_be_short = reading.may_be_gone or not reading.goes_on
@@ -73,6 +77,13 @@ def read_messages(reading: Reading) -> Iterator[pa.RecordBatch]:
                 rows = batch.rows if reading.mode == "PERMISSIVE" else _judged(batch.rows, reading)
                 if len(rows):
                     yield rows.select(list(columns))
+
+
+@contextmanager
+def _opened(reading: Reading) -> Iterator[Store]:
+    with Store.open(reading.settings.root, reading.settings) as store:
+        refuse_another_log(store, reading.landmarks)
+        yield store
 
 
 def _say_if_slow() -> None:
@@ -118,7 +129,7 @@ def _failed_fast(what: str, reading: Reading, phy_offset: int) -> FailedError:
 
 def read_ranges(reading: Reading) -> Iterator[pa.RecordBatch]:
     """Rows of the quarantine: what lies in the split, whose segments are whole, and is no record. Raises StoreError."""
-    with Store.open(reading.settings.root, reading.settings) as store:
+    with _opened(reading) as store:
         rows: list[tuple[Range, str]] = []
         held: list[Range] = []
         for is_message, found in _ranges(store, reading):

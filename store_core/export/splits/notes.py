@@ -19,7 +19,7 @@ from store_core.storage.sequence import Segment, SegmentSequence
 
 Kept = TypeVar("Kept")
 
-_HEAD: Final = b"rmqctl note 4\n"
+_HEAD: Final = b"rmqctl note 5\n"
 _CHECKSUM_SIZE_BYTES: Final = 4
 # All that a piece is made of. A note is read from where results are written, so it may name nothing else.
 _KNOWN: Final = frozenset(

@@ -19,7 +19,7 @@ from store_core.export.dest.state import Proof
 from store_core.export.dest.writing import MessageWriter
 from store_core.export.rows.memory import keep_freed_memory
 from store_core.export.splits.plan import Split, Task, segments_of
-from store_core.export.splits.tail import as_read, is_followed, is_settled, proof_of, still_holds
+from store_core.export.splits.tail import as_read, is_followed, is_settled, proof_of, refuse_another_log, still_holds
 from store_core.export.splits.unreadable import WindowsUpTo, unreadable_stretches
 from store_core.findings import Finding
 from store_core.kernel.codes import FrameCode, FrameKind
@@ -46,7 +46,8 @@ class Piece:
     ``head`` and ``tail``: what is no frame in front of the first and behind the last message. ``found``: findings
     between these two. ``ran_over``: what is no frame goes on behind the split. ``bodies``: findings about bodies, the first of them; ``bodies_beyond``: how many more.
     ``proof``: the last message, and a blank behind it. ``withheld``: a last message that may still change is left out.
-    ``refused``: something in it could not be read, which may be otherwise the next time.
+    ``refused``: something in it could not be read, which may be otherwise the next time. ``lacking``: from where to where no file was
+    seen that has it.
     """
 
     split: Split
@@ -65,11 +66,12 @@ class Piece:
     proof: tuple[Proof, ...] = ()
     withheld: bool = False
     refused: bool = False
+    lacking: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def is_final(self) -> bool:
         """Whether the same task would come to the same again."""
-        return not (self.withheld or self.refused)
+        return not (self.withheld or self.refused or self.lacking)
 
 
 def run_task(task: Task) -> Piece:
@@ -148,6 +150,7 @@ class SplitWork:
     def walk_split(self, store: Store, refused: Sequence[Range] = ()) -> None:
         """Take in all segments of the split; what has been removed since it was planned is a hole, and so is what is
         ``refused``: stretches that cannot be read, in log order."""
+        refuse_another_log(store, self._task.landmarks)
         split = self._task.split
         at = split.start_phy_offset
         for segment, end in segments_of(store.log, split):
@@ -196,6 +199,7 @@ class SplitWork:
     def _add_hole(self, start: int, end: int) -> None:
         start = max(start, self._keep_from)
         if start < end:
+            self._piece.lacking.append((start, end))
             self._since.append(Range(FrameKind.HOLE, FrameCode.OK, start, end - start, ""))
 
     def _settled_tables(
@@ -295,6 +299,8 @@ class SplitWork:
             self._piece.ran_over |= end > stop
             end = min(end, stop)
             if start < end:
+                if table.kind[row] == FrameKind.HOLE:
+                    self._piece.lacking.append((start, end))
                 self._since.append(Range(int(table.kind[row]), int(table.code[row]), start, end - start, file))
 
     def _close_ranges(self) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from store_core.export.dest.layout import Layout
 from store_core.export.dest.place import Place
+from store_core.export.dest.state import Proof
 from store_core.layout.record import MAX_RECORD_SIZE_BYTES
 from store_core.read.log import LogFilter
 from store_core.scan.log import nominal_end
@@ -45,6 +46,7 @@ class Task:
     """All that a worker needs to export one split; goes between processes and machines.
 
     ``stem`` begins its file names; ``place`` is where they are written. ``live``: a broker may be writing to the log.
+    ``landmarks``: by which it is known.
     """
 
     store: str
@@ -55,6 +57,7 @@ class Task:
     place: Place
     layout: Layout = field(default_factory=Layout)
     live: bool = False
+    landmarks: tuple[Proof, ...] = ()
 
     @property
     def size_bytes(self) -> int:

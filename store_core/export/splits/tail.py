@@ -10,14 +10,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
+from store_core.errors import FailedError, UnreadableError
 from store_core.export.dest.state import NEWEST_BEGINS, Proof
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.layout import record
 from store_core.scan.frames import FrameTable, Ints
 from store_core.storage.digest import crc32c
+from store_core.storage.remote_path import is_remote
 from store_core.storage.sequence import Segment, SegmentSequence
+from store_core.storage.store import Store
 
 QUIET_SECONDS: Final = 0.05
 _LOOKS: Final = 2
@@ -93,6 +98,49 @@ def begins_of(log: SegmentSequence, start: int, end: int) -> tuple[Proof, ...]:
         ):
             found.append(Proof(at, size, crc32c(log.read(at, size))))
     return tuple(found)
+
+
+def landmarks_of(store: Store) -> tuple[Proof, ...]:
+    """By what other machines know that the log they see is this one: the first records of some segments, as far as others follow
+    them. None of a log in an object store, which has one address for all."""
+    if not is_remote(store.root):
+        with suppress(UnreadableError):
+            log = store.log.apart()
+            found = begins_of(log, log.min_phy_offset, log.max_phy_offset)
+            return tuple(each for each in found if _begins_a_frame(log.read(*_behind(each))))
+    return ()
+
+
+def refuse_another_log(store: Store, landmarks: Sequence[Proof]) -> None:
+    """Raise FailedError where a log lacks a landmark, or is not there: rows of a log that nobody asked for would come instead of others,
+    or none. What has expired meanwhile is none."""
+    if landmarks and not store.log.segments:
+        raise unseen(store.root, landmarks[0].phy_offset)
+    log = store.log.apart()  # files are not kept open: one that goes is to be seen to have gone
+    for landmark in landmarks:
+        with suppress(UnreadableError):
+            if log.find(landmark.phy_offset) is not None and not still_holds(log, landmark):
+                raise FailedError(
+                    "the log is not the one that was planned: this machine has another store here, or it was changed meanwhile",
+                    path=str(store.root),
+                    phy_offset=landmark.phy_offset,
+                    to_do="see that all machines have the same store at this path, and run the command again",
+                )
+
+
+def unseen(path: Path, phy_offset: int) -> FailedError:
+    """For where a task has not seen what is there."""
+    return FailedError(
+        "a task did not see a file of the log, or not all of it",
+        path=str(path),
+        phy_offset=phy_offset,
+        to_do="see that every machine that does tasks has the whole store at this path, and run the command again",
+    )
+
+
+def _behind(proof: Proof) -> tuple[int, int]:
+    """Where the frame behind a record begins that begins a segment, and the size of what tells that it is one."""
+    return proof.phy_offset + proof.size_bytes, record.PREFIX.size_bytes
 
 
 def is_copy_of(log: SegmentSequence, proofs: Sequence[Proof], begins: Sequence[Proof]) -> bool:

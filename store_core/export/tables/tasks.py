@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 import pyarrow as pa
 
-from store_core.errors import UnreadableError
+from store_core.errors import FailedError, UnreadableError
 from store_core.export.dest.parquet import WrittenFile
 from store_core.export.dest.place import Place
 from store_core.export.rows import schema
@@ -31,6 +31,9 @@ from store_core.storage.store import Store
 Derived = Literal["queues", "index"]
 _UNREADABLE: Final = ("Q018", "I009")
 TASK_SIZE_BYTES: Final = 64 << 20  # of queue files: some three million entries
+
+
+QueueName = tuple[str, int, bool]  # topic, number, and whether it is a batch queue
 
 
 class QueuePlaces(NamedTuple):
@@ -67,19 +70,22 @@ class TableTask:
 
     def _queues(self, store: Store) -> TablePiece:
         table = QueuesTable([(self.store, store)])
-        known = {(q.topic, q.queue_id, not isinstance(q.queue, Queue)): q for q in all_queues(store)}
+        known = {_name_of(queue): queue for queue in all_queues(store)}
         names = schema_of(QUEUE_COLUMNS).names
+        missing: list[QueueName | str] = []
 
         def batches() -> Iterator[pa.RecordBatch]:
             for wanted in self.queues:
                 queue = known.get(wanted[:3])
-                if queue is not None:  # else it has been removed meanwhile
+                if queue is None:
+                    missing.append(wanted[:3])
+                else:
                     yield from table.of_queue(
                         self.store, queue, names, places=range(wanted.first, wanted.end), passes_over=True
                     )
 
         written = write_table(self.place, "queues", self.store, self.name, QUEUE_COLUMNS, batches())
-        return TablePiece(sum(queue.size_bytes for queue in self.queues), [written], table.findings)
+        return TablePiece(sum(queue.size_bytes for queue in self.queues), [written], table.findings, missing)
 
     def _index(self, store: Store) -> TablePiece:
         table = IndexTable([(self.store, store)])
@@ -101,16 +107,18 @@ class TableTask:
                         findings.append(finding("I009", f"the file cannot be read: {why}", file=store.relative(path)))
 
         written = write_table(self.place, "index", self.store, self.name, INDEX_COLUMNS, batches())
-        return TablePiece(walked_bytes, [written], findings)
+        is_there = any(path.name == self.file for path in store.index_files)
+        return TablePiece(walked_bytes, [written], findings, [] if is_there else [self.file])
 
 
 @dataclass(slots=True)
 class TablePiece:
-    """The outcome of a task."""
+    """The outcome of a task. ``missing``: queues, by what they are known, and files that were planned and not seen."""
 
     walked_bytes: int
     files: list[WrittenFile]
     findings: list[Finding] = field(default_factory=list)
+    missing: list[QueueName | str] = field(default_factory=list)
 
     @property
     def parts(self) -> list[WrittenFile]:
@@ -119,7 +127,23 @@ class TablePiece:
     @property
     def is_final(self) -> bool:
         """What could not be read may be readable the next time."""
-        return not any(found.code in _UNREADABLE for found in self.findings)
+        return not (self.missing or any(found.code in _UNREADABLE for found in self.findings))
+
+
+def refuse_unseen(pieces: Sequence[TablePiece], settings: Settings) -> None:
+    """Raise FailedError where a task did not see what is here: it has not been removed, but that machine lacks it."""
+    missing = {each for piece in pieces for each in piece.missing}
+    if not missing:
+        return
+    with Store.open(settings.root, settings) as store:
+        here = {path.name for path in store.index_files} | {_name_of(queue) for queue in all_queues(store)}
+        unseen = sorted(str(each) for each in missing & here)
+    if unseen:
+        raise FailedError(
+            f"a task did not see a queue or an index file that is here: {unseen[0]}",
+            path=str(settings.root),
+            to_do="see that every machine that does tasks has the whole store at this path, and run the command again",
+        )
 
 
 def queue_tasks(
@@ -174,7 +198,7 @@ def table_keys(tasks: Sequence[TableTask], store: Store) -> list[str]:
         }
     )
     has_queues = any(task.queues for task in tasks)  # where they are in RocksDB, there may be an index all the same
-    files = {(q.topic, q.queue_id, not isinstance(q.queue, Queue)): q for q in all_queues(store)} if has_queues else {}
+    files = {_name_of(queue): queue for queue in all_queues(store)} if has_queues else {}
     keys: list[str] = []
     for task in tasks:
         read = [file_identity(path) for path in store.index_files if path.name == task.file]
@@ -185,6 +209,10 @@ def table_keys(tasks: Sequence[TableTask], store: Store) -> list[str]:
                 read += [identity_of(segment) for segment in _ext_files(queue)]
         keys.append(digest([common, task.store, task.name, task.queues, task.file, read]))
     return keys
+
+
+def _name_of(queue: QueueDump) -> QueueName:
+    return queue.topic, queue.queue_id, not isinstance(queue.queue, Queue)
 
 
 def _ext_files(dumped: QueueDump) -> Sequence[Segment]:
