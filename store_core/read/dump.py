@@ -20,6 +20,7 @@ from store_core.read.entries import BatchEntry, Entry, ExtUnit, has_expired, is_
 from store_core.read.pull import require_queue_files
 from store_core.read.queue import BatchQueue, Queue, end_of_run, layout_of
 from store_core.read.records import read_message
+from store_core.read.types import missing_entries
 from store_core.storage.begin import Begin
 from store_core.storage.remote_path import is_remote, is_there
 from store_core.storage.store import Store
@@ -69,6 +70,7 @@ def dump_entries(
     queue, log, log_begin = dumped.queue, dumped.queue.log, Begin(dumped.queue.log)
     hidden = behind_the_end(dumped) if end is None else ()
     newest = -1  # record that was found: what expires lies in front of none that is there
+    _add_all(findings, missing_entries(queue.files, dumped.topic, dumped.queue_id, *_bytes_of(queue, first, end)))
     for entry in _entries(dumped, first, end, findings):
         row: dict[str, Any] = {"topic": dumped.topic, "queue_id": dumped.queue_id, **entry._asdict()}
         unit = None
@@ -116,6 +118,13 @@ def _entries(
     else:
         stop = end if isinstance(queue, Queue) else queue.slot_of(end)
     _add_all(findings, _removed(dumped, range(at, stop)))
+
+
+def _bytes_of(queue: Queue | BatchQueue, first: int | None, end: int | None) -> tuple[int, int | None]:
+    """From where to where in a queue's bytes a range of entries lies."""
+    step = layout_of(queue).size_bytes
+    place_of = queue.slot_of if isinstance(queue, BatchQueue) else int
+    return (place_of(first) * step if first is not None else 0), (place_of(end) * step if end is not None else None)
 
 
 def _removed(dumped: QueueDump, places: range) -> Iterator[Finding]:

@@ -6,12 +6,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from store_core.findings import KINDS, Finding, finding
 from store_core.layout import index, paths
 from store_core.read.index import IndexSizes
 from store_core.storage.remote_path import is_there
+from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import Store
 
 _FOLDERS: Final = (*paths.QUEUE_TREES, paths.INDEX, paths.CONFIG, paths.TIMERLOG, paths.COMPACTION)
@@ -35,6 +37,36 @@ def queue_faults(store: Store) -> Iterator[Finding]:
     """What is wrong with the folders of the queues, so that a table of queues lacks something."""
     yield from (found for found in wrong_types(store) if found.file in paths.QUEUE_TREES)
     yield from queue_strays(store)
+    if not store.queues_in_rocksdb:
+        for key, files in (*store.queues.items(), *store.batch_queues.items()):
+            yield from missing_entries(files, key.topic, key.queue_id)
+
+
+def missing_entries(
+    files: SegmentSequence, topic: str, queue_id: int, start: int = 0, stop: int | None = None
+) -> Iterator[Finding]:
+    """Q012 for each file that is missing between others of a queue, Q007 for what one of them lacks at its end: a table of the queue
+    lacks their entries. A queue that begins late has lost files to a broker's cleaning, as far as its own folder tells.
+    ``start``, ``stop``: bytes of the queue that are looked at."""
+    for gap in files.gaps():
+        at, end = gap.phy_offset, gap.phy_offset + gap.size_bytes
+        if end <= start or (stop is not None and at >= stop):
+            continue
+        short = files.find(at - 1)
+        if short is not None and files.file_size_bytes and (nominal := short.phy_offset + files.file_size_bytes) > at:
+            told = f"the file has {short.size_bytes} bytes, a queue file has {files.file_size_bytes}: its last entries are missing"
+            yield _of_queue("Q007", told, short.path, min(nominal, end) - at, topic, queue_id)
+            at = nominal
+        if at < end:
+            path = files.segments[0].path.with_name(paths.segment_name(at))
+            yield _of_queue(
+                "Q012", f"no file for the {end - at} bytes of the queue from {at} on", path, end - at, topic, queue_id
+            )
+
+
+def _of_queue(code: str, told: str, path: Path, size_bytes: int, topic: str, queue_id: int) -> Finding:
+    file = "/".join(path.parts[-4:])
+    return finding(code, told, file=file, size_bytes=size_bytes, topic=topic, queue_id=queue_id)
 
 
 def index_faults(store: Store, sizes: IndexSizes) -> Iterator[Finding]:

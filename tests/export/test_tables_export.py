@@ -234,3 +234,17 @@ def test_an_overwrite_leaves_nothing_of_other_tables(golden: GoldenStore, tmp_pa
     assert {path.name for path in out.iterdir()} == {"manifest.json", "data", "quarantine"}
     exported(golden(NAME), out, "queues", overwrite=True)
     assert {path.name for path in out.iterdir()} == {"manifest.json", "queues"}
+
+
+def test_a_queue_file_that_is_missing_between_others_is_told(
+    damageable: Callable[..., Damageable], tmp_path: Path
+) -> None:
+    store = damageable("load-533")
+    store.queue_file("Calm_audit", 0, 200)[0].unlink()
+    for words in (
+        ["export", str(tmp_path / "out"), "--what", "queues", "-s", f"a={store.root}"],
+        ["sql", "select count(*) from queues", "-s", str(store.root)],
+    ):
+        found = call(*words)
+        assert found.code == exit_codes.FINDINGS
+        assert "no file for the 4000 bytes of the queue from 4000 on" in found.out + found.err

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -201,3 +203,35 @@ def test_an_entry_among_others_that_leads_in_front_of_the_log_has_not_expired(
         for dumped in all_queues(store):
             list(dump_entries(dumped, first=None, end=None, resolve=True, findings=findings))
     assert [(told.code, told.queue_offset) for told in findings] == [("Q001", wrong["queueOffset"])]
+
+
+def unlinked(path: Path) -> None:
+    path.unlink()
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, 1000)
+
+
+@pytest.mark.parametrize(("harm", "code", "first_lost"), [(unlinked, "Q012", 200), (cut, "Q007", 250)])
+def test_a_file_that_is_missing_between_others(
+    harm: Callable[[Path], None], code: str, first_lost: int, store: Damageable
+) -> None:
+    harm(store.queue_file(TOPIC, 0, 200)[0])
+    with dumped(store) as queue:
+        findings: list[Finding] = []
+
+        def told(first: int | None, end: int | None) -> list[int]:
+            findings.clear()
+            rows = dump_entries(queue, first=first, end=end, resolve=False, findings=findings)
+            return [row["queue_offset"] for row in rows]
+
+        assert told(None, None) == [*range(first_lost), *range(400, COUNT)]
+        size = (400 - first_lost) * ENTRY.size_bytes
+        assert [(found.code, found.severity, found.size_bytes) for found in findings] == [(code, "error", size)]
+        for first, end in ((0, 260), (300, 410), (399, 400)):
+            told(first, end)
+            assert [found.code for found in findings] == [code]
+        for first, end in ((0, 200), (400, 500)):
+            assert len(told(first, end)) == end - first
+            assert findings == []
