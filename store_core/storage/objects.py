@@ -11,7 +11,7 @@ from concurrent.futures import wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from store_core.errors import FailedError, NotAStoreError, StoreError
 from store_core.storage.asking import asked, asked_again
@@ -25,6 +25,7 @@ from store_core.storage.trouble import pauses_of, told
 from store_core.storage.writer import save_file
 
 Answer = TypeVar("Answer")
+_FEW: Final = 64  # files that are asked for one by one: a folder may hold thousands of others
 
 
 class Objects(Protocol):
@@ -175,6 +176,10 @@ class RemoteObjects:
         return {name: data for name, data in found if data is not None}
 
     def sizes(self, names: Iterable[str]) -> dict[str, int]:
+        names = list(names)
+        if len(names) <= _FEW:
+            found = zip(names, _side_by_side(self._size_of, names), strict=True)
+            return {name: size for name, size in found if size is not None}
         folders = dict.fromkeys(name.partition("/")[0] for name in names)
         return {name: size for folder in folders for name, size in self._listed(folder).items()}
 
@@ -192,10 +197,13 @@ class RemoteObjects:
         return {info.path[start:]: info.size for info in found if info.type == FileType.File}
 
     def holds(self, name: str, size_bytes: int, checksum: int) -> bool:
+        return self._size_of(name) == size_bytes
+
+    def _size_of(self, name: str) -> int | None:
         path = self._path(name)
         with told(path):
             [info] = asked_again(pauses_of, _files(path).get_file_info, [_key(path)])
-        return bool(info.is_file and info.size == size_bytes)
+        return info.size if info.is_file else None
 
     def remove(self, name: str) -> None:
         path = self._path(name)

@@ -19,6 +19,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from rmqctl import exit_codes
 from store_core.errors import PlanOutOfDateError, StoreInUseError, UsageError
+from store_core.export.dest import delta
 from store_core.export.dest.address import Format, destination_of
 from store_core.export.dest.delta import _columns
 from store_core.export.dest.layout import Layout
@@ -102,6 +103,22 @@ def test_a_partition_too_long_for_a_folders_name_has_none(tmp_path: Path) -> Non
     file, _, path = place.create(f"data/topic={'%25' * 90}/a-00.parquet")
     file.close()
     assert path.startswith("data/a-00-")
+
+
+def test_commits_of_others_since_the_last_one(
+    growing: Growing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of them than are looked at first."""
+    monkeypatch.setattr(delta, "_NEWEST", 2)
+    out = tmp_path / "out"
+    growing.end_at(ENDS[0])
+    first = export_to(growing.root, out, "delta", incremental=True)
+    for number in range(3):
+        DeltaTable(out / "data").alter.set_table_description(f"{number}")
+    growing.end_at(ENDS[1])
+    second = export_to(growing.root, out, "delta", incremental=True)
+    assert second.commit == 2
+    assert len(offsets_in(out, "delta")) == first.rows + second.rows
 
 
 @pytest.mark.parametrize("kind", FORMATS)

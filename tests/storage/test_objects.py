@@ -22,6 +22,12 @@ def _write_and_remove(objects: Objects) -> None:
     asked = [*FILES, "notes/none.note"]
     assert objects.read_all(asked) == FILES
     assert objects.read_all([]) == {}
+    lengths = {name: len(data) for name, data in FILES.items()}
+    assert objects.sizes(asked) == lengths  # asked one by one
+    many = [f"notes/none-{number}" for number in range(100)]
+    assert {
+        name: size for name, size in objects.sizes([*asked, *many]).items() if name in asked
+    } == lengths  # by a listing
     objects.remove_all(asked[3:])
     assert objects.names("notes") == sorted(asked[:3])
     objects.remove_all([])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +19,7 @@ from store_core.export.dest.bounds import delta_statistics
 from store_core.export.dest.delta_access import storage_options
 from store_core.export.dest.loose import LooseDestination
 from store_core.export.dest.missing import assert_installed, told
-from store_core.export.dest.parquet import WrittenFile
+from store_core.export.dest.parquet import WrittenFile, refuse_missing
 from store_core.export.dest.parts import Part
 from store_core.export.dest.state import Commit, ExportState
 from store_core.export.dest.tables import MESSAGES, State, TableSet, WholeState, in_order, standing_as, told_in_commit
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _APPLICATION: Final = "rmqctl-export"
 _STATE: Final = "rmqctl.export"
+_NEWEST: Final = 10  # commits
 
 
 class DeltaDestination(LooseDestination):
@@ -76,6 +77,7 @@ class DeltaDestination(LooseDestination):
         return self._began_with
 
     def commit(self, parts: Sequence[WrittenFile], commit: Commit, state: State) -> None:
+        refuse_missing(parts, self.objects.sizes(part.path for part in parts), self.address)
         told_state = told_in_commit(self.tables, parts, state, replaces=self._replaces)
         with told(self.address, "committing to the Delta table"):
             if self._number(self._table(self.tables.main)) != self._began_with:
@@ -140,7 +142,7 @@ class DeltaDestination(LooseDestination):
         """Raise StoreInUseError where something came between what was looked at and our commit, which made the table anew:
         it is not refused then, but what goes with it would be. So all is begun anew."""
         ours = json.loads(json.dumps(told_state))
-        for entry in asked(self._table(name).history):
+        for entry in _newest_first(self._table(name)):
             if _STATE in entry and json.loads(entry[_STATE]) == ours:
                 if entry["version"] != before.version() + 1:
                     self._is_over = True
@@ -182,7 +184,7 @@ class DeltaDestination(LooseDestination):
 
     def _written(self, table: Any) -> dict[str, Any] | None:
         """What our newest commit of a table says."""
-        for entry in asked(table.history):
+        for entry in _newest_first(table):
             if _STATE in entry:
                 found: dict[str, Any] = json.loads(entry[_STATE])
                 return found
@@ -194,6 +196,14 @@ class DeltaDestination(LooseDestination):
     def _options(self) -> dict[str, str] | None:
         folder = self.objects.folder if isinstance(self.objects, RemoteObjects) else None
         return storage_options(folder) or None if folder is not None else None
+
+
+def _newest_first(table: Any) -> Iterator[dict[str, Any]]:
+    """What commits of a table say. Each costs a file to read: those that are looked for are among the newest, unless others write here."""
+    newest = asked(partial(table.history, _NEWEST))
+    yield from newest
+    if len(newest) == _NEWEST:
+        yield from asked(table.history)[_NEWEST:]
 
 
 def _action(part: WrittenFile) -> Any:
