@@ -100,9 +100,14 @@ def main(arguments: Sequence[str]) -> int:
 
             return run(["export", "--spark", *words])
         case ["sources" | "environment" as what, file]:
+            from store_core.errors import FailedError
             from store_core.export.runners.pack import save_environment, save_sources
 
-            (save_sources if what == "sources" else save_environment)(Path(file))
+            try:
+                (save_sources if what == "sources" else save_environment)(Path(file))
+            except FailedError as error:
+                print(f"error: {error}", file=sys.stderr)
+                return 1
             return 0
         case _:
             print(__doc__, file=sys.stderr)

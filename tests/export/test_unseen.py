@@ -112,7 +112,10 @@ def test_what_a_task_did_not_see_is_no_hole(there: There, store: Path, tmp_path:
     with pytest.raises(FailedError, match="a task did not see a file of the log"):
         export_one(store, out, runner=OtherMachine(store, there), split_size_bytes=split_size)
     assert not (out / "manifest.json").exists()
-    assert export_one(store, out, split_size_bytes=split_size).taken in (1, 7)  # of eight: what was done before the failure, or all else
+    assert export_one(store, out, split_size_bytes=split_size).taken in (
+        1,
+        7,
+    )  # of eight: what was done before the failure, or all else
     export_one(store, tmp_path / "whole", split_size_bytes=split_size)
     assert files_of(out) == files_of(tmp_path / "whole")
 

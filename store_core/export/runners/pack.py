@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from store_core.errors import FailedError
+from store_core.storage.publish import told_of_result
 from store_core.storage.writer import save_file
 
 ENVIRONMENT: Final = "rmqctl_env"  # the folder that an archive becomes in an executor's working directory
@@ -27,20 +28,24 @@ _REQUIRED: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def packed_sources(folder: Path) -> Path:
-    """A zip of the library's Python sources and of the Spark source, for ``--py-files``. Raises OSError."""
+    """A zip of the library's Python sources and of the Spark source, for ``--py-files``. Raises FailedError."""
     path = folder / "store_core.zip"
     save_sources(path)
     return path
 
 
 def save_sources(path: Path) -> None:
-    """Write the zip of ``packed_sources``. The kernel's Python twin does the work of whoever has no more than that."""
+    """Write the zip of ``packed_sources``. The kernel's Python twin does the work of whoever has no more than that.
+
+    Raises FailedError.
+    """
     root = _root()
     data = io.BytesIO()
     with zipfile.ZipFile(data, mode="w", compression=zipfile.ZIP_DEFLATED) as archive:
         for file in [root / _SOURCE, *sorted((root / "store_core").rglob("*.py"))]:
             archive.write(file, file.relative_to(root))
-    save_file(path, data.getvalue())
+    with told_of_result("writing the sources", path):
+        save_file(path, data.getvalue())
 
 
 def packed_environment() -> Path:

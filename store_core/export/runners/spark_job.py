@@ -120,7 +120,11 @@ class Job:
         scheduler = self._context._jsc.sc().taskScheduler()  # what statusTracker tells is some tenths of a second old
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while _sum(scheduler.runningTasksByExecutors().valuesIterator()):
-            if time.monotonic() > deadline:  # a machine that does not answer: the next export removes what it leaves
+            if time.monotonic() > deadline:  # a machine that does not answer
+                self._notes.append(
+                    f"an attempt that lost against another one is still at work after {_PATIENCE_SECONDS} s: a file that it may "
+                    "write yet belongs to no result, and goes with the next export"
+                )
                 return
             time.sleep(_LOOK_AGAIN_SECONDS)
 
