@@ -22,7 +22,7 @@ import pytest
 
 from rmqctl.commands import built_commands
 from store_core.export.runners.java import java_home
-from tests.export.clusters import SHORT_LIVED
+from tests.export.spark_java import WITH_CLASSES
 from tests.rmqctl.calls import environment
 
 ROOT: Final = Path(__file__).parent.parent
@@ -100,7 +100,7 @@ def _for_spark() -> dict[str, str]:
     """A Java if need be, this Python for executors, and no name of this machine's that may not be known."""
     home = java_home()
     java = {"JAVA_HOME": str(home)} if home is not None else {}
-    return {**java, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_SUBMIT_OPTS": SHORT_LIVED}
+    return {**java, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_SUBMIT_OPTS": WITH_CLASSES}
 
 
 def normal(text: str, folder: Path | None = None) -> str:

@@ -16,18 +16,18 @@ import pyspark
 from pyspark import cloudpickle
 
 from store_core.export.runners.java import java_home
+from tests.export.spark_java import WITH_CLASSES, keep_classes
 from tests.ports import free_port
 
 SPARK = Path(pyspark.__file__).parent
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"  # Java's options for programs that are soon done
 _DEADLINE_SECONDS = 90
 CONF = (
     "spark.driver.memory=512m",
     "spark.executor.memory=512m",
     "spark.driver.host=127.0.0.1",
     "spark.driver.bindAddress=127.0.0.1",
-    f"spark.driver.defaultJavaOptions={SHORT_LIVED}",
-    f"spark.executor.defaultJavaOptions={SHORT_LIVED}",
+    f"spark.driver.defaultJavaOptions={WITH_CLASSES}",
+    f"spark.executor.defaultJavaOptions={WITH_CLASSES}",
 )
 
 
@@ -41,6 +41,7 @@ class Cluster:
         self.url = f"spark://127.0.0.1:{self._port}"
 
     def __enter__(self) -> Cluster:
+        keep_classes()
         words = ["--host", "127.0.0.1", "--port", str(self._port), "--webui-port", "0"]
         self._start("master.Master", *words, say="I have been elected leader")
         return self
@@ -84,7 +85,7 @@ class Cluster:
 
     def _start(self, name: str, *args: str, say: str) -> subprocess.Popen[bytes]:
         env = {**os.environ, "SPARK_LOCAL_IP": args[1], "SPARK_LOCAL_DIRS": str(self._folder)}
-        env |= {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED}
+        env |= {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": WITH_CLASSES}
         env.pop("PYTHONPATH", None)  # executors have what they are given, not what the tests have
         if (home := java_home()) is not None:
             env["JAVA_HOME"] = str(home)

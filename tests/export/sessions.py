@@ -16,11 +16,11 @@ from pyspark.sql import SparkSession
 from pyspark_rmqctl import register
 from store_core.export.runners.java import java_home
 from store_core.export.runners.spark import DEFAULTS, LOCAL_DEFAULTS
-from tests.export.clusters import SHORT_LIVED
+from tests.export.spark_java import WITH_CLASSES, keep_classes
 
 SMALL = {
     "spark.driver.memory": "512m",
-    "spark.driver.defaultJavaOptions": SHORT_LIVED,
+    "spark.driver.defaultJavaOptions": WITH_CLASSES,
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "1",
 }
@@ -29,6 +29,7 @@ SMALL = {
 @contextmanager
 def spark_session(master: str = "local[2]", **conf: str) -> Iterator[SparkSession]:
     """A session of this process, stopped on leaving. ``conf``: settings with ``_`` for dots."""
+    keep_classes()
     handler = signal.getsignal(signal.SIGINT)  # PySpark sets its own, for good
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_PYTHON", sys.executable)

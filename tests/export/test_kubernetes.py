@@ -12,9 +12,10 @@ import pytest
 
 from store_core.export.runners.java import java_home
 from tests.conftest import GoldenStore
-from tests.export.clusters import CONF, SHORT_LIVED, SPARK, bare_python
+from tests.export.clusters import CONF, SPARK, bare_python
 from tests.export.exports import export_one, files_of
 from tests.export.kubernetes import Kubernetes, kubernetes
+from tests.export.spark_java import SHORT_LIVED
 from tests.rmqctl.calls import ROOT
 
 SPLIT_SIZE = 100_000

@@ -20,7 +20,8 @@ from typing import Any, Final
 from xml.sax.saxutils import escape
 
 from tests.broker.jars import NoBrokerError, dependency, fetched, missing_tools
-from tests.export.clusters import SHORT_LIVED, SPARK, descendants, kill, wait_until
+from tests.export.clusters import SPARK, descendants, kill, wait_until
+from tests.export.spark_java import SHORT_LIVED
 from tests.ports import free_port
 
 _BOUNCY_CASTLE: Final = "1.82"
