@@ -71,6 +71,8 @@ class ResultFolder:
         except BaseException:
             if self._lock is not None:
                 self.__exit__()
+            else:
+                remove_empty(self.staging, *self._made_folders())
             raise
         return self
 
@@ -243,11 +245,15 @@ class ResultFolder:
         for name in sorted(os.listdir(self.staging), key=lambda name: (name in last, name)):
             self._ops.unlink(self.staging / name)
         self._ops.rmdir(self.staging)
-        if self._made is not None:  # rmdir stops at the first one that holds something
-            for folder in (self.path, *self.path.parents):
-                self._ops.rmdir(folder)
-                if folder == self._made:
-                    break
+        for folder in self._made_folders():  # rmdir stops at the first one that holds something
+            self._ops.rmdir(folder)
+
+    def _made_folders(self) -> list[Path]:
+        """The folder and those above it, as far as they were not there, from the innermost one."""
+        if self._made is None:
+            return []
+        found = [self.path, *self.path.parents]
+        return found[: found.index(self._made) + 1]
 
     def _clear_results(self, standing: set[str]) -> None:
         """Remove what publications have put, or found, in the result's folders and does not belong to it any more."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from rmqctl import exit_codes
 from store_core.storage.publish import UNFINISHED
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore, StoreCopy
@@ -152,6 +154,8 @@ def test_a_killed_export_is_taken_up_from_the_start(golden: GoldenStore, tmp_pat
 
 PUBLISHING = "store_core.storage.publish:ResultFolder.publish"
 FIRST_TASK_DONE = "concurrent.futures:Future.result"  # with more to do for the workers
+LOCKING = "store_core.storage.publish:ResultFolder._take_lock"
+NOTING = "store_core.storage.publish:ResultFolder.note"
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -167,6 +171,37 @@ def test_an_export_stopped_before_anything_is_done_leaves_nothing(
         _, err = process.communicate(timeout=60)
     assert (process.returncode, "Traceback" in err) == (code, False), err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_export_stopped_before_it_has_begun_leaves_nothing(golden: GoldenStore, tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "out"
+    with stopped(LOCKING, "export", out, "-s", golden("crash-533")) as process:
+        assert (out / UNFINISHED).exists()
+        for each in (signal.SIGINT, signal.SIGCONT):
+            os.killpg(process.pid, each)
+        assert process.wait(60) == exit_codes.INTERRUPTED
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_export_stopped_amid_its_splits_goes_on(jobs: int, golden: GoldenStore, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ("export", out, "-s", f"a={golden('crash-533')}", "--split-size", "100k")
+    with stopped(NOTING, *words, "--jobs", jobs) as process:
+        for _ in range(2):
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+            os.kill(process.pid, signal.SIGCONT)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        for each in (signal.SIGINT, signal.SIGCONT):
+            os.killpg(process.pid, each)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, "Traceback" in err) == (exit_codes.INTERRUPTED, False), err
+    kept = int(re.findall(r"(\d+) finished splits are kept", err)[0])
+    assert 2 <= kept < 9
+    done = call(*words)
+    assert (done.code, f"{kept} splits had been done before" in done.err) == (0, True), done.err
+    assert call("export", tmp_path / "other", *words[2:]).code == 0
+    assert files_of(out) == files_of(tmp_path / "other")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
