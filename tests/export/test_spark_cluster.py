@@ -27,7 +27,7 @@ from tests import stores
 from tests.conftest import DamagedStore, GoldenStore
 from tests.export.exports import export_one, files_of
 from tests.export.killing import run_killed
-from tests.export.test_buckets import manifest_in, names_in
+from tests.export.test_buckets import manifest_in, names_in, offsets_in
 from tests.export.test_lakes import export_to, rows_in
 from tests.object_stores import ObjectStore
 from tests.rmqctl.calls import ROOT
@@ -278,19 +278,20 @@ def test_a_second_attempt_that_fails_takes_nothing_from_the_first(spark: Cluster
 def test_executors_read_and_write_in_object_stores(
     spark: Cluster, golden: GoldenStore, any_object_store: ObjectStore
 ) -> None:
-    """They find it by the variables that they are given: their machines know nothing of it. A Python worker is killed."""
+    """They find it by the variables that they are given: their machines know nothing of it. A Python worker and an executor are killed."""
     root, address = any_object_store.put(golden("load-533")), any_object_store.address("written-by-spark")
-    told = [f"spark.executorEnv.{name}={value}" for name, value in any_object_store.environment.items()]
-    conf = [word for each in told for word in ("--conf", each)]
+    given = [f"spark.executorEnv.{name}={value}" for name, value in any_object_store.environment.items()]
+    conf = [word for each in given for word in ("--conf", each)]
     with Export(spark, root, address, *conf, split_size=50_000) as export:
         wait_until(lambda: len(names_in(any_object_store, address)) > 5 or export.process.poll() is not None)
         kill(spark.pythons()[0])
+        kill(spark.executors()[-1])
         code, said = export.end()
     assert code == 0, said
     files = manifest_in(any_object_store, address)["files"]
     assert {file["path"] for file in files} | {"manifest.json"} == names_in(any_object_store, address)
-    rows = sum(file["rows"] for file in files if file["table"] == "messages")
-    assert rows == len(stores.truth("load-533")["messages"])
+    told = sorted(message["phyOffset"] for message in stores.truth("load-533")["messages"])
+    assert offsets_in(any_object_store, address) == told
 
 
 def ancestors(pid: int) -> list[int]:
