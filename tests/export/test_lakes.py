@@ -105,6 +105,17 @@ def test_a_partition_too_long_for_a_folders_name_has_none(tmp_path: Path) -> Non
     assert path.startswith("data/a-00-")
 
 
+def test_a_note_that_is_cut_short_is_not_taken_for_none(golden: GoldenStore, tmp_path: Path) -> None:
+    note = tmp_path / "out" / UNFINISHED / "begun.json"
+    note.parent.mkdir(parents=True)
+    note.write_text('{"plan": "0f3a')
+    with pytest.raises(FailedError, match="the note of what was begun here is cut short"):
+        export_to(golden(STORE), tmp_path / "out", "delta")
+    assert note.read_text() == '{"plan": "0f3a'
+    note.unlink()
+    assert export_to(golden(STORE), tmp_path / "out", "delta").rows > 0
+
+
 def test_commits_of_others_since_the_last_one(
     growing: Growing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

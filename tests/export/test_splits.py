@@ -17,6 +17,7 @@ import pytest
 from store_core.check.verify import verify_log
 from store_core.export import export as export_module
 from store_core.export import store_export as store_module
+from store_core.export.dest import folder as folder_module
 from store_core.export.dest import writing as writing_module
 from store_core.export.dest.layout import Layout
 from store_core.export.dest.parts import Part
@@ -85,6 +86,7 @@ def in_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     Memory.batches.clear()
     for module in (piece_module, export_module, store_module, writing_module):
         monkeypatch.setattr(module, "PartWriter", Memory)
+    monkeypatch.setattr(folder_module, "refuse_missing", lambda *args: None)
     monkeypatch.setattr(ResultFolder, "publish", lambda *args: None)
     yield
     Memory.batches.clear()

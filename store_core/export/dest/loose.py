@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
-from store_core.errors import StoreError, StoreInUseError, UsageError
+from store_core.errors import FailedError, StoreError, StoreInUseError, UsageError
 from store_core.export.dest.foreign import not_empty
 from store_core.export.dest.parquet import WrittenFile
 from store_core.export.dest.parts import RESULT_FOLDERS
@@ -90,7 +90,16 @@ class LooseDestination(ABC):
         return []  # a table's own files tell what belongs to it
 
     def begin(self, plan: str) -> bool:
-        begun = Begun.from_bytes(self.objects.read(_BEGUN))
+        told = self.objects.read(_BEGUN)
+        begun = Begun.from_bytes(told)
+        if (
+            told and begun is None
+        ):  # taken for none, it would be cleared away, and with it what tells that a result is ours
+            raise FailedError(
+                "the note of what was begun here is cut short",
+                path=self.objects.address_of(_BEGUN),
+                to_do="run the command again; if it says so again, remove that note",
+            )
         id = self._last.id if self._last is not None else None
         self.is_untold = begun is not None and begun.is_untold(self.stands_as, id)
         now = Begun(plan, self.stands_as, self.is_untold)
