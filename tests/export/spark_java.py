@@ -6,9 +6,11 @@ from there where it finds the same class path.
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 from functools import cache
+from pathlib import Path
 from typing import Final
 
 import pyspark
@@ -16,8 +18,10 @@ import pyspark
 from tests.broker import jars
 
 SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
-_ARCHIVE: Final = jars.cache() / f"spark-{pyspark.__version__}" / "classes.jsa"
-WITH_CLASSES: Final = f"{SHORT_LIVED} -XX:SharedArchiveFile={_ARCHIVE}"  # of no effect where there is no such file
+_SPARK: Final = str(Path(pyspark.__file__).parent)
+_ARCHIVE: Final = jars.cache() / f"spark-{hashlib.sha256(_SPARK.encode()).hexdigest()[:16]}" / "classes.jsa"
+_SILENT: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off"  # where the file does not fit, Java does without
+WITH_CLASSES: Final = f"{SHORT_LIVED} {_SILENT} -XX:SharedArchiveFile={_ARCHIVE}"
 _PROGRAM: Final = """
 import sys
 from pyspark import SparkConf, SparkContext

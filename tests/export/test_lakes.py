@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
 
 from rmqctl import exit_codes
-from store_core.errors import PlanOutOfDateError, StoreInUseError, UsageError
+from store_core.errors import FailedError, PlanOutOfDateError, StoreInUseError, UsageError
 from store_core.export.dest import delta
 from store_core.export.dest.address import Format, destination_of
 from store_core.export.dest.delta import _columns
