@@ -305,7 +305,7 @@ def ancestors(pid: int) -> list[int]:
 def test_a_killed_driver_and_a_killed_export(
     spark: Cluster, golden: GoldenStore, tmp_path: Path, whole: dict[str, bytes]
 ) -> None:
-    """The same command ends what was begun, and does not do again what was done."""
+    """The same command ends what was begun, and does not do again what was done. Of the driver, once its Python is killed and once Java."""
     root, out = golden("load-533"), tmp_path / "out"
     with Export(spark, root, out) as export:
         export.has_written(20)
@@ -313,6 +313,13 @@ def test_a_killed_driver_and_a_killed_export(
         code, said = export.end()
     assert code == 1
     assert "Spark has ended early: its program was ended by a signal (Killed)" in said
+    assert not (out / "manifest.json").exists()
+    with Export(spark, root, out) as export:
+        export.has_written(30)
+        kill(next(pid for pid in descendants(export.driver) if Path(command_of(pid).split()[0]).name == "java"))
+        code, said = export.end()
+    assert code == 1
+    assert "Traceback" not in said
     assert not (out / "manifest.json").exists()
     with Export(spark, root, out) as export:
         wait_until(lambda: bool(spark.pythons()))

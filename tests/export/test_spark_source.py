@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,16 +24,18 @@ from tests.export.exports import export_one, ranges_of, table_of
 pytest.importorskip("pyspark")
 
 import pyspark_rmqctl
+from tests.export.clusters import descendants, kill, wait_until
 from tests.export.log_writer import LogWriter
 from tests.export.sessions import Query, spark_session
 from tests.export.sources import source_table
 from tests.export.test_copies import lag
 from tests.export.test_splits import SEGMENT_BYTES
+from tests.rmqctl.calls import ROOT
 
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    """One session for all tests of the module; the source is known to it by the import above alone."""
+    """One session for all tests of the module."""
     with spark_session(spark_python_unix_domain_socket_enabled="true") as session:
         yield session
 
@@ -199,6 +203,33 @@ def test_torn_writes_and_restarts_lose_nothing_and_repeat_nothing(
     assert 0 < len(query.rows()) < len(told("load-533"))
     for _ in pieces:
         pass
+    query.finish()
+    assert query.rows() == told("load-533")
+
+
+FOLLOWING = """
+import sys
+from pathlib import Path
+from tests.export.sessions import Query, spark_session
+
+root, folder = map(Path, sys.argv[1:])
+with spark_session() as spark:
+    Query(spark, root, folder, maxBytesPerTrigger="30k").start(processingTime="0 seconds").awaitTermination()
+"""
+
+
+def test_a_query_whose_driver_is_killed_goes_on_from_its_checkpoint(
+    golden: GoldenStore, spark: Any, tmp_path: Path
+) -> None:
+    """All of it, by SIGKILL, in the middle of whatever it does."""
+    root = golden("load-533")
+    planned = tmp_path / "checkpoint" / "offsets"
+    with subprocess.Popen([sys.executable, "-c", FOLLOWING, root, tmp_path], cwd=ROOT) as program:
+        wait_until(lambda: len(list(planned.glob("[0-9]*"))) > 5)
+        for pid in (program.pid, *descendants(program.pid)):
+            kill(pid)
+    query = Query(spark, root, tmp_path)
+    assert len(query.rows()) < len(told("load-533"))
     query.finish()
     assert query.rows() == told("load-533")
 
