@@ -111,7 +111,7 @@ def _cost_of_a_terabyte(results: list[dict[str, Any]]) -> Iterator[str]:
     yield (
         "Computed from the largest contest of exports on Spark above, not measured: each core works as fast as one of these two did, the splits\n"
         "are many, and the disks and the network bring what the cores take. Spark wins from the size on at which its start is paid for,\n"
-        "against the local export on two cores.\n"
+        "against the local export on two cores. On two cores that hangs on a few per cent, by which runs differ as well.\n"
     )
     yield "| | hours for a TB of log | core hours for a TB | GB/s to be read | wins from |\n|---|---|---|---|---|"
     hours = _TB / local / 3600
