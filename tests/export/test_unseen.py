@@ -30,7 +30,7 @@ from store_core.export.survey import verify_stores
 from store_core.export.tables_export import What, export_tables
 from store_core.storage.store import Store
 from tests import stores
-from tests.conftest import GoldenStore
+from tests.conftest import GoldenStore, StoreCopy
 from tests.damage import Damageable
 from tests.export.exports import export_one, files_of, table_of
 from tests.export.test_lakes import export_to, offsets_in
@@ -167,6 +167,21 @@ def test_derived_files_that_a_task_did_not_see(what: What, there: There, store: 
     with Store.open(store) as opened:
         report = export_tables([("a", opened)], out, what, LocalRunner(), split_size_bytes=2_000)
     assert sum(pq.read_metadata(path).num_rows for path in (out / what).iterdir()) == report.rows > 0
+
+
+def test_an_index_file_that_is_removed_meanwhile_is_none(store_copy: StoreCopy, tmp_path: Path) -> None:
+    """Of a store whose queues are in RocksDB, too."""
+    root = store_copy("rocks-533")
+
+    class Removing(LocalRunner):
+        def run(self, tasks: Sequence[Any], on_walked: Walked, on_piece: OnPiece[Any] | None = None) -> list[Any]:
+            next((root / "index").iterdir()).unlink()
+            return super().run(tasks, on_walked, on_piece)
+
+    with Store.open(root) as opened:
+        assert opened.index_files
+        report = export_tables([("a", opened)], tmp_path / "out", "index", Removing())
+    assert report.rows == 0
 
 
 class OwnDisk(LocalRunner):

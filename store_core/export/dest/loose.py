@@ -92,9 +92,8 @@ class LooseDestination(ABC):
     def begin(self, plan: str) -> bool:
         told = self.objects.read(_BEGUN)
         begun = Begun.from_bytes(told)
-        if (
-            told and begun is None
-        ):  # taken for none, it would be cleared away, and with it what tells that a result is ours
+        if told and begun is None:
+            # Taken for none, it would be cleared away, and with it what tells that a result is ours.
             raise FailedError(
                 "the note of what was begun here is cut short",
                 path=self.objects.address_of(_BEGUN),

@@ -136,7 +136,8 @@ def refuse_unseen(pieces: Sequence[TablePiece], settings: Settings) -> None:
     if not missing:
         return
     with Store.open(settings.root, settings) as store:
-        here = {path.name for path in store.index_files} | {_name_of(queue) for queue in all_queues(store)}
+        queues = () if store.queues_in_rocksdb else all_queues(store)
+        here = {path.name for path in store.index_files} | {_name_of(queue) for queue in queues}
         unseen = sorted(str(each) for each in missing & here)
     if unseen:
         raise FailedError(
