@@ -80,7 +80,7 @@ QUARANTINE_COLUMNS: Final = (
     Column(
         "reason",
         pa.string(),
-        "why no record starts there: magic, size, length_mismatch, …; why it cannot be read: no_permission or io_error; else null",
+        "why it is damage or unreadable; null for zeros, stale records and holes, of which the kind says all",
         nullable=True,
     ),
     Column("finding", pa.string(), "code of the finding that explains it (rmqctl explain CODE)"),
