@@ -35,6 +35,7 @@ from tests.rmqctl.calls import ROOT
 pytest.importorskip("pyspark")
 
 import pyspark_rmqctl
+from tests.export.cluster_exports import SPLIT_SIZE, Export, ancestors, words_of
 from tests.export.clusters import (
     CONF,
     SPARK,
@@ -47,8 +48,6 @@ from tests.export.clusters import (
     kill,
     wait_until,
 )
-
-SPLIT_SIZE = 10_000  # about a hundred tasks
 
 
 @pytest.fixture(scope="module")
@@ -64,51 +63,6 @@ def whole(golden: GoldenStore, tmp_path_factory: pytest.TempPathFactory) -> dict
     out = tmp_path_factory.mktemp("whole") / "local"
     export_one(golden("load-533"), out, split_size_bytes=SPLIT_SIZE)
     return files_of(out)
-
-
-def words_of(spark: Cluster, root: Path | str, dest: Path | str, split_size: int = SPLIT_SIZE) -> list[str]:
-    """``export --spark`` on the cluster."""
-    conf = [word for setting in CONF for word in ("--conf", setting)]
-    words = ["export", str(dest), "-s", f"a={root}", "--spark", "--master", spark.url]
-    return [*words, "--split-size", str(split_size), *conf]
-
-
-class Export:
-    """``rmqctl export --spark`` as a process of its own."""
-
-    def __init__(
-        self, spark: Cluster, root: Path | str, dest: Path | str, *words: str, split_size: int = SPLIT_SIZE
-    ) -> None:
-        command = [sys.executable, "-m", "rmqctl", *words_of(spark, root, dest, split_size), *words]
-        self._dest, self._said = Path(dest), ""
-        self.process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-
-    def __enter__(self) -> Export:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self.process.poll() is None:
-            self.process.terminate()
-        self.end()
-
-    @property
-    def driver(self) -> int:
-        return next(pid for pid in descendants(self.process.pid) if "spark_job" in command_of(pid))
-
-    def has_written(self, count: int) -> None:
-        """Wait until so many files of splits are there, of which none counts yet."""
-        wait_until(lambda: self.written >= count or self.process.poll() is not None)
-        assert self.process.poll() is None, self.end()
-
-    @property
-    def written(self) -> int:
-        return len(list(self._dest.rglob("*.parquet")))
-
-    def end(self) -> tuple[int, str]:
-        """Exit code and what was said."""
-        if self.process.stderr is not None and not self.process.stderr.closed:
-            self._said = self.process.communicate(timeout=240)[1]
-        return self.process.returncode, self._said
 
 
 def test_killed_workers_and_executors(
@@ -292,14 +246,6 @@ def test_executors_read_and_write_in_object_stores(
     assert {file["path"] for file in files} | {"manifest.json"} == names_in(any_object_store, address)
     told = sorted(message["phyOffset"] for message in stores.truth("load-533")["messages"])
     assert offsets_in(any_object_store, address) == told
-
-
-def ancestors(pid: int) -> list[int]:
-    found: list[int] = []
-    while pid > 1:
-        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        found.append(pid)
-    return found
 
 
 def test_a_killed_driver_and_a_killed_export(
