@@ -13,10 +13,10 @@ from store_core.export.copies import differences
 from store_core.export.dest.parts import Part, PartWriter, Range, inside, kind_name, quarantine_rows
 from store_core.export.dest.state import Proof, StoreState, Told
 from store_core.export.healing import Stretch, heal
-from store_core.export.splits.chain import stands_in_log
+from store_core.export.splits.chain import is_in_its_queue
 from store_core.export.splits.join import Joined, join_pieces, walk_on
 from store_core.export.splits.piece import Piece, range_as_table
-from store_core.export.splits.plan import SegmentPlan, Split, Task, plan_splits, segments_of
+from store_core.export.splits.plan import EXPORT_ANEW, SegmentPlan, Split, Task, plan_splits, segments_of
 from store_core.export.splits.tail import begins_of, landmarks_of, still_holds, unseen
 from store_core.findings import Finding, finding, summary
 from store_core.kernel.codes import FrameCode, FrameKind
@@ -27,8 +27,6 @@ from store_core.scan.pieces import end_now
 from store_core.storage.begin import Begin
 from store_core.storage.live import is_live
 from store_core.storage.store import Store
-
-EXPORT_ANEW = "export it anew, with --overwrite or to another place"
 
 
 @dataclass(slots=True)
@@ -77,6 +75,7 @@ class StoreExport:
         self._plans = plan_splits(store.log, start, task.wanted.to_phy_offset, split_size_bytes, is_proven=is_proven)
         self.report = StoreReport(task.store, start, start, copies=copies_of(store))
         self._lost = lost
+        self._led = _to_be_led(store, last)
         self._findings = LogFindings(store.log)
         self._begin = Begin(store.log)
         self._edges: list[tuple[Range, str]] = []  # rows of the quarantine table that no task wrote
@@ -86,7 +85,8 @@ class StoreExport:
         self._met_frames = False
 
     def tasks(self) -> list[Task]:
-        return [replace(self._task, split=split) for plan in self._plans for split in plan.splits]
+        tasks = [self._of(split) for plan in self._plans for split in plan.splits]
+        return [replace(tasks[0], led=self._led), *tasks[1:]] if tasks else []
 
     def join(self, pieces: Sequence[Piece], redo: Callable[[Task], Piece]) -> list[Part]:
         """Prove the pieces, in the order of ``tasks``, and give the files that count; fills the report."""
@@ -268,13 +268,15 @@ def _assert_same_log(store: Store, name: str, last: StoreState) -> None:
                 path=str(store.root),
                 to_do=f"it has been cut and written on, or is another broker's: {EXPORT_ANEW}",
             )
-        is_message = proof.size_bytes > PREFIX.size_bytes
-        if is_message and proof.phy_offset >= log.min_phy_offset and not stands_in_log(store, proof):
-            raise PlanOutOfDateError(
-                f"the log of {name} no longer leads to the record at {proof.phy_offset} that was exported last",
-                path=str(store.root),
-                to_do=f"it has been cut in front of it and written on: {EXPORT_ANEW}",
-            )
+
+
+def _to_be_led(store: Store, last: StoreState | None) -> Split | None:
+    """The way to the message that was exported last, where no queue has it: old bytes may stand where a log was cut."""
+    for proof in last.proof if last is not None else ():
+        segment = store.log.find(proof.phy_offset)
+        if segment is not None and proof.size_bytes > PREFIX.size_bytes and not is_in_its_queue(store, proof):
+            return Split(segment.phy_offset, proof.phy_offset, exact=True)
+    return None
 
 
 def _expired(store: Store, at: int) -> Iterator[Finding]:

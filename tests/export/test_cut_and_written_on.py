@@ -2,21 +2,51 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from store_core.errors import FailedError, PlanOutOfDateError
+from store_core.export.runners.local import LocalRunner
+from store_core.export.runners.runner import OnPiece, Walked
+from store_core.export.splits.plan import Split
 from store_core.layout.record import MAGIC_BLANK
 from store_core.storage.store import Store
 from tests.damage import Damageable, offset_in_record
 from tests.export.exports import export_one, table_of
 from tests.export.streams import Stream
 from tests.export.test_splits import SEGMENT_BYTES, record_of
+from tests.refusing import failing_disk
 
 STANDS, CUT, END = 300, 250, 309  # rows: where somebody stands, where the log was cut, where what is written anew ends
+
+
+class Recording(LocalRunner):
+    """Keeps what it was asked for, and how many bytes had been read of stores by then."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self.tasks: Sequence[Any] = ()
+        self.read_before = self._read = 0
+        for name in ("pread", "preadv"):
+            patch.setattr(os, name, self._counted(getattr(os, name)))
+
+    def _counted(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*given: Any) -> Any:
+            found = call(*given)
+            self._read += found if isinstance(found, int) else len(found)
+            return found
+
+        return counted
+
+    def run(self, tasks: Sequence[Any], on_walked: Walked, on_piece: OnPiece[Any] | None = None) -> list[Any]:
+        self.tasks, self.read_before = tasks, self._read
+        return super().run(tasks, on_walked, on_piece)
 
 
 def at(store: Damageable, row: int) -> int:
@@ -141,6 +171,33 @@ def test_an_export_whose_last_record_a_blank_covers(
     with pytest.raises(PlanOutOfDateError, match=r"no longer leads to the record at \d+ that was exported last"):
         export_one(one_segment.root, out, incremental=True)
     assert table_of(out).equals(before)
+
+
+def test_the_way_to_what_was_exported_last_is_walked_by_a_task(
+    one_segment: Damageable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not where the work is planned, which may be far from the disk; and not where nothing is to be taken from behind it."""
+    cut_queues(one_segment, 0)
+    out, end = tmp_path / "out", at(one_segment, STANDS)
+    following = one_segment.read(end, at(one_segment, STANDS + 2) - end)
+    end_at(one_segment, STANDS)
+    export_one(one_segment.root, out, split_size_bytes=20_000)
+    one_segment.write(end, following)
+    runner = Recording(monkeypatch)
+    report = export_one(one_segment.root, out, runner=runner, incremental=True, split_size_bytes=20_000)
+    way = at(one_segment, STANDS - 1)
+    assert report.rows == 2
+    assert 0 < runner.read_before < 10_000, "the last record, its entry, and the first record"
+    assert [task.led for task in runner.tasks] == [Split(0, way, exact=True), *[None] * (len(runner.tasks) - 1)]
+    assert report.bytes_read == way + SEGMENT_BYTES - end == sum(task.size_bytes for task in runner.tasks)
+
+
+def test_a_way_that_cannot_be_read_leads_over_what_it_may(one_segment: Damageable, tmp_path: Path) -> None:
+    cut_queues(one_segment, 0)
+    end_at(one_segment, STANDS)
+    export_one(one_segment.root, tmp_path / "out")
+    with failing_disk(one_segment.segments[0], [(8192, 12_288)]):
+        assert export_one(one_segment.root, tmp_path / "out", incremental=True).rows == 0
 
 
 def test_old_records_behind_a_cut_are_none_of_the_log(one_segment: Damageable, tmp_path: Path) -> None:

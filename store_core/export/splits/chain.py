@@ -13,8 +13,9 @@ from typing import Final
 
 import numpy as np
 
+from store_core.errors import UnreadableError
 from store_core.export.dest.state import Proof
-from store_core.export.splits.tail import last_begun, proof_of, still_holds
+from store_core.export.splits.tail import last_begun, proof_of
 from store_core.kernel.codes import FrameKind
 from store_core.scan.frames import FrameTable, Ints
 from store_core.scan.log import ScanOptions, scan_segment
@@ -37,12 +38,6 @@ def chained_end(store: Store, segment: Segment, certain: int, stop: int) -> int 
     return end
 
 
-def stands_in_log(store: Store, proof: Proof) -> bool:
-    """Whether a message is there that was once the log's last one, and is still one of the log's: its queue has it, or
-    the chain of its segment leads to it."""
-    return still_holds(store.log, proof) and (is_in_its_queue(store, proof) or is_led_to(store, proof.phy_offset))
-
-
 def is_in_its_queue(store: Store, proof: Proof) -> bool:
     """Whether a message has its entry in a queue."""
     segment = store.log.find(proof.phy_offset)
@@ -53,21 +48,24 @@ def is_in_its_queue(store: Store, proof: Proof) -> bool:
 
 
 def is_led_to(store: Store, phy_offset: int) -> bool:
-    """Whether the chain of a segment leads to an offset, over damage too; in the segment at work not over damage where all that is
-    behind it was left by a cut."""
+    """Whether the chain of a segment leads to an offset, over damage too, and over what cannot be read; in the segment at work not over
+    damage where all that is behind it was left by a cut."""
     segment = store.log.find(phy_offset)
     if segment is None:
         return False
     is_at_work = segment.phy_offset == last_begun(store.log)
     end: int | None = segment.phy_offset
     damage: deque[int] = deque(maxlen=_MOST_DAMAGE)  # where a cut was, what it has left is not far behind
-    for table in scan_segment(store, segment, HEADS, segment.phy_offset, phy_offset, chained=True):
-        frames = is_frame(table)
-        damage.extend(table.phy_offset[~frames].tolist())
-        end = int(table.phy_offset[-1] + table.size_bytes[-1]) if frames[-1] else None
-    if end not in (None, phy_offset):
-        return False
-    return not (is_at_work and any(_is_left_by_a_cut(store, segment, at) for at in damage))
+    try:
+        for table in scan_segment(store, segment, HEADS, segment.phy_offset, phy_offset, chained=True):
+            frames = is_frame(table)
+            damage.extend(table.phy_offset[~frames].tolist())
+            end = int(table.phy_offset[-1] + table.size_bytes[-1]) if frames[-1] else None
+        return end in (None, phy_offset) and not (
+            is_at_work and any(_is_left_by_a_cut(store, segment, at) for at in damage)
+        )
+    except UnreadableError:
+        return True
 
 
 def has_known_message(store: Store, segment: Segment, at: int) -> bool:

@@ -44,7 +44,7 @@ _KNOWN: Final = frozenset(
 
 
 def task_keys(tasks: Sequence[Task], log: SegmentSequence, what: str = "messages") -> list[str]:
-    """For each of some tasks that differ by their splits alone, a fingerprint of all that its outcome depends on: what is
+    """For each of some tasks that differ by what they read alone, a fingerprint of all that its outcome depends on: what is
     asked for, and the files that it reads.
 
     ``what``: is made of them. Changed files are told by length and times, the one that nobody can set included.
@@ -65,11 +65,12 @@ def task_keys(tasks: Sequence[Task], log: SegmentSequence, what: str = "messages
     seen: dict[int, list[Any]] = {}  # by offset: a segment lies in several splits
     keys: list[str] = []
     for task in tasks:
-        read = [segment for segment, _ in segments_of(log, task.split)]
+        asked = [task.split] if task.led is None else [task.led, task.split]
+        read = [segment for split in asked for segment, _ in segments_of(log, split)]
         for segment in read:
             if segment.phy_offset not in seen:
                 seen[segment.phy_offset] = identity_of(segment)
-        keys.append(digest([common, asdict(task.split), [seen[segment.phy_offset] for segment in read]]))
+        keys.append(digest([common, *map(asdict, asked), [seen[segment.phy_offset] for segment in read]]))
     return keys
 
 

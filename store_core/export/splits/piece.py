@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from store_core.check.log import LogFindings
 from store_core.check.report import MOST_FINDINGS_PER_CODE
-from store_core.errors import UnreadableError
+from store_core.errors import PlanOutOfDateError, UnreadableError
 from store_core.export import meter
 from store_core.export.dest.parts import Part, PartWriter, Range, inside, quarantine_rows
 from store_core.export.dest.state import Proof
 from store_core.export.dest.writing import MessageWriter
 from store_core.export.rows.memory import keep_freed_memory
-from store_core.export.splits.plan import Split, Task, segments_of
+from store_core.export.splits.chain import is_led_to
+from store_core.export.splits.plan import EXPORT_ANEW, Split, Task, segments_of
 from store_core.export.splits.tail import as_read, is_followed, is_settled, proof_of, refuse_another_log, still_holds
 from store_core.export.splits.unreadable import WindowsUpTo, unreadable_stretches
 from store_core.findings import Finding
@@ -76,7 +77,23 @@ class Piece:
 
 def run_task(task: Task) -> Piece:
     """Export one split to where the task says. Raises StoreError; then it leaves no file behind."""
-    return run_work(lambda settled: SplitWork(task, settled), task.settings)
+    if task.led is not None:
+        _assert_led(task, task.led)
+    piece = run_work(lambda settled: SplitWork(task, settled), task.settings)
+    piece.walked_bytes += task.size_bytes - task.split.size_bytes
+    return piece
+
+
+def _assert_led(task: Task, way: Split) -> None:
+    with Store.open(task.settings.root, task.settings) as store:
+        refuse_another_log(store, task.landmarks)
+        if not is_led_to(store, way.stop_phy_offset):
+            raise PlanOutOfDateError(
+                f"the log of {task.store} no longer leads to the record at {way.stop_phy_offset} that was exported last",
+                path=str(store.root),
+                to_do=f"it has been cut in front of it and written on: {EXPORT_ANEW}",
+            )
+    meter.walked(way.size_bytes)
 
 
 def run_work(work_of: Callable[[int], SplitWork], settings: Settings) -> Piece:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from store_core.export.splits.piece import Piece
 
 SPLIT_SIZE_BYTES: Final = 256 << 20
+EXPORT_ANEW: Final = "export it anew, with --overwrite or to another place"
 # A walk that starts so far in front of an offset has met a frame's end before it, unless there is none.
 _RUN_UP_BYTES: Final = MAX_RECORD_SIZE_BYTES + (1 << 20)
 
@@ -46,7 +47,8 @@ class Task:
     """All that a worker needs to export one split; goes between processes and machines.
 
     ``stem`` begins its file names; ``place`` is where they are written. ``live``: a broker may be writing to the log.
-    ``landmarks``: by which it is known.
+    ``landmarks``: by which it is known. ``led``: the way to the message that was exported last, from its segment's start: frames
+    must still lead there before anything is taken from behind it.
     """
 
     store: str
@@ -58,10 +60,11 @@ class Task:
     layout: Layout = field(default_factory=Layout)
     live: bool = False
     landmarks: tuple[Proof, ...] = ()
+    led: Split | None = None
 
     @property
     def size_bytes(self) -> int:
-        return self.split.size_bytes
+        return self.split.size_bytes + (self.led.size_bytes if self.led is not None else 0)
 
     def run(self) -> Piece:
         """Do it, wherever this is called. Raises StoreError."""
