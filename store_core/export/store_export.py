@@ -13,6 +13,7 @@ from store_core.export.copies import differences
 from store_core.export.dest.parts import Part, PartWriter, Range, inside, kind_name, quarantine_rows
 from store_core.export.dest.state import Proof, StoreState, Told
 from store_core.export.healing import Stretch, heal
+from store_core.export.lacking import lacks_of, still_lacking
 from store_core.export.splits.chain import is_in_its_queue
 from store_core.export.splits.join import Joined, join_pieces, walk_on
 from store_core.export.splits.piece import Piece, range_as_table
@@ -46,15 +47,16 @@ class StoreReport:
     begins: tuple[Proof, ...] = ()
 
     def as_state(self) -> StoreState:
+        met = [found for found in self.findings if found not in self.left_out]
         return StoreState(
             self.store,
             self.from_phy_offset,
             self.next_phy_offset,
             self.rows,
-            summary([found for found in self.findings if found not in self.left_out]),
+            summary(met),
             self.proof,
             self.told,
-            tuple(refused for found in self.findings if (refused := _refused(found, self.next_phy_offset)) is not None),
+            lacks_of(met, self.next_phy_offset),
             self.begins,
         )
 
@@ -197,7 +199,7 @@ class StoreExport:
         self._tell_once()
         with suppress(UnreadableError):
             self.report.begins = begins_of(log, self.report.from_phy_offset, self.report.next_phy_offset)
-        self.report.left_out = list(_left_out(self._last))
+        self.report.left_out = list(still_lacking(self.store, self._last))
         self.report.findings = [
             *self._lost,
             *self.report.left_out,
@@ -289,24 +291,6 @@ def _expired(store: Store, at: int) -> Iterator[Finding]:
             phy_offset=at,
             size_bytes=lost,
         )
-
-
-def _left_out(last: StoreState | None) -> Iterator[Finding]:
-    """What earlier commits could not read, and so lack."""
-    for refused in last.refused if last is not None else ():
-        yield finding(
-            UNREADABLE,
-            f"{refused.size_bytes} bytes could not be read when they were exported, and are missing there",
-            phy_offset=refused.phy_offset,
-            size_bytes=refused.size_bytes,
-        )
-
-
-def _refused(found: Finding, next_phy_offset: int) -> Told | None:
-    """What a finding says could not be read; None where the next commit will try again."""
-    if found.code != UNREADABLE or found.phy_offset is None or found.phy_offset >= next_phy_offset:
-        return None
-    return Told(found.phy_offset, found.size_bytes or 0, "unreadable")
 
 
 def _told(found: Range) -> Told:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from store_core.errors import FailedError, UnreadableError
+from store_core.export.dest.address import Format
 from store_core.export.runners.local import LocalRunner
 from store_core.export.survey import stats_of_stores
 from store_core.read.log import LogFilter
@@ -19,8 +21,9 @@ from tests.damage import Damageable
 from tests.export.exports import export_one, found_rows, ranges_of, table_of, told_rows
 from tests.export.sources import source_ranges, source_table
 from tests.export.test_healing import export as export_copies
+from tests.export.test_lakes import export_to
 from tests.refusing import BAD, PAGE_BYTES, SEGMENT, call_without_privileges, failing_disk, forbidden
-from tests.rmqctl.calls import Result
+from tests.rmqctl.calls import Result, call
 
 DamageableOf = Callable[..., Damageable]
 SPLITS: Final = (3_000, 50_003, 1 << 30)
@@ -110,6 +113,38 @@ def test_what_an_export_lacks_is_said_until_it_is_made_anew(store: Damageable, t
     report = export_one(store.root, out, overwrite=True)
     assert report.findings == []
     assert found_rows(table_of(out)) == told_rows("load-533")
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"])
+def test_a_file_that_is_back_is_said_until_the_export_is_made_anew(
+    store: Damageable, tmp_path: Path, kind: Format
+) -> None:
+    """It was away when the log behind it was exported."""
+    out, base = tmp_path / "out", SEGMENT * store.segment_size_bytes
+    path = store.segments[SEGMENT]
+    gone = path.rename(tmp_path / "gone")
+    report = export_to(store.root, out, kind, incremental=True)
+    assert [f.code for f in report.findings if f.phy_offset == base] == ["L006"]
+    assert export_to(store.root, out, kind, incremental=True).findings == []
+    for _ in range(2):
+        shutil.copy(gone, path)
+        [found] = export_to(store.root, out, kind, incremental=True).findings
+        assert (found.code, found.phy_offset, found.size_bytes) == ("L006", base, store.segment_size_bytes)
+        assert "messages are there now, which the export lacks" in found.message
+    assert export_to(store.root, out, kind, overwrite=True).findings == []
+
+
+def test_a_file_that_is_back_without_messages_is_not_said(store: Damageable, tmp_path: Path) -> None:
+    """Zeros, or what recovery has put there, are nothing that an export lacks."""
+    path = store.segments[SEGMENT]
+    path.rename(tmp_path / "gone")
+    export_one(store.root, tmp_path / "out", incremental=True)
+    path.write_bytes(bytes(store.segment_size_bytes))
+    assert export_one(store.root, tmp_path / "out", incremental=True).findings == []
+    path.unlink()
+    assert call("recover", "-s", store.root, "--apply", "--yes").code in (0, 3)
+    assert path.stat().st_size == store.segment_size_bytes
+    assert export_one(store.root, tmp_path / "out", incremental=True).findings == []
 
 
 def test_another_copy_has_what_the_disk_refuses(damageable: DamageableOf, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ FORMAT: Final = "rmqctl-export"
 MANIFEST_VERSION: Final = 2
 
 
+HOLE: Final = "hole"  # kind of a range without a file
 NEWEST_BEGINS: Final = 3  # of the newest segments, besides the oldest one's
 
 
@@ -71,7 +72,7 @@ class Begun(NamedTuple):
 
 
 class Told(NamedTuple):
-    """A range behind the last frame that has its row in the quarantine table."""
+    """A range that has its row in the quarantine table, and of which later commits have to know."""
 
     phy_offset: int
     size_bytes: int
@@ -92,8 +93,8 @@ class StoreState:
     rows: int
     findings: Mapping[str, int]
     proof: tuple[Proof, ...] = ()
-    told: tuple[Told, ...] = ()
-    refused: tuple[Told, ...] = ()  # what could not be read, and is in no commit
+    told: tuple[Told, ...] = ()  # behind the last frame
+    lacks: tuple[Told, ...] = ()  # what could not be read or had no file, and is in no commit
     begins: tuple[Proof, ...] = ()  # first records of some segments, which copies of the log have that lag behind
 
     def as_json(self) -> dict[str, Any]:
@@ -101,7 +102,8 @@ class StoreState:
             **self.as_short_json(),
             "proof": [proof.as_json() for proof in self.proof],
             "quarantined_behind": [told._asdict() for told in self.told],
-            "unreadable": [told._asdict() for told in self.refused],
+            "unreadable": [told._asdict() for told in self.lacks if told.kind != HOLE],
+            "missing": [told._asdict() for told in self.lacks if told.kind == HOLE],
             "begins": [proof.as_json() for proof in self.begins],
         }
 
@@ -125,7 +127,7 @@ class StoreState:
             {str(code): int(count) for code, count in told["findings"].items()},
             tuple(map(Proof.from_json, told["proof"])),
             told=tuple(map(Told.from_json, told.get("quarantined_behind", ()))),
-            refused=tuple(map(Told.from_json, told.get("unreadable", ()))),
+            lacks=tuple(map(Told.from_json, (*told.get("unreadable", ()), *told.get("missing", ())))),
             begins=tuple(map(Proof.from_json, told.get("begins", ()))),
         )
 
@@ -139,7 +141,7 @@ class StoreState:
             _sum(self.findings, later.findings),
             later.proof or self.proof,
             later.told,
-            (*self.refused, *(refused for refused in later.refused if refused not in self.refused)),
+            tuple(dict.fromkeys((*self.lacks, *later.lacks))),
             tuple(dict.fromkeys((*self.begins[:1], *(*self.begins[1:], *later.begins)[-NEWEST_BEGINS:]))),
         )
 
