@@ -14,6 +14,7 @@ import pytest
 from store_core.export.copies import find_copies, joint_settings
 from store_core.export.export import ExportReport, export_stores
 from store_core.export.runners.local import LocalRunner
+from store_core.export.runners.runner import Runner
 from store_core.read.log import LogFilter
 from store_core.storage.store import Store
 from tests.damage import Damageable
@@ -45,12 +46,18 @@ def slave(damageable: DamageableStore) -> Damageable:
     return damageable("load-533")
 
 
-def export(dest: Path, split_size_bytes: int, *copies: Damageable, wanted: LogFilter | None = None) -> ExportReport:
+def export(
+    dest: Path,
+    split_size_bytes: int,
+    *copies: Damageable,
+    wanted: LogFilter | None = None,
+    runner: Runner | None = None,
+) -> ExportReport:
     with opened(copies) as stores:
         [group] = find_copies(stores).groups
         settings = joint_settings([stores[number] for number in group])
     with Store.open(settings.root, settings) as store:
-        return export_stores([("a", store)], dest, LocalRunner(), wanted, split_size_bytes=split_size_bytes)
+        return export_stores([("a", store)], dest, runner or LocalRunner(), wanted, split_size_bytes=split_size_bytes)
 
 
 def codes(report: ExportReport) -> list[str]:

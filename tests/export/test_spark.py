@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import time
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from multiprocessing import Pipe
 from pathlib import Path
@@ -30,9 +30,11 @@ from store_core.export.splits.plan import Task
 from store_core.read.log import LogFilter
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore
+from tests.damage import Damageable
 from tests.export.clusters import SentTask
 from tests.export.exports import export_one, ranges_of, table_of, without_seconds
 from tests.export.sessions import spark_session
+from tests.export.test_healing import export as export_copies
 from tests.rmqctl.calls import ROOT, command, environment
 
 pyspark = pytest.importorskip("pyspark")
@@ -79,6 +81,27 @@ def test_spark_joins_splits_at_damage(damaged: DamagedStore, local_spark: SparkR
         LogFilter(topics=frozenset({"Calm_orders"})),
     )
     assert ranges_of(tmp_path / "spark")
+
+
+def test_spark_reads_copies_as_one(
+    damageable: Callable[..., Damageable], local_spark: SparkRunner, tmp_path: Path
+) -> None:
+    """What is damaged in one of them comes from the other, and what is in both is told once."""
+    master, slave = damageable("load-533"), damageable("load-533")
+    for row in (100, 900):
+        master.zero(master.message(row)["phyOffset"], 200)
+    for row in (900, 1500):
+        slave.zero(slave.message(row)["phyOffset"], 200)
+    reports = [
+        export_copies(tmp_path / name, 50_000, master, slave, runner=runner)
+        for name, runner in (("local", None), ("spark", local_spark))
+    ]
+    assert table_of(tmp_path / "spark").equals(table_of(tmp_path / "local"), check_metadata=True)
+    assert [len(report.stores[0].healed) for report in reports] == [1, 1]
+    lost = master.message(900)
+    ranges = ranges_of(tmp_path / "spark")
+    assert (ranges[0][0], sum(size for _, size, *_ in ranges)) == (lost["phyOffset"], lost["storeSize"])
+    assert without_seconds(reports[0]) == without_seconds(reports[1])
 
 
 @pytest.mark.parametrize("collector", ["Serial", "Parallel", "G1"])
