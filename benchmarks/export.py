@@ -1,4 +1,4 @@
-"""A local export beside pyarrow's own writing of the same rows, and what a query for one topic reads of it.
+"""A local export beside pyarrow's own writing of the same rows, and what queries for a topic, a key or a moment read of it.
 
     python -m benchmarks.export --size 1GiB --record 866
 
@@ -9,8 +9,9 @@ checksums; the log is in the page cache. Once in processor time, one job against
 as there are processors, as the command takes by itself, against pyarrow, whose writer is one thread. Beside it, without a
 goal, against a writer that nobody has: as many processes as processors, which have the export's files in memory, share them
 and wait to be told. Those of the export are started first, by a process that has done nothing yet but load the library, as
-a command's. Resident memory is that of a command that does its tasks one after the other. The query is DuckDB's, for all
-columns of one topic of eight.
+a command's. Resident memory is that of a command that does its tasks one after the other. The queries are DuckDB's, for all
+columns: of one topic of eight, of the message amid the export by its unique key and by a message key, and of what was stored in a
+hundredth of the time; what they read is told of the export's bytes.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -148,12 +150,29 @@ def anew(clock: Clock, folder: Path, work: Callable[[], object], *, is_made: boo
     return run
 
 
-def read_percent(data: Path, topic: str) -> float:
-    """How much of a folder of files a query for one topic reads."""
-    _, reads = duckdb_reads(data, f"select * from {{}} where topic = '{topic}'")
+def read_percent(data: Path, condition: str) -> float:
+    """How much of a folder of files a query for some rows reads."""
+    found, reads = duckdb_reads(data, f"select * from {{}} where {condition}")
+    assert len(found), "the rows are there"
     return (
         100 * sum(size_bytes for _, size_bytes in reads) / sum(path.stat().st_size for path in data.glob("*.parquet"))
     )
+
+
+def conditions(data: Path) -> dict[str, str]:
+    """Queries for few messages, by what they ask for."""
+    files = f"read_parquet('{data}/*.parquet')"
+    with duckdb.connect(config={"TimeZone": "UTC"}) as connection:
+        [least, greatest] = connection.sql(f"select min(store_time), max(store_time) from {files}").fetchall()[0]
+        middle = least + (greatest - least) / 2
+        [unique_key, key] = connection.sql(
+            f"select unique_key, keys[1] from {files} where store_time >= '{middle}' order by phy_offset limit 1"
+        ).fetchall()[0]
+    return {
+        "a unique key": f"unique_key = '{unique_key}'",
+        "a message key": f"list_contains(keys, '{key}')",
+        "1 % of the time": f"store_time between '{middle}' and '{middle + (greatest - least) / 100}'",
+    }
 
 
 def main() -> None:
@@ -172,7 +191,9 @@ def main() -> None:
         export(made, folder / "first", 1)
         paths = sorted((folder / "first" / "data").glob("*.parquet"))
         step = recipe.topics * recipe.queues * BATCH // 8
-        percent = max(read_percent(folder / "first" / "data", made.topic_of(n * step)) for n in range(8))
+        data = folder / "first" / "data"
+        percent = max(read_percent(data, f"topic = '{made.topic_of(n * step)}'") for n in range(8))
+        percents = {asked: read_percent(data, condition) for asked, condition in conditions(data).items()}
         files = [(folder / "plain" / path.name, groups_of(path)) for path in paths]
         all_files = [(path, folder / "all" / path.name) for path in paths]
         with writers(all_files) as connections, exporter(made, folder / "many") as exports:
@@ -192,6 +213,10 @@ def main() -> None:
         contest.ratio("export", times, EXPORT_ALL, WRITE_ALL),
         contest.limit("export", "rmqctl export --jobs 1", "MB resident", resident / _MB, _MOST_MB),
         contest.limit("export", f"DuckDB, one topic of {told.topics}", "% read", percent, 15),
+        *(
+            contest.Row("export", f"DuckDB, {asked}", "% read", read, (read, read), "", None)
+            for asked, read in percents.items()
+        ),
     ]
     store = f"{made.messages} records of {told.record} B in {told.topics} topics, made by {made.maker}"
     command_line = f"python -m benchmarks.export --size {told.size >> 20}MiB --record {told.record}"
