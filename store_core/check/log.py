@@ -218,6 +218,8 @@ class LogFindings:
     def _say_hole(self, code: int, at: int, size: int, file: str) -> None:
         if code == HoleCode.NO_FILE and self._begin is not None and self._begin.has_passed(at + size):
             self._note_removed(range(at, at + size))
+        elif code == HoleCode.NO_FILE and file:
+            self._say(MISSING, f"the file lacks its last {size} bytes", file, at, size)
         elif code == HoleCode.NO_FILE:
             self._say(MISSING, f"no file for {size} bytes of the log", None, at, size)
         else:
