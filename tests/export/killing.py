@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 
-from tests.rmqctl.calls import ROOT, environment
+from tests.rmqctl.calls import Result, call
 
 
 def run_killed(
     after: int | float, methods: Mapping[str, str], *words: object, variables: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
+) -> Result:
     """``after``: a number of calls, or as a float seconds behind the first. ``methods``: names, divided by spaces, by their class as ``module:Class``."""
     told = [f"{owner}.{name}" for owner, names in methods.items() for name in names.split()]
-    return subprocess.run(
-        [sys.executable, "-m", __name__, str(after), ",".join(told), *map(str, words)],
-        cwd=ROOT, env=environment() | (variables or {}), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    return call(after, ",".join(told), *words, program=("-m", __name__), **(variables or {}))
 
 
 def _kill_after(after: int | float, methods: list[str]) -> None:

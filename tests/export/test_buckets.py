@@ -113,9 +113,9 @@ def test_a_real_process_killed_again_and_again(growing: Growing, bucket: ObjectS
     words = ["export", address, "-s", f"a={growing.root}", "--split-size", "65536", "--jobs", "1", "-o", "json"]
     for step in range(20):
         done = run_killed(3 * step, REQUESTS, *words, variables=bucket.environment)
-        if done.returncode != -signal.SIGKILL:
+        if done.code != -signal.SIGKILL:
             break
-    assert (done.returncode, done.stderr.count("Traceback")) == (0, 0), done.stderr
+    assert (done.code, done.err.count("Traceback")) == (0, 0), done.err
     assert step > 2
     assert offsets_in(bucket, address) == [offset for offset in OFFSETS if offset < 3 * 65536]
     assert {file["path"] for file in manifest_in(bucket, address)["files"]} | {"manifest.json"} == names_in(

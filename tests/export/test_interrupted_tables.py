@@ -108,12 +108,12 @@ def test_a_real_process_killed_again_and_again(golden: GoldenStore, tmp_path: Pa
     out = tmp_path / "out"
     for step in range(30):
         done = run_killed(9 + 11 * step, CHANGES, *words_of(golden(NAME), out, what, jobs))
-        if done.returncode != -signal.SIGKILL:
+        if done.code != -signal.SIGKILL:
             break
         if (out / MANIFEST).exists():
             assert files_of(out) == files_of(tmp_path / "whole")
-    if "a finished export is there" not in done.stderr:  # killed as it left, all done
-        assert (done.returncode, done.stderr.count("Traceback")) == (0, 0), done.stderr
+    if "a finished export is there" not in done.err:  # killed as it left, all done
+        assert (done.code, done.err.count("Traceback")) == (0, 0), done.err
     assert step > 0
     assert files_of(out) == files_of(tmp_path / "whole")
 

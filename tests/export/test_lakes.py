@@ -284,7 +284,7 @@ def test_killed_within_a_librarys_own_commit(
     killed = 0
     for number, point in enumerate(points, 1):
         growing.end_at(ENDS[5 * number + 1])
-        killed += run_killed(point, methods, *words).returncode < 0
+        killed += run_killed(point, methods, *words).code < 0
         assert call(*words).code in (exit_codes.OK, exit_codes.FINDINGS)  # OK where it was killed behind all of it
         there = range(5 * number + 2)
         assert offsets_in(out, kind) == [OFFSETS[record] for record in there if record not in lost]

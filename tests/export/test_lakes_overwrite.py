@@ -128,7 +128,7 @@ def test_killed_while_partitions_change(
         out = tmp_path / str(number)
         words = ["export", str(out), "--format", kind, "-s", f"a={root}", "--jobs", "1", "-q"]
         assert call(*words, "--partition-by", "day").code == exit_codes.OK
-        killed += run_killed(point, methods, *words, "--partition-by", "topic", "--overwrite").returncode < 0
+        killed += run_killed(point, methods, *words, "--partition-by", "topic", "--overwrite").code < 0
         assert offsets_in(out, kind) == OFFSETS
         assert call(*words, "--partition-by", "topic", "--overwrite").code == exit_codes.OK
         assert (offsets_in(out, kind), partitions_of(out, kind)) == (OFFSETS, ["topic"])

@@ -282,12 +282,12 @@ def test_a_real_process_killed_again_and_again(root: Path, whole: dict[str, byte
     words = ("export", out, "-s", f"a={root}", "--split-size", SPLIT_SIZE_BYTES, "--jobs", jobs, "-o", "json")
     for step in range(30):
         done = run_killed(12 + 3 * step, CHANGES, *words)
-        if done.returncode != -signal.SIGKILL:
+        if done.code != -signal.SIGKILL:
             break
         if (out / MANIFEST).exists():
             assert files_of(out) == whole
-    if "a finished export is there" not in done.stderr:  # killed as it left, all done
-        assert (done.returncode, done.stderr.count("Traceback")) == (0, 0)
+    if "a finished export is there" not in done.err:  # killed as it left, all done
+        assert (done.code, done.err.count("Traceback")) == (0, 0)
     assert step > 3
     assert files_of(out) == whole
     assert manifest_of(out)["rows"] > 0

@@ -134,7 +134,7 @@ def test_an_export_that_is_killed_in_the_middle_of_its_commit(
     root, out = damaged("load-533", "zero-page-mid"), tmp_path / "out"
     words = [*words_of(spark, root, out, split_size=100_000), "--format", kind]
     owner, _, name = method.rpartition(".")
-    assert run_killed(calls, {owner: name}, *words).returncode == -signal.SIGKILL
+    assert run_killed(calls, {owner: name}, *words).code == -signal.SIGKILL
     if kind == "parquet":
         assert not (out / "manifest.json").exists()
         assert [path for path in out.rglob("*.parquet") if UNFINISHED not in path.parts]

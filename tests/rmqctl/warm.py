@@ -66,7 +66,9 @@ class _Server:
         killing = threading.Timer(deadline_seconds, os.kill, (pid, signal.SIGKILL))
         killing.start()
         try:
-            return self._number()
+            code = self._number()
+            assert not killing.finished.is_set(), f"it was killed as it was not done within {deadline_seconds} s"
+            return code
         finally:
             killing.cancel()
 
