@@ -32,17 +32,14 @@ def lacks_of(findings: Sequence[Finding], next_phy_offset: int) -> tuple[Told, .
 def still_lacking(store: Store, last: StoreState | None) -> Iterator[Finding]:
     """Of a hole only if there are messages by now: the quarantine table tells of others."""
     for told in last.lacks if last is not None else ():
-        code = next(code for code, kind in _KINDS.items() if kind == told.kind)
-        if code == UNREADABLE:
-            what = f"{told.size_bytes} bytes could not be read when they were exported, and are missing there"
+        if told.kind != HOLE:
+            code, what = UNREADABLE, "could not be read when they were exported, and are missing there"
         elif _has_messages(store, told):
-            what = (
-                f"{told.size_bytes} bytes had no file when they were exported; messages are there now, which the export lacks: "
-                "make it anew, with --overwrite"
-            )
+            code = MISSING
+            what = "had no file when they were exported; messages are there now, which the export lacks: make it anew, with --overwrite"
         else:
             continue
-        yield finding(code, what, phy_offset=told.phy_offset, size_bytes=told.size_bytes)
+        yield finding(code, f"{told.size_bytes} bytes {what}", phy_offset=told.phy_offset, size_bytes=told.size_bytes)
 
 
 def _has_messages(store: Store, told: Told) -> bool:
