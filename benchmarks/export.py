@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
@@ -162,17 +163,22 @@ def read_percent(data: Path, condition: str) -> float:
 def conditions(data: Path) -> dict[str, str]:
     """Queries for few messages, by what they ask for."""
     files = f"read_parquet('{data}/*.parquet')"
-    with duckdb.connect(config={"TimeZone": "UTC"}) as connection:
-        [least, greatest] = connection.sql(f"select min(store_time), max(store_time) from {files}").fetchall()[0]
-        middle = least + (greatest - least) / 2
-        [unique_key, key] = connection.sql(
-            f"select unique_key, keys[1] from {files} where store_time >= '{middle}' order by phy_offset limit 1"
-        ).fetchall()[0]
+    with duckdb.connect() as connection:
+        asked = f"select epoch_us(min(store_time)), epoch_us(max(store_time)) from {files}"
+        least, greatest = connection.sql(asked).fetchall()[0]
+        begin, end = (_moment(least + (greatest - least) * part) for part in (0.5, 0.51))
+        asked = f"select unique_key, keys[1] from {files} where store_time >= '{begin}' order by phy_offset limit 1"
+        unique_key, key = connection.sql(asked).fetchall()[0]
     return {
         "a unique key": f"unique_key = '{unique_key}'",
         "a message key": f"list_contains(keys, '{key}')",
-        "1 % of the time": f"store_time between '{middle}' and '{middle + (greatest - least) / 100}'",
+        "1 % of the time": f"store_time between '{begin}' and '{end}'",
     }
+
+
+def _moment(us: float) -> str:
+    """Microseconds of the epoch in words that DuckDB compares as they are."""
+    return datetime.fromtimestamp(us / 1e6, UTC).isoformat()
 
 
 def main() -> None:

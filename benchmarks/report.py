@@ -42,8 +42,8 @@ _NOTES: Final = """\
 * **Decoding.** The row is of a quiet AMD EPYC and of 22 November. On an Intel Xeon of the 28th with nothing else at work, six runs came to 0.88, 0.93, 1.04, 1.13,
   1.28 and 1.50 GB/s in their best rounds (1.02 to 1.73 M rows/s): **the goal is met in the best of them and missed in the others**. Reading and zlib.crc32 alone took from 0.45
   to 0.60 s a GiB in them, and 0.33 s on the EPYC; decoding takes 1.6 to 2.3 times as long as these, 1.9 times there.
-* **Exports.** In processor time an export costs what pyarrow's writing costs and 0.2 to 0.4 times as much again, from run to run (1.19 times at 4 GiB and
-  1.39 at one, minutes apart on one machine): reading, walking, checksums and decoding. By the clock two processes are quicker than pyarrow's one thread; two that already have all rows
+* **Exports.** In processor time an export costs what pyarrow's writing costs and 0.2 to 0.5 times as much again, from run to run (1.19 times at 4 GiB, and
+  1.39 and 1.46 at one): reading, walking, checksums and decoding. By the clock two processes are quicker than pyarrow's one thread; two that already have all rows
   in memory are quicker by 15 to 40 %, as fresh memory and the disk count too: pyarrow's files are not synced. In a log of 4,000 topics, of which a
   hundred records lie together, records are copied once more, and row groups have as many small stretches as there are topics: 1.75 times pyarrow's processor time, and
   by the clock as quick as it. With columns of its own for each topic a task had twice the memory that it may have there.
