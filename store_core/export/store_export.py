@@ -87,11 +87,16 @@ class StoreExport:
         self._met_frames = False
 
     def tasks(self) -> list[Task]:
-        tasks = [self._of(split) for plan in self._plans for split in plan.splits]
-        return [replace(tasks[0], led=self._led), *tasks[1:]] if tasks else []
+        splits = [split for plan in self._plans for split in plan.splits]
+        return [replace(self._of(split), led=None if number else self._led) for number, split in enumerate(splits)]
 
     def join(self, pieces: Sequence[Piece], redo: Callable[[Task], Piece]) -> list[Part]:
         """Prove the pieces, in the order of ``tasks``, and give the files that count; fills the report."""
+        if (
+            self._led is not None and not pieces
+        ):  # nothing to be read, so that no task has looked whether the log was cut
+            at = self.report.from_phy_offset
+            redo(replace(self._of(Split(at, at, exact=True)), led=self._led))
         following = iter(map(self._seen, pieces))
         joined = [
             join_pieces(plan, [next(following) for _ in plan.splits], lambda split: self._seen(redo(self._of(split))))

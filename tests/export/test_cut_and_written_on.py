@@ -173,6 +173,27 @@ def test_an_export_whose_last_record_a_blank_covers(
     assert table_of(out).equals(before)
 
 
+@pytest.mark.parametrize("has_queues", [True, False])
+@pytest.mark.parametrize("ends", [STANDS, None])
+def test_an_export_that_is_cut_where_nothing_follows(
+    one_segment: Damageable, tmp_path: Path, ends: int | None, has_queues: bool
+) -> None:
+    """The segment is full, and there is no next one that anything could be taken from."""
+    if ends is not None:
+        place = at(one_segment, ends)
+        end_at(one_segment, ends)
+        write_blank(one_segment, place)
+    if not has_queues:
+        cut_queues(one_segment, 0)
+    out = tmp_path / "out"
+    assert export_one(one_segment.root, out).stores[0].next_phy_offset == SEGMENT_BYTES
+    assert export_one(one_segment.root, out, incremental=True).rows == 0
+    written_over_with_a_blank(one_segment)
+    one_segment.segments[1].unlink()
+    with pytest.raises(PlanOutOfDateError, match=r"no longer (leads to|has) the record"):
+        export_one(one_segment.root, out, incremental=True)
+
+
 def test_the_way_to_what_was_exported_last_is_walked_by_a_task(
     one_segment: Damageable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
