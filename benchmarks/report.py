@@ -39,7 +39,7 @@ _NOTES: Final = """\
   not map the log reads each record by itself.
 * **Queries.** The index and the log are mapped, as the broker maps them; half of a query is waiting for memory on both sides. The
   slow ones are first looks at pages, not long chains.
-* **Decoding.** The row is of a quiet AMD EPYC and of 22 November. On an Intel Xeon of the 28th with nothing else at work, six runs came to 0.88, 0.93, 1.04, 1.13,
+* **Decoding.** The row is of a quiet AMD EPYC and of 22 November. On an Intel Xeon of the 28th with nothing else at work, seven runs came to 0.88, 0.93, 0.98, 1.04, 1.13,
   1.28 and 1.50 GB/s in their best rounds (1.02 to 1.73 M rows/s): **the goal is met in the best of them and missed in the others**. Reading and zlib.crc32 alone took from 0.45
   to 0.60 s a GiB in them, and 0.33 s on the EPYC; decoding takes 1.6 to 2.3 times as long as these, 1.9 times there.
 * **Exports.** In processor time an export costs what pyarrow's writing costs and 0.2 to 0.5 times as much again, from run to run (1.19 times at 4 GiB, and

@@ -48,9 +48,8 @@ def assert_consumed(
         got: list[dict[str, Any]] = []
         while at < end:
             answer = answers[topic, queue_id, at]
-            got += [
-                m for m in answer["messages"] if m["queueOffset"] < end
-            ]  # behind it come delayed ones, once it is time
+            # Behind its end come delayed ones, once it is time.
+            got += [message for message in answer["messages"] if message["queueOffset"] < end]
             assert answer["nextBeginOffset"] > at, answer
             at = answer["nextBeginOffset"]
         numbers = [m["queueOffset"] for m in got]
