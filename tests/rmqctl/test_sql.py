@@ -107,7 +107,8 @@ def test_infinity_and_no_number(golden: GoldenStore) -> None:
 def test_types_that_arrow_has_no_form_for(golden: GoldenStore) -> None:
     query = """select '101'::bit, '10'::bit "a""b", 123456789012345678901234567890::bignum big, {'a': [7, null]}::variant loose,
                ['101'::bit] bits, null::bit nothing, 1 big,
-               {'BIT': '1'::bit, 'b': map {'k': 5::bignum}} deep, {'bit': 1} plain"""
+               {'BIT': '1'::bit, 'b': map {'k': 5::bignum}} deep, {'bit': 1} plain,
+               timetz '03:04:05.5+08' zoned, [timetz '03:04:05-01:30'] listed, time '03:04:05' bare"""
     document = call("sql", query, "-s", golden(NAME), "-o", "json").json
     assert [column["type"] for column in document["columns"]][:5] == ["BIT", "BIT", "BIGNUM", "VARIANT", "BIT[]"]
     (row,) = document["rows"]
@@ -121,8 +122,12 @@ def test_types_that_arrow_has_no_form_for(golden: GoldenStore) -> None:
         1,
         {"BIT": "1", "b": {"k": "5"}},
         {"bit": 1},
+        "03:04:05.5+08",
+        ["03:04:05-01:30"],
+        "03:04:05",
     ]
-    assert list(row) == ["CAST('101' AS BIT)", 'a"b', "big", "loose", "bits", "nothing", "big_1", "deep", "plain"]
+    times = ["zoned", "listed", "bare"]
+    assert list(row) == ["CAST('101' AS BIT)", 'a"b', "big", "loose", "bits", "nothing", "big_1", "deep", "plain", *times]
 
 
 @pytest.mark.parametrize("made", ["create table Messages as select 1 x", "create view messages as select 1 x"])

@@ -29,7 +29,9 @@ _OWN: Final = (
     " union all select view_name from duckdb_views() where not temporary and not internal"
 )
 _RETURNING: Final = re.compile(r"\breturning\b", re.IGNORECASE)
-_INNER: Final = re.compile(r"\b(?:BIT|BIGNUM|VARIANT)\b(?=[\[),]|$)")  # as types, not as names in front of one
+_INNER: Final = re.compile(  # as types, not as names in front of one
+    r"\b(?:BIT|BIGNUM|VARIANT|TIME WITH TIME ZONE)\b(?=[\[),]|$)"
+)
 Result = TypeVar("Result")
 
 
@@ -172,7 +174,7 @@ def _shows(statement: Any) -> bool:
 
 
 def _in_words(relation: Any) -> Any:
-    """A relation whose columns of types that Arrow knows only as DuckDB's inner bytes are text instead."""
+    """A relation whose columns of types that Arrow knows only as DuckDB's inner bytes, or without their zone, are text instead."""
     kinds = [str(kind) for kind in relation.types]
     columns = []
     for number, (kind, name) in enumerate(zip(kinds, relation.columns, strict=True), 1):
