@@ -10,7 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,11 +18,16 @@ from types import SimpleNamespace
 import pytest
 
 from rmqctl import exit_codes
+from store_core.check.verify import verify_log
 from store_core.errors import FailedError
 from store_core.export.dest.address import Format
 from store_core.export.runners.java import java_home
+from store_core.export.runners.local import LocalRunner
 from store_core.export.runners.spark import SparkRunner
+from store_core.export.survey import stats_of_stores, verify_stores
+from store_core.export.tables.stats import hourly_rows
 from store_core.storage.publish import UNFINISHED
+from store_core.storage.store import Store
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore
 from tests.export.exports import export_one, files_of
@@ -150,6 +155,29 @@ def test_an_export_that_is_killed_in_the_middle_of_its_commit(
     else:
         for table in ("messages", "quarantine"):
             assert rows_in(out, kind, table).equals(rows_in(tmp_path / "whole", kind, table))
+
+
+def test_surveys_when_an_executor_and_python_are_killed(spark: Cluster, damaged: DamagedStore) -> None:
+    """Nothing is passed over, and nothing counts twice."""
+    conf = [tuple(setting.split("=", 1)) for setting in CONF]
+    victims: list[Callable[[], list[int]]] = []
+
+    def on_progress(walked_bytes: int) -> None:
+        if walked_bytes and victims:
+            kill(victims.pop(0)()[0])
+
+    with Store.open(damaged("load-533", "flip-body-mid")) as store, SparkRunner(spark.url, conf) as runner:
+        logs, options = [("a", store)], {"split_size_bytes": SPLIT_SIZE, "on_progress": on_progress}
+        victims.append(spark.executors)
+        [verified] = verify_stores(logs, runner, **options)
+        assert not victims
+        alone = verify_log(store)
+        assert (verified.segments, verified.findings) == (alone.segments, alone.findings)
+        victims.append(spark.pythons)
+        [counted] = stats_of_stores(logs, runner, **options)
+        assert not victims
+        [told] = stats_of_stores(logs, LocalRunner())
+        assert hourly_rows("a", counted.stats).equals(hourly_rows("a", told.stats))
 
 
 def test_an_error_of_a_task_counts_when_it_stays(spark: Cluster, tmp_path: Path) -> None:

@@ -127,7 +127,18 @@ def test_types_that_arrow_has_no_form_for(golden: GoldenStore) -> None:
         "03:04:05",
     ]
     times = ["zoned", "listed", "bare"]
-    assert list(row) == ["CAST('101' AS BIT)", 'a"b', "big", "loose", "bits", "nothing", "big_1", "deep", "plain", *times]
+    assert list(row) == [
+        "CAST('101' AS BIT)",
+        'a"b',
+        "big",
+        "loose",
+        "bits",
+        "nothing",
+        "big_1",
+        "deep",
+        "plain",
+        *times,
+    ]
 
 
 @pytest.mark.parametrize("made", ["create table Messages as select 1 x", "create view messages as select 1 x"])
