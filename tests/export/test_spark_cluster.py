@@ -163,8 +163,9 @@ def test_surveys_when_an_executor_and_python_are_killed(spark: Cluster, damaged:
     victims: list[Callable[[], list[int]]] = []
 
     def on_progress(walked_bytes: int) -> None:
-        if walked_bytes and victims:
-            kill(victims.pop(0)()[0])
+        if walked_bytes and victims and (found := victims[0]()):
+            kill(found[0])
+            victims.clear()
 
     with Store.open(damaged("load-533", "flip-body-mid")) as store, SparkRunner(spark.url, conf) as runner:
         logs, options = [("a", store)], {"split_size_bytes": SPLIT_SIZE, "on_progress": on_progress}
