@@ -135,15 +135,20 @@ def test_a_stream_whose_last_record_a_blank_covers(one_segment: Damageable, rest
         stream.poll()
 
 
+def fill(store: Damageable, ends: int | None) -> None:
+    """Have the segment full, with a blank behind a row's place where one is named."""
+    if ends is not None:
+        place = at(store, ends)
+        end_at(store, ends)
+        write_blank(store, place)
+
+
 @pytest.mark.parametrize("ends", [STANDS, None])
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_stream_at_a_border_whose_last_record_a_blank_covers(
     one_segment: Damageable, restarted: bool, ends: int | None
 ) -> None:
-    if ends is not None:
-        place = at(one_segment, ends)
-        end_at(one_segment, ends)
-        write_blank(one_segment, place)
+    fill(one_segment, ends)
     stream = Stream(one_segment.root)
     stream.drain()
     assert stream.at == SEGMENT_BYTES
@@ -179,10 +184,7 @@ def test_an_export_that_is_cut_where_nothing_follows(
     one_segment: Damageable, tmp_path: Path, ends: int | None, has_queues: bool
 ) -> None:
     """The segment is full, and there is no next one that anything could be taken from."""
-    if ends is not None:
-        place = at(one_segment, ends)
-        end_at(one_segment, ends)
-        write_blank(one_segment, place)
+    fill(one_segment, ends)
     if not has_queues:
         cut_queues(one_segment, 0)
     out = tmp_path / "out"

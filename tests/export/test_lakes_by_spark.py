@@ -18,22 +18,7 @@ from tests.export.test_incremental import ENDS, STORE, Growing
 from tests.export.test_lakes import export_to, rows_in
 
 _READER: Final = Path(__file__).parent / "ReadTables.java"
-_OPENED: Final = (
-    "java.lang",
-    "java.lang.invoke",
-    "java.lang.reflect",
-    "java.io",
-    "java.net",
-    "java.nio",
-    "java.util",
-    "java.util.concurrent",
-    "java.util.concurrent.atomic",
-    "jdk.internal.ref",
-    "sun.nio.ch",
-    "sun.nio.cs",
-    "sun.security.action",
-    "sun.util.calendar",
-)
+_OPENED: Final = ("java.lang", "java.lang.invoke", "java.nio", "java.util", "sun.nio.ch", "sun.util.calendar")
 
 
 def test_spark_reads_what_was_exported(store_copy: StoreCopy, damaged: DamagedStore, tmp_path: Path) -> None:

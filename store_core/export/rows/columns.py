@@ -94,9 +94,14 @@ def _stored_body(cut: Cut) -> pa.BinaryArray:
 def _by_topic(text_of: Callable[[str], str]) -> Callable[[Cut], pa.Array]:
     @lru_cache(maxsize=2)  # window after window has the same topics
     def words_of(topics: tuple[bytes, ...]) -> pa.StringArray:
-        return pa.array([text_of(decode_text(topic)) for topic in topics], pa.string())
+        words = [text_of(decode_text(topic)) for topic in topics]
+        return pa.array(words[:1] if len(set(words)) == 1 else words, pa.string())
 
-    return lambda cut: _taken(words_of(cut.topics), cut.column("topic_id"), cut)
+    def made(cut: Cut) -> pa.Array:
+        words = words_of(cut.topics)
+        return _taken(words, cut.column("topic_id"), cut) if len(words) > 1 else _repeated(words[0].as_py(), cut)
+
+    return made
 
 
 def _by_flags(text_of: Callable[[int], str], mask: int) -> Callable[[Cut], pa.Array]:
