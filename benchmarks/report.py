@@ -40,7 +40,7 @@ _NOTES: Final = """\
 * **Queries.** The index and the log are mapped, as the broker maps them; half of a query is waiting for memory on both sides. The
   slow ones are first looks at pages, not long chains.
 * **Decoding** hangs on the memory of the machine at the moment. On the AMD EPYC of the row, eleven runs in two hours, nothing else at work: 1.76, 1.73 and 1.79 GB/s in their best rounds and 1.57 to 1.69 in their middle ones, when reading and
-  zlib.crc32 alone took 0.31 s a GiB; then 1.42, 1.39, 1.47, 1.51 and 1.53, and with a small change 1.55, 1.56 and 1.51 (1.31 to 1.49 in their middle ones), when that took 0.38 s. **The goal in GB/s is met in nine of the eleven by the best round, in three by the middle one**; that in rows in all of them (1.60 to 2.07 M a second by the
+  zlib.crc32 alone took 0.31 s a GiB; then 1.42, 1.39, 1.47, 1.51 and 1.53, and with a small change 1.55, 1.56 and 1.51 (1.31 to 1.49 in their middle ones), when that took 0.38 s. **The goal in GB/s is met in eight of the eleven by the best round, in three by the middle one**; that in rows in all of them (1.60 to 2.07 M a second by the
   best round). On an Intel Xeon of the same day seven runs came to 0.88, 0.93, 0.98, 1.04, 1.13, 1.28 and 1.50 GB/s (1.02 to 1.73 M rows/s), **missed in all but the best**, where that took from 0.45 to 0.60 s. Everywhere decoding takes 1.6 to 2.3 times as long as reading and zlib.crc32 alone.
 * **Exports.** In processor time an export costs what pyarrow's writing costs and 0.2 to 0.5 times as much again, from run to run (1.26 times at 4 GiB, and
   1.42 at one; on a Xeon 1.19, 1.39 and 1.46): reading, walking, checksums and decoding. By the clock two processes are quicker than pyarrow's one thread; two that already have all rows
