@@ -30,6 +30,7 @@ class Fault(Enum):
     UNANSWERED = "done, and the connection ends"
     CUT = "answered by half of the bytes that the answer's head promises"
     SHORT = "answered by half of the bytes, and by a head that promises no more"
+    GARBLED = "answered by a chunk that is longer than it says"
 
 
 # Trying again is worth while, and soon.
@@ -127,10 +128,14 @@ def _answering(port: int, faulty: Faulty) -> type[BaseHTTPRequestHandler]:
             for name, value in headers.items():
                 if name not in ("content-length", "transfer-encoding", "connection"):
                     self.send_header(name, value)
-            self.send_header("Content-Length", str(promised // 2 if fault is Fault.SHORT else promised))
+            if fault is Fault.GARBLED:
+                self.send_header("Transfer-Encoding", "chunked")
+                data = b"%x\r\n%s" % (max(len(half), 1), data)
+            else:
+                self.send_header("Content-Length", str(promised // 2 if fault is Fault.SHORT else promised))
             self.end_headers()
-            self.wfile.write(data if fault is None else half)
-            if fault is Fault.CUT:
+            self.wfile.write(half if fault in (Fault.CUT, Fault.SHORT) else data)
+            if fault in (Fault.CUT, Fault.GARBLED):
                 self.close_connection = True
 
         def log_message(self, *_: Any) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Final, TypeVar
 
@@ -76,17 +77,18 @@ def asked(call: Callable[..., Answer], *words: object, within_seconds: float | N
 
 
 def asked_again(
-    pauses_of: Callable[[Exception], Sequence[float]],
+    pauses_of: Callable[[Exception], tuple[float, ...]],
     call: Callable[..., Answer],
     *words: object,
     within_seconds: float | None = None,
 ) -> Answer:
     """As ``asked``, and again behind each of the pauses (seconds) that ``pauses_of`` an error are worth waiting for, as it may
-    not come again. For calls that may be made twice.
+    not come again; each trouble that has other pauses has its own. For calls that may be made twice.
 
     Behind a signal there is one attempt, as nobody may wait for longer than it takes.
     """
-    attempt, asking_seconds = 0, 0.0
+    attempts: Counter[tuple[float, ...]] = Counter()
+    asking_seconds = allowed_seconds = 0.0
     while True:
         signals, is_hurried = _Hurry.signals, _Hurry.is_on
         start = time.monotonic()
@@ -97,10 +99,11 @@ def asked_again(
         except Exception as error:
             asking_seconds += time.monotonic() - start
             pauses_seconds = pauses_of(error)
-            is_late = asking_seconds > _PATIENCE_SECONDS + sum(pauses_seconds)
-            if is_hurried or is_late or attempt >= len(pauses_seconds):
+            allowed_seconds = max(allowed_seconds, _PATIENCE_SECONDS + sum(pauses_seconds))
+            attempt = attempts[pauses_seconds]
+            if is_hurried or asking_seconds > allowed_seconds or attempt >= len(pauses_seconds):
                 raise
             time.sleep(pauses_seconds[attempt])
             if _Hurry.signals != signals:
                 raise
-            attempt += 1
+            attempts[pauses_seconds] += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -26,7 +26,7 @@ class _Trouble:
     words: str
     what: str
     to_do: str = ""
-    pauses_seconds: Sequence[float] = ()
+    pauses_seconds: tuple[float, ...] = ()
 
 
 _TROUBLE: Final = (
@@ -56,8 +56,10 @@ _TROUBLE: Final = (
         "run the command again later",
         pauses_seconds=BRIEFLY_SECONDS,
     ),
-    _Trouble(  # Azure's own answers have a word in the brackets; Google's client closes a file whose first read failed
-        r"Azure Error: \[\] (404|Error when reading body)|XML_ERROR_PARSING|JSON object|json input is not an object"
+    # Azure's own answers have a word in the brackets; its client takes some answers that come in pieces for broken ones. Google's closes
+    # a file whose first read failed.
+    _Trouble(
+        r"Azure Error: \[\] (404|Error when reading body|Unexpected format)|XML_ERROR_PARSING|JSON object|json input is not an object"
         r"|I/O operation on closed file",
         "the object store does not answer as it should",
         "check the endpoint, and run the command again",
@@ -65,7 +67,7 @@ _TROUBLE: Final = (
     ),
     _Trouble(
         r"NETWORK_CONNECTION|curlCode|[Tt]imed? ?out|[Cc]ould ?n.t (connect|resolve)|UNAVAILABLE|[Cc]onnection"
-        r"|Azure Error: \[\] Error while sending",
+        r"|Azure Error: \[\] Error while",
         "the object store does not answer",
         "check the network and the endpoint, and run the command again",
         pauses_seconds=BRIEFLY_SECONDS,
@@ -109,7 +111,7 @@ def _trouble_of(text: str) -> _Trouble | None:
     return next((trouble for trouble in _TROUBLE if re.search(trouble.words, text)), None)
 
 
-def pauses_of(error: Exception) -> Sequence[float]:
+def pauses_of(error: Exception) -> tuple[float, ...]:
     """The pauses in front of further attempts that what a client raised is worth."""
     trouble = _trouble_of(str(error))
     return trouble.pauses_seconds if trouble is not None else ()

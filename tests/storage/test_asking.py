@@ -156,6 +156,22 @@ def test_what_may_pass_is_asked_for_once_more_behind_each_pause(times: int, paus
     assert len(attempts) == count
 
 
+def test_a_trouble_between_others_is_waited_for_by_itself() -> None:
+    """As where a client fails amid what has to be waited for."""
+    troubles = ["held"] * 3 + ["broken off"] + ["held"] * 4
+    pauses = {"held": (0.01,) * 8, "broken off": (0.02,)}
+
+    def call() -> str:
+        if troubles:
+            raise OSError(troubles.pop())
+        return "answer"
+
+    assert asked_again(lambda error: pauses[str(error)], call) == "answer"
+    troubles = ["broken off", "held", "broken off"]
+    with pytest.raises(OSError, match="broken off"):
+        asked_again(lambda error: pauses[str(error)], call)
+
+
 def test_what_is_not_there_is_asked_for_once() -> None:
     """Whatever its name reads like."""
     attempts: list[int] = []
