@@ -127,7 +127,7 @@ fn parts(record: &[u8], magic: i32, topic_length_size: usize) -> Option<Head> {
 
 /// Where the body begins and where it ends, as far as the head is there.
 #[inline]
-fn body(bytes: &[u8]) -> Option<(usize, usize)> {
+pub fn body(bytes: &[u8]) -> Option<(usize, usize)> {
     let (born_host, store_host) = layout::host_sizes(i32_at(bytes, SYS_FLAG_AT)?);
     let middle_at = HEAD_SIZE + born_host + STORE_TIME_SIZE + store_host;
     let body_at = middle_at + MIDDLE_SIZE;
