@@ -40,7 +40,7 @@ def message_batches(table: FrameTable, rows: Ints, store: str, columns: Sequence
     if not len(rows):
         return
     wanted = _wanted(None if columns is None else tuple(columns))
-    compressed = (table.sys_flag[rows] & record.FLAG_COMPRESSED) != 0
+    compressed = (table.sys_flag[in_a_row(rows)] & record.FLAG_COMPRESSED) != 0
     wants_bodies = not BODY_COLUMNS.isdisjoint(wanted.fields.names)
     for bodies in inflated(table, rows, compressed) if wants_bodies else [Bodies(slice(0, len(rows)), compressed)]:
         yield Batch(_batch(table, rows[bodies.places], store, bodies, wanted), bodies.findings)

@@ -43,7 +43,8 @@ class Bodies:
 
     def decoded(self) -> pa.BooleanArray:
         """False where a body could not be decompressed."""
-        return pa.array(~self.compressed | self._replaced())
+        as_sent = ~self.compressed
+        return pa.array(as_sent | self._replaced() if self.plain else as_sent)
 
     def stored_body(self, stored: pa.BinaryArray) -> pa.BinaryArray:
         """The bodies as stored where they are compressed, else null."""

@@ -24,6 +24,8 @@ from store_core.layout import record
 
 _MICROSECONDS: Final = 1000
 _CRC_WORDS: Final = pa.array(["ok", "bad"])
+_BAD_CRC: Final = int(FrameCode.BAD_CRC)
+_MANY_TOPICS: Final = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +94,15 @@ def _stored_body(cut: Cut) -> pa.BinaryArray:
 
 
 def _by_topic(text_of: Callable[[str], str]) -> Callable[[Cut], pa.Array]:
-    @lru_cache(maxsize=2)  # window after window has the same topics
-    def words_of(topics: tuple[bytes, ...]) -> pa.StringArray:
-        words = [text_of(decode_text(topic)) for topic in topics]
-        return pa.array(words[:1] if len(set(words)) == 1 else words, pa.string())
+    @lru_cache(_MANY_TOPICS)
+    def word_of(topic: bytes) -> str:
+        return text_of(decode_text(topic))
 
     def made(cut: Cut) -> pa.Array:
-        words = words_of(cut.topics)
-        return _taken(words, cut.column("topic_id"), cut) if len(words) > 1 else _repeated(words[0].as_py(), cut)
+        words = [word_of(topic) for topic in cut.topics]
+        if len(set(words)) == 1:
+            return _repeated(words[0], cut)
+        return _taken(pa.array(words, pa.string()), cut.column("topic_id"), cut)
 
     return made
 
@@ -138,7 +141,7 @@ def _many(text: str, count: int) -> pa.StringArray:
 
 
 def _crc(cut: Cut) -> pa.StringArray:
-    return _taken(_CRC_WORDS, (cut.column("code") == FrameCode.BAD_CRC).astype(np.int8), cut)
+    return _taken(_CRC_WORDS, (cut.column("code") == _BAD_CRC).view(np.int8), cut)
 
 
 def _times(name: str) -> Callable[[Cut], pa.Array]:
