@@ -39,19 +39,21 @@ _NOTES: Final = """\
   not map the log reads each record by itself.
 * **Queries.** The index and the log are mapped, as the broker maps them; half of a query is waiting for memory on both sides. The
   slow ones are first looks at pages, not long chains.
-* **Decoding** hangs on the memory of the machine at the moment. On the AMD EPYC of the row, eleven runs in two hours, nothing else at work: 1.76, 1.73 and 1.79 GB/s in their best rounds and 1.57 to 1.69 in their middle ones, when reading and
-  zlib.crc32 alone took 0.31 s a GiB; then 1.42, 1.39, 1.47, 1.51 and 1.53, and with a small change 1.55, 1.56 and 1.51 (1.31 to 1.49 in their middle ones), when that took 0.38 s. **The goal in GB/s is met in eight of the eleven by the best round, in three by the middle one**; that in rows in all of them (1.60 to 2.07 M a second by the
-  best round). On an Intel Xeon of the same day seven runs came to 0.88, 0.93, 0.98, 1.04, 1.13, 1.28 and 1.50 GB/s (1.02 to 1.73 M rows/s), **missed in all but the best**, where that took from 0.45 to 0.60 s. Everywhere decoding takes 1.6 to 2.3 times as long as reading and zlib.crc32 alone.
-* **Exports.** In processor time an export costs what pyarrow's writing costs and 0.2 to 0.5 times as much again, from run to run (1.26 times at 4 GiB, and
-  1.42 at one; on a Xeon 1.19, 1.39 and 1.46): reading, walking, checksums and decoding. By the clock two processes are quicker than pyarrow's one thread; two that already have all rows
-  in memory are quicker by 15 to 40 %, as fresh memory and the disk count too: pyarrow's files are not synced. In a log of 4,000 topics, of which a
+* **Decoding** hangs on the memory of the machine at the moment. On the AMD EPYC of the row, five runs within 45 minutes, nothing else at work, came to 1.75, 1.87, 1.93, 1.75 and
+  1.73 GB/s in their best rounds and 1.64 to 1.88 in their middle ones (2.00 to 2.23 M rows/s by the best round), while reading and zlib.crc32 alone took from 0.32 to 0.41 s a GiB: **the goals are met in
+  all of them**. Earlier that day eleven runs came to 1.39 to 1.79 GB/s. Then bodies were copied after what lies behind them, though a processor fetches best what is read in order, and a window cost Python
+  more: by turns, ten rounds each, decoding took 0.70 s then and takes 0.59 s now. On an Intel Xeon seven runs of the code of then came to 0.88 to 1.50 GB/s (1.02 to 1.73 M rows/s), where
+  reading and zlib.crc32 alone took from 0.45 to 0.60 s; the code of now has not been measured on one. Decoding takes 1.6 to 1.9 times as long as that.
+* **Exports.** In processor time an export costs what pyarrow's writing costs and 0.2 to 0.5 times as much again, from run to run (1.28 times at 4 GiB, and
+  1.45 at one; on a Xeon 1.19, 1.39 and 1.46): reading, walking, checksums and decoding. By the clock two processes are quicker than pyarrow's one thread; two that already have all rows
+  in memory are quicker by 20 to 40 %, as fresh memory and the disk count too: pyarrow's files are not synced. In a log of 4,000 topics, of which a
   hundred records lie together, records are copied once more, and row groups have as many small stretches as there are topics: 1.75 times pyarrow's processor time, and
   by the clock as quick as it. With columns of its own for each topic a task had twice the memory that it may have there.
 * **Spark.** Its own writer takes one row after another, each of 28 columns and a map of properties: of `spark.read`'s time three fifths are
   that writer's, as the rows without it show. The rows are of an AMD EPYC; on an Intel Xeon it took 2.9 to 3.0 times as long as the local export. Before bounds were left out where a dictionary tells more, it was 3.3 to 3.6 times
   at 1 and 2 GiB and 3.6 to 3.9 times at 4 on an EPYC, where the local export's start weighs less; in one JVM,
   sixteen rounds by turns, leaving them out took 3 to 5 % off Java's processor time, together with a schema whose maps and lists hold no nulls, which alone took none off. Against the command as a whole,
-  with its start, it takes 2.1 to 2.8 times as long. That is a JVM that has read 8 GiB: in a new one
+  with its start, it takes 2.1 to 2.9 times as long. That is a JVM that has read 8 GiB: in a new one
   Java compiles the writer first, the first GiB takes two to four times as long, and the next six a tenth longer. What pipeline.md advises takes a sixth off the
   processor time, and nothing in it more than some hundredths: bounds only where they pay off (3 to 5 %), pages of version 2 (3 %), no checksums of pages
   and counts of sizes (3 %), Arrow without its checks (2 %), splits of whole segments (4 %), Java 25 with compact headers and sockets that are files (2 % together, and 7 % of a read
@@ -64,9 +66,9 @@ _NOTES: Final = """\
   compiler in place of Java's own, and larger buffers of files or sockets change nothing or make it worse. Spark copies each row twice, the second time in a
   `Project` without effect that it puts over every source of rows, where an eighth of the samples of a profile lie. Without it (planned by a
   strategy of the session's own) JVMs took 5 % more, 0, 2 and 3 % less processor time in four pairs, and one that did both by turns 5 % less: no more than one JVM differs from the next.
-* **Two cores of Spark** were 1.74 and 1.88 times one at 2 and 4 GiB where a second core stands idle beside the one and takes over the direct writes and what Java and the driver do,
-  and 1.77 and 1.95 times where one core is one processor; at 1 GiB, which takes 1.6 s, 1.698 times both, **just missed**, and 1.58 and 1.64 in a noisier run before that one (zstd alone from 1.39 to 2.16).
-  Set against each other only, with no other contestant's Java between them, they were 1.79 and 1.83 times one at 1 GiB (middle of seven rounds, the first of a new JVM among them). On the Xeon they were 1.85 times one at 1 GiB, 1.75 and 1.66 at two, 1.90 at four. Two whole exports beside each other without Spark are 1.93 times one. Both cores are busy all the time but for
+* **Two cores of Spark** were 1.72, 1.78 and 1.81 times one at 1, 2 and 4 GiB where a second core stands idle beside the one and takes over the direct writes and what Java and the driver do,
+  and 1.79, 1.81 and 1.84 times where one core is one processor. At 1 GiB, which takes 1.5 s, two runs earlier that day had 1.70 both times, and 1.58 and 1.64 when zstd alone had from 1.39 to 2.16.
+  On the Xeon they were 1.85 times one at 1 GiB, 1.75 and 1.66 at two, 1.90 at four. Two whole exports beside each other without Spark are 1.93 times one. Both cores are busy all the time but for
   the last task's end, some 10 to 15 ms between two tasks and 0.06 s in front of the first and behind the last one; a task takes 14 ms of Java's processor time. Processes that have just started take pages that this machine has to bring first, 260 MB each, and two of them pay that twice, so that two cores
   were 1.5 and 1.66 times one then (4 GiB). Beside it stands what two processes of the local export make of the same two cores, and zstd alone, which
   writes nothing.
