@@ -39,11 +39,11 @@ _NOTES: Final = """\
   not map the log reads each record by itself.
 * **Queries.** The index and the log are mapped, as the broker maps them; half of a query is waiting for memory on both sides. The
   slow ones are first looks at pages, not long chains.
-* **Decoding** hangs on the memory of the machine at the moment. On the AMD EPYC of the row, five runs within 45 minutes, nothing else at work, came to 1.75, 1.87, 1.93, 1.75 and
-  1.73 GB/s in their best rounds and 1.64 to 1.88 in their middle ones (2.00 to 2.23 M rows/s by the best round), while reading and zlib.crc32 alone took from 0.32 to 0.41 s a GiB: **the goals are met in
-  all of them**. Earlier that day eleven runs came to 1.39 to 1.79 GB/s. Then bodies were copied after what lies behind them, though a processor fetches best what is read in order, and a window cost Python
+* **Decoding** hangs on the memory of the machine at the moment. On the AMD EPYC of the row, seven runs within an hour and a half, nothing else at work, came to 1.75, 1.87, 1.93, 1.75,
+  1.73, 1.60 and 1.74 GB/s in their best rounds and 1.47 to 1.88 in their middle ones (1.85 to 2.23 M rows/s by the best round), while reading and zlib.crc32 alone took from 0.32 to 0.42 s a GiB: **the goals are met in
+  all of them by the best round**, and by the middle one in all but one. Earlier that day eleven runs came to 1.39 to 1.79 GB/s. Then bodies were copied after what lies behind them, though a processor fetches best what is read in order, and a window cost Python
   more: by turns, ten rounds each, decoding took 0.70 s then and takes 0.59 s now. On an Intel Xeon seven runs of the code of then came to 0.88 to 1.50 GB/s (1.02 to 1.73 M rows/s), where
-  reading and zlib.crc32 alone took from 0.45 to 0.60 s; the code of now has not been measured on one. Decoding takes 1.6 to 1.9 times as long as that.
+  reading and zlib.crc32 alone took from 0.45 to 0.60 s; the code of now has not been measured on one. Decoding takes 1.5 to 1.9 times as long as that.
 * **Exports.** In processor time an export costs what pyarrow's writing costs and 0.2 to 0.5 times as much again, from run to run (1.28 times at 4 GiB, and
   1.45 at one; on a Xeon 1.19, 1.39 and 1.46): reading, walking, checksums and decoding. By the clock two processes are quicker than pyarrow's one thread; two that already have all rows
   in memory are quicker by 20 to 40 %, as fresh memory and the disk count too: pyarrow's files are not synced. In a log of 4,000 topics, of which a
