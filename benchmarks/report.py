@@ -67,7 +67,7 @@ _NOTES: Final = """\
   `Project` without effect that it puts over every source of rows, where an eighth of the samples of a profile lie. Without it (planned by a
   strategy of the session's own) JVMs took 5 % more, 0, 2 and 3 % less processor time in four pairs, and one that did both by turns 5 % less: no more than one JVM differs from the next.
 * **Two cores of Spark** were 1.72, 1.78 and 1.81 times one at 1, 2 and 4 GiB where a second core stands idle beside the one and takes over the direct writes and what Java and the driver do,
-  and 1.79, 1.81 and 1.84 times where one core is one processor. At 1 GiB, which takes 1.5 s, two runs earlier that day had 1.70 both times, and 1.58 and 1.64 when zstd alone had from 1.39 to 2.16.
+  and 1.79, 1.81 and 1.84 times where one core is one processor. At 1 GiB, which takes 1.5 s, of two runs earlier that day one had 1.698 both ways, and a noisier one 1.58 and 1.64 (zstd alone from 1.39 to 2.16).
   On the Xeon they were 1.85 times one at 1 GiB, 1.75 and 1.66 at two, 1.90 at four. Two whole exports beside each other without Spark are 1.93 times one. Both cores are busy all the time but for
   the last task's end, some 10 to 15 ms between two tasks and 0.06 s in front of the first and behind the last one; a task takes 14 ms of Java's processor time. Processes that have just started take pages that this machine has to bring first, 260 MB each, and two of them pay that twice, so that two cores
   were 1.5 and 1.66 times one then (4 GiB). Beside it stands what two processes of the local export make of the same two cores, and zstd alone, which

@@ -93,9 +93,8 @@ class StoreExport:
     def join(self, pieces: Sequence[Piece], redo: Callable[[Task], Piece]) -> list[Part]:
         """Prove the pieces, in the order of ``tasks``, and give the files that count; fills the report."""
         if self._led is not None and not pieces:
-            at = (
-                self.report.from_phy_offset
-            )  # nothing is to be read, so that no task has looked whether the log was cut
+            # Nothing is to be read, so that no task has looked whether the log was cut.
+            at = self.report.from_phy_offset
             redo(replace(self._of(Split(at, at, exact=True)), led=self._led))
         following = iter(map(self._seen, pieces))
         joined = [

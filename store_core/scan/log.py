@@ -17,8 +17,8 @@ from store_core.kernel import window_scan
 from store_core.kernel.codes import FrameCode, FrameKind, PropertyFlag, ScanFlag, ScanState
 from store_core.layout.record import MAX_RECORD_SIZE_BYTES
 from store_core.scan.frames import ROW_COLUMNS, FrameTable, select, stretch
+from store_core.scan.pieces import MAY_GO_ON, missing_end, skip_hole
 from store_core.scan.pieces import Piece as Piece
-from store_core.scan.pieces import missing_end, skip_hole
 from store_core.scan.pieces import nominal_end as nominal_end
 from store_core.scan.settled import settled
 from store_core.scan.tail import stale_from
@@ -33,7 +33,6 @@ WINDOW_SIZE_BYTES: Final = 4 << 20  # two of them stay in the processor's cache 
 REMOTE_WINDOW_SIZE_BYTES: Final = 16 << 20  # of a log in an object store: each request costs tens of milliseconds
 # A walk that stops inside a segment reads so much more: what a record that begins in front of there usually needs.
 _BEYOND_BYTES: Final = 64 << 10
-_MAY_GO_ON: Final = (FrameKind.DAMAGE, FrameKind.ZEROS, FrameKind.STALE)
 Progress = Callable[[int], None]
 Result = TypeVar("Result")
 
@@ -306,7 +305,7 @@ def _joined(
             keys["key_row"] = keys["key_row"] + 1
     held: _Open | None = None
     kinds = columns["kind"]
-    if not last and len(kinds) and int(kinds[-1]) in _MAY_GO_ON:
+    if not last and len(kinds) and int(kinds[-1]) in MAY_GO_ON:
         held = _Open(
             int(kinds[-1]), int(columns["code"][-1]), int(columns["phy_offset"][-1]), int(columns["size_bytes"][-1])
         )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.layout.record import MIN_BLANK_SIZE_BYTES, PREFIX
 from store_core.storage.remote_path import RemotePath
 from store_core.storage.sequence import Segment, SegmentSequence
+
+MAY_GO_ON: Final = (FrameKind.DAMAGE, FrameKind.ZEROS, FrameKind.STALE)  # in the next window or block
 
 
 class Piece(NamedTuple):

@@ -15,7 +15,7 @@ from store_core.errors import UnreadableError
 from store_core.kernel.codes import FrameCode, FrameKind, ScanFlag, ScanState
 from store_core.kernel.file import FileWalk, FrameRow, Walked, open_walk, walk
 from store_core.scan.lanes import Lanes
-from store_core.scan.pieces import Piece, missing_end, nominal_end, skip_hole
+from store_core.scan.pieces import MAY_GO_ON, Piece, missing_end, nominal_end, skip_hole
 from store_core.scan.refused import refused_stretches
 from store_core.storage.files import unreadable
 from store_core.storage.store import Store
@@ -24,7 +24,6 @@ from store_core.storage.store import Store
 BLOCK_SIZE_BYTES: Final = 2 << 20
 # So long an interrupt may have to wait; at the end of each call some blocks have been read ahead in vain.
 _CALL_SECONDS: Final = 0.2
-_MAY_GO_ON: Final = (FrameKind.DAMAGE, FrameKind.ZEROS, FrameKind.STALE)
 CHECK_ALL: Final = ScanFlag.CHECK_CRC | ScanFlag.CHECK_PROPERTY_CRC
 Result = TypeVar("Result")
 
@@ -182,12 +181,12 @@ class _Joined:
         whole: list[FrameRow] = []
         for row in rows:
             last = self._held
-            if last is not None and last.kind == row.kind and row.kind in _MAY_GO_ON:
+            if last is not None and last.kind == row.kind and row.kind in MAY_GO_ON:
                 self._held = last._replace(size_bytes=last.size_bytes + row.size_bytes)
             else:
                 whole += self.rest()
                 self._held = row
-        return whole if self._held is not None and self._held.kind in _MAY_GO_ON else whole + self.rest()
+        return whole if self._held is not None and self._held.kind in MAY_GO_ON else whole + self.rest()
 
     def rest(self) -> list[FrameRow]:
         """What was held back."""
