@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
@@ -22,6 +22,7 @@ from tests.surgery import Exit, apply_case, set_exit
 
 MEMORY: Final = Path("/dev/shm")
 ROOM_BYTES: Final = 8 << 30  # of which a run takes a tenth
+_MANY_FILES: Final = 30
 GoldenStore = Callable[[str], Path]
 StoreCopy = Callable[..., Path]
 DamagedStore = Callable[..., Path]
@@ -43,14 +44,25 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    config.addinivalue_line(
-        "markers", "leaves_damage(reason): the store the test writes to is not checked afterwards, for this reason"
-    )
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are processors: many tests wait, for a broker, for Spark, for a server."""
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark a test that asks for the jars of a release, by itself or through a fixture, as one that needs a broker."""
+    if "jars" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.broker)
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return 0 for a small run, which starts at once; else one more than there are processors, as many tests wait for a server."""
+    if config.option.keyword or config.option.lf or _test_files(config.args) < _MANY_FILES:
+        return 0
     return len(os.sched_getaffinity(0)) + 1
+
+
+def _test_files(args: Sequence[str]) -> int:
+    """Count the files with tests that are named or lie in a folder that is named."""
+    paths = {Path(arg.partition("::")[0]).resolve() for arg in args}
+    return len({file for path in paths for file in (path.rglob("test_*.py") if path.is_dir() else [path])})
 
 
 def _memory_has_room() -> bool:

@@ -125,7 +125,9 @@ def fits(shown: str, printed: str) -> bool:
     return re.fullmatch("".join(lines), f"{printed}\n" if printed else "") is not None
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=pytest.mark.spark) if page == IN_CELLS else page for page in PAGES]
+)
 def test_pages_show_what_the_program_prints(page: str, tmp_path: Path) -> None:
     shutil.copytree(
         ROOT / "sample_store", tmp_path / "sample_store", copy_function=shutil.copyfile

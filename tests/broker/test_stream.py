@@ -23,6 +23,7 @@ from tests.export.sessions import Query, spark_session
 TOPICS = ("Calm_bills", "Calm_steps", "Calm_orders", "Calm_audit")
 
 
+@pytest.mark.spark
 def test_a_stream_follows_a_broker_that_is_killed_in_the_end(
     store_copy: Callable[[str], Path], running_broker: Callable[..., RunningBroker], tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ from tests.export.kubernetes import Kubernetes, kubernetes
 from tests.export.spark_java import SHORT_LIVED
 from tests.rmqctl.calls import ROOT
 
+pytestmark = pytest.mark.cluster
 SPLIT_SIZE = 100_000
 IMAGE = "spark:4.3.0-python3"
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow.parquet as pq
+import pytest
 
 from store_core.export.dest.address import Format
 from store_core.export.dest.layout import PartitionBy
@@ -21,6 +22,7 @@ _READER: Final = Path(__file__).parent / "ReadTables.java"
 _OPENED: Final = ("java.lang", "java.lang.invoke", "java.nio", "java.util", "sun.nio.ch", "sun.util.calendar")
 
 
+@pytest.mark.spark
 def test_spark_reads_what_was_exported(store_copy: StoreCopy, damaged: DamagedStore, tmp_path: Path) -> None:
     """Of several commits, with damage, and in partitions."""
     growing, holed = Growing(store_copy(STORE)), damaged("load-533", "zero-page-mid")

@@ -86,6 +86,7 @@ def test_a_copy_in_an_object_store_makes_damage_good(
     assert table_of(tmp_path / "out").equals(table_of(tmp_path / "whole"))
 
 
+@pytest.mark.spark
 def test_spark_reads_it_too(damaged: DamagedStore, object_store: ObjectStore, tmp_path: Path) -> None:
     """Executors are told where the object store is in the way that Spark has for it."""
     pytest.importorskip("pyspark")

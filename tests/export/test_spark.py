@@ -65,6 +65,7 @@ def assert_same(
     assert files[0] == files[1]
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize("name", ["clean-533", "ipv6-533"])
 def test_spark_on_this_machine_gives_the_same(
     golden: GoldenStore, local_spark: SparkRunner, tmp_path: Path, name: str
@@ -72,6 +73,7 @@ def test_spark_on_this_machine_gives_the_same(
     assert_same(golden(name), local_spark, tmp_path, 50_000)
 
 
+@pytest.mark.spark
 def test_spark_joins_splits_at_damage(damaged: DamagedStore, local_spark: SparkRunner, tmp_path: Path) -> None:
     assert_same(
         damaged("load-533", "zero-page-mid"),
@@ -83,6 +85,7 @@ def test_spark_joins_splits_at_damage(damaged: DamagedStore, local_spark: SparkR
     assert ranges_of(tmp_path / "spark")
 
 
+@pytest.mark.spark
 def test_spark_reads_copies_as_one(
     damageable: Callable[..., Damageable], local_spark: SparkRunner, tmp_path: Path
 ) -> None:
@@ -104,6 +107,7 @@ def test_spark_reads_copies_as_one(
     assert without_seconds(reports[0]) == without_seconds(reports[1])
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize("collector", ["Serial", "Parallel", "G1"])
 def test_java_may_have_any_collector(golden: GoldenStore, tmp_path: Path, collector: str) -> None:
     """It does not start where two are named."""
@@ -112,6 +116,7 @@ def test_java_may_have_any_collector(golden: GoldenStore, tmp_path: Path, collec
         assert export_one(golden("clean-533"), tmp_path / "out", runner=runner).rows
 
 
+@pytest.mark.spark
 def test_each_piece_is_told_once_while_others_are_at_work(
     golden: GoldenStore, local_spark: SparkRunner, tmp_path: Path
 ) -> None:
@@ -132,6 +137,7 @@ def test_each_piece_is_told_once_while_others_are_at_work(
     assert max(most) > 20
 
 
+@pytest.mark.spark
 def test_an_error_on_an_executor_is_told_as_it_is(
     golden: GoldenStore, local_spark: SparkRunner, tmp_path: Path
 ) -> None:
@@ -149,6 +155,7 @@ def test_an_error_on_an_executor_is_told_as_it_is(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.spark
 def test_an_error_that_stays_ends_the_other_tasks(local_spark: SparkRunner, tmp_path: Path) -> None:
     """Nobody waits for a thousand of them to hear that one has no place to write to."""
 
@@ -166,6 +173,7 @@ def test_an_error_that_stays_ends_the_other_tasks(local_spark: SparkRunner, tmp_
     assert len(list(tmp_path.iterdir())) < 200
 
 
+@pytest.mark.spark
 def test_nothing_of_spark_stays_behind_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
 
@@ -178,6 +186,7 @@ def test_nothing_of_spark_stays_behind_an_error(tmp_path: Path, monkeypatch: pyt
         assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.spark
 def test_nothing_stays_of_what_is_ended_while_java_starts(golden: GoldenStore, tmp_path: Path) -> None:
     words = ("verify-crc", "--spark", "--master", "local[1]", "-s", golden("bcq-533"))
     process = subprocess.Popen(
@@ -223,6 +232,7 @@ def ignored(walked_bytes: int) -> None:
     """How far it is."""
 
 
+@pytest.mark.spark
 def test_java_comes_from_the_machine_or_from_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -243,6 +253,7 @@ def test_java_comes_from_the_machine_or_from_the_extra(tmp_path: Path, monkeypat
     assert java_home() == old.parents[1]
 
 
+@pytest.mark.spark
 def test_a_master_that_is_not_there_is_an_error(golden: GoldenStore, tmp_path: Path) -> None:
     for master, cause in (
         ("nonsense", "Master must either be yarn or"),
@@ -253,6 +264,7 @@ def test_a_master_that_is_not_there_is_an_error(golden: GoldenStore, tmp_path: P
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.spark
 def test_spark_reads_an_export_with_its_types(golden: GoldenStore, tmp_path: Path) -> None:
     export_one(golden("clean-533"), tmp_path / "out", split_size_bytes=100_000)
     with spark_session() as session:

@@ -54,6 +54,8 @@ from tests.export.clusters import (
     wait_until,
 )
 
+pytestmark = pytest.mark.cluster
+
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:

@@ -32,6 +32,8 @@ from tests.export.test_copies import lag
 from tests.export.test_splits import SEGMENT_BYTES
 from tests.rmqctl.calls import ROOT
 
+pytestmark = pytest.mark.spark
+
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:

@@ -26,6 +26,7 @@ def spark() -> Iterator[SparkRunner]:
         yield runner
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize("case", ["untouched", "zero-page-mid", "log-missing-mid", "torn-tail"])
 def test_checksums_and_statistics(damaged: DamagedStore, spark: SparkRunner, case: str) -> None:
     with Store.open(damaged("load-533", case)) as store:
@@ -41,6 +42,7 @@ def test_checksums_and_statistics(damaged: DamagedStore, spark: SparkRunner, cas
         assert hourly_rows("a", found.stats).equals(hourly_rows("a", local.stats))
 
 
+@pytest.mark.spark
 def test_the_command_gives_the_same_report(golden: GoldenStore, damaged: DamagedStore) -> None:
     words = ["-s", f"a={damaged('load-533', 'flip-body-mid')}", "-s", f"b={golden('lmq-533')}", "-o", "json"]
     spark = call("verify-crc", "--spark", "--master", "local[2]", "--split-size", "100k", *words)

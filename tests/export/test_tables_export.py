@@ -172,6 +172,7 @@ def test_filters_that_a_table_does_not_know(golden: GoldenStore, tmp_path: Path,
         exported(golden(NAME), tmp_path / "out", what, wanted)
 
 
+@pytest.mark.spark
 def test_spark_writes_the_same(golden: GoldenStore, tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     with SparkRunner("local[2]", [("spark.driver.memory", "512m")]) as spark:

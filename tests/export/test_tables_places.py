@@ -259,6 +259,7 @@ def test_a_store_in_an_object_store_gives_the_same(
     assert manifests[0] == manifests[1]
 
 
+@pytest.mark.spark
 def test_spark_reads_and_writes_in_an_object_store(
     golden: GoldenStore, object_store: ObjectStore, address: str
 ) -> None:

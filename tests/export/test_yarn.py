@@ -17,6 +17,7 @@ from tests.export.exports import export_one, files_of
 from tests.export.yarn import Yarn, yarn, yarn_jars
 from tests.rmqctl.calls import ROOT
 
+pytestmark = pytest.mark.cluster
 SPLIT_SIZE = 100_000
 
 

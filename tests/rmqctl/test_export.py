@@ -88,6 +88,7 @@ def test_filters(golden: GoldenStore, tmp_path: Path) -> None:
         assert found == [m["phyOffset"] for m in TRUTH if keeps(m)], name
 
 
+@pytest.mark.spark
 def test_spark_and_its_options(golden: GoldenStore, tmp_path: Path) -> None:
     """One submission from end to end: JSON alone on stdout, the same files."""
     options = ["-s", f"a={golden('bcq-533')}", "-o", "json"]
