@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 from hypothesis import settings as hypothesis_settings
 
-from tests import object_stores, stores
+from tests import object_stores, stores, tiers
 from tests.azurite import NoAzuriteError
 from tests.damage import Damageable
 from tests.surgery import Exit, apply_case, set_exit
@@ -46,10 +46,9 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark a test that asks for the jars of a release, by itself or through a fixture, as one that needs a broker."""
-    if "jars" in getattr(item, "fixturenames", ()):
-        item.add_marker(pytest.mark.broker)
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    tiers.mark(items)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

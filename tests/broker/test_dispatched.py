@@ -64,6 +64,7 @@ def _outcomes(store: Store, proven: Proven | None, *, is_reversed: bool = False)
     return [found[behaviour] for behaviour in behaviours]
 
 
+@pytest.mark.product
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("exit", ["clean", "crash"])
 @pytest.mark.parametrize(
@@ -89,6 +90,7 @@ def test_every_start_comes_to_the_same(name: str, exit: str, missing: str, store
                 assert _outcomes(store, Proven(rows=rows), is_reversed=is_reversed) == alone
 
 
+@pytest.mark.product
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("exit", ["clean", "crash"])
 @pytest.mark.parametrize(
@@ -99,6 +101,7 @@ def test_every_start_on_a_damaged_store_comes_to_the_same(case: str, exit: str, 
         assert _outcomes(store, Proven(rows=rows)) == _outcomes(store, None)
 
 
+@pytest.mark.product(4)
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("seed", range(24))
 def test_every_start_on_a_store_damaged_at_random_comes_to_the_same(seed: int, store_copy: StoreCopy) -> None:

@@ -47,6 +47,7 @@ def _first_of(store: Damageable, number: int) -> int:
     )
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("is_first", [False, True])
 @pytest.mark.parametrize(
     ("field", "byte", "mask"), [("topic", 0, 1), ("topic", 2, 0x80), ("queue_id", 3, 0x40), ("queue_id", 0, 0x10)]

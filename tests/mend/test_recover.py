@@ -68,6 +68,7 @@ def opener_of(settings_of: SettingsOf) -> OpenerOf:
     return lambda base: Opener(settings_of(base), VERSIONS.get(base) or stores.truth(base)["written_by"])
 
 
+@pytest.mark.product
 @pytest.mark.parametrize(("base", "case", "exit"), CASES, ids=["-".join(case) for case in CASES])
 def test_everything_readable_is_kept(
     base: str, case: str, exit: Exit, golden: GoldenStore, damaged: DamagedStore, opener_of: OpenerOf
@@ -147,6 +148,7 @@ BROKER_CASES: Final = [
 ]
 
 
+@pytest.mark.product
 @pytest.mark.leaves_damage("a broker passes over damage that it does not scan, and leaves progress behind the end")
 @pytest.mark.parametrize(("base", "case", "exit"), BROKER_CASES, ids=["-".join(case) for case in BROKER_CASES])
 def test_policy_broker_ends_where_the_broker_does(

@@ -68,6 +68,7 @@ def recovered(opener: Opener, root: Path, golden: Path, name: str, *, forced: bo
     assert differences(before, now) == []
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_kind_of_store_is_recovered(

@@ -57,6 +57,7 @@ def field_at(store: Damageable, number: int, field: str) -> tuple[int, int]:
     return store.field_at(number, field), layout.field(field).size_bytes
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("field", FIELDS)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_single_field_is_implied_by_the_rest(
@@ -192,6 +193,7 @@ def test_what_does_not_fit_is_not_repaired(
     assert opener.recover(store.root).plan.steps == ()
 
 
+@pytest.mark.product(12)
 @pytest.mark.parametrize("byte", range(91))
 def test_every_byte_of_a_head_in_turn(
     byte: int, golden: GoldenStore, damageable: DamageableOf, settings_of: SettingsOf

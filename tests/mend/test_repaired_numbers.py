@@ -41,6 +41,7 @@ def number_in(
     return found[-1 if is_last else len(found) // 2]
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("has_queues", [True, False])
 @pytest.mark.parametrize("harm", ["a digit", "all digits", "the mark behind"])
 @pytest.mark.parametrize(("name", "number"), NUMBERS)

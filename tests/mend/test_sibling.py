@@ -41,6 +41,7 @@ def opener_of(settings_of: SettingsOf) -> OpenerOf:
     return lambda base: Opener(settings_of(base), stores.truth(base)["written_by"])
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("base", VERSIONS)
 def test_a_copy_gives_everything_back(

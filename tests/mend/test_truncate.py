@@ -55,6 +55,7 @@ CASES: Final = [
 ]
 
 
+@pytest.mark.product
 @pytest.mark.parametrize(("name", "what"), CASES, ids=[f"{name}-{what}" for name, what in CASES])
 def test_cut(name: str, what: str, golden: GoldenStore, store_copy: StoreCopy, settings_of: SettingsOf) -> None:
     root, config, version = store_copy(name), settings_of(name), stores.truth(name)["written_by"]
