@@ -1,0 +1,29 @@
+# What each tier of the tests proves, and how long it takes: docs/testing.md. Words for pytest go into ARGS: make broker ARGS='-k mended'.
+PYTEST = .venv/bin/python -m pytest $(ARGS)
+TIERS = broker spark cluster exhaustive
+
+.PHONY: test jvm lint ci $(TIERS)
+
+test: .venv/bin/pytest # what `python -m pytest` runs
+	$(PYTEST)
+
+broker spark cluster: .venv/bin/pytest # real brokers, Spark on this machine, Spark on clusters
+	$(PYTEST) -m '$@ and not exhaustive'
+
+jvm: .venv/bin/pytest # these three at once
+	$(PYTEST) -m '(broker or spark or cluster) and not exhaustive'
+
+exhaustive: .venv/bin/pytest # the cases that the other tiers have representatives of
+	$(PYTEST) -m exhaustive
+
+lint: .venv/bin/pytest
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy --strict
+
+ci: # all but exhaustive, on a copy of the tracked files, in an environment of its own
+	.ci/run
+
+.venv/bin/pytest:
+	python3 -m venv .venv
+	.venv/bin/pip install -q -e '.[test]'
