@@ -134,6 +134,7 @@ def _damaged(draw: random.Random, data: bytes) -> bytes:
             return data[:at] + data[start : start + end - at] + data[end:]
 
 
+@pytest.mark.product(1)
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("entries", [50, 700, 3000])
 def test_an_index_that_rolls(entries: int, store_copy: StoreCopy) -> None:

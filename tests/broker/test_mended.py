@@ -306,6 +306,7 @@ def test_a_consumer_gets_every_other_message_once_and_new_ones_go_on(
     assert (again.lost, [step.path for step in again.plan.steps]) == ((), [])
 
 
+@pytest.mark.broker
 @pytest.mark.parametrize(("version", "name"), [("4.9.7", "clean-497"), ("5.3.3", "clean-533")])
 def test_delivered_messages_are_not_delivered_again_where_their_progress_was_lost(
     version: str, name: str, store_copy: StoreCopy, settings_of: SettingsOf, tmp_path: Path

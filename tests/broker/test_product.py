@@ -124,6 +124,7 @@ def test_predictions_agree_with_real_store_code(
     assert len(verdicts) == len(draws)
 
 
+@pytest.mark.product(8)
 @pytest.mark.parametrize(("version", "base"), OTHER_RUNS)
 def test_predictions_agree_on_stores_of_every_kind(
     version: str, base: str, jars: Callable[[str], Path], tmp_path: Path

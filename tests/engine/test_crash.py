@@ -157,6 +157,7 @@ def crashes(case: Case, *, power: bool = False) -> Iterator[int]:
                 yield promised
 
 
+@pytest.mark.product(3)
 @pytest.mark.parametrize(("name", "act"), [*ACTS[:3], *ACTS[4:]], ids=lambda value: getattr(value, "__name__", value))
 def test_killed_at_every_primitive(case_of: Callable[[str, Act], Case], name: str, act: Act) -> None:
     case = case_of(name, act)
@@ -176,6 +177,7 @@ def test_a_power_cut_at_every_primitive(case_of: Callable[[str, Act], Case], nam
         case.assert_recovers(number, at_least=promised)
 
 
+@pytest.mark.product(power=(True,))
 @pytest.mark.parametrize("power", [False, True])
 def test_killed_while_segment_queue_and_index_go_on_to_new_files(
     case_of: Callable[[str, Act], Case], power: bool

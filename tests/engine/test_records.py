@@ -85,6 +85,7 @@ def is_resent(message: Message) -> bool:
     return plain and ("REAL_TOPIC" in message.properties or any(brand in message.properties for brand in _BRANDS))
 
 
+@pytest.mark.product(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_what_a_producer_sent_is_stored_as_a_broker_did(writable: Writable, golden: GoldenStore, name: str) -> None:
     written = writable(name, brokerClusterName="")  # the newest records tell it

@@ -85,6 +85,7 @@ def test_files_and_manifest(golden: GoldenStore, bucket: ObjectStore, address: s
     assert found_rows(table.sort_by("phy_offset")) == told_rows("clean-533")
 
 
+@pytest.mark.product(any_object_store=("s3",))
 def test_commits_add_up(growing: Growing, bucket: ObjectStore, address: str) -> None:
     for end in (ENDS[3], ENDS[60], ENDS[60], ENDS[-1]):
         growing.end_at(end)
@@ -198,6 +199,7 @@ def test_a_delta_table(growing: Growing, bucket: ObjectStore, address: str) -> N
         assert sorted(table["phy_offset"].to_pylist()) == [offset for offset in OFFSETS if offset < end]
 
 
+@pytest.mark.product(any_object_store=("s3",))
 def test_an_iceberg_table(growing: Growing, bucket: ObjectStore, address: str, tmp_path: Path) -> None:
     from pyiceberg.catalog.sql import SqlCatalog
 

@@ -117,6 +117,7 @@ def test_a_small_file_is_written_with_one_request(golden: GoldenStore, object_st
     assert len(files) == len(set(files)) >= 4
 
 
+@pytest.mark.product(2)
 @pytest.mark.parametrize("faults", [FLEETING, [Fault.UNANSWERED]], ids=["all", "unanswered"])
 @pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"])
 def test_a_result_is_written_through_faults(
@@ -205,6 +206,7 @@ def rows_at(kind: str, store: ObjectStore, address: str, tmp_path: Path) -> list
     return sorted(found)
 
 
+@pytest.mark.product(1)
 def test_listings_of_a_result_break_off(golden: GoldenStore, any_object_store: ObjectStore) -> None:
     """Each at first. Azure's client does not ask again by itself. What it asks before it writes is not meant: that is no reading."""
     address = any_object_store.address("broken/out")
@@ -240,6 +242,7 @@ def test_a_commit_whose_answer_is_lost_is_in(table: str, golden: GoldenStore, ob
     assert rows_at("delta", object_store, address, Path()) == OFFSETS
 
 
+@pytest.mark.product(1)
 @pytest.mark.parametrize("what", ["manifest.json", "list-type", "DELETE"])
 def test_tidying_behind_a_published_result_does_not_fail_it(
     what: str, golden: GoldenStore, object_store: ObjectStore

@@ -30,6 +30,7 @@ def _touches_log(case: dict[str, Any]) -> bool:
 CASES = [(base, name) for base in BASES for name, case in stores.cases(base).items() if _touches_log(case)]
 
 
+@pytest.mark.product
 @pytest.mark.parametrize(("base", "case"), CASES)
 def test_surgery_cases(golden: Callable[[str], Path], damaged: Callable[..., Path], base: str, case: str) -> None:
     before = {segment.phy_offset: segment.data for segment in segments(golden(base))}

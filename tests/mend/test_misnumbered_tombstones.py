@@ -17,6 +17,7 @@ from tests.mend.recovering import Opener, apply_to
 NUMBER_AT = record.HEAD.offset_of("queue_offset")
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("byte", [3, 4, 6, 7])
 @pytest.mark.parametrize("entry", ["of another size", "gone with its queue"])
 @pytest.mark.parametrize("base", ["load-497", "load-533"])

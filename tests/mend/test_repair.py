@@ -225,6 +225,7 @@ def test_every_byte_of_a_head_in_turn(
     assert opener.recover(store.root).plan.steps == ()
 
 
+@pytest.mark.product(3)
 @pytest.mark.parametrize("field", ["queue_id", "queue_offset"])
 @pytest.mark.parametrize("name", ["load-533", "load-497", "clean-540", "cqext-533"])
 def test_a_record_goes_back_to_its_queue_and_number(

@@ -183,6 +183,7 @@ def test_entries_out_of_place_renumber_no_record_behind_a_hole(
     assert opener.recover(store.root).plan.steps == ()
 
 
+@pytest.mark.product(6)
 @pytest.mark.parametrize(("first", "size_bytes"), [(0, 2), (-4, 10), (-12, 13), (-30, 35), (-60, 100)])
 @pytest.mark.parametrize("of", [NAMES_IN_LIST, NUMBERS_IN_LIST], ids=["names", "numbers"])
 @pytest.mark.parametrize("name", ["lmq-497", "lmq-533"])

@@ -133,6 +133,7 @@ def _in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(side_by_side, "WORTH_BYTES", 0)
 
 
+@pytest.mark.product(2)
 @pytest.mark.parametrize("case", CASES)
 def test_threads_change_nothing(damaged: DamagedStore, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _in_small_pieces(monkeypatch)

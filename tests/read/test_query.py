@@ -96,6 +96,7 @@ def test_maps_of_a_damaged_store_give_what_reads_give(store_copy: StoreCopy) -> 
     same_mapped(store.root, queries)
 
 
+@pytest.mark.product(7)
 @pytest.mark.parametrize("name", stores.GOLDEN)
 def test_auto_is_exact(golden: GoldenStore, name: str) -> None:
     with Store.open(golden(name)) as store:

@@ -165,6 +165,7 @@ def test_long_tables_come_in_pages_of_the_same_widths(output: Format) -> None:
     assert len(lines) == count + {"plain": 1, "github": 2, "table": 2}[output]
 
 
+@pytest.mark.product(3)
 @pytest.mark.parametrize("output", ["json", "ndjson", "csv", "tsv", "plain", "github"])
 def test_rows_are_never_collected(output: Format) -> None:
     class Nowhere(io.StringIO):

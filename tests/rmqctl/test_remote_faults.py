@@ -70,6 +70,7 @@ def at_turn(turn: int, fault: Fault | None, is_meant: Callable[[str, str], bool]
     return Faulty(fault_of), seen
 
 
+@pytest.mark.product(3)
 @pytest.mark.parametrize(
     ("any_object_store", "fault", "is_meant"),
     [

@@ -62,6 +62,7 @@ def wounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.product(7)
 @pytest.mark.parametrize("name", READING)
 def test_the_answer_is_the_same(name: str, wounded: Path, object_store: ObjectStore) -> None:
     address = object_store.put(wounded)

@@ -49,6 +49,7 @@ def written(path: Path) -> Path:
     return path
 
 
+@pytest.mark.product(4)
 @pytest.mark.parametrize("place", REFUSED)
 def test_no_file_but_a_plan_is_written_over(place: str, sample: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
