@@ -20,12 +20,12 @@ def mark(items: Iterable[pytest.Item]) -> None:
     ``product(name=NAMES)`` keeps those in which the parameter has one of these values, and with a count so many of them.
     A case that is run alone, by its own name, is its test's representative.
     """
-    products: dict[tuple[str, str], list[pytest.Function]] = defaultdict(list)
+    products: dict[str, list[pytest.Function]] = defaultdict(list)
     for item in items:
         if "jars" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.broker)
         if isinstance(item, pytest.Function) and item.get_closest_marker("product"):
-            products[item.nodeid.partition("::")[0], item.originalname].append(item)
+            products[item.nodeid.partition("[")[0]].append(item)
     for cases in products.values():
         kept = _representatives(cases)
         for case in cases:

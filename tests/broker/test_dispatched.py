@@ -64,7 +64,7 @@ def _outcomes(store: Store, proven: Proven | None, *, is_reversed: bool = False)
     return [found[behaviour] for behaviour in behaviours]
 
 
-@pytest.mark.product
+@pytest.mark.product(5)
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("exit", ["clean", "crash"])
 @pytest.mark.parametrize(

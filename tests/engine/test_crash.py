@@ -166,6 +166,7 @@ def test_killed_at_every_primitive(case_of: Callable[[str, Act], Case], name: st
         case.assert_recovers(number, at_least=promised)
 
 
+@pytest.mark.product(2)
 @pytest.mark.parametrize(
     ("name", "act"), [ACTS[0], ACTS[1], ACTS[3]], ids=lambda value: getattr(value, "__name__", value)
 )

@@ -90,6 +90,7 @@ def test_one_message_is_where_the_answer_says(writable: Writable, name: str) -> 
     assert written.bodies(topic, 0, end) == ["größer".encode()]
 
 
+@pytest.mark.product(5)
 @pytest.mark.parametrize("name", NAMES)
 def test_segments_queue_files_and_index_files_are_filled_and_followed(writable: Writable, name: str) -> None:
     written = writable(name)

@@ -132,6 +132,7 @@ def test_a_result_is_written_through_faults(
     assert not any(name.startswith("_unfinished") for name in names_in(object_store, address))
 
 
+@pytest.mark.product(1)
 @pytest.mark.parametrize("any_object_store", ["gs"], indirect=True)
 @pytest.mark.parametrize("name", ["begun.json", "data%2Fa-"])
 def test_not_found_where_the_bucket_is_there(any_object_store: ObjectStore, golden: GoldenStore, name: str) -> None:
@@ -225,6 +226,7 @@ def test_listings_of_a_result_break_off(golden: GoldenStore, any_object_store: O
     assert offsets_in(any_object_store, address) == OFFSETS
 
 
+@pytest.mark.product(1)
 @pytest.mark.parametrize("table", ["data", "quarantine"])
 def test_a_commit_whose_answer_is_lost_is_in(table: str, golden: GoldenStore, object_store: ObjectStore) -> None:
     """Whoever asks again finds a commit in its way, which is its own."""
@@ -268,6 +270,7 @@ def test_tidying_behind_a_published_result_does_not_fail_it(
     assert not any(name.startswith("_unfinished") for name in names_in(object_store, address))
 
 
+@pytest.mark.product(1)
 @pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"])
 def test_where_nothing_may_be_removed(
     kind: str, golden: GoldenStore, object_store: ObjectStore, tmp_path: Path

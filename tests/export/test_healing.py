@@ -191,6 +191,7 @@ def _harmed(store: Damageable, drawn: random.Random, first: int, last: int) -> N
             low += size
 
 
+@pytest.mark.product(3)
 @pytest.mark.parametrize("seed", range(8))
 def test_drawn_damage_on_either_side_of_a_drawn_place(
     seed: int, master: Damageable, slave: Damageable, whole: pa.Table, tmp_path: Path

@@ -66,6 +66,7 @@ def small(golden: Callable[[str], Path]) -> Segment:
     return Segment(start, segment.data[start - segment.phy_offset : end - segment.phy_offset] + blank)
 
 
+@pytest.mark.product(1)
 @pytest.mark.parametrize("mask", [0x01, 0x80, 0xFF])
 def test_every_byte_flipped_in_turn(small: Segment, mask: int) -> None:
     whole = scan(small)

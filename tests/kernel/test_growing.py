@@ -90,6 +90,7 @@ def test_it_reads_what_the_file_has(
         KERNELS[kernel].WindowScan(0, 0, len(data), 0, 0, 0).read_on(reader, memoryview(window), 0, 0)
 
 
+@pytest.mark.product
 @by_kernel
 @pytest.mark.parametrize("missing", [0, 1, 70_000])
 @pytest.mark.parametrize("body_length", [0, 70_000, 200_000, 700_000])

@@ -86,6 +86,7 @@ def test_two_in_each_others_place(
     assert_kept(golden(base), store.root, base, messages)
 
 
+@pytest.mark.product(1)
 @pytest.mark.parametrize("base", BASES)
 def test_a_copy_that_reaches_into_the_next_record(
     base: str, golden: GoldenStore, damageable: DamageableOf, settings_of: SettingsOf

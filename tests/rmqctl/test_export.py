@@ -184,6 +184,7 @@ def test_an_export_stopped_before_it_has_begun_leaves_nothing(golden: GoldenStor
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.product(1)
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_an_export_stopped_amid_its_splits_goes_on(jobs: int, golden: GoldenStore, tmp_path: Path) -> None:
     out = tmp_path / "out"

@@ -95,6 +95,7 @@ sys.exit(code)
 """
 
 
+@pytest.mark.product(2)
 @pytest.mark.parametrize("kind", ["zlib", "lz4", "zstd"])
 def test_no_command_needs_the_memory_of_a_large_body(store_of: MakeStore, kind: str) -> None:
     root, stored = store_of(b"\xff" * _HUGE_BYTES, kind)

@@ -329,6 +329,7 @@ def strip_of(number: int, damages: int) -> SegmentStrip:
     return SegmentStrip(f"{start:020}", start, GIB, tuple(spans), totals)
 
 
+@pytest.mark.product(1)
 @pytest.mark.parametrize(("segments", "runs", "most_bytes"), [(1, 1, 40_000), (3000, 10_000, 700_000)])
 def test_pages_stay_small_whatever_is_lost(segments: int, runs: int, most_bytes: int, real: LossReport) -> None:
     assert real.kept is not None

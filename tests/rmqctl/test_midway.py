@@ -48,6 +48,7 @@ def without_ours(root: Path) -> dict[str, stores.Entry]:
     return {path: entry for path, entry in stores.snapshot(root).items() if not path.startswith(paths.OURS)}
 
 
+@pytest.mark.product(1)
 @pytest.mark.parametrize("moment", [FIRST, LAST], ids=["nothing is changed yet", "all is changed"])
 def test_all_that_reads_says_that_a_change_is_unfinished(moment: str, sample: Path, tmp_path: Path) -> None:
     before = stores.snapshot(sample)

@@ -387,6 +387,7 @@ def test_nothing_is_changed_on_a_read_only_tree(
             os.chmod(folder, stat.S_IRWXU)
 
 
+@pytest.mark.product(15)
 @pytest.mark.parametrize("missing", ["config", "index", "checkpoint", "consumequeue", "commitlog"])
 @pytest.mark.parametrize("words", READS)
 def test_parts_may_be_missing(store_copy: StoreCopy, missing: str, words: tuple[object, ...]) -> None:

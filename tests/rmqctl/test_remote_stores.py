@@ -186,6 +186,7 @@ def test_threads_that_read_are_not_waited_for(name: str, object_store: ObjectSto
     assert (process.returncode, err) == (130, "error: interrupted\n")
 
 
+@pytest.mark.product(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]

@@ -174,6 +174,7 @@ def replaced(path: Path, how: str) -> None:
             path.write_bytes(b"no folder")
 
 
+@pytest.mark.product(4)
 @pytest.mark.parametrize(
     "words",
     [("sql", 'select count(*) from "index"'), ("export", "OUT", "--what", "index"), ("info",)],

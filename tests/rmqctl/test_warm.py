@@ -12,6 +12,7 @@ from tests.rmqctl import warm
 from tests.rmqctl.calls import ARTIFICIAL, ROOT, Result, call, command, environment
 
 
+@pytest.mark.product(3)
 @pytest.mark.parametrize(
     "words",
     [

@@ -77,6 +77,7 @@ def odd_pieces(store: Store) -> Iterator[Piece]:
                 yield Piece(segment, start, start + size)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("name", stores.GOLDEN)
 def test_every_golden_store(golden: GoldenStore, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with Store.open(golden(name)) as store:

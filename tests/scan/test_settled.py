@@ -126,6 +126,7 @@ def test_rows_of_a_query(rolling: Growing) -> None:
         assert table.findings == []
 
 
+@pytest.mark.product(6)
 @pytest.mark.usefixtures("always_live")
 @pytest.mark.parametrize("window_size_bytes", [WINDOW_SIZE_BYTES, 1 << 20])
 @pytest.mark.parametrize("case", DAMAGED)
