@@ -53,7 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Return 0 for a small run, which starts at once; else one more than there are processors, as many tests wait for a server."""
-    if config.option.keyword or config.option.lf or _test_files(config.args) < _MANY_FILES:
+    if config.option.keyword or getattr(config.option, "lf", False) or _test_files(config.args) < _MANY_FILES:
         return 0
     return len(os.sched_getaffinity(0)) + 1
 
