@@ -107,6 +107,7 @@ def test_spark_reads_copies_as_one(
     assert without_seconds(reports[0]) == without_seconds(reports[1])
 
 
+@pytest.mark.product(1)
 @pytest.mark.spark
 @pytest.mark.parametrize("collector", ["Serial", "Parallel", "G1"])
 def test_java_may_have_any_collector(golden: GoldenStore, tmp_path: Path, collector: str) -> None:

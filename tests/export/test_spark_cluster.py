@@ -127,6 +127,7 @@ def test_a_lake_when_an_executor_and_the_export_are_killed(
         assert rows_in(out, kind, name).equals(rows_in(tmp_path / "whole", kind, name))
 
 
+@pytest.mark.product(1)
 @pytest.mark.parametrize(
     ("kind", "method", "calls"),
     [
@@ -260,6 +261,7 @@ def test_a_second_attempt_that_fails_takes_nothing_from_the_first(spark: Cluster
     assert (tmp_path / "second-0").exists()
 
 
+@pytest.mark.product(any_object_store=("s3",))
 def test_executors_read_and_write_in_object_stores(
     spark: Cluster, golden: GoldenStore, any_object_store: ObjectStore
 ) -> None:
