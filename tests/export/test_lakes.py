@@ -252,6 +252,7 @@ def test_two_at_once_commit_once(
     assert offsets_in(out, kind) == OFFSETS
 
 
+@pytest.mark.product(kind=("delta",))
 @pytest.mark.parametrize(
     ("kind", "methods", "points"),
     [

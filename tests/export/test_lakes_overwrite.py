@@ -40,6 +40,7 @@ def partitions_of(out: Path, kind: Format) -> list[str]:
     return [field.name for field in iceberg_table(out, "messages").spec().fields]
 
 
+@pytest.mark.product(3)
 @pytest.mark.parametrize(("before", "after"), [*permutations([None, "topic", "day"], 2)])
 @pytest.mark.parametrize("kind", FORMATS)
 def test_other_partitions_than_before(
@@ -58,6 +59,7 @@ def test_other_partitions_than_before(
     assert found_rows(rows_in(out, kind)) == told_rows(ROWS)
 
 
+@pytest.mark.product(1)
 @pytest.mark.parametrize("kind", FORMATS)
 def test_other_partitions_in_an_object_store(
     golden: GoldenStore, tmp_path: Path, kind: Format, object_store: ObjectStore
@@ -108,6 +110,7 @@ def test_a_rival_comes_between_when_partitions_change(
         assert offsets_in(out, "delta", name) == offsets_in(tmp_path / "whole", "delta", name) != []
 
 
+@pytest.mark.product(kind=("delta",))
 @pytest.mark.parametrize(
     ("kind", "methods", "points"),
     [

@@ -195,6 +195,7 @@ def test_a_messages_export_and_another_one_exclude_each_other(
     assert {name.split("/")[0] for name in names_in(object_store, address)} == {"data", "quarantine", "manifest.json"}
 
 
+@pytest.mark.product(1)
 @pytest.mark.parametrize("format", LAKES)
 def test_tables_of_a_lake_in_an_object_store(
     golden: GoldenStore, object_store: ObjectStore, address: str, tmp_path: Path, format: Format
@@ -239,6 +240,7 @@ def test_a_catalog_names_the_tables(golden: GoldenStore, tmp_path: Path) -> None
     assert names == [("groups",), ("stats",), ("topics",)]
 
 
+@pytest.mark.product(1)
 @pytest.mark.parametrize("what", TABLES)
 def test_a_store_in_an_object_store_gives_the_same(
     damageable: Callable[..., Damageable], object_store: ObjectStore, tmp_path: Path, what: What

@@ -52,6 +52,7 @@ def codes(result: Result) -> list[str]:
     return [found["code"] for store in json.loads(result.out)["stores"] for found in store["findings"]]
 
 
+@pytest.mark.product(4)
 @pytest.mark.parametrize("split_size_bytes", SPLITS)
 @pytest.mark.parametrize("which", BAD)
 def test_a_disk_that_fails_here_and_there(which: str, split_size_bytes: int, store: Damageable, tmp_path: Path) -> None:
@@ -229,6 +230,7 @@ def rows_of(out: Path, table: str) -> list[dict[str, Any]]:
     return [row for file in sorted((out / table).iterdir()) for row in pq.read_table(file).to_pylist()]
 
 
+@pytest.mark.product(1)
 @pytest.mark.parametrize("file", [0, -1])
 def test_index_files_go_around_one_that_cannot_be_read(file: int, store: Damageable, tmp_path: Path) -> None:
     whole, out = tmp_path / "whole", tmp_path / "out"
@@ -242,6 +244,7 @@ def test_index_files_go_around_one_that_cannot_be_read(file: int, store: Damagea
     assert len(left) not in (0, len(rows_of(whole, "index")))
 
 
+@pytest.mark.product(1)
 @pytest.mark.parametrize("file", [0, 1, 2])
 def test_queues_go_around_a_file_that_cannot_be_read(file: int, store: Damageable, tmp_path: Path) -> None:
     topic, queue_id = "Calm_audit", 0

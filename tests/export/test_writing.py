@@ -83,6 +83,7 @@ SIZES = [
 ]
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("most_apart", [0, 1, 64])
 @pytest.mark.parametrize("is_compressed", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)

@@ -56,6 +56,7 @@ def _copies(name: str, level: int) -> list[int]:
     ]
 
 
+@pytest.mark.product(4)
 @pytest.mark.parametrize("name", TOLD)
 def test_the_log_tells_what_the_broker_had_written(
     name: str, store_copy: StoreCopy, opener_of: Callable[[str], Opener]
