@@ -39,6 +39,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("basetemp") is None and _memory_has_room():
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+    # Tests start thousands of processes, each of which would else compile the program for itself.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # Started behind a shell's "&" or by nohup we would hand ignored signals down to the commands under test.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
