@@ -55,6 +55,7 @@ def test_large_bodies(body: Body, count: int, tmp_path: Path) -> None:
     assert resident_bytes < MOST_BYTES
 
 
+@pytest.mark.product(2)
 @pytest.mark.parametrize("rows_at_once", [1, 40, 400, 3000])
 def test_many_topics(rows_at_once: int, tmp_path: Path) -> None:
     """One row of each, or many, one topic behind the other."""
@@ -72,6 +73,7 @@ NAMES: Final = {
 }
 
 
+@pytest.mark.product(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_properties_that_are_all_of_a_record(name: str, tmp_path: Path) -> None:
     root, (count, properties) = tmp_path / "store", NAMES[name]
@@ -81,6 +83,7 @@ def test_properties_that_are_all_of_a_record(name: str, tmp_path: Path) -> None:
     assert resident_bytes < MOST_BYTES
 
 
+@pytest.mark.product(1)
 @pytest.mark.parametrize("topics", [1, 20])
 def test_rows_of_a_topic_that_get_longer(topics: int, tmp_path: Path) -> None:
     """Many short ones and then long ones: what is cut by the number of rows is one part with nearly all of the bytes."""
