@@ -14,7 +14,7 @@ from rmqctl.blocks import Block, Drawing, Findings, Table
 from rmqctl.cells import Column
 from rmqctl.context import Context
 from rmqctl.messages import shown_or_told
-from rmqctl.options import KeepCopiesOption, SizeType
+from rmqctl.options import KeepCopiesOption, read_size
 from rmqctl.streams import standard_input
 from store_core.errors import UsageError
 
@@ -39,7 +39,10 @@ def sql(
     memory: Annotated[
         int | None,
         typer.Option(
-            "--memory", click_type=SizeType(), help="What sorting and grouping hold in memory; default 1 GiB."
+            "--memory",
+            metavar="SIZE",
+            callback=read_size,
+            help="What sorting and grouping hold in memory; default 1 GiB.",
         ),
     ] = None,
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Threads that sort, group and join.")] = os.cpu_count()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rmqctl.context import Context, exit_for_findings
-from rmqctl.options import SizeType, refuse_backwards
+from rmqctl.options import read_size, refuse_backwards
 from rmqctl.running import ConfOption, MasterOption, PackEnvOption, SparkChoice, SparkOption
 from store_core.errors import UsageError
 
@@ -77,7 +77,9 @@ def verify_crc(
     pack_env: PackEnvOption = False,
     split_size: Annotated[
         int | None,
-        typer.Option("--split-size", click_type=SizeType(), help="Bytes of the log a Spark task; default 256 MiB."),
+        typer.Option(
+            "--split-size", metavar="SIZE", callback=read_size, help="Bytes of the log a Spark task; default 256 MiB."
+        ),
     ] = None,
 ) -> int:
     """Check every record of the log against its checksum, going on behind damage.
