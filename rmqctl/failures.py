@@ -17,6 +17,7 @@ from rmqctl.app import PROGRAM
 from rmqctl.signals import Terminated
 from rmqctl.streams import abandon, say
 from store_core.errors import StoreError
+from store_core.extras import BROUGHT_BY, not_installed
 
 if TYPE_CHECKING:
     from typer import TyperException
@@ -108,6 +109,8 @@ def failure_of(error: BaseException) -> Failure:
     if isinstance(error, ImportError) and any(text in str(error) for text in _NOT_LOADED):
         to_do = "free some memory, or see whether programs may be run from where it lies"
         return Failure("failed", f"a library cannot be loaded: {error}: {to_do}", exit_codes.FAILED)
+    if isinstance(error, ModuleNotFoundError) and (module := (error.name or "").partition(".")[0]) in BROUGHT_BY:
+        return failure_of(not_installed(module, "this"))
     if isinstance(error, MemoryError):
         return Failure("failed", "out of memory: free some memory, or give --jobs 1", exit_codes.FAILED)
     if isinstance(error, RecursionError):

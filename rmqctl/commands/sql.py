@@ -17,6 +17,7 @@ from rmqctl.messages import shown_or_told
 from rmqctl.options import KeepCopiesOption, read_size
 from rmqctl.streams import standard_input
 from store_core.errors import UsageError
+from store_core.extras import assert_installed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,6 +58,7 @@ def sql(
     """
     if tables == (query is not None):
         raise UsageError("sql takes a query or --tables", to_do="give one of both")
+    assert_installed("duckdb", "sql")
     if query is None:
         from store_core.export.query.catalog import described
 

@@ -17,6 +17,7 @@ from rmqctl.context import Context, exit_for_findings
 from rmqctl.options import read_size, refuse_backwards
 from rmqctl.running import ConfOption, MasterOption, PackEnvOption, SparkChoice, SparkOption
 from store_core.errors import UsageError
+from store_core.extras import assert_installed
 
 if TYPE_CHECKING:
     from rmqctl.blocks import Block
@@ -92,6 +93,8 @@ def verify_crc(
     wanted = _Wanted(from_, to, None if sample is None else _share(sample), max_seconds, resume, state)
     choice = SparkChoice(spark, master, conf, pack_env)
     _refuse_contradictions(ctx, wanted, choice, split_size)
+    if spark:
+        assert_installed("pyspark", "--spark")
     documents: list[dict[str, Any]] = []
     seconds, size_bytes = 0.0, 0
     with ctx.open_stores() as stores:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
 import pytest
 
@@ -36,7 +35,7 @@ def test_only_public_names_of_typer_are_used() -> None:
 
     known = {f"{module}.{name}" for module, names in PUBLIC.items() for name in names}
     known |= {"typer", *(f"typer.{name}" for name in vars(typer) if not name.startswith("_"))}
-    for path in sorted((Path(ROOT) / "rmqctl").rglob("*.py")):
+    for path in sorted((ROOT / "rmqctl").rglob("*.py")):
         assert asked_of_typer(path.read_text()) <= known, path
 
 
@@ -51,5 +50,5 @@ def test_only_public_names_of_typer_are_used() -> None:
     ],
 )  # fmt: skip
 def test_values_are_read_and_refused_here(words: list[str], line: str) -> None:
-    result = call(*words, "-s", Path(ROOT) / "sample_store")
+    result = call(*words, "-s", ROOT / "sample_store")
     assert (result.code, result.err) == (2, f"error: {line}\n")
