@@ -21,6 +21,7 @@ from store_core.storage.writer import save_file
 
 ENVIRONMENT: Final = "rmqctl_env"  # the folder that an archive becomes in an executor's working directory
 DISTRIBUTION: Final = "rmqctl"
+_EXTRA: Final = re.compile(r"""extra == ['"]export['"]""")  # without pyarrow no rows reach Spark
 _SOURCE: Final = "pyspark_rmqctl.py"
 _PACKAGES: Final = ("store_core", "rmqctl")
 _LEFT_OUT: Final = re.compile(r"(^|/)(tests?|include|__pycache__)/|\.(pyc|pyi|pxd|pyx|h|hpp|lib|a)$")
@@ -108,7 +109,7 @@ def _files() -> Iterator[tuple[str, Path]]:
 
 
 def _needed(name: str) -> list[metadata.Distribution]:
-    """The installed distributions that one requires, and those that they require, without extras. Raises FailedError."""
+    """The installed distributions that one requires, and those that they require, with no extra but ``export``. Raises FailedError."""
     found: dict[str, metadata.Distribution] = {}
     try:
         waiting = _requirements(name)
@@ -131,6 +132,10 @@ def _needed(name: str) -> list[metadata.Distribution]:
 
 
 def _requirements(name: str) -> list[str]:
-    lines = [line for line in metadata.requires(name) or () if "extra ==" not in line]
+    lines = [line for line in metadata.requires(name) or () if "extra ==" not in line or _wanted(name, line)]
     matches = [_REQUIRED.match(line) for line in lines]
     return [match[0].lower().replace("_", "-") for match in matches if match]
+
+
+def _wanted(name: str, line: str) -> bool:
+    return name == DISTRIBUTION and _EXTRA.search(line) is not None
