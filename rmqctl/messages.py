@@ -30,15 +30,15 @@ Time = Annotated[
 
 MESSAGE_COLUMNS: Final = (
     Column("store_timestamp_ms", "time", "stored"),
-    Column("topic"),
-    Column("queue_id"),
-    Column("queue_offset"),
-    Column("phy_offset"),
-    Column("tags", drop=1),
-    Column("keys", drop=2),
-    Column("crc"),
-    Column("size_bytes", "size", drop=1),
-    Column("body", drop=3, cut=True),
+    Column("topic", folds_words=True),
+    Column("queue_id", drop=1),
+    Column("queue_offset", drop=3),
+    Column("phy_offset", drop=5),
+    Column("tags", drop=2),
+    Column("keys", folds_words=True),
+    Column("crc", drop=4),
+    Column("size_bytes", "size", drop=6),
+    Column("body", cut=True),
 )
 _PREVIEW_CHARACTERS: Final = 60
 _READ_CHARACTERS: Final = 1 << 16
