@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
@@ -15,17 +17,22 @@ SHELLS: Final[tuple[Shell, ...]] = ("bash", "zsh", "fish")
 
 def script(shell: Shell, program: str, variable: str) -> str:
     """The script that makes a shell complete the program's words."""
-    from typer._completion_shared import get_completion_script
+    from rmqctl.shell import build_group
 
-    return get_completion_script(prog_name=program, complete_var=variable, shell=shell)
+    with redirect_stdout(io.StringIO()) as written:
+        _asked(build_group(program, rich_help=False), program, variable, f"source_{shell}")
+    return written.getvalue().strip()
 
 
 def complete(group: LazyGroup, program: str, variable: str) -> int:
     """Answer a shell that asks for the words that may come next. Raises SystemExit where typer does."""
-    from typer._completion_classes import completion_init
-    from typer.completion import shell_complete
-
-    completion_init()
-    code = shell_complete(group, {}, program, variable, os.environ[variable])
+    code = _asked(group, program, variable, os.environ[variable])
     sys.stdout.flush()
     return code
+
+
+def _asked(group: LazyGroup, program: str, variable: str, instruction: str) -> int:
+    from typer.completion import get_completion_inspect_parameters, shell_complete
+
+    get_completion_inspect_parameters()  # has typer register its shells
+    return shell_complete(group, {}, program, variable, instruction)

@@ -17,11 +17,13 @@ from rmqctl.app import PROGRAM
 from rmqctl.signals import Terminated
 from rmqctl.streams import abandon, say
 from store_core.errors import StoreError
+from store_core.extras import BROUGHT_BY, not_installed
 
 if TYPE_CHECKING:
+    from typer import TyperException
+
     from rmqctl.session import Session
 
-_VALUE: Final = re.compile(r"(.+?) is not (?:a valid|in the range|one of)", re.DOTALL)
 _OPTION: Final = re.compile(r"^(no such option): ?(\S+)$", re.IGNORECASE)
 DEBUG_VARIABLE: Final = "RMQCTL_DEBUG"
 _LONGEST_LINE: Final = 2000
@@ -107,6 +109,8 @@ def failure_of(error: BaseException) -> Failure:
     if isinstance(error, ImportError) and any(text in str(error) for text in _NOT_LOADED):
         to_do = "free some memory, or see whether programs may be run from where it lies"
         return Failure("failed", f"a library cannot be loaded: {error}: {to_do}", exit_codes.FAILED)
+    if isinstance(error, ModuleNotFoundError) and (module := (error.name or "").partition(".")[0]) in BROUGHT_BY:
+        return failure_of(not_installed(module, "this"))
     if isinstance(error, MemoryError):
         return Failure("failed", "out of memory: free some memory, or give --jobs 1", exit_codes.FAILED)
     if isinstance(error, RecursionError):
@@ -135,9 +139,9 @@ def _os_failure(error: OSError) -> Failure:
 
 def _usage_failure(error: BaseException) -> Failure | None:
     """The parser's own complaints, as one line with the way on."""
-    from typer._click import ClickException
+    from typer import TyperException
 
-    if not isinstance(error, ClickException):
+    if not isinstance(error, TyperException):
         return None
     ctx = getattr(error, "ctx", None)
     to_do = f"see `{ctx.command_path if ctx is not None else PROGRAM} --help`"
@@ -153,31 +157,14 @@ def _usage_failure(error: BaseException) -> Failure | None:
     return Failure("usage", line, exit_codes.USAGE, line)
 
 
-def _bad_value(error: BaseException) -> str | None:
+def _bad_value(error: TyperException) -> str | None:
     """What is wrong with a value, where, and what fits there; None where that is not the complaint."""
-    from typer import BadParameter
-    from typer._click.types import FloatRange, IntRange
+    from rmqctl.values import BadValue
 
-    parameter = getattr(error, "param", None)
-    if not isinstance(error, BadParameter) or parameter is None:
+    if not isinstance(error, BadValue) or error.param is None:
         return None
-    what, to_do = error.message.rstrip("."), getattr(error, "to_do", None)
-    value = _VALUE.match(what)
-    kind = parameter.type
-    if to_do is None and value is not None:
-        quoted = repr(value[1].strip("'"))
-        if hasattr(kind, "choices"):
-            what, to_do = f"{quoted} is no choice", "give " + ", ".join(map(str, kind.choices))
-        elif isinstance(kind, IntRange | FloatRange):
-            what = f"{quoted} does not fit"
-            to_do = "give a whole number" if isinstance(kind, IntRange) else "give a number"
-            to_do += f" from {kind.min} on" if kind.min is not None else ""
-        elif kind.name in ("integer", "float"):
-            what, to_do = f"{quoted} does not fit", "give a whole number" if kind.name == "integer" else "give a number"
-    if to_do is None:
-        return None
-    name = parameter.opts[-1] if parameter.param_type_name == "option" else parameter.make_metavar(error.ctx)
-    return f"{what} ({name}): {to_do}"
+    name = error.param.opts[-1] if error.param.param_type_name == "option" else error.param.metavar
+    return f"{error.message.rstrip('.')} ({name}): {error.to_do}"
 
 
 def _internal_failure(error: BaseException) -> Failure:

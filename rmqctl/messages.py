@@ -9,7 +9,7 @@ import typer
 
 from rmqctl.cells import Column
 from rmqctl.context import Context, exit_for_findings
-from rmqctl.options import TimeType
+from rmqctl.options import read_time
 from store_core.errors import UsageError
 from store_core.read.body_text import LongBody
 from store_core.read.message_json import MessageView
@@ -24,7 +24,10 @@ Topics = Annotated[list[str] | None, typer.Option("--topic", metavar="TOPIC", he
 Time = Annotated[
     int | None,
     typer.Option(
-        "--time", click_type=TimeType(), help="Start at the offset of this store time (ISO 8601, epoch ms, -15m)."
+        "--time",
+        metavar="TIME",
+        callback=read_time,
+        help="Start at the offset of this store time (ISO 8601, epoch ms, -15m).",
     ),
 ]
 

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import typer
-from typer._click import Context as ClickContext  # typer 0.28 carries its own click
-from typer._click import Parameter
-from typer._click.types import ParamType
 
+from rmqctl import __version__, exit_codes
 from rmqctl.times import parse_time, parse_zone
+from rmqctl.values import reading
 from store_core.errors import UsageError
 from store_core.layout.paths import CONSUMEQUEUE
 from store_core.storage.remote_path import named_path, path_of
@@ -27,12 +26,13 @@ __all__ = [
     "GlobalOptions",
     "KeepCopiesOption",
     "StoreName",
-    "TimeType",
     "TopicArgument",
     "YesOption",
     "global_options",
     "parse_size",
     "parse_time",
+    "read_size",
+    "read_time",
     "refuse_backwards",
 ]
 
@@ -44,6 +44,12 @@ DEFAULT_STORE: Final = "~/store"
 _VERSION: Final = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
 _OLDEST, _NEWEST = (4, 3), (5, 4)
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
+
+
+def _version(ctx: typer.Context, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        print(f"{ctx.find_root().info_name} {__version__}")
+        raise typer.Exit(exit_codes.OK)
 
 
 def global_options(
@@ -110,7 +116,10 @@ def global_options(
         ),
     ] = None,
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, rich_help_panel=PANEL, help="Show the version and exit.")
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_version, rich_help_panel=PANEL, help="Show the version and exit."
+        ),
     ] = False,
 ) -> None:
     """The signature is the declaration: every command and the program itself get these options."""
@@ -183,48 +192,8 @@ def _checked_version(text: str | None) -> str | None:
     return text.strip()
 
 
-class TimeType(ParamType):
-    """A time option: milliseconds since the epoch out of ISO 8601, epoch milliseconds, or an age."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: Parameter | None, ctx: ClickContext | None) -> int:
-        if isinstance(value, int):
-            return value
-        try:
-            return parse_time(str(value), time.time_ns() // 1_000_000, parse_zone(_given(ctx, "tz") or "UTC"))
-        except UsageError as error:
-            raise _BadValue(error, param, ctx) from error
-
-    def get_metavar(self, param: Parameter, ctx: ClickContext) -> str:
-        return "TIME"
-
-
-class SizeType(ParamType):
-    """A size option in bytes: ``4096``, ``64k``, ``1.5GiB``; units are powers of 1024."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: Parameter | None, ctx: ClickContext | None) -> int:
-        try:
-            return value if isinstance(value, int) else parse_size(str(value))
-        except UsageError as error:
-            raise _BadValue(error, param, ctx) from error
-
-    def get_metavar(self, param: Parameter, ctx: ClickContext) -> str:
-        return "SIZE"
-
-
-class _BadValue(typer.BadParameter):
-    """The parser's exception, which tells the option's name, with the advice of ours, which rmqctl.failures looks for."""
-
-    def __init__(self, error: UsageError, param: Parameter | None, ctx: ClickContext | None) -> None:
-        super().__init__(error.what, ctx, param)
-        self.to_do = error.to_do
-
-
 def parse_size(text: str) -> int:
-    """Bytes that ``text`` names. Raises UsageError."""
+    """Bytes that ``text`` names: ``4096``, ``64k``, ``1.5GiB``; units are powers of 1024. Raises UsageError."""
     size = _SIZE.fullmatch(text.strip())
     if not size:
         raise UsageError(f"{text!r} is no size", to_do="give bytes, or a number with k, M, G or T")
@@ -240,13 +209,19 @@ def refuse_backwards(first: int | None, last: int | None, options: tuple[str, st
     raise UsageError(f"the range{ends} ends before it begins", to_do=f"give {end_name} behind {name}")
 
 
-def _given(ctx: ClickContext | None, name: str) -> Any:
+def _given(ctx: typer.Context, name: str) -> Any:
     """A global option's value as far as it is parsed: at the command, else before it."""
-    while ctx is not None:
-        if ctx.params.get(name):
-            return ctx.params[name]
-        ctx = ctx.parent
-    return None
+    before = ctx.parent.params if ctx.parent else {}
+    return ctx.params.get(name) or before.get(name)
+
+
+def _time(text: str, ctx: typer.Context) -> int:
+    """Milliseconds since the epoch out of ISO 8601, epoch milliseconds, or an age. Raises UsageError."""
+    return parse_time(text, time.time_ns() // 1_000_000, parse_zone(_given(ctx, "tz") or "UTC"))
+
+
+read_time: Final = reading(_time)
+read_size: Final = reading(lambda text, _: parse_size(text))
 
 
 def complete_topics(ctx: typer.Context, args: list[str], incomplete: str) -> list[str]:
@@ -262,11 +237,15 @@ def complete_topics(ctx: typer.Context, args: list[str], incomplete: str) -> lis
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic.", autocompletion=complete_topics)]
 Begin = Annotated[
     int | None,
-    typer.Option("--begin", click_type=TimeType(), help="Stored at or after this time (ISO 8601, epoch ms, -15m)."),
+    typer.Option(
+        "--begin", metavar="TIME", callback=read_time, help="Stored at or after this time (ISO 8601, epoch ms, -15m)."
+    ),
 ]
 End = Annotated[
     int | None,
-    typer.Option("--end", click_type=TimeType(), help="Stored at or before this time (ISO 8601, epoch ms, -15m)."),
+    typer.Option(
+        "--end", metavar="TIME", callback=read_time, help="Stored at or before this time (ISO 8601, epoch ms, -15m)."
+    ),
 ]
 JobsOption = Annotated[int, typer.Option("--jobs", min=1, help="Threads that walk the log.")]
 WALKERS: Final = min(2, os.cpu_count() or 1)  # who looks at what they find keeps up with no more

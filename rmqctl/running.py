@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmqctl.options import SizeType
+from rmqctl.options import read_size
 from store_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ PackEnvOption = Annotated[
 ]
 SplitSizeOption = Annotated[
     int | None,
-    typer.Option("--split-size", click_type=SizeType(), help="Bytes of the log a task; default 256 MiB."),
+    typer.Option("--split-size", metavar="SIZE", callback=read_size, help="Bytes of the log a task; default 256 MiB."),
 ]
 
 

@@ -6,24 +6,21 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, Final
 
 import typer
-from typer._click import Command as ClickCommand  # typer 0.28 carries its own click
-from typer._click import Context as ClickContext
-from typer._click import HelpFormatter, Parameter
-from typer.core import TyperCommand, TyperGroup, TyperOption
-from typer.main import get_command_from_info, get_params_convertors_ctx_param_name_from_function
-from typer.models import CommandInfo
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
-from rmqctl import __version__, exit_codes
+from rmqctl import exit_codes
 from rmqctl.commands import CommandEntry, built_commands
 from rmqctl.context import Context
 from rmqctl.options import PANEL, GlobalOptions, global_options
 from rmqctl.output import Output
 from rmqctl.session import Session
+from rmqctl.values import as_text
 from store_core.errors import UsageError
 
 _HELP: Final = "Administer Apache RocketMQ broker stores without a broker: inspect, verify, recover, query, export."
@@ -32,45 +29,44 @@ _EXAMPLE: Final = re.compile(r"\n\s*\n(?=Example:)")
 _MARKUP: Final = re.compile(r"\[(?=[a-z#/@])")
 
 
+# typer names no classes for its parameters, formatters and plain commands, hence Any for what it hands over.
 @cache
-def _global_parameters() -> tuple[Parameter, ...]:
-    parameters, _, _ = get_params_convertors_ctx_param_name_from_function(global_options)
-    return tuple(parameters)
+def _global_options() -> tuple[inspect.Parameter, ...]:
+    return tuple(map(as_text, inspect.signature(global_options, eval_str=True).parameters.values()))
+
+
+def _command(function: Callable[..., Any], *, rich_help: bool = False, **named: Any) -> Any:
+    """Have typer make a command of a function."""
+    app = typer.Typer(
+        add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich" if rich_help else None
+    )
+    app.command(**named)(function)
+    return get_command(app)
 
 
 class _WithGlobalOptions(TyperCommand):
     """A command that takes the global options besides its own, and shows them in a section of their own."""
 
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: ClickContext | None = None, **extra: Any
-    ) -> ClickContext:
-        return _version_answered(super().make_context(info_name, args, parent, **extra))
-
-    def get_help_option(self, ctx: ClickContext) -> TyperOption | None:
+    def get_help_option(self, ctx: Any) -> Any:
         return _in_panel(super().get_help_option(ctx))
 
-    def format_options(self, ctx: ClickContext, formatter: HelpFormatter) -> None:
+    def format_options(self, ctx: Any, formatter: Any) -> None:
         _format_parameters(self, ctx, formatter)
 
 
 class LazyGroup(TyperGroup):
     """The program: lists its commands from the table, and imports a command's module when it is called."""
 
-    def resolve_command(self, ctx: ClickContext, args: list[str]) -> tuple[str | None, ClickCommand | None, list[str]]:
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, stub, rest = super().resolve_command(ctx, args)
         if name is None or stub is None:
             return name, stub, rest
         return name, load_command(built_commands()[name], rich_help=self.rich_markup_mode is not None), rest
 
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: ClickContext | None = None, **extra: Any
-    ) -> ClickContext:
-        return _version_answered(super().make_context(info_name, args, parent, **extra))
-
-    def get_help_option(self, ctx: ClickContext) -> TyperOption | None:
+    def get_help_option(self, ctx: Any) -> Any:
         return _in_panel(super().get_help_option(ctx))
 
-    def format_options(self, ctx: ClickContext, formatter: HelpFormatter) -> None:
+    def format_options(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
         for name in self.list_commands(ctx):
             entry = built_commands()[name]
@@ -92,7 +88,7 @@ class LazyGroup(TyperGroup):
 
 def build_group(program: str, *, rich_help: bool) -> LazyGroup:
     """The whole program with its commands as stubs."""
-    stubs: dict[str, ClickCommand] = {
+    stubs: dict[str, Any] = {
         name: TyperCommand(name, help=entry.summary, short_help=entry.summary, rich_help_panel=entry.group)
         for name, entry in built_commands().items()
     }
@@ -100,66 +96,59 @@ def build_group(program: str, *, rich_help: bool) -> LazyGroup:
         name=program,
         commands=stubs,
         help=_HELP,
-        params=list(_global_parameters()),
+        params=_command(_with_signature(lambda **_: None, _global_options())).params,
         context_settings=dict(_CONTEXT_SETTINGS),
         rich_markup_mode="rich" if rich_help else None,
     )
 
 
-def load_command(entry: CommandEntry, *, rich_help: bool) -> ClickCommand:
+def load_command(entry: CommandEntry, *, rich_help: bool) -> Any:
     """Import a command's module and make the typer command of its function."""
     function = getattr(importlib.import_module(f"rmqctl.commands.{entry.module}"), entry.function)
     text, _, example = inspect.cleandoc(function.__doc__ or "").partition("\n\nExample:")
     example = f"Example:{example}"
-    command = get_command_from_info(
-        CommandInfo(
-            entry.name,
-            cls=_WithGlobalOptions,
-            callback=_callback(function, entry),
-            help=_markup_escaped(text) if rich_help else text,
-            epilog=_markup_escaped(example) if rich_help else f"\b\n{example}",
-            rich_help_panel=entry.group,
-        ),
-        pretty_exceptions_short=False,
-        rich_markup_mode="rich" if rich_help else None,
+    command = _command(
+        _callback(function, entry),
+        rich_help=rich_help,
+        name=entry.name,
+        cls=_WithGlobalOptions,
+        help=_markup_escaped(text) if rich_help else text,
+        epilog=_markup_escaped(example) if rich_help else f"\b\n{example}",
+        rich_help_panel=entry.group,
     )
     for parameter in command.params:
-        if rich_help and getattr(parameter, "help", None):
-            parameter.help = _markup_escaped(parameter.help)  # type: ignore[attr-defined]  # both kinds have it
-    command.params.extend(_global_parameters())
+        if rich_help and parameter.help and parameter.rich_help_panel != PANEL:
+            parameter.help = _markup_escaped(parameter.help)
     return command
 
 
 def _callback(function: Callable[..., int | None], entry: CommandEntry) -> Callable[..., int]:
-    """The command's function as typer calls it: without its context, which is made here, and with the global options.
-
-    The global options' values come as further keywords, for they are parameters of the click command.
-    """
+    """The command's function as typer calls it: with typer's context in place of its own, and with the global options."""
     own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
     names = {parameter.name for parameter in own}
-    clashes = names.intersection(parameter.name for parameter in _global_parameters())
+    clashes = names.intersection(parameter.name for parameter in _global_options())
     assert not clashes, f"{entry.name}: {clashes} are global options"
 
-    def call(**values: Any) -> int:
-        ctx = _current_context()
-        context = make_context(entry, ctx)
+    def call(*, typer_context: typer.Context, **values: Any) -> int:
+        context = make_context(entry, typer_context)
         code = function(context, **{name: value for name, value in values.items() if name in names})
         return exit_codes.OK if code is None else code
 
-    call.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]  # what inspect and typer go by
-    call.__annotations__ = {parameter.name: parameter.annotation for parameter in own}
+    context = inspect.Parameter("typer_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
     call.__name__ = entry.function
     call.__doc__ = function.__doc__
-    return call
+    return _with_signature(call, [*map(as_text, own), *_global_options(), context])
 
 
-def _current_context() -> ClickContext:
-    from typer._click.globals import get_current_context
+def _with_signature(function: Callable[..., Any], parameters: Iterable[inspect.Parameter]) -> Callable[..., Any]:
+    """Give a function what inspect and typer go by."""
+    parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # inspect looks for it
+    function.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return function
 
-    return get_current_context()
 
-
-def make_context(entry: CommandEntry, ctx: ClickContext) -> Context:
+def make_context(entry: CommandEntry, ctx: typer.Context) -> Context:
     """The command's context from what stood before and after its name; the session learns where results go."""
     session: Session = ctx.find_root().obj
     options = GlobalOptions.merged(ctx.parent.params if ctx.parent else {}, ctx.params)
@@ -183,20 +172,13 @@ def _describe(error: BaseException) -> Mapping[str, Any] | None:
     return describe(error)
 
 
-def _version_answered(ctx: ClickContext) -> ClickContext:
-    if ctx.params.get("version") and not ctx.resilient_parsing:
-        print(f"{ctx.find_root().info_name} {__version__}")
-        raise typer.Exit(exit_codes.OK)
-    return ctx
-
-
-def _in_panel(option: TyperOption | None) -> TyperOption | None:
+def _in_panel(option: Any) -> Any:
     if option is not None:
         option.rich_help_panel = PANEL
     return option
 
 
-def _format_parameters(command: ClickCommand, ctx: ClickContext, formatter: HelpFormatter) -> None:
+def _format_parameters(command: Any, ctx: Any, formatter: Any) -> None:
     """The plain help's sections: arguments, the command's own options, the global ones."""
     sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": [], PANEL: []}
     for parameter in command.get_params(ctx):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -14,9 +14,12 @@ from rmqctl.copies import note_healed, of_copies
 from rmqctl.messages import Topics
 from rmqctl.options import Begin, End, KeepCopiesOption, refuse_backwards
 from rmqctl.running import ConfOption, MasterOption, PackEnvOption, SparkChoice, SparkOption, SplitSizeOption
+from store_core.extras import assert_installed
 
 if TYPE_CHECKING:
     from store_core.export.export import ExportReport
+
+_LIBRARIES: Final = {"parquet": "pyarrow", "delta": "deltalake", "iceberg": "pyiceberg"}
 
 
 def export(
@@ -69,6 +72,9 @@ def export(
 
     Example: rmqctl export /data/orders --topic orders -s /data/rocketmq/store
     """
+    if spark:
+        assert_installed("pyspark", "--spark")
+    assert_installed(_LIBRARIES[format_], "export" if format_ == "parquet" else f"--format {format_}")
     from rmqctl.table_exports import destination_of_tables, export_tables_of, note_taken, told_what_is_kept
     from store_core.export.dest.address import destination_of
     from store_core.export.dest.layout import Layout

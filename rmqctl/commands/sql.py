@@ -14,9 +14,10 @@ from rmqctl.blocks import Block, Drawing, Findings, Table
 from rmqctl.cells import Column
 from rmqctl.context import Context
 from rmqctl.messages import shown_or_told
-from rmqctl.options import KeepCopiesOption, SizeType
+from rmqctl.options import KeepCopiesOption, read_size
 from rmqctl.streams import standard_input
 from store_core.errors import UsageError
+from store_core.extras import assert_installed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,7 +40,10 @@ def sql(
     memory: Annotated[
         int | None,
         typer.Option(
-            "--memory", click_type=SizeType(), help="What sorting and grouping hold in memory; default 1 GiB."
+            "--memory",
+            metavar="SIZE",
+            callback=read_size,
+            help="What sorting and grouping hold in memory; default 1 GiB.",
         ),
     ] = None,
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Threads that sort, group and join.")] = os.cpu_count()
@@ -54,6 +58,7 @@ def sql(
     """
     if tables == (query is not None):
         raise UsageError("sql takes a query or --tables", to_do="give one of both")
+    assert_installed("duckdb", "sql")
     if query is None:
         from store_core.export.query.catalog import described
 

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rmqctl.context import Context, exit_for_findings
-from rmqctl.options import SizeType, refuse_backwards
+from rmqctl.options import read_size, refuse_backwards
 from rmqctl.running import ConfOption, MasterOption, PackEnvOption, SparkChoice, SparkOption
 from store_core.errors import UsageError
+from store_core.extras import assert_installed
 
 if TYPE_CHECKING:
     from rmqctl.blocks import Block
@@ -77,7 +78,9 @@ def verify_crc(
     pack_env: PackEnvOption = False,
     split_size: Annotated[
         int | None,
-        typer.Option("--split-size", click_type=SizeType(), help="Bytes of the log a Spark task; default 256 MiB."),
+        typer.Option(
+            "--split-size", metavar="SIZE", callback=read_size, help="Bytes of the log a Spark task; default 256 MiB."
+        ),
     ] = None,
 ) -> int:
     """Check every record of the log against its checksum, going on behind damage.
@@ -90,6 +93,8 @@ def verify_crc(
     wanted = _Wanted(from_, to, None if sample is None else _share(sample), max_seconds, resume, state)
     choice = SparkChoice(spark, master, conf, pack_env)
     _refuse_contradictions(ctx, wanted, choice, split_size)
+    if spark:
+        assert_installed("pyspark", "--spark")
     documents: list[dict[str, Any]] = []
     seconds, size_bytes = 0.0, 0
     with ctx.open_stores() as stores:

@@ -23,6 +23,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from store_core.errors import FailedError, UsageError
+from store_core.extras import assert_installed
 from store_core.storage.asking import asked, asked_again
 from store_core.storage.files import FileCache
 from store_core.storage.remote_path import RemotePath
@@ -195,6 +196,7 @@ def bucket_of(path: RemotePath) -> Bucket:
 @cache
 def _bucket(scheme: str, name: str) -> Bucket:
     address = RemotePath(f"{scheme}:", name)
+    assert_installed("pyarrow", "a store in an object store")
     with told(address):
         return Bucket(asked(_CLIENTS[scheme], name), lists_folders=scheme != "gs")
 

