@@ -16,6 +16,7 @@ from store_core.read.message_json import MessageView
 
 if TYPE_CHECKING:
     from store_core.findings import Finding
+    from store_core.storage.store import Store
 
 QueueIdArgument = Annotated[int, typer.Argument(metavar="QUEUE_ID", min=0, help="Queue id.")]
 RawBody = Annotated[bool, typer.Option("--raw-body", help="Show bodies as stored, not decompressed.")]
@@ -84,6 +85,21 @@ def shown_or_told(ctx: Context, findings: Iterable[Finding]) -> int:
     """The exit code; findings go to stderr where the format has only rows (a document shows them itself)."""
     findings = list(findings)
     return told(ctx, findings) if ctx.output.format in ("ndjson", "csv", "tsv") else exit_for_findings(findings)
+
+
+def note_unknown_topics(ctx: Context, store: Store, topics: Iterable[str]) -> None:
+    """Note each topic that has neither a queue nor an entry in topics.json: a filter for it finds nothing."""
+    unknown = set(topics)
+    if not unknown:
+        return
+    if not store.queues_in_rocksdb:
+        unknown -= {key.topic for queues in (store.queues, store.batch_queues) for key in queues}
+    if unknown:
+        from store_core.storage.config_files import read_config
+
+        unknown -= read_config(store.root).topics.value.topics.keys()
+    for topic in sorted(unknown):
+        ctx.note(f"topic {topic!r} has no queue in this store and is not in topics.json")
 
 
 def told(ctx: Context, findings: Iterable[Finding]) -> int:

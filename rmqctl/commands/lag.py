@@ -9,7 +9,7 @@ import typer
 
 from rmqctl.cells import Column
 from rmqctl.context import Context
-from rmqctl.messages import Topics, told
+from rmqctl.messages import Topics, note_unknown_topics, told
 
 _COLUMNS: Final = (
     Column("group", folds_words=True),
@@ -42,6 +42,9 @@ def lag(
         require_queue_files(store)
         faults = list(queue_faults(store))
         progress = read_progress(store.root)
+        note_unknown_topics(ctx, store, topic or ())
+        for unknown in sorted(set(group or ()) - {row.group for row in progress.rows}):
+            ctx.note(f"group {unknown!r} has no progress in this store")
         wanted = progress.only(frozenset(group or ()), frozenset(topic or ()))
         rows = [row.as_json() for row in lags(store, wanted, rules_of(store))]
     fields = [field.name for field in dataclasses.fields(Lag)]

@@ -11,7 +11,17 @@ import typer
 from rmqctl import exit_codes
 from rmqctl.blocks import PAGE_ROWS
 from rmqctl.context import Context
-from rmqctl.messages import MESSAGE_COLUMNS, NoBody, RawBody, Topics, is_for_people, preview, told, view_of
+from rmqctl.messages import (
+    MESSAGE_COLUMNS,
+    NoBody,
+    RawBody,
+    Topics,
+    is_for_people,
+    note_unknown_topics,
+    preview,
+    told,
+    view_of,
+)
 
 if TYPE_CHECKING:
     from store_core.codec.record import Message
@@ -48,6 +58,7 @@ def tail(
         told(ctx, [found])
 
     with ctx.open_store() as store:
+        note_unknown_topics(ctx, store, topics)
         newest, end = last_messages(store, count, topics, findings)
         at_once = list(islice(newest, PAGE_ROWS)) if is_for_people(ctx) else []
 
