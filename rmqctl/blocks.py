@@ -23,12 +23,16 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under headings; ``rows`` may be an endless iterator. Without columns the first row's keys are shown."""
+    """Rows under headings; ``rows`` may be an endless iterator. Without columns the first row's keys are shown.
+
+    ``known_rows``: so many rows are there at once and are laid out together; each later one is shown as it comes.
+    """
 
     rows: Iterable[Any]
     columns: Sequence[str | Column] = ()
     title: str = ""
     empty: str = "nothing to show"
+    known_rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +106,16 @@ class Page:
 
 
 def pages(table: Table) -> Iterator[Page]:
-    """A table cut in pages. No page at all for a table without rows. Columns and their sides are the first page's."""
+    """Cut a table in pages. No page at all for a table without rows. Columns and their sides are the first page's."""
     rows: Iterator[Mapping[str, Any]] = map(as_row, table.rows)
     first = next(rows, None)
     if first is None:
         return
     columns = [Column.of(c) for c in (table.columns or tuple(first))]
     rows, numeric, number = chain((first,), rows), [False] * len(columns), 0
-    while page := list(islice(rows, PAGE_ROWS)):
+    known = PAGE_ROWS if table.known_rows is None else max(table.known_rows, 1)
+    later = PAGE_ROWS if table.known_rows is None else 1
+    while page := list(islice(rows, later if number else known)):
         if number == 0:
             numeric = [is_numeric(page, column) for column in columns]
         yield Page(columns, numeric, page, number)

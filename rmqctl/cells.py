@@ -33,7 +33,7 @@ class Column:
     """A column of a table: the row's key, what kind of value it is, and its heading if that is not the key.
 
     Where a terminal is too narrow, columns with the highest ``drop`` are left out first, those with 0 never; a ``cut``
-    column shows the begin of its text, others fold it.
+    column shows the begin of its text, others fold it; one that ``folds_words`` also within a word (names, keys).
     """
 
     key: str
@@ -41,6 +41,7 @@ class Column:
     heading: str = ""
     drop: int = 0
     cut: bool = False
+    folds_words: bool = False
 
     @classmethod
     def of(cls, column: str | Column) -> Column:

@@ -33,6 +33,7 @@ class Context:
     options: GlobalOptions
     output: Output
     _courses: list[Course] = field(default_factory=list, repr=False, compare=False)  # the one under way
+    _noted: set[str] = field(default_factory=set, repr=False, compare=False)
 
     # The store
 
@@ -54,12 +55,15 @@ class Context:
 
         store = store or self.store
         options = self.options
-        return load_settings(
+        settings = load_settings(
             options.config,
             store.path if store else None,
             commitlog=options.commitlog,
             broker_version=options.broker_version,
         )
+        if options.config is not None and not settings.names_a_broker:
+            self._note_once(f"{options.config} holds no setting of a broker")
+        return settings
 
     def store_root(self) -> Path:
         """The one store's root folder, absolute, which nobody has looked at yet. Raises UsageError for one in an object store."""
@@ -149,6 +153,11 @@ class Context:
         """A remark on stderr; nothing with -q."""
         if not self.options.quiet:
             self._say(f"note: {text}")
+
+    def _note_once(self, text: str) -> None:
+        if text not in self._noted:
+            self._noted.add(text)
+            self.note(text)
 
     def detail(self, text: str) -> None:
         """A remark on stderr, only with -v."""

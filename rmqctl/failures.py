@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _OPTION: Final = re.compile(r"^(no such option): ?(\S+)$", re.IGNORECASE)
 DEBUG_VARIABLE: Final = "RMQCTL_DEBUG"
 _LONGEST_LINE: Final = 2000
+_LIKE: Final = 0.6  # of difflib's ratio
+_SLIP: Final = 0.85
 _NOT_LOADED: Final = ("failed to map segment", "annot allocate memory")
 _NO_HOME: Final = "Could not determine home directory"
 
@@ -148,6 +150,8 @@ def _usage_failure(error: BaseException) -> Failure | None:
     if (told := _bad_value(error)) is not None:
         return Failure("usage", told, exit_codes.USAGE, told)
     what, _, meant = " ".join(error.format_message().split()).rstrip(".").partition(". Did you mean ")
+    if meant and what.startswith("No such command"):
+        meant = _commands_like(what)
     if possible := getattr(error, "possibilities", None):
         what, meant = error.message, f"{', '.join(sorted(possible))}?"
     what = _OPTION.sub(r"\1 '\2'", what)
@@ -157,14 +161,30 @@ def _usage_failure(error: BaseException) -> Failure | None:
     return Failure("usage", line, exit_codes.USAGE, line)
 
 
+def _commands_like(complaint: str) -> str:
+    """Return the commands that a wrong word may have meant. One that writes is offered for a slip of one letter only."""
+    from difflib import SequenceMatcher
+
+    from rmqctl.commands import built_commands
+
+    wrong = complaint.partition("'")[2].partition("'")[0]
+    likeness = {name: SequenceMatcher(None, name, wrong).ratio() for name in built_commands()}
+    meant = []
+    for name, entry in built_commands().items():
+        writes = entry.group in ("Mend", "Write", "Move")
+        if likeness[name] >= (_SLIP if writes else _LIKE) and (not writes or name[0] == wrong[:1]):
+            meant.append(f"'{name}'")
+    return f"{', '.join(meant)}?" if meant else ""
+
+
 def _bad_value(error: TyperException) -> str | None:
     """What is wrong with a value, where, and what fits there; None where that is not the complaint."""
     from rmqctl.values import BadValue
 
     if not isinstance(error, BadValue) or error.param is None:
         return None
-    name = error.param.opts[-1] if error.param.param_type_name == "option" else error.param.metavar
-    return f"{error.message.rstrip('.')} ({name}): {error.to_do}"
+    name = error.param.opts[0] if error.param.param_type_name == "option" else error.param.metavar
+    return f"invalid value {error.value!r} for {name}: {error.expected}"
 
 
 def _internal_failure(error: BaseException) -> Failure:

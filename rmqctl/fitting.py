@@ -14,6 +14,7 @@ from rmqctl.cells import Column
 GAP: Final = 2  # columns of a table stand this far apart
 LONGEST_WORD: Final = 32  # an id of a message is not folded, a longer word may be
 LEAST_CUT: Final = 12  # so much of a text that is cut is worth a column
+LEAST_NAME: Final = 14  # a name that may be folded within a word is given this many columns
 
 _PIECE: Final = re.compile(r"[^\s/]*(?:/+|\s+|$)")  # text folds behind spaces, and paths behind their slashes
 _HEADING_PIECE: Final = re.compile(r"[^\s_]*(?:_+|\s+|$)")
@@ -80,7 +81,7 @@ def _least(heading: str, texts: Sequence[str], column: Column, *, folds: bool) -
         return max(LEAST_CUT, *map(width_of, pieces))
     if folds:
         longest = max(map(word_width, set(texts)), default=0)
-        return max(min(longest, LONGEST_WORD), *map(width_of, pieces))
+        return max(min(longest, LEAST_NAME if column.folds_words else LONGEST_WORD), *map(width_of, pieces))
     return max(*(width_of(text) for text in texts), *map(width_of, pieces))
 
 

@@ -16,6 +16,7 @@ from store_core.read.message_json import MessageView
 
 if TYPE_CHECKING:
     from store_core.findings import Finding
+    from store_core.storage.store import Store
 
 QueueIdArgument = Annotated[int, typer.Argument(metavar="QUEUE_ID", min=0, help="Queue id.")]
 RawBody = Annotated[bool, typer.Option("--raw-body", help="Show bodies as stored, not decompressed.")]
@@ -33,15 +34,15 @@ Time = Annotated[
 
 MESSAGE_COLUMNS: Final = (
     Column("store_timestamp_ms", "time", "stored"),
-    Column("topic"),
-    Column("queue_id"),
-    Column("queue_offset"),
-    Column("phy_offset"),
-    Column("tags", drop=1),
-    Column("keys", drop=2),
-    Column("crc"),
-    Column("size_bytes", "size", drop=1),
-    Column("body", drop=3, cut=True),
+    Column("topic", folds_words=True),
+    Column("queue_id", drop=1),
+    Column("queue_offset", drop=3),
+    Column("phy_offset", drop=5),
+    Column("tags", drop=2),
+    Column("keys", folds_words=True),
+    Column("crc", drop=4),
+    Column("size_bytes", "size", drop=6),
+    Column("body", cut=True),
 )
 _PREVIEW_CHARACTERS: Final = 60
 _READ_CHARACTERS: Final = 1 << 16
@@ -84,6 +85,21 @@ def shown_or_told(ctx: Context, findings: Iterable[Finding]) -> int:
     """The exit code; findings go to stderr where the format has only rows (a document shows them itself)."""
     findings = list(findings)
     return told(ctx, findings) if ctx.output.format in ("ndjson", "csv", "tsv") else exit_for_findings(findings)
+
+
+def note_unknown_topics(ctx: Context, store: Store, topics: Iterable[str]) -> None:
+    """Note each topic that has neither a queue nor an entry in topics.json: a filter for it finds nothing."""
+    unknown = set(topics)
+    if not unknown:
+        return
+    if not store.queues_in_rocksdb:
+        unknown -= {key.topic for queues in (store.queues, store.batch_queues) for key in queues}
+    if unknown:
+        from store_core.storage.config_files import read_config
+
+        unknown -= read_config(store.root).topics.value.topics.keys()
+    for topic in sorted(unknown):
+        ctx.note(f"topic {topic!r} has no queue in this store and is not in topics.json")
 
 
 def told(ctx: Context, findings: Iterable[Finding]) -> int:

@@ -57,6 +57,7 @@ class Output:
         title: str = "",
         blocks: Blocks | None = None,
         live: bool = False,
+        live_rows: int = 0,
         output: Format | None = None,
     ) -> None:
         """Write a result.
@@ -66,7 +67,8 @@ class Output:
         ``csv`` and ``tsv`` write: the name of a member, or an iterable; without it the document itself, less its
         findings, is the only row. ``fields`` are the keys of ``csv`` and ``tsv`` (default: the first row's keys).
         People get ``blocks``, or else: ``facts`` (members of the document by name), the main list under ``columns``
-        and ``title``, and the document's findings. ``live`` shows every row at once.
+        and ``title``, and the document's findings. ``live`` flushes each row; laid out, the first ``live_rows`` rows,
+        which are there already, come as one table, and each later row as it comes.
         """
         chosen = output or self.format
         if chosen == "json":
@@ -77,8 +79,8 @@ class Output:
             self._csv(_main_rows(document, rows), tuple(fields), "," if chosen == "csv" else "\t", live)
         else:
             if blocks is None:
-                blocks = _default_blocks(document, rows, columns, facts, title)
-            self._human(chosen, blocks() if callable(blocks) else blocks)
+                blocks = _default_blocks(document, rows, columns, facts, title, live_rows if live else None)
+            self._human(chosen, blocks() if callable(blocks) else blocks, live)
 
     @contextmanager
     def behind(self, step_aside: Callable[[], None]) -> Iterator[None]:
@@ -162,7 +164,7 @@ class Output:
             value = bytes(value).decode("utf-8", "replace")  # as in JSON
         return escape_controls(str(value)) if self.terminal else value
 
-    def _human(self, chosen: str, blocks: Iterable[Block]) -> None:
+    def _human(self, chosen: str, blocks: Iterable[Block], live: bool) -> None:
         if chosen == "table":
             from rmqctl.rich_view import RichView
 
@@ -171,7 +173,11 @@ class Output:
         else:
             from rmqctl.plain import PlainView
 
-            PlainView(self.file.write, chosen, self._zone).show(blocks)
+            PlainView(self._write_and_flush if live else self.file.write, chosen, self._zone).show(blocks)
+
+    def _write_and_flush(self, text: str) -> None:
+        self.file.write(text)
+        self.file.flush()
 
     def _write_json(self, text: str) -> None:
         self.file.write(escape_json_controls(text) if self.terminal else text)
@@ -212,6 +218,7 @@ def _default_blocks(
     columns: Sequence[str | Column],
     facts: Sequence[str],
     title: str,
+    known_rows: int | None,
 ) -> Iterator[Block]:
     from rmqctl.blocks import Facts, Findings, Table  # scripts that read JSON never need them
 
@@ -222,7 +229,7 @@ def _default_blocks(
         if facts:
             yield Facts({key: _called(document[key]) for key in facts})
         if rows != _FINDINGS:
-            yield Table(_main_rows(document, rows), columns, title)
+            yield Table(_main_rows(document, rows), columns, title, known_rows=known_rows)
     if _FINDINGS in document:
         yield Findings(_called(document[_FINDINGS]))
 

@@ -47,6 +47,9 @@ def _command(function: Callable[..., Any], *, rich_help: bool = False, **named: 
 class _WithGlobalOptions(TyperCommand):
     """A command that takes the global options besides its own, and shows them in a section of their own."""
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]  # as click has it: TOPIC QUEUE_ID
+
     def get_help_option(self, ctx: Any) -> Any:
         return _in_panel(super().get_help_option(ctx))
 

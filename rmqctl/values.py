@@ -19,11 +19,12 @@ _LABELS: Final = {int: "<int>", float: "<float>"}
 
 
 class BadValue(typer.BadParameter):
-    """The parser's exception, which knows the parameter, with this program's advice. rmqctl.failures words both."""
+    """The parser's exception: it knows the parameter and the value, and what would fit. rmqctl.failures words it."""
 
-    def __init__(self, error: UsageError, ctx: typer.Context, parameter: typer.CallbackParam) -> None:
+    def __init__(self, error: UsageError, ctx: typer.Context, parameter: typer.CallbackParam, value: str) -> None:
         super().__init__(error.what, ctx, parameter)
-        self.to_do = error.to_do
+        self.value = value
+        self.expected = error.to_do
 
 
 def reading(read: Read) -> Callable[..., Any]:
@@ -35,7 +36,7 @@ def reading(read: Read) -> Callable[..., Any]:
         try:
             return read(value, ctx)
         except UsageError as error:
-            raise BadValue(error, ctx, parameter) from error
+            raise BadValue(error, ctx, parameter, value) from error
 
     return callback
 
@@ -71,10 +72,10 @@ def _number(kind: type[int] | type[float], least: float | None, text: str, _: ty
         if least is None or number >= least:
             return number
     wanted = "a whole number" if kind is int else "a number"
-    raise UsageError(f"{text!r} does not fit", to_do=f"give {wanted}{'' if least is None else f' from {least} on'}")
+    raise UsageError(f"{text!r} does not fit", to_do=f"expected {wanted}{'' if least is None else f' from {least} on'}")
 
 
 def _choice(choices: tuple[str, ...], text: str, _: typer.Context) -> str:
     if text not in choices:
-        raise UsageError(f"{text!r} is no choice", to_do="give " + ", ".join(choices))
+        raise UsageError(f"{text!r} is no choice", to_do="expected one of " + ", ".join(choices))
     return text

@@ -50,7 +50,7 @@ COMMANDS: Final = (
     CommandEntry("tail", "Read", "Follow the log as it grows.", piped="ndjson"),
     CommandEntry("verify-crc", "Check", "Check every record of the log against its checksum.", several_stores=True),
     CommandEntry("check", "Check", "Compare log, queues, index, checkpoint and progress with each other."),
-    CommandEntry("explain", "Check", "Explain a finding code."),
+    CommandEntry("explain", "Check", "Explain finding codes."),
     CommandEntry("recover", "Mend", "Predict what a broker would do at its next start, and repair what it would lose."),
     CommandEntry("truncate", "Mend", "Cut the log at a record, and everything derived with it."),
     CommandEntry("rebuild", "Mend", "Rebuild queues, index, checkpoint or topics from the log."),
@@ -62,6 +62,7 @@ COMMANDS: Final = (
     CommandEntry("sql", "Move", "Query what stores hold with SQL.", several_stores=True),
     CommandEntry("mirror", "Move", "Copy a live broker's log over its replication port."),
     CommandEntry("serve-ha", "Move", "Serve the log over the replication port."),
+    CommandEntry("help", "Shell", "Show the help of a command."),
     CommandEntry("completion", "Shell", "Print the completion script of a shell."),
 )
 

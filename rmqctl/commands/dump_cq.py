@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rmqctl.context import Context
-from rmqctl.messages import shown_or_told
+from rmqctl.messages import note_unknown_topics, shown_or_told
 from rmqctl.options import complete_topics, refuse_backwards
 from store_core.errors import FailedError, UsageError
 
@@ -44,6 +44,8 @@ def dump_cq(
     findings: list[Finding] = []
     with ctx.open_store() as store:
         queues = _queues(store, topic, queue_id)
+        if topic is not None and not queues:
+            note_unknown_topics(ctx, store, (topic,))
 
         def rows() -> Iterator[dict[str, Any]]:
             for queue in queues:

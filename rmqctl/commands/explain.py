@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from rmqctl.blocks import Facts, Text
+from rmqctl.blocks import Block, Facts, Text
 from rmqctl.context import Context
 from store_core.errors import UsageError
 from store_core.findings import KINDS, Kind
@@ -24,27 +24,30 @@ def _complete_codes(ctx: typer.Context, args: list[str], incomplete: str) -> lis
 def explain(
     ctx: Context,
     code: Annotated[
-        str | None, typer.Argument(metavar="CODE", help="Finding code; all without it.", autocompletion=_complete_codes)
+        list[str] | None,
+        typer.Argument(metavar="[CODE]...", help="Finding codes; all without any.", autocompletion=_complete_codes),
     ] = None,
 ) -> None:
-    """Explain a finding code: what it means and what to do about it.
+    """Explain finding codes: what they mean and what to do about them.
 
-    Example: rmqctl explain L001
+    Example: rmqctl explain L001 Q007
     """
-    if code is None:
+    if not code:
         ctx.output.emit(
             {"codes": [asdict(kind) for kind in KINDS.values()]}, rows="codes", columns=("code", "severity", "title")
         )
         return
-    kind = _kind(code)
-    ctx.output.emit(
-        asdict(kind),
-        blocks=[
-            Facts({"code": kind.code, "severity": kind.severity}, kind.title),
-            Text(kind.explanation),
-            Text(kind.advice),
-        ],
-    )
+    kinds = [_kind(each) for each in code]
+    blocks = [block for kind in kinds for block in _blocks(kind)]
+    if len(kinds) == 1:
+        ctx.output.emit(asdict(kinds[0]), blocks=blocks)
+    else:
+        ctx.output.emit({"codes": [asdict(kind) for kind in kinds]}, rows="codes", blocks=blocks)
+
+
+def _blocks(kind: Kind) -> list[Block]:
+    facts = Facts({"code": kind.code, "severity": kind.severity}, kind.title)
+    return [facts, Text(kind.explanation), Text(kind.advice)]
 
 
 def _kind(code: str) -> Kind:

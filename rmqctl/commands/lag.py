@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
+from rmqctl.cells import Column
 from rmqctl.context import Context
-from rmqctl.messages import Topics, told
+from rmqctl.messages import Topics, note_unknown_topics, told
+
+_COLUMNS: Final = (
+    Column("group", folds_words=True),
+    Column("topic", folds_words=True),
+    Column("queue_id"),
+    Column("offset"),
+    Column("min_offset", drop=2),
+    Column("max_offset", drop=1),
+    Column("lag"),
+)
 
 
 def lag(
@@ -31,7 +42,11 @@ def lag(
         require_queue_files(store)
         faults = list(queue_faults(store))
         progress = read_progress(store.root)
+        note_unknown_topics(ctx, store, topic or ())
+        for unknown in sorted(set(group or ()) - {row.group for row in progress.rows}):
+            ctx.note(f"group {unknown!r} has no progress in this store")
         wanted = progress.only(frozenset(group or ()), frozenset(topic or ()))
         rows = [row.as_json() for row in lags(store, wanted, rules_of(store))]
-    ctx.output.emit({"groups": rows}, rows="groups", fields=[field.name for field in dataclasses.fields(Lag)])
+    fields = [field.name for field in dataclasses.fields(Lag)]
+    ctx.output.emit({"groups": rows}, rows="groups", columns=_COLUMNS, fields=fields)
     return told(ctx, [*faults, *progress.findings])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -15,14 +16,17 @@ from rmqctl.messages import (
     RawBody,
     Topics,
     is_for_people,
+    note_unknown_topics,
     preview,
     shown_or_told,
     view_of,
 )
 from rmqctl.options import Begin, End, refuse_backwards
+from store_core.errors import UsageError
 
 if TYPE_CHECKING:
     from store_core.findings import Finding
+    from store_core.read.content import ContentFilter
     from store_core.scan.frames import FrameTable
 
 _RANGE_FIELDS: Final = ("kind", "code")  # what rows of --all have that messages have not
@@ -38,12 +42,25 @@ def log(
     end: End = None,
     topic: Topics = None,
     queue_id: Annotated[int | None, typer.Option("--queue-id", min=0, metavar="N", help="Only this queue id.")] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="KEY", help="Only messages with this key or unique key.")
+    ] = None,
+    tag: Annotated[str | None, typer.Option("--tag", metavar="EXPR", help="Only these tags, as in 'A || B'.")] = None,
+    property_: Annotated[
+        list[str] | None,
+        typer.Option("--property", metavar="K=V", help="Only messages with this property; repeatable."),
+    ] = None,
+    grep: Annotated[
+        str | None, typer.Option("--grep", metavar="REGEX", help="Only messages whose plain body matches.")
+    ] = None,
     max_: Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="Stop after so many messages.")] = None,
     all_: Annotated[bool, typer.Option("--all", help="Show blanks and damaged ranges too.")] = False,
     raw_body: RawBody = False,
     no_body: NoBody = False,
 ) -> int:
     """Show records of the log, in log order, by offset or by store time. Damage that is met on the way is a finding.
+
+    --key, --tag, --property and --grep show the messages that meet all of them.
 
     Example: rmqctl log --begin -15m --topic orders --max 100
     """
@@ -56,8 +73,10 @@ def log(
     refuse_backwards(from_, to, ("--from", "--to"))
     refuse_backwards(begin, end)
     view = view_of(raw_body, no_body)
-    wanted = LogFilter(from_, to, begin, end, frozenset(topic or ()), queue_id, max_, all_)
+    content = _content(key, tag, property_ or (), grep)
+    wanted = LogFilter(from_, to, begin, end, frozenset(topic or ()), queue_id, max_, all_, content)
     with ctx.open_store() as store:
+        note_unknown_topics(ctx, store, wanted.topics)
         seen = LogFindings(store.log)
         bodies: list[Finding] = []
 
@@ -83,3 +102,19 @@ def log(
             {"messages": shown, "findings": findings}, rows="messages", columns=MESSAGE_COLUMNS, fields=fields
         )
         return shown_or_told(ctx, findings())
+
+
+def _content(key: str | None, tag: str | None, properties: Sequence[str], grep: str | None) -> ContentFilter:
+    """What messages have to say. Raises UsageError for a property without ``=`` and for a pattern that is none."""
+    from store_core.read.content import ContentFilter
+    from store_core.read.tags import TagFilter
+
+    pairs = [text.partition("=") for text in properties]
+    for name, equals, value in pairs:
+        if not (name and equals):
+            raise UsageError(f"invalid value {name + equals + value!r} for --property: expected K=V")
+    try:
+        body = None if grep is None else re.compile(grep.encode("utf-8", "surrogateescape"))
+    except re.error as error:
+        raise UsageError(f"invalid value {grep!r} for --grep: {error}", to_do="give a regular expression") from error
+    return ContentFilter(key, TagFilter.parse(tag), {name: value for name, _, value in pairs}, body)

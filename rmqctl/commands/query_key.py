@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from rmqctl.context import Context
-from rmqctl.messages import MESSAGE_COLUMNS, NoBody, RawBody, is_for_people, preview, told, view_of
+from rmqctl.messages import MESSAGE_COLUMNS, NoBody, RawBody, is_for_people, note_unknown_topics, preview, told, view_of
 from rmqctl.options import Begin, End, TopicArgument, refuse_backwards
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def query_key(
     view = view_of(raw_body, no_body)
     query = KeyQuery(topic, key, type_, begin or 0, END_OF_TIME_MS if end is None else end, max_)
     with ctx.open_store() as store:
+        note_unknown_topics(ctx, store, (topic,))
         answer = find(store, query, source)
     findings: list[Finding] = list(answer.findings)
     messages = [view.as_json(message, findings) for message in answer.messages]

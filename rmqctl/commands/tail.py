@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rmqctl import exit_codes
+from rmqctl.blocks import PAGE_ROWS
 from rmqctl.context import Context
-from rmqctl.messages import MESSAGE_COLUMNS, NoBody, RawBody, Topics, is_for_people, preview, told, view_of
+from rmqctl.messages import (
+    MESSAGE_COLUMNS,
+    NoBody,
+    RawBody,
+    Topics,
+    is_for_people,
+    note_unknown_topics,
+    preview,
+    told,
+    view_of,
+)
 
 if TYPE_CHECKING:
     from store_core.codec.record import Message
@@ -45,15 +58,29 @@ def tail(
         told(ctx, [found])
 
     with ctx.open_store() as store:
+        note_unknown_topics(ctx, store, topics)
         newest, end = last_messages(store, count, topics, findings)
+        at_once = list(islice(newest, PAGE_ROWS)) if is_for_people(ctx) else []
 
         def rows() -> Iterator[dict[str, Any]]:
-            for message in newest:
+            for message in chain(at_once, newest):
                 yield view.as_json(message, findings)
             if follow:
                 for message in filter(wanted, follow_log(store, end, on_loss=lost)):
                     yield view.as_json(message)
 
         shown = map(preview, rows()) if is_for_people(ctx) else rows()
-        ctx.output.emit({"messages": shown}, rows="messages", columns=MESSAGE_COLUMNS, fields=view.fields, live=True)
+        try:
+            ctx.output.emit(
+                {"messages": shown},
+                rows="messages",
+                columns=MESSAGE_COLUMNS,
+                fields=view.fields,
+                live=True,
+                live_rows=len(at_once),
+            )
+        except KeyboardInterrupt:
+            if not follow:
+                raise
+            return exit_codes.INTERRUPTED  # the only end that a follow has is no error
     return told(ctx, findings)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -12,6 +12,7 @@ from store_core.codec.record import Message
 from store_core.codec.text import decode_text
 from store_core.errors import UnreadableError
 from store_core.kernel.codes import FrameCode, FrameKind
+from store_core.read.content import ContentFilter
 from store_core.read.index import END_OF_TIME_MS
 from store_core.read.records import read_message, read_size_bytes, read_store_timestamp_ms
 from store_core.scan.frames import FrameTable, Ints
@@ -46,7 +47,8 @@ class LogRange:
 @dataclass(frozen=True, slots=True)
 class LogFilter:
     """Which rows: first byte in [from_phy_offset, to_phy_offset), store time in [begin_ms, end_ms], one of the topics
-    (any if none is named), one queue id. ``limit`` counts messages; ``with_ranges`` gives what is no message too."""
+    (any if none is named), one queue id, and what the message says. ``limit`` counts messages; ``with_ranges`` gives what
+    is no message too."""
 
     from_phy_offset: int | None = None
     to_phy_offset: int | None = None
@@ -56,6 +58,7 @@ class LogFilter:
     queue_id: int | None = None
     limit: int | None = None
     with_ranges: bool = False
+    content: ContentFilter = field(default_factory=ContentFilter)
 
     def rows(self, table: FrameTable) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Mask of the table's messages that pass."""
@@ -116,14 +119,24 @@ def read_log(
             continue
         asked, messages = wanted.rows(table), table.messages
         asked = np.where(messages, asked, wanted.ranges(table, *around.times(table)))
-        if left is not None:
+        if left is not None and not wanted.content:
             left -= len(found := np.flatnonzero(asked & messages)[:left])
             if left == 0:
                 asked[found[-1] + 1 :] = False
         if on_table is not None:
             on_table(_blameless(table, ~asked))
         for row in np.flatnonzero(asked if wanted.with_ranges else asked & messages).tolist():
-            yield table.message(row) if messages[row] else _range(table, row)
+            if not messages[row]:
+                yield _range(table, row)
+                continue
+            message = table.message(row)
+            if wanted.content:
+                if not wanted.content.matches(message):
+                    continue
+                left = None if left is None else left - 1
+            yield message
+            if left == 0 and wanted.content:
+                return
         if left == 0:
             return
 

@@ -17,6 +17,31 @@ from store_core.storage.remote_path import absolute_path, real_path
 _WRONGLY_NAMED = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP)
 _PATH_SEPARATOR = ","
 _LONGEST_CONFIG_BYTES = 1 << 20
+_BROKER_NAMES = frozenset(  # at least one stands in any broker's file that says something about a store or its broker
+    [
+        "brokerName",
+        "brokerClusterName",
+        "brokerId",
+        "brokerRole",
+        "brokerIP1",
+        "brokerIP2",
+        "namesrvAddr",
+        "listenPort",
+        "deleteWhen",
+        "fileReservedTime",
+        "flushDiskType",
+        "messageDelayLevel",
+        "maxMessageSize",
+        "maxHashSlotNum",
+        "maxIndexNum",
+        "storeType",
+        "autoCreateTopicEnable",
+        "defaultTopicQueueNums",
+        "enableLmq",
+        "enableMultiDispatch",
+    ]
+)
+_BROKER_PREFIXES = ("storePath", "mappedFileSize", "mapedFileSize", "mapperFileSize", "timer", "enable", "haMaster")
 
 
 Differing = tuple[int, int]  # where a record begins, and its length in bytes
@@ -68,6 +93,11 @@ class Settings:
     def value(self, name: str, default: str = "") -> str:
         """A property of the broker's file as it stands there."""
         return self.values.get(name, default)
+
+    @property
+    def names_a_broker(self) -> bool:
+        """Return True if a property is one that brokers know."""
+        return any(name in _BROKER_NAMES or name.startswith(_BROKER_PREFIXES) for name in self.values)
 
     def flag(self, name: str, default: bool = False) -> bool:
         """A boolean property; anything but ``true`` is false, as in Java."""

@@ -162,7 +162,7 @@ def test_times_without_offset_are_read_in_the_zone(place: str) -> None:
 def test_a_bad_time_names_its_option() -> None:
     result = artificial("options", "--begin", "soon")
     assert result.code == 2
-    assert result.err.startswith("error: 'soon' is no time (--begin): give ISO 8601")
+    assert result.err.startswith("error: invalid value 'soon' for --begin: give ISO 8601")
     assert result.err.count("\n") == 1
 
 
