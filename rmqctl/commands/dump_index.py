@@ -48,7 +48,7 @@ def dump_index(
             raise FailedError(f"no index file {file!r}", path=str(store.root), to_do="see `rmqctl info` for the files")
         rows = islice(_rows(index, file, slot), max_)
         findings = [
-            *index.sizes.findings,
+            *index.findings,
             *(f for f in index_faults(store, index.sizes) if file is None or f.file == f"{INDEX}/{file}"),
         ]
         ctx.output.emit(

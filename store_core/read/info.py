@@ -13,13 +13,15 @@ from store_core.findings import KINDS, Finding, finding
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.layout import paths
 from store_core.read.checkpoint import Checkpoint, read_checkpoint
-from store_core.read.index import Index
+from store_core.read.index import read_header
+from store_core.read.index_sizes import IndexSizes, index_sizes
 from store_core.read.log_files import missing_log
 from store_core.read.progress import Lag, lags, read_progress
 from store_core.read.queue import BatchQueue, Queue
 from store_core.read.records import read_message, read_store_timestamp_ms
 from store_core.read.rules import ReadRules
 from store_core.read.types import index_strays, queue_strays, wrong_types
+from store_core.storage.remote_path import is_there
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
 
@@ -38,10 +40,9 @@ def describe_store(store: Store, rules: ReadRules) -> dict[str, Any]:
     """
     findings: list[Finding] = []
     queues = list(_queues(store, rules))
-    with Index(store) as index:
-        index_rows = list(_index(index))
-        findings += index.sizes.findings
-        findings += index_strays(store, index.sizes)
+    told = index_sizes(store)
+    index_rows = list(_index(store, told.sizes))
+    findings += [*told.findings, *index_strays(store, told.sizes)]
     progress = read_progress(store.root)
     layout_findings = list(_layout_findings(store))
     is_no_file = any(found.code == "S008" and found.file == paths.CHECKPOINT for found in layout_findings)
@@ -137,14 +138,14 @@ def _queue_row(key: QueueKey, kind: str, queue: Queue | BatchQueue) -> dict[str,
     }
 
 
-def _index(index: Index) -> Iterator[dict[str, Any]]:
-    for file in index.files:
-        header = file.header
+def _index(store: Store, sizes: IndexSizes | None) -> Iterator[dict[str, Any]]:
+    for path in store.index_files:
+        header = read_header(path)
         yield {
-            "file": file.path.name,
-            "size_bytes": file.size_bytes,
-            "slots": index.sizes.slots,
-            "entries": index.sizes.entries,
+            "file": path.name,
+            "size_bytes": path.stat().st_size if is_there(path) else 0,
+            "slots": sizes.slots if sizes else None,
+            "entries": sizes.entries if sizes else None,
             "used_slots": header.used_slots,
             "used_entries": header.index_count - 1,
             "begin_timestamp_ms": header.begin_timestamp_ms,
