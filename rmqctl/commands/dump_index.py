@@ -50,7 +50,7 @@ def dump_index(
             ctx.note(f"there is no slot {slot}: the index files have slots 0 to {slots - 1}")
         rows = islice(_rows(index, file, slot), max_)
         findings = [
-            *index.sizes.findings,
+            *index.findings,
             *(f for f in index_faults(store, index.sizes) if file is None or f.file == f"{INDEX}/{file}"),
         ]
         ctx.output.emit(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from rmqctl.blocks import Block, Facts, Findings, Table
+from rmqctl.blocks import Block, Facts, Findings, Table, Text
 from rmqctl.cells import Column
 from rmqctl.context import Context, exit_for_findings
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from store_core.storage.store import Store
 
 _FACTS: Final = ("path", "last_exit")
+_UNKNOWN: Final = "unknown"
 _QUEUE_COLUMNS: Final = (
     "topic",
     "queue_id",
@@ -70,10 +71,12 @@ def _document(name: str, store: Store) -> dict[str, Any]:
 
 
 def _version(store: Store) -> dict[str, Any]:
-    """Which releases may have written the store, and whether a broker would start on it: the worst among them counts."""
+    """Which releases may have written the store, and whether a broker would start on it: the worst among them counts. None where that
+    depends on RocksDB databases."""
     from store_core.broker.evidence import evidence_of
     from store_core.broker.load import load
     from store_core.broker.versions import Version, groups_of
+    from store_core.read.info import databases
 
     found = evidence_of(store)
     named = store.settings.broker_version
@@ -84,19 +87,26 @@ def _version(store: Store) -> dict[str, Any]:
         if reason or not refusal:
             assumed, refusal = releases[-1], reason
     version = {"assumed": str(assumed), "possible": [str(v) for v in possible], "evidence": list(found.evidence)}
-    return {"broker_version": version, "would_start": {"starts": not refusal, "reason": refusal or None}}
+    starts = False if refusal else None if databases(store) else True
+    return {"broker_version": version, "would_start": {"starts": starts, "reason": refusal or None}}
 
 
 def _blocks(document: dict[str, Any]) -> Iterator[Block]:
     facts = {key: document[key] for key in _FACTS}
     version, start = document["broker_version"], document["would_start"]
     facts["broker_version"] = f"{version['assumed']} (possible: {', '.join(version['possible'])})"
-    facts["would_start"] = "yes" if start["starts"] else f"no: {start['reason']}"
+    facts["would_start"] = {True: "yes", None: _UNKNOWN}.get(start["starts"], f"no: {start['reason']}")
     yield Facts(facts | document["commitlog"], document["store"])
-    yield Table(document["queues"], _QUEUE_COLUMNS, "Queues", "no queues")
+    yield _table(document["queues"], _QUEUE_COLUMNS, "Queues", "no queues")
     yield Table(document["index"], _INDEX_COLUMNS, "Index", "no index files")
-    yield Table(document["groups"], ("group", "topic", "queues", "lag"), "Groups", "no groups")
+    yield _table(document["groups"], ("group", "topic", "queues", "lag"), "Groups", "no groups")
     yield Facts(
         {name: "not set" if value is None else value for name, value in document["checkpoint"].items()}, "Checkpoint"
     )
+    for note in document["notes"]:
+        yield Text(f"note: {note}")
     yield Findings(document["findings"])
+
+
+def _table(rows: list[Any] | None, columns: tuple[str | Column, ...], title: str, empty: str) -> Table:
+    return Table(rows or [], columns, title, _UNKNOWN if rows is None else empty)

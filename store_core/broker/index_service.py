@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -11,6 +10,7 @@ import numpy as np
 
 from store_core.broker.dispatched import IndexKeys
 from store_core.layout import index as layout
+from store_core.read.index_sizes import index_sizes
 
 if TYPE_CHECKING:
     from store_core.scan.frames import FrameTable
@@ -126,16 +126,6 @@ def read_header(store: Store, path: Path) -> IndexFileState:
 
 
 def entries_per_file(store: Store) -> int:
-    """Places of an index file: configured, or told by a file's length in the default proportion, or the default."""
-    if store.settings.index_entries:
-        return store.settings.index_entries
-    lengths = set()
-    for path in store.index_files:
-        with suppress(FileNotFoundError):  # a broker that starts takes some away
-            lengths.add(path.stat().st_size)
-    for length in sorted(lengths, reverse=True):
-        rest = length - layout.HEADER.size_bytes
-        slots, left = divmod(rest, layout.SLOT.size_bytes + layout.SLOTS_TO_ENTRIES * layout.ENTRY.size_bytes)
-        if slots and not left:
-            return slots * layout.SLOTS_TO_ENTRIES
-    return layout.DEFAULT_ENTRIES
+    """Return the places of an index file as configured or proven, else a broker's default: it decides only when a start makes a new file."""
+    sizes = index_sizes(store).sizes
+    return sizes.entries if sizes else store.settings.index_entries or layout.DEFAULT_ENTRIES

@@ -26,6 +26,7 @@ _FIELDS: Final = (
     ("Q004", "queue_offset", "queue offset"),
     ("Q005", "tags_code", "tags code"),
     ("Q004", "batch_size", "batch size"),
+    ("Q021", "store_timestamp_ms", "store time"),
 )
 Array = NDArray[Any]
 

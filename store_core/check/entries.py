@@ -78,17 +78,19 @@ def dead_entries(entries: Array, segment_size_bytes: int) -> Mask:
     return mask
 
 
-def resolve_tags(ext: SegmentSequence | None, tags_code: Array) -> tuple[Array, Mask]:
-    """Tags codes with addresses into ConsumeQueueExt replaced by what stands there, and which addresses lead nowhere."""
+def resolve_units(ext: SegmentSequence | None, tags_code: Array) -> tuple[Array, Array, Mask]:
+    """Return tags codes with addresses into ConsumeQueueExt replaced by what stands there, the store times there, ms (0 for what is
+    no address), and which addresses lead nowhere."""
     tags = tags_code.astype(np.int64)
+    times = np.zeros(len(tags), np.int64)
     is_address = tags <= queue.EXT_MAX_ADDRESS
     bad = np.zeros(len(tags), bool)
     places = np.flatnonzero(is_address)
     if len(places):
         units, good = _read_units(ext, tags[places] - queue.EXT_ADDRESS_BASE)
-        tags[places] = units["tags_code"]
+        tags[places], times[places] = units["tags_code"], units["store_timestamp_ms"]
         bad[places] = ~good
-    return tags, bad
+    return tags, times, bad
 
 
 def _read_units(ext: SegmentSequence | None, at: Array) -> tuple[Array, Mask]:

@@ -17,7 +17,7 @@ from store_core.codec.tags import index_text_hash, index_texts
 from store_core.derive.index_style import IndexStyle, has_index
 from store_core.findings import Severity
 from store_core.layout import index, paths, record
-from store_core.read.index import IndexSizes
+from store_core.read.index_sizes import IndexSizes
 from store_core.read.records import read_message
 from store_core.scan.frames import FrameTable
 from store_core.storage.remote_path import is_there
@@ -29,16 +29,17 @@ _HASH_BITS: Final = 31
 
 
 class IndexCheck:
-    """The sink of a scan with ``index_keys`` (and ``index_tags`` for an index that has tags). Then call ``end``.
+    """The sink of a scan with ``index_keys`` (and ``index_tags`` for an index that has tags). Then call ``end``. Without
+    ``sizes`` the files cannot be read, and nothing is said of what is in them.
 
     Entries stand in the order of their records, so both are walked side by side; where they part, what a window's records
     should have given is looked for among the entries around.
     """
 
-    def __init__(self, store: Store, sizes: IndexSizes, style: IndexStyle, findings: Findings) -> None:
-        self._store, self._sizes, self._findings = store, sizes, findings
+    def __init__(self, store: Store, sizes: IndexSizes | None, style: IndexStyle, findings: Findings) -> None:
+        self._store, self._findings = store, findings
         self._style = style
-        self.views = [open_view(store, path, sizes) for path in store.index_files]
+        self.views = [open_view(store, path, sizes) for path in store.index_files] if sizes else []
         self._times = IndexTimes(self.views)
         self._ends = np.cumsum([view.entries for view in self.views], dtype=np.int64)
         self._total = int(self._ends[-1]) if self.views else 0
@@ -72,7 +73,6 @@ class IndexCheck:
             check_index_file(
                 self._store,
                 view,
-                self._sizes,
                 found,
                 counts_every_put=self._style.counts_every_put,
                 times=self._times.files[number],
@@ -244,7 +244,7 @@ class IndexCheck:
 
     def _judge_absence(self, log: LogMap) -> None:
         """No file at all: a broker makes one with the first message that it dispatches, unless it is told to keep no index."""
-        if self.views or not log.messages or not has_index(self._store):
+        if self._store.index_files or not log.messages or not has_index(self._store):
             return
         mild: Severity | None = "info" if self._starting or not self._keys else None
         text = f"there is no index file, while the log holds {log.messages} messages with {self._keys} keys"

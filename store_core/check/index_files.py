@@ -14,7 +14,8 @@ from store_core.check.report import Findings
 from store_core.check.runs import runs_of
 from store_core.kernel.derive import chain_entries
 from store_core.layout import index
-from store_core.read.index import IndexHeader, IndexSizes
+from store_core.read.index import IndexHeader
+from store_core.read.index_sizes import IndexSizes
 from store_core.storage.store import Store
 
 Array = NDArray[Any]
@@ -34,13 +35,13 @@ class IndexFileView:
     name: str
     header: IndexHeader
     entries: int
-    slots: int
+    sizes: IndexSizes
     is_short: bool = False
 
     def read(self, store: Store, first: int, count: int) -> Array:
         """Entries from number ``first`` (1 is the first) on, index.ENTRY[count], not to be written to; zeros behind the file's end."""
         size = index.ENTRY.size_bytes
-        data = store.cache.read(self.path, index.entry_at(self.slots, first), count * size)
+        data = store.cache.read(self.path, index.entry_at(self.sizes.slots, first), count * size)
         if len(data) < count * size:
             data = data[: len(data) - len(data) % size].ljust(count * size, b"\0")
         return np.frombuffer(data, index.ENTRY.dtype)
@@ -66,7 +67,7 @@ def open_view(store: Store, path: Path, sizes: IndexSizes) -> IndexFileView:
     counted = max(min(header.index_count, sizes.entries) - 1, 0)
     there = (_length(path) - index.entry_at(sizes.slots, 1)) // index.ENTRY.size_bytes
     entries = max(min(counted, there), 0)
-    return IndexFileView(path, store.relative(path), header, entries, sizes.slots, entries < counted)
+    return IndexFileView(path, store.relative(path), header, entries, sizes, entries < counted)
 
 
 def _header(store: Store, path: Path) -> IndexHeader:
@@ -84,7 +85,6 @@ def _length(path: Path) -> int:
 def check_index_file(
     store: Store,
     view: IndexFileView,
-    sizes: IndexSizes,
     findings: Findings,
     *,
     counts_every_put: bool,
@@ -97,6 +97,7 @@ def check_index_file(
     ``before`` is the file in front, whose end the header of a file without entries repeats. ``live``: entries may have come since the
     file was opened.
     """
+    sizes = view.sizes
     table = np.zeros(sizes.slots, np.int32)
     used = 0
     broken = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from store_core.check.report import Findings
 from store_core.errors import FailedError
 from store_core.layout import paths
-from store_core.read.index import IndexSizes
+from store_core.read.index_sizes import IndexSizes
 from store_core.read.log_files import missing_log, told_of
 from store_core.read.types import index_strays, queue_strays, wrong_types
 from store_core.storage.journal import UNDO_FOLDER, list_ids, read_journal
@@ -134,7 +134,7 @@ def _stray(
     )
 
 
-def check_index_layout(store: Store, sizes: IndexSizes, findings: Findings) -> None:
+def check_index_layout(store: Store, sizes: IndexSizes | None, findings: Findings) -> None:
     """Index files by length, and what else lies beside them."""
     for found in index_strays(store, sizes):
         findings.add(found)

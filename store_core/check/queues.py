@@ -22,7 +22,7 @@ from store_core.derive.numbering import number_rows
 from store_core.derive.spool import RowsByQueue
 from store_core.findings import Severity
 from store_core.layout import paths
-from store_core.layout.queue import ENTRY
+from store_core.layout.queue import ENTRY, EXT_MAX_ADDRESS
 from store_core.read.queue import end_of_entries
 from store_core.read.records import read_message
 from store_core.storage.sequence import SegmentSequence
@@ -154,7 +154,7 @@ class _QueueCheck:
     def _compare_fields(self, rows: Rows, entries: Array) -> None:
         sizes = entries["size_bytes"] != rows["size_bytes"]
         self._say_numbers("Q003", rows["queue_offset"][sizes], "{n} with a size that is not the record's")
-        tags, bad = shapes.resolve_tags(self.store.ext_queues.get(self.key), entries["tags_code"])
+        tags, times, bad = shapes.resolve_units(self.store.ext_queues.get(self.key), entries["tags_code"])
         other = (
             entries["tags_code"] != rows["tags_code"]
         )  # a delivery time out of a damaged one may look like an address
@@ -164,6 +164,11 @@ class _QueueCheck:
             at = int(rows["phy_offset"][place])
             wrong[place] = tags[place] != tags_code_now(self.store, self.rows.rules, at)
         self._say_numbers("Q005", rows["queue_offset"][wrong], "{n} with a tags code that is not the record's")
+        is_unit = other & ~bad & (entries["tags_code"] <= EXT_MAX_ADDRESS)
+        late = is_unit & (times != rows["store_timestamp_ms"])
+        self._say_numbers(
+            "Q021", rows["queue_offset"][late], "{n} whose unit has a store time that is not the record's"
+        )
 
     # Entries to records
 

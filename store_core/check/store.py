@@ -19,12 +19,12 @@ from store_core.check.progress import check_progress
 from store_core.check.queues import check_queues
 from store_core.check.report import Findings
 from store_core.derive.dispatch import Dispatcher, dispatch_rules
-from store_core.derive.index_style import index_style
+from store_core.derive.index_style import IndexStyle, index_style
 from store_core.derive.spool import QueueSpooler
 from store_core.findings import Finding
 from store_core.layout import paths
 from store_core.layout.queue import ENTRY
-from store_core.read.index import IndexSizes, index_sizes
+from store_core.read.index_sizes import IndexSizes, ToldSizes, index_sizes
 from store_core.read.queue import end_of_entries
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, scan_log
@@ -56,14 +56,14 @@ def check_store(
     through a scratch file in the system's temporary folder. Raises FailedError where a file cannot be read.
     """
     share_one_heap()
-    findings, sizes = Findings(), index_sizes(store)
+    findings, told = Findings(), index_sizes(store)
     if not live:
-        _check_files(store, sizes, findings)
+        _check_files(store, told, findings)
     else:
         findings.say("S002", "another process is at work on this store", file=paths.LOCK)
     config = read_config(store.root)
     with scratch_folder("rmqctl-check-") as folder:
-        walk = _Walk(store, config, findings, folder, live, jobs, sizes)
+        walk = _Walk(store, config, findings, folder, live, jobs, told.sizes)
         walk.run(on_progress)
     if live:
         findings.join(look_at_files(store, _files_told))
@@ -73,12 +73,12 @@ def check_store(
     return CheckReport(listed, dict(sorted(summary.items())))
 
 
-def _check_files(store: Store, sizes: IndexSizes, findings: Findings) -> None:
+def _check_files(store: Store, told: ToldSizes, findings: Findings) -> None:
     """What the files' names, lengths and types tell."""
     check_layout(store, findings)
-    for found in sizes.findings:
+    for found in told.findings:
         findings.add(found)
-    check_index_layout(store, sizes, findings)
+    check_index_layout(store, told.sizes, findings)
 
 
 def _files_told(store: Store) -> Findings:
@@ -104,10 +104,10 @@ class _Walk:
         folder: Path,
         live: bool,
         jobs: int,
-        sizes: IndexSizes,
+        sizes: IndexSizes | None,
     ) -> None:
         self.store, self.config, self.findings, self.live = store, config, findings, live
-        style = index_style(store, sizes.slots, sizes.entries)
+        style = index_style(store, sizes.slots, sizes.entries) if sizes else IndexStyle()
         rules = dispatch_rules(store, batch_topics=batch_topics(config), include_bad_crc=True)
         self.dispatcher = Dispatcher(rules)
         self.spooler = QueueSpooler(self.dispatcher, folder)

@@ -13,7 +13,7 @@ from store_core.engine.files import LiveFiles
 from store_core.engine.tail import RECOVER_FIRST
 from store_core.errors import FailedError
 from store_core.layout import index, paths
-from store_core.read.index import index_sizes
+from store_core.read.index_sizes import IndexSizes, index_sizes
 from store_core.storage.store import Store
 
 _FIRST_ENTRY: Final = 1
@@ -27,9 +27,13 @@ class IndexWriter:
         files.assert_place(paths.INDEX)
         self._store = store
         self._files = files
-        sizes = index_sizes(store)
-        if sizes.findings:
-            raise FailedError("the sizes of the index cannot be told", to_do="give the broker's configuration with -c")
+        sizes = index_sizes(store).sizes or _default_sizes(store)
+        if sizes is None:
+            raise FailedError(
+                "nothing proves how many slots and entries the index files have",
+                path=str(store.root / paths.INDEX),
+                to_do="name maxHashSlotNum and maxIndexNum with -c",
+            )
         self._slots, self._entries = sizes.slots, sizes.entries
         style = index_style(store, self._slots, self._entries)
         self._counts_every_put = style.counts_every_put
@@ -110,6 +114,14 @@ class IndexWriter:
     @property
     def _path(self) -> str:
         return f"{paths.INDEX}/{self._name}"
+
+
+def _default_sizes(store: Store) -> IndexSizes | None:
+    """Return a broker's defaults for a store without index entries whose files, if it has any, are as long; None for others."""
+    default = IndexSizes(index.DEFAULT_SLOTS, index.DEFAULT_ENTRIES)
+    length = index.file_size_bytes(default.slots, default.entries)
+    is_empty = not index_sizes(store).findings  # else entries that prove nothing
+    return default if is_empty and all(path.stat().st_size == length for path in store.index_files) else None
 
 
 def _seconds(store_timestamp_ms: int, begin_timestamp_ms: int) -> int:

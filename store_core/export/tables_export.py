@@ -46,7 +46,7 @@ from store_core.export.tables.tasks import (
 from store_core.export.tables.writing import write_table
 from store_core.findings import KINDS, Finding, finding, summary
 from store_core.layout import paths
-from store_core.read.index import index_sizes
+from store_core.read.index_sizes import index_sizes
 from store_core.read.log import LogFilter
 from store_core.read.types import index_faults, queue_faults
 from store_core.storage.store import Store
@@ -176,7 +176,7 @@ class _Work:
     def derived(self, what: What, place: Place) -> list[WrittenFile]:
         """Queue or index entries: a file a task."""
         for (_, store), told in zip(self._stores, self.told, strict=True):
-            told.findings += queue_faults(store) if what == "queues" else index_faults(store, index_sizes(store))
+            told.findings += queue_faults(store) if what == "queues" else index_faults(store, index_sizes(store).sizes)
         planned: list[list[TableTask]] = [
             queue_tasks(
                 name,

@@ -78,4 +78,11 @@ KINDS: Final = (
         "The log holds messages, and there is no index file: a broker's queries by key find none of them. A broker that is told to keep no index (messageIndexEnable=false) makes none.",
         "Name the broker's properties file with `-c` if it keeps no index; else run `rmqctl rebuild index` to build it anew from the log.",
     ),
+    Kind(
+        "I012",
+        "warning",
+        "index sizes contradict the configuration",
+        "The entries of an index file prove other numbers of slots and entries than the configuration names. The configured ones are used: a broker with them reads the file wrongly.",
+        "See that `-c` names the properties file of this broker, with its maxHashSlotNum and maxIndexNum; then run `rmqctl rebuild index`.",
+    ),
 )

@@ -139,4 +139,11 @@ KINDS: Final = (
         "The oldest files of a queue went away while a command read it, as a broker removes what has expired. What they held, and the command had not read yet, is not in its result.",
         "Nothing is wrong with the queue. Run the command again for what is there now.",
     ),
+    Kind(
+        "Q021",
+        "warning",
+        "queue entry of another time",
+        "The store time in a batch queue's entry, or in an entry's ConsumeQueueExt unit, is not the one of its record. A broker finds messages of a batch queue by these times: a look-up by time then gives another message.",
+        REBUILD_QUEUES,
+    ),
 )

@@ -32,9 +32,9 @@ KINDS: Final = (
     Kind(
         "S005",
         "warning",
-        "index sizes assumed",
-        "The number of slots and entries is not stored; the default proportion was assumed and could not be proven.",
-        "Name maxHashSlotNum and maxIndexNum with `-c`.",
+        "index sizes not known",
+        "The number of slots and entries is not stored, and nothing proves it: no index file has an entry that hangs on the slot its hash asks for and whose record has the key, or files prove different numbers. Index files are not read and stay as they are; queries by key are answered from the log.",
+        "Name maxHashSlotNum and maxIndexNum with `-c` (5000000 and 20000000 unless the broker is configured otherwise), then run `rmqctl rebuild index`.",
     ),
     Kind(
         "S006",

@@ -35,6 +35,7 @@ TIMER_METRICS: Final = "config/timermetrics"
 TRANSACTION_METRICS: Final = "config/transactionMetrics"
 COMPACTION_POSITIONS: Final = "compaction/position-checkpoint"
 ROCKSDB_CONFIGS: Final = ("config/topics", "config/subscriptionGroups", "config/consumerOffsets", "config/rdb")
+ROCKSDB_PROGRESS: Final = frozenset({"config/consumerOffsets", "config/rdb"})  # those with the groups' progress
 ROCKSDB_MARK: Final = "CURRENT"  # a folder with this file is a RocksDB database
 ROCKSDBSTORE: Final = "rocksdbstore"
 BAK_SUFFIX: Final = ".bak"

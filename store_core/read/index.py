@@ -1,19 +1,16 @@
-"""Index files: their sizes, chains and entries, and the broker's query over them (store format 7; store behaviour 9.2)."""
+"""Index files: their chains and entries, and the broker's query over them (store format 7; store behaviour 9.2)."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from store_core.closing import Closing
-from store_core.errors import UnreadableError
-from store_core.findings import Finding, finding
 from store_core.kernel.point import Sliceable, index_offsets
 from store_core.layout import index as layout
+from store_core.read.index_sizes import IndexSizes, index_sizes
 from store_core.storage.files import FileCache, unreadable
 from store_core.storage.store import Store
 
@@ -23,22 +20,11 @@ if TYPE_CHECKING:
 
 MAX_ANSWER: Final = 64  # a broker's maxMsgsNumBatch: it never gives more for one query
 END_OF_TIME_MS: Final = (1 << 63) - 1
-_PROOF_ENTRIES: Final = 64
-_RATIOS: Final = (layout.SLOTS_TO_ENTRIES, 1, 2, 3, 5, 8, 10)  # entries a slot that are tried, the default first
 _DUMP_ENTRIES: Final = 1 << 14
 
 _unpack_header: Final = layout.HEADER.struct.unpack
 _unpack_slot: Final = layout.SLOT.struct.unpack
 _unpack_entry: Final = layout.ENTRY.struct.unpack
-
-
-@dataclass(frozen=True, slots=True)
-class IndexSizes:
-    """How many slots and entry places every index file has; ``findings`` where that had to be assumed."""
-
-    slots: int
-    entries: int
-    findings: tuple[Finding, ...] = ()
 
 
 class IndexHeader(NamedTuple):
@@ -64,6 +50,18 @@ class IndexRow(NamedTuple):
     previous: int
 
 
+def read_header(path: Path) -> IndexHeader:
+    """Return the header of a file whose sizes need not be known. Raises FailedError where it cannot be read."""
+    return _header_of(_OnDisk(path))
+
+
+def _header_of(data: Sliceable) -> IndexHeader:
+    if len(data) < layout.HEADER.size_bytes:
+        return IndexHeader(0, 0, 0, 0, 0, 1)
+    header = IndexHeader(*_unpack_header(data[: layout.HEADER.size_bytes]))
+    return header if header.index_count > 0 else header._replace(index_count=1)
+
+
 class BrokenChainError(Exception):
     """A chain of an index file runs in a circle, forwards, or outside the file. Raised and caught inside ``read``."""
 
@@ -84,10 +82,7 @@ class IndexFile:
     @property
     def header(self) -> IndexHeader:
         """The header as it is now: a live broker changes it."""
-        if self.size_bytes < layout.HEADER.size_bytes:
-            return IndexHeader(0, 0, 0, 0, 0, 1)
-        header = IndexHeader(*_unpack_header(self._data[: layout.HEADER.size_bytes]))
-        return header if header.index_count > 0 else header._replace(index_count=1)
+        return _header_of(self._data)
 
     @property
     def last_entry(self) -> int:
@@ -187,12 +182,14 @@ class _OnDisk:
 
 
 class Index(Closing):
-    """All index files of a store, in order of their names, open until closed."""
+    """All index files of a store, in order of their names, open until closed; none where nothing tells their sizes."""
 
     def __init__(self, store: Store) -> None:
-        self.sizes = index_sizes(store)
-        self.files = tuple(IndexFile(path, self.sizes) for path in store.index_files)
+        told = index_sizes(store)
+        self.sizes, self.findings = told.sizes, told.findings
+        self.files = tuple(IndexFile(path, told.sizes) for path in store.index_files) if told.sizes else ()
         self._newest_first = self.files[::-1]
+        self._newest = store.index_files[-1] if store.index_files else None
 
     def close(self) -> None:
         for file in self.files:
@@ -200,8 +197,8 @@ class Index(Closing):
 
     @property
     def last_header(self) -> IndexHeader | None:
-        """The newest file's header; None without files."""
-        return self.files[-1].header if self.files else None
+        """The newest file's header, which needs no sizes; None without files."""
+        return read_header(self._newest) if self._newest else None
 
     def query(self, key_hash: int, limit: int, begin_ms: int = 0, end_ms: int = END_OF_TIME_MS) -> list[int]:
         """Record offsets a broker's index gives for a hash, newest first; nothing is verified (store behaviour 9.2)."""
@@ -213,87 +210,3 @@ class Index(Closing):
             if begin < begin_ms or len(found) >= limit:
                 break
         return found
-
-
-def index_sizes(store: Store) -> IndexSizes:
-    """Slots and entry places of a store's index files: configured, or told by the length and proven by the chains.
-
-    The default proportion of 1 : 4 is tried first. Where nothing can be proven there is a finding (S005), unless there
-    is nothing to read either.
-    """
-    slots, entries = store.settings.index_slots, store.settings.index_entries
-    if slots and entries:
-        return IndexSizes(slots, entries)
-    lengths = [(path, size) for path in store.index_files if (size := _length(path)) > layout.HEADER.size_bytes]
-    for path, length in lengths:
-        for candidate in _candidates(length, slots, entries):
-            if _proves(path, candidate):
-                return candidate
-    for _, length in lengths:
-        for candidate in islice(_candidates(length, slots, entries), 1):
-            return IndexSizes(candidate.slots, candidate.entries, _assumed(store, candidate) if lengths else ())
-    assumed = IndexSizes(slots or layout.DEFAULT_SLOTS, entries or layout.DEFAULT_ENTRIES)
-    return IndexSizes(assumed.slots, assumed.entries, _assumed(store, assumed) if lengths else ())
-
-
-def _assumed(store: Store, sizes: IndexSizes) -> tuple[Finding, ...]:
-    """A finding, unless every file is empty and nothing hangs on the sizes."""
-    files = [IndexFile(path, sizes) for path in store.index_files]
-    is_empty = all(file.header.index_count <= 1 for file in files)
-    for file in files:
-        file.close()
-    text = f"assumed {sizes.slots} slots and {sizes.entries} entries, which the chains do not prove"
-    return () if is_empty else (finding("S005", text, file="index"),)
-
-
-def _length(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
-def _candidates(length: int, slots: int | None, entries: int | None) -> Iterator[IndexSizes]:
-    """Numbers of slots and entries that give a file exactly this length."""
-    room = length - layout.HEADER.size_bytes
-    if slots:
-        left = room - slots * layout.SLOT.size_bytes
-        if left > 0 and left % layout.ENTRY.size_bytes == 0:
-            yield IndexSizes(slots, left // layout.ENTRY.size_bytes)
-    elif entries:
-        left = room - entries * layout.ENTRY.size_bytes
-        if left > 0 and left % layout.SLOT.size_bytes == 0:
-            yield IndexSizes(left // layout.SLOT.size_bytes, entries)
-    else:
-        for ratio in _RATIOS:
-            of_one_slot = layout.SLOT.size_bytes + ratio * layout.ENTRY.size_bytes
-            if room > 0 and room % of_one_slot == 0:
-                yield IndexSizes(room // of_one_slot, room // of_one_slot * ratio)
-
-
-def _proves(path: Path, sizes: IndexSizes) -> bool:
-    """Whether the newest entries of a file hang where these numbers say: each on its own slot's chain, or atop it.
-
-    A file that cannot be read proves nothing; another may.
-    """
-    try:
-        file = IndexFile(path, sizes)
-    except UnreadableError:
-        return False
-    try:
-        last = file.last_entry
-        if last < 1 or file.slot_value(file.entry(last)[0] % sizes.slots) != last:
-            return False
-        for number in range(max(1, last - _PROOF_ENTRIES), last + 1):
-            key_hash, _, seconds, previous = file.entry(number)
-            newest = file.slot_value(key_hash % sizes.slots)
-            older = file.entry(previous)[0] if previous else key_hash
-            if key_hash < 0 or seconds < 0 or not number <= newest <= last or not 0 <= previous < number:
-                return False
-            if older % sizes.slots != key_hash % sizes.slots:
-                return False
-        return True
-    except UnreadableError:
-        return False
-    finally:
-        file.close()

@@ -13,13 +13,15 @@ from store_core.findings import KINDS, Finding, finding
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.layout import paths
 from store_core.read.checkpoint import Checkpoint, read_checkpoint
-from store_core.read.index import Index
+from store_core.read.index import read_header
+from store_core.read.index_sizes import IndexSizes, index_sizes
 from store_core.read.log_files import missing_log
 from store_core.read.progress import Lag, lags, read_progress
 from store_core.read.queue import BatchQueue, Queue
 from store_core.read.records import read_message, read_store_timestamp_ms
 from store_core.read.rules import ReadRules
 from store_core.read.types import index_strays, queue_strays, wrong_types
+from store_core.storage.remote_path import is_there
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
 
@@ -32,30 +34,57 @@ def last_exit(store: Store) -> LastExit:
 
 
 def describe_store(store: Store, rules: ReadRules) -> dict[str, Any]:
-    """The parts of an info document: commitlog, queues, index, groups, checkpoint and findings.
+    """Return the parts of an info document: commitlog, queues, index, groups, checkpoint, notes and findings.
+
+    Queues and groups are None where they are in RocksDB, and a note says so.
 
     Raises FailedError where a folder cannot be listed or a file cannot be read.
     """
     findings: list[Finding] = []
     queues = list(_queues(store, rules))
-    with Index(store) as index:
-        index_rows = list(_index(index))
-        findings += index.sizes.findings
-        findings += index_strays(store, index.sizes)
+    told = index_sizes(store)
+    index_rows = list(_index(store, told.sizes))
+    findings += [*told.findings, *index_strays(store, told.sizes)]
     progress = read_progress(store.root)
     layout_findings = list(_layout_findings(store))
     is_no_file = any(found.code == "S008" and found.file == paths.CHECKPOINT for found in layout_findings)
     checkpoint = Checkpoint() if is_no_file else read_checkpoint(store.root)
+    rows = lags(store, progress, rules)
     ends = [row.pop("last_record_phy_offset") for row in queues]
     findings = [*layout_findings, *findings, *progress.findings, *checkpoint.findings]
     return {
         "commitlog": _commitlog(store, [end for end in ends if end is not None]),
-        "queues": queues,
+        "queues": None if store.queues_in_rocksdb else queues,
         "index": index_rows,
-        "groups": _groups(lags(store, progress, rules)),
+        "groups": None if progress_in_rocksdb(store) else _groups(rows, is_known=not store.queues_in_rocksdb),
         "checkpoint": _checkpoint(checkpoint),
+        "notes": list(_notes(store)),
         "findings": findings,
     }
+
+
+def databases(store: Store) -> list[str]:
+    """Return the folders, from the root, of the RocksDB databases that queues or configuration are in."""
+    trees = (paths.CONSUMEQUEUE, *paths.ROCKSDB_CONFIGS)
+    return [tree for tree in trees if (store.root / tree / paths.ROCKSDB_MARK).is_file()]
+
+
+def progress_in_rocksdb(store: Store) -> bool:
+    """Return True if the groups' progress is in a RocksDB database alone."""
+    is_there = not paths.ROCKSDB_PROGRESS.isdisjoint(databases(store))
+    return is_there and not (store.root / paths.CONSUMER_OFFSET_JSON).is_file()
+
+
+def _notes(store: Store) -> Iterator[str]:
+    """Say what is not known, and why."""
+    if store.queues_in_rocksdb:
+        yield "queues are not known: they are in RocksDB, which is not read"
+    if progress_in_rocksdb(store):
+        yield "groups are not known: their progress is in RocksDB, which is not read"
+    elif store.queues_in_rocksdb:
+        yield "lag of groups is not known: the queues are in RocksDB, which is not read"
+    if found := databases(store):
+        yield f"whether a broker would start is not known: it opens RocksDB in {', '.join(found)}, which is not read"
 
 
 def _commitlog(store: Store, last_records: list[int]) -> dict[str, Any]:
@@ -137,14 +166,14 @@ def _queue_row(key: QueueKey, kind: str, queue: Queue | BatchQueue) -> dict[str,
     }
 
 
-def _index(index: Index) -> Iterator[dict[str, Any]]:
-    for file in index.files:
-        header = file.header
+def _index(store: Store, sizes: IndexSizes | None) -> Iterator[dict[str, Any]]:
+    for path in store.index_files:
+        header = read_header(path)
         yield {
-            "file": file.path.name,
-            "size_bytes": file.size_bytes,
-            "slots": index.sizes.slots,
-            "entries": index.sizes.entries,
+            "file": path.name,
+            "size_bytes": path.stat().st_size if is_there(path) else 0,
+            "slots": sizes.slots if sizes else None,
+            "entries": sizes.entries if sizes else None,
             "used_slots": header.used_slots,
             "used_entries": header.index_count - 1,
             "begin_timestamp_ms": header.begin_timestamp_ms,
@@ -154,13 +183,18 @@ def _index(index: Index) -> Iterator[dict[str, Any]]:
         }
 
 
-def _groups(rows: Iterator[Lag]) -> list[dict[str, Any]]:
-    """Lag by group and topic; what is not known of a queue's end counts as nothing."""
+def _groups(rows: Iterator[Lag], *, is_known: bool) -> list[dict[str, Any]]:
+    """Return lag by group and topic, None where no queue's end ``is_known``; else what is not known of one counts as nothing."""
     found: dict[tuple[str, str], list[Lag]] = defaultdict(list)
     for row in rows:
         found[row.group, row.topic].append(row)
     return [
-        {"group": group, "topic": topic, "queues": len(queues), "lag": sum(queue.lag or 0 for queue in queues)}
+        {
+            "group": group,
+            "topic": topic,
+            "queues": len(queues),
+            "lag": sum(q.lag or 0 for q in queues) if is_known else None,
+        }
         for (group, topic), queues in found.items()
     ]
 

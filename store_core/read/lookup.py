@@ -8,7 +8,8 @@ from store_core.closing import Closing
 from store_core.codec.record import Message
 from store_core.findings import Finding
 from store_core.kernel.keys import KeyFinder, PlainKeyFinder, key_finder
-from store_core.read.index import MAX_ANSWER, index_sizes
+from store_core.read.index import MAX_ANSWER
+from store_core.read.index_sizes import index_sizes
 from store_core.read.maps import LogMaps, map_file
 from store_core.read.query import KeyQuery
 from store_core.storage.store import Store
@@ -25,13 +26,15 @@ class KeyLookup(Closing):
     """
 
     def __init__(self, store: Store) -> None:
-        sizes = index_sizes(store)
-        self.findings: tuple[Finding, ...] = sizes.findings
+        told = index_sizes(store)
+        self.findings: tuple[Finding, ...] = told.findings
         self._maps = LogMaps(at_once=True)
         self._segments = store.log.segments
-        files = [map_file(path, at_random=True, at_once=True) for path in reversed(store.index_files)]
+        paths = reversed(store.index_files) if told.sizes else ()
+        files = [map_file(path, at_random=True, at_once=True) for path in paths]
         spans = [(segment.phy_offset, segment.end_phy_offset) for segment in self._segments]
-        self._parts = files, sizes.slots, spans, lambda number: self._maps.of(self._segments[number])
+        slots = told.sizes.slots if told.sizes else 1  # which no file is asked for
+        self._parts = files, slots, spans, lambda number: self._maps.of(self._segments[number])
         self._finder: KeyFinder = key_finder(*self._parts)
 
     def close(self) -> None:

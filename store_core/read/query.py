@@ -81,12 +81,14 @@ def query_key(store: Store, query: KeyQuery, source: Source = "auto") -> KeyAnsw
             return KeyAnswer(tuple(scanned), "scan", None, None, (told,))
     with Index(store) as index:
         if source == "index":
-            answer = _answer(index, _from_index(store, index, query), "index", index.sizes.findings)
-            has_none = answer.index_last_phy_offset is not None and not (answer.messages or _offsets(index, query))
+            answer = _answer(index, _from_index(store, index, query), "index", index.findings)
+            has_none = index.files and not (answer.messages or _offsets(index, query))
             return replace(answer, index_last_phy_offset=0, index_last_timestamp_ms=0) if has_none else answer
         exact = _Exact(store, index, query)
         messages = exact.run()
-        return _answer(index, messages, exact.source, index.sizes.findings)
+        # Where the index cannot be read the log gives the same answer.
+        findings = index.findings if index.sizes else tuple(replace(f, severity="info") for f in index.findings)
+        return _answer(index, messages, exact.source, findings)
 
 
 def _answer(index: Index, messages: Iterable[Message], source: Answered, findings: tuple[Finding, ...]) -> KeyAnswer:
@@ -202,7 +204,7 @@ class _Exact:
         log they are not, and new records at their place are not indexed (store behaviour 9.5).
         """
         header = file.header
-        if header.index_count <= 1 or self._index.sizes.findings:
+        if header.index_count <= 1:
             return None
         last = read_message(self._store.log, header.end_phy_offset)
         if last is None or last.store_timestamp_ms != header.end_timestamp_ms:

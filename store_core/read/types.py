@@ -11,7 +11,7 @@ from typing import Final
 
 from store_core.findings import KINDS, Finding, finding
 from store_core.layout import index, paths
-from store_core.read.index import IndexSizes
+from store_core.read.index_sizes import IndexSizes
 from store_core.storage.remote_path import is_there
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import Store
@@ -69,20 +69,20 @@ def _of_queue(code: str, told: str, path: Path, size_bytes: int, topic: str, que
     return finding(code, told, file=file, size_bytes=size_bytes, topic=topic, queue_id=queue_id)
 
 
-def index_faults(store: Store, sizes: IndexSizes) -> Iterator[Finding]:
+def index_faults(store: Store, sizes: IndexSizes | None) -> Iterator[Finding]:
     """What is wrong with the index's folder and files, so that a table of its entries lacks something."""
     yield from (found for found in wrong_types(store) if found.file == paths.INDEX)
     yield from index_strays(store, sizes)
 
 
-def index_strays(store: Store, sizes: IndexSizes) -> Iterator[Finding]:
-    """I005 for each index file of another length, I006 for what is none."""
-    wanted = index.file_size_bytes(sizes.slots, sizes.entries)
-    for path in store.index_files:
+def index_strays(store: Store, sizes: IndexSizes | None) -> Iterator[Finding]:
+    """I005 for each index file of another length, where sizes are known, I006 for what is none."""
+    wanted = index.file_size_bytes(sizes.slots, sizes.entries) if sizes else 0
+    for path in store.index_files if sizes else ():
         with suppress(FileNotFoundError):
             size = path.stat().st_size
             if size != wanted:
-                text = f"the file has {size} bytes, {sizes.slots} slots and {sizes.entries} entries have {wanted}"
+                text = f"the file has {size} bytes, {sizes} have {wanted}"
                 yield finding("I005", text, file=store.relative(path), size_bytes=size)
     for path in store.index_strays:
         yield finding(

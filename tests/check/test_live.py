@@ -15,7 +15,7 @@ from store_core.check.report import MOST_FINDINGS_PER_CODE, Findings
 from store_core.check.store import check_store
 from store_core.derive.index_style import index_style
 from store_core.layout import index, paths
-from store_core.read.index import index_sizes
+from store_core.read.index_sizes import index_sizes
 from store_core.read.queue import end_of_entries
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import scan_log
@@ -103,7 +103,8 @@ def test_an_index_whose_header_goes_on(broker: Broker, monkeypatch: pytest.Monke
     header = index.HEADER.read(newest.read_bytes())
     earlier = index.HEADER.struct.pack(*{**header, "index_count": header["used_slots"] + 1}.values())
     with Store.open(broker.root, load_settings(None, broker.root)) as store:
-        sizes, reads, read = index_sizes(store), iter([earlier]), store.cache.read
+        sizes, reads, read = index_sizes(store).sizes, iter([earlier]), store.cache.read
+        assert sizes
         monkeypatch.setattr(
             store.cache,
             "read",

@@ -22,7 +22,7 @@ from store_core.check.store import check_store
 from store_core.codec.record import encode_record
 from store_core.findings import Finding
 from store_core.layout import index, marks, paths, record
-from store_core.read.index import IndexSizes, index_sizes
+from store_core.read.index_sizes import IndexSizes, index_sizes
 from store_core.read.queue import Queue
 from store_core.storage.settings import load_settings
 from store_core.storage.store import QueueKey, Store
@@ -402,7 +402,7 @@ def test_index_entries_that_have_come_since_the_header_was_read(
     root = store_copy("clean-533")
     newest = max((root / paths.INDEX).iterdir())
     with Store.open(root) as store:
-        slots = index_sizes(store).slots
+        slots = sizes.slots if (sizes := index_sizes(store).sizes) else 0
     if slot is not None:
         data = bytearray(newest.read_bytes())
         data[index.slot_at(0) : index.slot_at(slots)] = slot * slots

@@ -13,7 +13,7 @@ from store_core.derive.index import IndexBuilder, IndexFileResult, index_file_na
 from store_core.derive.index_style import IndexStyle, index_names, index_style
 from store_core.kernel.derive import chain_entries
 from store_core.layout import index
-from store_core.read.index import index_sizes
+from store_core.read.index_sizes import index_sizes
 from store_core.scan.log import ScanOptions, scan_log
 from store_core.storage.store import Store
 from tests import stores
@@ -120,6 +120,7 @@ def test_no_messages_make_no_file(tmp_path: Path) -> None:
 
 def test_tags_are_indexed_from_the_first_on(golden: GoldenStore) -> None:
     with Store.open(golden("clean-540")) as store:
-        sizes = index_sizes(store)
+        sizes = index_sizes(store).sizes
+        assert sizes
         style = index_style(store, sizes.slots, sizes.entries)
     assert (style.tags, style.tags_from_phy_offset) == (True, 0)

@@ -11,7 +11,8 @@ from store_core.broker.index_service import entries_per_file
 from store_core.codec.tags import index_key_hash, index_text_hash
 from store_core.errors import FailedError
 from store_core.layout import index as layout
-from store_core.read.index import END_OF_TIME_MS, MAX_ANSWER, Index, IndexFile, IndexSizes
+from store_core.read.index import END_OF_TIME_MS, MAX_ANSWER, Index, IndexFile
+from store_core.read.index_sizes import IndexSizes
 from store_core.storage.store import Store
 from tests import stores
 from tests.conftest import GoldenStore, StoreCopy
@@ -134,5 +135,5 @@ def test_sizes_that_cannot_be_proven_are_a_finding(store_copy: StoreCopy) -> Non
             file.seek(layout.slot_at(0))
             file.write(bytes(500 * layout.SLOT.size_bytes))
     with Store.open(root) as store, Index(store) as index:
-        assert (index.sizes.slots, index.sizes.entries) == (500, 2000)
-        assert [found.code for found in index.sizes.findings] == ["S005"]
+        assert index.sizes is None
+        assert [found.code for found in index.findings] == ["S005"]

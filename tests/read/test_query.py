@@ -61,7 +61,7 @@ def same_mapped(root: Path, queries: list[KeyQuery]) -> int:
     """Whether index and log answer alike, read and mapped; gives the number of records."""
     count = 0
     with Store.open(root) as store, Index(store) as read, KeyLookup(store) as mapped:
-        assert mapped.findings == read.sizes.findings
+        assert mapped.findings == read.findings
         for query in queries:
             expected = list(records_by_index(read, store.log, query))
             assert mapped.records(query) == expected, query

@@ -6,6 +6,8 @@ import csv
 import io
 import json
 import os
+import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from rmqctl import exit_codes
+from store_core.layout import paths
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore, StoreCopy
 from tests.damage import Damageable
@@ -318,6 +321,36 @@ def test_info_says_why_a_broker_would_not_start(damaged: DamagedStore) -> None:
     assert "bytes long instead of" in document["would_start"]["reason"]
     assert "L009" in [found["code"] for found in document["findings"]]
     assert result.code == exit_codes.FINDINGS
+
+
+def test_info_says_unknown_of_what_is_in_rocksdb(golden: GoldenStore) -> None:
+    [document] = call("info", "-s", golden("rocks-533"), "-o", "json").json["stores"]
+    assert document["would_start"] == {"starts": None, "reason": None}
+    assert (document["queues"], document["groups"]) == (None, None)
+    assert [note.split(" not known")[0] for note in document["notes"]] == [
+        "queues are",
+        "groups are",
+        "whether a broker would start is",
+    ]
+    shown = call("info", "-s", golden("rocks-533"), "-o", "plain").out
+    assert re.search(r"^would_start +unknown$", shown, re.MULTILINE)
+    assert "Queues\nunknown\n" in shown
+    assert "Groups\nunknown\n" in shown
+    assert "no queues" not in shown
+
+
+def test_info_says_unknown_of_progress_in_rocksdb_beside_queue_files(
+    golden: GoldenStore, store_copy: StoreCopy
+) -> None:
+    """The newer layout keeps all configuration in one database."""
+    root = store_copy(NAME)
+    (root / paths.CONSUMER_OFFSET_JSON).unlink()
+    shutil.copytree(golden("rocks-533") / "config/consumerOffsets", root / "config/rdb")
+    [document] = call("info", "-s", root, "-o", "json").json["stores"]
+    assert document["would_start"]["starts"] is None
+    assert document["queues"]
+    assert document["groups"] is None
+    assert len(document["notes"]) == 2
 
 
 def test_tail(golden: GoldenStore) -> None:

@@ -38,7 +38,7 @@ class IndexTable(StoresTable):
     def batches(self, columns: Sequence[str], where: Where | None = None) -> Batches:
         for name, store in self._stores:
             with Index(store) as index:
-                self.tell(name, [*index.sizes.findings, *index_faults(store, index.sizes)])
+                self.tell(name, [*index.findings, *index_faults(store, index.sizes)])
                 for file in index.files:
                     yield from self.of_file(name, file, columns, where)
 

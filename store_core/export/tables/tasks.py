@@ -22,7 +22,8 @@ from store_core.export.tables.table import schema_of
 from store_core.export.tables.writing import write_table
 from store_core.findings import Finding, finding
 from store_core.read.dump import QueueDump, all_queues
-from store_core.read.index import IndexFile, index_sizes
+from store_core.read.index import IndexFile
+from store_core.read.index_sizes import index_sizes
 from store_core.read.queue import Queue, layout_of
 from store_core.storage.sequence import Segment
 from store_core.storage.settings import Settings
@@ -90,16 +91,16 @@ class TableTask:
     def _index(self, store: Store) -> TablePiece:
         table = IndexTable([(self.store, store)])
         names = schema_of(INDEX_COLUMNS).names
-        sizes = index_sizes(store)
-        findings = list(sizes.findings)
+        told = index_sizes(store)
+        findings = list(told.findings)
         walked_bytes = 0
 
         def batches() -> Iterator[pa.RecordBatch]:
             nonlocal walked_bytes
             for path in store.index_files:
-                if path.name == self.file:
+                if path.name == self.file and told.sizes:
                     try:
-                        with closing(IndexFile(path, sizes)) as file:
+                        with closing(IndexFile(path, told.sizes)) as file:
                             walked_bytes = file.size_bytes
                             yield from table.of_file(self.store, file, names)
                     except UnreadableError as error:

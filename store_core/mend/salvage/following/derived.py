@@ -18,14 +18,14 @@ from store_core.derive.batch import BatchQueueBuilder
 from store_core.derive.dispatch import LOOKED_INTO, Dispatcher, dispatch_rules
 from store_core.derive.ext import can_be_walked
 from store_core.derive.index import IndexBuilder, IndexFileResult
-from store_core.derive.index_style import has_index, index_names, index_style
+from store_core.derive.index_style import IndexStyle, has_index, index_names, index_style
 from store_core.derive.queues import GapEntry, QueueBuilder
 from store_core.derive.spool import QueueSpooler
 from store_core.errors import FailedError
 from store_core.findings import Finding, finding
 from store_core.layout import paths, queue
 from store_core.mend.salvage.following.expired import expired_queue_files, last_number, queue_end, standing_index
-from store_core.read.index import index_sizes
+from store_core.read.index_sizes import index_sizes
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, scan_log
 from store_core.storage.sequence import Segment, SegmentSequence, file_sizes_told
@@ -110,8 +110,10 @@ class Derivation(Closing):
         self._store = store
         self._stack = ExitStack()
         self._assumed_sizes: dict[str, tuple[int, str]] = {}  # of queue files, and why, by their folder
-        self.sizes = index_sizes(store)
-        style = index_style(store, self.sizes.slots, self.sizes.entries)
+        told = index_sizes(store)
+        self.sizes = told.sizes
+        self._size_findings = told.findings
+        style = index_style(store, self.sizes.slots, self.sizes.entries) if self.sizes else IndexStyle()
         self._dispatcher = Dispatcher(dispatch_rules(store, batch_topics=batch_topics, include_bad_crc=include_bad_crc))
         self._include_bad_crc = include_bad_crc
         self._has_index = index_wanted or has_index(store)
@@ -119,15 +121,18 @@ class Derivation(Closing):
         self._stack.callback(self._spooler.close)
         self._log_min = log_store.log.min_phy_offset
         self.standing_index = standing_index(store, self.sizes, self._log_min)
-        self._index = IndexBuilder(
-            scratch,
-            self.sizes.slots,
-            self.sizes.entries,
-            index_names(store),
-            counts_every_put=style.counts_every_put,
-            start=self.standing_index.start,
-        )
-        self._stack.callback(self._index.close)
+        self._keys = 0
+        self._index: IndexBuilder | None = None
+        if self.sizes:
+            self._index = IndexBuilder(
+                scratch,
+                self.sizes.slots,
+                self.sizes.entries,
+                index_names(store),
+                counts_every_put=style.counts_every_put,
+                start=self.standing_index.start,
+            )
+            self._stack.callback(self._index.close)
         self.options = ScanOptions(
             check_crc=not include_bad_crc and log_store is store,
             index_keys=True,
@@ -144,7 +149,8 @@ class Derivation(Closing):
     def add(self, table: FrameTable) -> None:
         """The next table of the log, in order."""
         self._spooler.add(table)
-        if self._has_index:
+        self._keys += len(table.key_hash)
+        if self._has_index and self._index:
             self._index.add(table, self._include_bad_crc)
 
     @property
@@ -155,7 +161,7 @@ class Derivation(Closing):
     def finish(self) -> None:
         """No more tables will come; from now on there is something to ask."""
         self.rows = self._spooler.finish()
-        self.index_files: list[IndexFileResult] = self._index.finish()
+        self.index_files: list[IndexFileResult] = self._index.finish() if self._index else []
 
     def close(self) -> None:
         """Give the scratch files back."""
@@ -163,11 +169,10 @@ class Derivation(Closing):
 
     @property
     def findings(self) -> list[Finding]:
-        """What had to be assumed."""
-        found = [*self._dispatcher.findings(), *self._dispatcher.list_findings(), *self.sizes.findings]
-        settings = self._store.settings
-        if self.index_files and not self._store.index_files and not (settings.index_slots and settings.index_entries):
-            text = f"no index file tells the sizes: {self.sizes.slots} slots and {self.sizes.entries} entries"
+        """What had to be assumed, and why there is no index."""
+        found = [*self._dispatcher.findings(), *self._dispatcher.list_findings(), *self._size_findings]
+        if not self.sizes and not self._size_findings and self._has_index and self._keys:
+            text = f"no index file tells how many slots and entries there are to be: {self._keys} keys are not indexed"
             found.append(finding("S005", text, file=paths.INDEX))
         found += [
             finding("S009", f"{why}: {size} bytes", file=folder) for folder, (size, why) in self._assumed_sizes.items()
@@ -177,9 +182,10 @@ class Derivation(Closing):
     def index_timestamp_ms(self, existing_ms: int) -> int:
         """What a checkpoint may say of the index: the end time of the newest full file, 0 if none is full.
 
-        ``existing_ms``, what it says, stays if it speaks of a file that has expired, or the store is to have no index.
+        ``existing_ms``, what it says, stays if it speaks of a file that has expired, or the store is to have no index, or its files
+        stay as they are since nothing tells their sizes.
         """
-        if not self._has_index:
+        if not self._has_index or not self.sizes:
             return max(existing_ms, 0)
         full = [file.header.end_timestamp_ms for file in self.index_files if file.is_full]
         newest = max(full, default=self.standing_index.full_end_timestamp_ms)
@@ -247,8 +253,10 @@ class Derivation(Closing):
         return changes
 
     def index_changes(self) -> DerivedChanges:
-        """What to do so that the index is what a broker would build from the log."""
+        """What to do so that the index is what a broker would build from the log; nothing where its sizes are not known."""
         changes = DerivedChanges()
+        if not self.sizes:
+            return changes
         for made in self.index_files:
             path = self._store.root / paths.INDEX / made.name
             if not same_content(self._store, path, made):

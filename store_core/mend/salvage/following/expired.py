@@ -18,7 +18,7 @@ from store_core.check.index_files import IndexFileView, open_view
 from store_core.derive.dispatch import Rows
 from store_core.derive.index import IndexHeaderState, IndexStart
 from store_core.layout import index, queue
-from store_core.read.index import IndexSizes
+from store_core.read.index_sizes import IndexSizes
 from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.store import Store
 
@@ -37,8 +37,10 @@ class StandingIndex:
     full_end_timestamp_ms: int = 0
 
 
-def standing_index(store: Store, sizes: IndexSizes, log_min_phy_offset: int) -> StandingIndex:
-    """What of the index that stands is for records that have expired; nothing where its files contradict themselves."""
+def standing_index(store: Store, sizes: IndexSizes | None, log_min_phy_offset: int) -> StandingIndex:
+    """What of the index that stands is for records that have expired; nothing where its files contradict themselves, or nothing tells their sizes."""
+    if sizes is None:
+        return StandingIndex()
     views = [open_view(store, path, sizes) for path in store.index_files] if log_min_phy_offset else []
     reaching = [
         v for v in views if v.entries and 0 <= v.header.begin_phy_offset < log_min_phy_offset and _is_whole(v, sizes)

@@ -11,7 +11,7 @@ from store_core.errors import StoreError
 from store_core.layout import paths
 from store_core.mend.salvage.copies.sibling import Siblings
 from store_core.mend.salvage.following.derived import file_size_of
-from store_core.read.index import index_sizes
+from store_core.read.index_sizes import index_sizes
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 
@@ -61,12 +61,8 @@ def _batch_queues(store: Store) -> Mapping[str, str]:
 
 
 def _index(store: Store) -> Mapping[str, str]:
-    slots, entries = store.settings.index_slots, store.settings.index_entries
-    if store.index_files:
-        sizes = index_sizes(store)
-        if not sizes.findings:
-            slots, entries = sizes.slots, sizes.entries
-    return {"maxHashSlotNum": str(slots), "maxIndexNum": str(entries)} if slots and entries else {}
+    sizes = index_sizes(store).sizes
+    return {"maxHashSlotNum": str(sizes.slots), "maxIndexNum": str(sizes.entries)} if sizes else {}
 
 
 _TELLERS: Final[tuple[Callable[[Store], Mapping[str, str]], ...]] = (_queues, _batch_queues, _index)

@@ -13,7 +13,7 @@ from store_core.mend.salvage.losses.lost_record import LostRecord
 from store_core.mend.salvage.losses.rows import Lost, LostRows, LostTable, Rows
 from store_core.mend.salvage.losses.survey import LogSurvey, Region
 from store_core.mend.salvage.losses.traces import MOST_TRACES, index_traces
-from store_core.read.index import IndexSizes
+from store_core.read.index_sizes import IndexSizes
 from store_core.storage.store import QueueKey, Store
 
 _MOST_MISSING_SEGMENTS: Final = 64  # entries that point further behind the log are taken for wild
@@ -69,7 +69,7 @@ def behind_log(store: Store, survey: LogSurvey) -> Region:
 
 
 def only_indexed(
-    store: Store, sizes: IndexSizes, survey: LogSurvey, regions: Iterable[Region], told: Iterable[Lost]
+    store: Store, sizes: IndexSizes | None, survey: LogSurvey, regions: Iterable[Region], told: Iterable[Lost]
 ) -> int | None:
     """How many messages were in regions behind the log's last record of which the index alone tells, and not ``told``; None for
     too many to count."""

@@ -10,7 +10,7 @@ import numpy as np
 from store_core.check.index_files import open_view
 from store_core.mend.salvage.losses.lost_record import LostRecord
 from store_core.mend.salvage.losses.survey import Region
-from store_core.read.index import IndexSizes
+from store_core.read.index_sizes import IndexSizes
 from store_core.storage.store import Store
 
 _CHUNK_ENTRIES: Final = 1 << 16
@@ -28,11 +28,12 @@ class IndexTrace(NamedTuple):
 
 
 def index_traces(
-    store: Store, sizes: IndexSizes, regions: Iterable[Region], *, from_phy_offset: int = 0
+    store: Store, sizes: IndexSizes | None, regions: Iterable[Region], *, from_phy_offset: int = 0
 ) -> list[IndexTrace]:
-    """Index entries that point into regions, the first so many, in the index's order. Files that say they end before an offset are not read."""
+    """Index entries that point into regions, the first so many, in the index's order. Files that say they end before an offset are
+    not read, and none where nothing tells their sizes."""
     spans = sorted((region.phy_offset, region.end_phy_offset) for region in regions if region.size_bytes)
-    if not spans:
+    if not spans or sizes is None:
         return []
     starts, ends = (np.array(column, np.int64) for column in zip(*spans, strict=True))
     found: list[IndexTrace] = []
