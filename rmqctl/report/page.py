@@ -9,6 +9,7 @@ from typing import Final
 
 from rmqctl import __version__
 from rmqctl.cells import human_size
+from rmqctl.loss_report import loss_rows
 from rmqctl.report.markup import Column, Markup, attribute, count, element, join, moment, table, text, time_span
 from rmqctl.report.picture import patterns, picture
 from rmqctl.report.style import STYLE
@@ -48,6 +49,7 @@ _HALF_COLUMNS: Final = (
     Column("Unique key", "code"),
     Column("State"),
 )
+_MESSAGES_COLUMNS: Final = (Column("What becomes of them"), Column("Messages", "number"))
 _DELAYED_COLUMNS: Final = (Column("Delay"), Column("Lost", "number"), Column("Not delivered yet", "number"))
 
 
@@ -68,6 +70,7 @@ def page(report: LossReport, reader: Reader) -> str:
     parts = [
         _header(report, reader),
         _cards(report),
+        _messages(report),
         _log(report),
         *_losses(report, reader),
         _section(
@@ -104,6 +107,13 @@ def _cards(report: LossReport) -> Markup:
     if report.kept is not None:
         cards += [kept_card(report.kept), lost_card(report.kept)]
     return Markup('<div class="cards">\n' + "\n".join(cards) + "\n</div>")
+
+
+def _messages(report: LossReport) -> Markup:
+    rows = [
+        (name[0].upper() + name[1:], "not known" if n is None else n) for name, n in loss_rows(report.losses.as_json())
+    ]
+    return _section("Messages", table(_MESSAGES_COLUMNS, rows))
 
 
 def _log(report: LossReport) -> Markup:

@@ -10,8 +10,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from store_core.check.log_begin import log_begin
 from store_core.findings import Finding
 from store_core.layout import paths, record
+from store_core.mend.losses import Losses
 from store_core.mend.lost_run import LostRun
 from store_core.mend.prediction.predict import Prediction
 from store_core.mend.recover import Recovery
@@ -69,8 +71,8 @@ class _Walk:
         self.map = LogMapper(store)
         self.stretches = Stretches()
         self.lost_places = Places()
-        self.cut_runs = RunTimes(outcome.lost, lambda table: _from(table, cut))
-        self.other_runs = RunTimes(outcome.lost, lambda table: ~_from(table, cut))
+        self.cut_runs = RunTimes(outcome.thrown_away, lambda table: _from(table, cut))
+        self.other_runs = RunTimes(outcome.thrown_away, lambda table: ~_from(table, cut))
         kept_runs = recovery.lost if recovery is not None else ()
         self.run_places = places_of(store, kept_runs, self.lost_places)
         self.kept_runs = RunTimes(kept_runs, is_bad, neighbours=True, places=self.lost_places)
@@ -142,18 +144,25 @@ class _Report:
             self.walk.last_timestamp_ms,
             broker,
             kept,
+            self.recovery.losses if self.recovery is not None else self._predicted(),
             tuple(strips),
             _counted(self.recovery.findings if self.recovery else ()),
             (*self.prediction.notes, *(self.recovery.notes if self.recovery else ()))[:_MOST_NOTES],
         )
 
+    def _predicted(self) -> Losses:
+        """What a prediction alone can tell: nothing of what is unreadable."""
+        outcome, last_ms = self.prediction.outcome, self.walk.last_timestamp_ms or 0
+        thrown_away = outcome.thrown_away_messages if outcome.starts else None
+        return Losses(thrown_away_messages=thrown_away, before_begin=log_begin(self.store, last_timestamp_ms=last_ms))
+
     def _broker(self, config: ConfigFiles) -> BrokerStart:
         outcome = self.prediction.outcome
         loss = None
         if outcome.starts:
-            queues = _queue_losses(outcome.lost, self.walk.broker_spans())
+            queues = _queue_losses(outcome.thrown_away, self.walk.broker_spans())
             loss = Loss(
-                outcome.lost_messages,
+                outcome.thrown_away_messages,
                 queues,
                 0,
                 0,
@@ -172,6 +181,7 @@ class _Report:
             outcome.deleted_commitlog_files,
             outcome.deleted_index_files,
             len(outcome.ghosts),
+            outcome.lost_messages,
             loss,
         )
 
