@@ -112,7 +112,7 @@ def loss_blocks(report: LossReport | None) -> Iterator[Block]:
     """Affected groups and open transactions, briefly. Of the plan's losses where there is a plan, else of the broker's."""
     if report is None:
         return
-    broker, kept = report.broker.loss, report.kept
+    broker, kept = report.broker.thrown_away, report.kept
     if kept is None:
         if broker is not None:
             yield from _groups(broker, "Consumer groups that would lose messages")

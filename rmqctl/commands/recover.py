@@ -168,7 +168,7 @@ def recover(
             recovery,
             Carrying(apply=apply, save=save, lock=lock, keep=keep, jobs=jobs),
             main="lost",
-            blocks=lambda document: _blocks(document, recovery.prediction.outcome, loss_blocks(losses)),
+            blocks=lambda document: _blocks(document, recovery.prediction, loss_blocks(losses)),
             complete=complete,
         )
 
@@ -197,17 +197,20 @@ def _played(ctx: Context, store: Store) -> Prediction:
 
 
 def _tell_prediction(ctx: Context, store: Store, prediction: Prediction, report: Path | None) -> int:
+    from store_core.mend.losses import losses_predicted
+
     document: dict[str, Any] = {
         "store": str(store.root),
         "last_exit": "crash" if store.aborted else "clean",
         **prediction.as_json(),
+        "losses": losses_predicted(store, prediction.outcome).as_json(),
         "findings": _about_log(store, prediction.outcome),
     }
     losses = told_losses(ctx, store, prediction, report)
     ctx.output.emit(
         document,
         rows=[document["prediction"]],
-        blocks=lambda: _only_prediction_blocks(document, prediction.outcome, loss_blocks(losses)),
+        blocks=lambda: _only_prediction_blocks(document, prediction, loss_blocks(losses)),
     )
     fine = not prediction.outcome.is_loss and not document["findings"]
     return exit_codes.OK if fine else exit_codes.FINDINGS
@@ -233,7 +236,7 @@ def _is_log_away(document: dict[str, Any]) -> bool:
     return any(found.code == "S007" for found in document["findings"])
 
 
-def _blocks(document: dict[str, Any], outcome: Outcome, losses: Iterator[Block]) -> Iterator[Block]:
+def _blocks(document: dict[str, Any], played: Prediction, losses: Iterator[Block]) -> Iterator[Block]:
     """After an apply what was done and how it stands come first, and what a broker would have done comes last."""
     if _is_log_away(document):  # nothing else is known, and every figure would mislead
         yield Findings(document["findings"])
@@ -242,10 +245,10 @@ def _blocks(document: dict[str, Any], outcome: Outcome, losses: Iterator[Block])
         yield _standing(document, "How it stands")
         yield from _loss_blocks(document)
         yield from plan_blocks(document)
-        yield from _prediction_blocks(document, outcome, "Before: what the broker would have done at its next start")
+        yield from _prediction_blocks(document, played, "Before: what the broker would have done at its next start")
         yield from losses
     else:
-        yield from _prediction_blocks(document, outcome)
+        yield from _prediction_blocks(document, played)
         yield _standing(document, "What can be kept")
         yield from _loss_blocks(document)
         yield from losses
@@ -300,17 +303,18 @@ def _done(document: dict[str, Any]) -> str:
     return text if document["undo_id"] else text.replace("Done", "Nothing had to be changed", 1)
 
 
-def _only_prediction_blocks(document: dict[str, Any], outcome: Outcome, losses: Iterator[Block]) -> Iterator[Block]:
+def _only_prediction_blocks(document: dict[str, Any], played: Prediction, losses: Iterator[Block]) -> Iterator[Block]:
     if not _is_log_away(document):
-        yield from _prediction_blocks(document, outcome)
+        yield from _prediction_blocks(document, played)
         yield from losses
     if document["findings"]:
         yield Findings(document["findings"])
 
 
 def _prediction_blocks(
-    document: dict[str, Any], outcome: Outcome, title: str = "What the broker would do at its next start"
+    document: dict[str, Any], played: Prediction, title: str = "What the broker would do at its next start"
 ) -> Iterator[Block]:
+    outcome = played.outcome
     prediction, version = document["prediction"], document["broker_version"]
     possible = version["possible"]
     others = f" (possible: {possible[0]} … {possible[-1]})" if len(possible) > 1 else ""
@@ -325,7 +329,7 @@ def _prediction_blocks(
         "log cut at": prediction["max_phy_offset"],
         "log files deleted": len(prediction["deleted_commitlog_files"]),
         "index files deleted": len(prediction["deleted_index_files"]),
-        "messages thrown away": prediction["thrown_away_messages"],
+        "messages thrown away": outcome.thrown_away_messages,
         "delivered early": len(prediction["delivered_early"]),
         "ghosts": len(prediction["ghosts"]),
     }
@@ -335,17 +339,18 @@ def _prediction_blocks(
         runs = len(outcome.thrown_away)
         more = f", the first {_MOST_LOST_SHOWN} of {runs} runs" if runs > _MOST_LOST_SHOWN else ""
         yield Table(_shown(thrown_away), LOST_COLUMNS, f"What the broker would throw away{more}")
-    for other in document["other_predictions"]:
-        yield Text(f"{', '.join(other['versions'])}: {_told(other['outcome'], prediction)}.")
+    for other in played.others:
+        yield Text(f"{', '.join(map(str, other.versions))}: {_told(other.outcome, prediction)}.")
     for note in document["notes"]:
         yield Text(f"Note: {note}")
 
 
-def _told(outcome: dict[str, Any], prediction: dict[str, Any]) -> str:
+def _told(other: Outcome, prediction: dict[str, Any]) -> str:
     """What other releases would do: the loss always, the rest where it differs from what is predicted."""
-    if not outcome["starts"]:
-        return f"does not start ({outcome['reason']})"
-    told = [f"throws away {outcome['thrown_away_messages']}", f"ends at {outcome['max_phy_offset']}"]
+    if not other.starts:
+        return f"does not start ({other.reason})"
+    outcome = other.as_json()
+    told = [f"throws away {other.thrown_away_messages}", f"ends at {outcome['max_phy_offset']}"]
     if prediction["starts"]:
         for name, text in _ALSO_TOLD.items():
             if outcome[name] != prediction[name]:

@@ -132,9 +132,9 @@ def _losses(report: LossReport, reader: Reader) -> Iterable[Markup]:
     if kept is not None:
         title = "Lost with this policy" if kept.policy == "broker" else "Lost either way"
         yield _loss(title, kept.loss, reader, "What no tool can bring back from these files.")
-    if broker.loss is not None and (kept is None or kept.policy != "broker"):
+    if broker.thrown_away is not None and (kept is None or kept.policy != "broker"):
         lead = "Good messages that no consumer would get any more once a broker has started on the store as it is."
-        yield _loss("What a broker would throw away", broker.loss, reader, lead)
+        yield _loss("What a broker would throw away", broker.thrown_away, reader, lead)
 
 
 def _loss(title: str, loss: Loss, reader: Reader, lead: str) -> Markup:

@@ -26,7 +26,7 @@ def verdict(report: LossReport) -> str:
 
 def _verdict(report: LossReport) -> str:
     broker, kept = report.broker, report.kept
-    lost = broker.loss.lost_messages if broker.loss else 0
+    lost = broker.thrown_away.lost_messages if broker.thrown_away else 0
     total = known_messages(report)
     if not broker.starts:
         first = "A broker would not start on this store"
@@ -55,9 +55,9 @@ def known_messages(report: LossReport) -> int:
 
 
 def broker_card(broker: BrokerStart) -> Markup:
-    if broker.loss is None:
+    if broker.thrown_away is None:
         return _card("If a broker is started now", "does not start", "", [broker.reason], "bad")
-    loss = broker.loss
+    loss = broker.thrown_away
     lines = [
         f"{broker.recovery} recovery, from {broker.first_file_scanned}" if broker.first_file_scanned else "",
         f"log cut at {broker.max_phy_offset:,}" if broker.max_phy_offset is not None and _cuts(broker) else "",
@@ -123,7 +123,7 @@ def _card(title: str, figure: str, unit: str, lines: Sequence[str], css: str) ->
 
 
 def _cuts(broker: BrokerStart) -> bool:
-    return bool(broker.loss and broker.loss.lost_messages) or bool(broker.deleted_commitlog_files)
+    return bool(broker.thrown_away and broker.thrown_away.lost_messages) or bool(broker.deleted_commitlog_files)
 
 
 def _deleted(broker: BrokerStart) -> str:
@@ -180,7 +180,7 @@ def how_to_go_on(report: LossReport, arguments: Sequence[str], options: Sequence
                 _command(f"rmqctl recover {store} --predict"),
             )
         )
-    loss = kept.loss if kept is not None else broker.loss
+    loss = kept.loss if kept is not None else broker.thrown_away
     if loss is not None and not loss.is_nothing:
         yield text(
             "Have the producers send again what is lost: the tables name queue offsets, times and, where known, message keys."

@@ -6,8 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from store_core.check.log_begin import LogBegin
+from store_core.check.log_begin import LogBegin, log_begin
 from store_core.mend.lost_run import LostRun
+from store_core.mend.prediction.outcome import Outcome
+from store_core.storage.live import is_locked
+from store_core.storage.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,12 @@ class Losses:
 def messages_in(runs: Iterable[LostRun]) -> int:
     """Count the messages of runs, as far as they are known."""
     return sum(run.messages or 0 for run in runs)
+
+
+def losses_predicted(store: Store, outcome: Outcome) -> Losses:
+    """Count what a start alone tells: nothing of what is unreadable."""
+    thrown_away = outcome.thrown_away_messages if outcome.starts else None
+    return Losses(thrown_away_messages=thrown_away, before_begin=log_begin(store, live=is_locked(store.root)))
 
 
 def losses_of(

@@ -102,7 +102,6 @@ class Outcome:
             },
             "lost_messages": self.lost_messages,
             "lost": [run.as_json() for run in self.lost],
-            "thrown_away_messages": self.thrown_away_messages,
             "delivered_early": [
                 {
                     "topic": early.topic,

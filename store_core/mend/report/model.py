@@ -203,8 +203,9 @@ class StoreIdentity:
 
 @dataclass(frozen=True, slots=True)
 class BrokerStart:
-    """What the broker of the assumed release does at its next start; ``loss``, of messages that can be read today, is None
-    where it does not start. ``lost_messages`` counts those that cannot, too, and that its start takes from the log."""
+    """What the broker of the assumed release does at its next start; ``loss`` is None where it does not start.
+
+    ``thrown_away`` is of messages that can be read today; in ``loss`` are those of a damaged body, too."""
 
     starts: bool
     reason: str
@@ -215,12 +216,13 @@ class BrokerStart:
     deleted_commitlog_files: tuple[str, ...]
     deleted_index_files: tuple[str, ...]
     ghosts: int
-    lost_messages: int
     loss: Loss | None
+    thrown_away: Loss | None
 
     def as_json(self) -> dict[str, Any]:
-        own = {f.name: plain(getattr(self, f.name)) for f in fields(self) if f.name != "loss"}
-        return {**own, "loss": self.loss.as_json() if self.loss else None}
+        of_losses = {"loss": self.loss, "thrown_away": self.thrown_away}
+        own = {f.name: plain(getattr(self, f.name)) for f in fields(self) if f.name not in of_losses}
+        return {**own, **{name: loss.as_json() if loss else None for name, loss in of_losses.items()}}
 
 
 @dataclass(frozen=True, slots=True)
