@@ -20,7 +20,7 @@ SettingsOf = Callable[[str], Path]
 
 def _harm(store: Damageable, case: str) -> None:
     if case == "flip":
-        number = next(n for n, m in enumerate(store.truth["messages"]) if n > 300 and m["bodyLength"])
+        number = next(n for n, m in enumerate(store.truth["messages"]) if n > 1200 and m["bodyLength"])
         store.flip(number, "body")
     elif case == "begin":
         store.lose(0)
