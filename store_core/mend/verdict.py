@@ -15,6 +15,7 @@ Level = Literal["red", "yellow", "green"]
 _NO_LOG: Final = "S007"
 _LOG_IN_PART: Final = "S010"
 _FINE: Final = "a broker starts and throws nothing away"
+_NO_BEGIN: Final = "the log's first segments are missing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ def verdict_before(recovery: Recovery, options: Sequence[str] = (), *, live: boo
         level: Level = "yellow" if why or not losses.is_nothing else "green"
         return Verdict(level, "a broker is at work, and would lose nothing in a crash", loss, _explain(why), why)
     if losses.begin_is_missing:
-        return Verdict("yellow", f"{_FINE}; the log's first segments are missing", loss, mend or _explain(why), why)
+        return Verdict("yellow", f"{_FINE}; {_NO_BEGIN}", loss, mend or _explain(why), why)
     if steps:
         what = f"{_count(len(why), 'finding')} to mend" if why else "what the last stop left is to be tidied"
         return Verdict("yellow", f"{_FINE}; {what}", loss, mend, why)
@@ -78,7 +79,10 @@ def verdict_after(recovery: Recovery, findings: Iterable[Finding]) -> Verdict:
         return Verdict("red", state, _loss(losses), _explain(left), left)
     if left:
         return Verdict("yellow", f"{_FINE}; {_count(len(left), 'finding')} left", _loss(losses), _explain(left), left)
-    return Verdict("green", f"mended: {_FINE}" if recovery.plan.steps else _FINE, _loss(losses))
+    state = f"mended: {_FINE}" if recovery.plan.steps else _FINE
+    if losses.begin_is_missing:
+        return Verdict("yellow", f"{state}; {_NO_BEGIN}", _loss(losses), ("explain", MISSING_BEGIN))
+    return Verdict("green", state, _loss(losses))
 
 
 def _loss(losses: Losses) -> str:

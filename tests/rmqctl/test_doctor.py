@@ -77,6 +77,19 @@ def test_the_next_command_does_what_is_to_be_done(damageable: DamageableOf, sett
     assert call("doctor", "-s", store.root, "-c", config, "-o", "json").json["verdict"]["level"] == "green"
 
 
+@pytest.mark.leaves_damage("nothing brings the first segment back")
+def test_a_begin_that_is_missing_stays_so(damageable: DamageableOf, settings_of: SettingsOf) -> None:
+    """What was lost does not count for the exit code of an apply; the verdict names it, before and after."""
+    store, config = damageable("load-533", "crash"), settings_of("load-533")
+    _harm(store, "begin")
+    applied = call("recover", "--apply", "-s", store.root, "-c", config, "-o", "json")
+    doctor = call("doctor", "-s", store.root, "-c", config, "-o", "json").json["verdict"]
+    for verdict in (applied.json["verdict"], doctor):
+        assert (verdict["level"], verdict["next"]) == ("yellow", ["rmqctl", "explain", "L026"])
+        assert "first segments are missing" in verdict["state"]
+    assert applied.code == exit_codes.OK
+
+
 def test_beside_a_broker(damageable: DamageableOf, settings_of: SettingsOf) -> None:
     store, config = damageable("load-533", "crash"), settings_of("load-533")
     with at_work_on(store.root):
