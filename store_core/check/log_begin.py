@@ -131,7 +131,7 @@ def log_begin(
         hours.isdecimal() and first_ms > 0 and written_ms - first_ms < int(hours) * _MS_PER_HOUR,
         hours,
         left,
-        0 < checkpoint_ms < first_ms,
+        not live and 0 < checkpoint_ms < first_ms,
         _is_followed(store, begin),
     )
 
