@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -89,19 +89,11 @@ def _encoded(ctx: Context, report: LossReport, path: Path, settings: Settings, o
     if path.suffix.lower() == _DATA:
         return json.dumps(report.as_json(), ensure_ascii=False, indent=1).encode("utf-8", "replace") + b"\n"
     from rmqctl.report.page import Reader, page
+    from rmqctl.verdict import store_arguments
 
     zone = ctx.options.zone
-    reader = Reader(zone, str(zone.tzname(None) or zone), _arguments(ctx, settings), tuple(options))
+    reader = Reader(zone, str(zone.tzname(None) or zone), store_arguments(ctx, settings), tuple(options))
     return page(report, reader).encode("utf-8", "replace")
-
-
-def _arguments(ctx: Context, settings: Settings) -> tuple[str, ...]:
-    """What names this store, with its settings, on another command line."""
-    options = ctx.options
-    config = ("-c", os.path.abspath(options.config)) if options.config else ()
-    version = ("--broker-version", options.broker_version) if options.broker_version else ()
-    logs = tuple(part for log in options.commitlog for part in ("--commitlog", os.path.abspath(log)))
-    return ("-s", str(settings.root), *config, *logs, *version)
 
 
 def _save(path: Path, data: bytes) -> None:
@@ -120,7 +112,7 @@ def loss_blocks(report: LossReport | None) -> Iterator[Block]:
     """Affected groups and open transactions, briefly. Of the plan's losses where there is a plan, else of the broker's."""
     if report is None:
         return
-    broker, kept = report.broker.loss, report.kept
+    broker, kept = report.broker.thrown_away, report.kept
     if kept is None:
         if broker is not None:
             yield from _groups(broker, "Consumer groups that would lose messages")
@@ -131,6 +123,21 @@ def loss_blocks(report: LossReport | None) -> Iterator[Block]:
         yield from _halves(broker, "would be left if a broker started now")
     yield from _groups(kept.loss, "Consumer groups that lose messages")
     yield from _halves(kept.loss, "are left")
+
+
+def loss_rows(losses: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Each kind of loss with its count, in the words of every format; those that there are none of are left out but for the sums."""
+    thrown_away = losses["thrown_away_messages"]
+    yield "unreadable already", losses["unreadable_messages"]
+    yield "thrown away by a broker's start", "it does not start" if thrown_away is None else thrown_away
+    if thrown_away is not None:
+        yield "kept by recover", losses["kept_messages"]
+    if losses["given_up_messages"]:
+        yield "given up, though readable", losses["given_up_messages"]
+    if losses["expired_or_missing_messages"]:
+        word = "missing" if losses["begin_is_missing"] else "expired"
+        yield f"{word} before the log's begin", losses["expired_or_missing_messages"]
+    yield "lost with this plan", losses["lost_messages"]
 
 
 def _missing(loss: Loss) -> Iterator[Block]:

@@ -40,6 +40,7 @@ LOST_COLUMNS = (
     Column("keys", drop=1),
 )
 STEP_FIELDS = ("op", "path", "offset", "size_bytes", "expect_crc32c")
+_LOST = ("L026",)  # what is lost is no fault of what stands
 _MOST_STEPS_SHOWN = 20
 _MOST_KEYS_SHOWN = 3
 
@@ -101,14 +102,17 @@ def conclude(
     *,
     main: Literal["steps", "lost"] = "steps",
     blocks: Callable[[dict[str, Any]], Iterable[Block]] | None = None,
+    complete: Callable[[dict[str, Any]], None] | None = None,
 ) -> int:
     """Save the plan, carry it out and show what came of it, each as far as it is asked for; gives the exit code.
 
     ``main`` is the list that ``csv`` and the like give; people get ``blocks`` of the document, else the plan's. After applying,
-    the document's ``findings`` are those of the closing check.
+    the document's ``findings`` are those of the closing check. ``complete`` adds to the document what follows from that.
     """
     document = {"store": str(settings.root), **planned.as_json()}
     code = _carry_out(ctx, settings, planned, document, how)
+    if complete is not None:
+        complete(document)
     rows, fields = (document["lost"], LOST_COLUMNS) if main == "lost" else (document["plan"]["steps"], STEP_FIELDS)
     ctx.output.emit(
         document,
@@ -136,7 +140,7 @@ def _carry_out(
     how.keep.close()
     document["applied"] = True
     document["findings"] = closing_check(ctx, settings, how.jobs)
-    return exit_for_findings(document["findings"])
+    return exit_for_findings(found for found in document["findings"] if found.code not in _LOST)
 
 
 def save_carefully(plan: Plan, path: Path, root: Path, document: Mapping[str, Any]) -> None:

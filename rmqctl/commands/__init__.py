@@ -38,6 +38,7 @@ class CommandEntry:
 
 COMMANDS: Final = (
     CommandEntry("info", "Look", "Show what a store holds and how it ended.", several_stores=True),
+    CommandEntry("doctor", "Look", "Say how a store stands, why, and what to run next."),
     CommandEntry("log", "Look", "Show records of the log.", piped="ndjson"),
     CommandEntry("dump-cq", "Look", "Show the entries of a consume queue.", piped="ndjson"),
     CommandEntry("dump-index", "Look", "Show the entries of the index files.", piped="ndjson"),

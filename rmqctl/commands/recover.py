@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,7 +12,7 @@ import typer
 from rmqctl import exit_codes
 from rmqctl.blocks import Block, Facts, Findings, Table, Text
 from rmqctl.context import Context
-from rmqctl.loss_report import ReportOption, loss_blocks, refuse_place, told_losses
+from rmqctl.loss_report import ReportOption, loss_blocks, loss_rows, refuse_place, told_losses
 from rmqctl.mending import (
     LOST_COLUMNS,
     ApplyOption,
@@ -25,8 +24,10 @@ from rmqctl.mending import (
     refuse_unconfirmed,
 )
 from rmqctl.options import WALKERS, JobsOption, YesOption
+from rmqctl.verdict import verdict_blocks, verdict_document
 from store_core.errors import FailedError, UsageError
 from store_core.findings import Finding, finding
+from store_core.storage.live import is_locked
 from store_core.storage.remote_path import path_of
 
 if TYPE_CHECKING:
@@ -114,13 +115,13 @@ def recover(
             settings.writable_outside_paths()
         store = keep.enter_context(ctx.open_store())
         if predict:
-            from store_core.storage.live import is_locked
-
             return _predict_now(ctx, store, report) if is_locked(store.root) else _predict(ctx, store, report)
         from store_core.broker.versions import Version
         from store_core.mend.recover import WALKS
         from store_core.mend.recover import recover as plan_recovery
         from store_core.mend.salvage.options import KeepOptions
+        from store_core.mend.verdict import verdict_after, verdict_before
+        from store_core.storage.live import is_live
 
         if sibling and not all(sibling):
             raise UsageError("the sibling's path is empty", to_do="name a copy's root with --sibling")
@@ -138,7 +139,7 @@ def recover(
         words += [word for path in configs for word in ("--sibling-config", str(path))]
         words += ["--sibling-from", str(sibling_from)] if sibling_from is not None else []
         losses = told_losses(ctx, store, recovery, report, words)
-        if policy == "strict" and apply and recovery.lost:
+        if policy == "strict" and apply and (recovery.lost or recovery.losses.begin_is_missing):
             raise FailedError(
                 "something is lost, and policy strict allows no loss", to_do="look at the dry run; use --policy keep"
             )
@@ -149,13 +150,26 @@ def recover(
                 to_do="mend that first, or add --yes to go on all the same",
             )
         refuse_unconfirmed(ctx, recovery.given_up, apply=apply, yes=yes)
+        chosen = ("--policy", policy, *words) if policy != "keep" else tuple(words)
+        live = is_live(store.root).live and not apply
+
+        def complete(document: dict[str, Any]) -> None:
+            applied = document["applied"]
+            judged = (
+                verdict_after(recovery, document["findings"])
+                if applied
+                else verdict_before(recovery, chosen, live=live)
+            )
+            document["verdict"] = verdict_document(ctx, settings, judged)
+
         return conclude(
             ctx,
             settings,
             recovery,
             Carrying(apply=apply, save=save, lock=lock, keep=keep, jobs=jobs),
             main="lost",
-            blocks=lambda document: _blocks(document, loss_blocks(losses)),
+            blocks=lambda document: _blocks(document, recovery.prediction, loss_blocks(losses)),
+            complete=complete,
         )
 
 
@@ -183,49 +197,79 @@ def _played(ctx: Context, store: Store) -> Prediction:
 
 
 def _tell_prediction(ctx: Context, store: Store, prediction: Prediction, report: Path | None) -> int:
+    from store_core.mend.losses import losses_predicted
+
     document: dict[str, Any] = {
         "store": str(store.root),
         "last_exit": "crash" if store.aborted else "clean",
         **prediction.as_json(),
+        "losses": losses_predicted(store, prediction.outcome).as_json(),
         "findings": _about_log(store, prediction.outcome),
     }
     losses = told_losses(ctx, store, prediction, report)
     ctx.output.emit(
         document,
         rows=[document["prediction"]],
-        blocks=lambda: chain(_prediction_blocks(document), loss_blocks(losses)),
+        blocks=lambda: _only_prediction_blocks(document, prediction, loss_blocks(losses)),
     )
     fine = not prediction.outcome.is_loss and not document["findings"]
     return exit_codes.OK if fine else exit_codes.FINDINGS
 
 
 def _about_log(store: Store, outcome: Outcome) -> list[Finding]:
-    """Log folders that are not there; and a log without a record beside queues: nothing in it is lost, but a broker deletes every queue."""
+    """A log that is not there, or whose begin is missing; and one without a record beside queues: nothing in it is lost, but a
+    broker deletes every queue."""
+    from store_core.check.log_begin import log_begin
     from store_core.read.log_files import missing_log
 
     lacking = [found for found in missing_log(store) if found.code == "S010"]
+    lacking += log_begin(store, live=is_locked(store.root)).findings()
     if not store.queues or outcome.queues:
         return lacking
     if store.log.segments and (not outcome.starts or (outcome.max_phy_offset or 0) > store.log.min_phy_offset):
         return lacking
     what = "there is no log file" if not store.log.segments else "the log holds no record"
-    return [*lacking, finding("S007", f"{what}: a broker deletes all {len(store.queues)} queues at its start")]
+    return [finding("S007", f"{what}: a broker deletes all {len(store.queues)} queues at its start"), *lacking]
 
 
-def _blocks(document: dict[str, Any], losses: Iterator[Block]) -> Iterator[Block]:
-    if document["applied"]:
+def _is_log_away(document: dict[str, Any]) -> bool:
+    return any(found.code == "S007" for found in document["findings"])
+
+
+def _blocks(document: dict[str, Any], played: Prediction, losses: Iterator[Block]) -> Iterator[Block]:
+    """After an apply what was done and how it stands come first, and what a broker would have done comes last."""
+    if _is_log_away(document):  # nothing else is known, and every figure would mislead
+        yield Findings(document["findings"])
+    elif document["applied"]:
         yield Text(_done(document), "bold green")
-    yield from _prediction_blocks(document)
+        yield _standing(document, "How it stands")
+        yield from _loss_blocks(document)
+        yield from plan_blocks(document)
+        yield from _prediction_blocks(document, played, "Before: what the broker would have done at its next start")
+        yield from losses
+    else:
+        yield from _prediction_blocks(document, played)
+        yield _standing(document, "What can be kept")
+        yield from _loss_blocks(document)
+        yield from losses
+        yield from plan_blocks(document)
+    verdict = document["verdict"]
+    yield from verdict_blocks(verdict, f"Verdict: {verdict['level']}")
+
+
+def _standing(document: dict[str, Any], title: str) -> Facts:
+    """What a broker finds once the plan is carried out."""
     after = document["after"]
-    yield Facts(
-        {
-            "policy": document["plan"]["policy"],
-            "a broker would start": _yes(after["starts"]),
-            "end of the log": after["max_phy_offset"],
-            "messages a broker would lose": after["lost_messages"],
-        },
-        "What can be kept",
-    )
+    facts = {"policy": document["plan"]["policy"], "a broker would start": _yes(after["starts"])}
+    if not after["starts"]:
+        facts["why"] = after["reason"]
+    return Facts({**facts, "end of the log": after["max_phy_offset"]}, title)
+
+
+def _loss_blocks(document: dict[str, Any]) -> Iterator[Block]:
+    """Every message by what becomes of it, then what is lost, queue by queue."""
+    losses = document["losses"]
+    yield Facts(dict(loss_rows(losses)), "Messages")
     for note in document["plan_notes"]:
         yield Text(f"Note: {note}.")
     taken = [{"sibling": one["sibling"], **range_} for one in document["siblings"] for range_ in one["ranges"]]
@@ -235,38 +279,49 @@ def _blocks(document: dict[str, Any], losses: Iterator[Block]) -> Iterator[Block
         yield Table(taken[:_MOST_LOST_SHOWN], columns, f"Taken from siblings{more}")
     lost = document["lost"]
     if lost:
-        known = sum(run["messages"] or 0 for run in lost)
-        unknown = sum(run["messages"] is None for run in lost)
+        ranges = losses["unreadable_ranges"]
         title = (
             ("Lost with this policy" if document["plan"]["policy"] == "broker" else "Lost either way")
-            + f": {known} message"
-            + ("" if known == 1 else "s")
-            + (f", and {unknown} ranges nobody can name" if unknown else "")
+            + f": {_messages(sum(run['messages'] or 0 for run in lost))}"
+            + (f", and {ranges} ranges nobody can name" if ranges else "")
         )
         yield Table(_shown(lost), LOST_COLUMNS, title)
-    elif document["after"]["commitlog_files"]:
+    elif losses["lost_messages"] == 0 and not losses["begin_is_missing"]:
         yield Text("Nothing is lost.", "green")
-    yield from losses
-    yield from plan_blocks(document)
+
+
+def _messages(number: int) -> str:
+    return f"{number:,} message{'' if number == 1 else 's'}"
 
 
 def _done(document: dict[str, Any]) -> str:
     """The whole answer in a line."""
-    lost = document["lost"]
-    known, unknown = sum(run["messages"] or 0 for run in lost), sum(run["messages"] is None for run in lost)
-    more = f", and {unknown} ranges nobody can name" if unknown else ""
-    text = f"Done. Kept {document['kept_messages']}, lost {known}{more}."
+    losses = document["losses"]
+    ranges = losses["unreadable_ranges"]
+    more = f", and {ranges} ranges nobody can name" if ranges else ""
+    text = f"Done. Kept {document['kept_messages']}, lost {losses['lost_messages']}{more}."
     return text if document["undo_id"] else text.replace("Done", "Nothing had to be changed", 1)
 
 
-def _prediction_blocks(document: dict[str, Any]) -> Iterator[Block]:
+def _only_prediction_blocks(document: dict[str, Any], played: Prediction, losses: Iterator[Block]) -> Iterator[Block]:
+    if not _is_log_away(document):
+        yield from _prediction_blocks(document, played)
+        yield from losses
+    if document["findings"]:
+        yield Findings(document["findings"])
+
+
+def _prediction_blocks(
+    document: dict[str, Any], played: Prediction, title: str = "What the broker would do at its next start"
+) -> Iterator[Block]:
+    outcome = played.outcome
     prediction, version = document["prediction"], document["broker_version"]
     possible = version["possible"]
     others = f" (possible: {possible[0]} … {possible[-1]})" if len(possible) > 1 else ""
     facts = {"last exit": document["last_exit"], "broker": f"{version['assumed']}{others}"}
     if not prediction["starts"]:
         facts |= {"would start": "no", "why": prediction["reason"]}
-        yield Facts(facts, "What the broker would do at its next start")
+        yield Facts(facts, title)
         return
     facts |= {
         "would start": "yes",
@@ -274,28 +329,28 @@ def _prediction_blocks(document: dict[str, Any]) -> Iterator[Block]:
         "log cut at": prediction["max_phy_offset"],
         "log files deleted": len(prediction["deleted_commitlog_files"]),
         "index files deleted": len(prediction["deleted_index_files"]),
-        "messages lost": prediction["lost_messages"],
+        "messages thrown away": outcome.thrown_away_messages,
         "delivered early": len(prediction["delivered_early"]),
         "ghosts": len(prediction["ghosts"]),
     }
-    yield Facts(facts, "What the broker would do at its next start")
-    lost = prediction["lost"]
-    if lost:
-        more = f", the first {_MOST_LOST_SHOWN} of {len(lost)} runs" if len(lost) > _MOST_LOST_SHOWN else ""
-        yield Table(_shown(lost), LOST_COLUMNS, f"What the broker would throw away{more}")
-    for other in document["other_predictions"]:
-        yield Text(f"{', '.join(other['versions'])}: {_told(other['outcome'], prediction)}.")
+    yield Facts(facts, title)
+    thrown_away = [run.as_json() for run in outcome.thrown_away[:_MOST_LOST_SHOWN]]
+    if thrown_away:
+        runs = len(outcome.thrown_away)
+        more = f", the first {_MOST_LOST_SHOWN} of {runs} runs" if runs > _MOST_LOST_SHOWN else ""
+        yield Table(_shown(thrown_away), LOST_COLUMNS, f"What the broker would throw away{more}")
+    for other in played.others:
+        yield Text(f"{', '.join(map(str, other.versions))}: {_told(other.outcome, prediction)}.")
     for note in document["notes"]:
         yield Text(f"Note: {note}")
-    if "plan" not in document and document["findings"]:
-        yield Findings(document["findings"])
 
 
-def _told(outcome: dict[str, Any], prediction: dict[str, Any]) -> str:
+def _told(other: Outcome, prediction: dict[str, Any]) -> str:
     """What other releases would do: the loss always, the rest where it differs from what is predicted."""
-    if not outcome["starts"]:
-        return f"does not start ({outcome['reason']})"
-    told = [f"loses {outcome['lost_messages']}", f"ends at {outcome['max_phy_offset']}"]
+    if not other.starts:
+        return f"does not start ({other.reason})"
+    outcome = other.as_json()
+    told = [f"throws away {other.thrown_away_messages}", f"ends at {outcome['max_phy_offset']}"]
     if prediction["starts"]:
         for name, text in _ALSO_TOLD.items():
             if outcome[name] != prediction[name]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -24,7 +24,6 @@ from rmqctl.options import YesOption
 from store_core.errors import UsageError
 
 if TYPE_CHECKING:
-    from store_core.mend.lost_run import LostRun
     from store_core.storage.store import Store
 
 
@@ -64,7 +63,8 @@ def truncate(
         with ctx.progress("truncate", WALKS * kept_bytes) as bar:
             result = plan_truncation(store, phy_offset, keep=keep, on_progress=bar)
         if apply and policy is not None and result.lost:
-            _ask(ctx, store, policy, phy_offset, result.lost, yes=yes)
+            readable = (result.losses.given_up_messages or 0) if result.losses is not None else 0
+            _ask(ctx, store, policy, phy_offset, readable, yes=yes)
         return conclude(
             ctx, settings, result, Carrying(apply=apply, save=save, lock=lock, keep=keep), main="lost", blocks=_blocks
         )
@@ -72,13 +72,20 @@ def truncate(
 
 def _blocks(document: dict[str, Any]) -> Iterator[Block]:
     yield Table(with_few_keys(document["lost"]), LOST_COLUMNS, "What goes", empty="no message goes")
-    yield Facts({"end of the log afterwards": document["after"]["max_phy_offset"]})
+    losses = document["losses"]
+    yield Facts(
+        {
+            "readable messages that go": losses["given_up_messages"],
+            "unreadable already": losses["unreadable_messages"],
+            "end of the log afterwards": document["after"]["max_phy_offset"],
+        }
+    )
     yield from plan_blocks(document)
 
 
-def _ask(ctx: Context, store: Store, policy: str, phy_offset: int, lost: Sequence[LostRun], *, yes: bool) -> None:
+def _ask(ctx: Context, store: Store, policy: str, phy_offset: int, readable: int, *, yes: bool) -> None:
     """Have somebody say yes to a cut below what the policy allows. Raises UsageError where nobody does."""
-    what = f"{sum(run.messages or 0 for run in lost)} readable messages go"
+    what = f"{readable} readable messages go"
     if policy == "broker":
         from store_core.mend.prediction.predict import predict
 

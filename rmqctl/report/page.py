@@ -9,6 +9,7 @@ from typing import Final
 
 from rmqctl import __version__
 from rmqctl.cells import human_size
+from rmqctl.loss_report import loss_rows
 from rmqctl.report.markup import Column, Markup, attribute, count, element, join, moment, table, text, time_span
 from rmqctl.report.picture import patterns, picture
 from rmqctl.report.style import STYLE
@@ -48,6 +49,7 @@ _HALF_COLUMNS: Final = (
     Column("Unique key", "code"),
     Column("State"),
 )
+_MESSAGES_COLUMNS: Final = (Column("What becomes of them"), Column("Messages", "number"))
 _DELAYED_COLUMNS: Final = (Column("Delay"), Column("Lost", "number"), Column("Not delivered yet", "number"))
 
 
@@ -68,6 +70,7 @@ def page(report: LossReport, reader: Reader) -> str:
     parts = [
         _header(report, reader),
         _cards(report),
+        _messages(report),
         _log(report),
         *_losses(report, reader),
         _section(
@@ -106,6 +109,13 @@ def _cards(report: LossReport) -> Markup:
     return Markup('<div class="cards">\n' + "\n".join(cards) + "\n</div>")
 
 
+def _messages(report: LossReport) -> Markup:
+    rows = [
+        (name[0].upper() + name[1:], "not known" if n is None else n) for name, n in loss_rows(report.losses.as_json())
+    ]
+    return _section("Messages", table(_MESSAGES_COLUMNS, rows))
+
+
 def _log(report: LossReport) -> Markup:
     cut = report.broker.max_phy_offset if report.broker.starts else None
     coarse = any(strip.is_aggregated for strip in report.segments)
@@ -122,9 +132,9 @@ def _losses(report: LossReport, reader: Reader) -> Iterable[Markup]:
     if kept is not None:
         title = "Lost with this policy" if kept.policy == "broker" else "Lost either way"
         yield _loss(title, kept.loss, reader, "What no tool can bring back from these files.")
-    if broker.loss is not None and (kept is None or kept.policy != "broker"):
+    if broker.thrown_away is not None and (kept is None or kept.policy != "broker"):
         lead = "Good messages that no consumer would get any more once a broker has started on the store as it is."
-        yield _loss("What a broker would throw away", broker.loss, reader, lead)
+        yield _loss("What a broker would throw away", broker.thrown_away, reader, lead)
 
 
 def _loss(title: str, loss: Loss, reader: Reader, lead: str) -> Markup:

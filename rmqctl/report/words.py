@@ -11,12 +11,22 @@ from rmqctl.report.markup import Markup, count, element, join, text
 from store_core.mend.report.model import BrokerStart, Kept, Loss, LossReport
 
 _BACKUP: Final = "/backup/store"
+_NOTHING: Final = "Nothing is lost."
 
 
 def verdict(report: LossReport) -> str:
     """The report in a sentence or two."""
+    said, losses = _verdict(report), report.losses
+    if not losses.begin_is_missing:
+        return said
+    number = losses.before_begin_messages
+    missing = f"{count(number, 'message')} before the log’s first byte {'is' if number == 1 else 'are'} missing."
+    return missing if said == _NOTHING else f"{said} {missing}"
+
+
+def _verdict(report: LossReport) -> str:
     broker, kept = report.broker, report.kept
-    lost = broker.loss.lost_messages if broker.loss else 0
+    lost = broker.thrown_away.lost_messages if broker.thrown_away else 0
     total = known_messages(report)
     if not broker.starts:
         first = "A broker would not start on this store"
@@ -29,7 +39,7 @@ def verdict(report: LossReport) -> str:
     if kept.policy == "broker":
         return f"{first}, and this plan does the same, without its ghosts."
     if kept.loss.is_nothing:
-        return f"{first}; nothing need be lost." if lost or not broker.starts else "Nothing is lost."
+        return f"{first}; nothing need be lost." if lost or not broker.starts else _NOTHING
     gone = count(kept.loss.lost_messages, "message") if kept.loss.lost_messages else ""
     unknown = count(kept.loss.unknown_ranges, "stretch", "stretches") if kept.loss.unknown_ranges else ""
     named = " and ".join(part for part in (gone, unknown and f"what was in {unknown} of the log") if part)
@@ -40,15 +50,14 @@ def verdict(report: LossReport) -> str:
 
 
 def known_messages(report: LossReport) -> int:
-    """Readable messages and those known to be lost either way."""
-    kept = report.kept
-    return report.readable_messages + (kept.loss.lost_messages if kept and kept.policy != "broker" else 0)
+    """Readable messages and those known to be unreadable already."""
+    return report.readable_messages + (report.losses.unreadable_messages or 0)
 
 
 def broker_card(broker: BrokerStart) -> Markup:
-    if broker.loss is None:
+    if broker.thrown_away is None:
         return _card("If a broker is started now", "does not start", "", [broker.reason], "bad")
-    loss = broker.loss
+    loss = broker.thrown_away
     lines = [
         f"{broker.recovery} recovery, from {broker.first_file_scanned}" if broker.first_file_scanned else "",
         f"log cut at {broker.max_phy_offset:,}" if broker.max_phy_offset is not None and _cuts(broker) else "",
@@ -62,7 +71,7 @@ def broker_card(broker: BrokerStart) -> Markup:
         else "",
         f"{count(broker.ghosts, 'old record')} or entries come back as if new" if broker.ghosts else "",
     ]
-    word = "message lost" if loss.lost_messages == 1 else "messages lost"
+    word = "message thrown away" if loss.lost_messages == 1 else "messages thrown away"
     return _card(
         "If a broker is started now", f"{loss.lost_messages:,}", word, lines, "bad" if loss.lost_messages else "good"
     )
@@ -114,7 +123,7 @@ def _card(title: str, figure: str, unit: str, lines: Sequence[str], css: str) ->
 
 
 def _cuts(broker: BrokerStart) -> bool:
-    return bool(broker.loss and broker.loss.lost_messages) or bool(broker.deleted_commitlog_files)
+    return bool(broker.thrown_away and broker.thrown_away.lost_messages) or bool(broker.deleted_commitlog_files)
 
 
 def _deleted(broker: BrokerStart) -> str:
@@ -171,7 +180,7 @@ def how_to_go_on(report: LossReport, arguments: Sequence[str], options: Sequence
                 _command(f"rmqctl recover {store} --predict"),
             )
         )
-    loss = kept.loss if kept is not None else broker.loss
+    loss = kept.loss if kept is not None else broker.thrown_away
     if loss is not None and not loss.is_nothing:
         yield text(
             "Have the producers send again what is lost: the tables name queue offsets, times and, where known, message keys."

@@ -13,6 +13,7 @@ from store_core.check.checkpoint import check_checkpoint
 from store_core.check.index import IndexCheck
 from store_core.check.layout import check_index_layout, check_layout
 from store_core.check.log import LogFindings
+from store_core.check.log_begin import log_begin
 from store_core.check.log_map import LogMap, check_marks
 from store_core.check.now import look_at_files, store_now
 from store_core.check.progress import check_progress
@@ -25,6 +26,7 @@ from store_core.findings import Finding
 from store_core.layout import paths
 from store_core.layout.queue import ENTRY
 from store_core.read.index_sizes import IndexSizes, ToldSizes, index_sizes
+from store_core.read.log_files import advised
 from store_core.read.queue import end_of_entries
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, scan_log
@@ -35,7 +37,7 @@ from store_core.storage.store import QueueKey, Store
 
 _BATCH_QUEUE: Final = ("queue.type", "BatchCQ")
 _ORDER: Final = "SLCQIP"  # layout and log first: what follows often comes of them
-_NO_LOG: Final = "S007"  # and this before all
+_NO_LOG: Final = "S007"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +70,10 @@ def check_store(
     if live:
         findings.join(look_at_files(store, _files_told))
     log_listed = walk.log_findings.end(live=live)
-    listed = sorted([*findings.all(), *log_listed], key=lambda f: (f.code != _NO_LOG, _ORDER.index(f.code[0])))
+    listed = advised(sorted([*findings.all(), *log_listed], key=lambda f: _ORDER.index(f.code[0])))
+    told = {found.code for found in listed}
     summary = Counter(findings.counts) + Counter(walk.log_findings.counts)
-    return CheckReport(listed, dict(sorted(summary.items())))
+    return CheckReport(listed, {code: count for code, count in sorted(summary.items()) if code in told})
 
 
 def _check_files(store: Store, told: ToldSizes, findings: Findings) -> None:
@@ -127,6 +130,9 @@ class _Walk:
         for table in scan_log(self.store, options=self.options, on_progress=on_progress):
             if len(table):
                 self._add(table)
+        begin = log_begin(self.store, last_timestamp_ms=self.log.largest_store_timestamp_ms, live=self.live)
+        for found in begin.findings():
+            self.findings.add(found)
         starting = self.live or self.store.aborted
         if self.store.log.segments and not self.log.messages and (queues := _with_entries(self.store)):
             self.findings.say(_NO_LOG, f"the log holds no record, while {queues} queues have entries")

@@ -35,7 +35,7 @@ from store_core.errors import FailedError, UsageError
 from store_core.layout import paths, record
 from store_core.mend.applying.settle import changing, settle
 from store_core.mend.guards import refuse_dledger
-from store_core.read.log_files import refuse_partial_log
+from store_core.read.log_files import refuse_missing_log, refuse_partial_log
 from store_core.storage.config_files import ConfigFiles, read_config
 from store_core.storage.failure import failed
 from store_core.storage.ops import FileOps
@@ -80,6 +80,7 @@ def open_for_writing(settings: Settings, options: WriteOptions | None = None) ->
         settle(writer, lock)
         with Store.open(settings.root, settings) as store:
             refuse_dledger(store)
+            refuse_missing_log(store)
             refuse_partial_log(store)
             if store.aborted:
                 raise FailedError(

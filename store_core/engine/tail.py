@@ -66,8 +66,6 @@ def find_tail(store: Store, behaviour: Behaviour) -> Tail:
     newest = newest_entry(store)
     segments = store.log.segments
     if not segments:
-        if store.queues or store.batch_queues:
-            raise _refusal("the log is missing although there are queues", store.root / paths.COMMITLOG)
         return Tail(0)
     start = store.log.find(newest.phy_offset) if newest is not None else segments[0]
     if start is None:

@@ -175,4 +175,11 @@ KINDS: Final = (
         "The oldest segments went away while a command read the log, as a broker removes what has expired: all in front of them has gone as well. What they held, and the command had not read yet, is not in its result.",
         "Nothing is wrong with the store. Run the command again for what is there now; what is gone may be in a replica.",
     ),
+    Kind(
+        "L026",
+        "warning",
+        "missing begin of the log",
+        "The log's first segments are not there, queue entries still point to what they held, and the signs speak against expiry: the log's first record is younger than a broker keeps segments (fileReservedTime, 72 hours unless the configuration tells), or queue and index files are left that a broker deletes along with such segments, or the checkpoint is older than the log. A disk that was nearly full, or a shorter fileReservedTime, makes segments expire early. Segments that expired as usual are no finding.",
+        "Is a log folder missing, or a shorter fileReservedTime set? Name the broker's properties file with `-c`. A copy of the store gives the segments back: `rmqctl recover --sibling STORE --sibling-from 0`.",
+    ),
 )

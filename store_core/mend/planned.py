@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from store_core.findings import Finding
+from store_core.mend.losses import Losses
 from store_core.mend.lost_run import LostRun
 from store_core.mend.plans.content import Contents
 from store_core.mend.plans.plan import Plan
@@ -16,7 +17,7 @@ from store_core.mend.prediction.outcome import Outcome
 class Planned:
     """The plan, and what a broker ends up with afterwards. ``lost``: what it costs; ``findings``: of the store as it stands.
 
-    ``made``: the new files' contents, while they are kept.
+    ``made``: the new files' contents, while they are kept. ``losses``: what goes, counted, where messages do.
     """
 
     plan: Plan
@@ -24,6 +25,7 @@ class Planned:
     findings: tuple[Finding, ...]
     lost: tuple[LostRun, ...] = ()
     made: Contents = field(default_factory=dict, repr=False, compare=False)
+    losses: Losses | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The members of a mending command's document, without ``store``, ``applied`` and ``undo_id``."""
@@ -31,5 +33,6 @@ class Planned:
             "plan": self.plan.summary(),
             "after": self.after.as_json(),
             "lost": [run.as_json() for run in self.lost],
+            **({"losses": self.losses.as_json()} if self.losses is not None else {}),
             "findings": list(self.findings),
         }

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from store_core.broker.versions import Version, behaviour_of
+from store_core.check.log_begin import log_begin
 from store_core.check.store import check_store
 from store_core.errors import UsageError
 from store_core.findings import Finding
@@ -15,6 +16,7 @@ from store_core.layout import paths
 from store_core.mend.aftermath import start_after
 from store_core.mend.as_broker import broker_result
 from store_core.mend.guards import refuse_foreign_store
+from store_core.mend.losses import Losses, losses_of
 from store_core.mend.lost_run import LostRun
 from store_core.mend.plans.content import Building, Built, Chunk, Contents, register_builder
 from store_core.mend.plans.plan import Plan
@@ -37,6 +39,7 @@ from store_core.mend.salvage.salvage_plan import (
     small_files,
     store_of,
 )
+from store_core.read.log_files import advised
 from store_core.scan.walks import Walks
 from store_core.storage.buffers import give_freed_memory_back, share_one_heap
 from store_core.storage.live import is_live
@@ -54,7 +57,7 @@ class Recovery:
 
     ``given_up``: readable messages that must go, so that the plan is not carried out without a word. ``notes`` say what the
     options come to. ``kept_messages``: good ones that belong into queues. ``siblings``: what comes from each.
-    ``repaired``: records whose head is made good. ``lost_records``: what is known of each lost one.
+    ``repaired``: records whose head is made good. ``lost_records``: what is known of each lost one. ``losses`` counts them all.
     """
 
     last_exit: Literal["clean", "crash"]
@@ -70,6 +73,7 @@ class Recovery:
     repaired: tuple[dict[str, Any], ...] = ()
     lost_records: tuple[dict[str, Any], ...] = ()
     made: Contents = field(default_factory=dict, repr=False, compare=False)
+    losses: Losses = field(default_factory=Losses)
 
     def as_json(self) -> dict[str, Any]:
         """The members of the command's document, without ``store``, ``applied`` and ``undo_id``."""
@@ -80,6 +84,7 @@ class Recovery:
             "plan_notes": list(self.notes),
             "after": self.after.as_json(),
             "lost": [run.as_json() for run in self.lost],
+            "losses": self.losses.as_json(),
             "lost_records": list(self.lost_records),
             "kept_messages": self.kept_messages,
             "siblings": list(self.siblings),
@@ -171,14 +176,16 @@ def _keeping(
     after, starting = prediction.outcome, prediction.assumed
     if plan.steps:
         after, starting = _after(store, starting, found, walks, is_whole=options.fill, version=asked.version)
+    lost, given_up = found.lost_runs(), tuple(LostMessages(found.given_up).runs())
+    losses = Losses() if found.is_empty else _losses(store, prediction, after, found, lost, given_up)
     return Recovery(
         asked.last_exit,
         prediction,
         plan,
         after,
-        found.lost_runs(),
+        lost,
         in_recover(_findings(checked, (*found.findings, *found.derivation.findings)), plan, options),
-        tuple(LostMessages(found.given_up).runs()),
+        given_up,
         (
             *notes_of(found, after, starting),
             *size_notes(asked.store, asked.whole, [step.path for step in plan.steps]),
@@ -188,7 +195,22 @@ def _keeping(
         tuple(repair.as_json() for repair in found.repairs),
         tuple(lost_records_of(store, found)),
         contents_of_salvage(store, found),
+        losses,
     )
+
+
+def _losses(
+    store: Store,
+    prediction: Prediction,
+    after: Outcome,
+    found: Salvage,
+    lost: Iterable[LostRun],
+    given_up: Iterable[LostRun],
+) -> Losses:
+    outcome, begins = prediction.outcome, found.mended.log.min_phy_offset
+    begin = log_begin(store, begin_phy_offset=begins, last_timestamp_ms=found.survey.last_store_timestamp_ms)
+    thrown_away = outcome.thrown_away_messages if outcome.starts else None
+    return losses_of(lost, given_up, thrown_away=thrown_away, thrown_away_after=after.thrown_away_messages, begin=begin)
 
 
 def _as_broker(
@@ -202,22 +224,42 @@ def _as_broker(
     arguments = {**settings_arguments(store.settings), "version": str(prediction.assumed)}
     plan = replace(salvage_plan(store, found, Built(_BROKER_BUILDER, arguments)), policy="broker")
     after, _ = _after(store, prediction.assumed, found, walks, is_whole=False, version=asked.version)
-    lost = prediction.outcome.lost
+    unreadable, losses = _unreadable(asked, store, prediction)
+    lost = (*prediction.outcome.thrown_away, *unreadable)
     findings = in_recover(_findings(checked, result.derivation.findings), plan)
     kept = result.survey.kept_messages
     made = contents_of(found.queue_changes, found.index_changes)
     notes = beyond_notes(store, result.derivation.queue_ends())
     return Recovery(
-        asked.last_exit, prediction, plan, after, lost, findings, notes=notes, kept_messages=kept, made=made
+        asked.last_exit,
+        prediction,
+        plan,
+        after,
+        lost,
+        findings,
+        notes=notes,
+        kept_messages=kept,
+        made=made,
+        losses=losses,
     )
+
+
+def _unreadable(asked: _Asked, store: Store, prediction: Prediction) -> tuple[tuple[LostRun, ...], Losses]:
+    """What nobody could keep, which policy ``broker`` loses beside what it throws away, and the count of both."""
+    with salvage(store, walk_rules(store.settings, prediction.assumed), jobs=asked.jobs) as found:
+        given_up = set(LostMessages(found.given_up).runs())
+        unreadable = tuple(run for run in found.lost_runs() if run not in given_up)
+        losses = _losses(store, prediction, prediction.outcome, found, unreadable, ())
+    give_freed_memory_back()
+    return unreadable, losses
 
 
 def _findings(checked: Iterable[Finding], assumed: Iterable[Finding]) -> tuple[Finding, ...]:
     """What is wrong with the store as it is, which the plan's steps answer, and what had to be assumed."""
     checked, assumed = tuple(checked), tuple(assumed)
-    if any(found.code == "S007" for found in assumed):
-        return assumed  # without a log everything else is wrong as well, and its advice would mislead
-    return (*checked, *(found for found in assumed if found.code not in {known.code for known in checked}))
+    return tuple(
+        advised([*checked, *(found for found in assumed if found.code not in {known.code for known in checked})])
+    )
 
 
 def _after(

@@ -10,19 +10,19 @@ from typing import Any, Final
 import numpy as np
 
 from store_core.broker.load import batch_topics_of
-from store_core.codec.properties import KEYS, parse_properties, split_keys
+from store_core.check.log_begin import log_begin
 from store_core.derive.checkpoint import rebuilt_checkpoint
 from store_core.errors import FailedError, UsageError
-from store_core.kernel.codes import PropertyFlag
 from store_core.layout import paths
 from store_core.layout.checkpoint import FILE_SIZE_BYTES
 from store_core.mend.aftermath import shadow_of
 from store_core.mend.guards import refuse_foreign_store
-from store_core.mend.lost_run import MOST_KEYS_PER_RUN, LostRun
+from store_core.mend.losses import Losses
 from store_core.mend.planned import Planned
 from store_core.mend.plans.content import Building, Built, Chunk, register_builder
 from store_core.mend.plans.draft import Draft
 from store_core.mend.prediction.predict import predict
+from store_core.mend.prediction.start_loss import losses_behind
 from store_core.mend.salvage.following.derived import Derivation, DerivedChanges, contents_of
 from store_core.mend.salvage.following.progress import lowered_progress
 from store_core.mend.salvage.holes.mended import MendedLog, mended_log
@@ -35,8 +35,8 @@ from store_core.mend.salvage.salvage_plan import (
     store_of,
 )
 from store_core.read.checkpoint import read_checkpoint
-from store_core.scan.frames import FrameTable
-from store_core.scan.log import Progress, ScanOptions, scan_log
+from store_core.read.log_files import refuse_missing_log
+from store_core.scan.log import Progress, scan_log
 from store_core.scan.walks import Walks
 from store_core.storage.config_files import read_config
 from store_core.storage.scratch import scratch_folder
@@ -67,6 +67,7 @@ def truncate(
     log is damaged before it.
     """
     refuse_foreign_store(store)
+    refuse_missing_log(store)
     assert_boundary(store, phy_offset)
     walks = Walks(on_progress, phy_offset - store.log.min_phy_offset)
     with ExitStack() as own:
@@ -86,9 +87,13 @@ def truncate(
         draft.depend_on_the_rest(*store.settings.outside_paths)
         with shadow_of(store, cut.mended, changes, files) as shadow:
             after = predict(shadow, on_progress=walks.next()).outcome
-        lost = tuple(_lost(store, phy_offset))
-        made = contents_of(*changes)
-        return Planned(draft.plan("truncate"), after, tuple(cut.derivation.findings), lost, made)
+        book = losses_behind(store, phy_offset)
+        readable = book.readable.messages
+        losses = Losses(
+            unreadable_messages=book.messages - readable, given_up_messages=readable, before_begin=log_begin(store)
+        )
+        plan, findings = draft.plan("truncate"), tuple(cut.derivation.findings)
+        return Planned(plan, after, findings, book.runs(), contents_of(*changes), losses)
 
 
 def assert_boundary(store: Store, phy_offset: int) -> None:
@@ -153,41 +158,6 @@ def _checkpoint(store: Store, cut: _Cut) -> dict[str, bytes]:
         index_end_timestamp_ms=full,
     )
     return {paths.CHECKPOINT: data}
-
-
-def _lost(store: Store, phy_offset: int) -> list[LostRun]:
-    """What lies behind the cut, by queue. Queues are continuous there, so a run a queue says it."""
-    runs: dict[tuple[bytes, int], list[int]] = {}
-    keys: dict[tuple[bytes, int], list[str]] = {}
-    for table in scan_log(store, from_phy_offset=phy_offset, options=ScanOptions(check_crc=False)):
-        _add_runs(table, runs, keys)
-    return [
-        LostRun(
-            topic.decode("utf-8", "replace"), queue_id, first, last, messages, size_bytes, tuple(keys[topic, queue_id])
-        )
-        for (topic, queue_id), (first, last, messages, size_bytes) in sorted(runs.items())
-    ]
-
-
-def _add_runs(
-    table: FrameTable, runs: dict[tuple[bytes, int], list[int]], keys: dict[tuple[bytes, int], list[str]]
-) -> None:
-    rows = np.flatnonzero(table.messages)
-    both = table.topic_id[rows].astype(np.int64) << 32 | (table.queue_id[rows].astype(np.int64) & 0xFFFFFFFF)
-    for value in np.unique(both):
-        mine = rows[both == value]
-        key = (table.topic(int(mine[0])), int(table.queue_id[mine[0]]))
-        first, last = int(table.queue_offset[mine].min()), int(table.queue_offset[mine].max())
-        run = runs.setdefault(key, [first, last, 0, 0])
-        run[0], run[1] = min(run[0], first), max(run[1], last)
-        run[2] += len(mine)
-        run[3] += int(table.size_bytes[mine].sum())
-        known = keys.setdefault(key, [])
-        with_keys = mine[(table.property_flags[mine] & PropertyFlag.KEYS) != 0]
-        for row in with_keys[: MOST_KEYS_PER_RUN - len(known)]:
-            found = split_keys(parse_properties(table.properties(int(row))).get(KEYS))
-            known += [one for one in dict.fromkeys(found) if one not in known]
-        del known[MOST_KEYS_PER_RUN:]
 
 
 def _build(building: Building) -> Iterator[Chunk]:

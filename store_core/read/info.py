@@ -15,7 +15,7 @@ from store_core.layout import paths
 from store_core.read.checkpoint import Checkpoint, read_checkpoint
 from store_core.read.index import read_header
 from store_core.read.index_sizes import IndexSizes, index_sizes
-from store_core.read.log_files import missing_log
+from store_core.read.log_files import advised, missing_log
 from store_core.read.progress import Lag, lags, read_progress
 from store_core.read.queue import BatchQueue, Queue
 from store_core.read.records import read_message, read_store_timestamp_ms
@@ -51,7 +51,7 @@ def describe_store(store: Store, rules: ReadRules) -> dict[str, Any]:
     checkpoint = Checkpoint() if is_no_file else read_checkpoint(store.root)
     rows = lags(store, progress, rules)
     ends = [row.pop("last_record_phy_offset") for row in queues]
-    findings = [*layout_findings, *findings, *progress.findings, *checkpoint.findings]
+    findings = advised([*layout_findings, *findings, *progress.findings, *checkpoint.findings])
     return {
         "commitlog": _commitlog(store, [end for end in ends if end is not None]),
         "queues": None if store.queues_in_rocksdb else queues,

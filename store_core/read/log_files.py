@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,10 @@ from store_core.storage.remote_path import RemotePath, names_of
 from store_core.storage.sequence import Stray
 from store_core.storage.store import Store
 
+_NO_LOG: Final = "S007"
+_LOG_IN_PART: Final = "S010"
+_OF_THE_STORE: Final = "S"
+_TRUE_WITHOUT_LOG: Final = ("S001", "S002", "S004")
 LINK_TO_NOWHERE: Final = "a link that leads nowhere"
 
 
@@ -27,6 +32,22 @@ def missing_log(store: Store) -> Iterator[Finding]:
         return
     for folder in _missing_folders(store):
         yield finding("S010", "the log folder is not there, nor are the segments in it", file=store.relative(folder))
+
+
+def advised(findings: Iterable[Finding]) -> list[Finding]:
+    """Put the log's absence first, and leave out what follows from it: where the log is away (S007) nothing else can be judged.
+
+    Where one of its folders is away (S010) what was found stays, but no other advice may be followed before the disk is mounted.
+    """
+    found = list(findings)
+    away = [each for each in found if each.code == _NO_LOG]
+    if away:
+        return [*away, *(replace(each, advice="") for each in found if each.code in _TRUE_WITHOUT_LOG)]
+    in_part = [each for each in found if each.code == _LOG_IN_PART]
+    if not in_part:
+        return found
+    others = (each for each in found if each.code != _LOG_IN_PART)
+    return [*in_part, *(each if each.code[0] == _OF_THE_STORE else replace(each, advice="") for each in others)]
 
 
 def is_new(store: Store) -> bool:
@@ -65,6 +86,16 @@ def told_of(store: Store, stray: Stray) -> str:
     if isinstance(path, RemotePath) or path.is_file() or paths.parse_segment_name(path.name) is None:
         return "no segment's name"
     return LINK_TO_NOWHERE if path.is_symlink() and not path.exists() else "a pipe or a device"
+
+
+def refuse_missing_log(store: Store) -> None:
+    """Raise FailedError where there is no log file, and queues or index files tell that there was one."""
+    if not store.log.segments and (store.queues or store.batch_queues or store.index_files):
+        raise FailedError(
+            "there is no log file, while queues or index files stand",
+            path=", ".join(str(path) for path in store.settings.commitlog_paths),
+            to_do="check that the log's disk is mounted",
+        )
 
 
 def refuse_partial_log(store: Store) -> None:

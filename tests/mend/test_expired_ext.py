@@ -14,7 +14,7 @@ from store_core.mend.plans.plan import Op
 from tests import stores
 from tests.conftest import GoldenStore, set_exit
 from tests.mend.recovering import Opener, SettingsOf, apply_to
-from tests.mend.test_recover_kinds import expire
+from tests.mend.test_recover_kinds import KEPT_FOR_NO_TIME, expire
 
 NAMES: Final = ("cqext-497", "cqext-533")
 QUEUE: Final = "Ext_audit/0"
@@ -36,7 +36,9 @@ def expired(golden: GoldenStore, tmp_path: Path, settings_of: SettingsOf) -> Exp
         set_exit(root, "crash")
         sizes = {"mappedFileSizeConsumeQueue": QUEUE_FILE_SIZE, "mappedFileSizeConsumeQueueExt": EXT_FILE_SIZE}
         lines = [line for line in config.read_text().splitlines() if line.partition("=")[0] not in sizes]
-        config.write_text("".join(f"{line}\n" for line in [*lines, *(f"{k}={v}" for k, v in sizes.items())]))
+        config.write_text(
+            "".join(f"{line}\n" for line in [*lines, KEPT_FOR_NO_TIME, *(f"{k}={v}" for k, v in sizes.items())])
+        )
         for folder in (root / paths.CONSUMEQUEUE_EXT).glob("*/*"):
             _lay_anew(folder, root / paths.CONSUMEQUEUE / folder.relative_to(root / paths.CONSUMEQUEUE_EXT))
         if segments:

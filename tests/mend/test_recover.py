@@ -29,6 +29,7 @@ LEFT: Final = {
     "index-stray": {"I006"},  # a file that every broker ignores is somebody's, not the store's
     "mid-none-type": {"P002"},  # the case made a topic of its own; rebuild topics is for that
     "last-none-type": {"P002"},
+    "log-missing-first": {"L026"},  # nothing can bring it back, and the records are too young to have expired
     "storetime-zero-first": {"L019"},  # the record is readable and stays as it is
     "first-one-rollback-ts0": {"L019"},
 }
@@ -40,7 +41,7 @@ NUMBERS_STAND: Final = tuple(
 )
 # Queue entries behind the log's end may be all that is left of messages: these three are told, though invented.
 INVENTED: Final = "cq-beyond-log"
-# No byte tells a lost first segment from an expired one.
+# The lost messages are told as expired or missing, not among those that are lost.
 EXPIRED: Final = "log-missing-first"
 # Nothing at all is left to go by.
 NO_LOG: Final = "log-removed"

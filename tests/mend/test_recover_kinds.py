@@ -112,6 +112,15 @@ def test_a_wrong_property_crc_is_damage_only_where_the_broker_wants_it(
     assert (forced.after.starts, forced.after.lost_messages) == (True, 0)
 
 
+KEPT_FOR_NO_TIME: Final = "fileReservedTime=0"  # the records of the golden stores are seconds old
+
+
+def opener_of_expired(config: Path, written_by: str) -> Opener:
+    """An opener with a configuration by which records as young as these expire."""
+    config.write_text(f"{config.read_text()}\n{KEPT_FOR_NO_TIME}\n")
+    return Opener(config, written_by)
+
+
 def expire(root: Path, segments: int) -> int:
     """Delete what a broker deletes once its first segments have expired (store behaviour 11); gives the new begin."""
     log = sorted((root / paths.COMMITLOG).iterdir())
@@ -149,7 +158,7 @@ def test_what_has_expired_is_left_alone(
 ) -> None:
     root = damageable(name).root
     expire(root, segments)
-    opener = Opener(settings_of(name), stores.truth(name)["written_by"])
+    opener = opener_of_expired(settings_of(name), stores.truth(name)["written_by"])
     recovery = opener.recover(read_only(root))
     assert recovery.plan.steps == ()
     assert (recovery.lost, recovery.after.lost_messages) == ((), 0)
@@ -165,7 +174,7 @@ def test_damage_behind_what_has_expired(name: str, damageable: DamageableOf, set
     number = next(
         n for n, m in enumerate(store.truth["messages"]) if m["phyOffset"] >= begin and m["bodyLength"] and "KEYS" in m["properties"]
     )  # fmt: skip
-    opener = Opener(settings_of(name), stores.truth(name)["written_by"])
+    opener = opener_of_expired(settings_of(name), stores.truth(name)["written_by"])
     queues = opener.predict(store.root)["queues"]
     store.flip(number, "body")
     recovery = opener.recover(store.root)

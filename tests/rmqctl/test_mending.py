@@ -30,6 +30,7 @@ PLANNED: Final = {"store", "plan", "after", "lost", "findings", "applied", "undo
 PREDICTED: Final = {"last_exit", "broker_version", "prediction"}
 BEYOND_THE_CONTRACT: Final = {  # added, never to be taken away
     "other_predictions", "notes", "plan_notes", "given_up", "kept_messages", "siblings", "repaired", "lost_records",
+    "losses", "verdict",
 }  # fmt: skip
 
 

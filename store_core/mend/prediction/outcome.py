@@ -52,6 +52,7 @@ class Outcome:
     message is a record of transaction type none or commit, as the scan of this library reads it: also behind damage, and
     also with a damaged body where its head is whole. Left out: stale records, topics that were deleted (no
     configuration and no queue folder), and older generations of a topic made anew. ``lost`` are the same in runs.
+    ``thrown_away`` are those of them that can be read today, so that a start takes them away.
     """
 
     starts: bool
@@ -68,6 +69,8 @@ class Outcome:
     queues: Mapping[str, Mapping[int, QueueSpan]] = field(default_factory=dict)
     lost_messages: int = 0
     lost: tuple[LostRun, ...] = ()
+    thrown_away_messages: int = 0
+    thrown_away: tuple[LostRun, ...] = ()
     delivered_early: tuple[EarlyDelivery, ...] = ()
     ghosts: tuple[Ghost, ...] = ()
 

@@ -150,7 +150,9 @@ def outcome_of_start(
         index_rebuilt=index.entries_added > 0,
         queues=_spans(start),
         lost_messages=book.messages,
-        lost=book.runs(),
+        lost=(lost := book.runs()),
+        thrown_away_messages=book.readable.messages,
+        thrown_away=lost if book.readable is book else book.readable.runs(),
         delivered_early=_delivered_early(store, start),
         ghosts=hunt.found(start),
     )

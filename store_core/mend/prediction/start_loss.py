@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
@@ -20,14 +21,14 @@ from store_core.broker.queue_recovery import QueueState
 from store_core.codec.properties import KEYS, parse_properties, split_keys
 from store_core.codec.text import decode_text
 from store_core.derive.dispatch import inner_batch_size
-from store_core.kernel.codes import PropertyFlag
+from store_core.kernel.codes import FrameCode, PropertyFlag
 from store_core.kernel.entries import Entries, chain_sums
 from store_core.kernel.twin_entries import hashes
 from store_core.layout import paths, record
 from store_core.mend.lost_run import MOST_KEYS_PER_RUN, LostRun
 from store_core.mend.prediction.covered import Covered, Span
 from store_core.read.records import read_message
-from store_core.scan.log import Progress, ScanOptions, scan_segment
+from store_core.scan.log import Progress, ScanOptions, scan_log, scan_segment
 from store_core.storage.store import QueueKey
 
 if TYPE_CHECKING:
@@ -57,13 +58,32 @@ class _Run:
 
 @dataclass(slots=True)
 class LossBook:
-    """Lost messages by queue, as runs of consecutive queue offsets; memory grows with the runs only."""
+    """Lost messages by queue, as runs of consecutive queue offsets; memory grows with the runs only.
+
+    Those whose body does not match its checksum are among them; ``readable`` is a book without these.
+    """
 
     messages: int = 0
     _runs: dict[QueueKey, list[_Run]] = field(default_factory=dict)
+    _readable: LossBook | None = None  # None while it would be the same
+
+    @property
+    def readable(self) -> LossBook:
+        return self._readable or self
 
     def add(self, key: QueueKey, table: FrameTable, rows: Ints, messages: int, size_bytes: int) -> None:
         """Rows of one queue, whose ``messages`` have consecutive queue offsets; their records have ``size_bytes`` together."""
+        bad = table.of_code(FrameCode.BAD_CRC)[rows]
+        if self._readable is None and bad.any():
+            self._readable = LossBook(self.messages, deepcopy(self._runs))
+        self._add(key, table, rows, messages, size_bytes)
+        if self._readable is not None:
+            for part in np.split(rows, np.flatnonzero(np.diff(bad)) + 1):
+                if not table.of_code(FrameCode.BAD_CRC)[part[0]]:
+                    counts = int(_messages_in(table, part).sum())
+                    self._readable._add(key, table, part, counts, int(table.size_bytes[part].sum()))
+
+    def _add(self, key: QueueKey, table: FrameTable, rows: Ints, messages: int, size_bytes: int) -> None:
         self.messages += messages
         runs = self._runs.setdefault(key, [])
         first = int(table.queue_offset[rows[0]])
@@ -176,20 +196,11 @@ class _Finder:
         rows = np.flatnonzero(mask)
         if not len(rows):
             return
-        group = (table.topic_id[rows].astype(np.int64) << 32) + table.queue_id[rows]
-        order = np.argsort(group, kind="stable")
-        rows, group = rows[order], group[order]
-        counts = _messages_in(table, rows)
-        breaks = (np.diff(group) != 0) | (np.diff(table.queue_offset[rows]) != counts[:-1])
-        starts = np.r_[0, np.flatnonzero(breaks) + 1]
-        sizes, messages = (np.add.reduceat(column, starts).tolist() for column in (table.size_bytes[rows], counts))
-        for (start, stop), size_bytes, told in zip(
-            pairwise([*starts.tolist(), len(rows)]), sizes, messages, strict=True
-        ):
-            first = int(rows[start])
+        for run, messages, size_bytes in _runs_of(table, rows):
+            first = int(run[0])
             key = self._key_of(table.topic(first), int(table.queue_id[first]))
             if key is not None and (was_cut or not self._is_superseded(key, table, first)):
-                self._book.add(key, table, rows[start:stop], told, size_bytes)
+                self._book.add(key, table, run, messages, size_bytes)
 
     def _key_of(self, topic: bytes, queue_id: int) -> QueueKey | None:
         """The queue of a lost message; None where its topic is none of the store's: messages of a deleted topic are nobody's loss."""
@@ -212,6 +223,30 @@ class _Finder:
             if message is not None and (message.topic, message.queue_id) == key:
                 return message.queue_offset <= int(table.queue_offset[row])
         return False
+
+
+def losses_behind(store: Store, phy_offset: int) -> LossBook:
+    """All messages that a cut of the log takes away."""
+    book = LossBook()
+    for table in scan_log(store, from_phy_offset=phy_offset):
+        rows = np.flatnonzero(_messages(table))
+        for run, messages, size_bytes in _runs_of(table, rows) if len(rows) else ():
+            key = QueueKey(decode_text(table.topic(int(run[0]))), int(table.queue_id[run[0]]))
+            book.add(key, table, run, messages, size_bytes)
+    return book
+
+
+def _runs_of(table: FrameTable, rows: Ints) -> Iterator[tuple[Ints, int, int]]:
+    """Rows of one queue with consecutive queue offsets, how many messages they hold, and their size."""
+    group = (table.topic_id[rows].astype(np.int64) << 32) + table.queue_id[rows]
+    order = np.argsort(group, kind="stable")
+    rows, group = rows[order], group[order]
+    counts = _messages_in(table, rows)
+    breaks = (np.diff(group) != 0) | (np.diff(table.queue_offset[rows]) != counts[:-1])
+    starts = np.r_[0, np.flatnonzero(breaks) + 1]
+    sizes, messages = (np.add.reduceat(column, starts).tolist() for column in (table.size_bytes[rows], counts))
+    for (start, stop), size_bytes, held in zip(pairwise([*starts.tolist(), len(rows)]), sizes, messages, strict=True):
+        yield rows[start:stop], held, size_bytes
 
 
 def _messages(table: FrameTable) -> NDArray[np.bool_]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from store_core.findings import Finding
 from store_core.layout import paths, record
+from store_core.mend.losses import losses_predicted
 from store_core.mend.lost_run import LostRun
 from store_core.mend.prediction.predict import Prediction
 from store_core.mend.recover import Recovery
@@ -69,8 +70,9 @@ class _Walk:
         self.map = LogMapper(store)
         self.stretches = Stretches()
         self.lost_places = Places()
-        self.cut_runs = RunTimes(outcome.lost, lambda table: _from(table, cut))
-        self.other_runs = RunTimes(outcome.lost, lambda table: ~_from(table, cut))
+        runs = [outcome.lost] if outcome.thrown_away == outcome.lost else [outcome.lost, outcome.thrown_away]
+        self.cut_runs = [RunTimes(each, lambda table: _from(table, cut)) for each in runs]
+        self.other_runs = [RunTimes(each, lambda table: ~_from(table, cut)) for each in runs]
         kept_runs = recovery.lost if recovery is not None else ()
         self.run_places = places_of(store, kept_runs, self.lost_places)
         self.kept_runs = RunTimes(kept_runs, is_bad, neighbours=True, places=self.lost_places)
@@ -83,7 +85,7 @@ class _Walk:
     def add(self, table: FrameTable) -> None:
         self.map.add(table)
         self.stretches.add(table)
-        for runs in (self.cut_runs, self.other_runs, self.kept_runs):
+        for runs in (*self.cut_runs, *self.other_runs, self.kept_runs):
             runs.add(table)
         self.halves.add(table)
         self.cut_halves.add(table)
@@ -97,7 +99,7 @@ class _Walk:
 
     def broker_spans(self) -> Mapping[LostRun, TimeSpan]:
         """Of a run's messages those behind the cut count first: older generations of a topic have the same numbers."""
-        return {**self.other_runs.own_spans(), **self.cut_runs.own_spans()}
+        return {run: span for runs in (*self.other_runs, *self.cut_runs) for run, span in runs.own_spans().items()}
 
     def kept_spans(self) -> Mapping[LostRun, TimeSpan]:
         """By the records' own heads, else by their places' neighbours in the log, else by the queue's."""
@@ -142,6 +144,7 @@ class _Report:
             self.walk.last_timestamp_ms,
             broker,
             kept,
+            self.recovery.losses if self.recovery is not None else losses_predicted(self.store, outcome),
             tuple(strips),
             _counted(self.recovery.findings if self.recovery else ()),
             (*self.prediction.notes, *(self.recovery.notes if self.recovery else ()))[:_MOST_NOTES],
@@ -149,19 +152,10 @@ class _Report:
 
     def _broker(self, config: ConfigFiles) -> BrokerStart:
         outcome = self.prediction.outcome
-        loss = None
+        loss = thrown_away = None
         if outcome.starts:
-            queues = _queue_losses(outcome.lost, self.walk.broker_spans())
-            loss = Loss(
-                outcome.lost_messages,
-                queues,
-                0,
-                0,
-                affected_groups(queues, _offsets(config), outcome.queues),
-                self._halves(queues, config, is_cut=True),
-                delayed_losses(queues, config),
-                early_deliveries(outcome.delivered_early),
-            )
+            loss = self._broker_loss(outcome.lost_messages, outcome.lost, config)
+            thrown_away = self._broker_loss(outcome.thrown_away_messages, outcome.thrown_away, config)
         return BrokerStart(
             outcome.starts,
             outcome.reason,
@@ -173,6 +167,21 @@ class _Report:
             outcome.deleted_index_files,
             len(outcome.ghosts),
             loss,
+            thrown_away,
+        )
+
+    def _broker_loss(self, messages: int, runs: Iterable[LostRun], config: ConfigFiles) -> Loss:
+        outcome = self.prediction.outcome
+        queues = _queue_losses(runs, self.walk.broker_spans())
+        return Loss(
+            messages,
+            queues,
+            0,
+            0,
+            affected_groups(queues, _offsets(config), outcome.queues),
+            self._halves(queues, config, is_cut=True),
+            delayed_losses(queues, config),
+            early_deliveries(outcome.delivered_early),
         )
 
     def _kept(self, config: ConfigFiles) -> Kept | None:

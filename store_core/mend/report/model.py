@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+from store_core.mend.losses import Losses
 from store_core.mend.report.log_map import SegmentStrip
 
 TimeFrom = Literal["records", "neighbours"]
@@ -202,7 +203,9 @@ class StoreIdentity:
 
 @dataclass(frozen=True, slots=True)
 class BrokerStart:
-    """What the broker of the assumed release does at its next start; ``loss`` is None where it does not start."""
+    """What the broker of the assumed release does at its next start; ``loss`` is None where it does not start.
+
+    ``thrown_away`` is of messages that can be read today; in ``loss`` are those of a damaged body, too."""
 
     starts: bool
     reason: str
@@ -214,10 +217,12 @@ class BrokerStart:
     deleted_index_files: tuple[str, ...]
     ghosts: int
     loss: Loss | None
+    thrown_away: Loss | None
 
     def as_json(self) -> dict[str, Any]:
-        own = {f.name: plain(getattr(self, f.name)) for f in fields(self) if f.name != "loss"}
-        return {**own, "loss": self.loss.as_json() if self.loss else None}
+        of_losses = {"loss": self.loss, "thrown_away": self.thrown_away}
+        own = {f.name: plain(getattr(self, f.name)) for f in fields(self) if f.name not in of_losses}
+        return {**own, **{name: loss.as_json() if loss else None for name, loss in of_losses.items()}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +245,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class LossReport:
-    """The whole report. ``kept`` is None where only the broker was asked about. ``readable_messages`` are those in the log now that belong into queues."""
+    """The whole report. ``kept`` is None where only the broker was asked about. ``losses`` counts messages by what becomes of them. ``readable_messages`` are those in the log now that belong into queues."""
 
     made_timestamp_ms: int
     store: StoreIdentity
@@ -251,6 +256,7 @@ class LossReport:
     last_timestamp_ms: int | None
     broker: BrokerStart
     kept: Kept | None
+    losses: Losses
     segments: tuple[SegmentStrip, ...]
     findings: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -267,6 +273,7 @@ class LossReport:
             "readable_messages": self.readable_messages,
             "first_timestamp_ms": self.first_timestamp_ms,
             "last_timestamp_ms": self.last_timestamp_ms,
+            "losses": self.losses.as_json(),
             "broker": self.broker.as_json(),
             "kept": self.kept.as_json() if self.kept else None,
             "log": [strip.as_json() for strip in self.segments],

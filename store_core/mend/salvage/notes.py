@@ -127,7 +127,9 @@ def _assumed_notes(found: Salvage) -> list[str]:
 
 def _sibling_notes(found: Salvage) -> list[str]:
     notes = []
-    for taken in loans_of(found.options):
+    for taken in loans_of(found.options, found.earlier):
+        if not taken["records"] and taken["earlier"] is not None:
+            continue  # it has records that are missing here, and its own note tells of them
         if not taken["records"]:
             notes.append(
                 f"nothing was taken from {taken['sibling']}: it has no record that is missing here, or nothing that both have tells there that it is a copy"
@@ -140,20 +142,11 @@ def _sibling_notes(found: Salvage) -> list[str]:
 
 
 def _earlier_note(options: KeepOptions, left: LeftOut) -> str:
-    signs = []
-    if left.queue_entries:
-        signs.append(
-            f"{_count(left.queue_entries, 'queue entry')} here still point{'s'[: left.queue_entries == 1]} there"
-        )
-    if left.groups:
-        signs.append(f"consumer groups have not got all of it ({_few(left.groups)})")
-    if left.is_young:
-        signs.append("it was too young to expire by its age when the log was last written to")
-    told = f" Signs of a loss: {'; '.join(signs)}." if signs else ""
+    what = "that are missing here" if left.begin.is_missing else "that have expired here"
     end = left.phy_offset + left.size_bytes
     return (
-        f"the log begins at {end}, that of {options.siblings[left.sibling]} at {left.phy_offset}: {left.size_bytes} bytes that have expired "
-        f"here, or were lost.{told} --sibling-from {left.phy_offset} takes them"
+        f"the log begins at {end}, that of {options.siblings[left.sibling]} at {left.phy_offset}: {left.size_bytes} bytes {what}. "
+        f"--sibling-from {left.phy_offset} takes them"
     )
 
 
