@@ -30,7 +30,7 @@ Mask = NDArray[np.bool_]
 
 FILES_CHECKED: Final = 3  # recovery trusts all but the newest three files
 MOST_FALLING: Final = 1000
-ANYWHERE: Final = (1 << 63) - 1
+ANYWHERE: Final = 1 << 63  # no offset reaches it; 2^63 - 1 is an offset like any other
 _FILLER: Final = (layout.FILLER_PHY_OFFSET, layout.FILLER_SIZE_BYTES, layout.FILLER_TAGS_CODE)
 
 
@@ -241,7 +241,8 @@ class QueueState:
         return self._end_behind(int(entry["phy_offset"]), int(entry["size_bytes"]))
 
     def _end_behind(self, phy_offset: int, size_bytes: int) -> int:
-        return phy_offset if self._behaviour.queue_end_is_start else phy_offset + size_bytes
+        end = phy_offset if self._behaviour.queue_end_is_start else phy_offset + size_bytes
+        return c_int64(end).value  # as Java adds
 
     def _cut_files(self, end: int) -> None:
         """Files behind ``end`` go; the one that holds it is written from there on."""

@@ -27,18 +27,22 @@ def compare_with_recorded(root: Path, config: Path, outcome: dict[str, Any], ver
     ``starts``, the log's ends and files, every queue with all of its entries, the index files' numbers, files deleted.
     """
     with Store.open(root, load_settings(config, root)) as store:
-        start = start_broker(store, behaviour_of(Version.parse(version)))
-        started = outcome["load"]["ok"] and outcome["afterStart"]["returned"]
-        if started != (not start.refusal):
-            return {"starts": (started, start.refusal)}
-        if not started:
-            return {}
-        found = compare_state(start, outcome["afterStart"])
-        # What RocksDB does inside its own folder is its own business.
-        gone = [path for path in outcome["diffAfterLoad"]["deleted"] if not path.startswith(paths.ROCKSDBSTORE)]
-        deleted = (sorted(gone), deleted_files(start))
-        if deleted[0] != deleted[1]:
-            found["deleted"] = deleted
+        return compare_with_start(start_broker(store, behaviour_of(Version.parse(version))), outcome)
+
+
+def compare_with_start(start: Start, outcome: dict[str, Any]) -> Differences:
+    """As ``compare_with_recorded``, of a start that was played through."""
+    started = outcome["load"]["ok"] and outcome["afterStart"]["returned"]
+    if started != (not start.refusal):
+        return {"starts": (started, start.refusal)}
+    if not started:
+        return {}
+    found = compare_state(start, outcome["afterStart"])
+    # What RocksDB does inside its own folder is its own business.
+    gone = [path for path in outcome["diffAfterLoad"]["deleted"] if not path.startswith(paths.ROCKSDBSTORE)]
+    deleted = (sorted(gone), deleted_files(start))
+    if deleted[0] != deleted[1]:
+        found["deleted"] = deleted
     return found
 
 

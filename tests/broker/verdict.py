@@ -127,7 +127,28 @@ def _places(outcome: Outcome) -> Iterator[Place]:
 
 
 def _segments(root: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in (root / paths.COMMITLOG).iterdir()}
+    folder = root / paths.COMMITLOG
+    return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()} if folder.is_dir() else {}
+
+
+def whole_messages(root: Path, golden: Path, name: str) -> tuple[dict[tuple[int, int], list[Place]], dict[int, list[Place]]]:
+    """The places of the messages that were put into a store: of those still whole in the log at ``root``, by log offset and size; of
+    the others, by log offset."""
+    truth = stores.truth(name)
+    segment_size = int(truth["properties"]["mappedFileSizeCommitLog"])
+    found, was = _segments(root), _segments(golden)
+    whole: dict[tuple[int, int], list[Place]] = {}
+    harmed: dict[int, list[Place]] = {}
+    for message in truth["messages"]:
+        segment, at = divmod(message["phyOffset"], segment_size)
+        file = paths.segment_name(segment * segment_size)
+        part = slice(at, at + message["storeSize"])
+        places = _of_batch(decode_record(was[file][part], 0, message["phyOffset"]))
+        if found.get(file, b"")[part] == was[file][part]:
+            whole[message["phyOffset"], message["storeSize"]] = places
+        else:
+            harmed[message["phyOffset"]] = places
+    return whole, harmed
 
 
 def _of_batch(message: Message) -> list[Place]:
@@ -142,22 +163,10 @@ class _Real:
     def __init__(self, root: Path, golden: Path, name: str, planted: Planted | None, state: dict[str, Any]) -> None:
         self.state = state
         self.planted = planted
-        truth = stores.truth(name)
-        segment_size = int(truth["properties"]["mappedFileSizeCommitLog"])
-        found, was = _segments(root), _segments(golden)
-        self._whole: dict[tuple[int, int], list[Place]] = {}  # by log offset and size; an inner batch has several
-        self._harmed_at: list[int] = []  # log offsets
-        self.harmed: set[Place] = set()  # whether these count as messages hangs on which of their bytes are left
-        for message in truth["messages"]:
-            segment, at = divmod(message["phyOffset"], segment_size)
-            file = paths.segment_name(segment * segment_size)
-            part = slice(at, at + message["storeSize"])
-            places = _of_batch(decode_record(was[file][part], 0, message["phyOffset"]))
-            if found.get(file, b"")[part] == was[file][part]:
-                self._whole[message["phyOffset"], message["storeSize"]] = places
-            else:
-                self.harmed.update(places)
-                self._harmed_at.append(message["phyOffset"])
+        # By log offset and size; an inner batch has several places. Whether a harmed one counts hangs on which of its bytes are left.
+        self._whole, harmed = whole_messages(root, golden, name)
+        self._harmed_at = list(harmed)  # log offsets
+        self.harmed = {place for places in harmed.values() for place in places}
 
     def spans(self) -> dict[tuple[str, int], tuple[int, int]]:
         return {(q["topic"], q["queueId"]): (q["min"], q["max"]) for q in self.state["queues"] if q["max"] > 0}

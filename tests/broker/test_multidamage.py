@@ -1,0 +1,92 @@
+"""Causes for which predictions once differed from real store code under random damage: each case as recorded (tests/data/README.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store_core.broker.start import Start, start_broker
+from store_core.broker.versions import Version, behaviour_of
+from store_core.layout import paths
+from store_core.mend.prediction.ghosts import GhostHunt
+from store_core.mend.prediction.predict import outcome_of_start
+from store_core.storage.settings import load_settings
+from store_core.storage.store import Store
+from tests import stores
+from tests.broker.outcomes import compare_with_start
+from tests.broker.verdict import Place, whole_messages
+from tests.conftest import GoldenStore, StoreCopy
+from tests.surgery import Exit, apply_case
+
+# Causes that are not solved yet.
+_OPEN = (
+    "overlap-name", "copy-over", "topic-", "half-name", "queue-", "segment-name", "blank-to", "batch-file",
+)  # fmt: skip
+RECORDED = [
+    (base, by, key)
+    for base, releases in stores.MULTIDAMAGE.items()
+    for by in (None, *releases)
+    for key in stores.outcomes(f"multidamage-{base}", by)
+    if not key.startswith(_OPEN)
+]
+
+
+@pytest.mark.parametrize("case", RECORDED, ids=lambda case: f"{case[0]}-by-{case[1]}-{case[2]}")
+def test_start_and_losses_are_as_recorded(
+    case: tuple[str, str | None, str], store_copy: StoreCopy, golden: GoldenStore, settings_of: Callable[[str], Path]
+) -> None:
+    """Lost is what is whole in the damaged log and what no entry of a queue brings, read as the real code reads."""
+    base, by, key = case
+    name, exit_kind = key.split("/")
+    exit: Exit = "crash" if exit_kind == "crash" else "clean"
+    told = stores.outcomes(f"multidamage-{base}", by)[key]
+    root = store_copy(base)
+    apply_case(root, stores.cases(f"multidamage-{base}")[name], exit)
+    with Store.open(root, load_settings(settings_of(base), root)) as store:
+        hunt = GhostHunt(store)
+        start = start_broker(store, behaviour_of(Version.parse(told["rocketmq"])), on_table=hunt.look_at)
+        with start:
+            assert compare_with_start(start, told) == {}
+            outcome = outcome_of_start(store, start, hunt)
+            if not outcome.starts:
+                return
+            served = _served(start, told["afterStart"]["mappedFiles"])
+    whole, harmed = whole_messages(root, golden(base), base)
+    gone = {place for places in harmed.values() for place in places}
+    lost = {place for record, places in whole.items() if record not in served for place in places}
+    assert {place for place in _places(outcome.lost) if place not in gone} == lost
+    assert outcome.lost_messages == sum(run.messages or 0 for run in outcome.lost)
+
+
+def _places(runs: tuple[Any, ...]) -> Iterator[Place]:
+    for run in runs:
+        for number in range(run.first_queue_offset, run.last_queue_offset + 1):
+            yield run.topic, run.queue_id, number
+
+
+def _served(start: Start, files: list[dict[str, Any]]) -> set[tuple[int, int]]:
+    """Log offset and size of what the entries bring; that they are the real ones, their digests have told."""
+    starts = [(paths.parse_long(file["file"]) or 0, file["wrotePosition"]) for file in files]
+    size = max(wrote for _, wrote in starts)
+    found = set()
+    for queue in start.queues:
+        if queue.max_offset <= 0:
+            continue
+        for entry in queue.entries(queue.min_position, queue.end):
+            at, length = int(entry["phy_offset"]), int(entry["size_bytes"])
+            file = _file_of(starts, at, size)
+            if file is not None and at % size + length <= file[1]:
+                found.add((file[0] + at % size, length))
+    return found
+
+
+def _file_of(files: list[tuple[int, int]], at: int, size: int) -> tuple[int, int] | None:
+    """The file by its number, if it is over the offset; else the first one that is."""
+    if not files or not files[0][0] <= at < files[-1][0] + size:
+        return None
+    number = int(at / size) - int(files[0][0] / size)
+    in_turn = files[number : number + 1] if number >= 0 else []
+    return next((file for file in (*in_turn, *files) if file[0] <= at < file[0] + size), None)
