@@ -98,7 +98,8 @@ def start_broker(
         log.refusal = log.refusal or _indexing_fails(store, loaded) or _correct_min(dispatcher, log)
     if dispatcher.failed:
         log.notes.append(
-            f"{dispatcher.failed} is no folder: a broker tries for up to a minute to make it, and takes no messages then"
+            f"{dispatcher.failed}: a broker tries for up to a minute to make it, then no queue gets an entry until its next start,"
+            " and it takes no messages"
         )
     if not log.refusal and behaviour.abort_tells_process:
         log.refusal = opening_fails(store, paths.ABORT) or opening_fails(store, paths.ABORT_BAK)

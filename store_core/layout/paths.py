@@ -44,6 +44,8 @@ SEGMENT_NAME_DIGITS: Final = 20
 INDEX_NAME_DIGITS: Final = 17
 LARGEST_OFFSET: Final = (1 << 63) - 1
 LARGEST_QUEUE_ID: Final = (1 << 31) - 1
+LONGEST_NAME_BYTES: Final = 255  # of a file or folder, on the file systems that brokers use
+MULTI_PATH_SPLITTER: Final = ","
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"  # the whole name: nothing is to be put in for the X
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -77,6 +79,21 @@ DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 
 def segment_name(offset: int) -> str:
     """File name of a segment, queue file or timer log file that starts at this byte offset."""
     return f"{offset:0{SEGMENT_NAME_DIGITS}d}"
+
+
+def no_queue_reason(topic: str) -> str:
+    """Return why a broker cannot make a file for a queue of this topic, or "" if it can.
+
+    Java refuses a zero byte in a path, the file system a name that is too long (in a UTF-8 locale), and a broker takes a comma
+    for the border between two paths.
+    """
+    if "\0" in topic:
+        return "a zero byte"
+    if MULTI_PATH_SPLITTER in topic:
+        return "a comma"
+    if len(topic.encode("utf-8", "surrogatepass")) > LONGEST_NAME_BYTES:
+        return f"more than {LONGEST_NAME_BYTES} bytes"
+    return ""
 
 
 def parse_segment_name(name: str) -> int | None:

@@ -17,7 +17,6 @@ from store_core.storage.remote_path import RemotePath, is_remote, names_of, path
 from store_core.storage.sequence import Segment, SegmentSequence, Stray, derive_file_size_bytes, list_folder
 from store_core.storage.settings import Settings, load_settings
 
-_LONGEST_NAME_BYTES = 255
 _PROOFS = (paths.COMMITLOG, paths.CONSUMEQUEUE, paths.CHECKPOINT)
 _NAME_IT = "name the folder that holds commitlog/"
 _ROCKSDB_MARK = "CURRENT"
@@ -127,7 +126,7 @@ class Store(Closing):
         """As ``queue``, for who asks only for what is in its files: a single one that was cut tells its own length."""
         if "queues" in self.__dict__:
             return self.queues.get(QueueKey(topic, queue_id))
-        if "\0" in topic or "/" in topic or topic in ("", ".", "..") or len(os.fsencode(topic)) > _LONGEST_NAME_BYTES:
+        if "\0" in topic or "/" in topic or topic in ("", ".", "..") or len(os.fsencode(topic)) > paths.LONGEST_NAME_BYTES:
             return None
         folder = self.root / paths.CONSUMEQUEUE / topic / str(queue_id)
         return SegmentSequence([folder], self.cache, self.settings.queue_file_size_bytes) if folder.is_dir() else None
