@@ -168,7 +168,9 @@ class Dispatcher:
             return f"{stands} is no folder"
         queue = (self.batch_queues if is_batch else self.queues).get(key)
         reason = paths.no_queue_reason(key.topic) if queue is None or not queue.starts else ""
-        return f"queue {key.queue_id} of topic {key.topic!r} cannot be made, for its name has {reason}" if reason else ""
+        return (
+            f"queue {key.queue_id} of topic {key.topic!r} cannot be made, for its name has {reason}" if reason else ""
+        )
 
     def _tags(self, table: FrameTable, knows_delays: bool) -> Ints:
         """The tags codes; for delayed messages the delivery times."""

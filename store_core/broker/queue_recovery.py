@@ -71,6 +71,7 @@ class QueueState:
         self._off_grid = off_grid
         self._as_found = set(starts)
         self._in_last_file = file_size_bytes if starts else 0
+        self._cut: dict[int, int] = {}  # how much a broker takes for written of files that the last one lies over
         self._appended_at: int | None = None
         self._appended_in = -1  # the file that the first of them is in
         self._appended = AppendedEntries(self.layout.dtype, spool)
@@ -143,10 +144,13 @@ class QueueState:
         out, width = np.zeros(count, self.layout.dtype), self.entry_size_bytes
         for file, at, first, stop in looked_up(start, count, width, self.starts, self.file_size_bytes):
             found = self.in_file(file, file + at, file + at + (stop - first) * width)
-            if file == self.starts[-1]:
-                found[max(self._in_last_file - at, 0) // width :] = 0
+            found[max(self.written_in(file) - at, 0) // width :] = 0
             out[first:stop] = found
         return out
+
+    def written_in(self, file: int) -> int:
+        """Return how many bytes of the file that begins at ``file`` a broker reads."""
+        return self._in_last_file if file == self.starts[-1] else self._cut.get(file, self.file_size_bytes)
 
     def in_file(self, file: int, start: int, end: int) -> Entries:
         """As ``entries``, by their place in the file that begins at ``file``."""
@@ -251,8 +255,12 @@ class QueueState:
         kept = [s for s in self.starts if s <= end]
         self.starts = kept
         if kept:
-            is_within = end - kept[-1] < self.file_size_bytes
-            self._in_last_file = end % self.file_size_bytes if is_within else self.file_size_bytes
+            size = self.file_size_bytes
+            cut = {
+                start: end % size for start in kept if start + size > end
+            }  # more than one where files lie over each other
+            self._in_last_file = cut.pop(kept[-1], size)
+            self._cut |= cut
 
     def _recovered(self) -> None:
         """Nothing more to do here; batch queues find their numbers now."""

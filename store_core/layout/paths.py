@@ -116,10 +116,10 @@ def parse_long(name: str) -> int | None:
     return number if -LARGEST_OFFSET - 1 <= number <= LARGEST_OFFSET else None
 
 
-def parse_any_offset(name: str) -> int | None:
-    """The start offset that a broker reads off a file's name; None where it reads none, or one in front of all offsets."""
+def parse_negative_queue_id(name: str) -> int | None:
+    """The queue before all others whose folder has this name and is where a broker looks for its files; else None."""
     number = parse_long(name)
-    return number if number is not None and number >= 0 else None
+    return number if number is not None and -LARGEST_QUEUE_ID - 1 <= number < 0 and name == str(number) else None
 
 
 def parse_queue_id(name: str) -> int | None:

@@ -63,8 +63,9 @@ def compare_state(start: Start, state: dict[str, Any]) -> Differences:
     }
     ours = {tuple(queue.key): queue for queue in start.queues}
     theirs = {(queue["topic"], queue["queueId"]): queue for queue in state["queues"]}
+    is_5x = start.behaviour.batch_queues
     for key in ours.keys() | theirs.keys():
-        pairs[f"queue {key}"] = _recorded(theirs.get(key)), _played(ours.get(key), theirs.get(key, {}))
+        pairs[f"queue {key}"] = _recorded(theirs.get(key)), _played(ours.get(key), theirs.get(key, {}), is_5x=is_5x)
     return {what: pair for what, pair in pairs.items() if pair[0] != pair[1]}
 
 
@@ -80,22 +81,60 @@ def _recorded(queue: dict[str, Any] | None) -> Any:
     return queue["min"], queue["max"], queue["maxPhysic"], digest
 
 
-def _played(queue: QueueState | None, recorded: dict[str, Any]) -> Any:
+def _played(queue: QueueState | None, recorded: dict[str, Any], *, is_5x: bool) -> Any:
     if queue is None or queue.max_offset <= 0:
         return None
-    rows = _rows(queue)
+    rows = _rows(queue, is_5x=is_5x)
     if "entries" in recorded:
         rows = _without_tags(rows, recorded["entries"])
     is_told = not recorded or "entries" in recorded or "entriesSha256" in recorded
     return queue.min_offset, queue.max_offset, queue.end_phy_offset, _digest(rows) if is_told else None
 
 
-def _rows(queue: QueueState) -> list[list[int]]:
+def _rows(queue: QueueState, *, is_5x: bool) -> list[list[int]]:
     """Entries as the real code's are told."""
     if isinstance(queue, BatchQueueState):
         return _rows_of_batches(queue)
+    if any(start % queue.file_size_bytes for start in queue.starts):
+        return _rows_by_buffers(queue, tells_numbers=is_5x)
     found = queue.entries(queue.min_position, queue.end)
     return [[queue.min_offset + place, *entry] for place, entry in enumerate(found.tolist())]
+
+
+def _rows_by_buffers(queue: QueueState, *, tells_numbers: bool) -> list[list[int]]:
+    """Entries as somebody meets them who is given the rest of a file from the place that a number leads to.
+
+    5.x tells an entry's number by its place in the file and where that begins, 4.x counts on.
+    """
+    rows: list[list[int]] = []
+    size, width = queue.file_size_bytes, queue.entry_size_bytes
+    number = queue.min_offset
+    while number < queue.max_offset:
+        file = file_of(queue.starts, size, number * width)
+        at = number * width % size
+        if file is None or at >= queue.written_in(file):
+            rows.append([number, -1, -1, -1])
+            number += 1
+            continue
+        before = number
+        number = (file + at) // width if tells_numbers else number
+        for entry in queue.in_file(file, file + at, file + queue.written_in(file)).tolist():
+            rows.append([number, *entry])
+            number += 1
+            if number >= queue.max_offset:
+                break
+        if number < before:
+            break
+    return rows
+
+
+def file_of(starts: list[int], size: int, at: int) -> int | None:
+    """The file that real code reads for an offset: the one by its number, if it is over the offset; else the first one that is."""
+    if not starts or not starts[0] <= at < starts[-1] + size:
+        return None
+    number = int(at / size) - int(starts[0] / size)
+    in_turn = starts[number : number + 1] if number >= 0 else []
+    return next((start for start in (*in_turn, *starts) if start <= at < start + size), None)
 
 
 def _rows_of_batches(queue: BatchQueueState) -> list[list[int]]:

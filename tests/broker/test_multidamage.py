@@ -16,15 +16,13 @@ from store_core.mend.prediction.predict import outcome_of_start
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 from tests import stores
-from tests.broker.outcomes import compare_with_start
+from tests.broker.outcomes import compare_with_start, file_of
 from tests.broker.verdict import Place, whole_messages
 from tests.conftest import GoldenStore, StoreCopy
 from tests.surgery import Exit, apply_case
 
 # Causes that are not solved yet.
-_OPEN = (
-    "overlap-name", "copy-over", "half-name", "queue-", "segment-name", "blank-to", "batch-file",
-)  # fmt: skip
+_OPEN = ("batch-file",)
 RECORDED = [
     (base, by, key)
     for base, releases in stores.MULTIDAMAGE.items()
@@ -69,24 +67,15 @@ def _places(runs: tuple[Any, ...]) -> Iterator[Place]:
 
 def _served(start: Start, files: list[dict[str, Any]]) -> set[tuple[int, int]]:
     """Log offset and size of what the entries bring; that they are the real ones, their digests have told."""
-    starts = [(paths.parse_long(file["file"]) or 0, file["wrotePosition"]) for file in files]
-    size = max(wrote for _, wrote in starts)
+    written = {paths.parse_long(file["file"]) or 0: file["wrotePosition"] for file in files}
+    size = max(written.values(), default=0)
     found = set()
     for queue in start.queues:
         if queue.max_offset <= 0:
             continue
         for entry in queue.entries(queue.min_position, queue.end):
             at, length = int(entry["phy_offset"]), int(entry["size_bytes"])
-            file = _file_of(starts, at, size)
-            if file is not None and at % size + length <= file[1]:
-                found.add((file[0] + at % size, length))
+            file = file_of(list(written), size, at)
+            if file is not None and at % size + length <= written[file]:
+                found.add((file + at % size, length))
     return found
-
-
-def _file_of(files: list[tuple[int, int]], at: int, size: int) -> tuple[int, int] | None:
-    """The file by its number, if it is over the offset; else the first one that is."""
-    if not files or not files[0][0] <= at < files[-1][0] + size:
-        return None
-    number = int(at / size) - int(files[0][0] / size)
-    in_turn = files[number : number + 1] if number >= 0 else []
-    return next((file for file in (*in_turn, *files) if file[0] <= at < file[0] + size), None)

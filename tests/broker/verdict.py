@@ -131,7 +131,9 @@ def _segments(root: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()} if folder.is_dir() else {}
 
 
-def whole_messages(root: Path, golden: Path, name: str) -> tuple[dict[tuple[int, int], list[Place]], dict[int, list[Place]]]:
+def whole_messages(
+    root: Path, golden: Path, name: str
+) -> tuple[dict[tuple[int, int], list[Place]], dict[int, list[Place]]]:
     """The places of the messages that were put into a store: of those still whole in the log at ``root``, by log offset and size; of
     the others, by log offset."""
     truth = stores.truth(name)
