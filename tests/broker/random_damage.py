@@ -260,7 +260,9 @@ def log_torn(d: _Draw) -> None:
 def log_blank(d: _Draw) -> None:
     path = d.random.choice(d.used_files()[:-1])
     start = int(path.name)
-    at = max(m["phyOffset"] + m["storeSize"] - start for m in d.store.truth["messages"] if m["phyOffset"] < start + d.size)
+    at = max(
+        m["phyOffset"] + m["storeSize"] - start for m in d.store.truth["messages"] if m["phyOffset"] < start + d.size
+    )
     if d.random.random() < 0.7:
         _write(path, at + d.random.randrange(8), d.random.randbytes(1))
     else:
@@ -369,7 +371,13 @@ def index_head(d: _Draw) -> None:
     field = d.random.choice(index.HEADER.names)
     at, size = index.HEADER.offset_of(field), index.HEADER.field(field).size_bytes
     old = int.from_bytes(_read(path, at, size), "big")
-    news = (d.random.choice(_EDGES_4 if size == 4 else _EDGES_8), old + 1, old - 1, old + _DAY_MS, d.store.end_phy_offset)
+    news = (
+        d.random.choice(_EDGES_4 if size == 4 else _EDGES_8),
+        old + 1,
+        old - 1,
+        old + _DAY_MS,
+        d.store.end_phy_offset,
+    )
     new = d.random.choice((*news, d.random.getrandbits(8 * size)))
     _write(path, at, (new & (1 << 8 * size) - 1).to_bytes(size, "big"))
 

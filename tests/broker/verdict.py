@@ -66,7 +66,13 @@ def ending_of(told: dict[str, Any]) -> str:
 
 def _told_of_recovery(outcome: Outcome, told: dict[str, Any]) -> Iterator[tuple[str, tuple[Any, Any]]]:
     """Whether it starts, and how it recovers as far as its log tells."""
-    waits = "start waits" in outcome.reason or "start for dispatch" in outcome.reason
+    never = (
+        "start waits",
+        "start for dispatch",
+        f"{paths.ABORT} is",
+        f"{paths.ABORT_BAK} is",
+    )  # the last two as start() ends
+    waits = any(each in outcome.reason for each in never)
     pair = (ending_of(told), STARTS if outcome.starts else NEVER_RETURNS if waits else DOES_NOT_LOAD)
     why = f": {told['load'].get('exception')}, {told['afterStart'].get('exception')}, {told['scan']['exception']}"
     yield "starts", pair if pair[0] == pair[1] else (pair[0] + why, f"{pair[1]}: {outcome.reason}")
