@@ -162,7 +162,7 @@ class Dispatcher:
             self._batch(table, picked, key_id, rows)
         return self._multi(table, picked, DispatchColumns(key_id, rows))
 
-    def _note_without_queue(self, table: FrameTable, rows: Ints) -> None:
+    def _note_without_queue(self, table: FrameTable, rows: NDArray[Any]) -> None:
         bad = [number for number, topic in enumerate(table.topics) if topic in self._unnamed]
         mine = rows[np.isin(table.topic_id[rows], bad)] if bad else rows[:0]
         self.without_queue.extend(table.phy_offset[mine].tolist())
