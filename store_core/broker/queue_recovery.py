@@ -227,7 +227,7 @@ class QueueState:
                 break
             place += 1
         first = self.starts[max(len(self.starts) - FILES_CHECKED, 0)]
-        self._cut_files(start + count * self.entry_size_bytes)
+        self._cut_files(start, count * self.entry_size_bytes)
         self._recovered()
         return self._ext.recover(self._newest_address(first)) if self._ext is not None else ""
 
@@ -248,19 +248,21 @@ class QueueState:
         end = phy_offset if self._behaviour.queue_end_is_start else phy_offset + size_bytes
         return c_int64(end).value  # as Java adds
 
-    def _cut_files(self, end: int) -> None:
-        """Files behind ``end`` go; the one that holds it is written from there on."""
-        self.deleted += [s for s in self.starts if s > end]
-        self._as_found -= set(self.deleted)
-        kept = [s for s in self.starts if s <= end]
-        self.starts = kept
-        if kept:
-            size = self.file_size_bytes
-            cut = {
-                start: end % size for start in kept if start + size > end
-            }  # more than one where files lie over each other
-            self._in_last_file = cut.pop(kept[-1], size)
-            self._cut |= cut
+    def name_of(self, start: int) -> int:
+        """Return the number that the file at a position has for a name."""
+        return start
+
+    def _cut_files(self, file: int, used_bytes: int) -> None:
+        """Files behind what is used of one go; each that holds that end, by its name, is written from there on."""
+        size, end = self.file_size_bytes, self.name_of(file) + used_bytes
+        gone = {start for start in self.starts if self.name_of(start) > end}
+        self.deleted += [self.name_of(start) for start in self.starts if start in gone]
+        self._as_found -= gone
+        self.starts = [start for start in self.starts if start not in gone]
+        if self.starts:
+            cut = {start: end % size for start in self.starts if self.name_of(start) + size > end}
+            self._in_last_file = cut.pop(self.starts[-1], size)
+            self._cut |= cut  # where files lie over each other
 
     def _recovered(self) -> None:
         """Nothing more to do here; batch queues find their numbers now."""
@@ -293,7 +295,7 @@ class QueueState:
         start = self.starts.pop()
         if start in self._as_found:
             self._as_found.discard(start)
-            self.deleted.append(start)
+            self.deleted.append(self.name_of(start))
         self._in_last_file = self.file_size_bytes if self.starts else 0
 
     def drop_all(self) -> None:
@@ -415,7 +417,7 @@ class QueueState:
         return ""
 
     def _first_file_end(self) -> int:
-        return self.end if len(self.starts) == 1 else self.starts[0] + self.file_size_bytes
+        return self.end if len(self.starts) == 1 else self.starts[0] + self.written_in(self.starts[0])
 
     def _correct_min_linear(self, log_min: int) -> None:
         start = self.starts[0]

@@ -152,9 +152,7 @@ def _dispatcher(store: Store, behaviour: Behaviour, loaded: Loaded, runs: EntryR
         for key, files in loaded.queue_files.items()
     }
     batches = {
-        key: BatchQueueState(
-            key, batch_size, behaviour, batches_found[key], [file.phy_offset for file in files], spool=spool
-        )
+        key: BatchQueueState.over(key, batch_size, behaviour, batches_found[key], files, spool=spool)
         for key, files in loaded.batch_queue_files.items()
     }
     return Dispatcher(behaviour, rules, queues, batches, loaded.index, spool, cache(partial(_no_folders, store)))

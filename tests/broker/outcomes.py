@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from ctypes import c_int64
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from store_core.broker.batch_queue import BatchQueueState
 from store_core.broker.queue_recovery import QueueState
@@ -17,6 +17,7 @@ from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 from tests import stores
 
+_MOST_ROWS: Final = 100_000  # as far as the recorded outcomes tell entries
 _PLAIN, BATCH_COLUMNS = 4, 5  # columns of an ordinary entry, and of a batch's
 Differences = dict[str, tuple[Any, Any]]  # what -> (what the real code did, what we say)
 
@@ -143,11 +144,11 @@ def _rows_of_batches(queue: BatchQueueState) -> list[list[int]]:
     names = ("queue_offset", "phy_offset", "size_bytes", "tags_code", "batch_size")
     files = []
     for start in queue.starts:
-        found = queue.entries(start, min(queue.end, start + queue.file_size_bytes))
+        found = queue.entries(start, start + queue.written_in(start))
         files += [[[int(entry[name]) for name in names] for entry in found]] if len(found) else []
     rows: list[list[int]] = []
     number = max(queue.min_offset, 0)
-    while number < queue.max_offset:
+    while number < queue.max_offset and len(rows) < _MOST_ROWS:
         before = number
         for row in _from(files, number):
             rows.append(row)
@@ -198,16 +199,15 @@ def _digest(rows: list[list[int]]) -> str:
 
 def deleted_files(start: Start) -> list[str]:
     """Files a start leaves deleted; a queue file that is made anew afterwards is not."""
-    queues = [
-        f"{paths.BATCHCONSUMEQUEUE if isinstance(queue, BatchQueueState) else paths.CONSUMEQUEUE}"
-        f"/{queue.key.topic}/{queue.key.queue_id}/{paths.segment_name(position)}"
-        for queue in start.queues
-        for position in queue.deleted
-        if position not in queue.starts
-    ]
+    deleted, there = set(start.loaded.deleted_queue_files), set()
+    for queue in start.queues:
+        tree = paths.BATCHCONSUMEQUEUE if isinstance(queue, BatchQueueState) else paths.CONSUMEQUEUE
+        folder = f"{tree}/{queue.key.topic}/{queue.key.queue_id}"
+        deleted.update(f"{folder}/{paths.segment_name(name)}" for name in queue.deleted)
+        there.update(f"{folder}/{paths.segment_name(queue.name_of(position))}" for position in queue.starts)
     log = [f"{paths.COMMITLOG}/{name}" for name in (*start.log.deleted, *start.loaded.deleted_segments)]
     index = [f"{paths.INDEX}/{name}" for name in start.loaded.index.deleted]
-    return sorted([*log, *index, *queues, *start.loaded.deleted_queue_files, *start.loaded.deleted_config_files])
+    return sorted([*log, *index, *(deleted - there), *start.loaded.deleted_config_files])
 
 
 def recorded_cases() -> list[tuple[str, str | None, str]]:

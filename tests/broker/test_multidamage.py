@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from store_core.broker.batch_queue import BatchQueueState
+from store_core.broker.queue_recovery import QueueState
 from store_core.broker.start import Start, start_broker
 from store_core.broker.versions import Version, behaviour_of
 from store_core.layout import paths
@@ -21,14 +23,11 @@ from tests.broker.verdict import Place, whole_messages
 from tests.conftest import GoldenStore, StoreCopy
 from tests.surgery import Exit, apply_case
 
-# Causes that are not solved yet.
-_OPEN = ("batch-file",)
 RECORDED = [
     (base, by, key)
     for base, releases in stores.MULTIDAMAGE.items()
     for by in (None, *releases)
     for key in stores.outcomes(f"multidamage-{base}", by)
-    if not key.startswith(_OPEN)
 ]
 
 
@@ -65,6 +64,14 @@ def _places(runs: tuple[Any, ...]) -> Iterator[Place]:
             yield run.topic, run.queue_id, number
 
 
+def _entries(queue: QueueState) -> list[Any]:
+    """What is read of a queue; a batch queue's files one after the other."""
+    if not isinstance(queue, BatchQueueState):
+        return [*queue.entries(queue.min_position, queue.end)]
+    files = ((start, queue.entries(start, start + queue.written_in(start))) for start in queue.starts)
+    return [entry for start, found in files for entry in found[queue.reaches(start, found)]]
+
+
 def _served(start: Start, files: list[dict[str, Any]]) -> set[tuple[int, int]]:
     """Log offset and size of what the entries bring; that they are the real ones, their digests have told."""
     written = {paths.parse_long(file["file"]) or 0: file["wrotePosition"] for file in files}
@@ -73,7 +80,7 @@ def _served(start: Start, files: list[dict[str, Any]]) -> set[tuple[int, int]]:
     for queue in start.queues:
         if queue.max_offset <= 0:
             continue
-        for entry in queue.entries(queue.min_position, queue.end):
+        for entry in _entries(queue):
             at, length = int(entry["phy_offset"]), int(entry["size_bytes"])
             file = file_of(list(written), size, at)
             if file is not None and at % size + length <= written[file]:

@@ -330,7 +330,8 @@ def _stretches(queue: QueueState) -> Iterator[tuple[int, int, int]]:
     """What consumers reach of a queue: the start of each file, and from and to in it. Between files there may be a hole."""
     first = _first_position(queue)
     for start, following in pairwise([*queue.starts, queue.end]):
-        begin, end = max(start, first), min(following, start + queue.file_size_bytes)
+        size = queue.written_in(start) if isinstance(queue, BatchQueueState) else queue.file_size_bytes
+        begin, end = max(start, first), min(following, start + size)
         if begin < end:
             yield start, begin, end
 
