@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from ctypes import c_int64
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -96,7 +97,8 @@ def _rows(queue: QueueState, *, is_5x: bool) -> list[list[int]]:
     """Entries as the real code's are told."""
     if isinstance(queue, BatchQueueState):
         return _rows_of_batches(queue)
-    if any(start % queue.file_size_bytes for start in queue.starts):
+    steps = {behind - start for start, behind in pairwise(queue.starts)}
+    if (queue.starts and queue.starts[0] % queue.file_size_bytes) or steps - {queue.file_size_bytes}:
         return _rows_by_buffers(queue, tells_numbers=is_5x)
     found = queue.entries(queue.min_position, queue.end)
     return [[queue.min_offset + place, *entry] for place, entry in enumerate(found.tolist())]

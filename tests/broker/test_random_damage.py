@@ -36,7 +36,8 @@ Judge = Callable[[str, str, Iterable[tuple[RandomDamage, int]], Path], Iterable[
 def _wrong(judge: Judge, version: str, count: int, folder: Path) -> dict[str, dict[str, Any]]:
     """What is wrong with each case. A case is judged twice before it counts: on a busy machine a start may come too late."""
     print(f"RMQCTL_RANDOM_SEED={SEED} draws the same cases again")
-    wrong, seen = {}, 0
+    wrong: dict[str, dict[str, Any]] = {}
+    seen = 0
     for base, cases in draws(version, count, SEED).items():
         for case, found in [*judge(version, base, [(case, SEED) for case in cases], folder / "all")]:
             seen += 1
@@ -61,7 +62,8 @@ def _mended(
     folder.mkdir(exist_ok=True)
     for verdict in mended_product.judge(version, base, cases, folder=folder, is_undone=True):
         assert isinstance(verdict.cell, RandomDamage)
-        yield verdict.cell, verdict.wrong
+        # Where the log's first segment is gone, 4.x hands out numbers of what lay in it.
+        yield verdict.cell, {what: told for what, told in verdict.wrong.items() if what != "numbers without a message"}
 
 
 @pytest.mark.parametrize(("version", "count"), CASES)

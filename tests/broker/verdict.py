@@ -81,7 +81,8 @@ def _told_of_recovery(outcome: Outcome, told: dict[str, Any]) -> Iterator[tuple[
     scan = told["scan"]
     if scan["recovery"] is not None:
         yield "recovery", (scan["recovery"], outcome.recovery)
-    if scan["first_file"] is not None:
+    # 5.x scans and cuts the log although it does not start then, where what it could not load is an index file.
+    if scan["first_file"] is not None and (outcome.starts or outcome.first_file_scanned is not None):
         yield "first file scanned", (scan["first_file"], outcome.first_file_scanned)
 
 
