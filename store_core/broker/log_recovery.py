@@ -304,7 +304,9 @@ def _cut_log(result: LogRecovery) -> None:
     result.deleted = [segment.name for segment in result.segments if segment.phy_offset > end]
     result.segments = [segment for segment in result.segments if segment.phy_offset <= end]
     result.written = {
-        s.phy_offset: end % s.size_bytes for s in result.segments if s.size_bytes and end < s.end_phy_offset
+        s.phy_offset: end % s.size_bytes if end >= 0 else -(-end % s.size_bytes)  # as Java divides
+        for s in result.segments
+        if s.size_bytes and end < s.end_phy_offset
     }
 
 

@@ -126,7 +126,8 @@ def _entries_before(store: Store, path: Path | None) -> int:
     """An index file's count as it was found; a new file begins with 1."""
     if path is None:
         return 1
-    return int(index.HEADER.read(store.cache.read(path, 0, index.HEADER.size_bytes))["index_count"])
+    # A header that tells less than the first entry's number is read as that.
+    return max(int(index.HEADER.read(store.cache.read(path, 0, index.HEADER.size_bytes))["index_count"]), 1)
 
 
 def _places(outcome: Outcome) -> Iterator[Place]:

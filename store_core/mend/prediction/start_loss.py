@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -159,11 +159,16 @@ class _Finder:
 
     def _kept_to(self, segment: Segment) -> int:
         """Where what the broker keeps of a file ends."""
-        return self._start.log.readable_end(segment) if segment in self._start.log.segments else segment.phy_offset
+        is_kept = segment in self._start.log.segments
+        return max(self._start.log.readable_end(segment), segment.phy_offset) if is_kept else segment.phy_offset
 
     def _scan(self, segment: Segment, start: int, end: int) -> Iterator[FrameTable]:
         """A part of a file; also what lies in a blank, for damage may look like one."""
         log = self._store.log.holding(segment)
+        if segment.phy_offset < 0:  # its name has a minus sign, and a scan knows no offset of it
+            start, end = start - segment.phy_offset, end - segment.phy_offset
+            segment = replace(segment, phy_offset=0)
+            log = log.alone(segment)
         with nullcontext(self._store) if log is self._store.log else self._store.with_log(log) as view:
             from_phy_offset = None if start == segment.phy_offset else start
             parts = [(from_phy_offset, end)]
@@ -194,6 +199,10 @@ class _Finder:
     def _look_into(self, segment: Segment, spans: list[Span]) -> None:
         """Read a segment for messages that no entry leads to."""
         end = self._kept_to(segment)
+        if segment.phy_offset < 0:  # no entry leads there
+            for table in self._scan(segment, segment.phy_offset, end):
+                self._lose(table, _messages(table), was_cut=False)
+            return
         # Where a file lies off the grid, a place in it may be read for an offset behind the file's end.
         read_to = end if self._lookup.is_plain else min(end + self._lookup.size_bytes, paths.LARGEST_OFFSET)
         covered = Covered(segment.phy_offset, read_to)
