@@ -29,6 +29,8 @@ from tests.conftest import differences as changed_paths
 from tests.mend.recovering import Harm, Opener, is_queued, log_bytes, mended, place, places, record_bytes
 
 Snapshot = dict[str, stores.Entry]
+# What recover leaves: topics.json to `rebuild topics`, and records that a broker walks over though their property checksum is wrong.
+_LEFT: Final = ("P002", "L011")
 _TREES: Final = (paths.COMMITLOG, paths.CONSUMEQUEUE, paths.INDEX, paths.BATCHCONSUMEQUEUE)
 
 
@@ -75,7 +77,7 @@ def judge(
 
 
 def _wrong_when_undone(root: Path, opener: Opener, before: Snapshot) -> dict[str, Any]:
-    found = [(f.code, f.message, f.file) for f in opener.check(root) if f.severity != "info"]
+    found = [(f.code, f.message, f.file) for f in opener.check(root) if f.severity != "info" and f.code not in _LEFT]
     for change in list_undo(root):
         undo(root, change.id, apply=True)
     now = {path: entry for path, entry in stores.snapshot(root).items() if not path.startswith(paths.OURS)}
