@@ -29,6 +29,8 @@ SPECIAL: Final = (
     "propcrc-533",
 )
 BASES: Final = ("load-497", "load-533")
+# Bases of reduced cases of random damage, and the releases besides their writers' that were given them.
+MULTIDAMAGE: Final = {"load-497": (), "load-533": ("5.1.4", "5.4.0"), "bcq-533": ("5.1.4",)}
 WITHOUT_QUEUE_FILES: Final = ("rocks-533",)
 WITH_QUEUE_FILES: Final = (*CLEAN, *KILLED, *SPECIAL, *BASES)
 GOLDEN: Final = (*WITH_QUEUE_FILES, *WITHOUT_QUEUE_FILES)

@@ -324,7 +324,7 @@ def _prediction_blocks(
         yield Facts(facts, title)
         return
     facts |= {
-        "would start": "yes",
+        "would start": "yes, and takes no messages" if prediction.get("queue_error") else "yes",
         "recovery": f"{prediction['recovery']}, from {prediction['first_file_scanned'] or 'nowhere'}",
         "log cut at": prediction["max_phy_offset"],
         "log files deleted": len(prediction["deleted_commitlog_files"]),

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from ctypes import c_int64
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from store_core.broker.batch_lookup import BatchLookup
+from store_core.broker.off_grid import in_turn, off_grid
 from store_core.broker.queue_recovery import ANYWHERE, Entries, Ints, Mask, QueueState
 from store_core.kernel.entries import GoodRun
 from store_core.layout import queue as layout
+
+if TYPE_CHECKING:
+    from store_core.broker.appended import EntrySpool
+    from store_core.broker.versions import Behaviour
+    from store_core.storage.sequence import Segment, SegmentSequence
+    from store_core.storage.store import QueueKey
 
 
 class BatchQueueState(QueueState):
@@ -22,6 +29,58 @@ class BatchQueueState(QueueState):
     _min_offset = -1
     _max_offset = 0
     _lookup: BatchLookup | None = None
+    _names: dict[int, int] | None = None
+    _mixed: tuple[int, bytes] | None = None  # a file's position, and its bytes
+
+    @classmethod
+    def over(
+        cls,
+        key: QueueKey,
+        file_size_bytes: int,
+        behaviour: Behaviour,
+        found: SegmentSequence,
+        files: list[Segment],
+        *,
+        spool: EntrySpool,
+    ) -> BatchQueueState:
+        """Return a queue over files as they are loaded.
+
+        A broker reads them in their turn, whatever their names: where these do not follow each other, the turn tells the position.
+        """
+        names = [file.phy_offset for file in files]
+        if off_grid(found, files, file_size_bytes) is None:
+            return cls(key, file_size_bytes, behaviour, found, names, spool=spool)
+        starts = [n * file_size_bytes for n in range(len(files))]
+        state = cls(key, file_size_bytes, behaviour, in_turn(found, files, file_size_bytes), starts, spool=spool)
+        state._names = dict(zip(starts, names, strict=True))
+        return state
+
+    def name_of(self, start: int) -> int:
+        if self._names is None:
+            return start
+        if start not in self._names:  # a file made since
+            last = max(self._names)
+            self._names[start] = self._names[last] + start - last
+        return self._names[start]
+
+    def entries(self, start: int, end: int) -> Entries:
+        if self._mixed is None or not self._mixed[0] <= start < self._mixed[0] + self.file_size_bytes:
+            return super().entries(start, end)
+        file, data = self._mixed
+        whole = (min(end - file, len(data)) - (start - file)) // self.entry_size_bytes
+        return np.frombuffer(data, self.layout.dtype, whole, start - file)
+
+    def truncate(self, phy_offset: int) -> None:
+        """As any queue; where files lie over each other, entries may have been written across those of the file."""
+        last, at = self.starts[-1] if self.starts else 0, self._appended_at
+        if at is not None and self._appended_in == last and (at - last) % self.entry_size_bytes:
+            added = super().entries(at, at + len(self._appended) * self.entry_size_bytes).tobytes()
+            before = self._found.read(last, self.file_size_bytes) if self._found is not None else b""
+            data = bytearray(before.ljust(self.file_size_bytes, b"\0"))
+            data[at - last : at - last + len(added)] = added
+            self._mixed = last, bytes(data[: self.file_size_bytes])
+            self._forget_appended_behind(0)
+        super().truncate(phy_offset)
 
     @property
     def min_offset(self) -> int:
@@ -47,11 +106,13 @@ class BatchQueueState(QueueState):
         if not self.starts:
             return
         size = self.entry_size_bytes
-        if self._first_file_end() > self.starts[0]:
+        if self._first_file_end() - self.starts[0] >= size:
             self._min_offset = self._first_number(self.starts[0])
-        if self._in_last_file or len(self.starts) > 1:
-            last = self.entries(self.end - size, self.end)[0]
-            self._max_offset = _number_behind(last)
+        for file in self.starts[:-3:-1]:
+            end = file + self.written_in(file)
+            if end - file >= size:
+                self._max_offset = _number_behind(self.entries(end - size, end)[0])
+                break
 
     @property
     def hides_entries(self) -> bool:
@@ -60,7 +121,8 @@ class BatchQueueState(QueueState):
     def reaches(self, position: int, entries: Entries) -> Mask:
         """Those that a search for one of the numbers from min to max ends at."""
         if self._lookup is None:
-            firsts = {start: self._first_number(start) for start in self.starts if start < self.end}
+            width = self.entry_size_bytes
+            firsts = {start: self._first_number(start) for start in self.starts if self.written_in(start) >= width}
             asked = range(max(self.min_offset, 0), self.max_offset)
             self._lookup = BatchLookup(self._numbers, firsts, self.starts[-1], asked)
         start = self.starts[bisect_right(self.starts, position) - 1]
@@ -72,7 +134,7 @@ class BatchQueueState(QueueState):
 
     def _numbers(self, start: int) -> Ints:
         """The first message's number of each entry of a file."""
-        return self.entries(start, min(self.end, start + self.file_size_bytes))["queue_offset"].astype(np.int64)
+        return self.entries(start, start + self.written_in(start))["queue_offset"].astype(np.int64)
 
     def _first_number(self, start: int) -> int:
         return int(self.entries(start, start + self.entry_size_bytes)["queue_offset"][0])

@@ -76,8 +76,8 @@ class Dispatcher:
     Rows of records that are as they should be are kept in ``known``, with those of starts before, or by itself, as a queue
     takes many of them in the time of one: ``settle`` before the queues are looked at.
 
-    ``no_folders``: what stands where a folder of queues belongs, by its path in the store. ``failed`` is the one that the first
-    message met whose queue needs it: a broker tries for long, then flags its queues as broken, and none of them gets more entries.
+    ``no_folders``: what stands where a folder of queues belongs, by its path in the store. ``failed`` says why the first queue
+    cannot be made that a message needs: a broker tries for long, then flags its queues as broken, and none of them gets more entries.
     """
 
     behaviour: Behaviour
@@ -90,6 +90,7 @@ class Dispatcher:
     failed: str = ""
     known: DispatchedRows | None = None
     early: list[EarlyDelivery] = field(default_factory=list)
+    _topics: dict[bytes, str] = field(default_factory=dict)  # why no queue can be made for them
     _own: DispatchedRows = field(default_factory=DispatchedRows)
     _waiting: tuple[DispatchedRows, int, int] | None = None  # rows of a part of the log for the queues
 
@@ -105,7 +106,7 @@ class Dispatcher:
         """
         kind = table.sys_flag & record.TRANSACTION_MASK
         queued = np.flatnonzero((kind == record.TRANSACTION_NONE) | (kind == record.TRANSACTION_COMMIT))
-        if self.no_folders():
+        if self.failed or self.no_folders() or self._names_no_folder(table):
             queued = self._in_front_of_failure(table, queued)
         if len(queued):
             self._to_queues(table, queued, self._tags(table, knows_delays), knows_delays=knows_delays)
@@ -138,7 +139,13 @@ class Dispatcher:
 
     def _goes_singly(self) -> bool:
         """Whether the order of the records counts over the queues, too, or more than the rows that are kept."""
-        return bool(self.rules.batch_topics or self.no_folders())
+        return bool(self.rules.batch_topics or self.failed or self.no_folders())
+
+    def _names_no_folder(self, table: FrameTable) -> bool:
+        """Whether a topic of a table may be one that no queue can be made for."""
+        unknown = [topic for topic in table.topics if topic not in self._topics]
+        self._topics.update((topic, paths.no_queue_reason(decode_text(topic))) for topic in unknown)
+        return any(self._topics[topic] for topic in table.topics)
 
     def _in_front_of_failure(self, table: FrameTable, queued: Ints) -> Ints:
         """Those of the rows that get entries."""
@@ -146,13 +153,24 @@ class Dispatcher:
             return queued[:0]
         group = (table.topic_id[queued].astype(np.int64) << 32) + table.queue_id[queued]
         for row in sorted(queued[np.unique(group, return_index=True)[1]].tolist()):
-            topic = decode_text(table.topic(row))
-            tree = paths.BATCHCONSUMEQUEUE if topic in self.rules.batch_topics else paths.CONSUMEQUEUE
-            needed = (tree, f"{tree}/{topic}", f"{tree}/{topic}/{table.queue_id[row]}")
-            self.failed = next((folder for folder in needed if folder in self.no_folders()), "")
+            self.failed = self._failure(QueueKey(decode_text(table.topic(row)), int(table.queue_id[row])))
             if self.failed:
                 return queued[: int(np.searchsorted(queued, row))]
         return queued
+
+    def _failure(self, key: QueueKey) -> str:
+        """Why a queue that a message needs cannot be made, or ""."""
+        is_batch = key.topic in self.rules.batch_topics
+        tree = paths.BATCHCONSUMEQUEUE if is_batch else paths.CONSUMEQUEUE
+        needed = (tree, f"{tree}/{key.topic}", f"{tree}/{key.topic}/{key.queue_id}")
+        stands = next((folder for folder in needed if folder in self.no_folders()), "")
+        if stands:
+            return f"{stands} is no folder"
+        queue = (self.batch_queues if is_batch else self.queues).get(key)
+        reason = paths.no_queue_reason(key.topic) if queue is None or not queue.starts else ""
+        return (
+            f"queue {key.queue_id} of topic {key.topic!r} cannot be made, for its name has {reason}" if reason else ""
+        )
 
     def _tags(self, table: FrameTable, knows_delays: bool) -> Ints:
         """The tags codes; for delayed messages the delivery times."""

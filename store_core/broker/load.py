@@ -145,7 +145,7 @@ def _entries(sequence: SegmentSequence) -> list[_Entry]:
     for stray in sequence.strays:
         if stray.duplicate_of is None and stray.path not in sequence.folders:
             # A broker takes any number for an offset, wherever a file of that name would lie.
-            offset = None if stray.is_folder else paths.parse_any_offset(stray.path.name)
+            offset = None if stray.is_folder else paths.parse_long(stray.path.name)
             segment = None if offset is None else _within_offsets(stray.path, offset, stray.size_bytes)
             entries.append(_Entry(stray.path.name, stray.path, stray.size_bytes, segment, stray.is_folder))
     return sorted(entries, key=lambda e: e.name)
@@ -186,12 +186,25 @@ def _load_log(store: Store, behaviour: Behaviour, loaded: Loaded) -> str:
     return listed.refusal
 
 
+def loaded_queues(store: Store, tree: str = paths.CONSUMEQUEUE) -> Mapping[QueueKey, SegmentSequence]:
+    """Every queue of a tree that a broker loads: it takes a number with a minus sign, too."""
+    usual, odd = (store.queues if tree == paths.CONSUMEQUEUE else store.batch_queues), store.negative_queues(tree)
+    return dict(sorted([*usual.items(), *odd.items()])) if odd else usual
+
+
 def _load_queues(store: Store, behaviour: Behaviour, loaded: Loaded) -> str:
     trees: list[tuple[Mapping[QueueKey, SegmentSequence], dict[QueueKey, list[Segment]], int, bool]] = [
-        (store.queues, loaded.queue_files, queue.DEFAULT_FILE_SIZE_BYTES, False)
+        (loaded_queues(store), loaded.queue_files, queue.DEFAULT_FILE_SIZE_BYTES, False)
     ]
     if behaviour.batch_queues:
-        trees.append((store.batch_queues, loaded.batch_queue_files, queue.DEFAULT_BATCH_FILE_SIZE_BYTES, True))
+        trees.append(
+            (
+                loaded_queues(store, paths.BATCHCONSUMEQUEUE),
+                loaded.batch_queue_files,
+                queue.DEFAULT_BATCH_FILE_SIZE_BYTES,
+                True,
+            )
+        )
     for found, target, default, is_batch in trees:
         for key, sequence in found.items():
             if behaviour.batch_queues and _is_batch_topic(loaded, key.topic) != is_batch:
@@ -200,7 +213,7 @@ def _load_queues(store: Store, behaviour: Behaviour, loaded: Loaded) -> str:
             listed = _list_sequence(store, sequence, sequence.file_size_bytes or default, behaviour)
             if listed.refusal:
                 return listed.refusal
-            has_ext = found is store.queues and key in store.ext_queues and store.settings.flag("enableConsumeQueueExt")
+            has_ext = not is_batch and key in store.ext_queues and store.settings.flag("enableConsumeQueueExt")
             if has_ext and (refusal := _load_ext(store, key, behaviour, loaded)):
                 return refusal
             target[key] = listed.segments

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from store_core.broker.dispatch import Dispatcher, DispatchError
 from store_core.broker.dispatch_walk import DispatchWalk, KnownParts
+from store_core.broker.file_lookup import FileLookup
 from store_core.broker.record_check import HEAP_DEPENDENT_BYTES, Checked, CheckRules, Verdict, check_at
 from store_core.broker.versions import CleanStart, CrashStart, QueueCut
 from store_core.broker.walk import SegmentWalk, WalkRules, is_plain_row
@@ -303,7 +304,9 @@ def _cut_log(result: LogRecovery) -> None:
     result.deleted = [segment.name for segment in result.segments if segment.phy_offset > end]
     result.segments = [segment for segment in result.segments if segment.phy_offset <= end]
     result.written = {
-        s.phy_offset: end % s.size_bytes for s in result.segments if s.size_bytes and end < s.end_phy_offset
+        s.phy_offset: end % s.size_bytes if end >= 0 else -(-end % s.size_bytes)  # as Java divides
+        for s in result.segments
+        if s.size_bytes and end < s.end_phy_offset
     }
 
 
@@ -317,9 +320,14 @@ def catch_up(
     queues = [*dispatcher.queues.values(), *dispatcher.batch_queues.values()]
     at = max((queue.end_phy_offset for queue in queues), default=0)
     at = max(at, result.min_phy_offset, 0)
+    size = result.segments[0].size_bytes if result.segments else 1
+    lookup = FileLookup([segment.phy_offset for segment in result.segments], size)
     while at < result.max_phy_offset and not result.refusal:
-        segment = _holding(result.segments, at)
+        place = lookup.place(at)
+        segment = result.segments[place] if place is not None else None
         readable = result.readable_end(segment) if segment is not None else at
+        asked = at
+        at = segment.phy_offset + at % size if segment is not None else at  # it goes on where what it gets begins
         if segment is None or at >= readable:
             lacks = "no log file is" if segment is None else "its log file holds nothing"
             result.refusal = f"dispatch stands still at {at}, where {lacks}, and start waits for it for ever"
@@ -328,11 +336,8 @@ def catch_up(
             at = _dispatch_segment(store, segment, at, readable, rules, dispatcher, result, proven)
         except DispatchError as error:
             result.refusal = f"{error}: dispatch stands still there, and start waits for it for ever"
-
-
-def _holding(segments: list[Segment], phy_offset: int) -> Segment | None:
-    """The first file over an offset, as a broker finds it where files lie over each other."""
-    return next((s for s in segments if s.phy_offset <= phy_offset < s.end_phy_offset), None)
+        if at <= asked and not result.refusal:
+            result.refusal = f"dispatch comes back to {at}, and start waits for it for ever"
 
 
 def _dispatch_segment(

@@ -26,6 +26,12 @@ def off_grid(found: SegmentSequence, segments: Sequence[Segment], file_size_byte
     return OffGridFiles(found, segments)
 
 
+def in_turn(found: SegmentSequence, segments: Sequence[Segment], file_size_bytes: int) -> SegmentSequence:
+    """Return the files that a broker maps one after the other, as if their names followed each other."""
+    apart = [Segment(each.path, n * file_size_bytes, each.size_bytes) for n, each in enumerate(segments)]
+    return SegmentSequence([], found.cache, file_size_bytes, listed=(apart, []))
+
+
 def looked_up(
     start: int, count: int, width: int, starts: Sequence[int], size: int
 ) -> Iterator[tuple[int, int, int, int]]:

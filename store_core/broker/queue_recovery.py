@@ -30,7 +30,7 @@ Mask = NDArray[np.bool_]
 
 FILES_CHECKED: Final = 3  # recovery trusts all but the newest three files
 MOST_FALLING: Final = 1000
-ANYWHERE: Final = (1 << 63) - 1
+ANYWHERE: Final = 1 << 63  # no offset reaches it; 2^63 - 1 is an offset like any other
 _FILLER: Final = (layout.FILLER_PHY_OFFSET, layout.FILLER_SIZE_BYTES, layout.FILLER_TAGS_CODE)
 
 
@@ -71,6 +71,7 @@ class QueueState:
         self._off_grid = off_grid
         self._as_found = set(starts)
         self._in_last_file = file_size_bytes if starts else 0
+        self._cut: dict[int, int] = {}  # how much a broker takes for written of files that the last one lies over
         self._appended_at: int | None = None
         self._appended_in = -1  # the file that the first of them is in
         self._appended = AppendedEntries(self.layout.dtype, spool)
@@ -143,10 +144,13 @@ class QueueState:
         out, width = np.zeros(count, self.layout.dtype), self.entry_size_bytes
         for file, at, first, stop in looked_up(start, count, width, self.starts, self.file_size_bytes):
             found = self.in_file(file, file + at, file + at + (stop - first) * width)
-            if file == self.starts[-1]:
-                found[max(self._in_last_file - at, 0) // width :] = 0
+            found[max(self.written_in(file) - at, 0) // width :] = 0
             out[first:stop] = found
         return out
+
+    def written_in(self, file: int) -> int:
+        """Return how many bytes of the file that begins at ``file`` a broker reads."""
+        return self._in_last_file if file == self.starts[-1] else self._cut.get(file, self.file_size_bytes)
 
     def in_file(self, file: int, start: int, end: int) -> Entries:
         """As ``entries``, by their place in the file that begins at ``file``."""
@@ -223,7 +227,7 @@ class QueueState:
                 break
             place += 1
         first = self.starts[max(len(self.starts) - FILES_CHECKED, 0)]
-        self._cut_files(start + count * self.entry_size_bytes)
+        self._cut_files(start, count * self.entry_size_bytes)
         self._recovered()
         return self._ext.recover(self._newest_address(first)) if self._ext is not None else ""
 
@@ -241,17 +245,24 @@ class QueueState:
         return self._end_behind(int(entry["phy_offset"]), int(entry["size_bytes"]))
 
     def _end_behind(self, phy_offset: int, size_bytes: int) -> int:
-        return phy_offset if self._behaviour.queue_end_is_start else phy_offset + size_bytes
+        end = phy_offset if self._behaviour.queue_end_is_start else phy_offset + size_bytes
+        return c_int64(end).value  # as Java adds
 
-    def _cut_files(self, end: int) -> None:
-        """Files behind ``end`` go; the one that holds it is written from there on."""
-        self.deleted += [s for s in self.starts if s > end]
-        self._as_found -= set(self.deleted)
-        kept = [s for s in self.starts if s <= end]
-        self.starts = kept
-        if kept:
-            is_within = end - kept[-1] < self.file_size_bytes
-            self._in_last_file = end % self.file_size_bytes if is_within else self.file_size_bytes
+    def name_of(self, start: int) -> int:
+        """Return the number that the file at a position has for a name."""
+        return start
+
+    def _cut_files(self, file: int, used_bytes: int) -> None:
+        """Files behind what is used of one go; each that holds that end, by its name, is written from there on."""
+        size, end = self.file_size_bytes, self.name_of(file) + used_bytes
+        gone = {start for start in self.starts if self.name_of(start) > end}
+        self.deleted += [self.name_of(start) for start in self.starts if start in gone]
+        self._as_found -= gone
+        self.starts = [start for start in self.starts if start not in gone]
+        if self.starts:
+            cut = {start: end % size for start in self.starts if self.name_of(start) + size > end}
+            self._in_last_file = cut.pop(self.starts[-1], size)
+            self._cut |= cut  # where files lie over each other
 
     def _recovered(self) -> None:
         """Nothing more to do here; batch queues find their numbers now."""
@@ -284,7 +295,7 @@ class QueueState:
         start = self.starts.pop()
         if start in self._as_found:
             self._as_found.discard(start)
-            self.deleted.append(start)
+            self.deleted.append(self.name_of(start))
         self._in_last_file = self.file_size_bytes if self.starts else 0
 
     def drop_all(self) -> None:
@@ -406,7 +417,7 @@ class QueueState:
         return ""
 
     def _first_file_end(self) -> int:
-        return self.end if len(self.starts) == 1 else self.starts[0] + self.file_size_bytes
+        return self.end if len(self.starts) == 1 else self.starts[0] + self.written_in(self.starts[0])
 
     def _correct_min_linear(self, log_min: int) -> None:
         start = self.starts[0]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from store_core.broker.appended import EntrySpool
 from store_core.broker.batch_queue import BatchQueueState
 from store_core.broker.dispatch import Dispatcher, DispatchRules
-from store_core.broker.load import Loaded, batch_topics, load, opening_fails
+from store_core.broker.load import Loaded, batch_topics, load, loaded_queues, opening_fails
 from store_core.broker.log_recovery import LogRecovery, LogRules, catch_up, recover_log
 from store_core.broker.off_grid import off_grid
 from store_core.broker.queue_recovery import QueueState
@@ -98,7 +98,8 @@ def start_broker(
         log.refusal = log.refusal or _indexing_fails(store, loaded) or _correct_min(dispatcher, log)
     if dispatcher.failed:
         log.notes.append(
-            f"{dispatcher.failed} is no folder: a broker tries for up to a minute to make it, and takes no messages then"
+            f"{dispatcher.failed}: a broker tries for up to a minute to make it, then no queue gets an entry until its next start,"
+            " and it takes no messages"
         )
     if not log.refusal and behaviour.abort_tells_process:
         log.refusal = opening_fails(store, paths.ABORT) or opening_fails(store, paths.ABORT_BAK)
@@ -135,24 +136,23 @@ def _dispatcher(store: Store, behaviour: Behaviour, loaded: Loaded, runs: EntryR
         batch_queue_file_size_bytes=batch_size,
     )
     spool = EntrySpool()
+    queues_found, batches_found = loaded_queues(store), loaded_queues(store, paths.BATCHCONSUMEQUEUE)
     queues = {
         key: QueueState(
             key,
             size,
             behaviour,
-            store.queues[key],
+            queues_found[key],
             [file.phy_offset for file in files],
             runs,
             spool=spool,
             ext=loaded.ext_files.get(key),
-            off_grid=off_grid(store.queues[key], files, size),
+            off_grid=off_grid(queues_found[key], files, size),
         )
         for key, files in loaded.queue_files.items()
     }
     batches = {
-        key: BatchQueueState(
-            key, batch_size, behaviour, store.batch_queues[key], [file.phy_offset for file in files], spool=spool
-        )
+        key: BatchQueueState.over(key, batch_size, behaviour, batches_found[key], files, spool=spool)
         for key, files in loaded.batch_queue_files.items()
     }
     return Dispatcher(behaviour, rules, queues, batches, loaded.index, spool, cache(partial(_no_folders, store)))

@@ -105,7 +105,11 @@ class SegmentWalk:
     @property
     def _has_plain_part(self) -> bool:
         """Whether it pays to have the kernel read the file, as verification does, up to what is not plain."""
-        return self._log.is_plain(self._segment) and self._in_runs(min(self.end + WINDOW_SIZE_BYTES, self._limit))
+        return (
+            self.end >= 0
+            and self._log.is_plain(self._segment)
+            and self._in_runs(min(self.end + WINDOW_SIZE_BYTES, self._limit))
+        )
 
     def _plain_part(self) -> Iterator[FrameTable]:
         check_crc = bool(self._rules.flags & ScanFlag.CHECK_CRC)
@@ -117,6 +121,12 @@ class SegmentWalk:
     def _walk(self, over: Windows | WindowsInTurns, usual: int) -> Iterator[FrameTable]:
         wanted = usual
         while True:
+            if self.end < 0:  # a file whose name has a minus sign: the kernel knows no offset of it
+                single = self._check_here()
+                if single is None:
+                    return
+                yield single
+                continue
             left = max(self._limit - self.end, 0)
             window = over.window(self.end, wanted)[:left] if left else memoryview(b"")
             in_runs = self._in_runs(self.end + len(window))

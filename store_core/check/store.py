@@ -143,7 +143,7 @@ class _Walk:
             else:
                 check_queues(self.store, rows, self.log, self.findings, starting=starting, live=self.live)
                 check_batch_queues(self.store, rows, self.log, self.findings, live=self.live)
-            for found in self.dispatcher.list_findings():
+            for found in self.dispatcher.record_findings():
                 self.findings.add(found)
             if any(key.topic == paths.SCHEDULE_TOPIC for key in self.store.queues):
                 for found in self.dispatcher.findings():

@@ -52,7 +52,8 @@ class DispatchRules:
 
     ``batch_topics`` have batch queues. ``multi_dispatch``: records are also entered in the queues that their own list
     names; those of topics that ``no_lists`` covers only where an entry in ``light_queues`` leads to them. ``lmq``: as by
-    ``has_lmq``. ``include_bad_crc``: also records whose body fails its checksum, as dispatch never looks at it.
+    ``has_lmq``. ``include_bad_crc``: also records whose body fails its checksum, as dispatch never looks at it. ``names_all``: also
+    records of topics that no queue can be made for.
     """
 
     delays: DelayTable = field(default_factory=DelayTable)
@@ -62,6 +63,7 @@ class DispatchRules:
     lmq: bool = True
     light_queues: Mapping[QueueKey, SegmentSequence] = field(default_factory=dict)
     include_bad_crc: bool = False
+    names_all: bool = False
 
     def has_entry(self, key: QueueKey, queue_offset: int, phy_offset: int) -> bool:
         """Whether the light queue has an entry at that number which leads there; none where it cannot be read."""
@@ -109,7 +111,7 @@ def dispatch_rules(store: Store, *, batch_topics: Iterable[str] = (), include_ba
 
 def is_folder_name(topic: str) -> bool:
     """Whether a topic can be the name of one folder; a damaged one may hold anything."""
-    return topic not in ("", ".", "..") and "/" not in topic and "\0" not in topic
+    return topic not in ("", ".", "..") and "/" not in topic and not paths.no_queue_reason(topic)
 
 
 class Dispatcher:
@@ -121,6 +123,10 @@ class Dispatcher:
         self.unplaceable = 0  # records whose topic or queue id no folder can have
         self.assumed_levels: set[int] = set()
         self.bad_lists = array("q")  # where records lie at whose list of light queues dispatch fails
+        self.without_queue = array(
+            "q"
+        )  # where records lie at which a broker fails to make a queue, and gives up on all
+        self._unnamed: set[bytes] = set()  # topics for which no queue can be made
         self._ids: dict[QueueKey, int] = {}
         self._raw_ids: dict[tuple[bytes, int], int] = {}
         self._lists: dict[tuple[bytes, int], tuple[int, ...]] = {}  # ids of queues by the list that names them
@@ -143,6 +149,8 @@ class Dispatcher:
         rows: Rows = entries.view(ROW)
         ids = self._raw_key_ids(table.topics, pairs)
         key_id = np.array(ids, np.int32).take(numbers)
+        if self._unnamed:
+            self._note_without_queue(table, picked)
         if ids and min(ids) < 0:
             placeable = key_id >= 0
             self.unplaceable += int(len(picked) - np.count_nonzero(placeable))
@@ -154,6 +162,11 @@ class Dispatcher:
             self._batch(table, picked, key_id, rows)
         return self._multi(table, picked, DispatchColumns(key_id, rows))
 
+    def _note_without_queue(self, table: FrameTable, rows: NDArray[Any]) -> None:
+        bad = [number for number, topic in enumerate(table.topics) if topic in self._unnamed]
+        mine = rows[np.isin(table.topic_id[rows], bad)] if bad else rows[:0]
+        self.without_queue.extend(table.phy_offset[mine].tolist())
+
     def findings(self) -> list[Finding]:
         """What had to be assumed or left out."""
         found = []
@@ -162,12 +175,16 @@ class Dispatcher:
             found.append(finding("S006", f"the delay of level {levels} is the default's", topic=paths.SCHEDULE_TOPIC))
         return found
 
-    def list_findings(self) -> list[Finding]:
-        """Lists of light queues at which a broker's dispatch fails."""
-        text = "a list of light queues gives one of them no number"
-        found = [finding("L023", text, phy_offset=at) for at in self.bad_lists[:_MOST_TOLD]]
-        if len(self.bad_lists) > _MOST_TOLD:
-            found.append(finding("L023", f"and {len(self.bad_lists) - _MOST_TOLD} more"))
+    def record_findings(self) -> list[Finding]:
+        """Records at which a broker's dispatch fails."""
+        found = []
+        for code, text, offsets in (
+            ("L023", "a list of light queues gives one of them no number", self.bad_lists),
+            ("L029", "a topic for which no broker can make a queue", self.without_queue),
+        ):
+            found += [finding(code, text, phy_offset=at) for at in offsets[:_MOST_TOLD]]
+            if len(offsets) > _MOST_TOLD:
+                found.append(finding(code, f"and {len(offsets) - _MOST_TOLD} more"))
         return found
 
     def key_id(self, key: QueueKey) -> int:
@@ -186,7 +203,11 @@ class Dispatcher:
             known = self._raw_ids.get(queue)
             if known is None:
                 key = QueueKey(queue[0].decode("utf-8", "replace"), queue_id)
-                known = self.key_id(key) if is_folder_name(key.topic) and queue_id >= 0 else -1
+                is_unnamed = bool(paths.no_queue_reason(key.topic))
+                if is_unnamed:
+                    self._unnamed.add(queue[0])
+                has_name = self.rules.names_all if is_unnamed else is_folder_name(key.topic)
+                known = self.key_id(key) if has_name and queue_id >= 0 else -1
                 self._raw_ids[queue] = known
             ids.append(known)
         return ids

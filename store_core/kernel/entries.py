@@ -37,7 +37,7 @@ class ChainSums(NamedTuple):
     last: Ints
 
 
-def good_run(entries: Entries, *, below: int = (1 << 63) - 1, highest: int = -1, room: int = 0) -> GoodRun:
+def good_run(entries: Entries, *, below: int = 1 << 63, highest: int = -1, room: int = 0) -> GoodRun:
     """The entries in front that can be: with a log offset in [0, ``below``) and a size above 0. Up to ``room`` falling ones."""
     return GoodRun(*_kernel().good_run(_bytes(entries), entries.itemsize, below, highest, room))
 

@@ -20,7 +20,7 @@ _MIX = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 def good_run(entries: Bytes, width: int, below: int, highest: int, room: int) -> tuple[int, int, list[int]]:
     """Up to the first entry that can not be."""
     offsets, sizes = _columns(entries, width)
-    good = (offsets >= 0) & (offsets < below) & (sizes > 0)
+    good = (offsets >= 0) & (offsets.astype(np.uint64) < np.uint64(below)) & (sizes > 0)
     count = len(good) if good.all() else int(np.argmin(good))
     if not count:
         return 0, highest, []
@@ -54,7 +54,7 @@ def read_run(
     """The good run of a file, where it does not fall, and the sums of its segments."""
     width = queue.ENTRY.size_bytes
     data = np.frombuffer(read_whole(path), np.uint8)
-    count, _, falling = good_run(data, width, (1 << 63) - 1, -1, 1)
+    count, _, falling = good_run(data, width, 1 << 63, -1, 1)
     if falling:
         return None
     offsets, sizes = _columns(data[: count * width], width)

@@ -141,6 +141,13 @@ KINDS: Final = (
         "Export more often than brokers remove files (fileReservedTime); what is gone may be in a replica.",
     ),
     Kind(
+        "L029",
+        "error",
+        "topic without a queue file",
+        "A record's topic has a zero byte, a comma or more than 255 bytes: by damage, one bit makes a comma of an l. No file can have such a name, so a broker that dispatches the record tries for half a minute to make the queue, then gives no queue an entry until its next start and refuses every message. After a crash it meets the record again.",
+        RECOVER,
+    ),
+    Kind(
         "L021",
         "error",
         "part of the log cannot be read",

@@ -45,6 +45,8 @@ SEGMENT_NAME_DIGITS: Final = 20
 INDEX_NAME_DIGITS: Final = 17
 LARGEST_OFFSET: Final = (1 << 63) - 1
 LARGEST_QUEUE_ID: Final = (1 << 31) - 1
+LONGEST_NAME_BYTES: Final = 255  # of a file or folder, on the file systems that brokers use
+MULTI_PATH_SPLITTER: Final = ","
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"  # the whole name: nothing is to be put in for the X
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -80,6 +82,21 @@ def segment_name(offset: int) -> str:
     return f"{offset:0{SEGMENT_NAME_DIGITS}d}"
 
 
+def no_queue_reason(topic: str) -> str:
+    """Return why a broker cannot make a file for a queue of this topic, or "" if it can.
+
+    Java refuses a zero byte in a path, the file system a name that is too long (in a UTF-8 locale), and a broker takes a comma
+    for the border between two paths.
+    """
+    if "\0" in topic:
+        return "a zero byte"
+    if MULTI_PATH_SPLITTER in topic:
+        return "a comma"
+    if len(topic.encode("utf-8", "surrogatepass")) > LONGEST_NAME_BYTES:
+        return f"more than {LONGEST_NAME_BYTES} bytes"
+    return ""
+
+
 def parse_segment_name(name: str) -> int | None:
     """The start offset a file name tells, or None where it is no such name.
 
@@ -100,10 +117,10 @@ def parse_long(name: str) -> int | None:
     return number if -LARGEST_OFFSET - 1 <= number <= LARGEST_OFFSET else None
 
 
-def parse_any_offset(name: str) -> int | None:
-    """The start offset that a broker reads off a file's name; None where it reads none, or one in front of all offsets."""
+def parse_negative_queue_id(name: str) -> int | None:
+    """The queue before all others whose folder has this name and is where a broker looks for its files; else None."""
     number = parse_long(name)
-    return number if number is not None and number >= 0 else None
+    return number if number is not None and -LARGEST_QUEUE_ID - 1 <= number < 0 and name == str(number) else None
 
 
 def parse_queue_id(name: str) -> int | None:

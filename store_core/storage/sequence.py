@@ -152,7 +152,7 @@ class SegmentSequence:
     def holding(self, segment: Segment) -> SegmentSequence:
         """What reads of a file's range give its own bytes: these files, or for one that lies over them, it alone."""
         place = bisect_right(self._starts, segment.phy_offset) - 1
-        if place >= 0 and self._starts[place] == segment.phy_offset:
+        if place >= 0 and self.segments[place].path == segment.path:
             return self
         return self.alone(segment)
 

@@ -17,7 +17,6 @@ from store_core.storage.remote_path import RemotePath, is_remote, names_of, path
 from store_core.storage.sequence import Segment, SegmentSequence, Stray, derive_file_size_bytes, list_folder
 from store_core.storage.settings import Settings, load_settings
 
-_LONGEST_NAME_BYTES = 255
 _PROOFS = (paths.COMMITLOG, paths.CONSUMEQUEUE, paths.CHECKPOINT)
 _NAME_IT = "name the folder that holds commitlog/"
 _ROCKSDB_MARK = "CURRENT"
@@ -105,6 +104,18 @@ class Store(Closing):
         """Every ordinary queue, by topic and queue id, in that order."""
         return self._load_tree(paths.CONSUMEQUEUE, self.settings.queue_file_size_bytes)
 
+    def negative_queues(self, tree: str) -> Mapping[QueueKey, SegmentSequence]:
+        """Queues of a tree with a negative number, which no record is put into but a broker loads."""
+        usual = self.queues if tree == paths.CONSUMEQUEUE else self.batch_queues
+        size = next((queue.file_size_bytes for queue in usual.values()), 0)
+        found = {}
+        for stray in self.queue_strays:
+            number = paths.parse_negative_queue_id(stray.path.name) if stray.is_folder else None
+            if number is not None and stray.path.parent.parent == self.root / tree:
+                key = QueueKey(stray.path.parent.name, number)
+                found[key] = SegmentSequence([stray.path], self.cache, size or None)
+        return found
+
     @cached_property
     def batch_queues(self) -> Mapping[QueueKey, SegmentSequence]:
         """Every batch queue (46-byte entries)."""
@@ -127,7 +138,12 @@ class Store(Closing):
         """As ``queue``, for who asks only for what is in its files: a single one that was cut tells its own length."""
         if "queues" in self.__dict__:
             return self.queues.get(QueueKey(topic, queue_id))
-        if "\0" in topic or "/" in topic or topic in ("", ".", "..") or len(os.fsencode(topic)) > _LONGEST_NAME_BYTES:
+        if (
+            "\0" in topic
+            or "/" in topic
+            or topic in ("", ".", "..")
+            or len(os.fsencode(topic)) > paths.LONGEST_NAME_BYTES
+        ):
             return None
         folder = self.root / paths.CONSUMEQUEUE / topic / str(queue_id)
         return SegmentSequence([folder], self.cache, self.settings.queue_file_size_bytes) if folder.is_dir() else None

@@ -19,13 +19,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from store_core.layout import paths
+from store_core.mend.applying.undo import list_undo, undo
 from store_core.mend.recover import Recovery
 from tests import stores
 from tests.broker.outcomes import BATCH_COLUMNS
 from tests.broker.product import Damage, Opened, opened, parser_of, runs_of
 from tests.broker.verdict import STARTS, differences, ending_of
+from tests.conftest import differences as changed_paths
 from tests.mend.recovering import Harm, Opener, is_queued, log_bytes, mended, place, places, record_bytes
 
+Snapshot = dict[str, stores.Entry]
+# What recover leaves: topics.json to `rebuild topics`, and records that a broker walks over though their property checksum is wrong.
+_LEFT: Final = ("P002", "L011")
 _TREES: Final = (paths.COMMITLOG, paths.CONSUMEQUEUE, paths.INDEX, paths.BATCHCONSUMEQUEUE)
 
 
@@ -46,17 +51,38 @@ class Verdict:
     wrong: dict[str, Any]
 
 
-def judge(version: str, base: str, draws: Iterable[tuple[Damage, int]], *, folder: Path) -> Iterator[Verdict]:
-    """Mend each cell's store for a release, as ``recover --apply`` does, and look at what the release makes of it."""
+def judge(
+    version: str, base: str, draws: Iterable[tuple[Damage, int]], *, folder: Path, is_undone: bool = False
+) -> Iterator[Verdict]:
+    """Mend each cell's store for a release, as ``recover --apply`` does, and look at what the release makes of it.
+
+    ``is_undone``: a check of the mended store has to be quiet, too, and an undo to bring back every byte.
+    """
     config = folder / f"{base}.conf"
     config.write_text(stores.properties_text(base))
     opener = Opener(config, version)
     golden = stores.unpack(base, folder / "before" / version / base)
-    for each in opened(version, base, draws, folder=folder, prepare=lambda root: mended(golden, root, base, opener)):
-        recovery, left = each.prepared
+
+    def prepare(root: Path) -> tuple[Recovery, Harm, Snapshot]:
+        before = stores.snapshot(root)
+        return (*mended(golden, root, base, opener), before)
+
+    for each in opened(version, base, draws, folder=folder, prepare=prepare):
+        recovery, left, before = each.prepared
         wrong = dict(_wrong(version, base, each, recovery, left))
+        if is_undone:
+            wrong |= _wrong_when_undone(each.root, opener, before)
         stood_for, given_up = (sum(run.messages or 0 for run in runs) for runs in (recovery.lost, recovery.given_up))
         yield Verdict(version, base, each.cell, len(left.intact), stood_for, given_up, wrong)
+
+
+def _wrong_when_undone(root: Path, opener: Opener, before: Snapshot) -> dict[str, Any]:
+    found = [(f.code, f.message, f.file) for f in opener.check(root) if f.severity != "info" and f.code not in _LEFT]
+    for change in list_undo(root):
+        undo(root, change.id, apply=True)
+    now = {path: entry for path, entry in stores.snapshot(root).items() if not path.startswith(paths.OURS)}
+    changed = [path for path in changed_paths(before, now) if path != "."]
+    return {what: there for what, there in (("check", found), ("not undone", changed)) if there}
 
 
 def _wrong(version: str, base: str, each: Opened, recovery: Recovery, left: Harm) -> Iterator[tuple[str, Any]]:

@@ -30,6 +30,7 @@ from tests.broker.hosting import ManyStores
 from tests.broker.outcomes import Differences
 from tests.broker.piles import Pile
 from tests.broker.product_page import page
+from tests.broker.random_damage import RandomDamage
 from tests.broker.verdict import STARTS, differences, ending_of
 
 # Which store a release is given; the last one has more segments than 5.4.0 ever scans.
@@ -61,7 +62,7 @@ OTHER_RUNS: Final = (
 )
 SEED: Final = 1
 _AT_ONCE: Final = 12
-Damage = Cell | Surgery | Properties | BatchNumbers | HighestBatchNumber | ExtUnits | Pile
+Damage = Cell | Surgery | Properties | BatchNumbers | HighestBatchNumber | ExtUnits | Pile | RandomDamage
 Prepare = Callable[[Path], Any]
 
 

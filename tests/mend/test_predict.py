@@ -25,7 +25,7 @@ from tests.surgery import Exit
 SettingsOf = Callable[[str], Path]
 
 OUTCOME = {
-    "starts", "reason", "recovery", "first_file_scanned", "max_phy_offset", "min_phy_offset",
+    "starts", "reason", "queue_error", "recovery", "first_file_scanned", "max_phy_offset", "min_phy_offset",
     "commitlog_files", "deleted_commitlog_files", "index_files", "deleted_index_files", "index_rebuilt",
     "queues", "lost_messages", "lost", "delivered_early", "ghosts",
 }  # fmt: skip
@@ -49,6 +49,7 @@ def test_outcome_of_the_sample_store(damaged: DamagedStore) -> None:
     assert found == {
         "starts": True,
         "reason": None,
+        "queue_error": None,
         "recovery": "abnormal",
         "first_file_scanned": segments[1],
         "max_phy_offset": 567104,

@@ -22,7 +22,7 @@ from tests.rmqctl.calls import call, on_terminal
 STEP: Final = ["op", "path", "offset", "size_bytes", "expect_crc32c"]
 LOST: Final = ["topic", "queue_id", "first_queue_offset", "last_queue_offset", "messages", "bytes", "keys"]
 OUTCOME: Final = [
-    "starts", "reason", "recovery", "first_file_scanned", "max_phy_offset", "min_phy_offset", "commitlog_files",
+    "starts", "reason", "queue_error", "recovery", "first_file_scanned", "max_phy_offset", "min_phy_offset", "commitlog_files",
     "deleted_commitlog_files", "index_files", "deleted_index_files", "index_rebuilt", "queues", "lost_messages", "lost",
     "delivered_early", "ghosts",
 ]  # fmt: skip

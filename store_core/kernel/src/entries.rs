@@ -44,7 +44,7 @@ pub fn good_run(
     py: Python<'_>,
     entries: PyReadonlyArray1<'_, u8>,
     width: usize,
-    below: i64,
+    below: u64,
     mut highest: i64,
     room: usize,
 ) -> PyResult<(usize, i64, Vec<usize>)> {
@@ -54,7 +54,7 @@ pub fn good_run(
         let mut count = 0;
         for entry in entries.chunks_exact(width) {
             let (phy_offset, size_bytes) = place(entry);
-            if phy_offset < 0 || phy_offset >= below || size_bytes <= 0 {
+            if phy_offset < 0 || phy_offset as u64 >= below || size_bytes <= 0 {
                 break;
             }
             if phy_offset >= highest {
@@ -191,7 +191,7 @@ impl Run<'_> {
     fn add(&mut self, entries: &[u8]) -> bool {
         for entry in entries.chunks_exact(QUEUE_ENTRY_SIZE) {
             let (begin, size_bytes) = place(entry);
-            if !(0..i64::MAX).contains(&begin) || size_bytes <= 0 {
+            if begin < 0 || size_bytes <= 0 {
                 return false;
             }
             if begin < self.last {

@@ -47,6 +47,9 @@ class Outcome:
     ``starts`` is false when loading fails or the start never returns; ``reason`` then says why, and nothing is lost. File
     lists hold names. ``index_files`` are the old ones that survive; ``index_rebuilt``: entries are added to the index.
 
+    ``queue_error``: why it starts and yet gives no queue an entry any more, until its next start, and refuses every message: it
+    met one whose queue it cannot make.
+
     ``lost_messages`` counts the messages that are in the log as it was found and that no consumer gets afterwards: those
     that go with the log's cut, and those that stay in the log without an entry in their queue between its min and max. A
     message is a record of transaction type none or commit, as the scan of this library reads it: also behind damage, and
@@ -57,6 +60,7 @@ class Outcome:
 
     starts: bool
     reason: str = ""
+    queue_error: str = ""
     recovery: str = "normal"
     first_file_scanned: str | None = None
     max_phy_offset: int | None = None
@@ -76,14 +80,15 @@ class Outcome:
 
     @property
     def is_loss(self) -> bool:
-        """Whether a broker does not start, or messages are lost."""
-        return not self.starts or bool(self.lost_messages)
+        """Whether a broker does not start, takes no messages, or messages are lost."""
+        return not self.starts or bool(self.queue_error) or bool(self.lost_messages)
 
     def as_json(self) -> dict[str, Any]:
         """OUTCOME, member for member."""
         return {
             "starts": self.starts,
             "reason": self.reason or None,
+            "queue_error": self.queue_error or None,
             "recovery": self.recovery,
             "first_file_scanned": self.first_file_scanned,
             "max_phy_offset": self.max_phy_offset,

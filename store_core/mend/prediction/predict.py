@@ -129,7 +129,7 @@ def outcome_of_start(
     books = {} if books is None else books
     recovery = "abnormal" if store.aborted else "normal"
     if start.refusal:
-        return Outcome(False, start.refusal, recovery, start.log.first_file_scanned)
+        return Outcome(False, start.refusal, recovery=recovery, first_file_scanned=start.log.first_file_scanned)
     mark = mark_of(start)
     book = books.get(mark) if mark is not None else None
     if book is None:
@@ -139,6 +139,7 @@ def outcome_of_start(
     index = start.loaded.index
     return Outcome(
         starts=True,
+        queue_error=start.dispatcher.failed if start.dispatcher is not None else "",
         recovery=recovery,
         first_file_scanned=start.log.first_file_scanned,
         max_phy_offset=start.log.max_phy_offset,
@@ -188,8 +189,14 @@ def _delivered_early(store: Store, start: Start) -> tuple[EarlyDelivery, ...]:
     )
 
 
-def _badness(outcome: Outcome) -> tuple[bool, int, int, int]:
-    return not outcome.starts, outcome.lost_messages, len(outcome.delivered_early), len(outcome.ghosts)
+def _badness(outcome: Outcome) -> tuple[bool, bool, int, int, int]:
+    return (
+        not outcome.starts,
+        bool(outcome.queue_error),
+        outcome.lost_messages,
+        len(outcome.delivered_early),
+        len(outcome.ghosts),
+    )
 
 
 def _joined(others: list[OtherOutcome]) -> tuple[OtherOutcome, ...]:

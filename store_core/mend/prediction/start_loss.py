@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -17,11 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_core.broker.batch_queue import BatchQueueState
+from store_core.broker.file_lookup import FileLookup
 from store_core.broker.queue_recovery import QueueState
 from store_core.codec.properties import KEYS, parse_properties, split_keys
+from store_core.codec.record import body_crc_ok
 from store_core.codec.text import decode_text
 from store_core.derive.dispatch import inner_batch_size
-from store_core.kernel.codes import FrameCode, PropertyFlag
+from store_core.kernel.codes import FrameCode, FrameKind, PropertyFlag
 from store_core.kernel.entries import Entries, chain_sums
 from store_core.kernel.twin_entries import hashes
 from store_core.layout import paths, record
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
     from store_core.broker.start import Start
     from store_core.kernel.entry_runs import EntryRun
     from store_core.scan.frames import FrameTable
-    from store_core.storage.sequence import Segment
+    from store_core.storage.sequence import Segment, SegmentSequence
     from store_core.storage.store import Store
 
 Ints = NDArray[np.int64]
@@ -144,6 +147,8 @@ class _Finder:
         self._book = book
         self._start = start
         self._end = start.log.max_phy_offset
+        files = start.log.segments
+        self._lookup = FileLookup([f.phy_offset for f in files], files[0].size_bytes if files else 1)
         # 4.x puts what it cannot tell into a queue without a topic, where it leads to the log's first byte.
         self._queues = [
             queue for queue in start.queues if queue.key.topic and not queue.key.topic.startswith(paths.LMQ_PREFIX)
@@ -157,43 +162,89 @@ class _Finder:
         name = self._start.log.first_file_scanned
         scanned = next((s for s in self._store.log.segments if s.name == name), None)
         begin = scanned.phy_offset if scanned is not None else self._end
-        for segment in self._store.log.segments:
-            if segment.end_phy_offset > self._end:
-                for table in self._scan(segment, max(segment.phy_offset, self._end), segment.end_phy_offset):
+        for segment in self._segments():
+            kept_to = self._kept_to(segment)
+            if kept_to < segment.end_phy_offset:
+                for table in self._scan(segment, kept_to, segment.end_phy_offset):
                     self._lose(table, _messages(table), was_cut=True)
                     if on_progress is not None:
                         on_progress(table.end_phy_offset - begin)
 
+    def _segments(self) -> Iterator[Segment]:
+        """The log's files as they were found: those that the broker maps, and what else has a segment's name."""
+        mapped = self._start.loaded.segments
+        yield from mapped
+        paths_mapped = {segment.path for segment in mapped}
+        yield from (segment for segment in self._store.log.segments if segment.path not in paths_mapped)
+
+    def _kept_to(self, segment: Segment) -> int:
+        """Where what the broker keeps of a file ends."""
+        is_kept = segment in self._start.log.segments
+        return max(self._start.log.readable_end(segment), segment.phy_offset) if is_kept else segment.phy_offset
+
     def _scan(self, segment: Segment, start: int, end: int) -> Iterator[FrameTable]:
-        from_phy_offset = None if start == segment.phy_offset else start
-        return scan_segment(self._store, segment, ScanOptions(), from_phy_offset, end)
+        """A part of a file; also what lies in a blank, for damage may look like one."""
+        log = self._store.log.holding(segment)
+        if segment.phy_offset < 0:  # its name has a minus sign, and a scan knows no offset of it
+            start, end = start - segment.phy_offset, end - segment.phy_offset
+            segment = replace(segment, phy_offset=0)
+            log = log.alone(segment)
+        with nullcontext(self._store) if log is self._store.log else self._store.with_log(log) as view:
+            from_phy_offset = None if start == segment.phy_offset else start
+            parts = [(from_phy_offset, end)]
+            while parts:
+                for table in scan_segment(view, segment, ScanOptions(), *parts.pop()):
+                    yield table
+                    for row in np.flatnonzero(table.of_kind(FrameKind.BLANK)).tolist():
+                        at = int(table.phy_offset[row]) + record.PREFIX.size_bytes
+                        stop = int(table.phy_offset[row] + table.size_bytes[row])
+                        if _holds_data(log, at, stop):
+                            parts.append((at, stop))
 
     # -- without an entry ----------------------------------------------------------------------------------------
 
     def without_entries(self) -> None:
-        segments = [s for s in self._start.log.segments if s.phy_offset < self._end]
+        segments = [s for s in self._start.log.segments if self._kept_to(s) > s.phy_offset]
         if not segments:
             return
         spans: list[Span] = []
-        for segment in _incomplete(self._store, segments, self._end, self._queues, self._start.runs, spans):
+        if self._lookup.is_plain:
+            segments = _incomplete(self._store, segments, self._end, self._queues, self._start.runs, spans)
+        else:  # an entry may lead into a file that is asked for before
+            stretches = ((queue, *stretch) for queue in self._queues for stretch in _stretches(queue))
+            spans += (Span(queue, begin, stop, is_rising=False) for queue, _, begin, stop in stretches)
+        for segment in segments:
             self._look_into(segment, spans)
 
     def _look_into(self, segment: Segment, spans: list[Span]) -> None:
         """Read a segment for messages that no entry leads to."""
-        end = min(segment.end_phy_offset, self._end)
-        covered = Covered(segment.phy_offset, end)
+        end = self._kept_to(segment)
+        if segment.phy_offset < 0:  # no entry leads there
+            for table in self._scan(segment, segment.phy_offset, end):
+                self._lose(table, _messages(table), was_cut=False)
+            return
+        # Where a file lies off the grid, a place in it may be read for an offset behind the file's end.
+        read_to = end if self._lookup.is_plain else min(end + self._lookup.size_bytes, paths.LARGEST_OFFSET)
+        covered = Covered(segment.phy_offset, read_to)
         for span in spans:
-            for starts, ends in span.places(end):
+            for starts, ends in span.places(read_to):
                 covered.add(starts, ends)
+        place = self._start.log.segments.index(segment)
         for table in self._scan(segment, segment.phy_offset, end):
+            offsets = self._lookup.offset_of(segment.phy_offset, table.phy_offset - segment.phy_offset)
             # A log that 4.x counts by what lengths claim may end inside a record, which no entry brings then.
-            is_reached = covered.has(table.phy_offset, table.phy_offset + table.size_bytes)
+            is_reached = (offsets >= segment.phy_offset) & (offsets < read_to)
+            is_reached[is_reached] = covered.has(offsets[is_reached], (offsets + table.size_bytes)[is_reached])
+            if not self._lookup.is_plain:
+                is_reached &= (self._lookup.places(offsets) == place) & (table.phy_offset + table.size_bytes <= end)
             self._lose(table, _messages(table) & ~is_reached, was_cut=False)
 
     # -- what counts ---------------------------------------------------------------------------------------------
 
     def _lose(self, table: FrameTable, mask: NDArray[np.bool_], *, was_cut: bool) -> None:
         rows = np.flatnonzero(mask)
+        if len(rows):
+            rows = rows[~self._stands_elsewhere(table, rows)]
         if not len(rows):
             return
         for run, messages, size_bytes in _runs_of(table, rows):
@@ -212,6 +263,47 @@ class _Finder:
             is_light = name.startswith(paths.LMQ_PREFIX)  # a tombstone's
             self._keys[raw] = QueueKey(name, queue_id) if is_known and not is_light else None
         return self._keys[raw]
+
+    def _stands_elsewhere(self, table: FrameTable, rows: Ints) -> NDArray[np.bool_]:
+        """Mask of records that are no messages of their own: copies of what stands, whole, in the place that they tell; and
+        those whose number in their queue leads to another record that tells it."""
+        mask = np.zeros(len(rows), np.bool_)
+        places, own = table.phy_offset[rows], table.own_phy_offset[rows]
+        for number in np.flatnonzero(own != places).tolist():
+            data = self._store.log.read(int(own[number]), int(table.size_bytes[rows[number]]))
+            mask[number] = data == bytes(table.record(int(rows[number])))
+        group = (table.topic_id[rows].astype(np.int64) << 32) + table.queue_id[rows]
+        for one in np.unique(group).tolist():
+            mine = np.flatnonzero((group == one) & ~mask)
+            if len(mine):
+                mask[mine] = self._have_others_numbers(table, rows[mine])
+        return mask
+
+    def _have_others_numbers(self, table: FrameTable, rows: Ints) -> NDArray[np.bool_]:
+        """Mask of the records of one queue whose number there leads to another record that tells it, too."""
+        mask = np.zeros(len(rows), np.bool_)
+        key = self._key_of(table.topic(int(rows[0])), int(table.queue_id[rows[0]]))
+        queue = self._by_key.get(key) if key is not None else None
+        if key is None or queue is None or isinstance(queue, BatchQueueState):
+            return mask
+        numbers = table.queue_offset[rows]
+        within = np.flatnonzero((numbers >= queue.min_offset) & (numbers < queue.max_offset))
+        width = queue.entry_size_bytes
+        for part in np.split(within, np.flatnonzero(np.diff(numbers[within]) != 1) + 1) if len(within) else ():
+            first = int(numbers[part[0]])
+            entries = queue.entries(first * width, (first + len(part)) * width)
+            leads_elsewhere = entries["phy_offset"] != table.phy_offset[rows[part]]
+            leads_elsewhere &= entries["size_bytes"] >= record.MIN_RECORD_SIZE_BYTES
+            for place in np.flatnonzero(leads_elsewhere).tolist():
+                mask[part[place]] = self._is_told_at(key, first + place, *entries[place].tolist()[:2])
+        return mask
+
+    def _is_told_at(self, key: QueueKey, number: int, at: int, size_bytes: int) -> bool:
+        """Whether the record that a queue's entry leads to is whole and tells that number of that queue."""
+        other = read_message(self._store.log, at) if at + size_bytes <= self._end else None
+        if other is None or other.own_phy_offset != at or other.size_bytes != size_bytes:
+            return False
+        return (other.topic, other.queue_id, other.queue_offset) == (*key, number) and body_crc_ok(other)
 
     def _is_superseded(self, key: QueueKey, table: FrameTable, row: int) -> bool:
         """Whether the queue has begun anew since: its next record in the log has a number that is no higher."""
@@ -282,7 +374,8 @@ def _stretches(queue: QueueState) -> Iterator[tuple[int, int, int]]:
     """What consumers reach of a queue: the start of each file, and from and to in it. Between files there may be a hole."""
     first = _first_position(queue)
     for start, following in pairwise([*queue.starts, queue.end]):
-        begin, end = max(start, first), min(following, start + queue.file_size_bytes)
+        size = queue.written_in(start) if isinstance(queue, BatchQueueState) else queue.file_size_bytes
+        begin, end = max(start, first), min(following, start + size)
         if begin < end:
             yield start, begin, end
 
@@ -368,4 +461,13 @@ def _ends_there(store: Store, segment: Segment, at: int, end: int) -> bool:
     prefix = store.log.read(at, record.PREFIX.size_bytes)
     if len(prefix) < record.PREFIX.size_bytes:
         return at > segment.end_phy_offset - record.PREFIX.size_bytes
-    return bool(record.PREFIX.read(prefix)["magic"] == record.MAGIC_BLANK)
+    is_blank = record.PREFIX.read(prefix)["magic"] == record.MAGIC_BLANK
+    return bool(is_blank) and not _holds_data(store.log, at + len(prefix), end)
+
+
+def _holds_data(log: SegmentSequence, start: int, end: int) -> bool:
+    """Whether a part of one file, as a rule shorter than a record, holds anything but zeros."""
+    if end - start > record.MAX_RECORD_SIZE_BYTES:
+        segment = log.find(start)
+        return segment is not None and log.used_end(segment.phy_offset) > start
+    return bool(log.read(start, end - start).strip(b"\0"))

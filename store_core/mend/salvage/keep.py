@@ -17,6 +17,7 @@ from store_core.broker.load import batch_topics_of
 from store_core.broker.versions import Version, behaviour_of
 from store_core.derive.queues import QueueBuilder
 from store_core.findings import Finding, finding
+from store_core.layout.paths import no_queue_reason
 from store_core.layout.record import HEAD
 from store_core.mend.lost_run import LostRun
 from store_core.mend.salvage.copies.earlier import LeftOut, weighed
@@ -130,6 +131,26 @@ def salvage(
     jobs: int = 1,
     walks: Walks | None = None,
 ) -> Iterator[Salvage]:
+    """As ``_salvage``; where records would stay for which no queue can be made, once more without these."""
+    rules = rules or WalkRules()
+    with ExitStack() as stack:
+        found = stack.enter_context(_salvage(store, rules, options, jobs=jobs, walks=walks))
+        if refused := tuple(found.derivation.without_queue):
+            stack.close()
+            rules = replace(rules, refused=refused)
+            found = stack.enter_context(_salvage(store, rules, options, jobs=jobs, walks=None))
+        yield found
+
+
+@contextmanager
+def _salvage(
+    store: Store,
+    rules: WalkRules | None = None,
+    options: KeepOptions | None = None,
+    *,
+    jobs: int = 1,
+    walks: Walks | None = None,
+) -> Iterator[Salvage]:
     """Work out how everything readable is kept; nothing is written but scratch files, which vanish at the end.
 
     ``walks`` is told of the walk over the log as it is, by ``jobs`` threads, on which queues and index are built, and of a second one
@@ -144,6 +165,7 @@ def salvage(
         scratch = stack.enter_context(scratch_folder())
         table = stack.enter_context(LostTable())
         derive = partial(Derivation, store, scratch=scratch, batch_topics=batch_topics_of(store), jobs=jobs)
+        derive = partial(derive, names_all=not rules.refused)
         derivation = stack.enter_context(derive(store, walks=False))
         ground = read_ground(
             store, rules, siblings, options, sinks, first=derivation, jobs=jobs, walks=walks, table=table
@@ -192,6 +214,9 @@ def salvage(
                 found.findings.append(finding("S007", text))
             found.mended = MendedLog(store.log)
             yield found
+            return
+        if derivation.without_queue and not rules.refused:
+            yield found  # to be worked out without these
             return
         entries, is_other = fill_gaps(store, found, table, walks)
         found.mended = close(found.fences, restored=ground.restored)
@@ -346,7 +371,9 @@ class _Closing:
         for head in region.lost:
             entry = entries.get(head.phy_offset)
             is_known = head.topic in self.topics
-            told.append(head if entry is None else told_better(head, entry, is_topic_known=is_known))
+            one = head if entry is None else told_better(head, entry, is_topic_known=is_known)
+            if not no_queue_reason(one.topic):
+                told.append(one)
         return [*told, *(lost for lost in apart if isinstance(lost, LostRows) or lost.phy_offset not in headers)]
 
 

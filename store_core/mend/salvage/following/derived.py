@@ -83,7 +83,8 @@ class Derivation(Closing):
     """Queues and index built from a log. A context: its scratch files vanish with it.
 
     ``log_store`` is the store with the log as it will be; ``store`` the store as it is. ``include_bad_crc``: records
-    with a wrong body checksum count too, as dispatch takes them. Without ``walks`` the log is not walked here: whoever does
+    with a wrong body checksum count too, as dispatch takes them. ``names_all``: records count for which no queue can be made, to be
+    looked at alone. Without ``walks`` the log is not walked here: whoever does
     it with ``options`` gives every table to ``add`` and then calls ``finish``. ``index_wanted``: an index is built even where
     the broker is told to keep none and none stands. Raises FailedError for queues in RocksDB.
     """
@@ -96,6 +97,7 @@ class Derivation(Closing):
         *,
         batch_topics: Iterable[str] = (),
         include_bad_crc: bool = False,
+        names_all: bool = False,
         index_wanted: bool = False,
         walks: bool = True,
         jobs: int = 1,
@@ -114,7 +116,8 @@ class Derivation(Closing):
         self.sizes = told.sizes
         self._size_findings = told.findings
         style = index_style(store, self.sizes.slots, self.sizes.entries) if self.sizes else IndexStyle()
-        self._dispatcher = Dispatcher(dispatch_rules(store, batch_topics=batch_topics, include_bad_crc=include_bad_crc))
+        rules = dispatch_rules(store, batch_topics=batch_topics, include_bad_crc=include_bad_crc)
+        self._dispatcher = Dispatcher(replace(rules, names_all=names_all))
         self._include_bad_crc = include_bad_crc
         self._has_index = index_wanted or has_index(store)
         self._spooler = QueueSpooler(self._dispatcher, scratch)
@@ -158,6 +161,11 @@ class Derivation(Closing):
         """Where records lie at whose list of light queues dispatch fails."""
         return self._dispatcher.bad_lists
 
+    @property
+    def without_queue(self) -> Sequence[int]:
+        """Where records lie for which a broker cannot make a queue."""
+        return self._dispatcher.without_queue
+
     def finish(self) -> None:
         """No more tables will come; from now on there is something to ask."""
         self.rows = self._spooler.finish()
@@ -170,7 +178,7 @@ class Derivation(Closing):
     @property
     def findings(self) -> list[Finding]:
         """What had to be assumed, and why there is no index."""
-        found = [*self._dispatcher.findings(), *self._dispatcher.list_findings(), *self._size_findings]
+        found = [*self._dispatcher.findings(), *self._dispatcher.record_findings(), *self._size_findings]
         if not self.sizes and not self._size_findings and self._has_index and self._keys:
             text = f"no index file tells how many slots and entries there are to be: {self._keys} keys are not indexed"
             found.append(finding("S005", text, file=paths.INDEX))

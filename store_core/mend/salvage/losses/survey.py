@@ -35,6 +35,7 @@ class WalkRules:
     """Which whole records the broker that is to open the store walks over, and what records it wants to be written.
 
     ``checks_property_crc``: it takes a wrong property CRC for damage. ``property_crc``: new records carry one.
+    ``refused``: where whole records lie that must not stay, for it can make no queue of their topic and gives up on all queues.
     """
 
     reads_v2: bool = True
@@ -42,11 +43,12 @@ class WalkRules:
     reads_batches: bool = True
     checks_property_crc: bool = False
     property_crc: bool = False
+    refused: tuple[int, ...] = ()
 
     @property
     def takes_all(self) -> bool:
         """Whether it walks over every good record."""
-        return self.reads_v2 and self.reads_v6_hosts and not self.checks_property_crc
+        return self.reads_v2 and self.reads_v6_hosts and not self.checks_property_crc and not self.refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +165,8 @@ def _foreign_rows(table: FrameTable, rules: WalkRules) -> Mask:
         mask |= table.magic == MAGIC_V2
     if not rules.reads_v6_hosts:
         mask |= (table.sys_flag & (FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6)) != 0
+    if rules.refused:
+        mask |= np.isin(table.phy_offset, rules.refused)
     refused = table.of_code(FrameCode.BAD_NUMBER)
     if not rules.reads_batches:
         levels = [number for number, topic in enumerate(table.topics) if topic == SCHEDULE_TOPIC]
