@@ -126,7 +126,7 @@ def records_of(journal: Journal) -> Records:
         originals = [_original(entry) for entry in journal.all("original")]
         folders = [_record(OriginalFolder, entry) for entry in journal.all("folder")]
         staged = [_record(Staged, entry) for entry in journal.all("staged")]
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise _not_ours(journal, error) from error
     return Records(
         originals={original.path: original for original in originals},
