@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -19,6 +20,7 @@ from store_core.findings import Finding
 
 if TYPE_CHECKING:
     from rmqctl.blocks import Block
+    from store_core.mend.applying.settle import Settled
     from store_core.mend.planned import Planned
     from store_core.mend.plans.content import Contents
     from store_core.mend.plans.plan import Plan
@@ -63,14 +65,18 @@ def at_work(ctx: Context, settings: Settings, *, apply: bool) -> Iterator[StoreL
         ctx.refuse_no_store()
         outside = settings.writable_outside_paths()
         with changing(root, outside, None, None) as (writer, lock):
-            for settled in settle(writer, lock):
-                ctx.note(f"an interrupted {settled.kind or 'change'} ({settled.id}) was {settled.outcome}")
+            settle(writer, lock, partial(say_settled, ctx))
             yield lock
             if lock.created and not list_ids(root):  # nothing had to be changed, so nothing stays
                 lock.remove_file()
     else:
         _warn_of_others(ctx, root)
         yield None
+
+
+def say_settled(ctx: Context, settled: Settled) -> None:
+    """Say what became of an interrupted change."""
+    ctx.note(f"an interrupted {settled.kind or 'change'} ({settled.id}) was {settled.outcome}")
 
 
 def _warn_of_others(ctx: Context, root: Path) -> None:

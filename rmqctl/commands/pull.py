@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from rmqctl.context import Context
+from rmqctl.mending import say_settled
 from rmqctl.messages import (
     MESSAGE_COLUMNS,
     NoBody,
@@ -107,7 +109,7 @@ def _open_for_writing(ctx: Context) -> AbstractContextManager[LiveStore]:
     from store_core.engine.live_store import open_for_writing
 
     ctx.refuse_remote()
-    return open_for_writing(ctx.settings())
+    return open_for_writing(ctx.settings(), on_settled=partial(say_settled, ctx))
 
 
 def _start(

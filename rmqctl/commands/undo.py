@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -14,12 +14,9 @@ from rmqctl import exit_codes
 from rmqctl.blocks import Block, Table, Text
 from rmqctl.cells import Column
 from rmqctl.context import Context, confirm
-from rmqctl.mending import ApplyOption
+from rmqctl.mending import ApplyOption, say_settled
 from rmqctl.options import YesOption
 from store_core.errors import UsageError
-
-if TYPE_CHECKING:
-    from store_core.mend.applying.undo import UndoReport
 
 _CHANGE_FIELDS = ("id", "state", "kind", "policy", "plan_id", "steps", "made_at_timestamp_ms")
 _ITEM_FIELDS = ("path", "what", "size_bytes", "mtime_ns", "ranges")
@@ -48,10 +45,8 @@ def undo(
         return _forget(ctx, id, yes=yes)
     from store_core.mend.applying.undo import undo as take_back
 
-    def refuse_outside(report: UndoReport) -> None:
-        _refuse_outside(ctx, [item.path for item in report.items])
-
-    report = take_back(root, id, apply=apply, confirm=refuse_outside)
+    named = _named_outside(ctx, apply=apply)
+    report = take_back(root, id, apply=apply, writable_roots=named, on_settled=partial(say_settled, ctx))
     items = [asdict(item) for item in report.items]
     document: dict[str, Any] = {
         "store": str(root),
@@ -92,16 +87,10 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
     return row if row["ranges"] else {**row, "offset": None, "size_bytes": None}
 
 
-def _refuse_outside(ctx: Context, changed: list[str]) -> None:
-    """Raise UsageError where files outside the root would be written to whose log folder was not named."""
-    named = ctx.settings().writable_commitlog_paths
-    for path in map(Path, changed):
-        if path.is_absolute() and not any(path.is_relative_to(os.path.realpath(folder)) for folder in named):
-            raise UsageError(
-                "the log lies outside the store and is not written to",
-                path=str(path),
-                to_do=f"add --commitlog {path.parent}",
-            )
+def _named_outside(ctx: Context, *, apply: bool) -> list[Path]:
+    """Log folders outside the store that may be looked at, or with ``apply`` written to, as the user names them."""
+    settings = ctx.settings()
+    return [path for path in settings.outside_paths if not apply or path in settings.writable_commitlog_paths]
 
 
 def _list(ctx: Context) -> int:
@@ -132,6 +121,6 @@ def _forget(ctx: Context, id: str | None, *, yes: bool) -> int:
     what = "can never be undone then" if chosen.state == "done" else "is unfinished, and stays as it stands"
     if not confirm(ctx, f"Forget {chosen.id}? It {what}.", yes):
         raise UsageError("not confirmed", to_do="nothing was changed")
-    forget(root, chosen.id, abandon=True)
+    forget(root, chosen.id, abandon=True, writable_roots=_named_outside(ctx, apply=True))
     ctx.output.emit({"store": str(root), "forgotten": chosen.id}, facts=("store", "forgotten"))
     return exit_codes.OK

@@ -8,7 +8,7 @@ from store_core.layout import paths
 from store_core.read.index_sizes import IndexSizes
 from store_core.read.log_files import missing_log, told_of
 from store_core.read.types import index_strays, queue_strays, wrong_types
-from store_core.storage.journal import UNDO_FOLDER, list_ids, read_journal
+from store_core.storage.journal import UNDO_FOLDER, list_ids, read_head
 from store_core.storage.live import is_locked
 from store_core.storage.sequence import SegmentSequence, Stray
 from store_core.storage.store import QueueKey, Store
@@ -42,11 +42,11 @@ def _check_changes(store: Store, findings: Findings) -> None:
 def _check_change(store: Store, id: str, findings: Findings) -> None:
     folder = f"{UNDO_FOLDER}/{id}"
     try:
-        journal = read_journal(store.root, id)
+        head = read_head(store.root, id)
     except FailedError as error:
         findings.say("S004", f"whether the change {id} was interrupted cannot be told: {error.what}", file=folder)
         return
-    if not journal.state.finished:
+    if not head.state.finished:
         at_work = is_locked(store.root)
         said = "is unfinished, and somebody is at work on this store" if at_work else "was interrupted"
         findings.say("S004", f"the change {id} {said}", file=folder)

@@ -33,7 +33,7 @@ from store_core.engine.signals import uninterrupted
 from store_core.engine.tail import RECOVER_FIRST, find_tail
 from store_core.errors import FailedError, UsageError
 from store_core.layout import paths, record
-from store_core.mend.applying.settle import changing, settle
+from store_core.mend.applying.settle import Settled, changing, settle
 from store_core.mend.guards import refuse_dledger
 from store_core.read.log_files import refuse_missing_log, refuse_partial_log
 from store_core.storage.config_files import ConfigFiles, read_config
@@ -68,8 +68,13 @@ class WriteOptions:
 
 
 @contextmanager
-def open_for_writing(settings: Settings, options: WriteOptions | None = None) -> Iterator[LiveStore]:
-    """The store with its lock held, for as long as the context lasts. Opening changes nothing in it.
+def open_for_writing(
+    settings: Settings,
+    options: WriteOptions | None = None,
+    on_settled: Callable[[Settled], None] = lambda settled: None,
+) -> Iterator[LiveStore]:
+    """The store with its lock held, for as long as the context lasts. Opening changes nothing in it, but that a change
+    which was interrupted is finished or taken back; ``on_settled`` hears of it.
 
     Raises NotAStoreError; StoreInUseError where a broker or another rmqctl works on it; UsageError where its log lies
     outside the root and was not named; FailedError where it was not stopped cleanly or its end is damaged.
@@ -77,7 +82,7 @@ def open_for_writing(settings: Settings, options: WriteOptions | None = None) ->
     Store.open(settings.root, settings).close()
     options = options or WriteOptions()
     with changing(settings.root, settings.writable_outside_paths(), None, options.ops) as (writer, lock):
-        settle(writer, lock)
+        settle(writer, lock, on_settled)
         with Store.open(settings.root, settings) as store:
             refuse_dledger(store)
             refuse_missing_log(store)

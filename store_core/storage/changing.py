@@ -17,14 +17,14 @@ def half_changed(root: Path) -> str | None:
     from store_core.storage.live import is_locked
 
     try:
-        journal = unfinished(root)
+        change = unfinished(root)
     except FailedError as error:
         return f"whether a change of this store was interrupted cannot be told: {error}"
-    if journal is None or not journal.state.midway:
+    if change is None or not change.state.midway:
         return None
     if is_locked(root):
-        return f"the change {journal.id} is unfinished, and somebody is at work on this store: what is read may be half changed"
+        return f"the change {change.id} is unfinished, and somebody is at work on this store: what is read may be half changed"
     return (
-        f"the change {journal.id} was interrupted: what is read may be half changed; "
+        f"the change {change.id} was interrupted: what is read may be half changed; "
         "the next command with --apply settles it, `rmqctl undo --apply` takes it back"
     )

@@ -34,14 +34,6 @@ class Digest:
     size_bytes: int
 
 
-def digest_of(chunks: Iterable[bytes | memoryview]) -> Digest:
-    crc, size_bytes = 0, 0
-    for chunk in chunks:
-        crc = crc32c(chunk, crc)
-        size_bytes += len(chunk)
-    return Digest(crc, size_bytes)
-
-
 def windows(path: Path, offset: int = 0, size_bytes: int | None = None) -> Iterator[bytes]:
     """The bytes of a range, a window at a time; they end with the file. Raises OSError."""
     fd = open_read_only(path)
@@ -81,6 +73,17 @@ def runs(path: Path, offset: int, size_bytes: int) -> Iterator[bytes | Hole]:
         os.close(fd)
 
 
+def digest_of(chunks: Iterable[bytes | memoryview | Hole]) -> Digest:
+    """Digest of some bytes; those of a hole are not looked at."""
+    crc, done = 0, 0
+    for run in chunks:
+        if isinstance(run, Hole):
+            crc, done = crc32c_behind_zeros(crc, run.size_bytes), done + run.size_bytes
+        else:
+            crc, done = crc32c(run, crc), done + len(run)
+    return Digest(crc, done)
+
+
 def data_bytes(path: Path, offset: int, size_bytes: int) -> int:
     """How many bytes of a range lie in no hole and not behind the file's end; all in front of it where the file system does not tell of holes. Raises OSError."""
     fd = open_read_only(path)
@@ -100,13 +103,7 @@ def digest_range(path: Path, offset: int, size_bytes: int | None = None) -> Dige
 
     Holes are not read: a file may have been stretched to any length.
     """
-    crc, done = 0, 0
-    for run in runs(path, offset, max(path.stat().st_size - offset, 0) if size_bytes is None else size_bytes):
-        if isinstance(run, Hole):
-            crc, done = crc32c_behind_zeros(crc, run.size_bytes), done + run.size_bytes
-        else:
-            crc, done = crc32c(run, crc), done + len(run)
-    return Digest(crc, done)
+    return digest_of(runs(path, offset, max(path.stat().st_size - offset, 0) if size_bytes is None else size_bytes))
 
 
 def digest_file(path: Path) -> Digest:

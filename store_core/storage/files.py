@@ -25,9 +25,10 @@ _MOST_NEAR = 256
 _NOATIME = getattr(os, "O_NOATIME", 0)
 
 
-def open_read_only(path: Path) -> int:
+def open_read_only(path: Path, *, follow: bool = True) -> int:
     """A descriptor for reading a regular file; access times stay untouched where the system allows it.
 
+    With ``follow`` False a link is refused (ELOOP).
     A remote file is fetched into an unnamed one first. Raises OSError, also for a folder, a pipe or a device: none of
     them may keep a reader waiting.
     """
@@ -35,7 +36,7 @@ def open_read_only(path: Path) -> int:
         from store_core.storage.object_store import fetch
 
         return fetch(path)
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     try:
         fd = os.open(path, flags | _NOATIME)
     except PermissionError:

@@ -11,9 +11,12 @@ once all before it was synced (``MARKS``) is damage.
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -24,14 +27,19 @@ from store_core.errors import FailedError
 from store_core.layout.paths import OURS
 from store_core.storage.digest import crc32c
 from store_core.storage.failure import failed
-from store_core.storage.files import read_whole
+from store_core.storage.files import open_read_only
 from store_core.storage.writer import Writer
 
 UNDO_FOLDER: Final = f"{OURS}/undo"
 JOURNAL_FILE: Final = "journal"
 OUR_FOLDER_MODE: Final = 0o700
 OUR_FILE_MODE: Final = 0o600
+LARGEST_JOURNAL_BYTES: Final = 128 << 20  # of 100,000 files; one that says more is not ours
+_MARKS_BYTES: Final = 64 << 10  # the marks of a journal of the largest size may still be added to it
+_HEAD_BYTES: Final = 64 << 10
+_LONGEST_MARK_BYTES: Final = 16 << 20  # in journals of rmqctl 0.1 a mark has the digests of all files with it
 _SEQUENCE_DIGITS: Final = 4
+_MARKED: Final = re.compile(rb'[0-9a-f]{8} \{"entry":"([a-z]+)"')  # keys are sorted, and no mark has one before this
 
 Entry = Mapping[str, Any]
 
@@ -57,6 +65,25 @@ class State(StrEnum):
 
 
 MARKS: Final = frozenset(State) - {State.PREPARING}
+
+
+@dataclass(frozen=True, slots=True)
+class JournalHead:
+    """How far a change has come and what its first line says, for callers that only report it."""
+
+    id: str
+    begin: Mapping[str, Any]
+    state: State
+
+    def text(self, key: str) -> str | None:
+        """Return a text of the first line, None where there is none."""
+        value = self.begin.get(key)
+        return value if isinstance(value, str) else None
+
+    def number(self, key: str) -> int | None:
+        """Return a number of the first line that fits into 63 bits, None where there is none."""
+        value = self.begin.get(key)
+        return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63 else None
 
 
 @dataclass(slots=True)
@@ -89,8 +116,15 @@ class Journal:
         return next((e for e in reversed(self.entries) if e["entry"] == entry), {})
 
     def append(self, writer: Writer, *entries: Entry) -> None:
-        """Add lines and make them durable. Raises OSError; then none of them counts."""
-        self._append(writer, b"".join(_line(entry) for entry in entries))
+        """Add lines and make them durable. Raises OSError, FailedError where there are too many; then none of them counts."""
+        lines = b"".join(_line(entry) for entry in entries)
+        if self.size_bytes + len(lines) > LARGEST_JOURNAL_BYTES:
+            raise FailedError(
+                f"the change needs a journal of more than {LARGEST_JOURNAL_BYTES} bytes",
+                path=str(writer.root / self.file),
+                to_do="make the change in parts, for instance `rebuild queues` before `recover`",
+            )
+        self._append(writer, lines)
         self.entries += [dict(entry) for entry in entries]
 
     def mark(self, writer: Writer, state: State, **more: Any) -> None:
@@ -148,6 +182,8 @@ def make_our_folders(writer: Writer, folder: str) -> None:
 def remove_our_folder(writer: Writer, folder: str) -> None:
     """Remove a folder inside a ``.rmqctl`` with all that is in it, the journal last, and ``.rmqctl`` itself once empty."""
     real = writer.path(folder)
+    if real.is_symlink():
+        raise foreign_link(real)
     journal = real / JOURNAL_FILE
     for path in sorted(real.rglob("*"), key=lambda path: (path == journal, -len(path.parts))):
         if path.is_dir() and not path.is_symlink():
@@ -178,9 +214,21 @@ def _remove_if_empty(writer: Writer, folder: Path) -> None:
 
 
 def list_ids(root: Path) -> list[str]:
-    """The changes whose folder is there, oldest first. Raises FailedError where the folder cannot be read."""
+    """List the changes whose folder is there, oldest first.
+
+    Raises FailedError where the folder cannot be read, or a link stands where rmqctl makes folders only.
+    """
+    names = []
     try:
-        names = [path.name for path in (root / UNDO_FOLDER).iterdir() if path.is_dir()]
+        for folder in (root / OURS, root / UNDO_FOLDER):
+            if folder.is_symlink():
+                raise foreign_link(folder)
+        with os.scandir(root / UNDO_FOLDER) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    raise foreign_link(root / UNDO_FOLDER / entry.name)
+                if entry.is_dir(follow_symlinks=False):
+                    names.append(entry.name)
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
@@ -188,34 +236,104 @@ def list_ids(root: Path) -> list[str]:
     return sorted(names, key=lambda name: (_sequence(name), name))
 
 
+def foreign_link(path: Path) -> FailedError:
+    """Return the error for a link among rmqctl's own files, where rmqctl never makes one."""
+    return FailedError("a link stands among rmqctl's own files", path=str(path), to_do="move it out of the store")
+
+
+def read_ours(path: Path, largest_bytes: int, what: str) -> bytes:
+    """Read a whole file of rmqctl's own. Raises OSError, FailedError for a link or a file larger than rmqctl makes any."""
+    with _opened(path) as file:
+        if os.fstat(file.fileno()).st_size > largest_bytes:
+            raise _too_large(path, largest_bytes, what)
+        return file.read(largest_bytes)
+
+
+def _opened(path: Path) -> io.BufferedReader:
+    if path.is_symlink():
+        raise foreign_link(path)
+    return open(open_read_only(path, follow=False), "rb")
+
+
+def _too_large(path: Path, largest_bytes: int, what: str) -> FailedError:
+    to_do = "rmqctl did not write it: move its folder out of the store"
+    return FailedError(f"{what} has more than {largest_bytes} bytes", path=str(path), to_do=to_do)
+
+
 def read_journal(root: Path, id: str) -> Journal:
     """Read a change's journal; empty where the process was killed before its first line was whole.
 
-    Raises FailedError where a line is damaged that was durable once.
+    Raises FailedError where a line is damaged that was durable once, and for a journal larger than rmqctl writes any.
     """
+    path = root / UNDO_FOLDER / id / JOURNAL_FILE
     try:
-        data = read_whole(root / UNDO_FOLDER / id / JOURNAL_FILE)
+        data = read_ours(path, LARGEST_JOURNAL_BYTES + _MARKS_BYTES, "the undo journal")
     except FileNotFoundError:
         return Journal(id, [], 0)
     except OSError as error:
         raise failed(error, "cannot read the undo journal") from error
-    journal = Journal(id, [], 0)
-    lines = data.splitlines(keepends=True)
-    for number, line in enumerate(lines):
+    return _journal_of(root, id, io.BytesIO(data))
+
+
+def _journal_of(root: Path, id: str, lines: Iterable[bytes]) -> Journal:
+    journal, rest = Journal(id, [], 0), iter(lines)
+    for line in rest:
         if line != b"\n":
             entry = _parse(line)
             if entry is None:
-                _assert_torn(root, journal, lines[number:])
+                _assert_torn(root, journal, rest)
                 break
             journal.entries.append(entry)
         journal.size_bytes += len(line)
     return journal
 
 
-def unfinished(root: Path | str) -> Journal | None:
-    """The change of a store that is under way or was interrupted, if there is one. Raises FailedError where its journal is damaged or cannot be read."""
-    journals = (read_journal(Path(root), id) for id in list_ids(Path(root)))
-    return next((journal for journal in journals if not journal.state.finished), None)
+def read_head(root: Path, id: str) -> JournalHead:
+    """Read how far a change has come, from the first and last lines of its journal, whatever its length.
+
+    Raises FailedError as ``read_journal``, but for damage in between.
+    """
+    path = root / UNDO_FOLDER / id / JOURNAL_FILE
+    try:
+        with _opened(path) as file:
+            size_bytes = os.fstat(file.fileno()).st_size
+            if size_bytes > LARGEST_JOURNAL_BYTES + _MARKS_BYTES:
+                raise _too_large(path, LARGEST_JOURNAL_BYTES, "the undo journal")
+            if size_bytes <= 2 * _HEAD_BYTES:
+                journal = _journal_of(root, id, io.BytesIO(file.read(2 * _HEAD_BYTES)))
+                return JournalHead(id, journal.last("begin"), journal.state)
+            begin = _parse(file.readline(_HEAD_BYTES)) or {}
+            file.seek(size_bytes - _HEAD_BYTES)
+            file.readline(_HEAD_BYTES)  # the rest of a line
+            state = _last_mark(file)
+            if state is None:  # a long line at the end, or many that are torn
+                file.seek(0)
+                state = _last_mark(file)
+    except FileNotFoundError:
+        return JournalHead(id, {}, State.PREPARING)
+    except OSError as error:
+        raise failed(error, "cannot read the undo journal") from error
+    return JournalHead(id, begin if begin.get("entry") == "begin" else {}, state or State.PREPARING)
+
+
+def _last_mark(file: io.BufferedReader) -> State | None:
+    """Return the last mark among the whole lines from here; no line is parsed, and no longer one than a mark may be is held."""
+    found = None
+    for line in iter(lambda: file.readline(_LONGEST_MARK_BYTES), b""):
+        named = _MARKED.match(line)
+        if named is not None and (name := named[1].decode()) in MARKS and _is_whole(line):
+            found = State(name)
+    return found
+
+
+def heads(root: Path | str) -> Iterator[JournalHead]:
+    """Read the heads of all changes of a store, oldest first. Raises FailedError."""
+    return (read_head(Path(root), id) for id in list_ids(Path(root)))
+
+
+def unfinished(root: Path | str) -> JournalHead | None:
+    """Return the change of a store that is under way or was interrupted, if there is one. Raises FailedError where its journal is damaged or cannot be read."""
+    return next((head for head in heads(root) if not head.state.finished), None)
 
 
 def _assert_torn(root: Path, journal: Journal, rest: Iterable[bytes]) -> None:
@@ -234,11 +352,17 @@ def _line(entry: Entry) -> bytes:
 
 def _parse(line: bytes) -> dict[str, Any] | None:
     """The entry of a line, None where it is torn or damaged."""
-    check, _, text = line.partition(b" ")
-    if not text.endswith(b"\n") or check != b"%08x" % crc32c(text[:-1]):
+    if not _is_whole(line):
         return None
-    entry = json.loads(text)
+    try:
+        entry = json.loads(line[9:])
+    except (ValueError, RecursionError):
+        return None
     return entry if isinstance(entry, dict) and isinstance(entry.get("entry"), str) else None
+
+
+def _is_whole(line: bytes) -> bool:
+    return line.endswith(b"\n") and line[:9] == b"%08x " % crc32c(memoryview(line)[9:-1])
 
 
 def _sequence(id: str) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import stat
 from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Final
 
 Buffer = bytes | bytearray | memoryview
 
-_OPEN_FLAGS: Final = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_FLAGS: Final = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must keep nothing waiting
 _OPEN_FILES: Final = 32
 
 
@@ -79,10 +81,17 @@ class FileOps:
         os.utime(path, ns=(atime_ns, mtime_ns), follow_symlinks=False)
 
     def set_owner(self, path: Path, mode: int, uid: int, gid: int) -> None:
-        """Mode, and owner as far as this process may give files away."""
-        with suppress(PermissionError):
-            os.chown(path, uid, gid, follow_symlinks=False)
-        os.chmod(path, mode)
+        """Set the mode, and the owner as far as this process may give files away. A link is refused (ELOOP)."""
+        fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if stat.S_ISLNK(os.fstat(fd).st_mode):
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+            opened = f"/proc/self/fd/{fd}"  # the file itself, whatever has its name by now
+            with suppress(PermissionError):
+                os.chown(opened, uid, gid)
+            os.chmod(opened, mode)
+        finally:
+            os.close(fd)
 
     def sync_file(self, path: Path, data_only: bool = False) -> None:
         fd = self._descriptor(path)

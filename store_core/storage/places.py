@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from store_core.errors import UsageError
+from store_core.errors import FailedError, UsageError
 from store_core.layout.paths import OURS
 
 _REMEMBERED: Final = 4096  # appends write to the same few files again and again
@@ -28,6 +28,7 @@ class Places:
         self._allowed = (self.root, *self.writable_roots, *self.areas)
         self._area_parents = frozenset(area.parent for area in self.areas)
         self._resolved: dict[str, Path] = {}
+        self._real_folders: dict[str, str] = {}
 
     def resolve(self, path: str) -> Path:
         """The real path; its last part is not followed. Raises UsageError where it lies in no allowed place."""
@@ -45,7 +46,11 @@ class Places:
         joined = self.root / words
         if joined == self.root:
             return joined
-        real = Path(os.path.realpath(joined.parent)) / joined.name
+        real = Path(self._real_folder(joined)) / joined.name
+        if OURS in words.parts and real != joined:
+            raise FailedError(
+                "a link leads to or from rmqctl's own files", path=str(joined), to_do="move it out of the store"
+            )
         if real in self._area_parents or any(real.is_relative_to(place) for place in self._allowed):
             return real
         raise UsageError(
@@ -57,10 +62,30 @@ class Places:
     def name(self, path: Path | str) -> str:
         """The path as plans and journals write it: relative below the root, absolute elsewhere."""
         joined = self.root / path
-        real = Path(os.path.realpath(joined.parent)) / joined.name if joined != self.root else joined
+        real = Path(self._real_folder(joined)) / joined.name if joined != self.root else joined
         if real.is_relative_to(self.root):
             return "" if real == self.root else real.relative_to(self.root).as_posix()
         return real.as_posix()
+
+    def exact(self, path: str) -> Path:
+        """The real path of one that a plan or journal names, which has no link in it, as none has that rmqctl wrote.
+
+        Raises UsageError where it lies in no allowed place, FailedError for a link or another name of the same place.
+        """
+        real = self.resolve(path)
+        if self.name(path) != path or real.is_symlink():
+            raise FailedError("a link leads there, or the path is not a plain one", path=path)
+        return real
+
+    def _real_folder(self, path: Path) -> str:
+        """The folder of a path, links followed. Each folder is looked at once."""
+        folder = os.path.dirname(path)
+        known = self._real_folders.get(folder)
+        if known is None:
+            if len(self._real_folders) >= _REMEMBERED:
+                self._real_folders.clear()
+            known = self._real_folders[folder] = os.path.realpath(folder)
+        return known
 
     def area_for(self, path: str) -> Path:
         """The ``.rmqctl`` folder whose file system is that of ``path``; the root's own where none is."""

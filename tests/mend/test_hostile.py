@@ -174,7 +174,7 @@ def test_a_log_folder_on_another_file_system_has_a_staging_folder_beside_it(tmp_
     assert (log.parent / ".rmqctl/undo" / undo_id / "kept").is_dir()
     assert sorted(path.name for path in log.iterdir()) == ["0", "2", "3"]
     assert (log / "0").read_bytes() == b"new segment" + bytes(5000)
-    undo(root, apply=True)
+    undo(root, apply=True, writable_roots=[log])
     assert (tree(root), tree(elsewhere)) == before
     assert not (log.parent / ".rmqctl").exists()
 
@@ -187,11 +187,11 @@ def test_killed_between_file_systems(tmp_path: Path, elsewhere: Path, kill_after
     try:
         apply(outside_plan(root, log), root, writable_roots=[log], ops=ops)
     except Killed:
-        finish_or_roll_back(root)
+        finish_or_roll_back(root, writable_roots=[log])
     finally:
         ops.close()
     if list_undo(root):
-        undo(root, apply=True)
+        undo(root, apply=True, writable_roots=[log])
     now = tree(root), tree(elsewhere)
     if ops.primitives[-1].name == "mkdir":
         now[1]["x"] = before[1]["x"]  # the folder that .rmqctl was made in

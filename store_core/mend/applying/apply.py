@@ -21,6 +21,7 @@ from store_core.storage.journal import (
     UNDO_FOLDER,
     Journal,
     State,
+    heads,
     list_ids,
     read_journal,
     remove_empty_folders,
@@ -98,13 +99,12 @@ def apply(
 def _settle_first(plan: Plan, writer: Writer, lock: StoreLock) -> Applied | None:
     """Finish or take back what was interrupted; gives the result if that was this very plan."""
     settled = settle(writer, lock)
-    for id in reversed(list_ids(writer.root)):
-        journal = read_journal(writer.root, id)
-        if journal.last("begin").get("plan_id") == plan.id and journal.state is State.DONE:
-            if any(one.id == id and one.outcome is Outcome.FINISHED for one in settled):
-                return Applied(id, plan.id, Change(writer, journal).kept_size_bytes, finished_earlier=True)
+    for head in reversed(list(heads(writer.root))):
+        if head.text("plan_id") == plan.id and head.state is State.DONE:
+            if any(one.id == head.id and one.outcome is Outcome.FINISHED for one in settled):
+                return _applied(Change(writer, read_journal(writer.root, head.id)), finished_earlier=True)
             raise PlanOutOfDateError(
-                f"this plan has been applied already, as {id}", to_do=f"rmqctl undo {id} takes it back"
+                f"this plan has been applied already, as {head.id}", to_do=f"rmqctl undo {head.id} takes it back"
             )
     return None
 
@@ -151,10 +151,10 @@ def _give_up(writer: Writer, lock: StoreLock, before: set[str]) -> None:
 def _carry_out(writer: Writer, journal: Journal, progress: _Progress, check: Callable[[Path], None] | None) -> Change:
     change = Change(writer, journal, progress)
     try:
-        left = change.forward()
+        change.forward()
         if check is not None:
             check(writer.root)
-        journal.mark(writer, State.DONE, **left)
+        journal.mark(writer, State.DONE)
     except BaseException as error:
         take_back(change)
         if isinstance(error, OSError):
@@ -163,5 +163,5 @@ def _carry_out(writer: Writer, journal: Journal, progress: _Progress, check: Cal
     return change
 
 
-def _applied(change: Change) -> Applied:
-    return Applied(change.journal.id, change.plan.id, change.kept_size_bytes)
+def _applied(change: Change, finished_earlier: bool = False) -> Applied:
+    return Applied(change.journal.id, change.plan.id, change.kept_size_bytes, finished_earlier)

@@ -14,10 +14,17 @@ from store_core.mend.plans.content import Content
 from store_core.mend.plans.expect import is_in_place
 from store_core.mend.plans.plan import RANGES, Op, Step
 from store_core.mend.plans.room import Room, allocated_bytes, device_of
-from store_core.storage.digest import Digest, data_bytes, digest_file, digest_range, windows
+from store_core.storage.digest import (
+    WINDOW_SIZE_BYTES,
+    Digest,
+    Hole,
+    data_bytes,
+    digest_file,
+    digest_range,
+    runs,
+)
 from store_core.storage.files import FileCache
 
-_WINDOW_SIZE_BYTES: Final = 1 << 20
 _SECTOR_SIZE_BYTES: Final = 512
 
 
@@ -160,6 +167,16 @@ class _Source:
             found = self._cache.read(self._path, start + at, max(0, min(size_bytes, limit - at)))
         return found.ljust(size_bytes, b"\0")
 
+    def zeros_from(self, at: int, size_bytes: int) -> int:
+        """How many of the bytes from ``at`` of the range are known to be zeros without being read."""
+        if self._content is not None:
+            return self._content.zeros_from(at) if at < self._content.size_bytes else size_bytes
+        if self._path is None:
+            return size_bytes
+        start, limit = (self._piece.kept_offset, self._piece.size_bytes) if self._piece else (0, at + size_bytes)
+        data = self._cache.next_data(self._path, start + at)
+        return size_bytes if data is None or data - start >= limit else data - start - at
+
     def close(self) -> None:
         self._cache.close()
 
@@ -168,12 +185,17 @@ def _is_mixture(real: Path, start: int, size_bytes: int, sources: list[_Source])
     """Whether each byte of a range, as far as the file reaches, is one of the sources' at that place."""
     try:
         at = 0
-        for window in windows(real, start, size_bytes):
-            for cut in range(0, len(window), _WINDOW_SIZE_BYTES):
-                part = window[cut : cut + _WINDOW_SIZE_BYTES]
-                if not _all_from(part, [source.read(at + cut, len(part)) for source in sources]):
+        for run in runs(real, start, size_bytes):
+            end = at + (run.size_bytes if isinstance(run, Hole) else len(run))
+            while at < end:
+                if isinstance(run, Hole) and (zeros := max(source.zeros_from(at, end - at) for source in sources)):
+                    at += min(zeros, end - at)
+                    continue
+                length = min(end - at, WINDOW_SIZE_BYTES)
+                part = bytes(length) if isinstance(run, Hole) else run
+                if not _all_from(part, [source.read(at, length) for source in sources]):
                     return False
-            at += len(window)
+                at += length
         return True
     finally:
         for source in sources:

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import stat
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import replace
+from typing import Final
 
-from store_core.mend.applying.originals import Original, OriginalFolder, Records, records_of
+from store_core.mend.applying.originals import Left, Original, OriginalFolder, Records, records_of, to_entry
 from store_core.mend.applying.prepare import PLAN_FILE, RESERVE_FILE
 from store_core.mend.plans.content import Content
 from store_core.mend.plans.expect import is_in_place
 from store_core.mend.plans.plan import RANGES, Op, Plan, Step
-from store_core.mend.plans.plan_json import plan_from_bytes
-from store_core.storage.digest import WINDOW_SIZE_BYTES, Hole, digest_file, runs, windows
-from store_core.storage.files import read_whole
-from store_core.storage.journal import OUR_FILE_MODE, Journal, State
+from store_core.mend.plans.plan_json import LARGEST_PLAN_BYTES, plan_from_bytes
+from store_core.storage.digest import Hole, digest_file, runs, windows
+from store_core.storage.journal import OUR_FILE_MODE, Entry, Journal, State, read_ours
 from store_core.storage.writer import Ownership, Writer
 
 Advance = Callable[[int], None]
+_SAFE_BITS: Final = 0o755  # others may write only where they may in the folder above
 
 
 class Change:
@@ -29,15 +31,18 @@ class Change:
         self.writer = writer
         self.journal = journal
         self.records: Records = records_of(journal)
-        self.plan: Plan = plan_from_bytes(read_whole(writer.path(f"{journal.folder}/{PLAN_FILE}")), journal.folder)
+        plan = read_ours(
+            writer.path(f"{journal.folder}/{PLAN_FILE}"), LARGEST_PLAN_BYTES, "the plan beside the undo journal"
+        )
+        self.plan: Plan = plan_from_bytes(plan, journal.folder)
         self._advance = advance
 
     @property
     def kept_size_bytes(self) -> int:
         return sum(original.kept_size_bytes for original in self.records.originals.values())
 
-    def forward(self) -> dict[str, Any]:
-        """Carry the change out durably; gives the words of the journal's last line: what was left behind."""
+    def forward(self) -> None:
+        """Carry the change out durably, and put down in the journal what was left in the store."""
         for path, steps in self.plan.by_path.items():
             if is_in_place(steps):
                 self._write_in_place(path, steps)
@@ -48,15 +53,11 @@ class Change:
             else:
                 self._put_new_file(path)
         self._sync_folders()
-        return {
-            "files": {path: self._left(path) for path in self.plan.by_path},
-            "folders": {
-                path: mtime for path in self.records.folders if (mtime := self._folder_mtime(path)) is not None
-            },
-        }
+        paths = dict.fromkeys((*self.plan.by_path, *self.records.folders))
+        self.journal.append(self.writer, *map(self._left, paths))
 
-    def back(self, folders: Iterable[str] | None = None) -> None:
-        """Bring everything back durably, bytes, lengths, names, times (those of ``folders``, or of all), and say so."""
+    def back(self, keep_times: Collection[str] = ()) -> None:
+        """Bring everything back durably, bytes, lengths, names, times (but those of ``keep_times``), and say so."""
         self._unlink(f"{self.journal.folder}/{RESERVE_FILE}")
         for path, steps in reversed(list(self.plan.by_path.items())):
             original = self.records.originals[path]
@@ -69,8 +70,8 @@ class Change:
             else:
                 self._unlink(path)
         self._remove_made_folders()
-        for path in self.records.folders if folders is None else folders:
-            if self.records.folders[path].existed:
+        for path in self.records.folders:
+            if self.records.folders[path].existed and path not in keep_times:
                 self.writer.set_mtime_ns(path, self.records.folders[path].mtime_ns)
         self._sync_folders()
         self.journal.mark(self.writer, State.UNDONE)
@@ -88,10 +89,13 @@ class Change:
 
     def _write_range(self, step: Step) -> None:
         at = step.offset or 0
-        for chunk in new_chunks(self.writer, self.records, step):
-            self._put(step.path, at, chunk)
-            at += len(chunk)
-            self._advance(len(chunk))
+        for run in new_runs(self.writer, self.records, step):
+            if isinstance(run, Hole):
+                at += self._clear(step.path, at, run.size_bytes)
+                continue
+            self._put(step.path, at, run)
+            at += len(run)
+            self._advance(len(run))
 
     def _put(self, path: str, at: int, data: bytes) -> None:
         """Make a file hold ``data`` at a position; where it does already (zeros in a hole) nothing is written."""
@@ -144,6 +148,8 @@ class Change:
     def _clear(self, path: str, offset: int, size_bytes: int) -> int:
         """Zeros over what stands in a stretch; where nothing was ever written it holds them already. Gives its length."""
         at = offset
+        if self.writer.path(path).stat().st_size < offset + size_bytes:
+            self.writer.set_length(path, offset + size_bytes)
         for run in runs(self.writer.path(path), offset, size_bytes):
             length = run.size_bytes if isinstance(run, Hole) else len(run)
             if not isinstance(run, Hole):
@@ -175,7 +181,9 @@ class Change:
     def _make_folder(self, folder: OriginalFolder) -> None:
         if not self._exists(folder.path):
             self.writer.mkdir(folder.path)
-        self.writer.set_ownership(folder.path, folder.ownership)
+        above = self.writer.path(folder.path).parent.stat().st_mode
+        mode = folder.mode & (_SAFE_BITS | stat.S_IMODE(above))  # a store from elsewhere may name any
+        self.writer.set_ownership(folder.path, replace(folder.ownership, mode=mode))
 
     def _remove_made_folders(self) -> None:
         """Those that the change made; what somebody else has put into one since keeps it."""
@@ -201,27 +209,21 @@ class Change:
             if self._exists(path):
                 self.writer.sync_folder(path)
 
-    def _left(self, path: str) -> list[int] | None:
-        """Length and digest of what stands at a path now; None where nothing does."""
+    def _left(self, path: str) -> Entry:
+        """The journal's line of what stands at a path now: a file's length and digest, a folder's time."""
         real = self.writer.path(path)
-        if not real.is_file():
-            return None
-        found = digest_file(real)
-        return [found.size_bytes, found.crc32c]
-
-    def _folder_mtime(self, path: str) -> int | None:
-        with suppress(FileNotFoundError):
-            return self.writer.path(path).stat().st_mtime_ns
-        return None
+        if real.is_dir():
+            return to_entry(Left(path, mtime_ns=real.stat().st_mtime_ns))
+        found = digest_file(real) if real.is_file() else None
+        return to_entry(Left(path, found.size_bytes, found.crc32c) if found else Left(path))
 
 
-def new_chunks(writer: Writer, records: Records, step: Step) -> Iterator[bytes]:
-    """The bytes that a step puts into its range, a window at a time."""
+def new_runs(writer: Writer, records: Records, step: Step) -> Iterator[bytes | Hole]:
+    """The bytes that a step puts into its range, a window at a time; a long run of zeros comes as one."""
     if step.op is Op.ZERO_RANGE:
-        size_bytes = step.size_bytes or 0
-        for offset in range(0, size_bytes, WINDOW_SIZE_BYTES):
-            yield bytes(min(WINDOW_SIZE_BYTES, size_bytes - offset))
+        yield Hole(step.size_bytes or 0)
     elif isinstance(step.content, Content):
-        yield from step.content.chunks()
+        yield from step.content.runs()
     else:
-        yield from windows(writer.path(records.new_ranges[step.path, step.offset or 0].staged))
+        staged = records.new_ranges[step.path, step.offset or 0]
+        yield from runs(writer.path(staged.staged), 0, staged.size_bytes)

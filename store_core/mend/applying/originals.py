@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Hashable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any, Final, TypeVar, get_type_hints
 
+from store_core.errors import FailedError
 from store_core.storage.journal import Journal
 from store_core.storage.writer import Ownership
+
+_TOO_LARGE: Final = 1 << 63  # no length, time or owner of a file
+
+Record = TypeVar("Record")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,16 @@ class Staged:
 
 
 @dataclass(frozen=True, slots=True)
+class Left:
+    """What a finished change has left at a path: a file's length and digest, or a folder's time; all None where nothing is."""
+
+    path: str
+    size_bytes: int | None = None
+    crc32c: int | None = None
+    mtime_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Records:
     """All that a change's journal holds about files, by path."""
 
@@ -87,17 +103,31 @@ class Records:
     new_ranges: Mapping[tuple[str, int], Staged]
 
 
-def to_entry(record: Original | OriginalFolder | Staged) -> dict[str, Any]:
+def to_entry(record: Original | OriginalFolder | Staged | Left) -> dict[str, Any]:
     """The journal line of a record."""
-    name = {Original: "original", OriginalFolder: "folder", Staged: "staged"}[type(record)]
+    name = {Original: "original", OriginalFolder: "folder", Staged: "staged", Left: "left"}[type(record)]
     return {"entry": name, **asdict(record)}
 
 
+def left_of(journal: Journal) -> Mapping[str, Left]:
+    """Read back what a finished change has left, by path. Raises FailedError where rmqctl writes no such lines."""
+    try:
+        old = journal.last("done")  # of rmqctl 0.1, which put all into one line
+        files = {path: Left(path, *(found or ())) for path, found in old.get("files", {}).items()}
+        folders = {path: Left(path, mtime_ns=mtime_ns) for path, mtime_ns in old.get("folders", {}).items()}
+        return files | folders | {one.path: one for one in (_record(Left, entry) for entry in journal.all("left"))}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise _not_ours(journal, error) from error
+
+
 def records_of(journal: Journal) -> Records:
-    """Read the records back from the journal's lines."""
-    originals = [_original(entry) for entry in journal.all("original")]
-    folders = [OriginalFolder(**_fields(entry)) for entry in journal.all("folder")]
-    staged = [Staged(**_fields(entry)) for entry in journal.all("staged")]
+    """Read the records back from the journal's lines. Raises FailedError where rmqctl writes no such lines."""
+    try:
+        originals = [_original(entry) for entry in journal.all("original")]
+        folders = [_record(OriginalFolder, entry) for entry in journal.all("folder")]
+        staged = [_record(Staged, entry) for entry in journal.all("staged")]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise _not_ours(journal, error) from error
     return Records(
         originals={original.path: original for original in originals},
         folders={folder.path: folder for folder in folders},
@@ -106,10 +136,29 @@ def records_of(journal: Journal) -> Records:
     )
 
 
+def _not_ours(journal: Journal, error: Exception) -> FailedError:
+    return FailedError(
+        f"the undo journal has a line that rmqctl does not write: {error}",
+        path=journal.file,
+        to_do=f"look at it; `rmqctl undo --forget {journal.id}` gives the change up",
+    )
+
+
 def _original(entry: Mapping[str, Any]) -> Original:
-    found = Original(**_fields(entry))
-    return replace(found, ranges=tuple(KeptRange(**kept) for kept in entry["ranges"]))
+    ranges = tuple(_record(KeptRange, kept) for kept in entry["ranges"])
+    return _record(Original, {**entry, "ranges": ranges})
 
 
-def _fields(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in entry.items() if key != "entry"}
+def _record(kind: type[Record], entry: Mapping[str, Any]) -> Record:
+    """Make a record of a journal's line. Raises KeyError, TypeError, ValueError for values that none has."""
+    values = {key: value for key, value in entry.items() if key != "entry"}
+    for name, hint in _hints(kind).items():  # type: ignore[arg-type]  # a class is hashable
+        value = values[name]
+        if not isinstance(value, hint) or (isinstance(value, int) and not -_TOO_LARGE <= value < _TOO_LARGE):
+            raise ValueError(f"{name} is {value!r:.40}")
+    return kind(**values)
+
+
+@cache
+def _hints(kind: Hashable) -> Mapping[str, Any]:
+    return {name: tuple if name == "ranges" else hint for name, hint in get_type_hints(kind).items()}

@@ -15,7 +15,7 @@ from store_core.mend.applying.originals import KeptRange, Original, OriginalFold
 from store_core.mend.plans.content import Building, Built, Chunk, Contents, builder_named
 from store_core.mend.plans.expect import expected_range, is_in_place
 from store_core.mend.plans.plan import NEW_FILES, RANGES, Op, Plan, Step
-from store_core.mend.plans.plan_json import plan_to_bytes
+from store_core.mend.plans.plan_json import assert_not_too_large, plan_to_bytes
 from store_core.storage.ahead import made_ahead
 from store_core.storage.digest import Hole, crc32c, crc32c_behind_zeros, digest_file, runs
 from store_core.storage.journal import OUR_FILE_MODE, UNDO_FOLDER, Journal, State, make_our_folders
@@ -24,7 +24,7 @@ from store_core.storage.writer import Ownership, Writer
 PLAN_FILE: Final = "plan.json"
 RESERVE_FILE: Final = "reserve"  # given up so that a full disk has room for the journal's line that all is back
 _RESERVE: Final = b"\n" * (64 << 10)
-_FILE_BITS: Final = 0o666
+FILE_BITS: Final = 0o666
 _NO_LINKS: Final = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 Advance = Callable[[int], None]
@@ -47,7 +47,9 @@ class Preparation:
     def run(self) -> None:
         """Keep, build, sync, and mark the journal as prepared. Raises OSError, FailedError, PlanOutOfDateError."""
         plan_file = f"{self._journal.folder}/{PLAN_FILE}"
-        self._writer.create(plan_file, plan_to_bytes(self._plan), mode=OUR_FILE_MODE)
+        data = plan_to_bytes(self._plan)
+        assert_not_too_large(data)
+        self._writer.create(plan_file, data, mode=OUR_FILE_MODE)
         self._writer.sync_file(plan_file)
         self._writer.create(f"{self._journal.folder}/{RESERVE_FILE}", _RESERVE, mode=OUR_FILE_MODE)
         originals = [self._keep(path, steps) for path, steps in self._plan.by_path.items()]
@@ -128,7 +130,7 @@ class Preparation:
         for step in self._plan.steps:
             if step.op in NEW_FILES and step.content is not None and not isinstance(step.content, Built):
                 staged = self._new_path("staged", step.path)
-                self._writer.create(staged, step.content.chunks(), mode=OUR_FILE_MODE)
+                self._writer.create(staged, step.content.runs(), mode=OUR_FILE_MODE)
                 yield self._finish_staged(step, staged)
 
     def _stage_built(self) -> Iterator[Staged]:
@@ -195,7 +197,7 @@ class Preparation:
         if step.op is Op.REPLACE_FILE:
             return Ownership.of(os.stat(real, follow_symlinks=False))
         folder = folder_like(real.parent)
-        return Ownership(folder.mode & _FILE_BITS, folder.uid, folder.gid)
+        return Ownership(folder.mode & FILE_BITS, folder.uid, folder.gid)
 
     def _folders_before(self) -> list[OriginalFolder]:
         """The root, the folders in which names will change, those that are missing, and those that will go."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,8 +12,9 @@ from typing import Final
 from store_core.errors import NotAStoreError
 from store_core.mend.applying.between import assert_can_go_back, assert_ours, can_go_forward
 from store_core.mend.applying.change import Change
+from store_core.mend.applying.trust import assert_named, assert_trusted
 from store_core.storage.failure import failed
-from store_core.storage.journal import Journal, State, list_ids, read_journal, remove_our_folder, unfinished
+from store_core.storage.journal import Journal, State, heads, list_ids, read_journal, remove_our_folder, unfinished
 from store_core.storage.live import assert_not_live
 from store_core.storage.lock import StoreLock
 from store_core.storage.ops import FileOps
@@ -41,15 +42,20 @@ class Settled:
 
 
 def finish_or_roll_back(
-    root: Path | str, *, lock: StoreLock | None = None, ops: FileOps | None = None
+    root: Path | str,
+    *,
+    writable_roots: Sequence[Path | str] = (),
+    lock: StoreLock | None = None,
+    ops: FileOps | None = None,
 ) -> tuple[Settled, ...]:
     """Finish what was interrupted, or take it back where it cannot be finished. Without any, takes no lock.
 
-    Raises StoreInUseError, PlanOutOfDateError (something else has changed those files since), FailedError.
+    Raises StoreInUseError, PlanOutOfDateError (something else has changed those files since), UsageError (it writes to
+    log folders that are not among ``writable_roots``), FailedError.
     """
     if unfinished(root) is None:
         return ()
-    with changing(root, (), lock, ops) as (writer, held):
+    with changing(root, writable_roots, lock, ops) as (writer, held):
         return settle(writer, held)
 
 
@@ -77,21 +83,27 @@ def changing(
                 held.release()
 
 
-def settle(writer: Writer, lock: StoreLock) -> tuple[Settled, ...]:
-    """``finish_or_roll_back`` for who holds the lock."""
-    settled = []
-    for id in list_ids(writer.root):
-        journal = read_journal(writer.root, id)
-        if not journal.state.finished:
-            begin = journal.last("begin")
-            own = Writer(writer.root, writable_roots=begin.get("writable_roots", ()), ops=writer.ops)
-            try:
-                outcome = _settle(own, journal, lock)
-            except OSError as error:
-                raise failed(error, f"cannot finish the interrupted change {id}", state=_UNFINISHED) from error
-            if begin:  # a folder without a journal had hardly begun, or was all but gone
-                settled.append(Settled(id, begin.get("kind"), outcome))
-    return tuple(settled)
+def settle(
+    writer: Writer, lock: StoreLock, on_settled: Callable[[Settled], None] = lambda settled: None
+) -> tuple[Settled, ...]:
+    """``finish_or_roll_back`` for a caller that holds the lock; ``on_settled`` hears of each change at once.
+
+    Nothing is written but where ``writer`` may write: what the journal says of that is not believed.
+    """
+    found = []
+    for head in heads(writer.root):
+        if head.state.finished:
+            continue
+        journal = read_journal(writer.root, head.id)
+        assert_named(journal, writer.places)
+        try:
+            outcome = _settle(writer, journal, lock)
+        except OSError as error:
+            raise failed(error, f"cannot finish the interrupted change {head.id}", state=_UNFINISHED) from error
+        if journal.entries:  # a folder without a journal had hardly begun, or was all but gone
+            found.append(Settled(head.id, head.text("kind"), outcome))
+            on_settled(found[-1])
+    return tuple(found)
 
 
 def _settle(writer: Writer, journal: Journal, lock: StoreLock) -> Outcome:
@@ -110,8 +122,9 @@ def _settle(writer: Writer, journal: Journal, lock: StoreLock) -> Outcome:
             outcome = Outcome.ROLLED_BACK
         case State.UNDOING:
             change = Change(writer, journal)
+            assert_trusted(change)
             assert_ours(change)
-            go_back(change, journal.last("undoing")["folders"])
+            go_back(change, _kept_times(change))
             outcome = Outcome.UNDONE
         case State.FORGOTTEN:
             remove_change(writer, journal)
@@ -124,21 +137,32 @@ def _settle(writer: Writer, journal: Journal, lock: StoreLock) -> Outcome:
     return outcome
 
 
+def _kept_times(change: Change) -> Collection[str]:
+    """The folders whose times an interrupted undo leaves; rmqctl 0.1 named the others."""
+    told = change.journal.last("undoing")
+    if isinstance(others := told.get("folders"), list):
+        return [path for path in change.records.folders if path not in others]
+    later = told.get("later_folders")
+    return later if isinstance(later, list) else ()
+
+
 def _went_forward(writer: Writer, journal: Journal) -> bool:
     change = Change(writer, journal)
+    assert_trusted(change)
     assert_ours(change)
     if can_go_forward(change):
         with suppress(OSError):
-            journal.mark(writer, State.DONE, **change.forward())
+            change.forward()
+            journal.mark(writer, State.DONE)
             return True
     go_back(change)
     return False
 
 
-def go_back(change: Change, folders: Sequence[str] | None = None) -> None:
+def go_back(change: Change, keep_times: Collection[str] = ()) -> None:
     """Take a change back and say so. Raises OSError, FailedError where kept bytes are damaged."""
     assert_can_go_back(change)
-    change.back(folders)
+    change.back(keep_times)
 
 
 def take_back(change: Change) -> None:

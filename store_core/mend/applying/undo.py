@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from store_core.errors import PlanOutOfDateError, UsageError
 from store_core.mend.applying.between import assert_can_go_back, assert_room_back
-from store_core.mend.applying.change import Change
-from store_core.mend.applying.settle import changing, go_back, leave_no_trace, remove_change, settle
+from store_core.mend.applying.change import Advance, Change
+from store_core.mend.applying.originals import Left, left_of
+from store_core.mend.applying.settle import Settled, changing, go_back, leave_no_trace, remove_change, settle
+from store_core.mend.applying.trust import assert_named, assert_nothing_kept_outside, assert_trusted
 from store_core.mend.plans.expect import is_in_place
 from store_core.mend.plans.plan import Op
 from store_core.storage.digest import digest_file
 from store_core.storage.failure import failed
-from store_core.storage.journal import Journal, State, list_ids, read_journal
+from store_core.storage.journal import Journal, State, heads, list_ids, read_journal
 from store_core.storage.lock import StoreLock
 from store_core.storage.ops import FileOps
 from store_core.storage.writer import Writer
@@ -67,11 +69,10 @@ class UndoReport:
 def list_undo(root: Path | str) -> list[Undoable]:
     """Changes that can be undone or are unfinished, newest first. Reads only."""
     found = []
-    for id in reversed(list_ids(Path(root))):
-        journal = read_journal(Path(root), id)
-        begin = journal.last("begin")
-        words = (begin.get(key) for key in ("kind", "policy", "plan_id", "made_at_ms", "steps"))
-        found.append(Undoable(id, str(journal.state), *words))
+    for head in reversed(list(heads(root))):
+        kind, policy, plan_id = map(head.text, ("kind", "policy", "plan_id"))
+        made_at_ms, steps = map(head.number, ("made_at_ms", "steps"))
+        found.append(Undoable(head.id, str(head.state), kind, policy, plan_id, made_at_ms, steps))
     return found
 
 
@@ -80,40 +81,38 @@ def undo(
     id: str | None = None,
     *,
     apply: bool = False,
+    writable_roots: Sequence[Path | str] = (),
     lock: StoreLock | None = None,
-    confirm: Callable[[UndoReport], None] | None = None,
+    on_settled: Callable[[Settled], None] = lambda settled: None,
     on_progress: Callable[[int], None] | None = None,
     ops: FileOps | None = None,
 ) -> UndoReport:
     """Take back the change ``id``, or the newest. Without ``apply`` only looks, and changes nothing.
 
-    ``confirm`` is shown what comes back before anything does; what it raises ends it there.
-    An interrupted change is finished or taken back first; where that took it back, nothing is left to do. Raises UsageError (no such change), PlanOutOfDateError
-    (something else has changed those files since), StoreInUseError, FailedError (kept bytes damaged, I/O; then going
-    on is a matter of running it again).
+    An interrupted change is finished or taken back first (``on_settled`` hears of it); where that took it back, nothing is left to do.
+    Raises UsageError (no such change, or one that reaches outside the store to other folders than ``writable_roots``),
+    PlanOutOfDateError (something else has changed those files since), StoreInUseError, FailedError (kept bytes damaged, I/O;
+    then going on is a matter of running it again).
     """
     if not apply:
         journal = _undoable(Path(root), id)
         if not journal.state.finished:
             return UndoReport(journal.id, (), (), False, str(journal.state))
-        with _writer_of(Path(root), journal, ops) as writer:
-            return _looked_at(Change(writer, journal), False)
-    with changing(root, (), lock, ops) as (outer, held):
-        named = _undoable(outer.root, id)
-        settle(outer, held)
-        if not named.state.finished and named.id not in list_ids(outer.root):
+        with Writer(root, writable_roots=writable_roots, ops=ops) as writer:
+            return _looked_at(_trusted(writer, journal), False)
+    with changing(root, writable_roots, lock, ops) as (writer, held):
+        named = _undoable(writer.root, id)
+        settle(writer, held, on_settled)
+        if not named.state.finished and named.id not in list_ids(writer.root):
             return UndoReport(named.id, (), (), True, str(named.state))
-        journal = _find(outer.root, named.id)
-        change = Change(_writer_of(outer.root, journal, outer.ops), journal, _adding(on_progress))
+        journal = _find(writer.root, named.id)
+        change = _trusted(writer, journal, _adding(on_progress))
         report = _looked_at(change, True)
-        if confirm is not None:
-            confirm(report)
-        folders = [path for path in change.records.folders if path not in report.later_folders]
         try:
             assert_room_back(change)
-            journal.mark(change.writer, State.UNDOING, folders=folders)
-            go_back(change, folders)
-            leave_no_trace(change.writer, journal, held)
+            journal.mark(writer, State.UNDOING, later_folders=report.later_folders)
+            go_back(change, report.later_folders)
+            leave_no_trace(writer, journal, held)
         except OSError as error:
             raise failed(error, f"cannot undo {journal.id} to the end", state=_RESUME) from error
         return report
@@ -124,22 +123,24 @@ def forget(
     id: str,
     *,
     abandon: bool = False,
+    writable_roots: Sequence[Path | str] = (),
     lock: StoreLock | None = None,
     ops: FileOps | None = None,
 ) -> None:
     """Give up the bytes kept for a change: it can never be undone. ``abandon``: also one that is unfinished, as it stands.
 
-    Raises UsageError (no such change, or unfinished), StoreInUseError, FailedError.
+    Raises UsageError (no such change, or unfinished, or bytes are kept beside a log folder that is not among
+    ``writable_roots``), StoreInUseError, FailedError.
     """
     _find(Path(root), id)
-    with changing(root, (), lock, ops) as (outer, _):
-        journal = _find(outer.root, id)
+    with changing(root, writable_roots, lock, ops) as (writer, _):
+        journal = _find(writer.root, id)
         if journal.state is not State.DONE and not abandon:
             raise UsageError(
                 f"the change {id} is unfinished",
                 to_do="run any writing command to finish it, or add --yes to leave it so",
             )
-        writer = _writer_of(outer.root, journal, outer.ops)
+        assert_nothing_kept_outside(journal, writer.places)
         try:
             if journal.entries:
                 journal.mark(writer, State.FORGOTTEN)
@@ -164,12 +165,15 @@ def _undoable(root: Path, id: str | None) -> Journal:
     return journal
 
 
-def _writer_of(root: Path, journal: Journal, ops: FileOps | None) -> Writer:
-    """A writer for the places that the change was allowed."""
-    return Writer(root, writable_roots=journal.last("begin").get("writable_roots", ()), ops=ops)
+def _trusted(writer: Writer, journal: Journal, advance: Advance = lambda size_bytes: None) -> Change:
+    """The change of a journal that names nothing but what rmqctl itself may have written where ``writer`` may write."""
+    assert_named(journal, writer.places)
+    change = Change(writer, journal, advance)
+    assert_trusted(change)
+    return change
 
 
-def _adding(on_progress: Callable[[int], None] | None) -> Callable[[int], None]:
+def _adding(on_progress: Callable[[int], None] | None) -> Advance:
     done = 0
 
     def advance(size_bytes: int) -> None:
@@ -183,10 +187,10 @@ def _adding(on_progress: Callable[[int], None] | None) -> Callable[[int], None]:
 
 def _looked_at(change: Change, applied: bool) -> UndoReport:
     """Check that all is as the change left it and that what it kept is whole, and say what undo does."""
-    left = change.journal.last(State.DONE)
+    left = left_of(change.journal)
     try:
         for path in change.plan.by_path:
-            if change.plan.by_path[path][0].op is not Op.REMOVE_FOLDER and _found(change, path) != left["files"][path]:
+            if change.plan.by_path[path][0].op is not Op.REMOVE_FOLDER and _found(change, path) != left.get(path):
                 raise PlanOutOfDateError(
                     f"something else has changed the file since {change.journal.id}",
                     path=path,
@@ -199,18 +203,19 @@ def _looked_at(change: Change, applied: bool) -> UndoReport:
     return UndoReport(change.journal.id, tuple(_items(change)), later, applied)
 
 
-def _found(change: Change, path: str) -> list[int] | None:
+def _found(change: Change, path: str) -> Left:
     real = change.writer.path(path)
     if not real.exists():
-        return None
+        return Left(path)
     found = digest_file(real)
-    return [found.size_bytes, found.crc32c]
+    return Left(path, found.size_bytes, found.crc32c)
 
 
-def _used_later(change: Change, path: str, left: dict[str, Any]) -> bool:
+def _used_later(change: Change, path: str, left: Mapping[str, Left]) -> bool:
     """Whether names in a folder have changed since we left it; then its time is not ours to set back."""
     real = change.writer.path(path)
-    return path in left["folders"] and real.exists() and real.stat().st_mtime_ns != left["folders"][path]
+    then = left[path].mtime_ns if path in left else None
+    return then is not None and real.exists() and real.stat().st_mtime_ns != then
 
 
 def _later_change(change: Change, path: str) -> str | None:
@@ -218,7 +223,7 @@ def _later_change(change: Change, path: str) -> str | None:
     ids = list_ids(change.writer.root)
     for id in reversed(ids[ids.index(change.journal.id) + 1 :]):
         journal = read_journal(change.writer.root, id)
-        if any(entry["path"] == path for entry in journal.all("original")):
+        if any(entry.get("path") == path for entry in journal.all("original")):
             return f"undo {id} first"
     return None
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from store_core.errors import FailedError
-from store_core.storage.digest import WINDOW_SIZE_BYTES, Digest, digest_of
+from store_core.storage.digest import WINDOW_SIZE_BYTES, Digest, Hole, digest_of
 
 if TYPE_CHECKING:
     from store_core.mend.plans.plan import Plan
@@ -43,10 +43,13 @@ class Content:
     def size_bytes(self) -> int:
         return self._ends[-1] if self._ends else 0
 
-    def chunks(self) -> Iterator[bytes]:
-        """All bytes, a window at most at a time."""
-        for offset in range(0, self.size_bytes, WINDOW_SIZE_BYTES):
-            yield self.read(offset, WINDOW_SIZE_BYTES)
+    def runs(self) -> Iterator[bytes | Hole]:
+        """All bytes, a window at most at a time; a run of zeros comes as one, however long it is."""
+        for piece in self.pieces:
+            if isinstance(piece, Zeros):
+                yield Hole(piece.size_bytes)
+            else:
+                yield from (piece[at : at + WINDOW_SIZE_BYTES] for at in range(0, len(piece), WINDOW_SIZE_BYTES))
 
     def read(self, offset: int, size_bytes: int) -> bytes:
         """Bytes of a range; fewer where the content ends."""
@@ -63,8 +66,16 @@ class Content:
             offset, at = stop, at + 1
         return b"".join(parts)
 
+    def zeros_from(self, offset: int) -> int:
+        """How many bytes from there a run of zeros has, at most; none where other bytes are, or the content has ended."""
+        from bisect import bisect_right
+
+        at = bisect_right(self._ends, offset)
+        is_run = at < len(self.pieces) and isinstance(self.pieces[at], Zeros)
+        return self._ends[at] - offset if is_run else 0
+
     def digest(self) -> Digest:
-        return digest_of(self.chunks())
+        return digest_of(self.runs())
 
 
 def _size(piece: Piece) -> int:

@@ -15,6 +15,7 @@ from store_core.layout.paths import LOCK, OURS
 from store_core.mend.plans.content import Built, Content
 
 _PLAN_ID_DIGITS: Final = 16
+_NO_OFFSET: Final = 1 << 63
 
 
 class Op(StrEnum):
@@ -141,6 +142,8 @@ def _problem(step: Step) -> str | None:
         return "not a plan's business"
     if any(number is not None and number < 0 for number in (step.offset, step.size_bytes, step.expect_file_size_bytes)):
         return "negative number"
+    if step.end >= _NO_OFFSET:
+        return "beyond the end of any file"
     if (step.content is not None) != (step.op in WITH_CONTENT):
         return "content missing or out of place"
     if step.op in RANGES and (step.offset is None or not step.size_bytes):

@@ -10,15 +10,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from store_core.errors import UsageError
+from store_core.errors import FailedError, UsageError
 from store_core.mend.plans.content import Built, Content, Piece, Zeros
 from store_core.mend.plans.plan import Op, Plan, Step, Witness
-from store_core.storage.files import read_whole
+from store_core.storage.files import open_read_only
 from store_core.storage.publish import told_of_result
 from store_core.storage.writer import save_file
 
 OUTLOOK: Final = ("after", "lost")
+LARGEST_PLAN_BYTES: Final = 128 << 20
 _FORMAT: Final = "rmqctl plan"
+_LARGEST_LITERAL_BYTES: Final = 256 << 20  # of all steps, unpacked: they are held in memory
+_TOO_LARGE: Final = 1 << 63  # no length, time or place in a file
 _FORMAT_VERSION: Final = 1
 
 
@@ -50,14 +53,25 @@ def save_plan(plan: Plan, path: Path | str, outlook: Mapping[str, Any] | None = 
     ``outlook`` is what was told when the plan was made, ``after`` and ``lost``. It is no part of the plan, and goes along
     for whoever carries it out later.
     """
+    data = plan_to_bytes(plan, outlook)
+    assert_not_too_large(data)
     with told_of_result("cannot save the plan"):
-        save_file(path, plan_to_bytes(plan, outlook))
+        save_file(path, data)
+
+
+def assert_not_too_large(data: bytes) -> None:
+    """Raise FailedError for a plan that nothing would read again."""
+    if len(data) > LARGEST_PLAN_BYTES:
+        raise FailedError(
+            f"the plan has {len(data)} bytes, more than {LARGEST_PLAN_BYTES}",
+            to_do="make the change in parts, for instance `rebuild queues` before `recover`",
+        )
 
 
 def load_plan(path: Path | str) -> Plan:
     """Read a plan file. Raises UsageError where it is none, was changed by hand or cannot be read."""
     try:
-        data = read_whole(Path(path))
+        data = _read(Path(path))
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise UsageError(
@@ -68,9 +82,19 @@ def load_plan(path: Path | str) -> Plan:
 
 def load_outlook(path: Path | str) -> dict[str, Any]:
     """``after`` and ``lost`` as they were told when a plan that ``load_plan`` takes was saved; None where they were not."""
-    outlook = json.loads(read_whole(Path(path))).get("outlook")
+    outlook = json.loads(_read(Path(path))).get("outlook")
     outlook = outlook if isinstance(outlook, dict) else {}
     return {name: outlook.get(name) for name in OUTLOOK}
+
+
+def _read(path: Path) -> bytes:
+    with open(open_read_only(path), "rb") as file:
+        data = file.read(LARGEST_PLAN_BYTES + 1)
+    if len(data) > LARGEST_PLAN_BYTES:
+        raise UsageError(
+            f"a plan has no more than {LARGEST_PLAN_BYTES} bytes", path=str(path), to_do="name a file made with --save"
+        )
+    return data
 
 
 def plan_from_bytes(data: bytes, path: str) -> Plan:
@@ -91,6 +115,7 @@ def plan_from_bytes(data: bytes, path: str) -> Plan:
 def _plan_from_json(found: dict[str, Any]) -> Plan:
     if found["format"] != _FORMAT or found["format_version"] != _FORMAT_VERSION:
         raise ValueError("made by another version of rmqctl")
+    _assert_fits(found["steps"])
     return Plan(
         kind=_text(found["kind"]),
         policy=None if found["policy"] is None else _text(found["policy"]),
@@ -100,6 +125,13 @@ def _plan_from_json(found: dict[str, Any]) -> Plan:
             Witness(_text(w["path"]), _int(w["size_bytes"]), _int(w["mtime_ns"])) for w in found["made_for"]
         ),
     )
+
+
+def _assert_fits(steps: list[dict[str, Any]]) -> None:
+    """Raise ValueError where the literal bytes of all steps, which are few in every plan that rmqctl makes, need too much memory."""
+    pieces = (piece for step in steps for piece in step.get("content", {}).get("pieces", ()))
+    if sum(max(0, _int(piece["size_bytes"])) for piece in pieces if "zlib" in piece) > _LARGEST_LITERAL_BYTES:
+        raise ValueError(f"more than {_LARGEST_LITERAL_BYTES} bytes to write")
 
 
 def _step_to_json(step: Step) -> dict[str, Any]:
@@ -177,7 +209,7 @@ def _text(value: object) -> str:
 
 
 def _int(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
+    if not isinstance(value, int) or isinstance(value, bool) or not -_TOO_LARGE <= value < _TOO_LARGE:
         raise ValueError(f"not a number: {value!r:.40}")
     return value
 
