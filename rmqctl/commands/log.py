@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from store_core.findings import Finding
     from store_core.scan.frames import FrameTable
 
-_RANGE_FIELDS: Final = ("kind", "code")  # what rows of --all have that messages have not
+_RANGE_FIELDS: Final = ("code",)  # what rows of --all have that messages have not
+_STANDS_FOR: Final = "(tombstone: a message was lost here)"
 
 
 def log(
@@ -49,6 +50,7 @@ def log(
     """
     from store_core.check.log import LogFindings
     from store_core.codec.record import Message
+    from store_core.export.rows.kinds import TOMBSTONE
     from store_core.read.log import LogFilter, has_message_behind, read_log, size_of_walk
     from store_core.read.log_files import unread_log
     from store_core.storage.live import is_live
@@ -68,7 +70,9 @@ def log(
         def rows() -> Iterator[dict[str, Any]]:
             with ctx.progress("log", size_of_walk(store, wanted)) as bar:
                 for row in read_log(store, wanted, on_table=on_table, on_progress=bar):
-                    yield view.as_json(row, bodies) if isinstance(row, Message) else row.as_json()
+                    shown = view.as_json(row, bodies) if isinstance(row, Message) else row.as_json()
+                    is_ours = isinstance(row, Message) and row.is_tombstone
+                    yield {"kind": TOMBSTONE, **shown} if is_ours else shown
 
         @cache
         def findings() -> list[Finding]:
@@ -77,9 +81,14 @@ def log(
             found = seen.end(live=seen.may_be_torn and is_live(store.root).live)
             return [*unread_log(store), *found, *(one for one in bodies if one.code != "L001")]
 
-        shown = map(preview, rows()) if is_for_people(ctx) else rows()
-        fields = view.fields + (_RANGE_FIELDS if all_ else ())
+        shown = map(_line, rows()) if is_for_people(ctx) else rows()
+        fields = (*view.fields, "kind", *(_RANGE_FIELDS if all_ else ()))
         ctx.output.emit(
             {"messages": shown, "findings": findings}, rows="messages", columns=MESSAGE_COLUMNS, fields=fields
         )
         return shown_or_told(ctx, findings())
+
+
+def _line(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row for one line of a table; a tombstone's body is nothing to read."""
+    return preview({**row, "body": _STANDS_FOR} if "kind" in row and "body" in row else row)
