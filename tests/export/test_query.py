@@ -207,7 +207,7 @@ def test_names_twice_and_types(golden: GoldenStore) -> None:
         ("", "there is no query"),
         ("create temp table t as select 1", "no statement of the query gives rows"),
         ("select nope from messages", 'referenced column "nope" not found'),
-        ("select * from nope", "table with name nope does not exist"),
+        ("select * from nope", "there is no table nope: the tables are messages, "),
         ("select cast(topic as int) from messages", "could not convert string"),
         ("select error('so\n\nand so') from messages", "so"),
         ("select", "SELECT clause without selection list"),
@@ -356,3 +356,19 @@ def test_files_that_go_away_are_told(store_copy: StoreCopy, object_store: Object
             go()
             with pytest.raises(FailedError, match="a file of the store went away while it was read"):
                 ask(known, query)
+
+
+def test_one_binary_body_fails_no_query(damageable: Callable[..., Damageable]) -> None:
+    """Not at the first row that holds one, nor as the only row; and its neighbours keep their text."""
+    store = damageable(NAME)
+    store.write(store.field_at(7, "body"), b"\xff")
+    with tables(store.root) as known:
+        query = "select phy_offset, text, decode(body), decode(body, 'replace'), body from messages order by 1 limit 40"
+        rows = ask(known, query)
+    assert rows[7][1:3] == (None, None)
+    assert rows[7][3] is not None
+    for _, text, decoded, _, body in rows:
+        try:
+            assert text == decoded == body.decode()
+        except UnicodeDecodeError:
+            assert text is decoded is None

@@ -9,10 +9,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 from store_core.errors import FailedError
-from store_core.export.rows.schema import MESSAGE_COLUMNS, TIME, Column
+from store_core.export.rows.schema import TIME, Column
 from store_core.export.tables.findings import FINDING_COLUMNS, FindingsTable, in_full
 from store_core.export.tables.index import INDEX_COLUMNS, IndexTable
-from store_core.export.tables.messages import MessagesTable
+from store_core.export.tables.messages import MESSAGE_COLUMNS, MessagesTable
 from store_core.export.tables.offsets import OFFSET_COLUMNS, OffsetsTable
 from store_core.export.tables.queues import QUEUE_COLUMNS, QueuesTable
 from store_core.export.tables.table import Table
