@@ -20,8 +20,10 @@ from store_core.export.query.duck import answered
 from store_core.export.tables.table import Batches, Where
 from store_core.storage.store import Store
 from tests import stores
-from tests.conftest import GoldenStore, StoreCopy
+from tests.conftest import DamagedStore, GoldenStore, StoreCopy
 from tests.damage import Damageable
+from tests.export.exports import export_one, ranges_of
+from tests.export.test_splits import LOG_CASES
 from tests.object_stores import ObjectStore
 
 NAME = "clean-533"
@@ -372,3 +374,12 @@ def test_one_binary_body_fails_no_query(damageable: Callable[..., Damageable]) -
             assert text == decoded == body.decode()
         except UnicodeDecodeError:
             assert text is decoded is None
+
+
+@pytest.mark.parametrize("case", LOG_CASES)
+def test_the_quarantine_is_an_exports(damaged: DamagedStore, tmp_path: Path, case: str) -> None:
+    root = damaged("load-533", case)
+    export_one(root, tmp_path / "out")
+    with tables(root) as known:
+        found = ask(known, "select phy_offset, size_bytes, kind, reason, finding from quarantine order by 1, 2")
+    assert found == sorted(ranges_of(tmp_path / "out"))
