@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import tempfile
@@ -383,3 +384,17 @@ def test_the_quarantine_is_an_exports(damaged: DamagedStore, tmp_path: Path, cas
     with tables(root) as known:
         found = ask(known, "select phy_offset, size_bytes, kind, reason, finding from quarantine order by 1, 2")
     assert found == sorted(ranges_of(tmp_path / "out"))
+
+
+def test_topics_and_groups_are_those_of_the_files(golden: GoldenStore) -> None:
+    root = golden("load-533")
+    topics = json.loads((root / "config" / "topics.json").read_text())["topicConfigTable"]
+    groups = json.loads((root / "config" / "subscriptionGroup.json").read_text())["subscriptionGroupTable"]
+    with tables(root) as known:
+        found = ask(known, "select topic, read_queues, write_queues, perm, is_ordered from topics order by 1")
+        told = [
+            (t["topicName"], t["readQueueNums"], t["writeQueueNums"], t["perm"], t["order"]) for t in topics.values()
+        ]
+        assert found == sorted(told)
+        found = ask(known, "select consumer_group, consume_enable, retry_max_times from groups order by 1")
+        assert found == sorted((g["groupName"], g["consumeEnable"], g["retryMaxTimes"]) for g in groups.values())

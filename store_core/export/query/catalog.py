@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from store_core.errors import FailedError
 from store_core.export.rows.schema import QUARANTINE_COLUMNS, TIME, Column
+from store_core.export.tables.config import GROUP_COLUMNS, TOPIC_COLUMNS, GroupsTable, TopicsTable
 from store_core.export.tables.findings import FINDING_COLUMNS, FindingsTable, in_full
 from store_core.export.tables.index import INDEX_COLUMNS, IndexTable
 from store_core.export.tables.messages import MESSAGE_COLUMNS, MessagesTable
@@ -26,6 +27,8 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
     "queues": QUEUE_COLUMNS,
     "index": INDEX_COLUMNS,
     "offsets": OFFSET_COLUMNS,
+    "topics": TOPIC_COLUMNS,
+    "groups": GROUP_COLUMNS,
     "findings": FINDING_COLUMNS,
 }
 _SQL_TYPES: Final = {
@@ -59,6 +62,8 @@ class Tables:
             "queues": QueuesTable(stores),
             "index": IndexTable(stores),
             "offsets": OffsetsTable(stores),
+            "topics": TopicsTable(stores),
+            "groups": GroupsTable(stores),
             "findings": FindingsTable(stores, lambda _: self._go_on()),
         }
 
