@@ -50,11 +50,12 @@ class Column:
 
     def title(self, *, humanised: bool) -> str:
         """The heading. A unit in the name goes where the value shows its own."""
-        if self.heading:
-            return self.heading
-        if self.kind == "time":
-            return self.key.removesuffix("_ms")
-        return self.key.removesuffix("_bytes") if humanised and self.kind == "size" else self.key
+        title = self.heading or self.key
+        if not self.heading and self.kind == "time":
+            title = self.key.removesuffix("_ms")
+        elif not self.heading and humanised and self.kind == "size":
+            title = self.key.removesuffix("_bytes")
+        return escape_controls(title)  # a query may make columns of what a store holds
 
 
 def kind_of(key: str) -> Kind:

@@ -9,14 +9,14 @@ import select
 import sys
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from rmqctl import exit_codes
 from rmqctl.app import PROGRAM
 from rmqctl.signals import Terminated
 from rmqctl.streams import abandon, say
-from store_core.errors import StoreError
+from store_core.errors import StoreError, without_secrets
 from store_core.extras import BROUGHT_BY, not_installed
 
 if TYPE_CHECKING:
@@ -98,7 +98,13 @@ def report(error: BaseException, session: Session | None) -> int:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """What an exception means to the user."""
+    """What an exception means to the user, without the secrets that addresses may hold."""
+    found = _failure_of(error)
+    path = None if found.path is None else without_secrets(found.path)
+    return replace(found, line=without_secrets(found.line), message=without_secrets(found.message), path=path)
+
+
+def _failure_of(error: BaseException) -> Failure:
     if isinstance(error, StoreError):
         exit_code = exit_codes.BY_ERROR_CODE.get(error.code, exit_codes.FAILED)
         return Failure(error.code, str(error), exit_code, _message(error), error.path, error.phy_offset)

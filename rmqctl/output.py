@@ -130,7 +130,7 @@ class Output:
         if not fields and (first := next(remaining, None)) is not None:
             fields, remaining = tuple(first), chain((first,), remaining)
         if fields:
-            writer.writerow(fields)
+            writer.writerow([self._csv_value(field) for field in fields])
         for row in remaining:
             values = [self._csv_value(row.get(field)) for field in fields]
             with whole:

@@ -85,8 +85,9 @@ def abandon(stream: IO[str]) -> None:
 def say(text: str) -> None:
     """One line to stderr, with nothing in it that drives a terminal. Where nobody listens, the work goes on."""
     from rmqctl.cells import escape_controls
+    from store_core.errors import without_secrets
 
     try:
-        print(escape_controls(text), file=sys.stderr, flush=True)
+        print(escape_controls(without_secrets(text)), file=sys.stderr, flush=True)
     except (OSError, ValueError):
         abandon(sys.stderr)

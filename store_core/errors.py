@@ -11,6 +11,26 @@ StoreError
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
+_USER: Final = re.compile(r"([a-z][a-z0-9+.-]+:/{1,2})([^/\s?#@]*)@", re.IGNORECASE)
+_QUERY: Final = re.compile(r"([a-z][a-z0-9+.-]+:/{1,2}[^\s?]*\?)[\w.%-]+=[^\s)'\"]*", re.IGNORECASE)
+_CONTAINERS: Final = ("abfs:", "abfss:")  # whose addresses have a container before the @
+_HIDDEN: Final = "***"
+
+
+def without_secrets(text: str) -> str:
+    """A text whose addresses have lost user names, passwords and signatures."""
+    return _QUERY.sub(rf"\1{_HIDDEN}", _USER.sub(_user_hidden, text)) if ":/" in text else text
+
+
+def _user_hidden(found: re.Match[str]) -> str:
+    container, is_more, _ = found[2].partition(":")
+    is_known = found[1].lower().startswith(_CONTAINERS)
+    shown = f"{container}:{_HIDDEN}" if is_known and is_more else container if is_known else _HIDDEN
+    return f"{found[1]}{shown}@"
+
 
 class StoreError(Exception):
     """Something that ends the command. ``what`` happened, ``where``, and what ``to_do`` about it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from store_core.read.content import ContentFilter
     from store_core.scan.frames import FrameTable
 
-_RANGE_FIELDS: Final = ("kind", "code")  # what rows of --all have that messages have not
+_RANGE_FIELDS: Final = ("code",)  # what rows of --all have that messages have not
+_STANDS_FOR: Final = "(tombstone: a message was lost here)"
 
 
 def log(
@@ -66,6 +67,7 @@ def log(
     """
     from store_core.check.log import LogFindings
     from store_core.codec.record import Message
+    from store_core.export.rows.kinds import TOMBSTONE
     from store_core.read.log import LogFilter, has_message_behind, read_log, size_of_walk
     from store_core.read.log_files import unread_log
     from store_core.storage.live import is_live
@@ -87,7 +89,9 @@ def log(
         def rows() -> Iterator[dict[str, Any]]:
             with ctx.progress("log", size_of_walk(store, wanted)) as bar:
                 for row in read_log(store, wanted, on_table=on_table, on_progress=bar):
-                    yield view.as_json(row, bodies) if isinstance(row, Message) else row.as_json()
+                    shown = view.as_json(row, bodies) if isinstance(row, Message) else row.as_json()
+                    is_ours = isinstance(row, Message) and row.is_tombstone
+                    yield {"kind": TOMBSTONE, **shown} if is_ours else shown
 
         @cache
         def findings() -> list[Finding]:
@@ -96,8 +100,8 @@ def log(
             found = seen.end(live=seen.may_be_torn and is_live(store.root).live)
             return [*unread_log(store), *found, *(one for one in bodies if one.code != "L001")]
 
-        shown = map(preview, rows()) if is_for_people(ctx) else rows()
-        fields = view.fields + (_RANGE_FIELDS if all_ else ())
+        shown = map(_line, rows()) if is_for_people(ctx) else rows()
+        fields = (*view.fields, "kind", *(_RANGE_FIELDS if all_ else ()))
         ctx.output.emit(
             {"messages": shown, "findings": findings}, rows="messages", columns=MESSAGE_COLUMNS, fields=fields
         )
@@ -118,3 +122,8 @@ def _content(key: str | None, tag: str | None, properties: Sequence[str], grep: 
     except re.error as error:
         raise UsageError(f"invalid value {grep!r} for --grep: {error}", to_do="give a regular expression") from error
     return ContentFilter(key, TagFilter.parse(tag), {name: value for name, _, value in pairs}, body)
+
+
+def _line(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row for one line of a table; a tombstone's body is nothing to read."""
+    return preview({**row, "body": _STANDS_FOR} if "kind" in row and "body" in row else row)

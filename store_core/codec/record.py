@@ -15,7 +15,7 @@ from store_core.codec.hosts import host_text, is_v6_host
 from store_core.codec.message_id import format_offset_message_id
 from store_core.codec.properties import KEYS, TAGS, UNIQ_KEY, format_properties, parse_properties, split_keys
 from store_core.codec.text import decode_text, utf16_length
-from store_core.layout import record
+from store_core.layout import marks, record
 
 Transaction = Literal["none", "prepared", "commit", "rollback"]
 Reason = Literal["short", "beyond", "blank", "magic", "bounds", "mismatch"]
@@ -192,6 +192,13 @@ class Message(tuple[int, bytes, bytes, str, bytes]):
     @property
     def tags(self) -> str | None:
         return self.properties.get(TAGS)
+
+    @property
+    def is_tombstone(self) -> bool:
+        """Whether rmqctl left it where a message was lost: with its mark, and without what producers' messages have."""
+        properties = self.properties
+        is_ours = marks.TOMBSTONE_PROPERTY in properties and properties.keys().isdisjoint((UNIQ_KEY, KEYS, TAGS))
+        return is_ours and self.transaction != "rollback"
 
 
 def transaction_kind(sys_flag: int) -> Transaction:

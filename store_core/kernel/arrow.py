@@ -42,7 +42,7 @@ class Words(NamedTuple):
 class ArrowColumns:
     """The parts that were asked for; the others are None. The arrays own their bytes.
 
-    ``key_bounds`` and ``pair_bounds``: the keys of row i are those from key_bounds[i] to key_bounds[i + 1], and so its
+    ``tombstone`` has a bit a row, as ``valid`` in Texts. ``key_bounds`` and ``pair_bounds``: the keys of row i are those from key_bounds[i] to key_bounds[i + 1], and so its
     properties in ``names`` and ``values``. Words are what a Collector gives, unless there are too many
     different ones; else they are Texts, as the others are.
     """
@@ -58,6 +58,8 @@ class ArrowColumns:
     names: Texts | Words | None = None
     values: Texts | None = None
     body: Texts | None = None
+    tags_code: NDArray[np.int64] | None = None
+    tombstone: NDArray[np.uint8] | None = None
 
 
 def arrow_columns(window: Any, at: Ints, size_bytes: Ints, wanted: int) -> ArrowColumns:

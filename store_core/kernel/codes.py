@@ -93,6 +93,7 @@ class ArrowPart(IntFlag):
     KEYS = 4  # UNIQ_KEY, TAGS and the keys in KEYS
     PROPERTIES = 8  # all properties
     BODIES = 16  # bodies as stored
+    MARKS = 32  # the tag's hash, and whether rmqctl left the record where a message was lost
 
 
 PARTED_VALUES: Final = (PropertyFlag.KEYS, PropertyFlag.UNIQ_KEY, PropertyFlag.TAGS, PropertyFlag.DELAY)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from store_core.codec.record import Message, RecordError, decode_record
 from store_core.kernel.arrow import ArrowColumns, Ints, Texts, Words
 from store_core.kernel.codes import MOST_WORDS, ArrowPart
+from store_core.kernel.twin_properties import java_hash
 
 _MOST_BYTES: Final = np.iinfo(np.int32).max
 
@@ -77,6 +78,9 @@ def _columns(
         columns["values"] = _texts([value for message in messages for value in message.properties.values()])
     if wanted & ArrowPart.BODIES:
         columns["body"] = _bytes([message.body for message in messages])
+    if wanted & ArrowPart.MARKS:
+        columns["tags_code"] = np.array([java_hash(message.tags or "") for message in messages], np.int64)
+        columns["tombstone"] = _bits([message.is_tombstone for message in messages])
     return ArrowColumns(**columns)
 
 
@@ -110,7 +114,11 @@ def _words(texts: Sequence[str | None], may_be_null: bool) -> Texts | Words:
 
 
 def _valid(texts: Sequence[str | None]) -> NDArray[np.uint8]:
-    return np.packbits(np.array([text is not None for text in texts], bool), bitorder="little")
+    return _bits([text is not None for text in texts])
+
+
+def _bits(rows: Sequence[bool]) -> NDArray[np.uint8]:
+    return np.packbits(np.array(rows, bool), bitorder="little")
 
 
 def _bytes(parts: Sequence[bytes]) -> Texts:

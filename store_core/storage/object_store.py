@@ -6,8 +6,10 @@ tools read; the clients try most failed requests again by themselves, and what e
 
 from __future__ import annotations
 
+import base64
 import errno
 import os
+import re
 import stat
 import tempfile
 import time
@@ -38,6 +40,9 @@ _MOST_OPEN_FILES: Final = 64
 _GIVE_UP_AFTER: Final = timedelta(seconds=20)
 _PATIENCE_SECONDS: Final = 60  # with a read, and then
 _SLOWEST_BYTES_PER_SECOND: Final = 10_000
+_ACCOUNT: Final = re.compile(r"[a-z0-9-]+")
+_SAS_TOKEN: Final = re.compile(r"\??(?:[\w-]+=[!-%'-~]*&)*sig=[!-%'-~]+(?:&[\w-]+=[!-%'-~]*)*")
+_ANY_NAME: Final = "rmqctl"
 Key = tuple[str, ...]  # the bucket, then the folders, as the client names them
 
 
@@ -235,13 +240,38 @@ def _azure(container: str) -> Any:
     from pyarrow.fs import AzureFileSystem
 
     environ = os.environ
-    account = account_of(RemotePath("abfss:", container))
+    address = RemotePath("abfss:", container)
+    account = account_of(address)
     options = {"account_key": environ.get("AZURE_STORAGE_KEY"), "sas_token": environ.get("AZURE_STORAGE_SAS_TOKEN")}
+    _refuse_malformed(address, account, **options)
+    has_secret = any(options.values())
     endpoint = urlsplit(environ.get("AZURE_STORAGE_BLOB_ENDPOINT", ""))
     if endpoint.netloc:
         places = {"blob_storage_authority": endpoint.netloc, "dfs_storage_authority": endpoint.netloc}
         options |= places | {"blob_storage_scheme": endpoint.scheme, "dfs_storage_scheme": endpoint.scheme}
-    return AzureFileSystem(account, **{name: value for name, value in options.items() if value})
+    files = AzureFileSystem(account, **{name: value for name, value in options.items() if value})
+    if not has_secret:
+        # Where it finds no credentials once it reads or writes, the client ends the process; here it raises.
+        files.get_file_info([f"{container.partition('@')[0]}/{_ANY_NAME}"])
+    return files
+
+
+def _refuse_malformed(path: RemotePath, account: str, account_key: str | None, sas_token: str | None) -> None:
+    """Raise UsageError for an account or a secret of no such form, at which the client would end the process."""
+    if not _ACCOUNT.fullmatch(account):
+        raise UsageError(
+            "the storage account has no such name", path=str(path), to_do="it has small letters and digits"
+        )
+    try:
+        is_key = not account_key or bool(base64.b64decode(account_key, validate=True))
+    except ValueError:
+        is_key = False
+    if not is_key:
+        raise UsageError("AZURE_STORAGE_KEY is no key", path=str(path), to_do="set it to the account's key, in base64")
+    if sas_token and not _SAS_TOKEN.fullmatch(sas_token):
+        raise UsageError(
+            "AZURE_STORAGE_SAS_TOKEN is no signature", path=str(path), to_do="set it to NAME=VALUE&…&sig=…"
+        )
 
 
 def account_of(path: RemotePath) -> str:

@@ -67,6 +67,10 @@ class Objects(Protocol):
         """Take files away, in no order. Where one may not be removed, others may be gone or not."""
         ...
 
+    def remove_folder(self, name: str) -> None:
+        """Take away what a client has made so that a folder is there without files; the rest is left, and errors do not count."""
+        ...
+
     def address_of(self, name: str) -> str:
         """What others call it."""
         ...
@@ -123,6 +127,10 @@ class LocalObjects:
     def remove_all(self, names: Sequence[str]) -> None:
         for name in names:
             self.remove(name)
+
+    def remove_folder(self, name: str) -> None:
+        with suppress(OSError):
+            (self.folder / name).rmdir()
 
     def address_of(self, name: str) -> str:
         return str(self.folder / name)
@@ -214,6 +222,13 @@ class RemoteObjects:
         """The first one by itself: whoever may not remove it may not remove the others."""
         for some in (names[:1], names[1:]):
             list(_side_by_side(self.remove, some))
+
+    def remove_folder(self, name: str) -> None:
+        """Clients make an empty object for a folder whose last file they remove."""
+        path = self._path(name)
+        with suppress(StoreError, FileNotFoundError), told(path):
+            if not self._listed(name):
+                asked(_files(path).delete_dir, _key(path))
 
     def address_of(self, name: str) -> str:
         return str(self._path(name))

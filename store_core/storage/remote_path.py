@@ -21,6 +21,7 @@ SCHEMES: Final = ("s3", "gs", "abfs", "abfss")
 _SAME: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}  # as Hadoop and others spell them
 _FILE: Final = "file"
 _URL: Final = re.compile(r"([a-z][a-z0-9+.-]*)(://|(?<=..):/)(.*)", re.DOTALL | re.IGNORECASE)  # C:/ is a folder
+_SIGNED: Final = re.compile(r"\?[\w.%-]+=")
 _NAMED: Final = re.compile(r"([^/=]*)=(.*)", re.DOTALL)
 
 
@@ -147,6 +148,12 @@ def path_of(text: str | Path) -> Path:
     parts = [part for part in rest.split("/") if part]
     if not parts or any(part in (".", "..") for part in parts):
         raise UsageError("not the address of a folder", path=text, to_do=f"name it like {scheme}://BUCKET/FOLDER")
+    if _SIGNED.search(rest) or ((":" in parts[0] or scheme in ("s3", "gs")) and "@" in parts[0]):
+        raise UsageError(
+            "an address holds no user name, password or signature",
+            path=text,
+            to_do="leave them out, and set the variables that docs/export.md names",
+        )
     return RemotePath(f"{scheme}:", *parts)
 
 

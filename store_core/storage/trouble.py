@@ -40,7 +40,7 @@ _TROUBLE: Final = (
     ),
     _Trouble(
         r"INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|InvalidAuthenticationInfo|[Cc]redentials|UNAUTHENTICATED"
-        r"|AuthenticationFailed|failed to authenticate|EXPIRED_TOKEN|ExpiredToken|HTTP status 401|OAuth",
+        r"|AuthenticationFailed|failed to authenticate|EXPIRED_TOKEN|ExpiredToken|HTTP status 401|OAuth|DefaultAzureCredential|Bearer token",
         "the credentials are missing or wrong",
     ),
     _Trouble(r"ACCESS_DENIED|AccessDenied|PERMISSION_DENIED|HTTP status 403|Forbidden", "access is denied"),

@@ -103,7 +103,19 @@ def _row(name: str, told: dict[str, Any]) -> dict[str, Any]:
         "body_decoded": True,
         "body": (told.get("plainLength", told["bodyLength"]), told.get("plainSha256", told["bodySha256"])),
         "stored_body": told["bodySha256"] if is_compressed else None,
+        "tags_code": _java_hash(properties.get("TAGS", ""))
+        if told["topic"] == "SCHEDULE_TOPIC_XXXX"
+        else told["tagsCode"],
+        "record_version": 2 if told["magic"] & 0xFF == 0xAB else 1,
     }
+
+
+def _java_hash(text: str) -> int:
+    """As Java's strings have it: a delayed message's entry holds a time in its place."""
+    value = 0
+    for unit in memoryview(text.encode("utf-16-le")).cast("H"):
+        value = (31 * value + unit) & 0xFFFFFFFF
+    return value - (value >> 31 << 32)
 
 
 def _kind(topic: str) -> str:

@@ -12,6 +12,7 @@ from unittest.mock import Mock
 import pyarrow.parquet as pq
 import pytest
 from crc32c import crc32c
+from pyarrow.fs import FileSelector
 
 from store_core.errors import FailedError, NotAStoreError, StoreInUseError, UsageError
 from store_core.export.dest import bucket as bucket_module
@@ -19,8 +20,9 @@ from store_core.export.dest.address import destination_of
 from store_core.export.dest.bucket import BucketDestination
 from store_core.export.dest.loose import LooseDestination
 from store_core.storage import objects
+from store_core.storage.object_store import client_of
 from store_core.storage.objects import RemoteObjects, RemotePart, objects_at
-from store_core.storage.remote_path import RemotePath
+from store_core.storage.remote_path import RemotePath, path_of
 from tests import azurite
 from tests.conftest import GoldenStore, StoreCopy
 from tests.export.exports import export_one, found_rows, manifest_of, parts_on_disk, table_of, told_rows
@@ -107,6 +109,16 @@ def test_commits_add_up(growing: Growing, bucket: ObjectStore, address: str) -> 
 
 _OBJECTS: Final = "store_core.storage.objects"
 REQUESTS: Final = {f"{_OBJECTS}:RemotePart": "close", f"{_OBJECTS}:RemoteObjects": "remove"}
+
+
+def test_no_empty_key_is_left(growing: Growing, bucket: ObjectStore, address: str) -> None:
+    growing.end_at(ENDS[3])
+    export_one(growing.root, destination_of(address))
+    folder = path_of(address)
+    assert isinstance(folder, RemotePath)
+    files, key = client_of(folder)
+    found = [info.path for info in files.get_file_info(FileSelector(key))]
+    assert not [path for path in found if path.endswith("_unfinished")]
 
 
 def test_a_real_process_killed_again_and_again(growing: Growing, bucket: ObjectStore, address: str) -> None:

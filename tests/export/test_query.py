@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sys
@@ -21,8 +22,10 @@ from store_core.export.query.duck import answered
 from store_core.export.tables.table import Batches, Where
 from store_core.storage.store import Store
 from tests import stores
-from tests.conftest import GoldenStore, StoreCopy
+from tests.conftest import DamagedStore, GoldenStore, StoreCopy
 from tests.damage import Damageable
+from tests.export.exports import export_one, ranges_of
+from tests.export.test_splits import LOG_CASES
 from tests.object_stores import ObjectStore
 
 NAME = "clean-533"
@@ -208,7 +211,7 @@ def test_names_twice_and_types(golden: GoldenStore) -> None:
         ("", "there is no query"),
         ("create temp table t as select 1", "no statement of the query gives rows"),
         ("select nope from messages", 'referenced column "nope" not found'),
-        ("select * from nope", "table with name nope does not exist"),
+        ("select * from nope", "there is no table nope: the tables are messages, "),
         ("select cast(topic as int) from messages", "could not convert string"),
         ("select error('so\n\nand so') from messages", "so"),
         ("select", "SELECT clause without selection list"),
@@ -358,3 +361,42 @@ def test_files_that_go_away_are_told(store_copy: StoreCopy, object_store: Object
             go()
             with pytest.raises(FailedError, match="a file of the store went away while it was read"):
                 ask(known, query)
+
+
+def test_one_binary_body_fails_no_query(damageable: Callable[..., Damageable]) -> None:
+    """Not at the first row that holds one, nor as the only row; and its neighbours keep their text."""
+    store = damageable(NAME)
+    store.write(store.field_at(7, "body"), b"\xff")
+    with tables(store.root) as known:
+        query = "select phy_offset, text, decode(body), decode(body, 'replace'), body from messages order by 1 limit 40"
+        rows = ask(known, query)
+    assert rows[7][1:3] == (None, None)
+    assert rows[7][3] is not None
+    for _, text, decoded, _, body in rows:
+        try:
+            assert text == decoded == body.decode()
+        except UnicodeDecodeError:
+            assert text is decoded is None
+
+
+@pytest.mark.parametrize("case", LOG_CASES)
+def test_the_quarantine_is_an_exports(damaged: DamagedStore, tmp_path: Path, case: str) -> None:
+    root = damaged("load-533", case)
+    export_one(root, tmp_path / "out")
+    with tables(root) as known:
+        found = ask(known, "select phy_offset, size_bytes, kind, reason, finding from quarantine order by 1, 2")
+    assert found == sorted(ranges_of(tmp_path / "out"))
+
+
+def test_topics_and_groups_are_those_of_the_files(golden: GoldenStore) -> None:
+    root = golden("load-533")
+    topics = json.loads((root / "config" / "topics.json").read_text())["topicConfigTable"]
+    groups = json.loads((root / "config" / "subscriptionGroup.json").read_text())["subscriptionGroupTable"]
+    with tables(root) as known:
+        found = ask(known, "select topic, read_queues, write_queues, perm, is_ordered from topics order by 1")
+        told = [
+            (t["topicName"], t["readQueueNums"], t["writeQueueNums"], t["perm"], t["order"]) for t in topics.values()
+        ]
+        assert found == sorted(told)
+        found = ask(known, "select consumer_group, consume_enable, retry_max_times from groups order by 1")
+        assert found == sorted((g["groupName"], g["consumeEnable"], g["retryMaxTimes"]) for g in groups.values())

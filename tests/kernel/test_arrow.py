@@ -242,6 +242,7 @@ def test_only_what_is_asked_for(part: ArrowPart) -> None:
         ArrowPart.KEYS: {"unique_key", "tags", "key_bounds", "keys"},
         ArrowPart.PROPERTIES: {"pair_bounds", "names", "values"},
         ArrowPart.BODIES: {"body"},
+        ArrowPart.MARKS: {"tags_code", "tombstone"},
     }
     assert given_parts == expected[part]
     for name in given_parts:

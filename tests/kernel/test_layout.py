@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from store_core.kernel import codes
-from store_core.layout import index, message_id, queue, record
+from store_core.layout import index, marks, message_id, queue, record
 
 
 def expected() -> dict[str, Any]:
@@ -85,6 +85,7 @@ def expected() -> dict[str, Any]:
         "ZERO_FRAME": codes.ZERO_FRAME_BYTES,
         "RESYNC": codes.RESYNC_BYTES,
         "PROPERTY_INNER_BASE": codes.INNER_BASE,
+        "PROPERTY_TOMBSTONE": marks.TOMBSTONE_PROPERTY.encode(),
         "SCHEDULE_TOPIC": codes.SCHEDULE_TOPIC,
         "INDEX_ENTRY_SIZE": index.ENTRY.size_bytes,
         "NO_INDEX_ENTRY": index.NO_ENTRY,

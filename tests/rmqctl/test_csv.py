@@ -118,7 +118,8 @@ def test_no_rows_have_a_head_all_the_same(words: tuple[object, ...], golden: Gol
     assert empty.count("\n") == 1
     for some in (some for some in SOME_ROWS if some[0] == words[0]):
         rows, told = rows_as_json("csv", *some, "-s", golden("load-533"))
-        assert empty.rstrip("\n").split(",") == list(rows[0]) == list(told[0])
+        only_for_some = ["kind"] if words[0] == "log" else []  # of tombstones
+        assert empty.rstrip("\n").split(",") == list(rows[0]) == [*told[0], *only_for_some]
 
 
 MENDING: Final = {

@@ -209,6 +209,8 @@ class LooseDestination(ABC):
             self._discard([name])
         if self.path is not None:
             remove_empty(self.path / UNFINISHED, self.path)
+        elif there:
+            self.objects.remove_folder(UNFINISHED)
 
     def _discard(self, names: Iterable[str]) -> None:
         """Remove notes. Where nothing may be removed, empty ones tell as little as none; asked once, as a refusal may take long."""

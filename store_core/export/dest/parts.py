@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from store_core.check.log import finding_code_inside
 from store_core.export.dest.parquet import ParquetFile, WrittenFile
@@ -99,13 +100,17 @@ class PartWriter:
         partition: Partition = None,
         *,
         whole: bool = False,
+        sorted_by: Sequence[str] = ("phy_offset",),
     ) -> None:
         """``file_name`` is a name for the store's part of the table that no other part has, behind its partition's folder.
 
         A column that is named in the path is left out of the file, as readers of such folders expect; not if it is ``whole``.
+        ``sorted_by``: what the rows of each group will be sorted by.
         """
         self._schema = schema_of(table, None if whole else partition)
         options = message_options(self._schema) if table == "messages" else {}
+        places = [self._schema.get_field_index(name) for name in sorted_by if name in self._schema.names]
+        options["sorting_columns"] = [pq.SortingColumn(place) for place in places]
         self._file = ParquetFile(place, f"{FOLDERS[table]}/{folder_of(partition)}{file_name}", self._schema, **options)
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0

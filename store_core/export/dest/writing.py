@@ -61,6 +61,7 @@ class MessageWriter:
         """``expected_bytes``: the length of the split's records, about."""
         self._place, self._store, self._stem = place, store, stem
         self._whole_files = layout.whole_files
+        self._sorted_by = ("topic", "phy_offset") if layout.cluster == "topic" else ("phy_offset",)
         self._is_in_order = layout.cluster == "offset" and layout.partition_by is None
         self._most_bytes = ROW_GROUP_SIZE_BYTES if self._is_in_order else _RUN_SIZE_BYTES
         self._runs = max(-(-expected_bytes // _RUN_LOG_BYTES), 1)  # that are left, of one length
@@ -107,7 +108,15 @@ class MessageWriter:
 
     def _open(self, partition: Partition, phy_offset: int) -> PartWriter:
         name = f"{self._stem}-{phy_offset:020d}.parquet"
-        return PartWriter(self._place, "messages", self._store, name, partition, whole=self._whole_files)
+        return PartWriter(
+            self._place,
+            "messages",
+            self._store,
+            name,
+            partition,
+            whole=self._whole_files,
+            sorted_by=self._sorted_by,
+        )
 
     def _close_file(self) -> None:
         if self._writer is not None:

@@ -9,11 +9,13 @@ from typing import Any, Final
 import pyarrow as pa
 
 from store_core.errors import FailedError
-from store_core.export.rows.schema import MESSAGE_COLUMNS, TIME, Column
+from store_core.export.rows.schema import QUARANTINE_COLUMNS, TIME, Column
+from store_core.export.tables.config import GROUP_COLUMNS, TOPIC_COLUMNS, GroupsTable, TopicsTable
 from store_core.export.tables.findings import FINDING_COLUMNS, FindingsTable, in_full
 from store_core.export.tables.index import INDEX_COLUMNS, IndexTable
-from store_core.export.tables.messages import MessagesTable
+from store_core.export.tables.messages import MESSAGE_COLUMNS, MessagesTable
 from store_core.export.tables.offsets import OFFSET_COLUMNS, OffsetsTable
+from store_core.export.tables.quarantine import QuarantineTable
 from store_core.export.tables.queues import QUEUE_COLUMNS, QueuesTable
 from store_core.export.tables.table import Table
 from store_core.findings import Finding
@@ -21,9 +23,12 @@ from store_core.storage.store import Store
 
 COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
     "messages": MESSAGE_COLUMNS,
+    "quarantine": QUARANTINE_COLUMNS,
     "queues": QUEUE_COLUMNS,
     "index": INDEX_COLUMNS,
     "offsets": OFFSET_COLUMNS,
+    "topics": TOPIC_COLUMNS,
+    "groups": GROUP_COLUMNS,
     "findings": FINDING_COLUMNS,
 }
 _SQL_TYPES: Final = {
@@ -53,9 +58,12 @@ class Tables:
         self._on_progress = on_progress
         self.by_name: dict[str, Table] = {
             "messages": MessagesTable(stores, self._tell),
+            "quarantine": QuarantineTable(stores),
             "queues": QueuesTable(stores),
             "index": IndexTable(stores),
             "offsets": OffsetsTable(stores),
+            "topics": TopicsTable(stores),
+            "groups": GroupsTable(stores),
             "findings": FindingsTable(stores, lambda _: self._go_on()),
         }
 

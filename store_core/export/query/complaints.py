@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from typing import Final
 
 from store_core.errors import FailedError, StoreError, UsageError
@@ -11,6 +12,7 @@ from store_core.export.query.catalog import COLUMNS
 # Behind it: the query with a mark under it, or advice about settings, which nobody can set here.
 _PLACE: Final = re.compile(r"\n\s*\n|\s*This limit was set by the|\s*This error signals an")
 _KIND: Final = re.compile(r"((?:[A-Za-z-]+ ){1,4})Error: ")
+_NO_TABLE: Final = re.compile(r"Table with name (.*?) does not exist!", re.DOTALL)
 _NO_ROOM: Final = "failed to offload"  # to the temporary folder
 _LONGEST: Final = 500
 _SEE_TABLES: Final = "see `rmqctl sql --tables` for tables and columns"
@@ -54,6 +56,10 @@ def complaint(error: Exception) -> Exception:
     found = _KIND.match(text)
     if isinstance(error, StoreError) or found is None:
         return error
+    if unknown := _NO_TABLE.match(text, found.end()):
+        near = get_close_matches(unknown[1].lower(), COLUMNS, 1)
+        to_do = f"did you mean {near[0]}? The tables are" if near else "the tables are"
+        return UsageError(f"there is no table {unknown[1][:_LONGEST]}", to_do=f"{to_do} {', '.join(COLUMNS)}")
     for words, what, to_do in _BY_WORDS:
         if words.match(text, found.end()):
             return UsageError(what, to_do=to_do)

@@ -33,6 +33,10 @@ _RETURNING: Final = re.compile(r"\breturning\b", re.IGNORECASE)
 _INNER: Final = re.compile(  # as types, not as names in front of one
     r"\b(?:BIT|BIGNUM|VARIANT|TIME WITH TIME ZONE)\b(?=[\[),]|$)"
 )
+# One body that is no text is null, and fails no query.
+_DECODE: Final = (
+    "CREATE MACRO decode(bytes) AS try(system.main.decode(bytes)), (bytes, how) AS try(system.main.decode(bytes, how))"
+)
 Result = TypeVar("Result")
 
 
@@ -77,9 +81,9 @@ def answered(
         raise not_installed("duckdb", "sql") from error
     with scratch_folder("rmqctl-sql-") as folder:
         config: dict[str, str | bool | int | float | list[str]] = {
-            "enable_external_access": "false",
             "autoinstall_known_extensions": "false",
             "autoload_known_extensions": "false",
+            "allow_persistent_secrets": "false",
             "python_enable_replacements": "false",  # names of this program's variables are no tables
             "temp_directory": str(folder),
             "memory_limit": f"{memory_bytes}B",
@@ -126,6 +130,10 @@ class _Engine:
             yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
     def _prepare(self, zone: str) -> None:
+        # Shut when the database is open: what is shut while it opens leaves files with its own name, `:memory:`, reachable.
+        self._connection.execute("SET allowed_paths = []")
+        self._connection.execute("SET enable_external_access = false")
+        self._connection.execute(_DECODE)
         self._connection.execute("SET TimeZone = '{}'".format(zone.replace("'", "''")))
         self._connection.execute("SET enable_progress_bar = false")  # it goes to stdout, piped or not
         turns = Lock()

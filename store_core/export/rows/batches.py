@@ -8,6 +8,7 @@ from functools import cache
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from store_core.export.rows import schema
 from store_core.export.rows.bodies import BODY_COLUMNS, Bodies, inflated
@@ -15,6 +16,7 @@ from store_core.export.rows.columns import Cut, array_of, parts_of
 from store_core.export.rows.kinds import topic_kind
 from store_core.findings import Finding
 from store_core.kernel.arrow import ArrowColumns, arrow_columns
+from store_core.kernel.codes import ArrowPart
 from store_core.layout import record
 from store_core.scan.frames import FrameTable, Ints
 
@@ -71,6 +73,13 @@ def _cut_out(table: FrameTable, which: slice | Ints, parts: int) -> ArrowColumns
     return arrow_columns(
         table.window, table.phy_offset[which] - table.window_phy_offset, table.size_bytes[which], parts
     )
+
+
+def tombstones(table: FrameTable, rows: Ints) -> NDArray[np.bool_]:
+    """Mask of those of a table's messages that stand where others were lost; row numbers ascending, at least one."""
+    marks = _cut_out(table, in_a_row(rows), ArrowPart.MARKS).tombstone
+    assert marks is not None
+    return np.unpackbits(marks, count=len(rows), bitorder="little").view(np.bool_)
 
 
 def in_a_row(rows: Ints) -> slice | Ints:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from store_core.codec.compression import compression_kind
@@ -17,7 +18,7 @@ from store_core.codec.record import transaction_kind
 from store_core.codec.text import decode_text
 from store_core.export.rows import schema
 from store_core.export.rows.bodies import Bodies
-from store_core.export.rows.kinds import topic_kind
+from store_core.export.rows.kinds import TOMBSTONE, topic_kind
 from store_core.kernel.arrow import ArrowColumns, Texts, Words
 from store_core.kernel.codes import ArrowPart, FrameCode
 from store_core.layout import record
@@ -107,6 +108,20 @@ def _by_topic(text_of: Callable[[str], str]) -> Callable[[Cut], pa.Array]:
     return made
 
 
+_kind_of_topic: Final = _by_topic(topic_kind)
+
+
+def _kind(cut: Cut) -> pa.Array:
+    kinds = _kind_of_topic(cut)
+    assert cut.parts.tombstone is not None
+    if not cut.parts.tombstone.any():
+        return kinds
+    bits = pa.Array.from_buffers(pa.bool_(), cut.count, [None, pa.py_buffer(cut.parts.tombstone)])
+    plain = kinds.dictionary_decode() if cut.in_words else kinds
+    marked = pc.if_else(bits, pa.scalar(TOMBSTONE), plain)
+    return marked.dictionary_encode() if cut.in_words else marked
+
+
 def _by_flags(text_of: Callable[[int], str], mask: int) -> Callable[[Cut], pa.Array]:
     """A word for some bits of each row's sysFlag."""
     words = pa.array([text_of(bits) for bits in range(mask + 1)], pa.string())
@@ -162,6 +177,7 @@ FIXED_COLUMNS: Final = (
     "phy_offset",
     "size_bytes",
     "code",
+    "magic",
     "queue_id",
     "queue_offset",
     "flag",
@@ -174,6 +190,7 @@ FIXED_COLUMNS: Final = (
     "body_length",
 )
 _PARTS: Final[dict[str, ArrowPart]] = {
+    "kind": ArrowPart.MARKS,
     "offset_msg_id": ArrowPart.IDS,
     "unique_key": ArrowPart.KEYS,
     "tags": ArrowPart.KEYS,
@@ -183,13 +200,14 @@ _PARTS: Final[dict[str, ArrowPart]] = {
     "properties": ArrowPart.PROPERTIES,
     "body": ArrowPart.BODIES,
     "stored_body": ArrowPart.BODIES,
+    "tags_code": ArrowPart.MARKS,
 }
 _MAKERS: Final[dict[str, Callable[[Cut], pa.Array]]] = {
     "store": lambda cut: _repeated(cut.store, cut),
     "phy_offset": _numbers("phy_offset"),
     "size_bytes": _numbers("size_bytes"),
     "topic": _by_topic(str),
-    "kind": _by_topic(topic_kind),
+    "kind": _kind,
     "queue_id": _numbers("queue_id"),
     "queue_offset": _numbers("queue_offset"),
     "offset_msg_id": _texts("offset_msg_id"),
@@ -213,4 +231,6 @@ _MAKERS: Final[dict[str, Callable[[Cut], pa.Array]]] = {
     "body": _body,
     "body_decoded": lambda cut: cut.bodies.decoded(),
     "stored_body": _stored_body,
+    "tags_code": lambda cut: pa.array(cut.parts.tags_code),
+    "record_version": lambda cut: pa.array(np.where(cut.column("magic") == record.MAGIC_V2, np.int32(2), np.int32(1))),
 }

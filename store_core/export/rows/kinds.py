@@ -1,4 +1,4 @@
-"""What a topic makes of its messages."""
+"""What messages are: what their topic makes of them, or nothing but a mark."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Final
 from store_core.layout import paths
 from store_core.layout.timer import TIMER_TOPIC
 
+TOMBSTONE: Final = "tombstone"  # stands where a message was lost
 _KINDS: Final = {
     paths.HALF_TOPIC: "half",
     paths.OP_TOPIC: "op",

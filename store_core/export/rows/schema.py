@@ -10,7 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
-VERSION: Final = 1
+VERSION: Final = 2
 TIME: Final = pa.timestamp("us", "UTC")
 # Milliseconds since 1970 that are a time: the years 1 to 9999, for which Python, Spark and the tables of a lake have dates.
 LEAST_TIME_MS: Final = -62_135_596_800_000
@@ -38,7 +38,10 @@ MESSAGE_COLUMNS: Final = (
     Column("size_bytes", pa.int32(), "length of the whole record, bytes"),
     Column("topic", pa.string(), "topic, as stored", repeats=True),
     Column(
-        "kind", pa.string(), "user, half, op, delayed, retry, dlq or system: what the topic makes of it", repeats=True
+        "kind",
+        pa.string(),
+        "tombstone where rmqctl put it for a lost message; else user, half, op, delayed, retry, dlq or system, as the topic makes it",
+        repeats=True,
     ),
     Column("queue_id", pa.int32(), "queue number, from 0"),
     Column("queue_offset", pa.int64(), "entry number in the queue; of an inner batch, its first message's"),
@@ -70,6 +73,8 @@ MESSAGE_COLUMNS: Final = (
     Column("body", pa.binary(), "the body, decompressed"),
     Column("body_decoded", pa.bool_(), "false where the body could not be decompressed and body is as stored (L012)"),
     Column("stored_body", pa.binary(), "the body as stored, only where it is compressed; else null", nullable=True),
+    Column("tags_code", pa.int64(), "hash of the tags, as queue entries have it; 0 without any"),
+    Column("record_version", pa.int32(), "1, or 2 for the form of records that long topics have"),
 )
 
 QUARANTINE_COLUMNS: Final = (

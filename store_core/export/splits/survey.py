@@ -10,6 +10,7 @@ from typing import Final, Literal, NoReturn
 import numpy as np
 
 from store_core.export.dest.parts import Range
+from store_core.export.rows.batches import tombstones
 from store_core.export.splits.piece import Piece, SplitWork, run_work
 from store_core.export.splits.plan import Task
 from store_core.export.tables.stats import PartialStats, StatsBuilder
@@ -69,7 +70,7 @@ class _SurveyWork(SplitWork):
         if table.code.any():
             self._found.bad[file] += int(np.count_nonzero(np.isin(table.code[rows], _BAD_CODES)))
         if self._stats is not None:
-            self._stats.add(table, rows)
+            self._stats.add(table, rows[~tombstones(table, rows)] if len(rows) else rows)
 
     def take_ranges(self, ranges: Sequence[Range]) -> None:
         """They are findings; nothing else is made of them."""

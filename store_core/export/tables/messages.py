@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from store_core.check.log import LogFindings
@@ -28,6 +29,12 @@ from store_core.scan.settled import settled
 from store_core.storage.live import is_live, is_locked
 from store_core.storage.store import Store
 
+# In memory alone: who reads an export has functions of its own for that.
+TEXT: Final = Column("text", pa.string(), "the body as text; null where it is not UTF-8, or as stored", nullable=True)
+_BEHIND: Final = [column.name for column in schema.MESSAGE_COLUMNS].index("body") + 1
+MESSAGE_COLUMNS: Final = (*schema.MESSAGE_COLUMNS[:_BEHIND], TEXT, *schema.MESSAGE_COLUMNS[_BEHIND:])
+_FOR_TEXT: Final = ("body", "body_decoded")
+_FEW_BODIES: Final = 16  # that are looked at one by one
 _OPTIONS: Final = ScanOptions(check_crc=True, check_property_crc=True, properties=False)
 _LATEST_MS: Final = 1 << 50  # some thousand years on: no clock says so
 _STRETCHES: Final = 256  # of a segment, to find where in it a condition on offsets begins and ends
@@ -42,7 +49,7 @@ class MessagesTable(StoresTable):
     walked so far, by all readings of the table.
     """
 
-    columns: Sequence[Column] = schema.MESSAGE_COLUMNS
+    columns: Sequence[Column] = MESSAGE_COLUMNS
 
     def __init__(self, stores: Sequence[tuple[str, Store]], on_progress: Callable[[int], None] | None = None) -> None:
         super().__init__(stores)
@@ -115,9 +122,34 @@ class _Reading:
         yield from self._columns_of(table, rows, self._columns)
 
     def _columns_of(self, table: FrameTable, rows: Ints, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        for batch in message_batches(table, rows, self._name, names):
+        wants_text = TEXT.name in names
+        decoded = [*dict.fromkeys([n for n in names if n != TEXT.name] + list(_FOR_TEXT))] if wants_text else names
+        for batch in message_batches(table, rows, self._name, decoded):
             self._table.tell(self._name, batch.findings)
-            yield batch.rows
+            yield _with_text(batch.rows, names) if wants_text else batch.rows
+
+
+def _with_text(rows: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+    bodies = pc.if_else(rows.column("body_decoded"), rows.column("body"), pa.scalar(None, pa.binary()))
+    return rows.append_column(TEXT.field, pa.concat_arrays(_texts(bodies))).select(list(names))
+
+
+def _texts(bodies: pa.BinaryArray) -> list[pa.StringArray]:
+    """Bodies as texts, null where one is none. Arrow refuses all of an array where it refuses one, so it is halved."""
+    try:
+        return [bodies.cast(pa.string())]
+    except pa.ArrowInvalid:
+        if len(bodies) > _FEW_BODIES:
+            half = len(bodies) // 2
+            return [*_texts(bodies.slice(0, half)), *_texts(bodies.slice(half))]
+    return [pa.array([_text_of(body) for body in bodies.to_pylist()], pa.string())]
+
+
+def _text_of(body: bytes | None) -> str | None:
+    try:
+        return None if body is None else body.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _pieces(name: str, store: Store, where: Where | None) -> list[Piece]:

@@ -259,6 +259,8 @@ pub struct Columns {
     names: Recurring,
     values: Texts,
     body: Texts,
+    tags_code: Vec<i64>,
+    tombstone: Valid,
 }
 
 /// What is kept from one record to the next, whatever column they go to.
@@ -286,8 +288,8 @@ impl Columns {
     /// For so many rows, whose bodies have together so many bytes. `in_words`: what recurs is there once.
     pub fn new(rows: usize, body_bytes: usize, wanted: u32, in_words: bool) -> Self {
         let rows_if = |part: u32| if wanted & part != 0 { rows } else { 0 };
-        let [ids, hosts, keys, pairs, bodies] =
-            [WANT_IDS, WANT_HOSTS, WANT_KEYS, WANT_PROPERTIES, WANT_BODIES].map(rows_if);
+        let [ids, hosts, keys, pairs, bodies, marks] =
+            [WANT_IDS, WANT_HOSTS, WANT_KEYS, WANT_PROPERTIES, WANT_BODIES, WANT_MARKS].map(rows_if);
         let pairs_bytes = pairs * TYPICAL_PAIRS * TYPICAL_PART;
         let bounds = |rows| {
             let mut bounds = Vec::with_capacity(rows + 1);
@@ -307,6 +309,8 @@ impl Columns {
             names: Recurring::new(pairs * TYPICAL_PAIRS, pairs_bytes, in_words),
             values: Texts::new(pairs * TYPICAL_PAIRS, pairs_bytes),
             body: Texts::new(bodies, if bodies == 0 { 0 } else { body_bytes }),
+            tags_code: Vec::with_capacity(marks),
+            tombstone: Valid::default(),
         }
     }
 
@@ -327,8 +331,9 @@ impl Columns {
         if self.wanted & (WANT_IDS | WANT_HOSTS) != 0 {
             self.add_hosts(record, &head, &mut recent.hosts)?;
         }
-        if self.wanted & (WANT_PROPERTIES | WANT_KEYS) != 0 {
-            self.add_properties(part(record, head.properties_at, head.properties_length)?, recent)?;
+        if self.wanted & (WANT_PROPERTIES | WANT_KEYS | WANT_MARKS) != 0 {
+            let is_rollback = head.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK;
+            self.add_properties(part(record, head.properties_at, head.properties_length)?, is_rollback, recent)?;
         }
         let fits = self.body.fits() && self.names.texts.fits() && self.values.fits() && self.keys.fits();
         (fits && self.unique_key.texts.texts.fits() && self.tags.texts.texts.fits()).then_some(())
@@ -352,7 +357,7 @@ impl Columns {
     }
 
     #[inline]
-    fn add_properties(&mut self, raw: &[u8], recent: &mut Recent) -> Option<()> {
+    fn add_properties(&mut self, raw: &[u8], is_rollback: bool, recent: &mut Recent) -> Option<()> {
         let Recent { pairs, text, .. } = recent;
         let is_utf8 = raw.is_ascii() || str::from_utf8(raw).is_ok();
         if !is_utf8 {
@@ -368,15 +373,25 @@ impl Columns {
             }
             self.pair_bounds.push(i32::try_from(self.values.len()).ok()?);
         }
-        if self.wanted & WANT_KEYS != 0 {
+        if self.wanted & (WANT_KEYS | WANT_MARKS) != 0 {
             let [mut unique_key, mut tags, mut keys]: [&[u8]; 3] = [&[]; 3];
+            let mut has_mark = false;
             for (name, value) in pairs.of(text) {
                 match name {
                     PROPERTY_UNIQ_KEY => unique_key = value,
                     PROPERTY_TAGS => tags = value,
                     PROPERTY_KEYS => keys = value,
+                    PROPERTY_TOMBSTONE => has_mark = true,
                     _ => {}
                 }
+            }
+            if self.wanted & WANT_MARKS != 0 {
+                self.tags_code.push(properties::tags_code(tags));
+                let is_nameless = unique_key.is_empty() && tags.is_empty() && keys.is_empty();
+                self.tombstone.add(has_mark && is_nameless && !is_rollback);
+            }
+            if self.wanted & WANT_KEYS == 0 {
+                return Some(());
             }
             self.unique_key.add(unique_key);
             self.tags.add(tags);
@@ -392,7 +407,8 @@ impl Columns {
     pub fn size(&self) -> usize {
         let texts = [&self.offset_msg_id, &self.unique_key.texts.texts, &self.keys, &self.values, &self.body];
         let recurring = [&self.born_host, &self.store_host, &self.tags.texts, &self.names];
-        texts.map(Texts::size).iter().sum::<usize>() + recurring.map(Recurring::size).iter().sum::<usize>()
+        let marks = size_of_val(self.tags_code.as_slice()) + self.tombstone.bits.len();
+        texts.map(Texts::size).iter().sum::<usize>() + recurring.map(Recurring::size).iter().sum::<usize>() + marks
     }
 
     pub fn into_dict(self, py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
@@ -417,6 +433,10 @@ impl Columns {
         }
         if self.wanted & WANT_BODIES != 0 {
             dict.set_item("body", self.body.into_tuple(py, None)?)?;
+        }
+        if self.wanted & WANT_MARKS != 0 {
+            dict.set_item("tags_code", self.tags_code.into_pyarray(py))?;
+            dict.set_item("tombstone", self.tombstone.bits.into_pyarray(py))?;
         }
         Ok(dict)
     }

@@ -154,6 +154,7 @@ numbers! {
     WANT_KEYS: u32 = 4;
     WANT_PROPERTIES: u32 = 8;
     WANT_BODIES: u32 = 16;
+    WANT_MARKS: u32 = 32;
 
     KEY_SEPARATOR: u8 = b' ';
     ZERO_RUN: usize = 512;
@@ -175,6 +176,7 @@ texts! {
     PROPERTY_DUP_INFO = b"DUP_INFO";
     PROPERTY_CRC32 = b"__CRC32#";
     PROPERTY_TRAN_MSG = b"TRAN_MSG";
+    PROPERTY_TOMBSTONE = b"RMQCTL_TOMBSTONE";
     SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX";
     INDEX_KEY_JOINT = b"#";
     INDEX_TAG_JOINT = b"#T#";
