@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from store_core.codec.config_types import what_is_wrong
-from store_core.codec.json_dialect import MAX_SIZE_BYTES, JsonError, JsonTooLargeError, loads
+from store_core.codec.config_parse import parse_config
+from store_core.codec.json_dialect import MAX_SIZE_BYTES, JsonError, JsonTooLargeError
 from store_core.layout import paths
 from store_core.storage.remote_path import names_of
 from store_core.storage.store import Store
@@ -76,16 +76,16 @@ def _read(store: Store, path: Path, behaviour: Behaviour | None) -> _Text:
     if not text:
         return _Text(is_empty=True)
     try:
-        value = loads(text)
+        parsed = parse_config(text)
     except JsonTooLargeError:
         return _Text(is_too_large=True)  # a broker may well read it
     except JsonError:
         return _Text()
     if behaviour is None:
-        return _Text(value, loads=True)
+        return _Text(parsed.tree, loads=True)
     name = f"{paths.CONFIG}/{path.name.removesuffix(paths.BAK_SUFFIX)}"
-    why = what_is_wrong(name, value, behaviour.config_members, behaviour.config_reader, is_blank=text.isspace())
-    return _Text(why=why) if why else _Text(value, loads=True)
+    why = parsed.what_is_wrong(name, behaviour.config_members, behaviour.config_reader, is_blank=text.isspace())
+    return _Text(why=why) if why else _Text(parsed.tree, loads=True)
 
 
 def is_full_folder(store: Store, name: str) -> bool:

@@ -49,6 +49,9 @@ def as_int(value: Any, what: str, default: int = 0) -> int:
 
 def as_int32(value: Any, what: str, default: int = 0) -> int:
     """As ``as_int``, an int; of a number with a point the lowest bits, as of Java's ``intValue``."""
+    if value.__class__ is int and 0 <= value < _INT_LIMIT:  # nearly every one of 50,000 topics' numbers
+        number: int = value
+        return number
     number = as_int(value, what, default)
     if isinstance(value, float):
         return (number + _INT_LIMIT) % (2 * _INT_LIMIT) - _INT_LIMIT

@@ -78,6 +78,62 @@ def wrong_for_all(name: str, value: Any) -> str:
     return found
 
 
+def distinct(name: str, value: Any) -> Any:
+    """Return a parsed file with only the first of all table entries that every release judges alike.
+
+    ``what_is_wrong`` gives the same answer for it, and has a few entries to look at where a file has 50,000 topics.
+    """
+    bean = FILES[ConfigMembers.V5_GROUPS].get(name)
+    if bean is None or value.__class__ is not dict:
+        return value
+    return {
+        key: _first_of_each(type_, item)
+        if isinstance(type_ := bean.members.get(key), Table) and isinstance(type_.key, Text) and item.__class__ is dict
+        else item
+        for key, item in value.items()
+    }
+
+
+def _first_of_each(type_: Table, table: dict[Any, Any]) -> dict[Any, Any]:
+    found: dict[Any, Any] = {}
+    seen: set[Any] = set()
+    for key, item in table.items():
+        kind = _kind(type_.value, item) if key.__class__ is str else None
+        if kind is None or kind not in seen:
+            found[key] = item
+            seen.add(kind)
+    return found
+
+
+_INT_END: Final = 1 << (INT - 1)
+
+
+def _kind(type_: Type, value: Any) -> Any:
+    """Return what values have in common that no release tells apart; None for a value with which only itself has it.
+
+    Texts of a text member are one kind, and so are numbers that fit an int; a value of any other kind stands for itself.
+    """
+    of = value.__class__
+    if of is str:
+        return str if type_.__class__ is Text else (str, value)
+    if of is int:
+        return int if 0 <= value < _INT_END else (int, value)
+    if of is bool or value is None:
+        return of, value
+    if of is not dict:
+        return None
+    if not value:
+        return dict
+    if isinstance(type_, Bean):
+        types = type_.members
+        kinds = [_kind(types.get(key, ANY), item) for key, item in value.items()]
+        return None if None in kinds else (*value, *kinds)
+    if isinstance(type_, Table):
+        pairs = [(_kind(type_.key, key), _kind(type_.value, item)) for key, item in value.items()]
+        return None if any(None in pair for pair in pairs) else (Table, *dict.fromkeys(pairs))
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class _Place:
     """Where in a file a value stands: the innermost member, and the keys that lead there."""

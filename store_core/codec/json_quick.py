@@ -42,10 +42,13 @@ _SPREAD_LIST: Final = re.compile(r"\[(?=\r?\n)")
 _NO_BRACKET: Final = re.compile(r'"[^"]*"|[^\[\]{}"]+|"')
 _STEP: Final = {"[": 1, "{": 1, "]": -1, "}": -1}
 _PART_CHARACTERS: Final = 1 << 20
+_NESTED: Final = (dict, list, RepeatedMembers)
 
 
 def loads_quickly(text: str, max_depth: int) -> Any:
     """The text's value, equal to what the dialect's parser makes of it; ODD where that has to look itself."""
+    if _is_plain(text) and (value := _plain(text, max_depth)) is not ODD:
+        return value
     if _UNUSUAL.search(text):
         return ODD
     parts = list(_parts(text))
@@ -57,6 +60,35 @@ def loads_quickly(text: str, max_depth: int) -> Any:
     except (ValueError, RecursionError):
         return ODD
     return _kind_of_list(value)
+
+
+def _is_plain(text: str) -> bool:
+    """Return True if a text has no escapes and no list whose bracket ends its line."""
+    return "\\" not in text and "[\n" not in text and "[\r\n" not in text
+
+
+def _plain(text: str, max_depth: int) -> Any:
+    """Return the value of strict JSON; ODD for any other text, and for one that is nested too deeply."""
+    try:
+        value = _PLAIN_DECODER.decode(text)
+    except (ValueError, RecursionError):
+        return ODD
+    level: list[Any] = [value]
+    for _ in range(max_depth):
+        level = [item for container in level for item in _items(container) if item.__class__ in _NESTED]
+        if not level:
+            return value
+    return ODD
+
+
+def _items(value: Any) -> Iterable[Any]:
+    """Return what a container holds; nothing of a value that is none."""
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def _plain_members(pairs: list[tuple[str, Any]]) -> dict[Any, Any]:
+    members = dict(pairs)
+    return members if len(members) == len(pairs) else RepeatedMembers(pairs)
 
 
 def _parts(text: str) -> Iterator[str]:
@@ -101,3 +133,4 @@ def _refuse(word: str) -> Any:
 
 
 _DECODER: Final = json.JSONDecoder(object_pairs_hook=_members, parse_constant=_refuse, strict=False)
+_PLAIN_DECODER: Final = json.JSONDecoder(object_pairs_hook=_plain_members, parse_constant=_refuse, strict=False)

@@ -27,12 +27,16 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class QueueFile:
-    """One file to be: its content comes by the chunk, each time it is asked for. ``mtime_ms``: its last message's store time."""
+    """One file to be: its content comes by the chunk, each time it is asked for. ``mtime_ms``: its last message's store time.
+
+    ``data_bytes``: the bytes before the zeros that fill the file up; None if unknown.
+    """
 
     name: str
     size_bytes: int
     mtime_ms: int
     read: Callable[[], Iterator[bytes]]
+    data_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +140,7 @@ class QueueBuilder:
                 size,
                 mtime,
                 partial(self._content, key, start, end),
+                (min(numbering.end_queue_offset, end) - start) * ENTRY_SIZE_BYTES,
             )
 
     def ext_files(self, key: QueueKey) -> Iterator[QueueFile]:

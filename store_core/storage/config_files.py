@@ -13,8 +13,8 @@ from typing import Any, Final, Generic, Literal, TypeVar
 
 from store_core.codec import broker_config as bc
 from store_core.codec.coerce import ConfigError
-from store_core.codec.config_types import wrong_for_all
-from store_core.codec.json_dialect import MAX_SIZE_BYTES, JsonError, JsonTooLargeError, Layout, loads, too_large
+from store_core.codec.config_parse import parse_config
+from store_core.codec.json_dialect import MAX_SIZE_BYTES, JsonError, JsonTooLargeError, Layout, too_large
 from store_core.errors import FailedError
 from store_core.findings import Finding, finding
 from store_core.layout import paths, timer
@@ -259,15 +259,15 @@ def _fall_back(root: Path, name: str, decode: Callable[[Any], T], main_trouble: 
 def _loaded(
     name: str, source: Source, read: _Text, decode: Callable[[Any], T], findings: tuple[Finding, ...] = ()
 ) -> ConfigFile[T]:
-    tree = loads(read.data)
-    if why := wrong_for_all(name, tree):
+    parsed = parse_config(read.data)
+    if why := parsed.wrong_for_all(name):
         raise ConfigError(why)
     try:
-        value = decode(tree)
+        value = parsed.decoded(decode)
     except ConfigError as error:
         raise _SomeRefuseError(str(error)) from error
-    layout = _layout_of(tree, read.data)
-    return ConfigFile(name, value, source, True, read.modified_ns, len(read.data), tree, layout, findings)
+    layout = _layout_of(parsed.tree, read.data)
+    return ConfigFile(name, value, source, True, read.modified_ns, len(read.data), parsed.tree, layout, findings)
 
 
 def _layout_of(tree: Any, data: bytes) -> Layout | None:

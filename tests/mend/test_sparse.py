@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,12 @@ from store_core.layout import paths
 from store_core.mend.applying.apply import apply
 from store_core.mend.applying.undo import undo
 from store_core.mend.plans.draft import Draft
+from store_core.mend.plans.plan_json import plan_from_bytes, plan_to_bytes
+from store_core.mend.plans.room import allocated_bytes
+from store_core.mend.rebuild import rebuild
 from store_core.storage.digest import Hole, digest_file, runs
 from store_core.storage.ops import FileOps
+from store_core.storage.store import Store
 from tests import stores
 from tests.conftest import StoreCopy
 from tests.mend.recovering import Opener
@@ -94,6 +100,21 @@ def test_going_back_begins_only_where_there_is_room_for_it(store_copy: StoreCopy
     undo(root, apply=True, ops=SmallDisk(28 * _MIB))  # what the change made is given up
     assert digest_file(path) == before
     assert not (root / "config/new").exists()
+
+
+def test_queue_files_need_room_for_their_entries_alone(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """A queue file is 6 MB long and holds a few KiB: a broker's are sparse, and so are those that are built."""
+    root = shutil.copytree(golden("clean-533"), tmp_path / "store")
+    shutil.rmtree(root / paths.CONSUMEQUEUE)
+    with ExitStack() as keep, Store.open(root) as store:
+        plan = rebuild(store, "queues", keep=keep).plan
+    lengths = sum(step.size_bytes or 0 for step in plan.steps)
+    assert lengths > 64 * _MIB
+    assert plan_from_bytes(plan_to_bytes(plan), "plan") == plan
+    apply(plan, root, ops=SmallDisk(4 * _MIB))
+    built = [path for path in (root / paths.CONSUMEQUEUE).rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in built) == lengths
+    assert sum(allocated_bytes(path) for path in built) < 2 * _MIB
 
 
 def test_going_back_needs_no_room_where_all_of_it_is_there(store_copy: StoreCopy) -> None:

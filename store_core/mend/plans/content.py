@@ -87,12 +87,14 @@ class Built:
     """Bytes that a registered builder makes when the plan is applied; all steps with the same call are built in one go.
 
     ``size_bytes`` and ``crc32c``, where known, are what must come out; a shorter output is filled up with zeros.
+    ``data_bytes``: how many of ``size_bytes`` lie before the zeros at the end, which stay a hole; None if unknown.
     """
 
     builder: str
     arguments: Mapping[str, Any]
     size_bytes: int | None = None
     crc32c: int | None = None
+    data_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,6 +167,7 @@ def _content_to_json(content: Content | Built) -> dict[str, Any]:
             "arguments": dict(content.arguments),
             "size_bytes": content.size_bytes,
             "crc32c": content.crc32c,
+            **({} if content.data_bytes is None else {"data_bytes": content.data_bytes}),
         }
     return {"pieces": [_piece_to_json(piece) for piece in content.pieces]}
 
@@ -178,6 +179,7 @@ def _content_from_json(found: dict[str, Any]) -> Content | Built:
             dict(found["arguments"]),
             _int_or_none(found["size_bytes"]),
             _int_or_none(found["crc32c"]),
+            _int_or_none(found.get("data_bytes")),
         )
     return Content(tuple(_piece_from_json(piece) for piece in found["pieces"]))
 

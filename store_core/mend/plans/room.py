@@ -16,6 +16,7 @@ from store_core.storage.writer import Writer
 
 _SLACK_BYTES: Final = 1 << 20  # journal lines, folders
 _BLOCK_SIZE_BYTES: Final = 512  # of st_blocks
+_ALLOCATION_BYTES: Final = 4096  # the least that file systems give a file with data
 
 
 class Room:
@@ -71,8 +72,16 @@ def device_of(path: Path) -> int:
 
 def _staged_bytes(step: Step) -> int:
     if isinstance(step.content, Built):
-        return step.content.size_bytes or 0
+        return _allocated_for(step.content)
     return _literal_bytes(step) if step.op in NEW_FILES else 0
+
+
+def _allocated_for(built: Built) -> int:
+    """Return the bytes that a built file takes up: zeros at its end stay a hole, as in a broker's own queue files."""
+    size_bytes = built.size_bytes or 0
+    if built.data_bytes is None or built.data_bytes < 0:
+        return size_bytes
+    return min(size_bytes, -(-built.data_bytes // _ALLOCATION_BYTES) * _ALLOCATION_BYTES)
 
 
 def _literal_bytes(step: Step) -> int:

@@ -60,7 +60,7 @@ def add_derived(draft: Draft, changes: DerivedChanges, built: Built) -> None:
     for file in changes.new:
         draft.write_file(
             file.path,
-            built=replace(built, size_bytes=file.size_bytes),
+            built=replace(built, size_bytes=file.size_bytes, data_bytes=file.data_bytes),
             mtime_ns=file.mtime_ns,
             why="built from the log",
         )

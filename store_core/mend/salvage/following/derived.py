@@ -19,7 +19,7 @@ from store_core.derive.dispatch import LOOKED_INTO, Dispatcher, dispatch_rules
 from store_core.derive.ext import can_be_walked
 from store_core.derive.index import IndexBuilder, IndexFileResult
 from store_core.derive.index_style import IndexStyle, has_index, index_names, index_style
-from store_core.derive.queues import GapEntry, QueueBuilder
+from store_core.derive.queues import GapEntry, QueueBuilder, QueueFile
 from store_core.derive.spool import QueueSpooler
 from store_core.errors import FailedError
 from store_core.findings import Finding, finding
@@ -57,12 +57,16 @@ class Made(Content, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A derived file that differs from what stands. ``path`` is relative to the root; ``read`` gives the content."""
+    """A derived file that differs from what stands. ``path`` is relative to the root; ``read`` gives the content.
+
+    ``data_bytes``: the bytes before the zeros that fill the file up; None if unknown.
+    """
 
     path: str
     size_bytes: int
     mtime_ns: int
     read: Callable[[], Iterator[bytes]]
+    data_bytes: int | None = None
 
 
 @dataclass(slots=True)
@@ -370,7 +374,8 @@ def same_content(store: Store, path: Path, made: Content) -> bool:
 
 
 def _new_file(path: str, made: Made) -> NewFile:
-    return NewFile(path, made.size_bytes, made.mtime_ms * _NS_PER_MS, made.read)
+    data_bytes = made.data_bytes if isinstance(made, QueueFile) else None
+    return NewFile(path, made.size_bytes, made.mtime_ms * _NS_PER_MS, made.read, data_bytes)
 
 
 def file_size_of(sequences: Iterable[SegmentSequence]) -> int:
