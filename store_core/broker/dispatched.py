@@ -96,7 +96,7 @@ class DispatchedRows(Closing):
     folder: Path | None = None
     _keys: dict[RawKey, int] = field(default_factory=dict)
     _stretches: list[Stretch] = field(default_factory=list)  # in the order of their places
-    _waiting: list[tuple[Ints, Ints]] = field(default_factory=list)  # rows and key ids
+    _waiting: list[tuple[Ints, Ints, Stretch]] = field(default_factory=list)  # rows and key ids, in the order of places
     _waiting_rows: int = 0
     _waiting_from: int = 0
     _waiting_to: int = 0
@@ -141,7 +141,7 @@ class DispatchedRows(Closing):
                 self._flush()
             if not self._waiting:
                 self._waiting_from = stretch.start
-            self._waiting.append((rows, np.array(ids, np.int32)[numbers]))
+            self._waiting.append((rows, np.array(ids, np.int32)[numbers], stretch))
             self._waiting_rows += len(numbers)
             self._waiting_to = stretch.end
             if self._waiting_rows >= RUN_ROWS:
@@ -159,8 +159,10 @@ class DispatchedRows(Closing):
         if self._runs and self._waiting_from < self._runs[-1].start:
             self._flush()
         runs = Run.all_of([span.run for span in self._runs if span.start < end and span.end > start])
-        rows = np.concatenate([rows for rows, _ in self._waiting]).view(ROW) if self._waiting else np.empty(0, ROW)
-        ids = np.concatenate([ids for _, ids in self._waiting]) if self._waiting else np.empty(0, np.int32)
+        # Only these: a start settles at each segment's end, and all that waits would be sorted once a segment.
+        waiting = [(rows, ids) for rows, ids, place in self._waiting if place.start < end and place.end > start]
+        rows = np.concatenate([rows for rows, _ in waiting]).view(ROW) if waiting else np.empty(0, ROW)
+        ids = np.concatenate([ids for _, ids in waiting]) if waiting else np.empty(0, np.int32)
         order = np.argsort(ids, kind="stable")
         keys = list(self._keys)
         for key_id in np.union1d(runs.key_id, ids).astype(np.int64).tolist():
@@ -200,7 +202,7 @@ class DispatchedRows(Closing):
         """What waits becomes a run of the scratch file."""
         if not self._waiting:
             return
-        parts, ids = zip(*self._waiting, strict=True)
+        parts, ids, _ = zip(*self._waiting, strict=True)
         if self._packed is None:
             self._packed = PackedRows(self.folder)
         span = _Span(self._waiting_from, self._waiting_to, self._packed.write(parts, ids, len(self._keys)))

@@ -313,3 +313,24 @@ def test_behaviours_and_dispatchers_agree_on_tags(golden: GoldenStore, monkeypat
             outcome_of(store, behaviour, proven=Proven(rows=rows))
     assert kept
     assert not any(behaviour.index_tags for behaviour in kept)
+
+
+def test_asking_for_a_part_sorts_no_other_rows(golden: GoldenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start asks at each segment's end; with all rows sorted each time 300 segments took 17 s."""
+    looked_at: list[int] = []
+
+    def counted(key: RawKey, rows: Any, start: int, end: int) -> Any:
+        looked_at.append(len(rows))
+        yield key, rows
+
+    monkeypatch.setattr(dispatched, "_within", counted)
+    with Store.open(golden("clean-533")) as store, DispatchedRows() as rows:
+        kept = [rows.add(table, table.tags_code, knows_delays=True) for table in _tables(store, 16 << 10)]
+        parts = [part for part in kept if part is not None]
+        assert len(parts) > 2
+        for part in parts:
+            list(rows.rows(part.start, part.end))
+        every_row = sum(looked_at)
+        looked_at.clear()
+        list(rows.rows(parts[0].start, parts[-1].end))
+        assert every_row == sum(looked_at)
