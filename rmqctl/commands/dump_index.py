@@ -46,7 +46,7 @@ def dump_index(
     with ctx.open_store() as store, Index(store) as index:
         if file is not None and file not in {path.name for path in store.index_files}:
             raise FailedError(f"no index file {file!r}", path=str(store.root), to_do="see `rmqctl info` for the files")
-        if slot is not None and index.files and slot >= (slots := index.sizes.slots):
+        if slot is not None and index.sizes is not None and slot >= (slots := index.sizes.slots):
             ctx.note(f"there is no slot {slot}: the index files have slots 0 to {slots - 1}")
         rows = islice(_rows(index, file, slot), max_)
         findings = [

@@ -21,7 +21,7 @@ from store_core.findings import Finding, finding
 from store_core.layout import paths, queue
 from store_core.layout.schema import Layout
 from store_core.read.checkpoint import read_checkpoint
-from store_core.read.index import index_sizes
+from store_core.read.index_sizes import index_sizes
 from store_core.read.records import read_store_timestamp_ms
 from store_core.storage.config_files import offset_table, read_config
 from store_core.storage.sequence import Segment, SegmentSequence
@@ -188,7 +188,9 @@ def _chunks(files: SegmentSequence, segment: Segment, layout: Layout) -> Iterato
 
 def _index_files_left(store: Store, begin: int) -> int:
     """Index files, but for the newest, that lead to nothing else."""
-    sizes = index_sizes(store)
+    sizes = index_sizes(store).sizes
+    if sizes is None:
+        return 0
     views = [open_view(store, path, sizes) for path in store.index_files[:-1]]
     return sum(bool(view.entries) and 0 < view.header.end_phy_offset < begin for view in views)
 

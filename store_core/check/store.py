@@ -71,9 +71,9 @@ def check_store(
         findings.join(look_at_files(store, _files_told))
     log_listed = walk.log_findings.end(live=live)
     listed = advised(sorted([*findings.all(), *log_listed], key=lambda f: _ORDER.index(f.code[0])))
-    told = {found.code for found in listed}
+    shown = {found.code for found in listed}
     summary = Counter(findings.counts) + Counter(walk.log_findings.counts)
-    return CheckReport(listed, {code: count for code, count in sorted(summary.items()) if code in told})
+    return CheckReport(listed, {code: count for code, count in sorted(summary.items()) if code in shown})
 
 
 def _check_files(store: Store, told: ToldSizes, findings: Findings) -> None:

@@ -277,7 +277,16 @@ def test_an_error_amid_the_rows_closes_the_document(golden: GoldenStore) -> None
 
 def test_the_tables(golden: GoldenStore) -> None:
     rows = call("sql", "--tables", "-o", "ndjson").lines
-    assert {row["table"] for row in rows} == {"messages", "queues", "index", "offsets", "findings"}
+    assert {row["table"] for row in rows} == {
+        "messages",
+        "queues",
+        "index",
+        "offsets",
+        "findings",
+        "quarantine",
+        "topics",
+        "groups",
+    }
     assert rows[0] == {
         "table": "messages",
         "column": "store",
