@@ -139,10 +139,31 @@ def _os_failure(error: OSError) -> Failure:
     what = what[:1].lower() + what[1:]
     path = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes | os.PathLike) else None
     advice = _OS_ADVICE.get(error.errno or 0, "")
+    if error.errno in (errno.EACCES, errno.EPERM) and path is not None:
+        advice = _owner_advice(path) or advice
     if is_full_of_files(error):
         advice = "it has room but can hold no more files: remove some, then run it again"
     line = what + (f" ({path})" if path else "") + (f": {advice}" if advice else "")
     return Failure("failed", line, exit_codes.FAILED, what, path)
+
+
+def _owner_advice(path: str) -> str:
+    """Return who owns what is refused, or the nearest folder above it that can be looked at; empty where nothing can."""
+    import pwd
+
+    while True:
+        try:
+            uid = os.lstat(path).st_uid
+        except OSError:
+            if (above := os.path.dirname(path)) in (path, ""):
+                return ""
+            path = above
+            continue
+        try:
+            owner = pwd.getpwuid(uid).pw_name
+        except KeyError:
+            owner = f"user {uid}"
+        return f"{path} belongs to {owner}: run it as that user"
 
 
 def _usage_failure(error: BaseException) -> Failure | None:

@@ -50,11 +50,13 @@ def told_losses(
     if path is None and not shown:
         return None
     from store_core.mend.report.build import loss_report
+    from store_core.storage.modes import no_wider_than
 
     with ctx.progress("report", store.log.size_bytes) as bar:
         report = loss_report(store, found, made_timestamp_ms=time.time_ns() // 1_000_000, on_progress=bar)
     if path is not None:
-        _save(path, _encoded(ctx, report, path, store.settings, options))
+        with no_wider_than([store.root]):
+            _save(path, _encoded(ctx, report, path, store.settings, options))
         ctx.note(f"loss report saved as {path}")
     return report
 

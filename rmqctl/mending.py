@@ -61,8 +61,9 @@ def at_work(ctx: Context, settings: Settings, *, apply: bool) -> Iterator[StoreL
     elif apply:
         from store_core.mend.applying.settle import changing, settle
         from store_core.storage.journal import list_ids
+        from store_core.storage.store import Store
 
-        ctx.refuse_no_store()
+        Store.open(settings.root, settings).close()  # raises where there is no store
         outside = settings.writable_outside_paths()
         with changing(root, outside, None, None) as (writer, lock):
             settle(writer, lock, partial(say_settled, ctx))
@@ -135,7 +136,7 @@ def _carry_out(
     """Complete ``document`` with ``applied`` and ``undo_id``, saving and applying the plan on the way; gives the exit code."""
     plan = planned.plan
     if how.save is not None:
-        save_carefully(plan, how.save, settings.root, document)
+        save_carefully(plan, how.save, settings, document)
         ctx.note(f"plan {plan.id} saved as {how.save}")
     document |= {"applied": False, "undo_id": None}
     if not how.apply:
@@ -146,19 +147,25 @@ def _carry_out(
     how.keep.close()
     document["applied"] = True
     document["findings"] = closing_check(ctx, settings, how.jobs)
-    return exit_for_findings(found for found in document["findings"] if found.code not in _LOST)
+    return exit_after_apply(document["findings"])
 
 
-def save_carefully(plan: Plan, path: Path, root: Path, document: Mapping[str, Any]) -> None:
-    """Write a plan file, over an older plan or nothing, with what ``document`` says of its outcome.
+def exit_after_apply(findings: Iterable[Finding]) -> int:
+    """Return 0 where the closing check found nothing but what was lost before, else 3."""
+    return exit_for_findings(found for found in findings if found.code not in _LOST)
+
+
+def save_carefully(plan: Plan, path: Path, settings: Settings, document: Mapping[str, Any]) -> None:
+    """Write a plan file, over an older plan or nothing, with what ``document`` says of its outcome, and the settings.
 
     Raises UsageError for any other place.
     """
-    from store_core.mend.plans.plan_json import OUTLOOK, load_plan, save_plan
+    from store_core.mend.plans.plan_json import OUTLOOK, MadeWith, load_plan, save_plan
+    from store_core.storage.modes import no_wider_than
     from store_core.storage.remote_path import real_path
 
     real = real_path(path)
-    if real.is_relative_to(real_path(root)):
+    if real.is_relative_to(real_path(settings.root)):
         raise UsageError("a plan is not saved inside the store", path=str(path), to_do="name a file elsewhere")
     if str(path) == "-" or not real.parent.is_dir():
         raise UsageError("no place for a plan", path=str(path), to_do="name a file in a folder that is there")
@@ -170,7 +177,10 @@ def save_carefully(plan: Plan, path: Path, root: Path, document: Mapping[str, An
         except (UsageError, OSError):
             to_do = "name another file, or remove this one first"
             raise UsageError("there is a file that is no plan", path=str(path), to_do=to_do) from None
-    save_plan(plan, path, {name: document[name] for name in OUTLOOK})
+    outside = tuple(str(folder) for folder in settings.outside_paths if folder in settings.writable_commitlog_paths)
+    made_with = MadeWith(settings.values, outside, settings.broker_version)
+    with no_wider_than([settings.root]):
+        save_plan(plan, path, {**{name: document[name] for name in OUTLOOK}, "made_with": made_with.as_json()})
 
 
 def apply_plan(

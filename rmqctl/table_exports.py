@@ -56,9 +56,11 @@ def export_tables_of(
 ) -> int:
     """The command once its options are read; gives the exit code."""
     from store_core.export.tables_export import export_tables
+    from store_core.storage.modes import no_wider_than
 
     with (
         ctx.open_stores(joined=joined) as stores,
+        no_wider_than(store.root for _, store in stores),
         choice.runner(ctx, jobs) as runner,
         told_what_is_kept(ctx, dest),
         ExitStack() as shown,

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmqctl.context import Context, exit_for_findings
-from rmqctl.mending import STEP_FIELDS, apply_plan, at_work, closing_check, plan_blocks
+from rmqctl.context import Context
+from rmqctl.mending import STEP_FIELDS, apply_plan, at_work, closing_check, exit_after_apply, plan_blocks
+
+if TYPE_CHECKING:
+    from store_core.mend.plans.plan import Plan
+    from store_core.mend.plans.plan_json import MadeWith
+    from store_core.storage.settings import Settings
 
 
 def apply(
@@ -16,15 +21,16 @@ def apply(
 ) -> int:
     """Carry out a plan that was saved with --save, if the store is still as it was.
 
+    The plan knows its store and the configuration it was made with; -s, -c and --commitlog name others.
+
     Example: rmqctl apply plan.json -s /data/rocketmq/store
     """
-    from store_core.mend.builders import load_outlook, load_plan
+    from store_core.mend.builders import load_made_with, load_outlook, load_plan
 
-    settings = ctx.settings()
     plan = load_plan(plan_file)
+    settings = _settings(ctx, plan, load_made_with(plan_file))
     outlook = load_outlook(plan_file)
     with at_work(ctx, settings, apply=True) as lock:
-        ctx.refuse_no_store()
         undo_id = apply_plan(ctx, settings, plan, lock) if plan.steps else None
         findings = closing_check(ctx, settings)
         document = {
@@ -38,4 +44,20 @@ def apply(
         ctx.output.emit(
             document, rows=plan.summary()["steps"], fields=STEP_FIELDS, blocks=lambda: plan_blocks(document)
         )
-        return exit_for_findings(findings)
+        return exit_after_apply(findings)
+
+
+def _settings(ctx: Context, plan: Plan, made_with: MadeWith) -> Settings:
+    """The plan's own store and configuration, each unless the user names another now."""
+    from store_core.storage.settings import load_settings
+
+    named, options = ctx.store, ctx.options
+    if named is None and options.config is None:
+        ctx.note(f"the plan is for {plan.store}")
+    return load_settings(
+        options.config,
+        named.path if named is not None else Path(plan.store),
+        commitlog=[*options.commitlog, *map(Path, made_with.commitlog)],
+        broker_version=options.broker_version or made_with.broker_version,
+        values=None if options.config is not None else made_with.values,
+    )

@@ -81,6 +81,7 @@ def export(
     from store_core.export.export import export_stores
     from store_core.export.splits.plan import SPLIT_SIZE_BYTES
     from store_core.read.log import LogFilter
+    from store_core.storage.modes import no_wider_than
 
     refuse_backwards(from_, to, ("--from", "--to"))
     refuse_backwards(begin, end)
@@ -103,6 +104,7 @@ def export(
     destination = destination_of(dest, format_, catalog=catalog, overwrite=overwrite, incremental=incremental)
     with (
         ctx.open_stores(joined=not keep_copies) as stores,
+        no_wider_than(store.root for _, store in stores),
         choice.runner(ctx, jobs) as runner,
         told_what_is_kept(ctx, destination),
         ExitStack() as shown,

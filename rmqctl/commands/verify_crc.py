@@ -237,5 +237,11 @@ def _blocks(document: dict[str, Any]) -> list[Block]:
     title = f"{document['store']}: {document['records']} records"
     table = Table(document["segments"], ["name", "records", "bytes", "ok", "bad"], title)
     sample = document.get("sample")
-    facts = [] if sample is None else [Facts({"sampled bytes": sample["bytes"], "of": sample["log_bytes"]})]
+    facts = []
+    if sample is not None:
+        shown = {"sampled bytes": sample["bytes"], "of": sample["log_bytes"]}
+        facts.append(Facts(shown, "Not complete: random windows of the log"))
+    if not document["complete"]:
+        at = document["next_phy_offset"]
+        facts.append(Facts({"verified": "a part of the log", "next_phy_offset": at}, "Not complete: --resume goes on"))
     return [table, *facts, Findings(document["findings"])]

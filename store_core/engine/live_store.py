@@ -53,7 +53,7 @@ _NO_ENTRY: Final = (record.TRANSACTION_PREPARED, record.TRANSACTION_ROLLBACK)
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """How to write. ``flush`` sync: nothing counts as stored before it is on the disk; async: nothing waits for the disk.
+    """How to write. ``flush`` sync: a record is on the disk when its put returns; async: when the store is closed.
 
     ``store_host`` is ``a.b.c.d:port`` or ``[v6]:port``; None: the configuration's, else that of the newest record.
     ``cluster`` is the broker's; None: the configuration's, else that of the newest records, else a broker's default.
@@ -244,6 +244,12 @@ class LiveStore:
         message_id = format_offset_message_id(self.store_host, phy_offset)
         return Stored(new.topic, new.queue_id, queue_offset, phy_offset, size, store_ms, message_id)
 
+    @contextmanager
+    def listed(self) -> Iterator[Store]:
+        """Open the store as it is now: with the segments and queues that were made since it was opened."""
+        with Store.open(self.store.root, self.store.settings) as store:
+            yield store
+
     def replace_config(self, name: str, text: str) -> None:
         """Give a config file another text, the old one becoming its ``.bak``. Raises FailedError.
 
@@ -265,11 +271,9 @@ class LiveStore:
         if not self._began or self._half_done:
             return
         with uninterrupted(), self._writing("all that was put is stored"):
-            if self._options.flush == "sync":
-                self.files.sync()
+            self.files.sync()
             self.files.remove(paths.ABORT)
-            if self._options.flush == "sync":
-                self.files.sync()
+            self.files.sync()
         self._began = False
 
     @contextmanager

@@ -17,6 +17,7 @@ from store_core.layout import paths, record
 from store_core.read.pull import open_queue
 from store_core.read.queue import Queue
 from store_core.read.records import read_message
+from store_core.storage.store import Store
 
 _OP_TAG: Final = "d"
 _OP_SEPARATOR: Final = ","
@@ -44,30 +45,35 @@ def rollback(live: LiveStore, half_phy_offset: int) -> PutResult:
 
 def open_half(live: LiveStore, phy_offset: int) -> Message:
     """The half message at an offset. Raises UsageError where there is none, or where it is resolved already."""
-    half = read_message(live.store.log, phy_offset)
+    with live.listed() as store:
+        return _open_half(store, phy_offset)
+
+
+def _open_half(store: Store, phy_offset: int) -> Message:
+    half = read_message(store.log, phy_offset)
     if half is None or half.topic != paths.HALF_TOPIC or half.own_phy_offset != phy_offset:
         raise UsageError(
             f"no half message starts at {phy_offset}", to_do=f"`rmqctl log --topic {paths.HALF_TOPIC}` lists them"
         )
     if not half.properties.get(REAL_TOPIC) or not half.properties.get(REAL_QID, "").isdecimal():
         raise UsageError(f"the half message at {phy_offset} does not say where it belongs", to_do="nothing can be done")
-    if _is_resolved(live, half):
+    if _is_resolved(store, half):
         raise UsageError(
             f"the half message at {phy_offset} is committed or rolled back already", to_do="there is nothing to do"
         )
     return half
 
 
-def _is_resolved(live: LiveStore, half: Message) -> bool:
-    """Whether an op message behind the half names its queue offset."""
-    ops = open_queue(live.store, paths.OP_TOPIC, half.queue_id)
+def _is_resolved(store: Store, half: Message) -> bool:
+    """Return True if an op message after the half names its queue offset."""
+    ops = open_queue(store, paths.OP_TOPIC, half.queue_id)
     if not isinstance(ops, Queue):
         return False
     for queue_offset in range(ops.max_offset - 1, ops.min_offset - 1, -1):
         entry = ops.entry(queue_offset)
         if entry is None or entry.phy_offset < half.phy_offset:
             return False
-        op = read_message(live.store.log, entry.phy_offset, entry.size_bytes)
+        op = read_message(store.log, entry.phy_offset, entry.size_bytes)
         if op is not None and str(half.queue_offset) in op.body.decode(errors="replace").split(_OP_SEPARATOR):
             return True
     return False

@@ -75,6 +75,7 @@ class Writer(Closing):
         """
         real = self.path(path)
         self.ops.create(real, mode)
+        self._give_to_owner(real)
         end = written = 0
         for chunk in [data] if isinstance(data, bytes) else made_ahead(data):
             if isinstance(chunk, Hole):
@@ -104,7 +105,15 @@ class Writer(Closing):
         self.ops.unlink(self.path(path))
 
     def mkdir(self, path: str, *, mode: int = _NEW_FOLDER_MODE) -> None:
-        self.ops.mkdir(self.path(path), mode)
+        real = self.path(path)
+        self.ops.mkdir(real, mode)
+        self._give_to_owner(real)
+
+    def _give_to_owner(self, real: Path) -> None:
+        """Give a new file or folder to the owner and group of the store's root, as far as this process may."""
+        root, made = os.stat(self.root), os.stat(real, follow_symlinks=False)
+        if (made.st_uid, made.st_gid) != (root.st_uid, root.st_gid):
+            self.ops.set_owner(real, stat.S_IMODE(made.st_mode), root.st_uid, root.st_gid)
 
     def rmdir(self, path: str) -> None:
         self.ops.rmdir(self.path(path))

@@ -222,8 +222,10 @@ def test_async_waits_for_no_disk_and_keeps_the_order(case_of: Callable[[str, Act
     ops = RecordingOps(case.folder / "base")
     with open_for_writing(written.settings, WriteOptions(flush="async", ops=ops)) as live:
         one(live, TOPICS[case.name])
+        assert not [p for p in ops.primitives if p.name.startswith("sync")]
     ops.close()
-    assert not [p for p in ops.primitives if p.name.startswith("sync")]
+    names = [p.name for p in ops.primitives]
+    assert names.index("unlink") > names.index("sync_file") > max(n for n, name in enumerate(names) if name == "write")
     trees = [p.paths[0].split("/")[1] for p in ops.primitives if p.name == "write"]
     assert list(dict.fromkeys(trees)) == ["abort", "commitlog", "consumequeue", "index", "checkpoint"]
 

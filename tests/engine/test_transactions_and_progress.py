@@ -16,6 +16,7 @@ from store_core.layout import paths
 from store_core.read.progress import read_progress
 from store_core.read.records import read_message
 from store_core.storage.config_files import read_config
+from store_core.storage.ops import FileOps
 from tests.conftest import StoreCopy
 from tests.engine.writing import Writable, Written
 
@@ -67,6 +68,39 @@ def test_rollback_writes_the_op_message_alone(writable: Writable) -> None:
     assert written.bodies(paths.OP_TOPIC, 0, 0)[-1] == b"1"
     with written.live() as live:
         assert commit(live, first).stored is not None
+
+
+def test_one_opening_sees_what_it_has_written(writable: Writable) -> None:
+    """A half that was just put can be ended, and only once, also where it began a queue and a segment of its own."""
+    written = writable("load-533")
+    with written.live(flush="async") as live:
+        while live.next_queue_offset("Calm_orders", 0) < 300:
+            put(live, NewMessage("Calm_orders", bytes(2000), 0))
+        half = put(live, NewMessage("Calm_orders", b"half", 0, sys_flag=0x4), half=True)
+        assert half.stored is not None
+        assert commit(live, half.stored.phy_offset).stored is not None
+        for again in (commit, rollback):
+            with pytest.raises(UsageError, match="already"):
+                again(live, half.stored.phy_offset)
+
+
+def test_async_is_on_the_disk_after_a_clean_close(writable: Writable) -> None:
+    synced: list[str] = []
+
+    class Ops(FileOps):
+        def sync_file(self, path: Path, data_only: bool = False) -> None:
+            synced.append(path.name)
+            super().sync_file(path, data_only)
+
+    written = writable("load-533")
+    with written.live(flush="async", ops=Ops()) as live:
+        result = put(live, NewMessage("Calm_orders", b"body", 1))
+        assert synced == []
+    assert result.stored is not None
+    size = written.settings.segment_size_bytes
+    assert size is not None
+    assert paths.segment_name(result.stored.phy_offset // size * size) in synced
+    assert "checkpoint" in synced
 
 
 @pytest.mark.parametrize("at", [0, 1, 1 << 40])

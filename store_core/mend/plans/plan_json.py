@@ -7,6 +7,7 @@ import binascii
 import json
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from store_core.storage.publish import told_of_result
 from store_core.storage.writer import save_file
 
 OUTLOOK: Final = ("after", "lost")
+_MADE_WITH: Final = "made_with"
 LARGEST_PLAN_BYTES: Final = 128 << 20
 _FORMAT: Final = "rmqctl plan"
 _LARGEST_LITERAL_BYTES: Final = 256 << 20  # of all steps, unpacked: they are held in memory
@@ -47,11 +49,27 @@ def plan_to_bytes(plan: Plan, outlook: Mapping[str, Any] | None = None) -> bytes
     return json.dumps({**plan_to_json(plan), **({"outlook": outlook} if outlook else {})}, indent=1).encode() + b"\n"
 
 
+@dataclass(frozen=True, slots=True)
+class MadeWith:
+    """The configuration that a plan was made with: the broker's properties, log folders named by the user, the release."""
+
+    values: Mapping[str, str] = field(default_factory=dict)
+    commitlog: tuple[str, ...] = ()
+    broker_version: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "values": dict(self.values),
+            "commitlog": list(self.commitlog),
+            "broker_version": self.broker_version,
+        }
+
+
 def save_plan(plan: Plan, path: Path | str, outlook: Mapping[str, Any] | None = None) -> None:
     """Write a plan file (``--save``). Raises FailedError.
 
-    ``outlook`` is what was told when the plan was made, ``after`` and ``lost``. It is no part of the plan, and goes along
-    for whoever carries it out later.
+    ``outlook`` is what was reported when the plan was made (``after``, ``lost``) and ``made_with``, for a later `apply`. Its
+    id does not cover these.
     """
     data = plan_to_bytes(plan, outlook)
     assert_not_too_large(data)
@@ -85,6 +103,20 @@ def load_outlook(path: Path | str) -> dict[str, Any]:
     outlook = json.loads(_read(Path(path))).get("outlook")
     outlook = outlook if isinstance(outlook, dict) else {}
     return {name: outlook.get(name) for name in OUTLOOK}
+
+
+def load_made_with(path: Path | str) -> MadeWith:
+    """Return the configuration that a plan was saved with; an empty one where the file has none or something else."""
+    outlook = json.loads(_read(Path(path))).get("outlook")
+    found = outlook.get(_MADE_WITH) if isinstance(outlook, dict) else None
+    if not isinstance(found, dict):
+        return MadeWith()
+    values, folders, version = found.get("values"), found.get("commitlog"), found.get("broker_version")
+    return MadeWith(
+        {k: v for k, v in values.items() if isinstance(v, str)} if isinstance(values, dict) else {},
+        tuple(folder for folder in folders if isinstance(folder, str)) if isinstance(folders, list) else (),
+        version if isinstance(version, str) else None,
+    )
 
 
 def _read(path: Path) -> bytes:
