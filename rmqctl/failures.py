@@ -211,6 +211,8 @@ def _bad_value(error: TyperException) -> str | None:
     if not isinstance(error, BadValue) or error.param is None:
         return None
     name = error.param.opts[0] if error.param.param_type_name == "option" else error.param.metavar
+    if repr(error.value) not in error.message:  # another option's value makes this one unreadable
+        return f"{error.message.rstrip('.')} ({name}): {error.expected}"
     return f"invalid value {error.value!r} for {name}: {error.expected}"
 
 

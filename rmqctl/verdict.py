@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rmqctl.blocks import Block, Facts, Text
 from rmqctl.context import Context
-from store_core.mend.verdict import Verdict
-from store_core.storage.settings import Settings
+
+if TYPE_CHECKING:
+    from store_core.mend.verdict import Verdict
+    from store_core.storage.settings import Settings
 
 _WITHOUT_STORE = ("explain",)
 

@@ -60,7 +60,14 @@ class Memory:
     count = 0
 
     def __init__(
-        self, place: Place, table: str, store: str, file_name: str, partition: object = None, whole: bool = False
+        self,
+        place: Place,
+        table: str,
+        store: str,
+        file_name: str,
+        partition: object = None,
+        whole: bool = False,
+        **_: object,
     ) -> None:
         Memory.count += 1
         self.table, self.store, self.name = table, store, f"{table}-{Memory.count}"

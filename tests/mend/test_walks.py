@@ -27,6 +27,7 @@ from store_core.scan.frames import FrameTable
 from store_core.scan.log import Progress
 from store_core.scan.walks import Walks
 from store_core.storage.lock import StoreLock
+from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 from tests.conftest import DamagedStore, GoldenStore, StoreCopy
 from tests.damage import Damageable
@@ -121,8 +122,9 @@ def test_without_the_lock_it_is_built_anew(store_copy: StoreCopy) -> None:
     root = store_copy("load-533")
     for path in (root / paths.INDEX).iterdir():
         path.unlink()
+    settings = load_settings(root=root, values={"maxHashSlotNum": "500", "maxIndexNum": "2000"})
     with ExitStack() as keep:
-        result = rebuild(keep.enter_context(Store.open(root)), "index", keep=keep)
+        result = rebuild(keep.enter_context(Store.open(root, settings)), "index", keep=keep)
         with pytest.raises(FailedError, match="was asked to build"):
             apply(result.plan, root, made=result.made)
 

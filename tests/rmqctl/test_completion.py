@@ -83,4 +83,4 @@ def test_other_shells_have_none() -> None:
     result = call("completion", "tcsh")
     assert result.code == 2
     assert "invalid value 'tcsh'" in result.err
-    assert "give bash, zsh, fish" in result.err
+    assert "expected one of bash, zsh, fish" in result.err

@@ -81,7 +81,7 @@ def test_the_bar_steps_aside_for_results_and_comes_back() -> None:
 
 def test_log_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(module, "_LINE_EVERY_SECONDS", 0.0)
-    assert main(["log", "-s", str(ROOT / "sample_store"), "-v", "--from", "786432", "--topic", "none"]) == 0
+    assert main(["log", "-s", str(ROOT / "sample_store"), "-v", "--from", "786432", "--topic", "Calm_audit"]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert all(re.fullmatch(r"log: .* of 256\.0 KiB \(\d+%\), .*/s, \d+ s left", line) for line in lines)
     assert "(100%)" in lines[-1]

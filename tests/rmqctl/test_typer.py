@@ -42,10 +42,10 @@ def test_only_public_names_of_typer_are_used() -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["log", "--from", "-1"], "'-1' does not fit (--from): give a whole number from 0 on"),
-        (["verify-crc", "--max-seconds", "nan"], "'nan' does not fit (--max-seconds): give a number from 0 on"),
-        (["put", "T", "x", "--flag", "1.5"], "'1.5' does not fit (--flag): give a whole number"),
-        (["sql", "select 1", "--memory", "much"], "'much' is no size (--memory): give bytes, or a number with k, M, G or T"),
+        (["log", "--from", "-1"], "invalid value '-1' for --from: expected a whole number from 0 on"),
+        (["verify-crc", "--max-seconds", "nan"], "invalid value 'nan' for --max-seconds: expected a number from 0 on"),
+        (["put", "T", "x", "--flag", "1.5"], "invalid value '1.5' for --flag: expected a whole number"),
+        (["sql", "select 1", "--memory", "much"], "invalid value 'much' for --memory: give bytes, or a number with k, M, G or T"),
         (["log", "--begin", "soon", "--tz", "Mars"], "unknown time zone 'Mars' (--begin): give UTC, local, an offset such as +08:00, or a name such as Asia/Shanghai"),
     ],
 )  # fmt: skip

@@ -23,7 +23,8 @@ _MADE_WITH: Final = "made_with"
 LARGEST_PLAN_BYTES: Final = 128 << 20
 _FORMAT: Final = "rmqctl plan"
 _LARGEST_LITERAL_BYTES: Final = 256 << 20  # of all steps, unpacked: they are held in memory
-_TOO_LARGE: Final = 1 << 63  # no length, time or place in a file
+_TOO_LARGE: Final = 1 << 63  # no length or place in a file
+_LATEST_MTIME_NS: Final = _TOO_LARGE * 1_000_000  # a damaged record may claim any store time in milliseconds
 _FORMAT_VERSION: Final = 1
 
 
@@ -187,7 +188,7 @@ def _step_from_json(found: dict[str, Any]) -> Step:
         expect_crc32c=_int_or_none(found["expect_crc32c"]),
         expect_file_size_bytes=_int_or_none(found["expect_file_size_bytes"]),
         content=_content_from_json(found["content"]) if "content" in found else None,
-        mtime_ns=_int_or_none(found.get("mtime_ns")),
+        mtime_ns=_int_or_none(found.get("mtime_ns"), _LATEST_MTIME_NS),
         why=_text(found.get("why", "")),
     )
 
@@ -242,11 +243,11 @@ def _text(value: object) -> str:
     return value
 
 
-def _int(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not -_TOO_LARGE <= value < _TOO_LARGE:
+def _int(value: object, limit: int = _TOO_LARGE) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not -limit <= value < limit:
         raise ValueError(f"not a number: {value!r:.40}")
     return value
 
 
-def _int_or_none(value: object) -> int | None:
-    return None if value is None else _int(value)
+def _int_or_none(value: object, limit: int = _TOO_LARGE) -> int | None:
+    return None if value is None else _int(value, limit)

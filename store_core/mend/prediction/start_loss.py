@@ -98,8 +98,9 @@ class LossBook:
         run.size_bytes += size_bytes
         if len(run.keys) < MOST_KEYS_PER_RUN:
             with_keys = rows[(table.property_flags[rows] & PropertyFlag.KEYS) != 0]
-            for row in with_keys[: MOST_KEYS_PER_RUN - len(run.keys)]:
-                run.keys += split_keys(parse_properties(table.properties(int(row))).get(KEYS))
+            for row in with_keys[:_MOST_LOOKED_AT]:
+                found = split_keys(parse_properties(table.properties(int(row))).get(KEYS))
+                run.keys += [key for key in dict.fromkeys(found) if key not in run.keys]
 
     def runs(self) -> tuple[LostRun, ...]:
         return tuple(
