@@ -30,7 +30,7 @@ from tests.mend.recovering import Harm, Opener, is_queued, log_bytes, mended, pl
 
 Snapshot = dict[str, stores.Entry]
 # What recover leaves: topics.json to `rebuild topics`, and records that a broker walks over though their property checksum is wrong.
-_LEFT: Final = ("P002", "L011")
+_LEFT: Final = ("P002", "L011", "L026")
 _TREES: Final = (paths.COMMITLOG, paths.CONSUMEQUEUE, paths.INDEX, paths.BATCHCONSUMEQUEUE)
 
 
