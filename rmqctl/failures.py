@@ -155,7 +155,7 @@ def _owner_advice(path: str) -> str:
         try:
             uid = os.lstat(path).st_uid
         except OSError:
-            if (above := os.path.dirname(path)) in (path, ""):
+            if (above := os.path.dirname(path)) in (os.sep, ""):
                 return ""
             path = above
             continue
