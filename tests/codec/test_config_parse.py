@@ -35,7 +35,7 @@ def files(draw: st.DrawFn) -> tuple[str, Any]:
     members = FILES[_KNOWN[-1][0]][name].members
     file: dict[str, Any] = {}
     for table in ONE_OF_EACH[name]:
-        item = members[table].value  # type: ignore[attr-defined]
+        item = members[table].value  # type: ignore[attr-defined]  # only tables have members
         names = sorted(getattr(item, "members", {0: None, "1": None, "topic": None}), key=str)
         entries = st.dictionaries(st.sampled_from(names), ODD_VALUES, max_size=3)
         file[table] = draw(st.dictionaries(st.sampled_from(["a", "b", "c", "d", 5, None]), entries | ODD_VALUES))
