@@ -37,6 +37,7 @@ _NOT_WALKED: Final = (
     "store_core.export.source",
 )
 _NUMBER_BYTES: Final = 8
+_DEADLINE_SECONDS: Final = 60
 _BEFORE: Final = dict(os.environ)  # before any test changes it
 
 
@@ -53,12 +54,18 @@ class _Server:
         with theirs:
             words = [sys.executable, "-m", __name__, str(theirs.fileno())]
             self._process = subprocess.Popen(words, env=_BEFORE, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        atexit.register(self._end)
 
     def start(self, request: dict[str, Any], streams: Sequence[int]) -> int:
         text = json.dumps(request).encode()
         socket.send_fds(self._socket, [len(text).to_bytes(_NUMBER_BYTES, "big")], streams)
         self._socket.sendall(text)
         return self._number()
+
+    def _end(self) -> None:
+        """Hang up: the server ends by that."""
+        self._socket.close()
+        self._process.wait(_DEADLINE_SECONDS)
 
     def _number(self) -> int:
         told = self._socket.recv(_NUMBER_BYTES, socket.MSG_WAITALL)
