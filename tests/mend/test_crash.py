@@ -88,12 +88,6 @@ class Case:
         assert not list_undo(self.root)
 
 
-@pytest.fixture(autouse=True)
-def nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looking through all processes takes most of an apply's time here, and tests/storage/test_live.py looks at that."""
-    monkeypatch.setattr("store_core.storage.live.who_has_files_open", lambda root, writable_roots=(): [])
-
-
 @pytest.fixture(scope="module")
 def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     return Case(tmp_path_factory.mktemp("crash"))

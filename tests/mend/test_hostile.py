@@ -213,7 +213,7 @@ def test_where_nothing_can_be_linked_or_renamed_copies_do(tmp_path: Path) -> Non
     apply(make_plan(root), root, ops=ops)
     undo(root, apply=True, ops=RecordingOps(tmp_path, fault=no_renames))
     assert tree(root) == before
-    for n in range(60, len(ops.primitives), 4):
+    for n in range(60, len(ops.primitives), 9):
         dying = RecordingOps(tmp_path, fault=no_renames, kill_after=n, torn=True)
         with pytest.raises(Killed):
             apply(make_plan(root), root, ops=dying)

@@ -62,12 +62,6 @@ def rewrite(journal: Path, change: Callable[[Entries], None]) -> None:
     journal.write_bytes(b"".join(b"%08x %s\n" % (crc32c(text), text) for text in texts))
 
 
-@pytest.fixture(autouse=True)
-def nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looking through all processes takes most of an apply's time here, and tests/storage/test_live.py looks at that."""
-    monkeypatch.setattr("store_core.storage.live.who_has_files_open", lambda root, writable_roots=(): [])
-
-
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     return make_tree(tmp_path / "store")
