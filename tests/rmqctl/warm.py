@@ -26,6 +26,8 @@ from typing import Any, Final, NoReturn, TextIO, cast
 import rmqctl
 import store_core
 from rmqctl.app import prepare_process
+from store_core.storage import live
+from tests.alone import nobody
 
 STARTS: Final = ("PYTHON", "LC_", "LANG", "TZ", "LD_", "MALLOC_", "ARROW_", "OPENBLAS_", "OMP_", "RMQCTL_KERNEL")
 # Clients that a process asks for when it needs them; the program acts otherwise where they are loaded.
@@ -98,7 +100,8 @@ def run(
     server = _server()
     with server.one_call:
         try:
-            pid = server.start({"module": module, "args": [*args], "env": {**env}, "cwd": cwd}, streams)
+            alone = live.who_has_files_open is nobody
+            pid = server.start({"module": module, "args": [*args], "env": {**env}, "cwd": cwd, "alone": alone}, streams)
         finally:
             for stream in set(streams):
                 os.close(stream)
@@ -122,7 +125,9 @@ def _serve(asked: socket.socket) -> None:
         asked.sendall(code.to_bytes(_NUMBER_BYTES, "big", signed=True))
 
 
-def _become(streams: list[int], module: str, args: list[str], env: dict[str, str], cwd: str) -> NoReturn:
+def _become(streams: list[int], module: str, args: list[str], env: dict[str, str], cwd: str, alone: bool) -> NoReturn:
+    if alone:
+        live.who_has_files_open = nobody
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
