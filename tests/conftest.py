@@ -15,7 +15,9 @@ from typing import Final
 import pytest
 from hypothesis import settings as hypothesis_settings
 
+from store_core.storage import live
 from tests import object_stores, stores, tiers
+from tests.alone import nobody
 from tests.azurite import NoAzuriteError
 from tests.damage import Damageable
 from tests.surgery import Exit, apply_case, set_exit
@@ -152,6 +154,12 @@ def any_object_store(
     store = _object_stores(request.param)
     with object_stores.in_environment(store.environment):
         yield store
+
+
+@pytest.fixture
+def nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking through all processes of a machine takes most of the time of many a command; tests/storage/test_lock.py looks at that."""
+    monkeypatch.setattr(live, "who_has_files_open", nobody)
 
 
 @pytest.fixture

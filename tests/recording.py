@@ -37,6 +37,7 @@ class RecordingOps(FileOps):
     """Does what ``FileOps`` does (without waiting for a disk) and lists it.
 
     ``kill_after``: so many primitives happen; then the process is dead; with ``torn`` half of the write that is next happens too.
+    ``kill_when(primitive)``: that one still happens, then the process is dead.
     ``fault(primitive)``: an error to raise instead of doing it; a write is then done by half.
     """
 
@@ -46,6 +47,7 @@ class RecordingOps(FileOps):
         *,
         kill_after: int | None = None,
         torn: bool = False,
+        kill_when: Callable[[Primitive], bool] = lambda primitive: False,
         fault: Callable[[Primitive], OSError | None] = lambda primitive: None,
         free_bytes: int = 1 << 50,
     ) -> None:
@@ -54,6 +56,7 @@ class RecordingOps(FileOps):
         self.primitives: list[Primitive] = []
         self._kill_after = kill_after
         self._torn = torn
+        self._kill_when = kill_when
         self._fault = fault
         self._free_bytes = free_bytes
         self._files: dict[str, object] = {}
@@ -120,6 +123,7 @@ class RecordingOps(FileOps):
             for path in paths:
                 primitive.folder_times[os.path.relpath(path.parent, self.base)] = path.parent.stat().st_mtime_ns
         self.primitives.append(primitive)
+        self._dead = self._kill_when(primitive)
 
     def _file(self, name: str) -> object:
         """What stays the same when a file is renamed or linked."""

@@ -46,6 +46,7 @@ def outcomes(root: Path, file: str, case: dict[str, Any]) -> dict[str, tuple[boo
     return found
 
 
+@pytest.mark.product(160)
 @pytest.mark.parametrize("name", TRUTH["cases"])
 def test_a_pair_of_config_files_is_judged_as_recorded(name: str, tmp_path: Path) -> None:
     case = TRUTH["cases"][name]

@@ -31,6 +31,7 @@ RECORDED = [
 ]
 
 
+@pytest.mark.product(48)
 @pytest.mark.parametrize("case", RECORDED, ids=lambda case: f"{case[0]}-by-{case[1]}-{case[2]}")
 def test_start_and_losses_are_as_recorded(
     case: tuple[str, str | None, str], store_copy: StoreCopy, golden: GoldenStore, settings_of: Callable[[str], Path]

@@ -106,6 +106,7 @@ def test_queues_in_rocksdb_are_one_finding(golden: GoldenStore) -> None:
     assert [f.code for f in report.findings if f.severity != "info"] == ["Q015"]
 
 
+@pytest.mark.product
 @pytest.mark.parametrize(
     ("base", "case"), [(base, case) for base in BASES for case in EXPECTED if case in stores.cases(base)]
 )

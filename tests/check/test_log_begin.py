@@ -25,6 +25,7 @@ def _l026(result: object) -> list[str]:
     return [f["message"] for f in result.json["findings"] if f["code"] == "L026"]  # type: ignore[attr-defined]  # a document, as JSON has it
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("segments", [1, 2])
 @pytest.mark.parametrize("name", NAMES)
 def test_missing_first_segments_are_told(
@@ -50,6 +51,7 @@ def test_missing_first_segments_are_told(
     assert call("recover", "--policy", "strict", "--apply", *options).code == exit_codes.FAILED
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("segments", [1, 2])
 @pytest.mark.parametrize("name", NAMES)
 def test_what_has_expired_is_no_loss(

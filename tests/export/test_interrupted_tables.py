@@ -101,6 +101,7 @@ def test_a_command_ends_behind_its_workers(golden: GoldenStore, tmp_path: Path) 
     assert local._LEAVING == []
 
 
+@pytest.mark.product(1)
 @pytest.mark.parametrize(("what", "jobs"), [("queues", 2), ("index", 1), ("stats", 1)])
 def test_a_real_process_killed_again_and_again(golden: GoldenStore, tmp_path: Path, what: What, jobs: int) -> None:
     """Killed ever later, each run going on where the last one was: it comes to an end."""
@@ -160,6 +161,7 @@ def test_progress_that_moved_is_told(store_copy: StoreCopy, tmp_path: Path, monk
     assert files_of(out) == files_of(tmp_path / "anew")
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("format", ["delta", "iceberg"])
 @pytest.mark.parametrize("what", TABLES)

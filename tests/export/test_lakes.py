@@ -74,6 +74,7 @@ def growing(store_copy: StoreCopy) -> Growing:
     return Growing(store_copy(STORE))
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("partition_by", [None, "topic", "day"])
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_table_has_the_rows_of_the_log(golden: GoldenStore, tmp_path: Path, kind: Format, partition_by: Any) -> None:
@@ -191,6 +192,7 @@ def dying() -> Any:
     return prepared
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("at", ["before messages", "behind messages", "behind quarantine"])
 @pytest.mark.parametrize("incremental", [False, True])
 @pytest.mark.parametrize("kind", FORMATS)
@@ -214,6 +216,7 @@ def test_killed_in_the_middle_of_a_commit(
     assert not (out / UNFINISHED).exists()
 
 
+@pytest.mark.product(3)
 @pytest.mark.parametrize(
     ("kind", "at"),
     [

@@ -107,7 +107,7 @@ def test_every_record_of_the_golden_stores(golden: Callable[[str], Path], name: 
         assert_read_as_messages(*messages_of(segment))
 
 
-@pytest.mark.product
+@pytest.mark.product(20)
 @pytest.mark.parametrize(("base", "case"), CASES)
 def test_every_record_of_the_surgery_cases(damaged: Callable[..., Path], base: str, case: str) -> None:
     for segment in segments(damaged(base, case)):

@@ -71,6 +71,7 @@ def test_separators_in_values(text: bytes, is_parted: bool, golden: Callable[[st
     assert not (both(changed.data, *call, 0).property_flags & PropertyFlag.PARTED_VALUE).any()
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("flags", FLAGS)
 @pytest.mark.parametrize(
     ("topic", "text", "code"), [(*case, FrameCode.BAD_NUMBER) for case in BAD] + [(*case, 0) for case in GOOD]

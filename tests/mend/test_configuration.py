@@ -57,6 +57,7 @@ def test_the_copy_becomes_the_file(name: str, store_copy: StoreCopy, opener_of: 
     assert differences(before, stores.snapshot(root)) == []
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("bak", [False, None])
 @pytest.mark.parametrize("name", NAMES)
 def test_topics_are_told_by_the_queues(

@@ -88,12 +88,6 @@ class Case:
         assert not list_undo(self.root)
 
 
-@pytest.fixture(autouse=True)
-def nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looking through all processes takes most of an apply's time here, and tests/storage/test_live.py looks at that."""
-    monkeypatch.setattr("store_core.storage.live.who_has_files_open", lambda root, writable_roots=(): [])
-
-
 @pytest.fixture(scope="module")
 def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     return Case(tmp_path_factory.mktemp("crash"))
@@ -162,6 +156,7 @@ def test_apply_killed_at_every_primitive(case: Case, whole: list[Primitive], tor
     assert {State.PREPARING, State.PREPARED} <= outcomes
 
 
+@pytest.mark.product(lost=("both", "some"))
 @pytest.mark.parametrize("lost", ["bytes", "names", "both", "some"])
 def test_apply_and_power_cut_at_every_primitive(case: Case, whole: list[Primitive], lost: str) -> None:
     chance = random.Random(7)
@@ -176,8 +171,10 @@ def test_apply_and_power_cut_at_every_primitive(case: Case, whole: list[Primitiv
         case.assert_old_or_new(after_of(case), gap=any(whole[at].paths[0] in ("store", "store/.") for at in skip))
 
 
-def test_finishing_killed_at_every_primitive(case: Case, whole: list[Primitive]) -> None:
-    for n in [at for at in range(len(whole)) if ".rmqctl" not in whole[at].paths[-1]][::11]:
+@pytest.mark.product(1)
+@pytest.mark.parametrize("first", [0, 11, 22])
+def test_finishing_killed_at_every_primitive(case: Case, whole: list[Primitive], first: int) -> None:
+    for n in [at for at in range(len(whole)) if ".rmqctl" not in whole[at].paths[-1]][first::33]:
         steps = 0
         while True:
             case.recorded(case.apply, kill_after=n)
@@ -209,6 +206,7 @@ def test_undo_killed_at_every_primitive(case: Case, undoing: list[Primitive], to
     assert outcomes == {Outcome.UNDONE}
 
 
+@pytest.mark.product(lost=("both", "some"))
 @pytest.mark.parametrize("lost", ["bytes", "names", "both", "some"])
 def test_undo_and_power_cut_at_every_primitive(
     case: Case, whole: list[Primitive], undoing: list[Primitive], lost: str

@@ -31,6 +31,7 @@ def _flip_a_bit_in_every_page(path: Path, chance: random.Random) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(
     "queues",

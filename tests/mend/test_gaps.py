@@ -88,6 +88,7 @@ def expected_dead(name: str, lost: set[Place]) -> set[Place]:
     return dead
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("base", stores.BASES)
 def test_lost_messages_are_skipped(

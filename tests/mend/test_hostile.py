@@ -206,14 +206,16 @@ def no_renames(primitive: Primitive) -> OSError | None:
     return OSError(errno.EXDEV, "Invalid cross-device link") if across else None
 
 
-def test_where_nothing_can_be_linked_or_renamed_copies_do(tmp_path: Path) -> None:
+@pytest.mark.product(1)
+@pytest.mark.parametrize("first", [60, 64, 68])
+def test_where_nothing_can_be_linked_or_renamed_copies_do(first: int, tmp_path: Path) -> None:
     root = make_tree(tmp_path / "store")
     before = tree(root)
     ops = RecordingOps(tmp_path, fault=no_renames)
     apply(make_plan(root), root, ops=ops)
     undo(root, apply=True, ops=RecordingOps(tmp_path, fault=no_renames))
     assert tree(root) == before
-    for n in range(60, len(ops.primitives), 4):
+    for n in range(first, len(ops.primitives), 12):
         dying = RecordingOps(tmp_path, fault=no_renames, kill_after=n, torn=True)
         with pytest.raises(Killed):
             apply(make_plan(root), root, ops=dying)

@@ -34,6 +34,7 @@ def test_a_copy_that_parted_in_front_gives_nothing(damageable: DamageableOf, ope
     assert taken_records(recovery) == 0
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("field", ["body", "reconsume_times", "own_phy_offset", "size_bytes"])
 @pytest.mark.parametrize("beside", [-1, 1])
 def test_a_copy_with_damage_beside_ours_gives_what_it_has(
@@ -105,6 +106,7 @@ def test_tombstones_of_a_copy_are_no_messages(
     assert_as_it_was(opener, store.root, golden("load-533"), "load-533", both)
 
 
+@pytest.mark.product(1)
 @pytest.mark.parametrize("where", [60_000, 300_000, 900_000])
 def test_a_copy_that_turns_up_later(
     where: int, golden: GoldenStore, damageable: DamageableOf, opener_of: OpenerOf
@@ -122,6 +124,7 @@ def test_a_copy_that_turns_up_later(
     assert_kept(golden("load-533"), store.root, "load-533", stores.truth("load-533")["messages"])
 
 
+@pytest.mark.product(2)
 @pytest.mark.parametrize("page", range(5, 21, 3))
 def test_a_stale_page_that_reaches_into_the_record_in_front(
     page: int, golden: GoldenStore, damageable: DamageableOf, opener_of: OpenerOf
@@ -228,6 +231,7 @@ def test_a_stretch_beside_its_place_and_a_lost_end(
     assert_as_it_was(opener_of("load-533"), store.root, golden("load-533"), "load-533", options)
 
 
+@pytest.mark.product(2)
 @pytest.mark.parametrize(
     ("since", "harm"), [(5, "hole"), (75, "hole"), (300, "hole"), (30, "end"), (75, "end"), (300, "end")]
 )

@@ -77,6 +77,7 @@ def times_of(name: str) -> dict[Place, int]:
     }
 
 
+@pytest.mark.product(4)
 @pytest.mark.parametrize(("base", "case"), CASES)
 def test_what_is_lost_either_way_and_when_it_was_stored(
     base: str, case: str, golden: GoldenStore, damaged: DamagedStore, report_on: Report, read_only: Callable[..., Path]
@@ -104,6 +105,7 @@ def test_what_is_lost_either_way_and_when_it_was_stored(
             assert (last is None) == (case in ("log-tail-lost", "torn-tail"))
 
 
+@pytest.mark.product(4)
 @pytest.mark.parametrize(("base", "case"), CASES)
 def test_the_map_holds_every_byte(
     base: str, case: str, golden: GoldenStore, damaged: DamagedStore, report_on: Report

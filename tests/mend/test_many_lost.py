@@ -149,7 +149,7 @@ def _as_rows(monkeypatch: pytest.MonkeyPatch, fewest: int) -> None:
         monkeypatch.setattr(module, "FEWEST_ROWS", fewest)
 
 
-@pytest.mark.product
+@pytest.mark.product(9)
 @pytest.mark.parametrize(
     ("base", "harm", "option"),
     [
@@ -181,7 +181,7 @@ def test_many_are_as_few(
     assert (many.lost, many.after, many.notes) == (one_by_one.lost, one_by_one.after, one_by_one.notes)
 
 
-@pytest.mark.product(5)
+@pytest.mark.product(3)
 @pytest.mark.parametrize(
     ("base", "harm"),
     [

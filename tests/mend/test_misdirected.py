@@ -30,6 +30,7 @@ def _numbers(store: Damageable) -> tuple[int, int]:
     return messages[len(messages) // 4], messages[len(messages) * 3 // 4]
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("queues", ["whole", "missing"])
 @pytest.mark.parametrize("base", BASES)
 def test_a_copy_over_others_goes(
@@ -50,6 +51,7 @@ def test_a_copy_over_others_goes(
     assert {f.code for f in opener.check(store.root)} <= {"L015", "L016", "P002"}
 
 
+@pytest.mark.product(1)
 @pytest.mark.parametrize("base", BASES)
 def test_what_is_nowhere_else_goes_back(
     base: str, golden: GoldenStore, damageable: DamageableOf, settings_of: SettingsOf
@@ -66,6 +68,7 @@ def test_what_is_nowhere_else_goes_back(
     assert_kept(golden(base), store.root, base, found.intact)
 
 
+@pytest.mark.product(1)
 @pytest.mark.parametrize("base", BASES)
 def test_two_in_each_others_place(
     base: str, golden: GoldenStore, damageable: DamageableOf, settings_of: SettingsOf
@@ -109,6 +112,7 @@ def test_a_copy_that_reaches_into_the_next_record(
         assert_kept(golden(base), store.root, base, [*found.intact, messages[other + 1]])
 
 
+@pytest.mark.product(1)
 @pytest.mark.parametrize("base", BASES)
 def test_a_record_whose_own_place_alone_is_wrong_stays(
     base: str, golden: GoldenStore, damageable: DamageableOf, settings_of: SettingsOf

@@ -86,6 +86,7 @@ def test_a_queue_that_may_be_stays(damageable: DamageableOf, settings_of: Settin
     assert ("Calm_orders", 1, 0) in places(recovery.lost)
 
 
+@pytest.mark.product(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_type_that_no_entry_leads_to(
     name: str, damageable: DamageableOf, golden: GoldenStore, settings_of: SettingsOf
@@ -98,6 +99,7 @@ def test_a_type_that_no_entry_leads_to(
     assert repair["fields"] == ["sys_flag"]
 
 
+@pytest.mark.product(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_topic_and_number_and_own_place(
     name: str, damageable: DamageableOf, golden: GoldenStore, settings_of: SettingsOf
@@ -121,6 +123,7 @@ def test_delayed_messages_have_no_tags_in_their_entries(
     assert (repair["topic"], repair["fields"]) == (paths.SCHEDULE_TOPIC, ["topic"])
 
 
+@pytest.mark.product(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_number_given_again_behind_all_others(
     name: str, damageable: DamageableOf, golden: GoldenStore, settings_of: SettingsOf
@@ -143,6 +146,7 @@ def test_a_number_given_again_behind_all_others(
     assert (repair["fields"], repair["phy_offset"]) == (["queue_id"], store.message(number)["phyOffset"])
 
 
+@pytest.mark.product(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_number_whose_entry_leads_nowhere(
     name: str, damageable: DamageableOf, golden: GoldenStore, settings_of: SettingsOf
@@ -160,6 +164,7 @@ def test_a_number_whose_entry_leads_nowhere(
     assert (repair["fields"], repair["phy_offset"]) == (["queue_offset"], message["phyOffset"])
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("place", [0, 1, -1])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_topic_of_another_queue(
@@ -180,6 +185,7 @@ def test_the_topic_of_another_queue(
     assert (repair["fields"], repair["phy_offset"]) == (["topic"], message["phyOffset"])
 
 
+@pytest.mark.product(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_lost_record_whose_topic_is_none(
     name: str, damageable: DamageableOf, golden: GoldenStore, settings_of: SettingsOf
@@ -193,6 +199,7 @@ def test_a_lost_record_whose_topic_is_none(
     assert places(recovery.lost) == found.lost_places
 
 
+@pytest.mark.product(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_numbers_before_a_queues_first_message(
     name: str, damageable: DamageableOf, golden: GoldenStore, settings_of: SettingsOf

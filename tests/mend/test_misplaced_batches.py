@@ -18,6 +18,7 @@ NAME = "bcq-533"
 FIRST, MIDDLE, LAST = 0, 123, 237  # records of one message each, which alone have their number in the head
 
 
+@pytest.mark.product(4)
 @pytest.mark.parametrize(
     ("record", "field", "value"),
     [
@@ -52,6 +53,7 @@ def test_the_entries_tell(
     assert stores.contents(store.root / "batchconsumequeue") == stores.contents(golden(NAME) / "batchconsumequeue")
 
 
+@pytest.mark.product(1)
 @pytest.mark.parametrize("value", [0, 308, 1 << 40])
 def test_without_a_queue_the_numbers_beside_it_tell(
     value: int, golden: GoldenStore, damageable: Callable[..., Damageable], settings_of: Callable[[str], Path]

@@ -70,6 +70,7 @@ def test_outcome_of_the_sample_store(damaged: DamagedStore) -> None:
     assert 0 < len(audit["keys"]) <= 10
 
 
+@pytest.mark.product(120)
 @pytest.mark.parametrize("case", recorded_cases(), ids=lambda case: f"{case[0]}-by-{case[1]}-{case[2]}")
 def test_lost_messages_are_those_no_queue_leads_to(
     case: tuple[str, str | None, str], damaged: DamagedStore, golden: GoldenStore, settings_of: SettingsOf

@@ -55,6 +55,7 @@ def last_store_times(name: str) -> dict[str, int]:
     return times
 
 
+@pytest.mark.product(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_queues_come_back_as_they_were(
     name: str, golden: GoldenStore, store_copy: StoreCopy, settings_of: SettingsOf
@@ -83,6 +84,7 @@ def test_queues_come_back_as_they_were(
     assert differences(before, now) == []
 
 
+@pytest.mark.product(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_index_comes_back_as_it_was(
     name: str, golden: GoldenStore, store_copy: StoreCopy, settings_of: SettingsOf
@@ -134,6 +136,7 @@ def test_all_of_them_at_once(golden: GoldenStore, store_copy: StoreCopy, setting
     assert [f.code for f in Opener(config, "5.3.3").check(root) if f.severity != "info"] == []
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("name", ["load-533", "clean-540", "bcq-533"])
 @pytest.mark.parametrize("what", ["queues", "index", "topics", "all"])
 def test_what_is_right_stays(

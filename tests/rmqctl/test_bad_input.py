@@ -170,7 +170,7 @@ def deadline(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-@pytest.mark.product(14)
+@pytest.mark.product(11)
 @pytest.mark.parametrize("bad", BAD)
 def test_every_command_ends_well(
     bad: str, damageable: DamageableOf, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -90,6 +90,7 @@ def test_a_begin_that_is_missing_stays_so(damageable: DamageableOf, settings_of:
     assert applied.code == exit_codes.OK
 
 
+@pytest.mark.beside
 def test_beside_a_broker(damageable: DamageableOf, settings_of: SettingsOf) -> None:
     store, config = damageable("load-533", "crash"), settings_of("load-533")
     with at_work_on(store.root):

@@ -159,6 +159,7 @@ LOCKING = "store_core.storage.publish:ResultFolder._take_lock"
 NOTING = "store_core.storage.publish:ResultFolder.note"
 
 
+@pytest.mark.product(1)
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_export_stopped_before_anything_is_done_leaves_nothing(
     golden: GoldenStore, tmp_path: Path, number: signal.Signals, code: int
@@ -206,6 +207,7 @@ def test_an_export_stopped_amid_its_splits_goes_on(jobs: int, golden: GoldenStor
     assert files_of(out) == files_of(tmp_path / "other")
 
 
+@pytest.mark.product(1)
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_stopped_export_goes_on_when_it_is_run_again(
     golden: GoldenStore, tmp_path: Path, number: signal.Signals, code: int

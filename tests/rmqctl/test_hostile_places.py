@@ -133,7 +133,7 @@ CASES: Final = [
 ]
 
 
-@pytest.mark.product(5)
+@pytest.mark.product(4)
 @pytest.mark.leaves_damage("an undo journal that is a pipe cannot be read afterwards either")
 @pytest.mark.parametrize(("place", "put"), CASES, ids=[f"{place}-{put.__name__}" for place, put in CASES])
 def test_no_pipe_and_no_device_is_waited_for(
@@ -147,7 +147,7 @@ def test_no_pipe_and_no_device_is_waited_for(
     check_all(store.root)
 
 
-@pytest.mark.product(5)
+@pytest.mark.product(4)
 @pytest.mark.parametrize("bad", FOLDERS)
 def test_links_and_odd_files(bad: str, damageable: DamageableOf, check_all: CheckAll) -> None:
     store = damageable(_NAME)

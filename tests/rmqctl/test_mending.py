@@ -260,6 +260,7 @@ def test_a_saved_plan_is_applied_once_and_only_to_what_it_was_made_for(sample: P
     assert (stale.code, stale.json["error"]["code"]) == (12, "out_of_date")
 
 
+@pytest.mark.beside
 def test_a_store_in_use_is_not_written_to(sample: Path) -> None:
     index = sorted((sample / paths.INDEX).iterdir())
     index[-1].unlink()  # so that there is something to rebuild

@@ -19,6 +19,8 @@ from tests.conftest import DamagedStore, StoreCopy, differences
 from tests.rmqctl.calls import ROOT, call, command, environment
 from tests.rmqctl.stopping import stopped
 
+pytestmark = pytest.mark.beside
+
 RECOVER: Final = ("recover", "--apply", "--yes")
 PUT: Final = ("put", "Calm_orders", "hello", "--queue-id", "0")
 PLANNING: Final = "store_core.mend.recover:recover"

@@ -2,10 +2,12 @@
 
 A copy has its own streams, environment and exit, and its caches are empty, as if Python had just loaded the program in it. What Python
 and its libraries read while they are loaded (``STARTS``) is not read again: whoever changes it needs a process of its own.
+How Python takes itself apart at the end is left to the processes of their own, and to copies that have loaded a client.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import pkgutil
@@ -16,6 +18,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from typing import Any, Final, NoReturn, TextIO, cast
@@ -23,6 +26,8 @@ from typing import Any, Final, NoReturn, TextIO, cast
 import rmqctl
 import store_core
 from rmqctl.app import prepare_process
+from store_core.storage import live
+from tests.alone import nobody
 
 STARTS: Final = ("PYTHON", "LC_", "LANG", "TZ", "LD_", "MALLOC_", "ARROW_", "OPENBLAS_", "OMP_", "RMQCTL_KERNEL")
 # Clients that a process asks for when it needs them; the program acts otherwise where they are loaded.
@@ -34,6 +39,7 @@ _NOT_WALKED: Final = (
     "store_core.export.source",
 )
 _NUMBER_BYTES: Final = 8
+_DEADLINE_SECONDS: Final = 60
 _BEFORE: Final = dict(os.environ)  # before any test changes it
 
 
@@ -50,12 +56,18 @@ class _Server:
         with theirs:
             words = [sys.executable, "-m", __name__, str(theirs.fileno())]
             self._process = subprocess.Popen(words, env=_BEFORE, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        atexit.register(self._end)
 
     def start(self, request: dict[str, Any], streams: Sequence[int]) -> int:
         text = json.dumps(request).encode()
         socket.send_fds(self._socket, [len(text).to_bytes(_NUMBER_BYTES, "big")], streams)
         self._socket.sendall(text)
         return self._number()
+
+    def _end(self) -> None:
+        """Hang up: the server ends by that."""
+        self._socket.close()
+        self._process.wait(_DEADLINE_SECONDS)
 
     def _number(self) -> int:
         told = self._socket.recv(_NUMBER_BYTES, socket.MSG_WAITALL)
@@ -88,7 +100,8 @@ def run(
     server = _server()
     with server.one_call:
         try:
-            pid = server.start({"module": module, "args": [*args], "env": {**env}, "cwd": cwd}, streams)
+            alone = live.who_has_files_open is nobody
+            pid = server.start({"module": module, "args": [*args], "env": {**env}, "cwd": cwd, "alone": alone}, streams)
         finally:
             for stream in set(streams):
                 os.close(stream)
@@ -112,7 +125,9 @@ def _serve(asked: socket.socket) -> None:
         asked.sendall(code.to_bytes(_NUMBER_BYTES, "big", signed=True))
 
 
-def _become(streams: list[int], module: str, args: list[str], env: dict[str, str], cwd: str) -> NoReturn:
+def _become(streams: list[int], module: str, args: list[str], env: dict[str, str], cwd: str, alone: bool) -> NoReturn:
+    if alone:
+        live.who_has_files_open = nobody
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
@@ -124,8 +139,25 @@ def _become(streams: list[int], module: str, args: list[str], env: dict[str, str
     os.chdir(cwd)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = [module, *args]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
-    sys.exit()
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        code: object = 0
+    except SystemExit as ended:
+        code = ended.code or 0
+    if isinstance(code, int) and not any(name in sys.modules for name in _NOT_LOADED):
+        _leave(code)
+    sys.exit(cast(str | int, code))
+
+
+def _leave(code: int) -> NoReturn:
+    """End as Python does, but let all modules be: taking them apart copies the server's memory, which takes most of a call."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    with suppress(OSError):  # Python says so at its own end
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code & 0xFF)
+    sys.exit(code)
 
 
 def _stream(number: int, mode: str, before: TextIO) -> TextIO:

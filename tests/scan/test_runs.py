@@ -85,6 +85,7 @@ def test_every_golden_store(golden: GoldenStore, name: str, monkeypatch: pytest.
         assert_all_ways_agree(store, odd_pieces(store), monkeypatch)
 
 
+@pytest.mark.product(28)
 @pytest.mark.parametrize("case", sorted(case for case in stores.cases("load-533") if not case.startswith("clean")))
 def test_every_damaged_copy(
     case: str, damaged: DamagedStore, settings_of: SettingsOf, monkeypatch: pytest.MonkeyPatch

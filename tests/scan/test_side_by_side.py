@@ -53,6 +53,7 @@ def _told(table: FrameTable, *, bytes_told: bool = True) -> Iterator[tuple[objec
             yield (*said, keys)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("piece", PIECES)
 @pytest.mark.parametrize("name", ["load-533", "clean-540", "crash-497"])
 def test_the_same_rows(golden: GoldenStore, name: str, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,6 +61,7 @@ def test_the_same_rows(golden: GoldenStore, name: str, piece: int, monkeypatch: 
     assert _rows(golden(name), 3) == _rows(golden(name), 1) == _rows(golden(name), 0)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("piece", PIECES)
 @pytest.mark.parametrize("name", ["load-533", "crash-497", "lmq-533", "bcq-533", "ipv6-533"])
 def test_the_same_rows_where_most_come_without_their_bytes(
