@@ -200,7 +200,7 @@ class Dispatcher:
         """Whether the rows of a table are kept until the queues are looked at."""
         if self._goes_singly():
             return False
-        if self._waiting is not None and self._waiting[2] != table.phy_offset[0]:
+        if self._waiting is not None and not self._may_wait_with(self._waiting[0], int(table.phy_offset[0])):
             self.settle()
         shared = (
             [self.known] if self.known is not None and not self.behaviour.index_tags else []
@@ -212,8 +212,14 @@ class Dispatcher:
                 return True
         return False
 
+    def _may_wait_with(self, rows: DispatchedRows, start: int) -> bool:
+        """Return True if rows from ``start`` on follow those that wait, with nothing but blanks of segments in between."""
+        if self._waiting is None or self._waiting[0] is not rows or start < self._waiting[2]:
+            return False
+        return rows.has_none_between(self._waiting[2], start)
+
     def _wait_for(self, rows: DispatchedRows, start: int, end: int) -> None:
-        if self._waiting is not None and self._waiting[0] is rows and self._waiting[2] == start:
+        if self._waiting is not None and self._may_wait_with(rows, start):
             self._waiting = rows, self._waiting[1], end
         else:
             self.settle()

@@ -154,12 +154,16 @@ class DispatchedRows(Closing):
         found = self._stretches[place] if place < len(self._stretches) else None
         return found if found is not None and found.start == phy_offset else None
 
+    def has_none_between(self, start: int, end: int) -> bool:
+        """Return True if no record that is kept lies in [start, end)."""
+        place = bisect_left(self._stretches, end, key=lambda stretch: stretch.start)
+        return start == end or place == 0 or self._stretches[place - 1].end <= start
+
     def rows(self, start: int, end: int) -> Iterator[tuple[RawKey, Ints]]:
         """The rows of records of [start, end), ROW[n], queue by queue, those of a queue in the log's order."""
         if self._runs and self._waiting_from < self._runs[-1].start:
             self._flush()
         runs = Run.all_of([span.run for span in self._runs if span.start < end and span.end > start])
-        # Only these: a start settles at each segment's end, and all that waits would be sorted once a segment.
         waiting = [(rows, ids) for rows, ids, place in self._waiting if place.start < end and place.end > start]
         rows = np.concatenate([rows for rows, _ in waiting]).view(ROW) if waiting else np.empty(0, ROW)
         ids = np.concatenate([ids for _, ids in waiting]) if waiting else np.empty(0, np.int32)

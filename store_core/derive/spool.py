@@ -18,6 +18,7 @@ from store_core.storage.store import QueueKey
 
 RUN_ROWS: Final = 1 << 16  # 2.5 MB, of which there are two while a run is sorted
 READ_ROWS: Final = 1 << 15
+_SHORT_ITEM_ROWS: Final = 64  # where a run has no more of a queue, looking for them takes longer than reading them
 Stretches = NDArray[Any]  # of kernel.derive.STRETCH
 
 
@@ -36,10 +37,14 @@ class Run(NamedTuple):
         order = np.argsort(columns[0], kind="stable")
         return cls(*(column[order] for column in columns))
 
+    def items(self, low: int, high: int) -> Run:
+        """Items [low, high)."""
+        return Run(self.key_id[low:high], self.rows[low:high], self.at[low:high], self.size_bytes[low:high])
+
     def of(self, key_id: int) -> Run:
         """The items of one queue, of ``all_of``."""
-        low, high = np.searchsorted(self.key_id, [key_id, key_id + 1])
-        return Run(*(column[low:high] for column in self))
+        low, high = np.searchsorted(self.key_id, [key_id, key_id + 1]).tolist()
+        return self.items(low, high)
 
 
 class PackedRows(Closing):
@@ -69,8 +74,38 @@ class PackedRows(Closing):
         """All rows of one queue's items as stretches of consecutive numbers, which end where a chunk does."""
         return (unpack_stretches(packed, rows) for packed, rows, _ in self._packed(run))
 
+    def merged(self, runs: Sequence[Run], most_rows: int) -> Run:
+        """Sorted runs written once more as one, in which each queue has one item, if it has no more than ``most_rows``.
+
+        With many queues a run has a few rows of each, and who asks for one queue would read as many places as there are runs.
+        """
+        keys = max((int(run.key_id[-1]) for run in runs if len(run.key_id)), default=-1) + 1
+        rows = sum((np.bincount(run.key_id, run.rows, keys) for run in runs), np.zeros(keys)).astype(np.int64)
+        done: list[Run] = []
+        for low, high in _groups(rows, most_rows):
+            parts = [run.items(*np.searchsorted(run.key_id, [low, high]).tolist()) for run in runs]
+            parts = [part for part in parts if len(part.key_id)]
+            if rows[low] > most_rows:  # then it is alone
+                done += parts
+                continue
+            ids = [np.repeat(part.key_id - low, part.rows) for part in parts]
+            done.append(self.write([self._rows_of(part).view(np.uint8) for part in parts], ids, high - low))
+            done[-1] = done[-1]._replace(key_id=done[-1].key_id + low)
+        return Run.all_of(done)
+
+    def _rows_of(self, part: Run) -> Rows:
+        """All rows of items that lie back to back in the file."""
+        size_bytes = int(part.at[-1] + part.size_bytes[-1] - part.at[0])
+        return unpack_rows(self._spool.read(int(part.at[0]), size_bytes), part.rows)
+
     def _packed(self, run: Run, start: int = 0, stop: int | None = None) -> Iterator[tuple[bytes, NDArray[Any], slice]]:
         """Packed items that hold rows [start, stop), by the chunk: bytes, the rows of each item, which are asked for."""
+        if len(run.key_id) == 1 and run.rows[0] <= READ_ROWS:
+            count = int(run.rows[0])
+            asked = slice(start, count if stop is None else min(stop, count))
+            if asked.start < asked.stop:
+                yield self._spool.read(int(run.at[0]), int(run.size_bytes[0])), run.rows, asked
+            return
         ends = np.cumsum(run.rows, dtype=np.int64)
         total = int(ends[-1]) if len(ends) else 0
         stop = total if stop is None else min(stop, total)
@@ -82,6 +117,17 @@ class PackedRows(Closing):
             packed = b"".join(self._spool.read(at, size) for at, size in places)
             yield packed, run.rows[first:past], slice(start - begins, stop - begins)
             start = int(ends[past - 1])
+
+
+def _groups(rows: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
+    """Keys [low, high) that have no more than ``most`` rows together, or are one key; ``rows`` of each."""
+    ends = np.cumsum(rows)
+    low = 0
+    while low < len(rows):
+        before = int(ends[low - 1]) if low else 0
+        high = max(int(np.searchsorted(ends, before + most, "right")), low + 1)
+        yield low, high
+        low = high
 
 
 class RowSpool:
@@ -119,7 +165,11 @@ class RowSpool:
     def seal(self) -> None:
         """No more rows will come: sort out where each key's rows lie."""
         self._flush()
-        self._sorted = Run.all_of(self._runs)
+        items = sum(len(run.key_id) for run in self._runs)
+        if len(self._runs) > 1 and sum(int(run.rows.sum()) for run in self._runs) <= _SHORT_ITEM_ROWS * items:
+            self._sorted = self._packed.merged(self._runs, self._run_rows)
+        else:
+            self._sorted = Run.all_of(self._runs)
         self._runs.clear()
 
     def key_ids(self) -> list[int]:

@@ -16,7 +16,7 @@ from store_core.storage.sequence import Segment, SegmentSequence
 
 ENTRY_SIZE_BYTES: Final = layout.ENTRY.size_bytes
 _FILES_RECOVERED: Final = 3  # a broker checks the newest three files at start and trusts the others
-_CHUNK_ENTRIES: Final = 1 << 15
+_FEW_ENTRIES, _CHUNK_ENTRIES = 1 << 8, 1 << 15  # read of a file at first, and at a time: most light queues have a few
 _KEPT_ENTRIES: Final = 256
 _unpack: Final = layout.ENTRY.struct.unpack_from
 _iter_unpack: Final = layout.ENTRY.struct.iter_unpack
@@ -54,9 +54,10 @@ def end_of_run(files: SegmentSequence, entry: Layout, at: int) -> int:
 
 def _good_end(files: SegmentSequence, segment: Segment, entry: Layout, at: int) -> int:
     """Where a file's run of good entries from an offset on ends."""
-    chunk = _CHUNK_ENTRIES * entry.size_bytes
+    chunk = _FEW_ENTRIES
     while at + entry.size_bytes <= segment.end_phy_offset:
-        buffer = files.read(at, chunk)
+        buffer = files.read(at, chunk * entry.size_bytes)
+        chunk = min(chunk * 16, _CHUNK_ENTRIES)
         good = good_entries(buffer, entry) * entry.size_bytes
         at += good
         if good < len(buffer) or not buffer:

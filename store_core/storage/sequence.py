@@ -19,6 +19,7 @@ from store_core.storage.remote_path import is_remote, is_there, scan_folder
 
 _MOST_MISSING_FILES: Final = 1 << 16  # in a row
 _MAX_OFFSET: Final = (1 << 63) - 1
+_PAGE_BYTES: Final = 4096
 _TAIL_BYTES: Final = 256 << 10  # read at a time, from the end on
 
 
@@ -318,18 +319,27 @@ class SegmentSequence:
         while end > segment.phy_offset:
             start = max(end - _TAIL_BYTES, segment.phy_offset)
             if self._is_hole(start, end):
-                end = self._hole_start(segment.phy_offset, start, end)
+                end = self._near_hole_start(segment.phy_offset, start, end)
             elif data := self.read(start, end - start).rstrip(b"\0"):
                 return start + len(data)
             else:
                 end = start
         return segment.phy_offset
 
-    def _hole_start(self, low: int, high: int, end: int) -> int:
-        """Where the hole [high, end) begins: at ``low`` or behind it. A file may be stretched to any size, so by halves."""
-        while low < high:
+    def _near_hole_start(self, low: int, high: int, end: int) -> int:
+        """Return where the hole [high, end) begins, or up to a page behind; not below ``low``.
+
+        A queue's file has a few entries at its begin, and any file may be stretched to any size: so by doubled steps, then by halves.
+        """
+        if self._is_hole(low, end):
+            return low
+        step = _PAGE_BYTES
+        while not self._is_hole(min(low + step, high), end):
+            low, step = low + step, step * 2
+        high = min(low + step, high)
+        while high - low > _PAGE_BYTES:
             middle = (low + high) // 2
-            low, high = (low, middle) if self._is_hole(middle, end) else (middle + 1, high)
+            low, high = (low, middle) if self._is_hole(middle, end) else (middle, high)
         return high
 
     def _is_hole(self, start: int, end: int) -> bool:

@@ -15,6 +15,7 @@ from store_core.layout.paths import SCHEDULE_TOPIC
 from store_core.layout.queue import ENTRY
 from store_core.scan.log import ScanOptions, scan_log
 from store_core.storage.settings import load_settings
+from store_core.storage.spool import Spool
 from store_core.storage.store import QueueKey, Store
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore, StoreCopy
@@ -172,3 +173,33 @@ def test_configured_delay_levels_win_and_missing_ones_are_said(
             for table in scan_log(store, options=SMALL_WINDOWS):
                 dispatcher.columns(table)
         assert [found.code for found in dispatcher.findings()] == codes
+
+
+def test_a_queue_with_few_rows_lies_in_one_place(
+    golden: GoldenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 50,000 queues each run of the scratch file has a few rows of each: every look at one read as many places as runs."""
+    places: list[int] = []
+    read = Spool.read
+
+    def counted(spool: Spool, at: int, size_bytes: int) -> bytes:
+        places.append(at)
+        return read(spool, at, size_bytes)
+
+    few = 100
+    with (
+        Store.open(golden("clean-533")) as store,
+        spooled(store, tmp_path, few) as rows,
+        spooled(store, tmp_path, 1 << 16) as unsplit,
+    ):
+        monkeypatch.setattr(Spool, "read", counted)
+        assert rows.queue_keys() == unsplit.queue_keys()
+        seen = {True: 0, False: 0}
+        for key in rows.queue_keys():
+            places.clear()
+            found = [row for part in rows.rows(key) for row in part.tolist()]
+            is_few = rows.count(key) <= few
+            assert len(places) == 1 or not is_few
+            assert found == [row for part in unsplit.rows(key) for row in part.tolist()]
+            seen[is_few] += 1
+        assert all(seen.values())

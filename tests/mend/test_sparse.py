@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from rmqctl.app import main
+from store_core.derive.queues import QueueFile
 from store_core.errors import FailedError
-from store_core.layout import paths
+from store_core.layout import paths, queue
 from store_core.mend.applying.apply import apply
 from store_core.mend.applying.undo import undo
 from store_core.mend.plans.draft import Draft
 from store_core.mend.plans.plan_json import plan_from_bytes, plan_to_bytes
 from store_core.mend.plans.room import allocated_bytes
 from store_core.mend.rebuild import rebuild
+from store_core.mend.salvage.following.derived import same_content
 from store_core.storage.digest import Hole, digest_file, runs
+from store_core.storage.files import FileCache
 from store_core.storage.ops import FileOps
 from store_core.storage.store import Store
 from tests import stores
@@ -167,3 +170,37 @@ def test_zeros_behind_a_segments_length_are_one_stretch(words: str, store_copy: 
     os.truncate(segments[-1], 2 << 30)
     with deadline(_DEADLINE_SECONDS):
         assert main([*words.split(), "-s", str(root), "-o", "json"]) in (0, 3)
+
+
+@pytest.mark.parametrize("beyond", [None, 4095, 5 * _MIB])
+def test_of_a_queue_file_only_what_is_no_hole_is_compared(
+    beyond: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """50,000 queue files are 300 GB long and hold a few KiB each."""
+    (tmp_path / paths.COMMITLOG).mkdir()
+    path, entry, size = tmp_path / "queue", b"\1" * queue.ENTRY.size_bytes, queue.DEFAULT_FILE_SIZE_BYTES
+    with path.open("wb") as file:
+        file.write(entry)
+        if beyond is not None:
+            file.seek(beyond)
+            file.write(b"\1")
+        file.truncate(size)
+    asked: list[int] = []
+
+    def content() -> Iterator[bytes]:
+        yield entry
+        while True:
+            asked.append(_MIB)
+            yield bytes(_MIB)
+
+    read = FileCache.read
+
+    def counted(cache: FileCache, path: Path, at: int, size_bytes: int) -> bytes:
+        asked.append(size_bytes)
+        return read(cache, path, at, size_bytes)
+
+    monkeypatch.setattr(FileCache, "read", counted)
+    with Store.open(tmp_path) as store:
+        made = QueueFile("queue", size, 0, content, len(entry))
+        assert same_content(store, path, made) == (beyond is None)
+    assert sum(asked) < 2 * _MIB

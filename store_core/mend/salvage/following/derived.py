@@ -28,10 +28,12 @@ from store_core.mend.salvage.following.expired import expired_queue_files, last_
 from store_core.read.index_sizes import index_sizes
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, scan_log
+from store_core.storage.files import FileCache
 from store_core.storage.sequence import Segment, SegmentSequence, file_sizes_told
 from store_core.storage.store import QueueKey, Store
 
 _NS_PER_MS: Final = 1_000_000
+_FEW_ZEROS, _MOST_ZEROS = 1 << 12, 1 << 20  # read at first, and at a time
 _NONE_TELLS: Final = "no queue file tells the size"
 
 Progress = Callable[[int], None]
@@ -366,11 +368,27 @@ def same_content(store: Store, path: Path, made: Content) -> bool:
     except OSError:
         return False
     at = 0
+    data_bytes = made.data_bytes if isinstance(made, (QueueFile, NewFile)) else None
     for chunk in made.read():
+        if at == data_bytes:
+            return _is_zero(store.cache, path, at, made.size_bytes)
         if store.cache.read(path, at, len(chunk)) != chunk:
             return False
         at += len(chunk)
     return at == made.size_bytes
+
+
+def _is_zero(cache: FileCache, path: Path, at: int, end: int) -> bool:
+    """Return True if [at, end) of a file is zero; of a hole nothing is read."""
+    size = _FEW_ZEROS
+    while at < end and (data_at := cache.next_data(path, at)) is not None:
+        data = cache.read(path, data_at, min(size, max(end - data_at, 0)))
+        if data.count(0) < len(data):
+            return False
+        if not data:
+            return data_at >= end
+        at, size = data_at + len(data), min(size * 16, _MOST_ZEROS)
+    return True
 
 
 def _new_file(path: str, made: Made) -> NewFile:

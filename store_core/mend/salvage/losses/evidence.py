@@ -30,7 +30,7 @@ from store_core.scan.walks import Walks
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
 
-_CHUNK_ENTRIES: Final = 1 << 16
+_FEW_ENTRIES, _CHUNK_ENTRIES = 1 << 8, 1 << 16  # read of a file at first, and at a time: most light queues have a few
 _ENTRY: Final = np.dtype([*ROW.descr, ("region", "i4")])
 _LARGEST: Final = (1 << 63) - 1
 _POWERS_OF_TEN: Final = 10 ** np.arange(1, 19)
@@ -267,12 +267,14 @@ def _entries_in(files: SegmentSequence, layout: Layout, starts: Ints, ends: Ints
     is_batch = "batch_size" in layout.names
     for segment in files.segments:
         at = segment.phy_offset - segment.phy_offset % width
+        chunk = _FEW_ENTRIES
         while at + width <= segment.end_phy_offset:
             data_at = files.next_data(max(at, segment.phy_offset))
             if data_at is None:  # nothing was ever written behind it, or no file is there
                 break
             at = data_at - data_at % width
-            data = files.read(at, _CHUNK_ENTRIES * width)
+            data = files.read(at, chunk * width)
+            chunk = min(chunk * 16, _CHUNK_ENTRIES)
             entries = np.frombuffer(data, layout.dtype, count=len(data) // width)
             if not len(entries):
                 break
