@@ -38,6 +38,7 @@ class RecordingOps(FileOps):
 
     ``kill_after``: so many primitives happen; then the process is dead; with ``torn`` half of the write that is next happens too.
     ``kill_when(primitive)``: that one still happens, then the process is dead.
+    ``together``: the file system can be synced as a whole, as that of a broker's host can.
     ``fault(primitive)``: an error to raise instead of doing it; a write is then done by half.
     """
 
@@ -50,6 +51,7 @@ class RecordingOps(FileOps):
         kill_when: Callable[[Primitive], bool] = lambda primitive: False,
         fault: Callable[[Primitive], OSError | None] = lambda primitive: None,
         free_bytes: int = 1 << 50,
+        together: bool = False,
     ) -> None:
         super().__init__()
         self.base = Path(os.path.realpath(base))
@@ -59,6 +61,7 @@ class RecordingOps(FileOps):
         self._kill_when = kill_when
         self._fault = fault
         self._free_bytes = free_bytes
+        self._together = together
         self._files: dict[str, object] = {}
         self._new_file = count()
         self._dead = False
@@ -99,6 +102,12 @@ class RecordingOps(FileOps):
 
     def sync_folder(self, path: Path) -> None:
         self._do("sync_folder", (path,), (), lambda: None if path.is_dir() else path.stat())
+
+    def watch_file_system(self, folder: Path) -> bool:
+        return self._together
+
+    def sync_file_system(self, folder: Path) -> None:
+        self._do("sync_file_system", (folder,), (), lambda: None if folder.is_dir() else folder.stat())
 
     def free_bytes(self, path: Path) -> int:
         return self._free_bytes
@@ -147,6 +156,8 @@ def unsynced(primitives: Sequence[Primitive]) -> tuple[set[int], set[int]]:
     synced_folders: set[str] = set()
     for at in reversed(range(len(primitives))):
         primitive = primitives[at]
+        if primitive.name == "sync_file_system":
+            break
         if primitive.name == "sync_file":
             synced_files.add(primitive.file)
         elif primitive.name == "sync_folder":

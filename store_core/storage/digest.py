@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,7 @@ from store_core.storage.files import open_read_only
 
 WINDOW_SIZE_BYTES: Final = 1 << 20  # stays in the processor's cache from the reading to the checksum
 
+_ZEROS: Final = memoryview(bytes(64 << 10))
 _ALL_ONES: Final = 0xFFFFFFFF
 _POLYNOMIAL: Final = 0x82F63B78
 _ONE: Final = 1 << 31  # reflected: x^0 is the highest bit
@@ -64,11 +66,14 @@ def runs(path: Path, offset: int, size_bytes: int) -> Iterator[bytes | Hole]:
             if (data := _next_data(fd, at, end)) > at:
                 yield Hole(data - at)
                 at = data
-            elif window := os.pread(fd, min(WINDOW_SIZE_BYTES, end - at), at):
+                continue
+            hole = _next_hole(fd, at, end)
+            while at < hole:
+                window = os.pread(fd, min(WINDOW_SIZE_BYTES, hole - at), at)
+                if not window:
+                    return
                 yield window
                 at += len(window)
-            else:
-                return
     finally:
         os.close(fd)
 
@@ -113,12 +118,20 @@ def digest_file(path: Path) -> Digest:
 
 def crc32c_behind_zeros(crc: int, count: int) -> int:
     """CRC-32C of bytes with so many zeros behind them: a multiplication with x^(8 count), not a look at each of them."""
+    if count <= len(_ZEROS):
+        return crc32c(_ZEROS[:count], crc)
+    return _product(crc ^ _ALL_ONES, _power(count)) ^ _ALL_ONES
+
+
+@lru_cache(maxsize=64)  # the holes of queue files have few lengths
+def _power(count: int) -> int:
+    """x^(8 count)."""
     factor, square = _ONE, _X_8
     while count:
         if count & 1:
             factor = _product(factor, square)
         square, count = _product(square, square), count >> 1
-    return _product(crc ^ _ALL_ONES, factor) ^ _ALL_ONES
+    return factor
 
 
 def _product(a: int, b: int) -> int:

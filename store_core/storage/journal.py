@@ -38,8 +38,10 @@ LARGEST_JOURNAL_BYTES: Final = 128 << 20  # of 100,000 files; one that says more
 _MARKS_BYTES: Final = 64 << 10  # the marks of a journal of the largest size may still be added to it
 _HEAD_BYTES: Final = 64 << 10
 _LONGEST_MARK_BYTES: Final = 16 << 20  # in journals of rmqctl 0.1 a mark has the digests of all files with it
+_BLOCK_BYTES: Final = 1 << 20
 _SEQUENCE_DIGITS: Final = 4
 _MARKED: Final = re.compile(rb'[0-9a-f]{8} \{"entry":"([a-z]+)"')  # keys are sorted, and no mark has one before this
+_encode: Final = json.JSONEncoder(separators=(",", ":"), sort_keys=True).encode
 
 Entry = Mapping[str, Any]
 
@@ -65,6 +67,8 @@ class State(StrEnum):
 
 
 MARKS: Final = frozenset(State) - {State.PREPARING}
+_BEGIN: Final = "begin"
+_KEPT: Final = MARKS | {_BEGIN}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +92,15 @@ class JournalHead:
 
 @dataclass(slots=True)
 class Journal:
-    """One change's journal as read, and as it grows. ``id`` is the folder's name."""
+    """One change's journal as read, and as it grows. ``id`` is the folder's name.
+
+    ``entries`` are its first line and the marks; of the lines about files there may be a million, and they stay in the file.
+    """
 
     id: str
     entries: list[dict[str, Any]]
     size_bytes: int  # of the good lines; what stands behind is a torn tail
+    path: Path
 
     @property
     def folder(self) -> str:
@@ -107,43 +115,54 @@ class Journal:
     def state(self) -> State:
         return next((State(e["entry"]) for e in reversed(self.entries) if e["entry"] in MARKS), State.PREPARING)
 
-    def all(self, entry: str) -> list[dict[str, Any]]:
-        """The lines of one kind, oldest first."""
-        return [e for e in self.entries if e["entry"] == entry]
+    def lines(self, *names: str) -> Iterator[dict[str, Any]]:
+        """Read the lines of some kinds from the file, oldest first. Raises OSError, FailedError for one that rmqctl does not write."""
+        left = self.size_bytes
+        with _opened(self.path) as file:
+            while left > 0 and (line := file.readline(left)):
+                left -= len(line)
+                if line == b"\n":
+                    continue
+                entry = _parse(line)
+                if entry is None:
+                    raise _damaged(self.path)
+                if entry["entry"] in names:
+                    yield entry
 
     def last(self, entry: str) -> dict[str, Any]:
         """The newest line of one kind; empty where there is none."""
         return next((e for e in reversed(self.entries) if e["entry"] == entry), {})
 
-    def append(self, writer: Writer, *entries: Entry) -> None:
+    def append(self, writer: Writer, entries: Iterable[Entry]) -> None:
         """Add lines and make them durable. Raises OSError, FailedError where there are too many; then none of them counts."""
-        lines = b"".join(_line(entry) for entry in entries)
-        if self.size_bytes + len(lines) > LARGEST_JOURNAL_BYTES:
-            raise FailedError(
-                f"the change needs a journal of more than {LARGEST_JOURNAL_BYTES} bytes",
-                path=str(writer.root / self.file),
-                to_do="make the change in parts, for instance `rebuild queues` before `recover`",
-            )
-        self._append(writer, lines)
-        self.entries += [dict(entry) for entry in entries]
+        self._append(writer, _blocks(map(_line, entries)), LARGEST_JOURNAL_BYTES)
 
     def mark(self, writer: Writer, state: State, **more: Any) -> None:
         """Say durably how far the change has come: twice and set apart, so that no single flipped bit takes it back."""
         entry = {"entry": str(state), **more}
-        self._append(writer, b"\n%b\n%b" % (_line(entry), _line(entry)))
+        self._append(writer, [b"\n%b\n%b" % (_line(entry), _line(entry))])
         self.entries.append(entry)
 
-    def _append(self, writer: Writer, lines: bytes) -> None:
+    def _append(self, writer: Writer, blocks: Iterable[bytes], largest_bytes: int | None = None) -> None:
         if writer.path(self.file).stat().st_size > self.size_bytes:
             writer.set_length(self.file, self.size_bytes)
+        end = self.size_bytes
         try:
-            writer.write_range(self.file, self.size_bytes, lines)
+            for block in blocks:
+                if largest_bytes is not None and end + len(block) > largest_bytes:
+                    raise FailedError(
+                        f"the change needs a journal of more than {largest_bytes} bytes",
+                        path=str(writer.root / self.file),
+                        to_do="make the change in parts, for instance `rebuild queues` before `recover`",
+                    )
+                writer.write_range(self.file, end, block)
+                end += len(block)
             writer.sync_file(self.file)
-        except OSError:
+        except (OSError, FailedError):
             with suppress(OSError):  # half of a mark could be read as one
                 writer.set_length(self.file, self.size_bytes)
             raise
-        self.size_bytes += len(lines)
+        self.size_bytes = end
 
 
 def start_journal(writer: Writer, kind: str, plan_id: str, **begin: Any) -> Journal:
@@ -154,11 +173,14 @@ def start_journal(writer: Writer, kind: str, plan_id: str, **begin: Any) -> Jour
     root_mtime_ns = writer.root.stat().st_mtime_ns
     make_our_folders(writer, UNDO_FOLDER)
     number = 1 + max((_sequence(id) for id in list_ids(writer.root)), default=0)
-    journal = Journal(f"{number:0{_SEQUENCE_DIGITS}d}-{kind}-{plan_id[:8]}", [], 0)
+    id = f"{number:0{_SEQUENCE_DIGITS}d}-{kind}-{plan_id[:8]}"
+    journal = Journal(id, [], 0, writer.path(f"{UNDO_FOLDER}/{id}/{JOURNAL_FILE}"))
     writer.mkdir(journal.folder, mode=OUR_FOLDER_MODE)
     writer.create(journal.file, mode=OUR_FILE_MODE)
-    first = {"entry": "begin", "kind": kind, "plan_id": plan_id, "made_at_ms": time.time_ns() // 1_000_000}
-    journal.append(writer, {**first, "root_mtime_ns": root_mtime_ns, **begin})
+    first = {"entry": _BEGIN, "kind": kind, "plan_id": plan_id, "made_at_ms": time.time_ns() // 1_000_000}
+    first |= {"root_mtime_ns": root_mtime_ns, **begin}
+    journal.append(writer, [first])
+    journal.entries.append(first)
     writer.sync_folder(journal.folder)
     writer.sync_folder(UNDO_FOLDER)
     writer.sync_folder(OURS)
@@ -207,9 +229,15 @@ def remove_empty_folders(writer: Writer, folder: str) -> None:
     writer.sync_folder(holder)
 
 
+def is_empty(folder: Path) -> bool:
+    """Whether a folder holds nothing. Raises OSError."""
+    with os.scandir(folder) as entries:
+        return next(entries, None) is None
+
+
 def _remove_if_empty(writer: Writer, folder: Path) -> None:
     with suppress(OSError):
-        if not any(writer.path(str(folder)).iterdir()):
+        if is_empty(writer.path(str(folder))):
             writer.rmdir(str(folder))
 
 
@@ -267,23 +295,26 @@ def read_journal(root: Path, id: str) -> Journal:
     """
     path = root / UNDO_FOLDER / id / JOURNAL_FILE
     try:
-        data = read_ours(path, LARGEST_JOURNAL_BYTES + _MARKS_BYTES, "the undo journal")
+        with _opened(path) as file:
+            if os.fstat(file.fileno()).st_size > LARGEST_JOURNAL_BYTES + _MARKS_BYTES:
+                raise _too_large(path, LARGEST_JOURNAL_BYTES + _MARKS_BYTES, "the undo journal")
+            return _journal_of(path, id, file)
     except FileNotFoundError:
-        return Journal(id, [], 0)
+        return Journal(id, [], 0, path)
     except OSError as error:
         raise failed(error, "cannot read the undo journal") from error
-    return _journal_of(root, id, io.BytesIO(data))
 
 
-def _journal_of(root: Path, id: str, lines: Iterable[bytes]) -> Journal:
-    journal, rest = Journal(id, [], 0), iter(lines)
+def _journal_of(path: Path, id: str, lines: Iterable[bytes]) -> Journal:
+    journal, rest = Journal(id, [], 0, path), iter(lines)
     for line in rest:
         if line != b"\n":
-            entry = _parse(line)
-            if entry is None:
-                _assert_torn(root, journal, rest)
+            entry = _parse(line) if _name(line) in _KEPT else None
+            if entry is not None:
+                journal.entries.append(entry)
+            elif not _is_whole(line):
+                _assert_torn(path, rest)
                 break
-            journal.entries.append(entry)
         journal.size_bytes += len(line)
     return journal
 
@@ -300,8 +331,8 @@ def read_head(root: Path, id: str) -> JournalHead:
             if size_bytes > LARGEST_JOURNAL_BYTES + _MARKS_BYTES:
                 raise _too_large(path, LARGEST_JOURNAL_BYTES, "the undo journal")
             if size_bytes <= 2 * _HEAD_BYTES:
-                journal = _journal_of(root, id, io.BytesIO(file.read(2 * _HEAD_BYTES)))
-                return JournalHead(id, journal.last("begin"), journal.state)
+                journal = _journal_of(path, id, io.BytesIO(file.read(2 * _HEAD_BYTES)))
+                return JournalHead(id, journal.last(_BEGIN), journal.state)
             begin = _parse(file.readline(_HEAD_BYTES)) or {}
             file.seek(size_bytes - _HEAD_BYTES)
             file.readline(_HEAD_BYTES)  # the rest of a line
@@ -313,15 +344,14 @@ def read_head(root: Path, id: str) -> JournalHead:
         return JournalHead(id, {}, State.PREPARING)
     except OSError as error:
         raise failed(error, "cannot read the undo journal") from error
-    return JournalHead(id, begin if begin.get("entry") == "begin" else {}, state or State.PREPARING)
+    return JournalHead(id, begin if begin.get("entry") == _BEGIN else {}, state or State.PREPARING)
 
 
 def _last_mark(file: io.BufferedReader) -> State | None:
     """Return the last mark among the whole lines from here; no line is parsed, and no longer one than a mark may be is held."""
     found = None
     for line in iter(lambda: file.readline(_LONGEST_MARK_BYTES), b""):
-        named = _MARKED.match(line)
-        if named is not None and (name := named[1].decode()) in MARKS and _is_whole(line):
+        if (name := _name(line)) in MARKS and _is_whole(line):
             found = State(name)
     return found
 
@@ -336,18 +366,37 @@ def unfinished(root: Path | str) -> JournalHead | None:
     return next((head for head in heads(root) if not head.state.finished), None)
 
 
-def _assert_torn(root: Path, journal: Journal, rest: Iterable[bytes]) -> None:
-    if any(entry is not None and entry["entry"] in MARKS for entry in map(_parse, rest)):
-        raise FailedError(
-            "the undo journal is damaged",
-            path=str(root / journal.file),
-            to_do="copy .rmqctl aside: its kept/ holds the bytes as they were; then remove that folder to go on",
-        )
+def _assert_torn(path: Path, rest: Iterable[bytes]) -> None:
+    if any(_name(line) in MARKS and _is_whole(line) for line in rest):
+        raise _damaged(path)
+
+
+def _damaged(path: Path) -> FailedError:
+    to_do = "copy .rmqctl aside: its kept/ holds the bytes as they were; then remove that folder to go on"
+    return FailedError("the undo journal is damaged", path=str(path), to_do=to_do)
 
 
 def _line(entry: Entry) -> bytes:
-    text = json.dumps(entry, separators=(",", ":"), sort_keys=True).encode()
+    text = _encode(entry).encode()
     return b"%08x %s\n" % (crc32c(text), text)
+
+
+def _blocks(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines in blocks that are each written at once."""
+    block = bytearray()
+    for line in lines:
+        block += line
+        if len(block) >= _BLOCK_BYTES:
+            yield bytes(block)
+            block.clear()
+    if block:
+        yield bytes(block)
+
+
+def _name(line: bytes) -> str:
+    """What a line is, if it is the first or a mark; others need not be parsed to be passed over."""
+    named = _MARKED.match(line)
+    return named[1].decode() if named is not None else ""
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:

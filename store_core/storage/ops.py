@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import stat
 from collections import OrderedDict
 from contextlib import suppress
@@ -15,6 +16,8 @@ Buffer = bytes | bytearray | memoryview
 
 _OPEN_FLAGS: Final = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must keep nothing waiting
 _OPEN_FILES: Final = 32
+_SYNCED_AS_A_WHOLE: Final = frozenset({"btrfs", "ext2", "ext3", "ext4", "f2fs", "tmpfs", "xfs"})
+_SYNCFS_SAYS: Final = (5, 8)  # an older Linux does not report in syncfs(2) that bytes could not be written
 
 
 class FileOps:
@@ -25,6 +28,7 @@ class FileOps:
 
     def __init__(self) -> None:
         self._open: OrderedDict[Path, int] = OrderedDict()
+        self._watched: dict[int, int] = {}  # an open folder of each file system, by device
 
     def create(self, path: Path, mode: int) -> None:
         """Make an empty file that did not exist."""
@@ -100,6 +104,27 @@ class FileOps:
         else:
             os.fsync(fd)
 
+    def watch_file_system(self, folder: Path) -> bool:
+        """Remember what fails on the file system of a folder from now on, for ``sync_file_system``.
+
+        False where syncing as a whole is not known to make everything durable, or to report what could not be.
+        """
+        device = os.stat(folder).st_dev
+        if device not in self._watched:
+            if not _syncs_as_a_whole(device):
+                return False
+            self._watched[device] = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return True
+
+    def sync_file_system(self, folder: Path) -> None:
+        """Make all that was written to a watched file system durable: bytes, lengths, times, names, of every process."""
+        import ctypes
+
+        fd = self._watched[os.stat(folder).st_dev]
+        if ctypes.CDLL(None, use_errno=True).syncfs(fd):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(folder))
+
     def sync_folder(self, path: Path) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -119,8 +144,9 @@ class FileOps:
             os.close(fd)
 
     def close(self) -> None:
-        while self._open:
-            os.close(self._open.popitem()[1])
+        for opened in (self._open, self._watched):
+            while opened:
+                os.close(opened.popitem()[1])
 
     def _descriptor(self, path: Path) -> int:
         fd = self._open.get(path)
@@ -135,3 +161,16 @@ class FileOps:
         if len(self._open) >= _OPEN_FILES:
             os.close(self._open.popitem(last=False)[1])
         self._open[path] = fd
+
+
+def _syncs_as_a_whole(device: int) -> bool:
+    release = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    if release is None or tuple(map(int, release.groups())) < _SYNCFS_SAYS:
+        return False
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    with suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+        for line in lines:
+            mount, _, what = line.partition(" - ")
+            if mount.split()[2] == wanted:
+                return what.split()[0] in _SYNCED_AS_A_WHOLE
+    return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 
 from store_core.errors import FailedError, UsageError
@@ -25,8 +25,8 @@ class Places:
         self.writable_roots = tuple(Path(os.path.realpath(path)) for path in writable_roots)
         outside = [path for path in self.writable_roots if not path.is_relative_to(self.root)]
         self.areas = tuple(dict.fromkeys([self.root / OURS, *(path.parent / OURS for path in outside)]))
-        self._allowed = (self.root, *self.writable_roots, *self.areas)
-        self._area_parents = frozenset(area.parent for area in self.areas)
+        self._allowed = tuple(map(str, (self.root, *self.writable_roots, *self.areas)))
+        self._exact_places = {*self._allowed, *(str(area.parent) for area in self.areas)}
         self._resolved: dict[str, Path] = {}
         self._real_folders: dict[str, str] = {}
 
@@ -40,32 +40,41 @@ class Places:
         return known
 
     def _resolve(self, path: str) -> Path:
-        words = PurePosixPath(path)
-        if ".." in words.parts or "\0" in path:
+        parts = path.split("/")
+        if ".." in parts or "\0" in path:
             raise UsageError("a path that leads upwards is not written to", path=path)
-        joined = self.root / words
-        if joined == self.root:
-            return joined
-        real = Path(self._real_folder(joined)) / joined.name
-        if OURS in words.parts and real != joined:
+        joined = self._joined(path)
+        if joined == str(self.root):
+            return self.root
+        folder, name = os.path.split(joined)
+        real_folder = self._real_folder(folder)
+        real = os.path.join(real_folder, name)
+        if OURS in parts and real != joined:
             raise FailedError(
-                "a link leads to or from rmqctl's own files", path=str(joined), to_do="move it out of the store"
+                "a link leads to or from rmqctl's own files", path=joined, to_do="move it out of the store"
             )
-        if real in self._area_parents or any(real.is_relative_to(place) for place in self._allowed):
-            return real
+        if real in self._exact_places or any(_is_in(real_folder, place) for place in self._allowed):
+            return Path(real)
         raise UsageError(
             "lies outside the store and is not written to",
             path=path,
             to_do="name the log folder with --commitlog PATH if it belongs to this store",
         )
 
+    def _joined(self, path: Path | str) -> str:
+        """An absolute path without doubled or needless parts; unlike ``os.path.normpath``, ``..`` stays."""
+        joined = os.path.join(self.root, path)
+        is_plain = isinstance(path, Path) or not ("//" in joined or joined.endswith("/") or "." in joined.split("/"))
+        return joined if is_plain else str(Path(joined))
+
     def name(self, path: Path | str) -> str:
         """The path as plans and journals write it: relative below the root, absolute elsewhere."""
-        joined = self.root / path
-        real = Path(self._real_folder(joined)) / joined.name if joined != self.root else joined
-        if real.is_relative_to(self.root):
-            return "" if real == self.root else real.relative_to(self.root).as_posix()
-        return real.as_posix()
+        joined, root = self._joined(path), str(self.root)
+        if joined == root:
+            return ""
+        folder, name = os.path.split(joined)
+        real = os.path.join(self._real_folder(folder), name)
+        return real[len(root) + 1 :] if _is_in(real, root) else real
 
     def exact(self, path: str) -> Path:
         """The real path of one that a plan or journal names, which has no link in it, as none has that rmqctl wrote.
@@ -77,23 +86,32 @@ class Places:
             raise FailedError("a link leads there, or the path is not a plain one", path=path)
         return real
 
-    def _real_folder(self, path: Path) -> str:
-        """The folder of a path, links followed. Each folder is looked at once."""
-        folder = os.path.dirname(path)
+    def _real_folder(self, folder: str) -> str:
+        """A folder with links followed. Each folder is looked at once."""
         known = self._real_folders.get(folder)
         if known is None:
+            above, name = os.path.split(folder)
+            known = os.path.join(self._real_folder(above), name) if name else folder
+            if name == ".." or os.path.islink(known):
+                known = os.path.realpath(folder)
             if len(self._real_folders) >= _REMEMBERED:
                 self._real_folders.clear()
-            known = self._real_folders[folder] = os.path.realpath(folder)
+            self._real_folders[folder] = known
         return known
 
     def area_for(self, path: str) -> Path:
         """The ``.rmqctl`` folder whose file system is that of ``path``; the root's own where none is."""
+        if len(self.areas) == 1:
+            return self.areas[0]
         device = _device(self.resolve(path).parent)
         for area in self.areas:
             if _device(area) == device:
                 return area
         return self.areas[0]
+
+
+def _is_in(path: str, place: str) -> bool:
+    return path.startswith(place) and path[len(place) : len(place) + 1] in ("", "/")
 
 
 def _device(path: Path) -> int:

@@ -12,7 +12,7 @@ from typing import Final
 
 from store_core.closing import Closing
 from store_core.storage.ahead import made_ahead
-from store_core.storage.digest import Hole
+from store_core.storage.digest import WINDOW_SIZE_BYTES, Hole
 from store_core.storage.ops import Buffer, FileOps
 from store_core.storage.places import Places
 
@@ -47,6 +47,8 @@ class Writer(Closing):
     ) -> None:
         self.places = Places(root, writable_roots)
         self.ops = ops or FileOps()
+        info = os.stat(self.root) if self.root.exists() else None
+        self._owner = (info.st_uid, info.st_gid) if info else None
 
     @property
     def root(self) -> Path:
@@ -67,17 +69,24 @@ class Writer(Closing):
             self.ops.write(real, offset + at, block)
 
     def create(
-        self, path: str, data: bytes | Iterable[bytes | Hole] = b"", *, mode: int = _NEW_FILE_MODE, size_bytes: int = 0
+        self,
+        path: str,
+        data: bytes | Iterable[bytes | Hole] = b"",
+        *,
+        mode: int = _NEW_FILE_MODE,
+        size_bytes: int = 0,
+        ownership: Ownership | None = None,
     ) -> int:
         """Make a new file with these bytes and at least ``size_bytes`` long, zeros behind them; gives its length.
 
-        FileExistsError where there is one. Blocks of zeros are left as holes, and holes too.
+        FileExistsError where there is one. Blocks of zeros are left as holes, and holes too. The file gets ``ownership``, else
+        ``mode`` and the owner of the store's root.
         """
         real = self.path(path)
-        self.ops.create(real, mode)
-        self._give_to_owner(real)
+        self.ops.create(real, ownership.mode if ownership else mode)
+        self._give_to_owner(real, ownership)
         end = written = 0
-        for chunk in [data] if isinstance(data, bytes) else made_ahead(data):
+        for chunk in [data] if isinstance(data, bytes) else _made_ahead_if_large(data):
             if isinstance(chunk, Hole):
                 end += chunk.size_bytes
                 continue
@@ -104,16 +113,18 @@ class Writer(Closing):
     def unlink(self, path: str) -> None:
         self.ops.unlink(self.path(path))
 
-    def mkdir(self, path: str, *, mode: int = _NEW_FOLDER_MODE) -> None:
+    def mkdir(self, path: str, *, mode: int = _NEW_FOLDER_MODE, ownership: Ownership | None = None) -> None:
+        """Make a folder; it gets ``ownership``, else ``mode`` and the owner of the store's root."""
         real = self.path(path)
-        self.ops.mkdir(real, mode)
-        self._give_to_owner(real)
+        self.ops.mkdir(real, ownership.mode if ownership else mode)
+        self._give_to_owner(real, ownership)
 
-    def _give_to_owner(self, real: Path) -> None:
-        """Give a new file or folder to the owner and group of the store's root, as far as this process may."""
-        root, made = os.stat(self.root), os.stat(real, follow_symlinks=False)
-        if (made.st_uid, made.st_gid) != (root.st_uid, root.st_gid):
-            self.ops.set_owner(real, stat.S_IMODE(made.st_mode), root.st_uid, root.st_gid)
+    def _give_to_owner(self, real: Path, ownership: Ownership | None) -> None:
+        """Give a new file or folder its owner, group and mode, as far as this process may."""
+        made = Ownership.of(os.stat(real, follow_symlinks=False))
+        wanted = ownership or Ownership(made.mode, *(self._owner or (made.uid, made.gid)))
+        if made != wanted:
+            self.ops.set_owner(real, wanted.mode, wanted.uid, wanted.gid)
 
     def rmdir(self, path: str) -> None:
         self.ops.rmdir(self.path(path))
@@ -169,6 +180,15 @@ def save_file(path: Path | str, data: bytes) -> None:
         raise
     finally:
         ops.close()
+
+
+def _made_ahead_if_large(chunks: Iterable[bytes | Hole]) -> Iterator[bytes | Hole]:
+    """The same chunks; a thread, which takes longer to start than a small file to write, makes them only where the first is large."""
+    source = iter(chunks)
+    for first in source:
+        yield first
+        is_large = not isinstance(first, Hole) and len(first) >= WINDOW_SIZE_BYTES
+        yield from made_ahead(source) if is_large else source
 
 
 def dense_runs(data: bytes) -> Iterator[tuple[int, Buffer]]:

@@ -54,6 +54,7 @@ def make_tree(root: Path) -> Path:
         path.write_bytes(data)
         os.utime(path, ns=(LONG_AGO_NS + at, LONG_AGO_NS + 1000 + at))
     (root / "consumequeue/T/0/00000000000000000000").chmod(0o640)
+    (root / "consumequeue/T/1/00000000000000000000").chmod(0o666)
     for at, (folder, _, _) in enumerate(os.walk(root, topdown=False)):
         os.utime(folder, ns=(LONG_AGO_NS - at, LONG_AGO_NS - 1000 - at))
     return root

@@ -172,7 +172,7 @@ def test_a_journal_reads_back_and_a_torn_tail_is_no_damage(root: Path) -> None:
     writer = Writer(root)
     journal = start_journal(writer, "recover", "abcdef0123456789", policy="keep")
     assert journal.id == "0001-recover-abcdef01"
-    journal.append(writer, {"entry": "original", "path": "x"})
+    journal.append(writer, [{"entry": "original", "path": "x"}])
     journal.mark(writer, State.PREPARED)
     file = root / journal.file
     whole = file.read_bytes()
@@ -182,7 +182,7 @@ def test_a_journal_reads_back_and_a_torn_tail_is_no_damage(root: Path) -> None:
         found = read_journal(root, journal.id)
         assert found.state is (State.PREPARED if size >= marked else State.PREPARING)
         assert whole[:size].startswith(whole[: found.size_bytes])
-    assert found.all("original") == [{"entry": "original", "path": "x"}]
+    assert [*found.lines("original")] == [{"entry": "original", "path": "x"}]
 
 
 def test_a_torn_tail_is_cut_off_before_the_next_line(root: Path) -> None:
@@ -198,7 +198,7 @@ def test_a_torn_tail_is_cut_off_before_the_next_line(root: Path) -> None:
 def test_no_flipped_bit_makes_a_durable_mark_unsaid(root: Path) -> None:
     writer = Writer(root)
     journal = start_journal(writer, "recover", "abcdef0123456789")
-    journal.append(writer, {"entry": "original", "path": "x"})
+    journal.append(writer, [{"entry": "original", "path": "x"}])
     journal.mark(writer, State.PREPARED)
     whole = (root / journal.file).read_bytes()
     for at in range(len(whole)):

@@ -19,7 +19,6 @@ from store_core.mend.plans.room import assert_room
 from store_core.storage.failure import failed
 from store_core.storage.journal import (
     UNDO_FOLDER,
-    Journal,
     State,
     heads,
     list_ids,
@@ -91,8 +90,8 @@ def apply(
             assert_room(plan, writer)
         except OSError as error:
             raise failed(error, "cannot read the store", state=_NOTHING_CHANGED) from error
-        journal = _prepare(plan, writer, held, progress, (made or {}) if lock is not None else {})
-        change = _carry_out(writer, journal, progress, check)
+        change = _prepare(plan, writer, held, progress, (made or {}) if lock is not None else {})
+        _carry_out(change, check)
         return _applied(change)
 
 
@@ -102,14 +101,14 @@ def _settle_first(plan: Plan, writer: Writer, lock: StoreLock) -> Applied | None
     for head in reversed(list(heads(writer.root))):
         if head.text("plan_id") == plan.id and head.state is State.DONE:
             if any(one.id == head.id and one.outcome is Outcome.FINISHED for one in settled):
-                return _applied(Change(writer, read_journal(writer.root, head.id)), finished_earlier=True)
+                return _applied(Change.read(writer, read_journal(writer.root, head.id)), finished_earlier=True)
             raise PlanOutOfDateError(
                 f"this plan has been applied already, as {head.id}", to_do=f"rmqctl undo {head.id} takes it back"
             )
     return None
 
 
-def _prepare(plan: Plan, writer: Writer, lock: StoreLock, progress: _Progress, made: Contents) -> Journal:
+def _prepare(plan: Plan, writer: Writer, lock: StoreLock, progress: _Progress, made: Contents) -> Change:
     """All that happens before the first change; whatever stops it, the folder it made is removed."""
     before = set(list_ids(writer.root))
     try:
@@ -122,14 +121,14 @@ def _prepare(plan: Plan, writer: Writer, lock: StoreLock, progress: _Progress, m
             writable_roots=[str(path) for path in writer.places.writable_roots],
             steps=len(plan.steps),
         )
-        Preparation(plan, writer, journal, progress, made).run()
+        records = Preparation(plan, writer, journal, progress, made).run()
         assert_not_live(writer.root, writer.places.writable_roots)  # building may have taken long
     except BaseException as error:
         _give_up(writer, lock, before)
         if isinstance(error, OSError):
             raise failed(error, "cannot prepare the change", state=_NOTHING_CHANGED) from error
         raise
-    return journal
+    return Change(writer, journal, plan, records, progress)
 
 
 def _give_up(writer: Writer, lock: StoreLock, before: set[str]) -> None:
@@ -148,19 +147,17 @@ def _give_up(writer: Writer, lock: StoreLock, before: set[str]) -> None:
             lock.remove_file()
 
 
-def _carry_out(writer: Writer, journal: Journal, progress: _Progress, check: Callable[[Path], None] | None) -> Change:
-    change = Change(writer, journal, progress)
+def _carry_out(change: Change, check: Callable[[Path], None] | None) -> None:
     try:
         change.forward()
         if check is not None:
-            check(writer.root)
-        journal.mark(writer, State.DONE)
+            check(change.writer.root)
+        change.journal.mark(change.writer, State.DONE)
     except BaseException as error:
         take_back(change)
         if isinstance(error, OSError):
             raise failed(error, "the change failed", state=_PUT_BACK) from error
         raise
-    return change
 
 
 def _applied(change: Change, finished_earlier: bool = False) -> Applied:

@@ -8,8 +8,10 @@ import stat
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import groupby
 from typing import Final
 
+from store_core.layout.paths import ABORT
 from store_core.mend.applying.originals import Left, Original, OriginalFolder, Records, records_of, to_entry
 from store_core.mend.applying.prepare import PLAN_FILE, RESERVE_FILE
 from store_core.mend.plans.content import Content
@@ -17,7 +19,8 @@ from store_core.mend.plans.expect import is_in_place
 from store_core.mend.plans.plan import RANGES, Op, Plan, Step
 from store_core.mend.plans.plan_json import LARGEST_PLAN_BYTES, plan_from_bytes
 from store_core.storage.digest import Hole, digest_file, runs, windows
-from store_core.storage.journal import OUR_FILE_MODE, Entry, Journal, State, read_ours
+from store_core.storage.journal import Journal, State, is_empty, read_ours
+from store_core.storage.sync_batch import SyncBatch
 from store_core.storage.writer import Ownership, Writer
 
 Advance = Callable[[int], None]
@@ -27,15 +30,27 @@ _SAFE_BITS: Final = 0o755  # others may write only where they may in the folder 
 class Change:
     """The plan and the records of one journal, and what to do with them. All methods raise OSError."""
 
-    def __init__(self, writer: Writer, journal: Journal, advance: Advance = lambda size_bytes: None) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        journal: Journal,
+        plan: Plan,
+        records: Records,
+        advance: Advance = lambda size_bytes: None,
+    ) -> None:
         self.writer = writer
         self.journal = journal
-        self.records: Records = records_of(journal)
-        plan = read_ours(
-            writer.path(f"{journal.folder}/{PLAN_FILE}"), LARGEST_PLAN_BYTES, "the plan beside the undo journal"
-        )
-        self.plan: Plan = plan_from_bytes(plan, journal.folder)
+        self.plan = plan
+        self.records = records
         self._advance = advance
+        self._syncs = SyncBatch(writer)
+
+    @classmethod
+    def read(cls, writer: Writer, journal: Journal, advance: Advance = lambda size_bytes: None) -> Change:
+        """Read the plan and the records of a change that an earlier run prepared. Raises FailedError, UsageError for what rmqctl does not write."""
+        file = writer.path(f"{journal.folder}/{PLAN_FILE}")
+        plan = plan_from_bytes(read_ours(file, LARGEST_PLAN_BYTES, "the plan beside the undo journal"), journal.folder)
+        return cls(writer, journal, plan, records_of(journal), advance)
 
     @property
     def kept_size_bytes(self) -> int:
@@ -44,6 +59,8 @@ class Change:
     def forward(self) -> None:
         """Carry the change out durably, and put down in the journal what was left in the store."""
         for path, steps in self.plan.by_path.items():
+            if path == ABORT:
+                self._syncs.run()  # what a broker would recover is mended before it would not recover any more
             if is_in_place(steps):
                 self._write_in_place(path, steps)
             elif steps[0].op is Op.REMOVE_FILE:
@@ -53,8 +70,7 @@ class Change:
             else:
                 self._put_new_file(path)
         self._sync_folders()
-        paths = dict.fromkeys((*self.plan.by_path, *self.records.folders))
-        self.journal.append(self.writer, *map(self._left, paths))
+        self.journal.append(self.writer, map(to_entry, self._left()))
 
     def back(self, keep_times: Collection[str] = ()) -> None:
         """Bring everything back durably, bytes, lengths, names, times (but those of ``keep_times``), and say so."""
@@ -85,7 +101,7 @@ class Change:
                 self._set_length(path, step.size_bytes or 0)
             mtime_ns = mtime_ns if step.mtime_ns is None else step.mtime_ns
         self.writer.set_mtime_ns(path, mtime_ns)
-        self.writer.sync_file(path)
+        self._syncs.add_file(path)
 
     def _write_range(self, step: Step) -> None:
         at = step.offset or 0
@@ -125,10 +141,9 @@ class Change:
             real = self.writer.path(source)
             info = real.stat()
             self._unlink(path)
-            self.writer.create(path, runs(real, 0, info.st_size), mode=OUR_FILE_MODE)
-            self.writer.set_ownership(path, Ownership.of(info))
+            self.writer.create(path, runs(real, 0, info.st_size), ownership=Ownership.of(info))
             self.writer.set_mtime_ns(path, info.st_mtime_ns)
-            self.writer.sync_file(path)
+            self._syncs.add_file(path)
 
     def _restore_in_place(self, original: Original) -> None:
         kept = self.writer.path(original.kept or "")
@@ -143,7 +158,7 @@ class Change:
                 at += len(run)
                 self._advance(len(run))
         self.writer.set_mtime_ns(original.path, original.mtime_ns)
-        self.writer.sync_file(original.path)
+        self._syncs.add_file(original.path)
 
     def _clear(self, path: str, offset: int, size_bytes: int) -> int:
         """Zeros over what stands in a stretch; where nothing was ever written it holds them already. Gives its length."""
@@ -171,26 +186,33 @@ class Change:
 
     def _make_missing_folders(self, path: str) -> None:
         missing: list[OriginalFolder] = []
-        real = self.writer.path(path).parent
-        while not real.exists():
+        real = os.path.dirname(self.writer.path(path))
+        while not os.path.exists(real):
             missing.append(self.records.folders[self.writer.places.name(real)])
-            real = real.parent
+            real = os.path.dirname(real)
         for folder in reversed(missing):
             self._make_folder(folder)
 
     def _make_folder(self, folder: OriginalFolder) -> None:
-        if not self._exists(folder.path):
-            self.writer.mkdir(folder.path)
-        above = self.writer.path(folder.path).parent.stat().st_mode
+        real = self.writer.path(folder.path)
+        above = os.stat(os.path.dirname(real)).st_mode
         mode = folder.mode & (_SAFE_BITS | stat.S_IMODE(above))  # a store from elsewhere may name any
-        self.writer.set_ownership(folder.path, replace(folder.ownership, mode=mode))
+        ownership = replace(folder.ownership, mode=mode)
+        if self._exists(folder.path):
+            self.writer.set_ownership(folder.path, ownership)
+        else:
+            self.writer.mkdir(folder.path, ownership=ownership)
 
     def _remove_made_folders(self) -> None:
-        """Those that the change made; what somebody else has put into one since keeps it."""
+        """Those that the change made, the deepest first; what somebody else has put into one since keeps it."""
         made = [folder.path for folder in self.records.folders.values() if not folder.existed]
-        for path in sorted(made, key=len, reverse=True):
-            if self._exists(path) and not any(self.writer.path(path).iterdir()):
-                self._rmdir(path)
+        for _, paths in groupby(sorted(made, key=_depth, reverse=True), _depth):
+            going = [path for path in paths if self._exists(path) and is_empty(self.writer.path(path))]
+            for path in going:
+                self._syncs.add_folder(path)  # no name in it may come back when the folder does
+            self._syncs.run()
+            for path in going:
+                self.writer.rmdir(path)
 
     def _unlink(self, path: str) -> None:
         if self._exists(path):
@@ -207,15 +229,29 @@ class Change:
     def _sync_folders(self) -> None:
         for path in self.records.folders:
             if self._exists(path):
-                self.writer.sync_folder(path)
+                self._syncs.add_folder(path)
+        self._syncs.run()
 
-    def _left(self, path: str) -> Entry:
-        """The journal's line of what stands at a path now: a file's length and digest, a folder's time."""
-        real = self.writer.path(path)
-        if real.is_dir():
-            return to_entry(Left(path, mtime_ns=real.stat().st_mtime_ns))
-        found = digest_file(real) if real.is_file() else None
-        return to_entry(Left(path, found.size_bytes, found.crc32c) if found else Left(path))
+    def _left(self) -> Iterator[Left]:
+        """What stands in the store now: the length and digest of each file of the plan, the times of folders."""
+        for path in self.plan.by_path:
+            real, new = self.writer.path(path), self.records.new_files.get(path)
+            if new is not None:
+                yield Left(path, new.size_bytes, new.crc32c)
+            elif real.is_file():
+                found = digest_file(real)
+                yield Left(path, found.size_bytes, found.crc32c)
+            elif path not in self.records.folders:
+                yield Left(path)
+        for path in self.records.folders:
+            with suppress(FileNotFoundError):
+                yield Left(path, mtime_ns=os.stat(self.writer.path(path)).st_mtime_ns)
+                continue
+            yield Left(path)
+
+
+def _depth(path: str) -> int:
+    return path.count("/")
 
 
 def new_runs(writer: Writer, records: Records, step: Step) -> Iterator[bytes | Hole]:

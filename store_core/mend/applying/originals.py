@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
+from sys import intern
 from typing import Any, Final, TypeVar, get_type_hints
 
 from store_core.errors import FailedError
@@ -102,11 +103,26 @@ class Records:
     new_files: Mapping[str, Staged]
     new_ranges: Mapping[tuple[str, int], Staged]
 
+    @classmethod
+    def of(cls, originals: Iterable[Original], folders: Iterable[OriginalFolder], staged: Sequence[Staged]) -> Records:
+        """Put records in order by their paths."""
+        return cls(
+            originals={original.path: original for original in originals},
+            folders={folder.path: folder for folder in folders},
+            new_files={new.path: new for new in staged if new.offset is None},
+            new_ranges={(new.path, new.offset): new for new in staged if new.offset is not None},
+        )
+
+
+_NAMES: Final = {Original: "original", OriginalFolder: "folder", Staged: "staged", Left: "left"}
+
 
 def to_entry(record: Original | OriginalFolder | Staged | Left) -> dict[str, Any]:
     """The journal line of a record."""
-    name = {Original: "original", OriginalFolder: "folder", Staged: "staged", Left: "left"}[type(record)]
-    return {"entry": name, **asdict(record)}
+    values = {name: getattr(record, name) for name in record.__slots__}
+    if isinstance(record, Original):
+        values["ranges"] = [asdict(kept) for kept in record.ranges]
+    return {"entry": _NAMES[type(record)], **values}
 
 
 def left_of(journal: Journal) -> Mapping[str, Left]:
@@ -115,25 +131,22 @@ def left_of(journal: Journal) -> Mapping[str, Left]:
         old = journal.last("done")  # of rmqctl 0.1, which put all into one line
         files = {path: Left(path, *(found or ())) for path, found in old.get("files", {}).items()}
         folders = {path: Left(path, mtime_ns=mtime_ns) for path, mtime_ns in old.get("folders", {}).items()}
-        return files | folders | {one.path: one for one in (_record(Left, entry) for entry in journal.all("left"))}
+        lines = (_record(Left, entry) for entry in journal.lines("left"))
+        return files | folders | {one.path: one for one in lines}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise _not_ours(journal, error) from error
 
 
 def records_of(journal: Journal) -> Records:
-    """Read the records back from the journal's lines. Raises FailedError where rmqctl writes no such lines."""
+    """Read the records back from the journal's lines. Raises FailedError where rmqctl writes no such lines, OSError."""
+    found: dict[str, list[Any]] = {name: [] for name in ("original", "folder", "staged")}
     try:
-        originals = [_original(entry) for entry in journal.all("original")]
-        folders = [_record(OriginalFolder, entry) for entry in journal.all("folder")]
-        staged = [_record(Staged, entry) for entry in journal.all("staged")]
+        for entry in journal.lines(*found):
+            name = entry["entry"]
+            found[name].append(_original(entry) if name == "original" else _record(_KINDS[name], entry))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise _not_ours(journal, error) from error
-    return Records(
-        originals={original.path: original for original in originals},
-        folders={folder.path: folder for folder in folders},
-        new_files={new.path: new for new in staged if new.offset is None},
-        new_ranges={(new.path, new.offset): new for new in staged if new.offset is not None},
-    )
+    return Records.of(found["original"], found["folder"], found["staged"])
 
 
 def _not_ours(journal: Journal, error: Exception) -> FailedError:
@@ -149,6 +162,9 @@ def _original(entry: Mapping[str, Any]) -> Original:
     return _record(Original, {**entry, "ranges": ranges})
 
 
+_KINDS: Final = {"folder": OriginalFolder, "staged": Staged}
+
+
 def _record(kind: type[Record], entry: Mapping[str, Any]) -> Record:
     """Make a record of a journal's line. Raises KeyError, TypeError, ValueError for values that none has."""
     values = {key: value for key, value in entry.items() if key != "entry"}
@@ -156,6 +172,8 @@ def _record(kind: type[Record], entry: Mapping[str, Any]) -> Record:
         value = values[name]
         if not isinstance(value, hint) or (isinstance(value, int) and not -_TOO_LARGE <= value < _TOO_LARGE):
             raise ValueError(f"{name} is {value!r:.40}")
+    if "path" in values:
+        values["path"] = intern(values["path"])  # several lines name it, and the plan
     return kind(**values)
 
 

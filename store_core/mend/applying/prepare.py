@@ -6,19 +6,20 @@ import errno
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import count
+from itertools import chain, count
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from store_core.errors import FailedError, PlanOutOfDateError
-from store_core.mend.applying.originals import KeptRange, Original, OriginalFolder, Staged, to_entry
+from store_core.mend.applying.originals import KeptRange, Original, OriginalFolder, Records, Staged, to_entry
 from store_core.mend.plans.content import Building, Built, Chunk, Contents, builder_named
 from store_core.mend.plans.expect import expected_range, is_in_place
 from store_core.mend.plans.plan import NEW_FILES, RANGES, Op, Plan, Step
-from store_core.mend.plans.plan_json import assert_not_too_large, plan_to_bytes
+from store_core.mend.plans.plan_json import assert_not_too_large, plan_blocks
 from store_core.storage.ahead import made_ahead
-from store_core.storage.digest import Hole, crc32c, crc32c_behind_zeros, digest_file, runs
+from store_core.storage.digest import WINDOW_SIZE_BYTES, Digest, Hole, crc32c, crc32c_behind_zeros, digest_file, runs
 from store_core.storage.journal import OUR_FILE_MODE, UNDO_FOLDER, Journal, State, make_our_folders
+from store_core.storage.sync_batch import SyncBatch
 from store_core.storage.writer import Ownership, Writer
 
 PLAN_FILE: Final = "plan.json"
@@ -42,33 +43,37 @@ class Preparation:
         self._journal = journal
         self._advance = advance
         self._numbers = count()
-        self._folders: dict[str, None] = {}  # that new files were put into, to be synced
+        self._folders: dict[tuple[str, Path], str] = {}  # for kept and new files, by kind and area
+        self._missing: dict[str, Ownership] = {}  # folders that are not there, and what they will be like
+        self._syncs = SyncBatch(writer)
 
-    def run(self) -> None:
+    def run(self) -> Records:
         """Keep, build, sync, and mark the journal as prepared. Raises OSError, FailedError, PlanOutOfDateError."""
         plan_file = f"{self._journal.folder}/{PLAN_FILE}"
-        data = plan_to_bytes(self._plan)
-        assert_not_too_large(data)
-        self._writer.create(plan_file, data, mode=OUR_FILE_MODE)
-        self._writer.sync_file(plan_file)
+        size_bytes = self._writer.create(plan_file, plan_blocks(self._plan), mode=OUR_FILE_MODE)
+        assert_not_too_large(size_bytes)
+        self._syncs.add_file(plan_file)
         self._writer.create(f"{self._journal.folder}/{RESERVE_FILE}", _RESERVE, mode=OUR_FILE_MODE)
         originals = [self._keep(path, steps) for path, steps in self._plan.by_path.items()]
         staged = [*self._stage_contents(), *self._stage_built()]
         folders = self._folders_before()
-        for folder in [*self._folders, self._journal.folder]:
-            self._writer.sync_folder(folder)
-        records: list[Original | OriginalFolder | Staged] = [*originals, *staged, *folders]
-        self._journal.append(self._writer, *map(to_entry, records))
+        self._syncs.add_folder(self._journal.folder)
+        self._syncs.run()
+        records: Iterator[Original | Staged | OriginalFolder] = chain(originals, staged, folders)
+        self._journal.append(self._writer, map(to_entry, records))
         self._journal.mark(self._writer, State.PREPARED)
+        return Records.of(originals, folders, staged)
 
     def _new_path(self, kind: str, path: str) -> str:
         """A fresh name in ``kept/`` or ``staged/``, on the file system of ``path`` where there is such a place."""
         area = self._writer.places.area_for(path).parent
-        folder = area / UNDO_FOLDER / self._journal.id / kind
-        name = self._writer.places.name(folder)
-        if name not in self._folders:
+        name = self._folders.get((kind, area))
+        if name is None:
+            name = self._writer.places.name(area / UNDO_FOLDER / self._journal.id / kind)
             make_our_folders(self._writer, name)
-            self._folders |= {parent.as_posix(): None for parent in _ours_above(PurePosixPath(name))}
+            self._folders[kind, area] = name
+            for folder in _ours_above(PurePosixPath(name)):
+                self._syncs.add_folder("" if folder == PurePosixPath() else folder.as_posix())
         return f"{name}/{next(self._numbers)}"
 
     def _keep(self, path: str, steps: Sequence[Step]) -> Original:
@@ -81,7 +86,7 @@ class Preparation:
         kept = self._new_path("kept", path)
         if is_in_place(steps):
             self._writer.create(kept, self._copied(path, steps, ranges), mode=OUR_FILE_MODE)
-            self._writer.sync_file(kept)
+            self._syncs.add_file(kept)
         else:
             crc = steps[0].expect_crc32c
             self._keep_whole(path, kept, info, crc)
@@ -118,20 +123,20 @@ class Preparation:
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            self._writer.create(kept, runs(self._writer.path(path), 0, info.st_size), mode=OUR_FILE_MODE)
-            self._writer.set_ownership(kept, Ownership.of(info))
+            copied = runs(self._writer.path(path), 0, info.st_size)
+            self._writer.create(kept, copied, ownership=Ownership.of(info))
             self._writer.set_mtime_ns(kept, info.st_mtime_ns)
             if digest_file(self._writer.path(kept)).crc32c != crc:
                 raise _changed_meanwhile(path) from error
-        self._writer.sync_file(kept)
+        self._syncs.add_file(kept)
         self._advance(info.st_size)
 
     def _stage_contents(self) -> Iterator[Staged]:
         for step in self._plan.steps:
             if step.op in NEW_FILES and step.content is not None and not isinstance(step.content, Built):
                 staged = self._new_path("staged", step.path)
-                self._writer.create(staged, step.content.runs(), mode=OUR_FILE_MODE)
-                yield self._finish_staged(step, staged)
+                self._writer.create(staged, step.content.runs(), ownership=self._ownership_of_new(step))
+                yield self._finish_staged(step, staged, digest_file(self._writer.path(staged)))
 
     def _stage_built(self) -> Iterator[Staged]:
         """Run each builder once for all the files it is to make with the same arguments."""
@@ -150,11 +155,9 @@ class Preparation:
         if len(by_path) < len(steps):
             raise FailedError("a builder can make one thing for a path", path=steps[0].path, to_do="report this")
         files = {path: self._new_path("staged", path) for path in by_path}
-        for file in files.values():
-            self._writer.create(file, mode=OUR_FILE_MODE)
-        self._write_chunks(self._built_chunks(built, tuple(by_path)), by_path, files)
+        digests = self._write_chunks(self._built_chunks(built, tuple(by_path)), by_path, files)
         for path, step in by_path.items():
-            yield self._finish_staged(step, files[path])
+            yield self._finish_staged(step, files[path], digests[path])
 
     def _built_chunks(self, built: Built, paths: Sequence[str]) -> Iterable[Chunk]:
         """What a builder makes, or has made already."""
@@ -162,32 +165,60 @@ class Preparation:
             return (Chunk(path, data) for path in paths for data in self._made[path]())
         return builder_named(built.builder)(Building(self._writer.root, self._plan, built.arguments, paths))
 
-    def _write_chunks(self, chunks: Iterable[Chunk], steps: Mapping[str, Step], files: Mapping[str, str]) -> None:
-        ends = dict.fromkeys(files, 0)
-        for chunk in made_ahead(chunks):
-            at = ends[chunk.path] if chunk.offset is None else chunk.offset
-            wanted = steps[chunk.path].size_bytes
-            ends[chunk.path] = max(ends[chunk.path], at + len(chunk.data))
-            if wanted is not None and ends[chunk.path] > wanted:
-                raise _built_otherwise(chunk.path)
-            if chunk.offset is None:
-                self._writer.write_sparse(files[chunk.path], at, chunk.data)
-            else:
-                self._writer.write_range(files[chunk.path], at, chunk.data)
-        for path, end in ends.items():
-            self._writer.set_length(files[path], steps[path].size_bytes or end)
+    def _write_chunks(
+        self, chunks: Iterable[Chunk], steps: Mapping[str, Step], files: Mapping[str, str]
+    ) -> Mapping[str, Digest]:
+        """Write what a builder makes into new files; gives their digests."""
+        ends: dict[str, int] = {}
+        sums: dict[str, int] = {}  # of files that are written from front to back
+        for some in made_ahead(_several(chunks)):
+            for chunk in some:
+                path, staged = chunk.path, files[chunk.path]
+                if path not in ends:
+                    self._create_staged(steps[path], staged)
+                    ends[path] = sums[path] = 0
+                at = ends[path] if chunk.offset is None else chunk.offset
+                wanted = steps[path].size_bytes
+                if at == ends[path] and path in sums:
+                    sums[path] = crc32c(chunk.data, sums[path])
+                else:
+                    sums.pop(path, None)
+                ends[path] = max(ends[path], at + len(chunk.data))
+                if wanted is not None and ends[path] > wanted:
+                    raise _built_otherwise(path)
+                if chunk.offset is None:
+                    self._writer.write_sparse(staged, at, chunk.data)
+                else:
+                    self._writer.write_range(staged, at, chunk.data)
+        return {
+            path: self._end_of_staged(steps[path], staged, ends.get(path), sums.get(path))
+            for path, staged in files.items()
+        }
 
-    def _finish_staged(self, step: Step, staged: str) -> Staged:
-        """Check new bytes, give the file its owner and time, make it durable."""
-        found = digest_file(self._writer.path(staged))
+    def _create_staged(self, step: Step, staged: str) -> None:
+        ownership = self._ownership_of_new(step) if step.op in NEW_FILES else None
+        self._writer.create(staged, mode=OUR_FILE_MODE, ownership=ownership, size_bytes=step.size_bytes or 0)
+
+    def _end_of_staged(self, step: Step, staged: str, end: int | None, crc: int | None) -> Digest:
+        """Give a built file its length; zeros fill it up."""
+        if end is None:
+            self._create_staged(step, staged)
+            end = crc = 0
+        if step.size_bytes is None:
+            self._writer.set_length(staged, end)
+        size_bytes = step.size_bytes or end
+        if crc is None:
+            return digest_file(self._writer.path(staged))
+        return Digest(crc32c_behind_zeros(crc, size_bytes - end), size_bytes)
+
+    def _finish_staged(self, step: Step, staged: str, found: Digest) -> Staged:
+        """Check new bytes, give the file its time, make it durable with the others."""
         built = step.content
         if isinstance(built, Built) and built.crc32c not in (None, found.crc32c):
             raise _built_otherwise(step.path)
-        if step.op in NEW_FILES:
-            self._writer.set_ownership(staged, self._ownership_of_new(step))
-            if step.mtime_ns is not None:
-                self._writer.set_mtime_ns(staged, step.mtime_ns)
-        self._writer.sync_file(staged)
+        if step.op in NEW_FILES and step.mtime_ns is not None:
+            self._writer.set_mtime_ns(staged, step.mtime_ns)
+        self._syncs.add_file(staged)
         self._advance(found.size_bytes)
         offset = step.offset if step.op in RANGES else None
         return Staged(step.path, staged, offset, found.size_bytes, found.crc32c)
@@ -196,39 +227,67 @@ class Preparation:
         real = self._writer.path(step.path)
         if step.op is Op.REPLACE_FILE:
             return Ownership.of(os.stat(real, follow_symlinks=False))
-        folder = folder_like(real.parent)
+        folder = self._folder_like(os.path.dirname(real))
         return Ownership(folder.mode & FILE_BITS, folder.uid, folder.gid)
+
+    def _folder_like(self, folder: str) -> Ownership:
+        """``folder_like``, asked once for each missing folder."""
+        found = self._missing.get(folder)
+        if found is not None:
+            return found
+        try:
+            return Ownership.of(os.stat(folder))
+        except (FileNotFoundError, NotADirectoryError):
+            found = self._missing[folder] = self._folder_like(os.path.dirname(folder))
+            return found
 
     def _folders_before(self) -> list[OriginalFolder]:
         """The root, the folders in which names will change, those that are missing, and those that will go."""
         names: dict[str, None] = {"": None}
+        seen: set[str] = set()
         for path, steps in self._plan.by_path.items():
             if is_in_place(steps):
                 continue
-            parent = self._writer.places.name(self._writer.path(path).parent)
-            names |= dict.fromkeys(self._missing_above(parent))
-            names[parent] = None
+            parent = os.path.dirname(self._writer.path(path))
+            if parent not in seen:
+                seen.add(parent)
+                names |= dict.fromkeys(self._missing_above(parent))
+                names[self._writer.places.name(parent)] = None
             if steps[0].op is Op.REMOVE_FOLDER:
                 names[path] = None
         return [self._folder_before(name) for name in names]
 
     def _missing_above(self, folder: str) -> Iterator[str]:
         """``folder`` and those above it that are missing, and the one that the topmost of them will be made in."""
-        real = self._writer.path(folder)
-        while not real.exists():
-            yield self._writer.places.name(real)
-            real = real.parent
-        yield self._writer.places.name(real)
+        while not os.path.exists(folder):
+            yield self._writer.places.name(folder)
+            folder = os.path.dirname(folder)
+        yield self._writer.places.name(folder)
 
     def _folder_before(self, name: str) -> OriginalFolder:
         real = self._writer.path(name)
-        if real.exists():
-            info = real.stat()
-            owner = Ownership.of(info)
-            mtime_ns = self._journal.last("begin")["root_mtime_ns"] if name == "" else info.st_mtime_ns
-            return OriginalFolder(name, True, mtime_ns, owner.mode, owner.uid, owner.gid)
-        owner = folder_like(real)
-        return OriginalFolder(name, False, 0, owner.mode, owner.uid, owner.gid)
+        try:
+            info = os.stat(real)
+        except (FileNotFoundError, NotADirectoryError):
+            owner = self._folder_like(str(real))
+            return OriginalFolder(name, False, 0, owner.mode, owner.uid, owner.gid)
+        owner = Ownership.of(info)
+        mtime_ns = self._journal.last("begin")["root_mtime_ns"] if name == "" else info.st_mtime_ns
+        return OriginalFolder(name, True, mtime_ns, owner.mode, owner.uid, owner.gid)
+
+
+def _several(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
+    """Chunks in lists of about a window: handing each small one from thread to thread takes longer than making it."""
+    several: list[Chunk] = []
+    size_bytes = 0
+    for chunk in chunks:
+        several.append(chunk)
+        size_bytes += len(chunk.data)
+        if size_bytes >= WINDOW_SIZE_BYTES:
+            yield several
+            several, size_bytes = [], 0
+    if several:
+        yield several
 
 
 def folder_like(real: Path) -> Ownership:

@@ -121,7 +121,7 @@ def _settle(writer: Writer, journal: Journal, lock: StoreLock) -> Outcome:
                 return Outcome.FINISHED
             outcome = Outcome.ROLLED_BACK
         case State.UNDOING:
-            change = Change(writer, journal)
+            change = Change.read(writer, journal)
             assert_trusted(change)
             assert_ours(change)
             go_back(change, _kept_times(change))
@@ -147,7 +147,7 @@ def _kept_times(change: Change) -> Collection[str]:
 
 
 def _went_forward(writer: Writer, journal: Journal) -> bool:
-    change = Change(writer, journal)
+    change = Change.read(writer, journal)
     assert_trusted(change)
     assert_ours(change)
     if can_go_forward(change):

@@ -168,7 +168,7 @@ def _undoable(root: Path, id: str | None) -> Journal:
 def _trusted(writer: Writer, journal: Journal, advance: Advance = lambda size_bytes: None) -> Change:
     """The change of a journal that names nothing but what rmqctl itself may have written where ``writer`` may write."""
     assert_named(journal, writer.places)
-    change = Change(writer, journal, advance)
+    change = Change.read(writer, journal, advance)
     assert_trusted(change)
     return change
 
@@ -223,7 +223,7 @@ def _later_change(change: Change, path: str) -> str | None:
     ids = list_ids(change.writer.root)
     for id in reversed(ids[ids.index(change.journal.id) + 1 :]):
         journal = read_journal(change.writer.root, id)
-        if any(entry.get("path") == path for entry in journal.all("original")):
+        if any(entry.get("path") == path for entry in journal.lines("original")):
             return f"undo {id} first"
     return None
 

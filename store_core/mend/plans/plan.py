@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -126,7 +125,10 @@ class Plan:
         """16 hex digits that are the same for the same steps on the same state of the same store."""
         from store_core.mend.plans.plan_json import identity
 
-        return hashlib.sha256(json.dumps(identity(self), sort_keys=True).encode()).hexdigest()[:_PLAN_ID_DIGITS]
+        found = hashlib.sha256()
+        for text in identity(self):
+            found.update(text.encode())
+        return found.hexdigest()[:_PLAN_ID_DIGITS]
 
     def summary(self) -> dict[str, Any]:
         """The value of ``plan`` in what mending commands print."""

@@ -11,7 +11,7 @@ from store_core.errors import FailedError
 from store_core.mend.plans.content import Built, Content
 from store_core.mend.plans.expect import expected_range, is_in_place
 from store_core.mend.plans.plan import NEW_FILES, RANGES, Op, Plan, Step
-from store_core.mend.plans.plan_json import plan_to_bytes
+from store_core.mend.plans.plan_json import plan_blocks
 from store_core.storage.writer import Writer
 
 _SLACK_BYTES: Final = 1 << 20  # journal lines, folders
@@ -50,7 +50,7 @@ class Room:
 def assert_room(plan: Plan, writer: Writer) -> None:
     """Raise FailedError where a file system lacks the room for what is kept, made and grown."""
     room = Room(writer)
-    room.need(writer.root, _SLACK_BYTES + 2 * len(plan_to_bytes(plan)))
+    room.need(writer.root, _SLACK_BYTES + 2 * sum(map(len, plan_blocks(plan))))
     for path, steps in plan.by_path.items():
         real, area = writer.path(path), writer.places.area_for(path)
         room.need(area, sum(_staged_bytes(step) for step in steps))

@@ -1,0 +1,64 @@
+"""Many files made durable together: one sync of their file system instead of one for each of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from store_core.storage.writer import Writer
+
+FEW: Final = 64  # syncing the file system also waits for what others have written to it: only many files are worth that
+
+
+class SyncBatch:
+    """Collects files and folders until ``run`` makes them durable, in no order. Make it before the first of them is written to.
+
+    More than ``FEW`` on one file system are synced with it as a whole, where that is as good (``FileOps.watch_file_system``).
+    """
+
+    def __init__(self, writer: Writer) -> None:
+        self._ops = writer.ops
+        self._writer = writer
+        places = writer.places
+        roots = {places.root, *places.writable_roots, *(area.parent for area in places.areas)}
+        self._watched = {root.stat().st_dev: root for root in sorted(roots) if root.is_dir() and self._watch(root)}
+        self._waiting: dict[int, dict[tuple[Path, bool], None]] = {}  # by device: what, and whether it is a folder
+
+    def _watch(self, root: Path) -> bool:
+        return self._ops.watch_file_system(root)
+
+    def add_file(self, path: str) -> None:
+        """Sync a file's bytes, length, mode and times with the batch."""
+        real = self._writer.path(path)
+        self._add(real, os.path.dirname(real), False)
+
+    def add_folder(self, path: str) -> None:
+        """Sync the names in a folder, and its times, with the batch."""
+        real = self._writer.path(path)
+        self._add(real, real, True)
+
+    def _add(self, real: Path, folder: Path | str, is_folder: bool) -> None:
+        device = os.stat(folder).st_dev
+        waiting = self._waiting.setdefault(device, {})
+        if device not in self._watched or len(waiting) <= FEW:  # that many are synced as a whole: no need to know more
+            waiting[real, is_folder] = None
+
+    def run(self) -> None:
+        """Make durable all that was added, and forget it. Raises OSError; then all of it waits for the next run."""
+        for device, waiting in self._waiting.items():
+            if device in self._watched and len(waiting) > FEW:
+                self._ops.sync_file_system(self._watched[device])
+                continue
+            for real, is_folder in self._each(waiting):
+                if is_folder:
+                    self._ops.sync_folder(real)
+                else:
+                    self._ops.sync_file(real)
+        self._waiting.clear()
+
+    @staticmethod
+    def _each(waiting: dict[tuple[Path, bool], None]) -> Iterator[tuple[Path, bool]]:
+        """Files first: a name that is durable leads to bytes that are."""
+        return iter(sorted(waiting, key=lambda one: one[1]))
