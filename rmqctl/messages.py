@@ -9,7 +9,7 @@ import typer
 
 from rmqctl.cells import Column
 from rmqctl.context import Context, exit_for_findings
-from rmqctl.options import read_time
+from rmqctl.options import COLUMN_FORMATS, read_time
 from store_core.errors import UsageError
 from store_core.read.body_text import LongBody
 from store_core.read.message_json import MessageView
@@ -32,6 +32,7 @@ Time = Annotated[
     ),
 ]
 
+_ONLY_ROWS: Final = ("ndjson", "csv", "tsv", *COLUMN_FORMATS)
 MESSAGE_COLUMNS: Final = (
     Column("store_timestamp_ms", "time", "stored"),
     Column("topic", folds_words=True),
@@ -84,7 +85,7 @@ def is_for_people(ctx: Context) -> bool:
 def shown_or_told(ctx: Context, findings: Iterable[Finding]) -> int:
     """The exit code; findings go to stderr where the format has only rows (a document shows them itself)."""
     findings = list(findings)
-    return told(ctx, findings) if ctx.output.format in ("ndjson", "csv", "tsv") else exit_for_findings(findings)
+    return told(ctx, findings) if ctx.output.format in _ONLY_ROWS else exit_for_findings(findings)
 
 
 def note_unknown_topics(ctx: Context, store: Store, topics: Iterable[str]) -> None:

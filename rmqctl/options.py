@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 import typer
 
@@ -36,7 +36,9 @@ __all__ = [
     "refuse_backwards",
 ]
 
-Format = Literal["table", "plain", "json", "ndjson", "csv", "tsv", "github"]
+ColumnFormat = Literal["parquet", "arrow"]  # bytes, with the columns' types
+Format = Literal["table", "plain", "json", "ndjson", "csv", "tsv", "github", ColumnFormat]
+COLUMN_FORMATS: Final[tuple[ColumnFormat, ...]] = get_args(ColumnFormat)
 PANEL: Final = "Global options"
 STORE_VARIABLE: Final = "RMQCTL_STORE"
 DEFAULT_STORE: Final = "~/store"
@@ -83,7 +85,7 @@ def global_options(
             "--output",
             metavar="FORMAT",
             rich_help_panel=PANEL,
-            help="table (on a terminal), plain (when piped), json, ndjson, csv, tsv, github.",
+            help="table (on a terminal), plain (when piped), json, ndjson, csv, tsv, github; of sql also parquet, arrow.",
         ),
     ] = None,
     quiet: Annotated[

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 from rmqctl.cells import Column, cell, escape_controls, escape_json_controls
 from rmqctl.jsonstream import JsonStream, as_row, encode_line, encode_pieces
-from rmqctl.options import Format
+from rmqctl.options import COLUMN_FORMATS, ColumnFormat, Format
 from rmqctl.signals import whole
 
 if TYPE_CHECKING:
@@ -45,6 +45,16 @@ class Output:
         self._color = color
         self._describe = describe
         self.error_written = False
+
+    @property
+    def column_format(self) -> ColumnFormat | None:
+        """The format if it is one of bytes, which the command writes itself; else None."""
+        return next((form for form in COLUMN_FORMATS if form == self.format), None)
+
+    @property
+    def bytes_file(self) -> IO[bytes]:
+        """Stdout, for a format of bytes."""
+        return cast("IO[bytes]", self.file.buffer)  # type: ignore[attr-defined]  # IO[str] does not say so
 
     def emit(
         self,

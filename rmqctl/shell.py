@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -17,7 +17,7 @@ from typer.main import get_command
 from rmqctl import exit_codes
 from rmqctl.commands import CommandEntry, built_commands
 from rmqctl.context import Context
-from rmqctl.options import PANEL, GlobalOptions, global_options
+from rmqctl.options import COLUMN_FORMATS, PANEL, Format, GlobalOptions, global_options
 from rmqctl.output import Output
 from rmqctl.session import Session
 from rmqctl.values import as_text
@@ -155,6 +155,8 @@ def make_context(entry: CommandEntry, ctx: typer.Context) -> Context:
     """The command's context from what stood before and after its name; the session learns where results go."""
     session: Session = ctx.find_root().obj
     options = GlobalOptions.merged(ctx.parent.params if ctx.parent else {}, ctx.params)
+    if options.output in COLUMN_FORMATS:
+        _refuse_columns(entry, options.output)
     output = Output(
         sys.stdout,
         options.output,
@@ -167,6 +169,14 @@ def make_context(entry: CommandEntry, ctx: typer.Context) -> Context:
     if len(options.stores) > 1 and not entry.several_stores:
         raise UsageError(f"{entry.name} works on one store", to_do="name one store with -s")
     return Context(entry.name, options, output)
+
+
+def _refuse_columns(entry: CommandEntry, form: Format) -> None:
+    if not entry.has_columns:
+        texts = ", ".join(name for name in get_args(Format) if name not in COLUMN_FORMATS)
+        raise UsageError(f"{entry.name} does not write {form}", to_do=f"expected one of {texts} for -o")
+    if sys.stdout.isatty():
+        raise UsageError(f"{form} is nothing for a terminal", to_do=f"send it to a file or a program: > rows.{form}")
 
 
 def _describe(error: BaseException) -> Mapping[str, Any] | None:

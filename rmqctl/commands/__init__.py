@@ -18,13 +18,15 @@ Topic = Literal["Look", "Read", "Check", "Mend", "Write", "Move", "Shell"]
 
 @dataclass(frozen=True, slots=True)
 class CommandEntry:
-    """A command: its group and one line in ``--help``, its module, how it is shown when piped, how many stores it takes."""
+    """A command: its group and one line in ``--help``, its module, how it is shown when piped, how many stores it takes,
+    and whether its result is columns."""
 
     name: str
     group: Topic
     summary: str
     piped: Literal["plain", "ndjson"] = "plain"
     several_stores: bool = False
+    has_columns: bool = False  # with types, which parquet and arrow keep
 
     @property
     def module(self) -> str:
@@ -60,7 +62,7 @@ COMMANDS: Final = (
     CommandEntry("put", "Write", "Store a message."),
     CommandEntry("import", "Write", "Store many messages from a file."),
     CommandEntry("export", "Move", "Export messages to Parquet.", several_stores=True),
-    CommandEntry("sql", "Move", "Query what stores hold with SQL.", several_stores=True),
+    CommandEntry("sql", "Move", "Query what stores hold with SQL.", several_stores=True, has_columns=True),
     CommandEntry("mirror", "Move", "Copy a live broker's log over its replication port."),
     CommandEntry("serve-ha", "Move", "Serve the log over the replication port."),
     CommandEntry("help", "Shell", "Show the help of a command."),

@@ -22,6 +22,7 @@ from store_core.extras import assert_installed
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from rmqctl.options import ColumnFormat
     from store_core.export.query.catalog import Tables
     from store_core.export.query.duck import Answer, Answers
 
@@ -58,6 +59,8 @@ def sql(
     """
     if tables == (query is not None):
         raise UsageError("sql takes a query or --tables", to_do="give one of both")
+    if tables and ctx.output.column_format is not None:
+        raise UsageError("the list of tables is text", to_do="give another format with -o")
     assert_installed("duckdb", "sql")
     if query is None:
         from store_core.export.query.catalog import described
@@ -81,12 +84,23 @@ def sql(
 
 
 def _show(ctx: Context, answers: Answers, known: Tables) -> None:
-    if answers.count <= 1 or ctx.output.format in ("csv", "tsv", "ndjson"):
+    if ctx.output.column_format is not None:
+        _write(ctx, answers, ctx.output.column_format)
+    elif answers.count <= 1 or ctx.output.format in ("csv", "tsv", "ndjson"):
         for answer in answers:
             _show_one(ctx, answer, known)
     else:
         document = {"results": _results(ctx, answers), "findings": lambda: known.findings}
         ctx.output.emit(document, blocks=lambda: _blocks(ctx, answers, known))
+
+
+def _write(ctx: Context, answers: Answers, form: ColumnFormat) -> None:
+    from rmqctl.arrow_files import write_answer
+
+    if answers.count > 1:
+        raise UsageError(f"{answers.count} statements give rows, and {form} holds those of one", to_do="give one query")
+    for answer in answers:
+        write_answer(answer, ctx.output.bytes_file, form)
 
 
 def _show_one(ctx: Context, answer: Answer, known: Tables) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import subprocess
 import tempfile
 import time
@@ -31,7 +32,7 @@ from store_core.read.log import LogFilter
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore
 from tests.damage import Damageable
-from tests.export.clusters import SentTask
+from tests.export.clusters import SentTask, command_of, descendants, wait_until
 from tests.export.exports import export_one, ranges_of, table_of, without_seconds
 from tests.export.sessions import spark_session
 from tests.export.test_healing import export as export_copies
@@ -203,6 +204,25 @@ def test_nothing_stays_of_what_is_ended_while_java_starts(golden: GoldenStore, t
     process.terminate()
     process.wait(_DEADLINE_SECONDS)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_the_driver_ends_with_the_process_that_started_it(
+    golden: GoldenStore, tmp_path: Path, number: signal.Signals
+) -> None:
+    """Also while it waits for a master that does not answer, which it would for a minute."""
+    words = ("export", tmp_path / "out", "--spark", "--master", "spark://127.0.0.1:9", "-v", "-s", golden("bcq-533"))
+    with subprocess.Popen(
+        command(*words), cwd=ROOT, env=environment(), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stderr is not None
+        assert any("Failed to connect to master" in line for line in process.stderr)
+        started = descendants(process.pid)
+        assert any("java" in command_of(pid) for pid in started)
+        process.send_signal(number)
+        process.wait(_DEADLINE_SECONDS)
+        wait_until(lambda: not any(map(command_of, started)), 20)
 
 
 def test_who_is_told_of_a_piece_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from store_core.errors import FailedError
 from store_core.export.runners.java import java_home
 from store_core.export.runners.pack import packed_environment
 from store_core.export.runners.runner import Doable, OnPiece, Told, Walked
-from store_core.export.runners.spark_messages import Done, Outcome, Progress, Start
+from store_core.export.runners.spark_messages import JAVA_ENDS_SECONDS, Done, Outcome, Progress, Start
 from store_core.extras import assert_installed
 
 LOCAL_MASTER: Final = "local[*]"
@@ -161,7 +161,7 @@ class SparkRunner:
         self._connection, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", _PROGRAM, str(theirs.fileno())],
+                [sys.executable, "-m", _PROGRAM, str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -245,6 +245,6 @@ def _end(process: subprocess.Popen[str], patience_seconds: float) -> None:
         with suppress(subprocess.TimeoutExpired):
             process.wait(_PATIENCE_SECONDS / 3)
         if number == signal.SIGTERM:
-            _wait_for_group(process.pid, _PATIENCE_SECONDS / 3)
+            _wait_for_group(process.pid, JAVA_ENDS_SECONDS)
     if process.stdout is not None:
         process.stdout.close()

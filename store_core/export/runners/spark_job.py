@@ -1,7 +1,8 @@
-"""The program that talks to Spark: ``python -m store_core.export.runners.spark_job DESCRIPTOR``, started by ``submit``.
+"""The program that talks to Spark: ``python -m store_core.export.runners.spark_job DESCRIPTOR PARENT``, started by ``submit``.
 
 DESCRIPTOR is an inherited socket. A ``Start`` comes in and makes the Spark context; then every tuple of pickled tasks
-that comes in is run and answered by ``Progress``es and one ``Outcome``; the end of the stream ends the program.
+that comes in is run and answered by ``Progress``es and one ``Outcome``; the end of the stream ends the program. So does
+the end of the process PARENT, at whatever point the program is, and with it the Java that it started.
 
 Every task is a partition of its own, writes its own Parquet file, and gives back its piece: one small row. A task that
 is tried again or run twice writes under another name; the piece that Spark accepts decides which file counts.
@@ -9,20 +10,23 @@ is tried again or run twice writes under another name; the piece that Spark acce
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
+import signal
 import sys
 import threading
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from store_core.export.runners.pack import ENVIRONMENT
-from store_core.export.runners.spark_messages import Done, Outcome, Progress, Start
+from store_core.export.runners.spark_messages import JAVA_ENDS_SECONDS, Done, Outcome, Progress, Start
 
 if TYPE_CHECKING:
     from store_core.errors import FailedError, StoreError
@@ -239,8 +243,41 @@ def _text(error: Exception) -> str:
     return str(error if java is None else java)
 
 
-def main(descriptor: int) -> int:
-    with Connection(descriptor) as connection:
+@contextmanager
+def _ended_with(parent: int) -> Iterator[None]:
+    """End this program and its Java when the process that started it has been killed, wherever it waits for Spark then."""
+    done = threading.Event()
+    watch = threading.Thread(target=_watch, args=(parent, done), daemon=True)
+    watch.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watch.join()  # it sees Java end, too
+
+
+def _watch(parent: int, done: threading.Event) -> None:
+    while not done.wait(_LOOK_EVERY_SECONDS):
+        if os.getppid() != parent:
+            with suppress(Exception):  # whatever state Spark is in
+                _let_java_end()
+            os.killpg(os.getpid(), signal.SIGKILL)
+
+
+def _let_java_end() -> None:
+    """Have the Java that was started leave its master and remove its files: it ends with its input, but for what it waits for."""
+    if "pyspark" not in sys.modules:
+        return
+    from pyspark import SparkContext
+
+    java = getattr(SparkContext._gateway, "proc", None)  # none yet, or spark-submit's own
+    if java is not None:
+        java.stdin.close()
+        java.wait(JAVA_ENDS_SECONDS)
+
+
+def main(descriptor: int, parent: int) -> int:
+    with Connection(descriptor) as connection, _ended_with(parent):
         start: Start = connection.recv()
         from pyspark import SparkConf, SparkContext
 
@@ -265,4 +302,4 @@ def main(descriptor: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+JAVA_ENDS_SECONDS: Final = 3  # what it gets to leave its master and to remove its files, once it is asked to end
 
 
 @dataclass(frozen=True, slots=True)

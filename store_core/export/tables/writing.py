@@ -25,7 +25,7 @@ def write_table(
     file = ParquetFile(place, f"{table}/{name}", schema, use_dictionary=repeated)
     rows = 0
     try:
-        for group in _groups(batches, schema):
+        for group in row_groups(batches, schema):
             file.write_group(group)
             rows += len(group)
     except BaseException:
@@ -35,7 +35,8 @@ def write_table(
     return WrittenFile(table, store, file.staged, file.path, rows, file.size_bytes, file.crc32c)
 
 
-def _groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterable[pa.Table]:
+def row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterable[pa.Table]:
+    """Join batches to tables of some megabytes, each a row group of a file."""
     joined: list[pa.RecordBatch] = []
     pending: list[pa.RecordBatch] = []
     size_bytes = 0
