@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
+from itertools import islice
 from typing import Any, Final, Literal
 
 from store_core.codec.message_id import parse_offset_message_id
@@ -20,6 +22,7 @@ from store_core.codec.properties import (
     TRANSACTION_CHECK_TIMES,
 )
 from store_core.codec.record import Message
+from store_core.codec.tags import tags_code
 from store_core.derive.delay import delay_table
 from store_core.findings import Finding
 from store_core.layout import paths, queue
@@ -28,7 +31,7 @@ from store_core.read.delayed import DeliveryProgress, delivery_progress, timer_d
 from store_core.read.progress import ProgressTable, read_progress
 from store_core.read.pull import open_queue
 from store_core.read.query import KeyAnywhere, Source, query_key
-from store_core.read.queue import Queue
+from store_core.read.queue import Queue, entries_after
 from store_core.read.records import read_message
 from store_core.read.transactions import check_progress, decided_numbers, op_record
 from store_core.storage.config_files import ConfigFiles, offset_table, read_config
@@ -47,11 +50,19 @@ What = Literal[
     "retry",
     "pop_retry",
     "dead_letter",
+    "pop",
+    "pop_ack",
     "revive",
     "tombstone",
 ]
 MOST_RECORDS: Final = 4096  # with one key
+_LONGEST_CHECK_POINT_BYTES: Final = 1 << 16
+_MOST_POPS: Final = 20_000  # check points and acknowledgements that are looked at after a record, of whatever message
 _REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
+_POP_TAGS: Final[dict[str, What]] = {"ck": "pop", "ack": "pop_ack"}
+_POP_TAGS_CODES: Final = frozenset(map(tags_code, _POP_TAGS))
+_POP_KEY_PARTS: Final = 5
+_POP_KEY: Final = "@"  # topic@queue@offset@group@time@broker@ck
 _BROKERS_OWN: Final = (
     paths.HALF_TOPIC,
     paths.SCHEDULE_TOPIC,
@@ -60,7 +71,8 @@ _BROKERS_OWN: Final = (
 )
 _WAITING: Final = ("delayed", "timed")
 _HALVES: Final = ("half", "half_copy")
-_NOT_CONSUMED: Final = (*_WAITING, *_HALVES, "op", "given_up", "tombstone")
+_POPS: Final = ("pop", "pop_ack")
+_NOT_CONSUMED: Final = (*_WAITING, *_HALVES, *_POPS, "revive", "op", "given_up", "tombstone")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,13 +199,13 @@ class _Tracer:
         messages = {message.phy_offset: message for message in found}
         for message in [*messages.values()]:
             messages |= {linked.phy_offset: linked for linked in self._linked(message)}
+            messages |= {popped.phy_offset: popped for popped in self._pops(message)}
         steps: list[Step] = []
         for _, message in sorted(messages.items()):
             steps.append(self._step(message, steps))
         for number, step in enumerate(steps):
             self._judge(step, steps[number + 1 :])
-        newest = steps[-1].message
-        return Way(newest.unique_key or found[0].unique_key, tuple(found[0].keys), tuple(steps), tuple(_outcome(steps)))
+        return Way(found[0].unique_key, tuple(found[0].keys), tuple(steps), tuple(_outcome(steps)))
 
     def _opened(self, topic: str, queue_id: int) -> Queue | None:
         if self._store.queues_in_rocksdb:
@@ -216,9 +228,32 @@ class _Tracer:
             if op is not None:
                 yield op
 
+    @cached_property
+    def _pop_queues(self) -> list[Queue]:
+        """Queues with check points and acknowledgements of pops: the timer's, and those that its time has come for."""
+        if self._store.queues_in_rocksdb:
+            return []
+        keys = [k for k in self._store.queues if k.topic == TIMER_TOPIC or k.topic.startswith(_REVIVE_PREFIX)]
+        return [opened for key in keys if (opened := self._queue(*key)) is not None]
+
+    def _pops(self, message: Message) -> Iterator[Message]:
+        """Check points and acknowledgements of pops of a message that consumers can have."""
+        if message.topic in (*_BROKERS_OWN, paths.OP_TOPIC) or message.topic.startswith(_REVIVE_PREFIX):
+            return
+        for pops in self._pop_queues:
+            entries = (
+                entry
+                for entry in entries_after(pops, message.phy_offset)
+                if entry.tags_code in _POP_TAGS_CODES or queue.is_ext_address(entry.tags_code)
+            )
+            for entry in islice(entries, _MOST_POPS):
+                record = read_message(self._store.log, entry.phy_offset, entry.size_bytes)
+                if record is not None and _is_pop_of(record, message):
+                    yield record
+
     def _step(self, message: Message, before: list[Step]) -> Step:
         what = _what(message, before)
-        due_ms = self._due_ms(message) if what in _WAITING else None
+        due_ms = self._due_ms(message) if what in (*_WAITING, *_POPS) else None
         step = Step(what, _why(what, message, before), message, due_timestamp_ms=due_ms)
         if what not in _NOT_CONSUMED:
             step.groups = tuple(self._groups(message))
@@ -254,6 +289,9 @@ class _Tracer:
             waits = self._delivery.timer_waits(message.queue_offset, message.phy_offset, due_ms)
             step.state = _wait_state(message, later, waits=waits)
 
+        elif step.what == "pop":
+            step.state = _pop_state(message, later)
+
     def _half_state(self, half: Message, later: list[Step]) -> str:
         for step in later:
             other = step.message
@@ -270,6 +308,44 @@ class _Tracer:
 
 def _ends(op: Message, half: Message) -> bool:
     return op.queue_id == half.queue_id and half.queue_offset in decided_numbers(op.body)
+
+
+def _is_for_revival(message: Message) -> bool:
+    return message.properties.get(REAL_TOPIC, "").startswith(_REVIVE_PREFIX)
+
+
+def _is_pop_of(record: Message, message: Message) -> bool:
+    """Return True for the check point of a pop that handed the message out, and for its acknowledgement."""
+    told = (record.unique_key or "").split(_POP_KEY)
+    if told[:2] != [message.topic, str(message.queue_id)]:
+        return False
+    if record.tags == "ack":
+        return told[2:3] == [str(message.queue_offset)]
+    return record.tags == "ck" and message.queue_offset in _popped_offsets(record.body)
+
+
+def _pop_of(record: Message) -> tuple[str, str]:
+    """Group and time (ms) of a pop, as its check point and its acknowledgements have them in their keys."""
+    told = (record.unique_key or "").split(_POP_KEY)
+    return (told[3], told[4]) if len(told) > _POP_KEY_PARTS else ("?", "")
+
+
+def _pop_state(pop: Message, later: Iterable[Step]) -> str:
+    for step in later:
+        if step.what == "pop_ack" and _pop_of(step.message) == _pop_of(pop):
+            return "ended"
+        if step.what == "pop_retry":
+            return "came_again"
+    return "open"
+
+
+def _popped_offsets(body: bytes) -> list[int]:
+    """Queue offsets of a check point: its start, and the distances from there."""
+    try:
+        told = json.loads(body) if len(body) <= _LONGEST_CHECK_POINT_BYTES else {}
+        return [told["so"] + distance for distance in told["d"]]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return []
 
 
 def _place(message: Message) -> tuple[str, str]:
@@ -301,7 +377,7 @@ def _what(message: Message, before: list[Step]) -> What:
         paths.OP_TOPIC: "op",
         paths.TRANSACTION_CHECK_TOPIC: "given_up",
         paths.SCHEDULE_TOPIC: "delayed",
-        TIMER_TOPIC: "timed",
+        TIMER_TOPIC: _POP_TAGS.get(message.tags or "", "timed") if _is_for_revival(message) else "timed",
     }
     if topic in of_topic:
         return of_topic[topic]
@@ -353,8 +429,12 @@ def _why(what: What, message: Message, before: list[Step]) -> str:
             return f"popped and not acknowledged in time, try {times}"
         case "dead_letter":
             return f"its group gave it back {_times(times)}, from {properties.get(RETRY_TOPIC, '?')}"
+        case "pop":
+            return f"group {_pop_of(message)[0]} popped it"
+        case "pop_ack":
+            return f"group {_pop_of(message)[0]} acknowledged it, or hid it anew"
         case "revive":
-            return "a check point or acknowledgement of a pop, whose time had come"
+            return f"its time had come: the broker looks whether group {_pop_of(message)[0]} acknowledged it"
         case "tombstone":
             return "put by a recovery where the record was lost"
     return "as sent"
@@ -378,6 +458,8 @@ def _outcome(steps: list[Step]) -> Iterator[str]:
             yield f"pending for {real}: no decision yet, checks {message.properties.get(TRANSACTION_CHECK_TIMES, 0)}"
         elif step.state in ("rolled_back", "given_up"):
             yield f"{step.state.replace('_', ' ')}, never in {real}"
+        elif step.state == "open":
+            yield f"popped by group {_pop_of(message)[0]} and not acknowledged yet"
         elif step.what == "dead_letter":
             yield f"dead letter in {place}"
         elif step.what not in _NOT_CONSUMED and not _goes_on(step, later):

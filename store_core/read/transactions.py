@@ -13,8 +13,7 @@ from store_core.codec.properties import FIRST_HALF_NUMBER, TRANSACTION_CHECK_TIM
 from store_core.codec.record import Message
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.layout import marks, paths, record
-from store_core.read.entries import Entry, is_dead, is_filler
-from store_core.read.queue import Queue
+from store_core.read.queue import Queue, entries_after
 from store_core.read.records import read_message
 from store_core.scan.frames import FrameTable
 from store_core.scan.ours import filler_rows, tombstone_rows
@@ -28,7 +27,6 @@ _TOPICS: Final = (HALF, OP, paths.TRANSACTION_CHECK_TOPIC.encode())
 _MOST_DIGITS: Final = 19  # of a queue offset
 _CHECK_GROUP: Final = "CID_RMQ_SYS_TRANS"
 _MOST_OPEN: Final = 1 << 20  # half messages that are followed at a time
-_NEAR: Final = 64  # entries that are asked in turn where one leads nowhere
 _MOST_COPIES: Final = 64  # of one half message that are: brokers give up after 15
 _BAD_CODES: Final = (FrameCode.BAD_CRC, FrameCode.BAD_PROPERTY_CRC)
 _UNIQ_KEY: Final = UNIQ_KEY.encode()
@@ -232,32 +230,11 @@ def check_progress(offsets: Mapping[tuple[str, str, int], int]) -> dict[int, int
 
 def op_record(ops: Queue, half: Message) -> Message | None:
     """Return the op record after a half message that names its queue offset; None without one."""
-    first = _first_after(ops, half.phy_offset)
-    for entry in ops.entries(first, ops.max_offset):
-        if entry.phy_offset < half.phy_offset or not _leads_to_a_record(ops, entry):
-            continue
+    for entry in entries_after(ops, half.phy_offset):
         op = read_message(ops.log, entry.phy_offset, entry.size_bytes)
         if op is not None and len(op.body) <= LONGEST_OP_BODY_BYTES and half.queue_offset in decided_numbers(op.body):
             return op
     return None
-
-
-def _first_after(ops: Queue, phy_offset: int) -> int:
-    """A queue offset before which no entry leads to a record after ``phy_offset``."""
-    low, high = ops.min_offset, ops.max_offset
-    while low < high:
-        middle = (low + high) // 2
-        near = ops.entries(middle, min(middle + _NEAR, high))
-        told = next((entry.phy_offset for entry in near if _leads_to_a_record(ops, entry)), None)
-        if told is not None and told < phy_offset:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-def _leads_to_a_record(ops: Queue, entry: Entry) -> bool:
-    return not is_filler(entry) and not is_dead(entry, ops.log.file_size_bytes)
 
 
 def _gaps(table: FrameTable, good: NDArray[np.bool_]) -> NDArray[np.int64]:

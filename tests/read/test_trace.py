@@ -46,7 +46,7 @@ def test_all_records_of_a_message_are_there_in_log_order(golden: GoldenStore, na
     with Store.open(golden(name)) as store:
         for key in moved:
             steps = way_of(store, key).steps
-            found = [step.message.phy_offset for step in steps if step.what != "op"]
+            found = [step.message.phy_offset for step in steps if step.message.unique_key == key]
             assert found == [m["phyOffset"] for m in messages[key]], key
             assert [step.message.phy_offset for step in steps] == sorted(step.message.phy_offset for step in steps)
 
@@ -164,14 +164,35 @@ def test_what_waits_says_until_when(golden: GoldenStore) -> None:
             assert way.outcome == (f"waits for {properties['REAL_TOPIC']}/{properties['REAL_QID']}",)
 
 
-def test_pops(golden: GoldenStore) -> None:
-    """A message that nobody acknowledged, and the check point of its pop, which has a key of its own."""
-    messages = by_unique_key(NAME)
-    key = next(k for k, ms in messages.items() if "1ST_POP_TIME" in ms[-1]["properties"])
-    point = next(k for k, ms in messages.items() if k.endswith("@ck") and len(ms) == 2)
+@pytest.mark.parametrize("name", ["clean-533", "clean-540"])
+def test_pops(golden: GoldenStore, name: str) -> None:
+    """Check points and acknowledgements have keys of their own, which say group, queue, offset and time of the pop."""
+    messages = by_unique_key(name)
+    popped = [ms[0] for ms in messages.values() if ms[0]["topic"].endswith("_pop")]
+    assert len(popped) == 24
+    with Store.open(golden(name)) as store:
+        for message in popped:
+            place = f"{message['topic']}@{message['queueId']}@{message['queueOffset']}@"
+            acknowledged = {
+                m["phyOffset"] for k, ms in messages.items() for m in ms if k.startswith(place) and "@ack" in k
+            }
+            steps = way_of(store, message["properties"]["UNIQ_KEY"]).steps
+            own = [s for s in steps if s.message.properties["UNIQ_KEY"].startswith(place)]
+            assert {s.message.phy_offset for s in own if s.what == "pop_ack"} == acknowledged
+            assert acknowledged
+            first = next(s for s in steps if s.what == "pop")
+            assert (first.state, first.message.topic) == ("ended", TIMER_TOPIC)
+            whats = [s.what for s in steps]
+            came_again = whats.count("pop_retry")
+            assert whats.count("revive") == came_again
+            pops = [s.state for s in steps[: whats.index("pop_retry")] if s.what == "pop"] if came_again else ["ended"]
+            assert pops == ["ended", *["came_again"] * came_again]
+
+
+def test_a_check_point_has_a_way_of_its_own(golden: GoldenStore) -> None:
+    point = next(k for k, ms in by_unique_key(NAME).items() if k.endswith("@ck") and len(ms) == 2)
     with Store.open(golden(NAME)) as store:
-        assert [step.what for step in way_of(store, key).steps] == ["stored", "pop_retry"]
-        assert [step.what for step in way_of(store, point).steps] == ["timed", "revive"]
+        assert [step.what for step in way_of(store, point).steps] == ["pop", "revive"]
 
 
 @pytest.mark.parametrize("source", ["index", "scan"])
