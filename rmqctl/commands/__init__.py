@@ -50,6 +50,7 @@ COMMANDS: Final = (
     CommandEntry("pull", "Read", "Read messages of a queue as a broker would answer."),
     CommandEntry("get", "Read", "Read one message by its id or offset."),
     CommandEntry("query-key", "Read", "Find messages by key."),
+    CommandEntry("trace", "Read", "Show one message's way through a broker."),
     CommandEntry("tail", "Read", "Follow the log as it grows.", piped="ndjson"),
     CommandEntry("verify-crc", "Check", "Check every record of the log against its checksum.", several_stores=True),
     CommandEntry("check", "Check", "Compare log, queues, index, checkpoint and progress with each other."),

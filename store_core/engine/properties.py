@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from itertools import count
 from typing import Final
 
+from store_core.codec.properties import TIMER_DEL_UNIQKEY as TIMER_DEL_UNIQKEY
+from store_core.codec.properties import TIMER_OUT_MS as TIMER_OUT_MS
 from store_core.codec.tags import java_hash
 from store_core.layout import message_id, record
 
@@ -18,8 +20,6 @@ TRANSACTION_ID: Final = "__transactionId__"
 TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
 TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
 TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"
-TIMER_OUT_MS: Final = "TIMER_OUT_MS"
-TIMER_DEL_UNIQKEY: Final = "TIMER_DEL_UNIQKEY"
 
 _WORD: Final = 1 << 32
 _HALF_WORD: Final = 1 << 16

@@ -17,6 +17,7 @@ from store_core.layout import paths, record
 from store_core.read.pull import open_queue
 from store_core.read.queue import Queue
 from store_core.read.records import read_message
+from store_core.read.transactions import op_record
 from store_core.storage.store import Store
 
 _OP_TAG: Final = "d"
@@ -67,16 +68,7 @@ def _open_half(store: Store, phy_offset: int) -> Message:
 def _is_resolved(store: Store, half: Message) -> bool:
     """Return True if an op message after the half names its queue offset."""
     ops = open_queue(store, paths.OP_TOPIC, half.queue_id)
-    if not isinstance(ops, Queue):
-        return False
-    for queue_offset in range(ops.max_offset - 1, ops.min_offset - 1, -1):
-        entry = ops.entry(queue_offset)
-        if entry is None or entry.phy_offset < half.phy_offset:
-            return False
-        op = read_message(store.log, entry.phy_offset, entry.size_bytes)
-        if op is not None and str(half.queue_offset) in op.body.decode(errors="replace").split(_OP_SEPARATOR):
-            return True
-    return False
+    return isinstance(ops, Queue) and op_record(ops, half) is not None
 
 
 def _committed(live: LiveStore, half: Message) -> NewRecord:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from store_core.codec.record import Message, RecordError, decode_record
+from store_core.codec.text import decode_text
 from store_core.errors import UnreadableError
 from store_core.findings import Finding, finding
 from store_core.kernel.keys import KeyType
@@ -36,8 +37,12 @@ class KeyQuery(NamedTuple):
     limit: int = DEFAULT_LIMIT
 
     @property
-    def key_hash(self) -> int:
-        return index_key_hash(self.topic, self.key)
+    def key_hashes(self) -> list[int]:
+        return [index_key_hash(self.topic, self.key)]
+
+    def key_hashes_among(self, topics: Iterable[bytes]) -> list[int]:
+        """Those of a part of the log that has messages of these topics."""
+        return self.key_hashes
 
     def carried_by(self, message: Message) -> bool:
         """Whether a record really has the key. A rolled-back one has none: brokers do not index it."""
@@ -46,6 +51,30 @@ class KeyQuery(NamedTuple):
         if self.type != "key" and message.unique_key == self.key:
             return True
         return self.type != "unique" and self.key in message.keys
+
+    def in_time(self, message: Message) -> bool:
+        return self.begin_ms <= message.store_timestamp_ms <= self.end_ms
+
+
+class KeyAnywhere(NamedTuple):
+    """As ``KeyQuery``, for a key of whatever topic: the index is asked for ``topics``, the log tells all."""
+
+    topics: tuple[str, ...]
+    key: str
+    limit: int
+    type: KeyType = "any"
+    begin_ms: int = 0
+    end_ms: int = END_OF_TIME_MS
+
+    @property
+    def key_hashes(self) -> list[int]:
+        return [index_key_hash(topic, self.key) for topic in self.topics]
+
+    def key_hashes_among(self, topics: Iterable[bytes]) -> list[int]:
+        return [index_key_hash(decode_text(topic), self.key) for topic in topics]
+
+    def carried_by(self, message: Message) -> bool:
+        return KeyQuery(message.topic, self.key, self.type).carried_by(message)
 
     def in_time(self, message: Message) -> bool:
         return self.begin_ms <= message.store_timestamp_ms <= self.end_ms
@@ -63,7 +92,7 @@ class KeyAnswer:
     findings: tuple[Finding, ...] = ()
 
 
-def query_key(store: Store, query: KeyQuery, source: Source = "auto") -> KeyAnswer:
+def query_key(store: Store, query: KeyQuery | KeyAnywhere, source: Source = "auto") -> KeyAnswer:
     """``index``: a broker's answer without what only shares the hash. ``scan``: the log alone. ``auto``: every record of
     the topic with the key whose store time is in the range, from the index where it can be trusted, else from the log.
 
@@ -98,7 +127,7 @@ def _answer(index: Index, messages: Iterable[Message], source: Answered, finding
     return KeyAnswer(tuple(messages), source, last.end_phy_offset, last.end_timestamp_ms, findings)
 
 
-def records_by_index(index: Index, log: SegmentSequence, query: KeyQuery) -> Iterator[tuple[int, bytes]]:
+def records_by_index(index: Index, log: SegmentSequence, query: KeyQuery | KeyAnywhere) -> Iterator[tuple[int, bytes]]:
     """(offset, record) of what a broker's index answers, in log order, without what only shares the hash."""
     for phy_offset in sorted(set(_offsets(index, query))):
         data = read_record_bytes(log, phy_offset)
@@ -106,13 +135,16 @@ def records_by_index(index: Index, log: SegmentSequence, query: KeyQuery) -> Ite
             yield phy_offset, data
 
 
-def _offsets(index: Index, query: KeyQuery) -> list[int]:
-    return index.query(query.key_hash, query.limit, query.begin_ms, query.end_ms)
+def _offsets(index: Index, query: KeyQuery | KeyAnywhere) -> list[int]:
+    found: list[int] = []
+    for key_hash in query.key_hashes:
+        found += index.query(key_hash, query.limit, query.begin_ms, query.end_ms)
+    return found
 
 
-def _is_carried(query: KeyQuery, data: bytes) -> bool:
+def _is_carried(query: KeyQuery | KeyAnywhere, data: bytes) -> bool:
     """As ``KeyQuery.carried_by``, on a record's bytes: most often it is told without decoding the record."""
-    if carries_key(data, query.topic, query.key, query.type):
+    if isinstance(query, KeyQuery) and carries_key(data, query.topic, query.key, query.type):
         return True
     # Malformed bytes decode to replacement characters.
     is_plain = query.key.isascii() or _REPLACEMENT not in query.key
@@ -121,29 +153,28 @@ def _is_carried(query: KeyQuery, data: bytes) -> bool:
     return _decodes_to_carrier(query, data)
 
 
-def _decodes_to_carrier(query: KeyQuery, data: bytes) -> bool:
+def _decodes_to_carrier(query: KeyQuery | KeyAnywhere, data: bytes) -> bool:
     try:
         return query.carried_by(decode_record(data, 0, 0))
     except RecordError:
         return False
 
 
-def _from_index(store: Store, index: Index, query: KeyQuery) -> Iterator[Message]:
+def _from_index(store: Store, index: Index, query: KeyQuery | KeyAnywhere) -> Iterator[Message]:
     for phy_offset, data in records_by_index(index, store.log, query):
         with suppress(RecordError):
             yield decode_record(data, 0, phy_offset)
 
 
-def _scanned(store: Store, query: KeyQuery, start: int | None, end: int | None) -> list[Message]:
+def _scanned(store: Store, query: KeyQuery | KeyAnywhere, start: int | None, end: int | None) -> list[Message]:
     """The newest ``limit`` matches whose records start in [start, end), in log order."""
     import numpy as np
 
     from store_core.scan.log import scan_log
 
-    wanted = query.key_hash
     found: list[Message] = []
     for table in scan_log(store, from_phy_offset=start, to_phy_offset=end, check_crc=False, index_keys=True):
-        rows: Any = table.key_row[table.key_hash == wanted]
+        rows: Any = table.key_row[np.isin(table.key_hash, query.key_hashes_among(table.topics))]
         for row in np.unique(rows):
             if query.begin_ms <= table.store_timestamp_ms[row] <= query.end_ms:
                 message = table.message(int(row))
@@ -157,7 +188,7 @@ def _scanned(store: Store, query: KeyQuery, start: int | None, end: int | None) 
 class _Exact:
     """From the newest record to the oldest: what index files cover by their chains, what lies between by a scan."""
 
-    def __init__(self, store: Store, index: Index, query: KeyQuery) -> None:
+    def __init__(self, store: Store, index: Index, query: KeyQuery | KeyAnywhere) -> None:
         self._store = store
         self._index = index
         self._query = query
@@ -217,14 +248,17 @@ class _Exact:
 
     def _walk(self, file: IndexFile) -> None:
         self._used_index = True
-        for phy_offset, _ in file.chain(self._query.key_hash):
-            if phy_offset in self._found:
-                continue
-            message = read_message(self._store.log, phy_offset)
-            if message is not None and self._query.carried_by(message) and self._query.in_time(message):
-                self._found[phy_offset] = message
-                if self._enough:
-                    return
+        for key_hash in self._query.key_hashes:
+            left = self._query.limit - len(self._found)
+            for phy_offset, _ in file.chain(key_hash):
+                if phy_offset in self._found:
+                    continue
+                message = read_message(self._store.log, phy_offset)
+                if message is not None and self._query.carried_by(message) and self._query.in_time(message):
+                    self._found[phy_offset] = message
+                    left -= 1
+                    if left <= 0:
+                        break
 
     def _scan(self, start: int | None, end: int | None) -> None:
         log = self._store.log

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from store_core.layout import queue as layout
 from store_core.layout.schema import Layout
-from store_core.read.entries import BatchEntry, Entry, ExtUnit, good_entries
+from store_core.read.entries import BatchEntry, Entry, ExtUnit, good_entries, is_dead, is_filler
 from store_core.read.rules import RULES_5, ReadRules
 from store_core.storage.remote_path import is_there
 from store_core.storage.sequence import Segment, SegmentSequence
@@ -18,6 +18,7 @@ ENTRY_SIZE_BYTES: Final = layout.ENTRY.size_bytes
 _FILES_RECOVERED: Final = 3  # a broker checks the newest three files at start and trusts the others
 _FEW_ENTRIES, _CHUNK_ENTRIES = 1 << 8, 1 << 15  # read of a file at first, and at a time: most light queues have a few
 _KEPT_ENTRIES: Final = 256
+_NEAR: Final = 64  # entries that are asked in turn where one leads nowhere
 _unpack: Final = layout.ENTRY.struct.unpack_from
 _iter_unpack: Final = layout.ENTRY.struct.iter_unpack
 
@@ -270,6 +271,26 @@ class BatchQueue:
             if found.queue_offset >= end:
                 return
             yield slot, found
+
+
+def entries_after(queue: Queue, phy_offset: int) -> Iterator[Entry]:
+    """Entries that lead to a record at or after an offset in the log, in order; found by halves, so what is before is not read."""
+    low, high = queue.min_offset, queue.max_offset
+    while low < high:
+        middle = (low + high) // 2
+        near = queue.entries(middle, min(middle + _NEAR, high))
+        told = next((entry.phy_offset for entry in near if _leads_to_a_record(queue, entry)), None)
+        if told is not None and told < phy_offset:
+            low = middle + 1
+        else:
+            high = middle
+    for entry in queue.entries(low, queue.max_offset):
+        if entry.phy_offset >= phy_offset and _leads_to_a_record(queue, entry):
+            yield entry
+
+
+def _leads_to_a_record(queue: Queue, entry: Entry) -> bool:
+    return not is_filler(entry) and not is_dead(entry, queue.log.file_size_bytes)
 
 
 def layout_of(queue: Queue | BatchQueue) -> Layout:

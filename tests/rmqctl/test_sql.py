@@ -286,6 +286,8 @@ def test_the_tables(golden: GoldenStore) -> None:
         "quarantine",
         "topics",
         "groups",
+        "transactions",
+        "delayed",
     }
     assert rows[0] == {
         "table": "messages",

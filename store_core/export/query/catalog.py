@@ -11,6 +11,7 @@ import pyarrow as pa
 from store_core.errors import FailedError
 from store_core.export.rows.schema import QUARANTINE_COLUMNS, TIME, Column
 from store_core.export.tables.config import GROUP_COLUMNS, TOPIC_COLUMNS, GroupsTable, TopicsTable
+from store_core.export.tables.delayed import DELAYED_COLUMNS, DelayedTable
 from store_core.export.tables.findings import FINDING_COLUMNS, FindingsTable, in_full
 from store_core.export.tables.index import INDEX_COLUMNS, IndexTable
 from store_core.export.tables.messages import MESSAGE_COLUMNS, MessagesTable
@@ -18,6 +19,7 @@ from store_core.export.tables.offsets import OFFSET_COLUMNS, OffsetsTable
 from store_core.export.tables.quarantine import QuarantineTable
 from store_core.export.tables.queues import QUEUE_COLUMNS, QueuesTable
 from store_core.export.tables.table import Table
+from store_core.export.tables.transactions import TRANSACTION_COLUMNS, TransactionsTable
 from store_core.findings import Finding
 from store_core.storage.store import Store
 
@@ -29,6 +31,8 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
     "offsets": OFFSET_COLUMNS,
     "topics": TOPIC_COLUMNS,
     "groups": GROUP_COLUMNS,
+    "transactions": TRANSACTION_COLUMNS,
+    "delayed": DELAYED_COLUMNS,
     "findings": FINDING_COLUMNS,
 }
 _SQL_TYPES: Final = {
@@ -64,6 +68,8 @@ class Tables:
             "offsets": OffsetsTable(stores),
             "topics": TopicsTable(stores),
             "groups": GroupsTable(stores),
+            "transactions": TransactionsTable(stores, lambda _: self._go_on()),
+            "delayed": DelayedTable(stores),
             "findings": FindingsTable(stores, lambda _: self._go_on()),
         }
 

@@ -20,3 +20,10 @@ def times(timestamp_ms: NDArray[Any], missing: NDArray[np.bool_] | None = None) 
     if missing is not None:
         beyond |= missing
     return pa.array(np.where(beyond, 0, values) * _MICROSECONDS, mask=beyond).cast(TIME)
+
+
+def microseconds(timestamp_ms: int | None) -> int | None:
+    """Milliseconds as one value of a column of times; None likewise."""
+    if timestamp_ms is None or not LEAST_TIME_MS <= timestamp_ms <= LARGEST_TIME_MS:
+        return None
+    return timestamp_ms * _MICROSECONDS

@@ -17,7 +17,7 @@ from store_core.mend.lost_run import LostRun
 from store_core.mend.prediction.predict import Prediction
 from store_core.mend.recover import Recovery
 from store_core.mend.report.affected import Offsets, affected_groups, delayed_losses, early_deliveries
-from store_core.mend.report.halves import HalfTracker, check_progress, half_messages, still_open
+from store_core.mend.report.halves import HalfTracker, half_messages, still_open
 from store_core.mend.report.identity import identity_of
 from store_core.mend.report.log_map import LogMapper, is_bad
 from store_core.mend.report.model import (
@@ -32,6 +32,7 @@ from store_core.mend.report.model import (
 )
 from store_core.mend.report.places import Places, places_of
 from store_core.mend.report.times import RunTimes, Stretches
+from store_core.read.transactions import check_progress
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import scan_log
 from store_core.storage.config_files import ConfigFiles, offset_table, read_config

@@ -11,25 +11,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
-
-from store_core.codec.properties import KEYS, REAL_TOPIC, UNIQ_KEY, parse_properties, split_keys
+from store_core.codec.properties import (
+    FIRST_HALF_NUMBER,
+    KEYS,
+    PRODUCER_GROUP,
+    REAL_TOPIC,
+    UNIQ_KEY,
+    parse_properties,
+    split_keys,
+)
 from store_core.codec.record import Message
-from store_core.layout import paths, record
 from store_core.mend.report.log_map import is_bad
 from store_core.mend.report.model import HalfMessages, OpenHalf
 from store_core.read.records import read_message
+from store_core.read.transactions import HALF, LONGEST_OP_BODY_BYTES, OP, Place, decided_numbers, transaction_rows
 from store_core.scan.frames import FrameTable
 from store_core.storage.sequence import SegmentSequence
 
-Place = tuple[int, int]  # queue id, queue offset
 _MOST_LOOKED_AT: Final = 100_000  # half messages without a decision are read one by one, the newest so many
 _MOST_LISTED: Final = 1_000
-_LONGEST_OP_BODY_BYTES: Final = 1 << 16
-_MOST_DIGITS: Final = 19  # of a queue offset
-_PRODUCER_GROUP: Final = "PGROUP"
-_CHECK_GROUP: Final = "CID_RMQ_SYS_TRANS"
-_FIRST_NUMBER: Final = "TRAN_PREPARED_QUEUE_OFFSET"
 
 
 @dataclass(slots=True)
@@ -49,23 +49,19 @@ class HalfTracker:
         good = table.messages & ~is_bad(table)
         if self.end_phy_offset is not None:
             good &= table.phy_offset < self.end_phy_offset
-        wanted = (table.sys_flag & record.TRANSACTION_MASK) == record.TRANSACTION_COMMIT
-        topics = {number: name for number, name in enumerate(table.topics) if name in _TOPICS}
-        if topics:
-            wanted = wanted | np.isin(table.topic_id, list(topics))
-        for row in np.flatnonzero(good & wanted).tolist():
-            self._row(table, row, topics.get(int(table.topic_id[row])))
+        for row, topic in transaction_rows(table, good):
+            self._row(table, row, topic)
 
     def _row(self, table: FrameTable, row: int, topic: bytes | None) -> None:
         queue_id = int(table.queue_id[row])
         if topic is None:
             self._decide_at(int(table.prepared_transaction_offset[row]))
-        elif topic == _HALF:
+        elif topic == HALF:
             place, phy_offset = (queue_id, int(table.queue_offset[row])), int(table.phy_offset[row])
             self._open[place] = phy_offset
             self._by_phy_offset[phy_offset] = place
-        elif topic == _OP:
-            if int(table.body_length[row]) <= _LONGEST_OP_BODY_BYTES:
+        elif topic == OP:
+            if int(table.body_length[row]) <= LONGEST_OP_BODY_BYTES:
                 for number in decided_numbers(table.body(row)):
                     self._decide((queue_id, number))
         elif len(self._given_up) < _MOST_LOOKED_AT:
@@ -92,30 +88,11 @@ class HalfTracker:
                 continue
             if key and key in by_key:
                 found.pop(by_key[key], None)
-            if (first := _number(message.properties.get(_FIRST_NUMBER))) is not None and first != place[1]:
+            if (first := _number(message.properties.get(FIRST_HALF_NUMBER))) is not None and first != place[1]:
                 found.pop((place[0], first), None)
             by_key[key] = place
             found[place] = message
         return found
-
-
-_HALF: Final = paths.HALF_TOPIC.encode()
-_OP: Final = paths.OP_TOPIC.encode()
-_TOPICS: Final = (_HALF, _OP, paths.TRANSACTION_CHECK_TOPIC.encode())
-
-
-def decided_numbers(body: bytes) -> list[int]:
-    """The queue offsets that an op record's body names: one number (4.x), or several, each ended by a comma (5.x)."""
-    return [int(part) for part in body.split(b",") if part.isdigit() and len(part) <= _MOST_DIGITS]
-
-
-def check_progress(offsets: Mapping[tuple[str, str, int], int]) -> dict[int, int]:
-    """How far the check service is in the half messages' queues, by queue id."""
-    return {
-        queue_id: offset
-        for (group, topic, queue_id), offset in offsets.items()
-        if (group, topic) == (_CHECK_GROUP, paths.HALF_TOPIC)
-    }
 
 
 def still_open(undecided: Mapping[Place, Message], progress: Mapping[int, int]) -> frozenset[Place]:
@@ -141,7 +118,7 @@ def half_messages(
             message.phy_offset,
             message.store_timestamp_ms,
             message.properties.get(REAL_TOPIC, ""),
-            message.properties.get(_PRODUCER_GROUP, ""),
+            message.properties.get(PRODUCER_GROUP, ""),
             message.properties.get(UNIQ_KEY, ""),
             tuple(split_keys(message.properties.get(KEYS))),
             decision_lost=place not in open_now,
