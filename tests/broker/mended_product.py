@@ -16,21 +16,27 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from store_core.check.log_begin import MISSING_BEGIN
+from store_core.findings import Finding
 from store_core.layout import paths
 from store_core.mend.applying.undo import list_undo, undo
+from store_core.mend.rebuild import rebuild
 from store_core.mend.recover import Recovery
+from store_core.storage.settings import load_settings
+from store_core.storage.store import Store
 from tests import stores
 from tests.broker.outcomes import BATCH_COLUMNS
 from tests.broker.product import Damage, Opened, opened, parser_of, runs_of
 from tests.broker.verdict import STARTS, differences, ending_of
 from tests.conftest import differences as changed_paths
-from tests.mend.recovering import Harm, Opener, is_queued, log_bytes, mended, place, places, record_bytes
+from tests.mend.recovering import Harm, Opener, apply_to, is_queued, log_bytes, mended, place, places, record_bytes
 
 Snapshot = dict[str, stores.Entry]
-# What recover leaves: topics.json to `rebuild topics`, and records that a broker walks over though their property checksum is wrong.
-_LEFT: Final = ("P002", "L011", "L026")
+# What nothing mends, so that it may stand before and after: a wrong property checksum, a record without a store time, a missing begin.
+_NOT_MENDED: Final = ("L011", "L019", "L026")
+_TOPICS: Final = "P002"  # recover leaves topics.json to `rebuild topics`
 _TREES: Final = (paths.COMMITLOG, paths.CONSUMEQUEUE, paths.INDEX, paths.BATCHCONSUMEQUEUE)
 
 
@@ -51,38 +57,59 @@ class Verdict:
     wrong: dict[str, Any]
 
 
+class Before(NamedTuple):
+    """A damaged store before it is mended: its files, and what a check of it tells."""
+
+    files: Snapshot
+    findings: list[Finding]
+
+
 def judge(
     version: str, base: str, draws: Iterable[tuple[Damage, int]], *, folder: Path, is_undone: bool = False
 ) -> Iterator[Verdict]:
     """Mend each cell's store for a release, as ``recover --apply`` does, and look at what the release makes of it.
 
-    ``is_undone``: a check of the mended store has to be quiet, too, and an undo to bring back every byte.
+    ``is_undone``: a check of the mended store has to be quiet, too, and undos to bring back every byte.
     """
     config = folder / f"{base}.conf"
     config.write_text(stores.properties_text(base))
     opener = Opener(config, version)
     golden = stores.unpack(base, folder / "before" / version / base)
 
-    def prepare(root: Path) -> tuple[Recovery, Harm, Snapshot]:
-        before = stores.snapshot(root)
+    def prepare(root: Path) -> tuple[Recovery, Harm, Before]:
+        before = Before(stores.snapshot(root), opener.check(root) if is_undone else [])
         return (*mended(golden, root, base, opener), before)
 
     for each in opened(version, base, draws, folder=folder, prepare=prepare):
         recovery, left, before = each.prepared
         wrong = dict(_wrong(version, base, each, recovery, left))
         if is_undone:
-            wrong |= _wrong_when_undone(each.root, opener, before)
+            wrong |= wrong_when_undone(each.root, opener, before)
         stood_for, given_up = (sum(run.messages or 0 for run in runs) for runs in (recovery.lost, recovery.given_up))
         yield Verdict(version, base, each.cell, len(left.intact), stood_for, given_up, wrong)
 
 
-def _wrong_when_undone(root: Path, opener: Opener, before: Snapshot) -> dict[str, Any]:
-    found = [(f.code, f.message, f.file) for f in opener.check(root) if f.severity != "info" and f.code not in _LEFT]
+def wrong_when_undone(root: Path, opener: Opener, before: Before) -> dict[str, Any]:
+    """What a check of a mended store still tells, but for what nothing mends, and what is not as it was before once all is undone."""
+    found = _noise(root, opener, before)
+    if any(code == _TOPICS for code, *_ in found):
+        with Store.open(root, load_settings(opener.config, root)) as store:
+            apply_to(rebuild(store, "topics"), root)
+        found = _noise(root, opener, before)
     for change in list_undo(root):
         undo(root, change.id, apply=True)
     now = {path: entry for path, entry in stores.snapshot(root).items() if not path.startswith(paths.OURS)}
-    changed = [path for path in changed_paths(before, now) if path != "."]
+    changed = [path for path in changed_paths(before.files, now) if path != "."]
     return {what: there for what, there in (("check", found), ("not undone", changed)) if there}
+
+
+def _noise(root: Path, opener: Opener, before: Before) -> list[tuple[str, str, str | None]]:
+    stood = {(f.code, f.phy_offset if f.code != MISSING_BEGIN else 0) for f in before.findings if f.code in _NOT_MENDED}
+    return [
+        (f.code, f.message, f.file)
+        for f in opener.check(root)
+        if f.severity != "info" and (f.code, f.phy_offset if f.code != MISSING_BEGIN else 0) not in stood
+    ]
 
 
 def _wrong(version: str, base: str, each: Opened, recovery: Recovery, left: Harm) -> Iterator[tuple[str, Any]]:
