@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from store_core.check.log_begin import MISSING_BEGIN
 from store_core.findings import Finding
@@ -28,7 +28,7 @@ from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 from tests import stores
 from tests.broker.outcomes import BATCH_COLUMNS
-from tests.broker.product import Damage, Opened, opened, parser_of, runs_of
+from tests.broker.product import START_MS, Damage, Draw, GoldenCopies, Opened, opened, parser_of, runs_of
 from tests.broker.verdict import STARTS, differences, ending_of
 from tests.conftest import differences as changed_paths
 from tests.mend.recovering import Harm, Opener, apply_to, is_queued, log_bytes, mended, place, places, record_bytes
@@ -57,59 +57,60 @@ class Verdict:
     wrong: dict[str, Any]
 
 
-class Before(NamedTuple):
-    """A damaged store before it is mended: its files, and what a check of it tells."""
-
-    files: Snapshot
-    findings: list[Finding]
+def judge(version: str, base: str, draws: Iterable[tuple[Damage, int]], *, folder: Path) -> Iterator[Verdict]:
+    """As ``judge_all``, cells of one golden store, without check and undo."""
+    yield from judge_all(version, ((base, *draw) for draw in draws), folder=folder)
 
 
-def judge(
-    version: str, base: str, draws: Iterable[tuple[Damage, int]], *, folder: Path, is_undone: bool = False
+def judge_all(
+    version: str, draws: Iterable[Draw], *, folder: Path, is_undone: bool = False, start_ms: int = START_MS
 ) -> Iterator[Verdict]:
     """Mend each cell's store for a release, as ``recover --apply`` does, and look at what the release makes of it.
 
     ``is_undone``: a check of the mended store has to be quiet, too, and undos to bring back every byte.
     """
-    config = folder / f"{base}.conf"
-    config.write_text(stores.properties_text(base))
-    opener = Opener(config, version)
-    golden = stores.unpack(base, folder / "before" / version / base)
+    golden = GoldenCopies(folder / "before")
 
-    def prepare(root: Path) -> tuple[Recovery, Harm, Before]:
-        before = Before(stores.snapshot(root), opener.check(root) if is_undone else [])
-        return (*mended(golden, root, base, opener), before)
+    def prepare(base: str, root: Path) -> tuple[Opener, Recovery, Harm, Snapshot]:
+        config = root.parent / f"{base}.properties"
+        config.write_text(stores.properties_text(base))
+        opener, before = Opener(config, version), stores.snapshot(root)
+        return (opener, *mended(golden(base), root, base, opener), before)
 
-    for each in opened(version, base, draws, folder=folder, prepare=prepare):
-        recovery, left, before = each.prepared
-        wrong = dict(_wrong(version, base, each, recovery, left))
+    for each in opened(version, draws, folder=folder, prepare=prepare, start_ms=start_ms):
+        opener, recovery, left, before = each.prepared
+        wrong = dict(_wrong(version, each.base, each, recovery, left))
         if is_undone:
             wrong |= wrong_when_undone(each.root, opener, before)
         stood_for, given_up = (sum(run.messages or 0 for run in runs) for runs in (recovery.lost, recovery.given_up))
-        yield Verdict(version, base, each.cell, len(left.intact), stood_for, given_up, wrong)
+        yield Verdict(version, each.base, each.cell, len(left.intact), stood_for, given_up, wrong)
 
 
-def wrong_when_undone(root: Path, opener: Opener, before: Before) -> dict[str, Any]:
+def wrong_when_undone(root: Path, opener: Opener, before: Snapshot) -> dict[str, Any]:
     """What a check of a mended store still tells, but for what nothing mends, and what is not as it was before once all is undone."""
-    found = _noise(root, opener, before)
-    if any(code == _TOPICS for code, *_ in found):
+    found = _told(root, opener)
+    if any(each.code == _TOPICS for each in found):
         with Store.open(root, load_settings(opener.config, root)) as store:
             apply_to(rebuild(store, "topics"), root)
-        found = _noise(root, opener, before)
+        found = _told(root, opener)
     for change in list_undo(root):
         undo(root, change.id, apply=True)
     now = {path: entry for path, entry in stores.snapshot(root).items() if not path.startswith(paths.OURS)}
-    changed = [path for path in changed_paths(before.files, now) if path != "."]
-    return {what: there for what, there in (("check", found), ("not undone", changed)) if there}
+    changed = [path for path in changed_paths(before, now) if path != "."]
+    if found and {each.code for each in found} <= {*_NOT_MENDED}:
+        stood = {_what(each) for each in _told(root, opener)}
+        found = [each for each in found if _what(each) not in stood]
+    told = [(each.code, each.message, each.file) for each in found]
+    return {what: there for what, there in (("check", told), ("not undone", changed)) if there}
 
 
-def _noise(root: Path, opener: Opener, before: Before) -> list[tuple[str, str, str | None]]:
-    stood = {(f.code, f.phy_offset if f.code != MISSING_BEGIN else 0) for f in before.findings if f.code in _NOT_MENDED}
-    return [
-        (f.code, f.message, f.file)
-        for f in opener.check(root)
-        if f.severity != "info" and (f.code, f.phy_offset if f.code != MISSING_BEGIN else 0) not in stood
-    ]
+def _told(root: Path, opener: Opener) -> list[Finding]:
+    return [found for found in opener.check(root) if found.severity != "info"]
+
+
+def _what(found: Finding) -> tuple[str, int | None]:
+    """A finding by its place; a begin may be missing farther when a segment that could not be read has gone."""
+    return found.code, None if found.code == MISSING_BEGIN else found.phy_offset
 
 
 def _wrong(version: str, base: str, each: Opened, recovery: Recovery, left: Harm) -> Iterator[tuple[str, Any]]:
