@@ -111,8 +111,9 @@ class IndexState:
         return row + count
 
     def _new_file(self) -> IndexFileState:
+        """A new file begins with the end of the one before, as far as that is positive."""
         before = self.files[-1] if self.files else IndexFileState(None)
-        self.files.append(IndexFileState(None, before.end_timestamp_ms, before.end_phy_offset))
+        self.files.append(IndexFileState(None, max(before.end_timestamp_ms, 0), max(before.end_phy_offset, 0)))
         return self.files[-1]
 
 

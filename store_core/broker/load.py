@@ -49,9 +49,13 @@ class CheckpointTimes:
 
 @dataclass(slots=True)
 class Loaded:
-    """What loading leaves for recovery. ``refusal`` says why the broker does not start, "" if it goes on."""
+    """What loading leaves for recovery. ``refusal`` says why the broker does not start, "" if it goes on.
+
+    ``recovers``: whether the log is recovered, and cut; where an index file is refused, a broker does that before loading fails.
+    """
 
     refusal: str = ""
+    recovers: bool = False
     segments: list[Segment] = field(default_factory=list)
     deleted_segments: list[str] = field(default_factory=list)
     queue_files: dict[QueueKey, list[Segment]] = field(default_factory=dict)
@@ -70,13 +74,15 @@ def load(store: Store, behaviour: Behaviour) -> Loaded:
     loaded.refusal = (
         _load_config(store, behaviour, loaded)
         or opening_fails(store, paths.LOCK)
+        or _load_timer(store, behaviour)
         or _load_log(store, behaviour, loaded)
         or _load_queues(store, behaviour, loaded)
         or opening_fails(store, paths.CHECKPOINT)
     )
     if not loaded.refusal:
         loaded.checkpoint = read_checkpoint(store)
-        loaded.refusal = _load_index(store, behaviour, loaded) or _load_timer(store, behaviour)
+        loaded.recovers = True
+        loaded.refusal = _load_index(store, behaviour, loaded)
     return loaded
 
 

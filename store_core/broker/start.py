@@ -50,6 +50,11 @@ class Start(Closing):
             self.dispatcher.close()
 
     @property
+    def ends_cut(self) -> bool:
+        """Whether loading fails only once log and queues are recovered and cut."""
+        return self.dispatcher is not None and bool(self.loaded.refusal) and not self.log.refusal
+
+    @property
     def queues(self) -> list[QueueState]:
         """Every queue in order of topic and queue id, batch queues behind the others."""
         if self.dispatcher is None:
@@ -79,7 +84,7 @@ def start_broker(
             to_do="what a broker makes of such queues is not predicted",
         )
     loaded = load(store, behaviour)
-    if loaded.refusal:
+    if not loaded.recovers:
         return Start(behaviour, loaded.refusal, loaded)
     runs = proven.runs if proven is not None else None
     dispatcher = _dispatcher(store, behaviour, loaded, runs)
@@ -93,6 +98,8 @@ def start_broker(
     log = recover_log(store, loaded, rules, dispatcher, on_table=on_table, on_progress=on_progress, proven=proven)
     if not log.refusal:
         log.refusal = _indexing_fails(store, loaded) or _correct_min(dispatcher, log)
+    if loaded.refusal:
+        return Start(behaviour, loaded.refusal, loaded, log, dispatcher, runs)
     if not log.refusal and rules.catches_up:
         catch_up(store, log, rules, dispatcher, proven=proven)
         log.refusal = log.refusal or _indexing_fails(store, loaded) or _correct_min(dispatcher, log)

@@ -46,7 +46,7 @@ KINDS: Final = (
         "I006",
         "warning",
         "foreign entry in the index folder",
-        "Something in index/ is no index file; brokers log and ignore a file, and refuse a folder.",
+        "Something in index/ is no index file; brokers log and ignore a file. 5.x refuses a folder with a number for a name, once it has recovered the log and cut it.",
         "Move it out of the folder.",
     ),
     Kind(

@@ -81,12 +81,17 @@ class ManyStores:
         self._process.wait()
         self._out.close()
 
-    def submit(self, name: str, root: Path) -> None:
-        """Let the release open a copy of the store at ``root``. ``name``: any, but each once."""
+    def submit(self, name: str, root: Path, properties: str | None = None) -> None:
+        """Let the release open a copy of the store at ``root``, with other properties than the usual ones. ``name``: any, but each once."""
         copy = stores.copy_store(root, self._folder / name / "store")
         self._before[name] = stores.contents(copy)
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{name}\t{copy}\t{self._folder / name / 'answer.json'}\n")
+        job = [name, str(copy), str(self._folder / name / "answer.json")]
+        if properties is not None:
+            own = self._folder / name / "broker.properties"
+            own.write_text(oracle.for_every_release(properties))
+            job.append(str(own))
+        self._process.stdin.write("\t".join(job) + "\n")
         self._process.stdin.flush()
 
     @property
@@ -94,7 +99,7 @@ class ManyStores:
         """Stores that were submitted and not answered yet."""
         return len(self._before)
 
-    def answer(self, timeout_seconds: float = 120) -> tuple[str, dict[str, Any]]:
+    def answer(self, timeout_seconds: float = 600) -> tuple[str, dict[str, Any]]:
         """The next store's name and outcome, as oracle.open_store gives it; beside it what the log told of recovery, and what is gone.
 
         ``deleted``: files that are not there any more when the start is over. ``scan``: ``recovery``, normal or abnormal, ``first_file`` and ``exception``; None where the release's log does not tell.

@@ -37,9 +37,9 @@ def compare_with_start(start: Start, outcome: dict[str, Any]) -> Differences:
     started = outcome["load"]["ok"] and outcome["afterStart"]["returned"]
     if started != (not start.refusal):
         return {"starts": (started, start.refusal)}
-    if not started:
+    if not started and not start.ends_cut:
         return {}
-    found = compare_state(start, outcome["afterStart"])
+    found = compare_state(start, outcome["afterStart" if started else "afterLoad"])
     # What RocksDB does inside its own folder is its own business.
     gone = [path for path in outcome["diffAfterLoad"]["deleted"] if not path.startswith(paths.ROCKSDBSTORE)]
     deleted = (sorted(gone), deleted_files(start))

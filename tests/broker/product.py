@@ -62,8 +62,10 @@ OTHER_RUNS: Final = (
 )
 SEED: Final = 1
 _AT_ONCE: Final = 12
+START_MS: Final = 8000
 Damage = Cell | Surgery | Properties | BatchNumbers | HighestBatchNumber | ExtUnits | Pile | RandomDamage
-Prepare = Callable[[Path], Any]
+Draw = tuple[str, Damage, int]  # a golden store, what is done to it, and the seed
+Prepare = Callable[[str, Path], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ class Verdict:
 class Opened(NamedTuple):
     """A cell's store at ``root``, as it was given to a release, and what that told of it. ``prepared``: what ``prepare`` gave."""
 
+    base: str
     cell: Damage
     planted: Planted | None
     prepared: Any
@@ -106,34 +109,30 @@ class GoldenCopies:
 
 
 def opened(
-    version: str,
-    base: str,
-    draws: Iterable[tuple[Damage, int]],
-    *,
-    folder: Path,
-    prepare: Prepare | None = None,
+    version: str, draws: Iterable[Draw], *, folder: Path, prepare: Prepare | None = None, start_ms: int = START_MS
 ) -> Iterator[Opened]:
-    """Make each cell's store with its seed and let the release open a copy of it; in the order in which answers come.
+    """Make each store and let one JVM of the release open a copy of it; in the order in which answers come.
 
-    ``prepare``: what else is done to the store before.
+    ``prepare``: what else is done to the store before. ``start_ms``: how long a start may take before it counts as one that never ends.
     """
-    golden = GoldenCopies(folder)(base)
-    work = folder / f"{version}-{base}"
-    made: dict[str, tuple[Damage, Planted | None, Any]] = {}
-    with ManyStores(version, stores.properties_text(base), work, threads=_AT_ONCE) as release:
+    golden = GoldenCopies(folder)
+    work = folder / version
+    made: dict[str, tuple[str, Damage, Planted | None, Any]] = {}
+    with ManyStores(version, "", work, threads=_AT_ONCE, start_ms=start_ms) as release:
 
         def answered() -> Iterator[Opened]:
             name, told = release.answer()
             root = work / "cells" / name
-            yield Opened(*made.pop(name), root, golden, told)
+            base, *rest = made.pop(name)
+            yield Opened(base, *rest, root, golden(base), told)
             shutil.rmtree(root)
 
-        for number, (cell, seed) in enumerate(draws):
+        for number, (base, cell, seed) in enumerate(draws):
             name = f"cell-{number}"
-            root = stores.copy_store(golden, work / "cells" / name)
+            root = stores.copy_store(golden(base), work / "cells" / name)
             planted = cell.apply(root, stores.truth(base), seed)
-            made[name] = cell, planted, prepare(root) if prepare is not None else None
-            release.submit(name, root)
+            made[name] = base, cell, planted, prepare(base, root) if prepare is not None else None
+            release.submit(name, root, stores.properties_text(base))
             while release.waiting >= 2 * _AT_ONCE:
                 yield from answered()
         while release.waiting:
@@ -144,13 +143,20 @@ def opened(
 def judge(
     version: str, base: str, draws: Iterable[tuple[Damage, int]], *, folder: Path, column: str | None = None
 ) -> Iterator[Verdict]:
+    """As ``judge_all``, cells of one golden store."""
+    yield from judge_all(version, ((base, *draw) for draw in draws), folder=folder, column=column)
+
+
+def judge_all(
+    version: str, draws: Iterable[Draw], *, folder: Path, column: str | None = None, start_ms: int = START_MS
+) -> Iterator[Verdict]:
     """Compare what is predicted for each cell's store with what the release made of it.
 
     ``column``: another release to predict for, to see that it makes a difference.
     """
-    for each in opened(version, base, draws, folder=folder):
-        found = differences(each.root, each.golden, base, each.planted, each.told, column or version)
-        yield _verdict(version, base, each.cell, each.told, found)
+    for each in opened(version, draws, folder=folder, start_ms=start_ms):
+        found = differences(each.root, each.golden, each.base, each.planted, each.told, column or version)
+        yield _verdict(version, each.base, each.cell, each.told, found)
 
 
 def _verdict(version: str, base: str, cell: Damage, told: dict[str, Any], found: Differences) -> Verdict:

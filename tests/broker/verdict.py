@@ -55,6 +55,9 @@ def differences(
             found = compare_state(start, told["afterStart"])
             pairs |= {what: pair for what, pair in found.items() if what.startswith("queue ") or what == "index"}
             pairs["deleted"] = (_deleted(told), deleted_files(start))
+        elif start.ends_cut and "afterLoad" in told:
+            pairs |= compare_state(start, told["afterLoad"])
+            pairs["deleted"] = (_deleted(told), deleted_files(start))
     return {what: pair for what, pair in pairs.items() if pair[0] != pair[1]}
 
 
@@ -81,8 +84,7 @@ def _told_of_recovery(outcome: Outcome, told: dict[str, Any]) -> Iterator[tuple[
     scan = told["scan"]
     if scan["recovery"] is not None:
         yield "recovery", (scan["recovery"], outcome.recovery)
-    # 5.x scans and cuts the log although it does not start then, where what it could not load is an index file.
-    if scan["first_file"] is not None and (outcome.starts or outcome.first_file_scanned is not None):
+    if scan["first_file"] is not None:
         yield "first file scanned", (scan["first_file"], outcome.first_file_scanned)
 
 

@@ -222,3 +222,26 @@ def test_a_property_beside_a_list_is_not_written_over() -> None:
         _under_damage(b"a\x01b\x02INNER_MULTI_QUEUE_OFFSET\x019\x02TAGS\x01t", b"INNER_MULTI_QUEUE_OFFSET\x0110")
         is None
     )
+
+
+@pytest.mark.parametrize(("of", "byte"), [(b"INNER_MULTI_DISPATCH", 1), (b"INNER_MULTI_QUEUE_OFFSET", 1), (b"%LMQ%", 5)])
+@pytest.mark.parametrize("name", ["lmq-497", "lmq-533"])
+def test_a_tombstone_lists_the_light_queues_whose_entries_lead_to_it(
+    name: str, of: bytes, byte: int, damageable: DamageableOf, settings_of: SettingsOf
+) -> None:
+    """A record with a wrong body is lost; its list is damaged as well, so that only the entries tell what a list has to say."""
+    store, opener = damageable(name), Opener(settings_of(name), stores.truth(name)["written_by"])
+    number, _, _ = listing(store, nearest=4)
+    message, at = store.message(number), store.field_at(number, "properties")
+    text = store.read(at, message["phyOffset"] + message["storeSize"] - at)
+    store.flip(number, "body")
+    store.flip_at(at + text.find(of) + byte)
+    recovery = opener.recover(store.root)
+    apply_to(recovery, store.root)
+    assert sum(run.messages or 0 for run in recovery.lost) == 1
+    assert [found.code for found in opener.check(store.root) if found.severity != "info"] == []
+    with Store.open(store.root, load_settings(settings_of(name), store.root)) as mended:
+        tombstone = read_message(mended.log, message["phyOffset"])
+        assert tombstone is not None
+        listed = dict(light_queues(message["properties"]))
+        assert listed.items() <= dict(light_queues(tombstone.properties)).items()

@@ -44,7 +44,8 @@ class Ghost:
 class Outcome:
     """The store once the broker has started and its dispatch has caught up, before any expiry.
 
-    ``starts`` is false when loading fails or the start never returns; ``reason`` then says why, and nothing is lost. File
+    ``starts`` is false when loading fails or the start never returns; ``reason`` then says why, and nothing is lost: unless an index
+    file is refused, for then log and queues have been recovered and cut before, and all is told as of a start. File
     lists hold names. ``index_files`` are the old ones that survive; ``index_rebuilt``: entries are added to the index.
 
     ``queue_error``: why it starts and yet gives no queue an entry any more, until its next start, and refuses every message: it

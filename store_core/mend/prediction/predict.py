@@ -128,7 +128,7 @@ def outcome_of_start(
     """The outcome of a start that was played through while ``hunt`` looked on; ``books`` as for ``outcome_of``."""
     books = {} if books is None else books
     recovery = "abnormal" if store.aborted else "normal"
-    if start.refusal:
+    if start.refusal and not start.ends_cut:
         return Outcome(False, start.refusal, recovery=recovery, first_file_scanned=start.log.first_file_scanned)
     mark = mark_of(start)
     book = books.get(mark) if mark is not None else None
@@ -138,7 +138,8 @@ def outcome_of_start(
             books[mark] = book
     index = start.loaded.index
     return Outcome(
-        starts=True,
+        starts=not start.refusal,
+        reason=start.refusal,
         queue_error=start.dispatcher.failed if start.dispatcher is not None else "",
         recovery=recovery,
         first_file_scanned=start.log.first_file_scanned,

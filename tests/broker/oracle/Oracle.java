@@ -86,6 +86,7 @@ public final class Oracle {
         boolean loaded = load(properties);
         answer.put("filesAfterLoad", State.files(root));
         if (!loaded) {
+            tellRefused();
             return;
         }
         Map<String, Object> afterLoad = State.of(store, entries);
@@ -96,6 +97,15 @@ public final class Oracle {
         long startMillis = Long.getLong("start.millis", 12_000L);
         if (startMillis > 0) {
             start(startMillis, requests);
+        }
+    }
+
+    /** 5.x recovers before it refuses an index file; any other refusal leaves a store that tells little, or nothing. */
+    private void tellRefused() {
+        try {
+            answer.put("afterLoad", State.of(store, entries));
+        } catch (Throwable e) {
+            System.err.println("refused: " + Reflect.chain(e));
         }
     }
 

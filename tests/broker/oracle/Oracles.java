@@ -10,7 +10,7 @@ import java.util.concurrent.TimeUnit;
 
 /**
  * Opens many stores in one JVM, several at a time: Oracles PROPERTIES. Each line of standard input is NAME, ROOT and ANSWER, separated by
- * tabs; when a store's answer is written, a line "told", a tab and NAME follows on standard output. A store's load is done by a
+ * tabs, and PROPERTIES where a store has other ones; when a store's answer is written, a line "told", a tab and NAME follows on standard output. A store's load is done by a
  * thread with its NAME, so that log lines can be told apart. System properties as in Oracle, and threads.
  */
 public final class Oracles {
@@ -28,7 +28,8 @@ public final class Oracles {
         boolean isFirst = true;
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             String[] job = line.split("\t", -1);
-            Runnable work = () -> oracles.tell(job[0], job[1], job[2]);
+            Properties own = job.length > 3 ? Oracle.properties(job[3]) : oracles.properties;
+            Runnable work = () -> oracles.tell(job[0], job[1], job[2], own);
             Future<?> done = workers.submit(work);
             if (isFirst) {
                 done.get(); // what a release sets up once is set up by one store alone
@@ -40,11 +41,11 @@ public final class Oracles {
         Runtime.getRuntime().halt(0);
     }
 
-    private void tell(String name, String root, String path) {
+    private void tell(String name, String root, String path, Properties own) {
         Thread.currentThread().setName(name);
         Oracle oracle = new Oracle(root);
         try {
-            oracle.tell(properties, Collections.emptyList(), path);
+            oracle.tell(own, Collections.emptyList(), path);
         } catch (Throwable e) {
             e.printStackTrace();
         }

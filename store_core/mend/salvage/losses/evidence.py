@@ -224,6 +224,7 @@ class _Items:
         queue, topic = rows["queue"], self._kinds.topic
         same = (rows["size_bytes"][head] == rows["size_bytes"][entry]) & (topic[queue[head]] == topic[queue[entry]])
         same &= rows["batch_size"][head] == rows["batch_size"][entry]
+        same &= self._lists_all(rows, place, both, head)
         head, entry, both = head[same], entry[same], both[same]
         has_keys = self._table.told_by(rows[head], Source.KEYS)
         rows = rows.copy()
@@ -233,6 +234,17 @@ class _Items:
         kept = ~np.isin(place, both)
         kept[entry] = True
         return rows[kept]
+
+    def _lists_all(self, rows: Rows, place: Ints, places: Ints, heads: Ints) -> NDArray[np.bool_]:
+        """Whether the head at each of some places lists the light queues whose entries lead there."""
+        told: dict[int, set[tuple[str, int]]] = {}
+        for row in np.flatnonzero(self._kinds.is_light[rows["queue"]]).tolist():
+            number = self._table.queues[int(rows["queue"][row])].topic, int(rows["queue_offset"][row])
+            told.setdefault(int(place[row]), set()).add(number)
+        if not told:
+            return np.ones(len(places), bool)
+        lists = zip(places.tolist(), self._table.lights_of(rows[heads]), strict=True)
+        return np.array([told.get(at, set()) <= set(listed) for at, listed in lists], bool)
 
 
 def _heads_in(rows: Rows, starts: Ints, ends: Ints) -> NDArray[Any]:

@@ -52,10 +52,12 @@ def told_by_head(message: Message, *, is_readable: bool = False) -> LostRecord:
 
 
 def told_better(head: LostRecord, entry: LostRecord, *, is_topic_known: bool = True) -> LostRecord:
-    """A record that its head tells of, and its queue entry: of queue and number of a damaged record that one knows better.
+    """A record that its head tells of, and its queue entries: of queue, number and light queues of a damaged record they know better.
 
     And of the topic where no queue is of the one that the head tells: not ``is_topic_known``.
     """
+    if entry.size_bytes == head.size_bytes:
+        head = replace(head, light_queues=tuple({**dict(head.light_queues), **dict(entry.light_queues)}.items()))
     if entry.size_bytes == head.size_bytes and (entry.topic == head.topic or not is_topic_known):
         head = replace(head, topic=entry.topic, queue_id=entry.queue_id, queue_offset=entry.queue_offset)
     return replace(head, tags_code=entry.tags_code)
