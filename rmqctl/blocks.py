@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from rmqctl.cells import Column, is_numeric
 from rmqctl.jsonstream import as_row
+from store_core.kernel.text import one_by_one
 
 PAGE_ROWS: Final = 1000  # so many rows are laid out together, so that a long table starts at once and stays small
 
@@ -107,7 +108,7 @@ class Page:
 
 def pages(table: Table) -> Iterator[Page]:
     """Cut a table in pages. No page at all for a table without rows. Columns and their sides are the first page's."""
-    rows: Iterator[Mapping[str, Any]] = map(as_row, table.rows)
+    rows: Iterator[Mapping[str, Any]] = map(as_row, one_by_one(table.rows))
     first = next(rows, None)
     if first is None:
         return

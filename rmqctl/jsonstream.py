@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from typing import Any, Final
 
 from rmqctl.signals import whole
+from rmqctl.streams import UNENCODABLE
+from store_core.kernel.text import RowBatch, as_written, rows_text
 
 Write = Callable[[str], object]
 
@@ -53,6 +55,19 @@ def _with_long_texts(members: list[tuple[str, Any]]) -> Iterator[str]:
     yield "}"
 
 
+def batch_lines(batch: RowBatch, lead: str = "", tail: str = "\n") -> memoryview:
+    """A batch's rows, each as ``encode_line`` gives it, between ``lead`` and ``tail``."""
+    keys = [f"{', ' if number else lead + '{'}{encode_line(str(key))}: " for number, key in enumerate(batch.columns)]
+    columns = zip(map(_as_bytes, keys), batch.columns.values(), strict=True)
+    return rows_text(
+        list(columns), batch.count, lambda value: _as_bytes(encode_line(value)), tail=_as_bytes("}" + tail)
+    )
+
+
+def _as_bytes(text: str) -> bytes:
+    return text.encode(errors=UNENCODABLE)
+
+
 def as_row(value: Any) -> Mapping[str, Any]:
     """A row as a mapping: one already, or an object that has ``as_json()``."""
     row: Mapping[str, Any] = value if isinstance(value, Mapping) else value.as_json()
@@ -76,15 +91,22 @@ _LINE: Final = json.JSONEncoder(ensure_ascii=False, default=_plain)
 
 
 class JsonStream:
-    """Writes one object, member by member. Iterators anywhere in it are written element by element, never collected.
+    """Writes one object, member by member. Iterators anywhere in it are written element by element, never collected, and
+    what batches of rows hold by ``write_block``.
 
     A context manager: at its end every open list and object is closed. After an exception ``error_of(exception)`` is
     written as the last key, ``"error"``, and the exception goes on; with None for it nothing more is written at all.
     What leads to a value, a comma or a key, is written with it: an exception, or a signal, leaves no half member.
     """
 
-    def __init__(self, write: Write, error_of: Callable[[BaseException], Mapping[str, Any] | None]) -> None:
+    def __init__(
+        self,
+        write: Write,
+        error_of: Callable[[BaseException], Mapping[str, Any] | None],
+        write_block: Callable[[memoryview], object] | None = None,
+    ) -> None:
         self._write = write
+        self._write_block = write_block or (lambda block: write(str(block, "utf-8")))
         self._error_of = error_of
         self._closers: list[str] = []
         self._lead = ""
@@ -125,6 +147,13 @@ class JsonStream:
             if closer is not None:
                 self._closers.append(closer)
 
+    def _put_batch(self, batch: RowBatch, margin: str) -> None:
+        """Write rows of a list, of which there is at least one."""
+        block = batch_lines(batch, f",{margin}", "")
+        with whole:
+            self._write_block(block if self._lead.startswith(",") else block[1:])
+            self._lead = ""
+
     def _close(self) -> None:
         with whole:
             self._write(self._closers[-1])
@@ -153,9 +182,11 @@ class JsonStream:
         compact = not isinstance(values, Sized) or len(values) > _LONG_LIST
         self._put(("[",), "]")
         separator = ""
-        for value in values:
+        for value in as_written(values):
             self._lead = separator + margin
-            if compact or _is_flat(value):
+            if isinstance(value, RowBatch):
+                self._put_batch(value, margin)
+            elif compact or _is_flat(value):
                 self._put(encode_pieces(value))
             else:
                 self._value(value, depth + 1)

@@ -10,9 +10,11 @@ from itertools import chain
 from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 from rmqctl.cells import Column, cell, escape_controls, escape_json_controls
-from rmqctl.jsonstream import JsonStream, as_row, encode_line, encode_pieces
+from rmqctl.jsonstream import JsonStream, as_row, batch_lines, encode_line, encode_pieces
 from rmqctl.options import COLUMN_FORMATS, ColumnFormat, Format
 from rmqctl.signals import whole
+from rmqctl.streams import UNENCODABLE
+from store_core.kernel.text import RowBatch, as_written, one_by_one, rows_text, same
 
 if TYPE_CHECKING:
     from rmqctl.blocks import Block
@@ -75,7 +77,7 @@ class Output:
         ``document`` is what ``json`` writes, in its order; a member may be an iterator (streamed) or a callable (called
         when it is reached, so that it may tell what streaming has found). ``rows`` is the main list, which ``ndjson``,
         ``csv`` and ``tsv`` write: the name of a member, or an iterable; without it the document itself, less its
-        findings, is the only row. ``fields`` are the keys of ``csv`` and ``tsv`` (default: the first row's keys).
+        findings, is the only row. Batches among the rows are written by the kernel, and flushed. ``fields`` are the keys of ``csv`` and ``tsv`` (default: the first row's keys).
         People get ``blocks``, or else: ``facts`` (members of the document by name), the main list under ``columns``
         and ``title``, and the document's findings. ``live`` flushes each row; laid out, the first ``live_rows`` rows,
         which are there already, come as one table, and each later row as it comes.
@@ -113,7 +115,7 @@ class Output:
         self.error_written = True
 
     def _json(self, document: Document) -> None:
-        with JsonStream(self._write_json, self._error_within) as stream:
+        with JsonStream(self._write_json, self._error_within, self._write_block) as stream:
             for key, value in document.items():
                 stream.member(key, value)
 
@@ -122,8 +124,12 @@ class Output:
         return self._describe(error)
 
     def _ndjson(self, rows: Iterable[Any], live: bool) -> None:
-        for row in rows:
+        for row in as_written(rows):
+            block = batch_lines(row) if isinstance(row, RowBatch) else None
             with whole:
+                if block is not None:
+                    self._write_block(block)
+                    continue
                 for piece in encode_pieces(row):
                     self._write_json(piece)
                 self._write_json("\n")
@@ -136,12 +142,20 @@ class Output:
         writer = csv.writer(self.file, delimiter=delimiter, lineterminator="\n")
         # Readers end a row at a lone carriage return too, which the writer above does not quote.
         quoting = csv.writer(self.file, delimiter=delimiter, lineterminator="\n", quoting=csv.QUOTE_ALL)
-        remaining: Iterator[Mapping[str, Any]] = map(as_row, rows)
+        # On a terminal values are escaped before they are quoted.
+        remaining = iter(one_by_one(rows) if self.terminal else as_written(rows))
         if not fields and (first := next(remaining, None)) is not None:
-            fields, remaining = tuple(first), chain((first,), remaining)
+            fields = tuple(first.columns if isinstance(first, RowBatch) else as_row(first))
+            remaining = chain((first,), remaining)
         if fields:
             writer.writerow([self._csv_value(field) for field in fields])
         for row in remaining:
+            if isinstance(row, RowBatch):
+                block = self._csv_lines(row, fields, delimiter)
+                with whole:
+                    self._write_block(block)
+                continue
+            row = as_row(row)
             values = [self._csv_value(row.get(field)) for field in fields]
             with whole:
                 if any(hasattr(value, "pieces") for value in values):
@@ -151,6 +165,16 @@ class Output:
                     (quoting if risky else writer).writerow(values)
             if live:
                 self.file.flush()
+
+    def _csv_lines(self, batch: RowBatch, fields: Sequence[str], delimiter: str) -> memoryview:
+        leads = [b"", *[delimiter.encode()] * (len(fields) - 1)]
+        columns = [(lead, batch.columns.get(field) or same(None)) for lead, field in zip(leads, fields, strict=True)]
+        return rows_text(columns, batch.count, self._csv_text, delimiter=delimiter.encode())
+
+    def _csv_text(self, value: Any) -> bytes:
+        """A value as the csv module takes it, in bytes."""
+        shown = self._csv_value(value)
+        return b"" if shown is None else str(shown).encode(errors=UNENCODABLE)
 
     def _csv_row_in_pieces(self, values: Sequence[Any], delimiter: str) -> None:
         """A row with a text that is never put together: what the writers of the standard library hold fourfold."""
@@ -187,6 +211,15 @@ class Output:
 
     def _write_and_flush(self, text: str) -> None:
         self.file.write(text)
+        self.file.flush()
+
+    def _write_block(self, block: memoryview) -> None:
+        """Write what the kernel has made, so that who reads has it at once."""
+        if self.terminal or not hasattr(self.file, "buffer"):
+            self._write_json(str(block, "utf-8"))
+        else:
+            self.file.flush()
+            self.file.buffer.write(block)
         self.file.flush()
 
     def _write_json(self, text: str) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from store_core.errors import FailedError
 
 _BUFFER_BYTES: Final = 1 << 16
-_UNENCODABLE: Final = "rmqctl"
+UNENCODABLE: Final = "rmqctl"  # the name of what writes what UTF-8 has no bytes for
 RAW_BYTES: Final = range(0xDC80, 0xDD00)  # what Python makes of bytes in names and words that are not UTF-8
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}".encode()
 
@@ -29,7 +29,7 @@ def _replaced(error: UnicodeError) -> tuple[bytes, int]:
     return _REPLACEMENT if raw else character.encode("ascii", "backslashreplace"), error.start + 1
 
 
-codecs.register_error(_UNENCODABLE, _replaced)
+codecs.register_error(UNENCODABLE, _replaced)
 
 
 class _Results(io.FileIO):
@@ -60,9 +60,9 @@ def prepare_streams() -> None:
         elif stream is getattr(sys, f"__{name}__"):
             if number == 1 and not stream.isatty():  # buffered also where Python was told not to (PYTHONUNBUFFERED)
                 buffered = io.BufferedWriter(_Results(number, "w", closefd=False), _BUFFER_BYTES)
-                sys.stdout = io.TextIOWrapper(buffered, encoding="utf-8", errors=_UNENCODABLE, newline="\n")
+                sys.stdout = io.TextIOWrapper(buffered, encoding="utf-8", errors=UNENCODABLE, newline="\n")
             else:
-                stream.reconfigure(errors=_UNENCODABLE)
+                stream.reconfigure(errors=UNENCODABLE)
 
 
 def standard_input() -> IO[bytes]:

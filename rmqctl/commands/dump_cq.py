@@ -14,6 +14,7 @@ from store_core.errors import FailedError, UsageError
 
 if TYPE_CHECKING:
     from store_core.findings import Finding
+    from store_core.kernel.text import RowBatch
     from store_core.read.dump import QueueDump
     from store_core.storage.store import Store
 
@@ -47,7 +48,7 @@ def dump_cq(
         if topic is not None and not queues:
             note_unknown_topics(ctx, store, (topic,))
 
-        def rows() -> Iterator[dict[str, Any]]:
+        def rows() -> Iterator[dict[str, Any] | RowBatch]:
             for queue in queues:
                 yield from dump_entries(queue, first=from_, end=to, resolve=resolve, findings=findings)
 

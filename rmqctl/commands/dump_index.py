@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -14,7 +14,8 @@ from rmqctl.messages import shown_or_told
 from store_core.errors import FailedError
 
 if TYPE_CHECKING:
-    from store_core.read.index import Index
+    from store_core.kernel.text import RowBatch
+    from store_core.read.index import Index, IndexFile
 
 _COLUMNS: Final = (
     Column("file", drop=2),
@@ -48,7 +49,7 @@ def dump_index(
             raise FailedError(f"no index file {file!r}", path=str(store.root), to_do="see `rmqctl info` for the files")
         if slot is not None and index.sizes is not None and slot >= (slots := index.sizes.slots):
             ctx.note(f"there is no slot {slot}: the index files have slots 0 to {slots - 1}")
-        rows = islice(_rows(index, file, slot), max_)
+        rows = _rows(index, file, slot, max_)
         findings = [
             *index.findings,
             *(f for f in index_faults(store, index.sizes) if file is None or f.file == f"{INDEX}/{file}"),
@@ -59,8 +60,21 @@ def dump_index(
     return shown_or_told(ctx, findings)
 
 
-def _rows(index: Index, file: str | None, slot: int | None) -> Iterator[dict[str, Any]]:
-    for one in index.files:
-        if file is None or one.path.name == file:
-            for row in one.rows() if slot is None else one.slot_rows(slot):
-                yield row._asdict()
+def _rows(
+    index: Index, file: str | None, slot: int | None, most: int | None
+) -> Iterator[dict[str, Any]] | Iterator[RowBatch]:
+    files = [one for one in index.files if file is None or one.path.name == file]
+    return _batches(files, most) if slot is None else islice(_chains(files, slot), most)
+
+
+def _batches(files: Iterable[IndexFile], most: int | None) -> Iterator[RowBatch]:
+    for one in files:
+        for batch in one.batches(most):
+            yield batch
+            most = None if most is None else most - batch.count
+
+
+def _chains(files: Iterable[IndexFile], slot: int) -> Iterator[dict[str, Any]]:
+    for one in files:
+        for row in one.slot_rows(slot):
+            yield row._asdict()

@@ -66,10 +66,11 @@ def log(
     Example: rmqctl log --begin -15m --topic orders --max 100
     """
     from store_core.check.log import LogFindings
-    from store_core.codec.record import Message
     from store_core.export.rows.kinds import TOMBSTONE
-    from store_core.read.log import LogFilter, has_message_behind, read_log, size_of_walk
+    from store_core.kernel.text import one_by_one
+    from store_core.read.log import LogFilter, LogRange, has_message_behind, read_log, size_of_walk
     from store_core.read.log_files import unread_log
+    from store_core.read.message_rows import MessageRows
     from store_core.storage.live import is_live
 
     refuse_backwards(from_, to, ("--from", "--to"))
@@ -81,17 +82,16 @@ def log(
         note_unknown_topics(ctx, store, wanted.topics)
         seen = LogFindings(store.log)
         bodies: list[Finding] = []
+        messages = MessageRows(view, bodies, TOMBSTONE)
 
         def on_table(table: FrameTable) -> None:
             segment = store.log.find(table.window_phy_offset)
             seen.add(table, store.relative(segment.path) if segment else "")
 
-        def rows() -> Iterator[dict[str, Any]]:
+        def rows() -> Iterator[Any]:
             with ctx.progress("log", size_of_walk(store, wanted)) as bar:
-                for row in read_log(store, wanted, on_table=on_table, on_progress=bar):
-                    shown = view.as_json(row, bodies) if isinstance(row, Message) else row.as_json()
-                    is_ours = isinstance(row, Message) and row.is_tombstone
-                    yield {"kind": TOMBSTONE, **shown} if is_ours else shown
+                for row in read_log(store, wanted, messages=messages.of, on_table=on_table, on_progress=bar):
+                    yield row.as_json() if isinstance(row, LogRange) else row
 
         @cache
         def findings() -> list[Finding]:
@@ -100,7 +100,7 @@ def log(
             found = seen.end(live=seen.may_be_torn and is_live(store.root).live)
             return [*unread_log(store), *found, *(one for one in bodies if one.code != "L001")]
 
-        shown = map(_line, rows()) if is_for_people(ctx) else rows()
+        shown = map(_line, one_by_one(rows())) if is_for_people(ctx) else rows()
         fields = (*view.fields, "kind", *(_RANGE_FIELDS if all_ else ()))
         ctx.output.emit(
             {"messages": shown, "findings": findings}, rows="messages", columns=MESSAGE_COLUMNS, fields=fields

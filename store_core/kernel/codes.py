@@ -96,6 +96,27 @@ class ArrowPart(IntFlag):
     MARKS = 32  # the tag's hash, and whether rmqctl left the record where a message was lost
 
 
+class TextKind(IntEnum):
+    """What a column of ``kernel.text`` holds, and so how its values look."""
+
+    SAME = 0  # one value for all rows
+    READY = 1  # values that the caller has made into text of the format
+    INT = 2
+    UINT = 3
+    FLOAT = 4
+    BOOL = 5
+    STRING = 6
+    BYTES = 7  # shown as a string; what is not UTF-8 has U+FFFD
+    BODY = 8  # a string where it is UTF-8, else base64
+    ENCODING = 9  # which of both a body is
+    LIST = 10  # of strings
+    MAP = 11  # from strings to strings
+    MICROSECONDS = 12  # since 1970, in UTC
+    NANOSECONDS = 13
+    ZONELESS_MICROSECONDS = 14
+    ZONELESS_NANOSECONDS = 15
+
+
 PARTED_VALUES: Final = (PropertyFlag.KEYS, PropertyFlag.UNIQ_KEY, PropertyFlag.TAGS, PropertyFlag.DELAY)
 _NOT_BY_NAME: Final = (PropertyFlag.CRC32, PropertyFlag.PARTED_VALUE)
 PROPERTY_NAMES: Final = {

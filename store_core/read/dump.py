@@ -14,8 +14,9 @@ from store_core.codec.record import Message
 from store_core.codec.tags import tags_code
 from store_core.errors import UnreadableError
 from store_core.findings import Finding, finding
+from store_core.kernel.text import RowBatch, numbers, same
 from store_core.layout import paths
-from store_core.layout.queue import is_ext_address
+from store_core.layout.queue import ENTRY, EXT_MAX_ADDRESS, is_ext_address
 from store_core.read.entries import BatchEntry, Entry, ExtUnit, has_expired, is_dead, is_filler
 from store_core.read.pull import require_queue_files
 from store_core.read.queue import BatchQueue, Queue, end_of_run, layout_of
@@ -60,59 +61,111 @@ def fields_of(dumped: Sequence[QueueDump], *, resolve: bool) -> tuple[str, ...]:
 
 def dump_entries(
     dumped: QueueDump, *, first: int | None, end: int | None, resolve: bool, findings: list[Finding]
-) -> Iterator[dict[str, Any]]:
-    """Rows for the entries of [first, end), from the first file's begin to the queue's end where nothing is said.
+) -> Iterator[dict[str, Any] | RowBatch]:
+    """Rows for the entries of [first, end), from the first file's begin to the queue's end where nothing is said; in
+    batches where entries alone make them.
 
     With ``resolve`` each row has ``record``, what the log holds there (None: no record, or it has expired), and where the two disagree there
     is a finding, of which at most ``MOST_FINDINGS`` are kept. So is what lies behind that end, where nothing is said, and
     what goes away in the meantime.
     """
-    queue, log, log_begin = dumped.queue, dumped.queue.log, Begin(dumped.queue.log)
+    queue = dumped.queue
     hidden = behind_the_end(dumped) if end is None else ()
-    newest = -1  # record that was found: what expires lies in front of none that is there
     _add_all(findings, missing_entries(queue.files, dumped.topic, dumped.queue_id, *_bytes_of(queue, first, end)))
-    for entry in _entries(dumped, first, end, findings):
-        row: dict[str, Any] = {"topic": dumped.topic, "queue_id": dumped.queue_id, **entry._asdict()}
-        unit = None
-        if isinstance(queue, Queue) and is_ext_address(entry.tags_code):
-            unit = queue.ext_of(entry.tags_code)
-            row["ext"] = None if unit is None else _ext_row(unit)
-            if unit is None and not has_expired(entry, log_begin):
-                _add(findings, _about("Q016", "no good unit at the address", dumped, entry))
-        if resolve:
-            if entry.phy_offset >= log.max_phy_offset and log is queue.log and not is_filler(entry):
-                log = log.listed_anew()  # a broker makes a segment before an entry leads there
-            message = None if is_filler(entry) else read_message(log, entry.phy_offset, entry.size_bytes)
-            row["record"] = None if message is None else _record_row(message)
-            newest = entry.phy_offset if message is not None else newest
-            is_gone = message is None and entry.phy_offset > newest and has_expired(entry, log_begin)
-            for found in () if is_gone else _disagreements(dumped, entry, unit, message):
-                _add(findings, found)
-        yield row
+    rows = _Rows(dumped, resolve, findings)
+    for entries in _runs(dumped, first, end, findings):
+        if isinstance(entries, _Chunk) and not resolve and not entries.has_ext_address:
+            yield entries.batch(dumped)
+        else:
+            yield from map(rows.row, entries)
     with suppress(UnreadableError):  # what nobody asked for may be unreadable
         for found in hidden:
             _add(findings, found)
 
 
-def _entries(
+class _Chunk:
+    """Entries of an ordinary queue as they are stored, one after the other."""
+
+    def __init__(self, queue_offset: int, data: bytes) -> None:
+        self._queue_offset = queue_offset
+        self._entries = np.frombuffer(data, ENTRY.dtype)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return (Entry(number, *fields) for number, fields in enumerate(self._entries.tolist(), self._queue_offset))
+
+    @property
+    def has_ext_address(self) -> bool:
+        return bool((self._entries["tags_code"] <= EXT_MAX_ADDRESS).any())
+
+    def batch(self, dumped: QueueDump) -> RowBatch:
+        """The rows of entries that nothing belongs to."""
+        offsets = np.arange(self._queue_offset, self._queue_offset + len(self))
+        stored = {name: numbers(self._entries[name]) for name in ENTRY.names}
+        columns = {"topic": same(dumped.topic), "queue_id": same(dumped.queue_id), "queue_offset": numbers(offsets)}
+        return RowBatch(columns | stored, len(self), lambda: (_row(dumped, entry) for entry in self))
+
+
+class _Rows:
+    """Makes rows of entries, one by one, and finds what is wrong with them."""
+
+    def __init__(self, dumped: QueueDump, resolve: bool, findings: list[Finding]) -> None:
+        self._dumped, self._resolve, self._findings = dumped, resolve, findings
+        self._log = dumped.queue.log
+        self._log_begin = Begin(self._log)
+        self._newest = -1  # record that was found: what expires lies in front of none that is there
+
+    def row(self, entry: Entry | BatchEntry) -> dict[str, Any]:
+        row, unit, queue = _row(self._dumped, entry), None, self._dumped.queue
+        if isinstance(queue, Queue) and is_ext_address(entry.tags_code):
+            unit = queue.ext_of(entry.tags_code)
+            row["ext"] = None if unit is None else _ext_row(unit)
+            if unit is None and not has_expired(entry, self._log_begin):
+                _add(self._findings, _about("Q016", "no good unit at the address", self._dumped, entry))
+        if self._resolve:
+            row["record"] = self._resolved(entry, unit)
+        return row
+
+    def _resolved(self, entry: Entry | BatchEntry, unit: ExtUnit | None) -> dict[str, Any] | None:
+        if (
+            entry.phy_offset >= self._log.max_phy_offset
+            and self._log is self._dumped.queue.log
+            and not is_filler(entry)
+        ):
+            self._log = self._log.listed_anew()  # a broker makes a segment before an entry leads there
+        message = None if is_filler(entry) else read_message(self._log, entry.phy_offset, entry.size_bytes)
+        self._newest = entry.phy_offset if message is not None else self._newest
+        is_gone = message is None and entry.phy_offset > self._newest and has_expired(entry, self._log_begin)
+        for found in () if is_gone else _disagreements(self._dumped, entry, unit, message):
+            _add(self._findings, found)
+        return None if message is None else _record_row(message)
+
+
+def _row(dumped: QueueDump, entry: Entry | BatchEntry) -> dict[str, Any]:
+    return {"topic": dumped.topic, "queue_id": dumped.queue_id, **entry._asdict()}
+
+
+def _runs(
     dumped: QueueDump, first: int | None, end: int | None, findings: list[Finding]
-) -> Iterator[Entry | BatchEntry]:
+) -> Iterator[_Chunk | list[BatchEntry]]:
     """The entries of [first, end) in order, and a finding for the places in between whose files have gone since they were listed."""
     queue, step = dumped.queue, layout_of(dumped.queue).size_bytes
     at = queue.files.min_phy_offset // step
     last = queue.max_offset if end is None else end
-    placed: Iterator[tuple[int, Entry | BatchEntry]]
+    placed: Iterator[tuple[int, _Chunk | list[BatchEntry]]]
     if isinstance(queue, Queue):
         at = max(at, first or 0)
-        placed = ((entry.queue_offset, entry) for entry in queue.entries(at, last))
+        placed = ((place, _Chunk(place, data)) for place, data in queue.chunks(at, last))
     else:
         at = at if first is None else queue.slot_of(first)
-        placed = iter(queue.placed(at, last))
-    for place, entry in placed:
+        placed = ((place, [entry]) for place, entry in queue.placed(at, last))
+    for place, entries in placed:
         if place > at:
             _add_all(findings, _removed(dumped, range(at, place)))
-        yield entry
-        at = place + 1
+        yield entries
+        at = place + len(entries)
     if end is None:
         stop = queue.files.max_phy_offset // step  # where the queue ends, files that have gone do not tell
     else:

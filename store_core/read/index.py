@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from store_core.closing import Closing
 from store_core.kernel.point import Sliceable, index_offsets
+from store_core.kernel.text import RowBatch, numbers, ready, same
 from store_core.layout import index as layout
 from store_core.read.index_sizes import IndexSizes, index_sizes
 from store_core.storage.files import FileCache, unreadable
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 MAX_ANSWER: Final = 64  # a broker's maxMsgsNumBatch: it never gives more for one query
 END_OF_TIME_MS: Final = (1 << 63) - 1
 _DUMP_ENTRIES: Final = 1 << 14
+_MOST_MS: Final = 1 << 62
 
 _unpack_header: Final = layout.HEADER.struct.unpack
 _unpack_slot: Final = layout.SLOT.struct.unpack
@@ -122,21 +125,45 @@ class IndexFile:
         """What a broker takes from this file: its begin time, ms, and offsets, newest first (``kernel.point``)."""
         return index_offsets(self._data, self.sizes.slots, key_hash, begin_ms, end_ms, limit)
 
-    def rows(self, first: int = 1) -> Iterator[IndexRow]:
-        """Every entry from a number on, in the order they were written."""
+    def rows(self) -> Iterator[IndexRow]:
+        """Every entry in the order they were written."""
         begin = self.header.begin_timestamp_ms
-        size = layout.ENTRY.size_bytes
-        last = self.last_entry
-        name = self.path.name
-        for start in range(max(first, 1), last + 1, _DUMP_ENTRIES):
-            at = layout.entry_at(self.sizes.slots, start)
-            data = self._data[at : at + min(_DUMP_ENTRIES, last + 1 - start) * size]
-            whole = data[: len(data) // size * size]
-            for number, (key_hash, phy_offset, seconds, previous) in enumerate(
-                layout.ENTRY.struct.iter_unpack(whole), start
-            ):
-                slot = key_hash % self.sizes.slots
-                yield IndexRow(name, slot, number, key_hash, phy_offset, begin + seconds * 1000, previous)
+        for start, entries in self.columns():
+            yield from self._rows(start, entries, begin)
+
+    def _rows(self, start: int, entries: NDArray[np.void], begin: int) -> Iterator[IndexRow]:
+        name, slots = self.path.name, self.sizes.slots
+        for number, (key_hash, phy_offset, seconds, previous) in enumerate(entries.tolist(), start):
+            yield IndexRow(name, key_hash % slots, number, key_hash, phy_offset, begin + seconds * 1000, previous)
+
+    def batches(self, most: int | None = None) -> Iterator[RowBatch]:
+        """As ``rows``, in batches, of at most so many entries."""
+        import numpy as np
+
+        begin, left = self.header.begin_timestamp_ms, most
+        for start, stored in self.columns():
+            entries = stored[:left]
+            if left is not None:
+                left -= len(entries)
+            if not len(entries):
+                return
+            hashes, times = entries["key_hash"].astype(np.int64), entries["seconds"].astype(np.int64) * 1000
+            columns = {
+                "file": same(self.path.name),
+                "slot": numbers(hashes % self.sizes.slots),
+                "entry": numbers(np.arange(start, start + len(entries))),
+                "key_hash": numbers(hashes),
+                "phy_offset": numbers(entries["phy_offset"]),
+                # A damaged header's time may leave the numbers that an array holds.
+                "store_timestamp_ms": numbers(times + begin)
+                if abs(begin) < _MOST_MS
+                else ready([begin + time for time in times.tolist()]),
+                "previous": numbers(entries["previous"]),
+            }
+            yield RowBatch(columns, len(entries), partial(self._dicts, start, entries, begin))
+
+    def _dicts(self, start: int, entries: NDArray[np.void], begin: int) -> Iterator[dict[str, Any]]:
+        return (row._asdict() for row in self._rows(start, entries, begin))
 
     def columns(self) -> Iterator[tuple[int, NDArray[np.void]]]:
         """As ``rows``, in bulk: (number of the first entry, structured array of ``layout.index.ENTRY``) by the chunk."""

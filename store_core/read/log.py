@@ -89,15 +89,20 @@ class LogFilter:
         return np.asarray(mask)
 
 
+def _messages(table: FrameTable, rows: Ints) -> Iterator[Message]:
+    return map(table.message, rows.tolist())
+
+
 def read_log(
     store: Store,
     wanted: LogFilter,
     *,
+    messages: Callable[[FrameTable, Ints], Iterator[Any]] = _messages,
     on_table: Callable[[FrameTable], None] | None = None,
     on_progress: Progress | None = None,
-) -> Iterator[Message | LogRange]:
-    """Rows in log order, streamed. ``on_table`` sees every table that is walked, for findings: what was not asked for
-    looks blameless there.
+) -> Iterator[Any | LogRange]:
+    """Rows in log order, streamed. ``messages`` makes them of the messages at some rows of a table. ``on_table`` sees every table
+    that is walked, for findings: what was not asked for looks blameless there.
 
     With a begin time, segments at the front whose messages are an hour or more older are not read. Raises FailedError
     where a segment cannot be read.
@@ -117,28 +122,40 @@ def read_log(
     for table in tables:
         if not len(table):
             continue
-        asked, messages = wanted.rows(table), table.messages
-        asked = np.where(messages, asked, wanted.ranges(table, *around.times(table)))
+        asked, is_message = wanted.rows(table), table.messages
+        asked = np.where(is_message, asked, wanted.ranges(table, *around.times(table)))
         if left is not None and not wanted.content:
-            left -= len(found := np.flatnonzero(asked & messages)[:left])
+            left -= len(found := np.flatnonzero(asked & is_message)[:left])
             if left == 0:
                 asked[found[-1] + 1 :] = False
         if on_table is not None:
             on_table(_blameless(table, ~asked))
-        for row in np.flatnonzero(asked if wanted.with_ranges else asked & messages).tolist():
-            if not messages[row]:
-                yield _range(table, row)
-                continue
-            message = table.message(row)
-            if wanted.content:
-                if not wanted.content.matches(message):
-                    continue
-                left = None if left is None else left - 1
-            yield message
-            if left == 0 and wanted.content:
-                return
+        rows = np.flatnonzero(asked if wanted.with_ranges else asked & is_message)
+        if wanted.content:
+            rows, left = _passing(table, rows, is_message, wanted.content, left)
+        for some in np.split(rows, np.flatnonzero(np.diff(is_message[rows])) + 1):
+            if len(some):
+                yield from (
+                    messages(table, some) if is_message[some[0]] else (_range(table, row) for row in some.tolist())
+                )
         if left == 0:
             return
+
+
+def _passing(
+    table: FrameTable, rows: Ints, is_message: Ints, content: ContentFilter, most: int | None
+) -> tuple[Ints, int | None]:
+    """Those of some rows that are no messages, or whose message passes, up to ``most`` messages; and how many are left of these."""
+    passing: list[int] = []
+    for row in rows.tolist():
+        if is_message[row]:
+            if not content.matches(table.message(row)):
+                continue
+            most = None if most is None else most - 1
+        passing.append(row)
+        if most == 0:
+            break
+    return np.array(passing, np.int64), most
 
 
 def size_of_walk(store: Store, wanted: LogFilter) -> int:

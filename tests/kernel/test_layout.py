@@ -78,6 +78,7 @@ def expected() -> dict[str, Any]:
         **{state.name: state for state in codes.ScanState},
         **{str(flag.name): flag for flag in codes.ScanFlag},
         **{f"WANT_{part.name}": part for part in codes.ArrowPart},
+        **{f"TEXT_{kind.name}": kind for kind in codes.TextKind},
         **{f"HAS_{flag.name}": flag for flag in codes.PropertyFlag},
         **{f"PROPERTY_{flag.name}": name for name, flag in codes.PROPERTY_NAMES.items()},
         "KEY_SEPARATOR": ord(codes.KEY_SEPARATOR),

@@ -11,6 +11,7 @@ from typing import Final
 import pytest
 
 from store_core.findings import Finding
+from store_core.kernel.text import one_by_one
 from store_core.layout.queue import ENTRY
 from store_core.read.dump import QueueDump, all_queues, behind_the_end, dump_entries
 from store_core.read.queue import BatchQueue
@@ -110,7 +111,7 @@ def rows_of(store: Damageable, damage: Callable[[], object], after: int = 150) -
     findings: list[Finding] = []
     offsets = []
     with Store.open(store.root) as opened:
-        for row in dump_entries(queue_of(opened), first=None, end=None, resolve=False, findings=findings):
+        for row in one_by_one(dump_entries(queue_of(opened), first=None, end=None, resolve=False, findings=findings)):
             offsets.append(row["queue_offset"])
             if len(offsets) == after:
                 damage()
@@ -157,7 +158,7 @@ def test_batches_that_are_removed_while_they_are_read(damageable: Callable[..., 
         queue = next(each for each in all_queues(opened) if isinstance(each.queue, BatchQueue))
         first = queue.queue.files.segments[0]
         first.path.unlink()
-        rows = list(dump_entries(queue, first=None, end=end, resolve=False, findings=findings))
+        rows = list(one_by_one(dump_entries(queue, first=None, end=end, resolve=False, findings=findings)))
     [found] = findings
     assert (found.code, found.size_bytes) == ("Q020", first.size_bytes)
     assert len(rows) == (20 if end is None else 0)
@@ -224,7 +225,7 @@ def test_a_file_that_is_missing_between_others(
         def told(first: int | None, end: int | None) -> list[int]:
             findings.clear()
             rows = dump_entries(queue, first=first, end=end, resolve=False, findings=findings)
-            return [row["queue_offset"] for row in rows]
+            return [row["queue_offset"] for row in one_by_one(rows)]
 
         assert told(None, None) == [*range(first_lost), *range(400, COUNT)]
         size = (400 - first_lost) * ENTRY.size_bytes

@@ -163,6 +163,24 @@ numbers! {
     NEIGHBOUR_GAP: i64 = 4096;
     READ_AT_ONCE: i64 = 256 << 10;
     MOST_WORDS: usize = 1 << 16;
+
+    // codes.TextKind
+    TEXT_SAME: u8 = 0;
+    TEXT_READY: u8 = 1;
+    TEXT_INT: u8 = 2;
+    TEXT_UINT: u8 = 3;
+    TEXT_FLOAT: u8 = 4;
+    TEXT_BOOL: u8 = 5;
+    TEXT_STRING: u8 = 6;
+    TEXT_BYTES: u8 = 7;
+    TEXT_BODY: u8 = 8;
+    TEXT_ENCODING: u8 = 9;
+    TEXT_LIST: u8 = 10;
+    TEXT_MAP: u8 = 11;
+    TEXT_MICROSECONDS: u8 = 12;
+    TEXT_NANOSECONDS: u8 = 13;
+    TEXT_ZONELESS_MICROSECONDS: u8 = 14;
+    TEXT_ZONELESS_NANOSECONDS: u8 = 15;
 }
 
 texts! {

@@ -26,6 +26,7 @@ mod resync;
 mod scan;
 mod tables;
 mod tasks;
+mod text;
 mod walk;
 
 use pyo3::prelude::*;
@@ -57,5 +58,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(packed::unpack_stretches, module)?)?;
     module.add_function(wrap_pyfunction!(point::carries_key, module)?)?;
     module.add_function(wrap_pyfunction!(point::index_key_hash, module)?)?;
+    module.add_function(wrap_pyfunction!(text::rows_text, module)?)?;
     Ok(())
 }
