@@ -42,7 +42,7 @@ STORE_VARIABLE: Final = "RMQCTL_STORE"
 DEFAULT_STORE: Final = "~/store"
 
 _VERSION: Final = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
-_OLDEST, _NEWEST = (4, 3), (5, 4)
+_OLDEST, _NEWEST = (4, 3), (5, 5)
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
 
 
@@ -102,7 +102,7 @@ def global_options(
             "--broker-version",
             metavar="X.Y[.Z]",
             rich_help_panel=PANEL,
-            help="Assume this broker's behaviour (4.3 to 5.4); else the store's own evidence tells.",
+            help="Assume this broker's behaviour (4.3 to 5.5); else the store's own evidence tells.",
         ),
     ] = None,
     tz: Annotated[
@@ -188,7 +188,7 @@ def _checked_version(text: str | None) -> str | None:
         return None
     version = _VERSION.fullmatch(text.strip())
     if not version or not _OLDEST <= (int(version[1]), int(version[2])) <= _NEWEST:
-        raise UsageError(f"unknown broker version {text!r}", to_do="give 4.3 to 5.4, such as 4.9.7 or 5.3")
+        raise UsageError(f"unknown broker version {text!r}", to_do="give 4.3 to 5.5, such as 4.9.7 or 5.3")
     return text.strip()
 
 
