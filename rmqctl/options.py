@@ -229,7 +229,8 @@ def complete_topics(ctx: typer.Context, args: list[str], incomplete: str) -> lis
     named = _given(ctx, "store") or [os.environ.get(STORE_VARIABLE) or DEFAULT_STORE]
     try:
         folder = StoreName.parse(named[-1]).path / CONSUMEQUEUE
-        return sorted(name for name in os.listdir(folder) if name.startswith(incomplete))
+        with os.scandir(folder) as entries:  # a RocksDB database has files there
+            return sorted(entry.name for entry in entries if entry.name.startswith(incomplete) and entry.is_dir())
     except (OSError, UsageError):
         return []
 

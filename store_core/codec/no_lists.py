@@ -19,7 +19,6 @@ class NoLists(Enum):
     RETRIES = f"{paths.RETRY_PREFIX}{_MORE}"
     WAITING = _SEPARATOR.join((RETRIES, paths.SCHEDULE_TOPIC, timer.TIMER_TOPIC))
     SYSTEM = _SEPARATOR.join((RETRIES, paths.SCHEDULE_TOPIC, f"{paths.SYSTEM_TOPIC_PREFIX}{_MORE}"))
-    DEAD = _SEPARATOR.join((SYSTEM, f"{paths.DLQ_PREFIX}{_MORE}"))
 
     def covers(self, topic: str) -> bool:
         """Whether a list in a record of that topic counts for nothing."""
@@ -34,7 +33,6 @@ NO_LISTS_SINCE: Final = (
     ("5.1.1", NoLists.RETRIES),
     ("5.1.3", NoLists.WAITING),
     ("5.2.0", NoLists.SYSTEM),
-    ("5.5.0", NoLists.DEAD),
 )
 
 

@@ -25,7 +25,6 @@ from store_core.layout import paths, queue
 from store_core.scan.frames import FrameTable
 from store_core.storage.config_files import read_config
 from store_core.storage.config_text import release_layout
-from store_core.storage.databases import runs_under_55
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
 
@@ -96,7 +95,9 @@ def dispatch_rules(store: Store, *, batch_topics: Iterable[str] = (), include_ba
         multi = settings.flag("enableMultiDispatch")
     else:
         multi = not store.queues or any(key.topic.startswith(paths.LMQ_PREFIX) for key in store.queues)
-    no_lists = no_lists_of(settings.broker_version or _release(store)) if multi else NoLists.SYSTEM
+    no_lists = (
+        no_lists_of(settings.broker_version or release_layout(read_config(store.root))) if multi else NoLists.SYSTEM
+    )
     return DispatchRules(
         delay_table(store),
         frozenset(known_batch.union(batch_topics)),
@@ -106,12 +107,6 @@ def dispatch_rules(store: Store, *, batch_topics: Iterable[str] = (), include_ba
         light_queues=store.queues if multi else {},
         include_bad_crc=include_bad_crc,
     )
-
-
-def _release(store: Store) -> str:
-    """Return the newest release that may have run the store last, as far as its database and config files tell."""
-    layout = release_layout(read_config(store.root))
-    return "5.5" if runs_under_55(store) else "5.4" if layout == "5" else layout
 
 
 def is_folder_name(topic: str) -> bool:

@@ -73,8 +73,7 @@ def test_a_later_patch_behaves_as_its_line() -> None:
         ("min_offset_search", MinOffsetSearch.LINEAR, "4.3.0", "4.9.8"),
         ("min_offset_search", MinOffsetSearch.BINARY, "5.0.0", "5.4.0"),
         ("min_offset_search", MinOffsetSearch.BINARY_WITH_EMPTY_NEWEST, "5.5.0", "5.5.1"),
-        ("no_lists", NoLists.SYSTEM, "5.2.0", "5.4.0"),
-        ("no_lists", NoLists.DEAD, "5.5.0", "5.5.1"),
+        ("no_lists", NoLists.SYSTEM, "5.2.0", "5.5.1"),
         ("config_reader", FASTJSON_2, "5.4.0", "5.4.0"),
         ("config_reader", FASTJSON_2_59, "5.5.0", "5.5.1"),
         ("refuses_negative_blanks", True, "5.5.1", "5.5.1"),
@@ -113,8 +112,7 @@ def test_groups_hold_every_release_once() -> None:
         ("5.0", NoLists.NOWHERE),
         ("v5.1.2", NoLists.RETRIES),
         ("5.1", NoLists.WAITING),
-        ("5.4", NoLists.SYSTEM),
-        ("5", NoLists.DEAD),
+        ("5", NoLists.SYSTEM),
     ],
 )
 def test_a_line_counts_lists_as_its_newest_release(release: str, lists: NoLists) -> None:
@@ -132,12 +130,12 @@ def test_lists_count_alike_in_both_tables(release: Version) -> None:
         ("T", []),
         ("", []),
         ("-", []),
-        ("%RETRY%g", [NoLists.RETRIES, NoLists.WAITING, NoLists.SYSTEM, NoLists.DEAD]),
-        (paths.SCHEDULE_TOPIC, [NoLists.WAITING, NoLists.SYSTEM, NoLists.DEAD]),
+        ("%RETRY%g", [NoLists.RETRIES, NoLists.WAITING, NoLists.SYSTEM]),
+        (paths.SCHEDULE_TOPIC, [NoLists.WAITING, NoLists.SYSTEM]),
         (f"{paths.SCHEDULE_TOPIC}Y", []),
-        ("rmq_sys_wheel_timer", [NoLists.WAITING, NoLists.SYSTEM, NoLists.DEAD]),
-        ("rmq_sys_other", [NoLists.SYSTEM, NoLists.DEAD]),
-        ("%DLQ%g", [NoLists.DEAD]),
+        ("rmq_sys_wheel_timer", [NoLists.WAITING, NoLists.SYSTEM]),
+        ("rmq_sys_other", [NoLists.SYSTEM]),
+        ("%DLQ%g", []),
     ],
 )
 def test_topics_without_lists(topic: str, lists: list[NoLists]) -> None:
