@@ -44,7 +44,7 @@ STORE_VARIABLE: Final = "RMQCTL_STORE"
 DEFAULT_STORE: Final = "~/store"
 
 _VERSION: Final = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
-_OLDEST, _NEWEST = (4, 3), (5, 4)
+_OLDEST, _NEWEST = (4, 3), (5, 5)
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
 
 
@@ -104,7 +104,7 @@ def global_options(
             "--broker-version",
             metavar="X.Y[.Z]",
             rich_help_panel=PANEL,
-            help="Assume this broker's behaviour (4.3 to 5.4); else the store's own evidence tells.",
+            help="Assume this broker's behaviour (4.3 to 5.5); else the store's own evidence tells.",
         ),
     ] = None,
     tz: Annotated[
@@ -190,7 +190,7 @@ def _checked_version(text: str | None) -> str | None:
         return None
     version = _VERSION.fullmatch(text.strip())
     if not version or not _OLDEST <= (int(version[1]), int(version[2])) <= _NEWEST:
-        raise UsageError(f"unknown broker version {text!r}", to_do="give 4.3 to 5.4, such as 4.9.7 or 5.3")
+        raise UsageError(f"unknown broker version {text!r}", to_do="give 4.3 to 5.5, such as 4.9.7 or 5.3")
     return text.strip()
 
 
@@ -231,7 +231,8 @@ def complete_topics(ctx: typer.Context, args: list[str], incomplete: str) -> lis
     named = _given(ctx, "store") or [os.environ.get(STORE_VARIABLE) or DEFAULT_STORE]
     try:
         folder = StoreName.parse(named[-1]).path / CONSUMEQUEUE
-        return sorted(name for name in os.listdir(folder) if name.startswith(incomplete))
+        with os.scandir(folder) as entries:  # a RocksDB database has files there
+            return sorted(entry.name for entry in entries if entry.name.startswith(incomplete) and entry.is_dir())
     except (OSError, UsageError):
         return []
 

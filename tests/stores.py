@@ -16,23 +16,26 @@ from typing import Any, Final
 DATA: Final = Path(__file__).parent / "data"
 
 # Every golden store; the parts say what a test may want to leave out.
-CLEAN: Final = ("clean-430", "clean-497", "clean-514", "clean-533", "clean-540")
-KILLED: Final = ("crash-497", "crash-533", "crash-540", "pool-533")
+CLEAN: Final = ("clean-430", "clean-497", "clean-514", "clean-533", "clean-540", "clean-550", "clean-551")
+KILLED: Final = ("crash-497", "crash-533", "crash-540", "crash-551", "crash-551-aged", "pool-533")
 SPECIAL: Final = (
     "bcq-533",
     "compact-533",
     "cqext-497",
     "cqext-533",
     "ipv6-533",
+    "lite-551",
     "lmq-497",
     "lmq-533",
+    "lmq-551",
     "propcrc-533",
 )
 BASES: Final = ("load-497", "load-533")
+BASES_OF_55: Final = ("load-551", "load-551-aged")  # the same load and cases; what differs are crash starts
 # Bases of reduced cases of random damage, and the releases besides their writers' that were given them.
 MULTIDAMAGE: Final = {"load-497": (), "load-533": ("5.1.4", "5.4.0"), "bcq-533": ("5.1.4",)}
-WITHOUT_QUEUE_FILES: Final = ("rocks-533",)
-WITH_QUEUE_FILES: Final = (*CLEAN, *KILLED, *SPECIAL, *BASES)
+WITHOUT_QUEUE_FILES: Final = ("rocks-533", "rocks-551")
+WITH_QUEUE_FILES: Final = (*CLEAN, *KILLED, *SPECIAL, *BASES, *BASES_OF_55)
 GOLDEN: Final = (*WITH_QUEUE_FILES, *WITHOUT_QUEUE_FILES)
 
 

@@ -103,6 +103,8 @@ def _blocks(document: dict[str, Any]) -> Iterator[Block]:
     yield Facts(
         {name: "not set" if value is None else value for name, value in document["checkpoint"].items()}, "Checkpoint"
     )
+    if document["databases"]:
+        yield Table(document["databases"], ("folder", "holds", "rocksdb_version"), "RocksDB databases (not read)")
     for note in document["notes"]:
         yield Text(f"note: {note}")
     yield Findings(document["findings"])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from store_core.broker.config_load import read_config
 from store_core.broker.versions import RELEASES, Version
 from store_core.layout import checkpoint, paths, record
+from store_core.storage.databases import LIBRARY_OF_55, database_options, library_of, ran_under_55
 from store_core.storage.remote_path import is_there
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ _TAIL_RECORDS: Final = 256  # newest records that are looked at
 _TAIL_BYTES: Final = 1 << 20
 _SPREAD_MAP: Final = re.compile(rb"\{\s*\n\s*-?\d+\s*:")
 _TIGHT_MAP: Final = re.compile(rb"\{-?\d+\s*:")
+_LIGHT_TOPIC: Final = b"__LITE_TOPIC" + bytes([record.NAME_VALUE_SEPARATOR])
 _ORIGIN_GROUP: Final = b"ORIGIN_GROUP" + bytes([record.NAME_VALUE_SEPARATOR])
 _MAX_TEXT_BYTES: Final = 1 << 20
 
@@ -87,8 +89,12 @@ _FILES: Final = (
     ("epochFileCheckpoint", _V(5, 0, 0)),
     (f"{paths.COMPACTION}/position-checkpoint", _V(5, 1, 0)),
     (paths.BROKER_IDENTITY, _V(5, 1, 1)),
-    (f"{paths.ROCKSDBSTORE}/CURRENT", _V(5, 4, 0)),
+    (f"{paths.ROCKSDBSTORE}/{paths.ROCKSDB_MARK}", _V(5, 4, 0)),
+    (paths.CONSUMEQUEUE_ROCKSDB, _V(5, 5, 0)),
 )
+# The RocksDB library that a release opens its databases with.
+_LIBRARIES: Final = {(8, 4, 0): (_V(5, 2, 0), _V(5, 4, 0)), LIBRARY_OF_55: (_V(5, 5, 0), _LAST)}
+_QUEUE_FILTER: Final = b"compaction_filter_factory=ConsumeQueueCompactionFilterFactory"
 
 
 def _file_marks(store: Store) -> Iterator[Mark]:
@@ -102,7 +108,24 @@ def _file_marks(store: Store) -> Iterator[Mark]:
         yield _since("queues in RocksDB", _V(5, 2, 0))
     is_whole = (store.root / paths.CONFIG).is_dir()  # and not a log that was copied alone
     if is_whole and not is_there(store.root / paths.ROCKSDBSTORE):
-        yield _until(f"no {paths.ROCKSDBSTORE}", _V(5, 3, 3), "not 5.4.0, which makes it at every start")
+        yield _until(f"no {paths.ROCKSDBSTORE}", _V(5, 3, 3), "not 5.4 or later, which make it at every start")
+    for name in filter(None, (paths.ROCKSDBSTORE, store.queue_database)):
+        yield from _database_marks(store, name)
+
+
+def _database_marks(store: Store, folder: str) -> Iterator[Mark]:
+    options = database_options(store.root / folder)
+    library = library_of(options)
+    if library in _LIBRARIES:
+        first, last = _LIBRARIES[library]
+        written = ".".join(map(str, library))
+        text = f"{first.line} or later" if last is _LAST else f"{first.line} to {last.line}"
+        yield Mark(f"RocksDB {written} in {folder}: {text}", ((first, last),))
+    if library is not None and folder == store.queue_database:
+        if _QUEUE_FILTER in options:
+            yield _until(f"filter of queue entries in {folder}", _V(5, 5, 0), "before 5.5.1")
+        elif b"compaction_filter_factory=" in options:
+            yield _since(f"no filter of queue entries in {folder}", _V(5, 5, 1))
 
 
 # -- config files (9.1 to 9.6) --------------------------------------------------------------------------------------
@@ -122,6 +145,12 @@ def _config_marks(store: Store) -> Iterator[Mark]:
             yield _since("dataVersion in consumerOffset.json", _V(5, 0, 0))
         else:
             yield _until("no dataVersion in consumerOffset.json", _BEFORE_5, "before 5.0")
+    if isinstance(progress, dict) and "pullOffsetTable" in progress:
+        yield Mark("pullOffsetTable in consumerOffset.json: 5.5.0 alone", ((_V(5, 5, 0), _V(5, 5, 0)),))
+    elif isinstance(progress, dict) and not store.aborted and ran_under_55(store.root):
+        others = ((_FIRST, _V(5, 4, 0)), (_V(5, 5, 1), _LAST))
+        yield Mark("no pullOffsetTable in consumerOffset.json: not 5.5.0", others)
+    yield from _marks_of_55(store, topics)
     for name in ("consumerOffset.json", "delayOffset.json"):
         path = store.root / paths.CONFIG / name
         text = store.cache.read(path, 0, _MAX_TEXT_BYTES) if path.is_file() else b""
@@ -133,6 +162,19 @@ def _config_marks(store: Store) -> Iterator[Mark]:
             return
 
 
+def _marks_of_55(store: Store, topics: Any) -> Iterator[Mark]:
+    order = read_config(store, "consumerOrderInfo.json").value
+    if isinstance(order, dict) and "orderInfoCount" in order:
+        yield _since("orderInfoCount in consumerOrderInfo.json", _V(5, 5, 0))
+    table = topics.get("topicConfigTable") if isinstance(topics, dict) else None
+    configs = table.values() if isinstance(table, dict) else ()
+    attributes = [
+        found for config in configs if isinstance(config, dict) and isinstance(found := config.get("attributes"), dict)
+    ]
+    if any(found.get("message.type") == "LITE" for found in attributes):
+        yield _since("light topics in topics.json", _V(5, 5, 0), of_last_run=False)
+
+
 # -- checkpoint (8) -------------------------------------------------------------------------------------------------
 
 
@@ -142,6 +184,10 @@ def _checkpoint_marks(store: Store) -> Iterator[Mark]:
         return
     data = store.cache.read(store.root / paths.CHECKPOINT, 0, layout.size_bytes)
     values = layout.read(data.ljust(layout.size_bytes, b"\0"))
+    if values["logics_phy_offset"] > 0:
+        yield _since("a queue offset in the checkpoint", _V(5, 5, 0), of_last_run=False)
+    if values["physic_msg_timestamp_ms"] and not values["logics_msg_timestamp_ms"] and store.queues:
+        yield _since("no queue time in the checkpoint", _V(5, 5, 0))
     if values["confirm_phy_offset"]:
         yield _since("a confirm offset in the checkpoint", _V(5, 1, 1))
     elif values["master_flushed_offset"]:
@@ -161,6 +207,7 @@ class _TailFacts:
     property_crc: bool = False
     compression_type: bool = False
     origin_group: bool = False
+    light_topic: bool = False
 
 
 def _record_marks(store: Store) -> Iterator[Mark]:
@@ -175,6 +222,8 @@ def _record_marks(store: Store) -> Iterator[Mark]:
         yield _since("compression types in sysFlag", _V(4, 9, 4), of_last_run=False)
     if facts.origin_group:
         yield _since("ORIGIN_GROUP properties", _V(5, 4, 0), of_last_run=False)
+    if facts.light_topic:
+        yield _since("__LITE_TOPIC properties", _V(5, 5, 0), of_last_run=False)
     if facts.with_properties and 2 * facts.terminated >= facts.with_properties:
         yield Mark(
             "property strings end with a separator: up to 4.9.0, or 5.2 or later",
@@ -223,6 +272,7 @@ def _look_at_segment(store: Store, start: int, end: int, facts: _TailFacts) -> N
             facts.terminated += properties[-1] == record.PROPERTY_SEPARATOR
             facts.property_crc |= record.PROPERTY_CRC_NAME in properties
             facts.origin_group |= _ORIGIN_GROUP in properties
+            facts.light_topic |= _LIGHT_TOPIC in properties
 
 
 def _newest_part(store: Store, start: int, end: int) -> int:

@@ -39,6 +39,7 @@ class CheckpointTimes:
     physic_msg_timestamp_ms: int
     logics_msg_timestamp_ms: int
     index_msg_timestamp_ms: int
+    logics_phy_offset: int = 0
 
     @property
     def min_timestamp_ms(self) -> int:
@@ -264,7 +265,10 @@ def read_checkpoint(store: Store) -> CheckpointTimes:
     data = store.cache.read(store.root / paths.CHECKPOINT, 0, layout.size_bytes)
     values = layout.read(data.ljust(layout.size_bytes, b"\0"))
     return CheckpointTimes(
-        values["physic_msg_timestamp_ms"], values["logics_msg_timestamp_ms"], values["index_msg_timestamp_ms"]
+        values["physic_msg_timestamp_ms"],
+        values["logics_msg_timestamp_ms"],
+        values["index_msg_timestamp_ms"],
+        values["logics_phy_offset"],
     )
 
 

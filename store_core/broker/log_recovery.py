@@ -31,6 +31,7 @@ Progress = Callable[[int], None]
 TableSink = Callable[["FrameTable"], None]
 
 _SEGMENTS_CHECKED: Final = 3  # by a clean start of old releases
+_NO_QUEUE_OFFSET: Final = "enableAcceleratedRecovery is set, and the checkpoint has no queue offset (RuntimeException)"
 
 
 @dataclass(slots=True)
@@ -77,6 +78,8 @@ class LogRules:
     is_master: bool
     catches_up: bool  # dispatches from the queues' end at start
     index_keys: bool
+    bounds_own_offset: bool = False  # a record that says it lies outside its file ends a scan after a crash
+    is_accelerated: bool = False  # that scan begins at the checkpoint's queue offset, not where a file begins
 
     @classmethod
     def of(cls, store: Store, behaviour: Behaviour) -> LogRules:
@@ -93,6 +96,8 @@ class LogRules:
             settings.value("brokerId", "0").strip() == "0",
             behaviour.dispatches_from_queue_end or settings.flag("recheckReputOffsetFromCq"),
             settings.flag("messageIndexEnable", True),
+            store.aborted and behaviour.bounds_own_offset and settings.flag("checkCommitLogOffsetOnRecover"),
+            store.aborted and behaviour.scans_from_queue_offset and settings.flag("enableAcceleratedRecovery"),
         )
 
     def walk(self, *, check_crc: bool) -> WalkRules:
@@ -118,6 +123,9 @@ def recover_log(
     """
     result = LogRecovery(segments=list(loaded.segments))
     queues = [*dispatcher.queues.values(), *dispatcher.batch_queues.values()]
+    if rules.is_accelerated and loaded.checkpoint.logics_phy_offset <= 0 < loaded.checkpoint.physic_msg_timestamp_ms:
+        result.refusal = _NO_QUEUE_OFFSET
+        return result
     if not loaded.segments:
         if rules.aborted or rules.behaviour.empty_log_drops_queues:
             for queue in queues:
@@ -128,8 +136,16 @@ def recover_log(
     result.first_file_scanned = loaded.segments[start].name
     if proven is not None and not rules.aborted:
         proven.expect(loaded.segments[start:])
+    begin = max(loaded.checkpoint.logics_phy_offset, 0) if rules.is_accelerated else 0
+    if begin > loaded.segments[start].end_phy_offset:
+        result.refusal = (
+            f"the scan is to begin at the checkpoint's queue offset {begin}, beyond {result.first_file_scanned}"
+        )
+        return result
     try:
-        _scan(store, loaded.segments[start:], rules, dispatcher, queue_end, result, on_table, on_progress, proven)
+        _scan(
+            store, loaded.segments[start:], begin, rules, dispatcher, queue_end, result, on_table, on_progress, proven
+        )
     except DispatchError as error:
         result.refusal = f"{error}: loading fails at it"
     dispatcher.settle()
@@ -174,7 +190,11 @@ def _matches(store: Store, segment: Segment, checkpoint: CheckpointTimes, rules:
         return False
     if not rules.aborted:
         return first.own_phy_offset <= queue_end
-    return first.store_timestamp_ms <= checkpoint.min_timestamp_ms
+    if behaviour.crash_start is CrashStart.WHOLE_RECORD:
+        return first.store_timestamp_ms <= checkpoint.min_timestamp_ms
+    if checkpoint.logics_phy_offset > 0:
+        return first.own_phy_offset <= checkpoint.logics_phy_offset
+    return first.store_timestamp_ms <= checkpoint.logics_msg_timestamp_ms
 
 
 def _first_store_time(store: Store, segment: Segment, rules: LogRules) -> int:
@@ -197,6 +217,7 @@ def _first_store_time(store: Store, segment: Segment, rules: LogRules) -> int:
 def _scan(
     store: Store,
     segments: list[Segment],
+    begin: int,
     rules: LogRules,
     dispatcher: Dispatcher,
     queue_end: int,
@@ -210,20 +231,27 @@ def _scan(
     walking, knows_delays = rules.walk(check_crc=True), not rules.behaviour.late_delay_table
     behind = -1 if rules.aborted else plain_to
     for segment in segments:
-        at, end, ahead = segment.phy_offset, segment.end_phy_offset, 0
+        at, end, ahead = max(begin, segment.phy_offset), segment.end_phy_offset, 0
         known = KnownParts(dispatcher, segment, walking, end, behind, knows_delays, proven)
         walk_from = partial(_walk, store, segment, walking, end, plain_to, proven)
         while True:
             scan = DispatchWalk(walk_from, known, at)
-            for table in scan:
+            outside = None
+            for accepted in scan:
+                outside = _outside_of_file(accepted, segment) if rules.bounds_own_offset else None
+                table = accepted if outside is None else select(accepted, accepted.phy_offset < outside)
                 if on_table is not None:
                     on_table(table)
                 wanted = _to_dispatch(table, rules, queue_end)
                 if wanted is not None:
                     dispatcher.dispatch(wanted, knows_delays=knows_delays)
                 if on_progress is not None:
-                    on_progress(done + table.end_phy_offset - segment.phy_offset)
+                    on_progress(done + accepted.end_phy_offset - segment.phy_offset)
+                if outside is not None:
+                    break
             walk = scan.walk
+            if outside is not None:
+                walk.end, walk.stopped = outside, Checked(Verdict.FAILED)
             if not _goes_on_behind_mismatch(walk.stopped, rules):
                 break
             # It counts the size on, and reads on where the parts end; what it dispatches has no topic and lies at 0.
@@ -242,6 +270,12 @@ def _walk(
     store: Store, segment: Segment, rules: WalkRules, limit: int, plain_to: int, proven: Proven | None, at: int
 ) -> SegmentWalk:
     return SegmentWalk(store.log, segment, rules, at, limit, plain_to=plain_to, proven=proven)
+
+
+def _outside_of_file(table: FrameTable, segment: Segment) -> int | None:
+    """Return where the first record lies that says it lies outside its file; None if none says so."""
+    is_outside = (table.own_phy_offset < segment.phy_offset) | (table.own_phy_offset > segment.end_phy_offset)
+    return int(table.phy_offset[is_outside.argmax()]) if is_outside.any() else None
 
 
 def _goes_on_behind_mismatch(stopped: Checked, rules: LogRules) -> bool:

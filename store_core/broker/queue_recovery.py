@@ -408,7 +408,7 @@ class QueueState:
         if self._behaviour.min_offset_search is MinOffsetSearch.LINEAR:
             self._correct_min_linear(log_min_phy_offset)
         elif self.min_position < self.end:
-            if not self._in_last_file:
+            if not self._in_last_file and self._behaviour.min_offset_search is MinOffsetSearch.BINARY:
                 return (
                     f"the newest file of queue {self.key.topic}-{self.key.queue_id} is left without an entry, and the broker"
                     " looks for the one in front of it in that file (IllegalArgumentException: newPosition < 0)"
@@ -430,7 +430,7 @@ class QueueState:
 
     def _correct_min_binary(self, log_min: int) -> None:
         size = self.entry_size_bytes
-        if self._phy_offset_at(self.starts[-1], self.end - size) < log_min:
+        if self._in_last_file and self._phy_offset_at(self.starts[-1], self.end - size) < log_min:
             self.min_position = self.end  # nothing is left, but the numbering goes on
             return
         start = self.starts[0]

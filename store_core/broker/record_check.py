@@ -67,6 +67,7 @@ class CheckRules:
     reads_batches: bool
     drops_parted_values: bool
     bounds_size: bool
+    refuses_negative_blanks: bool = False
 
     @classmethod
     def of(cls, behaviour: Behaviour, *, check_crc: bool, verify_property_crc: bool) -> CheckRules:
@@ -78,6 +79,7 @@ class CheckRules:
             behaviour.batch_queues,
             behaviour.drops_parted_values,
             behaviour.bounds_size,
+            behaviour.refuses_negative_blanks,
         )
 
 
@@ -90,7 +92,7 @@ def check_at(read: Read, phy_offset: int, left: int, rules: CheckRules) -> Check
     if rules.bounds_size and size > left:
         return Checked(Verdict.FAILED)
     if magic == record.MAGIC_BLANK:
-        return Checked(Verdict.BLANK)
+        return Checked(Verdict.FAILED if size < 0 and rules.refuses_negative_blanks else Verdict.BLANK)
     if magic != record.MAGIC_V1 and not (magic == record.MAGIC_V2 and rules.reads_v2):
         return Checked(Verdict.FAILED)
     if size < 0:

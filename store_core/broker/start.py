@@ -80,7 +80,7 @@ def start_broker(
     if store.queues_in_rocksdb:
         raise FailedError(
             "the queues are kept in a RocksDB database",
-            path=str(store.root / paths.CONSUMEQUEUE),
+            path=str(store.root / store.queue_database),
             to_do="what a broker makes of such queues is not predicted",
         )
     loaded = load(store, behaviour)

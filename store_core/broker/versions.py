@@ -12,7 +12,15 @@ from functools import cache
 from typing import Any, Final, Self
 
 from store_core.codec.config_beans import ConfigMembers
-from store_core.codec.config_reader import FASTJSON_2, FASTJSON_29, FASTJSON_51, FASTJSON_61, FASTJSON_76, ConfigReader
+from store_core.codec.config_reader import (
+    FASTJSON_2,
+    FASTJSON_2_59,
+    FASTJSON_29,
+    FASTJSON_51,
+    FASTJSON_61,
+    FASTJSON_76,
+    ConfigReader,
+)
 from store_core.codec.no_lists import NO_LISTS_SINCE, NoLists
 from store_core.errors import UsageError
 
@@ -30,7 +38,7 @@ class Version:
     @classmethod
     def parse(cls, text: str) -> Self:
         """``X.Y.Z``, or ``X.Y`` for the newest known release of that line. Raises UsageError for anything else,
-        and for lines before 4.3 or behind 5.4, whose behaviour is not known here."""
+        and for lines before 4.3 or after 5.5, whose behaviour is not known here."""
         match = _PATTERN.fullmatch(text.strip())
         to_do = f"give a release from {RELEASES[0]} to {RELEASES[-1]}, such as 5.3.3"
         if match is None:
@@ -57,7 +65,7 @@ def _releases(text: str) -> tuple[Version, ...]:
 RELEASES: Final = _releases(
     "4.3.0 4.3.1 4.3.2 4.4.0 4.5.0 4.5.1 4.5.2 4.6.0 4.6.1 4.7.0 4.7.1 4.8.0"
     " 4.9.0 4.9.1 4.9.2 4.9.3 4.9.4 4.9.5 4.9.6 4.9.7 4.9.8"
-    " 5.0.0 5.1.0 5.1.1 5.1.2 5.1.3 5.1.4 5.2.0 5.3.0 5.3.1 5.3.2 5.3.3 5.4.0"
+    " 5.0.0 5.1.0 5.1.1 5.1.2 5.1.3 5.1.4 5.2.0 5.3.0 5.3.1 5.3.2 5.3.3 5.4.0 5.5.0 5.5.1"
 )
 
 
@@ -74,6 +82,9 @@ class CrashStart(Enum):
 
     HEADER = "magic and store time alone"
     WHOLE_RECORD = "the whole record with its checksum, and its store time"
+    QUEUE_OFFSET = (
+        "the whole record with its checksum, and its offset; without a queue offset in the checkpoint, its store time"
+    )
 
 
 class QueueCut(Enum):
@@ -92,6 +103,7 @@ class MinOffsetSearch(Enum):
         "binary search in the first file; past the end if the last entry lies before the log's start;"
         " a newest file without an entry fails the load"
     )
+    BINARY_WITH_EMPTY_NEWEST = "the same, but with a newest file without an entry the search goes on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +129,9 @@ class Behaviour:
     reads_v6_hosts: bool
     drops_parted_values: bool  # a property is none if another separator stands in its value
     bounds_size: bool  # TOTALSIZE is compared with what is left before an array of that size is made
+    refuses_negative_blanks: bool  # a blank of negative size is none, so that the log ends there
+    bounds_own_offset: bool  # knows checkCommitLogOffsetOnRecover
+    scans_from_queue_offset: bool  # enableAcceleratedRecovery: after a crash, with queues in files
     verifies_property_crc: bool  # knows forceVerifyPropCRC
     batch_queues: bool
     reads_next_tags: bool  # a pull looks up the further tags of one message more than it gives
@@ -141,7 +156,7 @@ _C, _R, _Q, _M, _T = CleanStart, CrashStart, QueueCut, MinOffsetSearch, ConfigMe
 # A row lists (first release, value); it holds until the next one.
 _TABLE: Final[dict[str, tuple[tuple[str, Any], ...]]] = {
     "clean_start":              (("4.3.0", _C.THIRD_LAST), ("5.3.2", _C.QUEUE_END), ("5.4.0", _C.FIRST_RECORD)),
-    "crash_start":              (("4.3.0", _R.HEADER), ("5.4.0", _R.WHOLE_RECORD)),
+    "crash_start":              (("4.3.0", _R.HEADER), ("5.4.0", _R.WHOLE_RECORD), ("5.5.0", _R.QUEUE_OFFSET)),
     "newest_segments_scanned":  (("4.3.0", 0), ("5.4.0", 10)),
     "clean_start_dispatches":   (("4.3.0", _NO), ("5.3.2", _YES)),
     "dispatches_from_queue_end": (("4.3.0", _NO), ("4.5.0", _YES), ("5.0.0", _NO)),
@@ -149,7 +164,8 @@ _TABLE: Final[dict[str, tuple[tuple[str, Any], ...]]] = {
     "queues_cut_first":         (("4.3.0", _NO), ("5.2.0", _YES)),
     "mismatch_is_record":       (("4.3.0", _YES), ("4.3.2", _NO)),
     "queue_end_is_start":       (("4.3.0", _YES), ("4.5.0", _NO)),
-    "min_offset_search":        (("4.3.0", _M.LINEAR), ("5.0.0", _M.BINARY)),
+    "min_offset_search":        (("4.3.0", _M.LINEAR), ("5.0.0", _M.BINARY),
+                                 ("5.5.0", _M.BINARY_WITH_EMPTY_NEWEST)),
     "empty_log_drops_queues":   (("4.3.0", _NO), ("4.5.0", _YES)),
     "odd_size_ends_list":       (("4.3.0", _YES), ("4.5.0", _NO), ("4.9.2", _YES), ("4.9.3", _NO)),
     "folders_ignored":          (("4.3.0", _NO), ("5.1.0", _YES)),
@@ -159,6 +175,9 @@ _TABLE: Final[dict[str, tuple[tuple[str, Any], ...]]] = {
     "reads_v6_hosts":           (("4.3.0", _NO), ("4.6.0", _YES)),
     "drops_parted_values":      (("4.3.0", _YES), ("4.9.1", _NO)),
     "bounds_size":              (("4.3.0", _NO), ("5.3.2", _YES)),
+    "refuses_negative_blanks":  (("4.3.0", _NO), ("5.5.1", _YES)),
+    "bounds_own_offset":        (("4.3.0", _NO), ("5.5.0", _YES)),
+    "scans_from_queue_offset":  (("4.3.0", _NO), ("5.5.0", _YES)),
     "verifies_property_crc":    (("4.3.0", _NO), ("5.2.0", _YES)),
     "reads_next_tags":          (("4.3.0", _NO), ("5.0.0", _YES)),
     "batch_queues":             (("4.3.0", _NO), ("5.0.0", _YES)),
@@ -171,7 +190,7 @@ _TABLE: Final[dict[str, tuple[tuple[str, Any], ...]]] = {
     "deletes_damaged_config":   (("4.3.0", _NO), ("5.4.0", _YES)),
     # From the releases' own lists of what they need; 4.9.4 went back to an older library.
     "config_reader":            (("4.3.0", FASTJSON_29), ("4.3.2", FASTJSON_51), ("4.6.0", FASTJSON_61), ("4.9.0", FASTJSON_76),
-                                 ("4.9.4", FASTJSON_61), ("5.1.0", FASTJSON_76), ("5.4.0", FASTJSON_2)),
+                                 ("4.9.4", FASTJSON_61), ("5.1.0", FASTJSON_76), ("5.4.0", FASTJSON_2), ("5.5.0", FASTJSON_2_59)),
     "config_members":           (("4.3.0", _T.V4), ("5.0.0", _T.V5), ("5.3.1", _T.V5_GROUPS)),
     "abort_tells_process":      (("4.3.0", _NO), ("5.0.0", _YES)),
 }

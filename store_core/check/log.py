@@ -8,9 +8,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from store_core.check.report import MOST_FINDINGS_PER_CODE, Findings
-from store_core.findings import Finding
+from store_core.findings import Finding, Severity
 from store_core.kernel.codes import FrameCode, FrameKind, HoleCode
 from store_core.kernel.file import FrameRow
+from store_core.layout.record import page_end
 from store_core.storage.begin import Begin
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ class LogFindings:
     ``log`` is the one that is walked, so that a stretch that a broker removes from its front meanwhile is told as such.
     """
 
-    def __init__(self, log: SegmentSequence | None = None) -> None:
+    def __init__(self, log: SegmentSequence | None = None, *, writes_pages: bool = False) -> None:
+        self._writes_pages = writes_pages  # writeWithoutMmap: older bytes follow the last record, up to the next page
         self._found = Findings()
         self._begin = None if log is None else Begin(log)
         self._removed: list[range] = []  # stretches of the log
@@ -150,7 +152,10 @@ class LogFindings:
     def _stretch(self, kind: int, code: int, at: int, size: int, file: str) -> None:
         """What is no record."""
         if kind == FrameKind.STALE:
-            self._say("L005", f"{size} bytes of old records behind the tail", file, at, size)
+            is_dirt = self._writes_pages and at + size <= page_end(at)
+            severity: Severity | None = "info" if is_dirt else None
+            text = f"{size} bytes of old records behind the tail"
+            self._found.say("L005", text, file=file, phy_offset=at, size_bytes=size, severity=severity)
         else:
             self._held.append((kind, code, at, size, file))
 

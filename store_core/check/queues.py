@@ -18,6 +18,7 @@ from store_core.check.now import log_reaches, look_at_queues, store_now, tags_co
 from store_core.check.report import Findings
 from store_core.check.runs import Intervals, runs_of, windows_of
 from store_core.derive.dispatch import Rows
+from store_core.derive.light import expired_light_queues
 from store_core.derive.numbering import number_rows
 from store_core.derive.spool import RowsByQueue
 from store_core.findings import Severity
@@ -50,6 +51,10 @@ def check_queues(
     dispatches next, not a fault.
     """
     ordinary = set(rows.queue_keys()) - {k for k in rows.queue_keys() if k.topic in rows.rules.batch_topics}
+    for key in (expired := expired_light_queues(store, rows)):
+        text = "no queue, and its newest message is older than the parent topic keeps light queues"
+        findings.say("Q022", text, topic=key.topic, queue_id=key.queue_id)
+    ordinary -= expired
     undispatched_from: int | None = None
 
     def look(now: Store, key: QueueKey, found: Findings) -> None:

@@ -116,7 +116,7 @@ class _Walk:
         self.spooler = QueueSpooler(self.dispatcher, folder)
         self.index = IndexCheck(store, sizes, style, findings)
         self.log = LogMap(min_phy_offset=store.log.min_phy_offset, end_phy_offset=store.log.min_phy_offset)
-        self.log_findings = LogFindings(store.log)
+        self.log_findings = LogFindings(store.log, writes_pages=store.settings.flag("writeWithoutMmap"))
         self.options = ScanOptions(
             check_property_crc=True,
             check_numbers=True,
@@ -139,8 +139,12 @@ class _Walk:
         with self.spooler.finish() as rows:
             self.index.end(self.log, starting=starting, live=self.live)
             if self.store.queues_in_rocksdb:
-                self.findings.say("Q015", "the queues are in RocksDB and were not looked at", file=paths.CONSUMEQUEUE)
+                what = "the queues are in RocksDB and were not looked at"
+                self.findings.say("Q015", what, file=self.store.queue_database)
             else:
+                if self.store.queue_database:
+                    what = "queues in RocksDB, beside those in files, were not looked at"
+                    self.findings.say("Q015", what, file=self.store.queue_database, severity="info")
                 check_queues(self.store, rows, self.log, self.findings, starting=starting, live=self.live)
                 check_batch_queues(self.store, rows, self.log, self.findings, live=self.live)
             for found in self.dispatcher.record_findings():

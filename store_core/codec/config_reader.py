@@ -27,6 +27,7 @@ class ConfigReader:
     first_value_counts: bool = False  # of a plain member that is there twice
     nulls_in_arrays: bool = True  # null for a 0
     passes_unknown_words: bool = True  # also where it goes its slow way
+    refuses_bare_keys: bool = False  # numbers for keys in a member that it does not know
     refuses_blank: bool = False  # "" and a blank file for a bean that it does not compile
 
 
@@ -37,7 +38,9 @@ FASTJSON_61: Final = ConfigReader("fastjson 1.2.61 to 1.2.69", drops_zeros=True,
 FASTJSON_76: Final = ConfigReader(
     "fastjson 1.2.76 to 1.2.83", drops_zeros=True, refuses_blank=True, flags_are_longs=True, **_COMMON
 )
-FASTJSON_2: Final = ConfigReader("fastjson2", is_second=True, flags_are_longs=True, refuses_blank=True)
+_SECOND: Final = {"is_second": True, "flags_are_longs": True, "refuses_blank": True}
+FASTJSON_2: Final = ConfigReader("fastjson2 2.0.43", refuses_bare_keys=True, **_SECOND)
+FASTJSON_2_59: Final = ConfigReader("fastjson2 2.0.59 to 2.0.63", **_SECOND)
 
 INT: Final = 32
 LONG: Final = 64

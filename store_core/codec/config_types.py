@@ -26,6 +26,7 @@ from store_core.codec.config_beans import (
 )
 from store_core.codec.config_reader import (
     FASTJSON_2,
+    FASTJSON_2_59,
     FASTJSON_29,
     FASTJSON_51,
     FASTJSON_61,
@@ -65,7 +66,7 @@ _V: Final = ConfigMembers  # which types come with which library:
 _KNOWN: Final = (
     *((_V.V4, reader) for reader in (FASTJSON_29, FASTJSON_51, FASTJSON_61, FASTJSON_76)),
     *((_V.V5, reader) for reader in (FASTJSON_61, FASTJSON_76)),
-    *((_V.V5_GROUPS, reader) for reader in (FASTJSON_76, FASTJSON_2)),
+    *((_V.V5_GROUPS, reader) for reader in (FASTJSON_76, FASTJSON_2, FASTJSON_2_59)),
 )
 
 
@@ -171,7 +172,7 @@ class _Reading:
                 return value is None
             case Whole() | Flag() | Word():
                 return self._plain(type_, value, place, cuts)
-        if self.reader.is_second and _has_bare_keys(value):
+        if self.reader.refuses_bare_keys and _has_bare_keys(value):
             raise ConfigTypeError(f"{place}, which is unknown, has a key without quotes")
         return value is None
 

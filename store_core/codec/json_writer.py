@@ -1,4 +1,4 @@
-"""The JSON that brokers write (store format, section 9.2): three forms, all without spaces and without a final newline."""
+"""The JSON that brokers write (store format, section 9.2): four forms, all without spaces and without a final newline."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-Layout = Literal["4", "5", "5.4"]  # 4.x and 5.0 to 5.3 share one layout
+Layout = Literal["4", "5", "5.4", "5.5"]  # 4.x and 5.0 to 5.3 share one layout
 
 _SAFE_INTEGER: Final = (1 << 53) - 1  # what is beyond it stands in quotes in the browser-compatible form
 _SHORT_ESCAPES: Final = {
@@ -32,7 +32,7 @@ def dumps(value: Any, *, layout: Layout = "5", browser_compatible: bool = False)
     ``browser_compatible`` is the one-line form of the metrics files. Members stand in the dict's order.
     """
     parts: list[str] = []
-    writer = _OneLine(parts) if browser_compatible else _Spread(parts) if layout == "5.4" else _Pretty(parts)
+    writer = _OneLine(parts) if browser_compatible else _OF_LAYOUT.get(layout, _Pretty)(parts)
     writer.write(value, 0)
     return "".join(parts)
 
@@ -115,14 +115,28 @@ class _Spread(_Pretty):
             self.break_line(depth + 1)
             self.parts.append(f"{self.key(key)}:")
             self.write(item, depth + 1)
+        self.end_members(members, depth)
+        self.parts.append("}")
+
+    def end_members(self, members: list[tuple[Any, Any]], depth: int) -> None:
         if not members:
             self.break_line(depth + 1)
         self.break_line(depth)
-        self.parts.append("}")
 
     def write_items(self, items: list[Any], depth: int) -> None:
         in_lines = not all(isinstance(item, int | float) for item in items)
         super().write_items(JavaList(items) if in_lines else list(items), depth)
+
+
+class _SpreadClosed(_Spread):
+    """5.5: as 5.4.0, but for an empty map."""
+
+    def end_members(self, members: list[tuple[Any, Any]], depth: int) -> None:
+        if members:
+            self.break_line(depth)
+
+
+_OF_LAYOUT: Final[Mapping[str, type[_Pretty]]] = {"5.4": _Spread, "5.5": _SpreadClosed}
 
 
 class _OneLine(_Pretty):

@@ -14,9 +14,12 @@ from store_core.storage.store import Store
 class CheckpointWriter:
     """Its times, which only grow. Where a store with records has no checkpoint there will be none: that makes a broker
     look at everything after a crash, and nobody knows why it was taken away.
+
+    With ``keeps_queue_offset`` (5.5), or where there is one, the queues' time and offset stay until all queues have been flushed: after a
+    crash a broker looks for lost entries from there on alone.
     """
 
-    def __init__(self, store: Store, files: LiveFiles, *, may_make: bool) -> None:
+    def __init__(self, store: Store, files: LiveFiles, *, may_make: bool, keeps_queue_offset: bool) -> None:
         self._files = files
         path = store.root / paths.CHECKPOINT
         self._exists = path.is_file()
@@ -29,12 +32,16 @@ class CheckpointWriter:
         self._may_make = may_make
         data = store.cache.read(path, 0, CHECKPOINT.size_bytes) if self._exists else b""
         self._fields = CHECKPOINT.read(data.ljust(CHECKPOINT.size_bytes, b"\0"))
+        self._keeps_queue_offset = keeps_queue_offset or self._fields["logics_phy_offset"] != 0
+        self._queued: dict[str, int] = {}
 
-    def move_on(self, *, log_ms: int, queues_ms: int, index_ms: int) -> None:
-        """Raise the three times, ms; 0 leaves one as it is. Raises OSError."""
+    def move_on(self, *, log_ms: int, queues_ms: int, queues_phy_offset: int, index_ms: int) -> None:
+        """Raise the three times, ms; 0 leaves one as it is. ``queues_phy_offset``: of the record with ``queues_ms``. Raises OSError."""
+        if queues_ms:
+            self._queued = {"logics_msg_timestamp_ms": queues_ms, "logics_phy_offset": queues_phy_offset}
         new = {
             "physic_msg_timestamp_ms": log_ms,
-            "logics_msg_timestamp_ms": queues_ms,
+            "logics_msg_timestamp_ms": 0 if self._keeps_queue_offset else queues_ms,
             "index_msg_timestamp_ms": index_ms,
         }
         self._fields |= {name: max(self._fields[name], value) for name, value in new.items()}
@@ -45,3 +52,9 @@ class CheckpointWriter:
             self._exists = True
         end = CHECKPOINT.end_of("index_msg_timestamp_ms")  # what later releases keep behind is theirs
         self._files.write(paths.CHECKPOINT, 0, CHECKPOINT.struct.pack(*self._fields.values())[:end])
+
+    def queues_flushed(self) -> None:
+        """Set the queues' time and offset, in one write, to those of the newest record that was put in one. Raises OSError."""
+        if self._keeps_queue_offset and self._queued and self._exists:
+            self._fields |= self._queued
+            self._files.write(paths.CHECKPOINT, 0, CHECKPOINT.struct.pack(*self._fields.values()))

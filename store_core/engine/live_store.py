@@ -238,6 +238,7 @@ class LiveStore:
             self._checkpoint.move_on(
                 log_ms=store_ms,
                 queues_ms=store_ms if queued else 0,
+                queues_phy_offset=phy_offset,
                 index_ms=self._index.full_timestamp_ms if self._index is not None else 0,
             )
             self._unsure_phy_offset = None
@@ -271,6 +272,8 @@ class LiveStore:
         if not self._began or self._half_done:
             return
         with uninterrupted(), self._writing("all that was put is stored"):
+            self.files.sync()
+            self._checkpoint.queues_flushed()
             self.files.sync()
             self.files.remove(paths.ABORT)
             self.files.sync()
@@ -322,7 +325,12 @@ class LiveStore:
 
     @cached_property
     def _checkpoint(self) -> CheckpointWriter:
-        return CheckpointWriter(self.store, self.files, may_make=self._tail.last is None)
+        return CheckpointWriter(
+            self.store,
+            self.files,
+            may_make=self._tail.last is None,
+            keeps_queue_offset=self.rules.keeps_queue_offset,
+        )
 
     def _tags_code(self, new: NewRecord, store_ms: int) -> int:
         """The delivery time of a delayed message, else the hash of its tag (6.2)."""

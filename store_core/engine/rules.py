@@ -36,6 +36,7 @@ class PutRules:
     v6_hosts: bool
     slave_may_duplicate: bool  # with duplicationEnable a slave takes messages
     config_layout: Layout  # the form of new config files
+    keeps_queue_offset: bool  # of the queues in the checkpoint; it and their time move on with a flush of all queues
     abort_tells_process: bool  # abort holds the process id
     index_tags: bool  # tags are indexed
 
@@ -61,7 +62,8 @@ _TABLE: Final[dict[str, tuple[tuple[tuple[int, int, int], Any], ...]]] = {
     "property_map_size":       (((4, 3, 0), 16), ((5, 0, 0), 128)),
     "v6_hosts":                (((4, 3, 0), _NO), ((4, 6, 0), _YES)),
     "slave_may_duplicate":     (((4, 3, 0), _NO), ((5, 0, 0), _YES)),
-    "config_layout":           (((4, 3, 0), "4"), ((5, 0, 0), "5"), ((5, 4, 0), "5.4")),
+    "config_layout":           (((4, 3, 0), "4"), ((5, 0, 0), "5"), ((5, 4, 0), "5.4"), ((5, 5, 0), "5.5")),
+    "keeps_queue_offset":      (((4, 3, 0), _NO), ((5, 5, 0), _YES)),
     "abort_tells_process":     (((4, 3, 0), _NO), ((5, 0, 0), _YES)),
     "index_tags":              (((4, 3, 0), _NO), ((5, 4, 0), _YES)),
 }

@@ -130,9 +130,10 @@ def _compare(walked: _Walked, newest: LastEntry | None) -> None:
 
 
 def _refuse_leftovers(store: Store, end: int) -> None:
-    """Behind the end there may be zeros, and segments of zeros that a broker made ahead."""
+    """Behind the end there may be zeros, and segments of zeros that a broker made ahead; with writeWithoutMmap dirt up to the next page."""
+    zeros_from = record.page_end(end) if store.settings.flag("writeWithoutMmap") else end
     for segment in store.log.segments:
-        start = max(segment.phy_offset, end)
+        start = max(segment.phy_offset, zeros_from)
         if start >= segment.end_phy_offset:
             continue
         is_blank = start == end and end != segment.phy_offset and _has_blank(store.log, end)

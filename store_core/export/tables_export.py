@@ -45,7 +45,6 @@ from store_core.export.tables.tasks import (
 )
 from store_core.export.tables.writing import write_table
 from store_core.findings import KINDS, Finding, finding, summary
-from store_core.layout import paths
 from store_core.read.index_sizes import index_sizes
 from store_core.read.log import LogFilter
 from store_core.read.types import index_faults, queue_faults
@@ -232,7 +231,7 @@ class _Work:
             told.rows = sum(file.rows for file in files if file.store == name)
             told.findings = [*found.report.findings, *of_it.findings]
             if store.queues_in_rocksdb:  # and with them the groups' progress
-                told.findings.append(finding("Q015", KINDS["Q015"].title, file=paths.CONSUMEQUEUE))
+                told.findings.append(finding("Q015", KINDS["Q015"].title, file=store.queue_database))
             told.healed = found.report.healed
         return files
 

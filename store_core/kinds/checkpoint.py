@@ -25,7 +25,7 @@ KINDS: Final = (
         "C003",
         "error",
         "checkpoint ahead of the log",
-        "A time lies behind the newest record: after a crash a broker would scan too little.",
+        "A time lies behind the newest record, or the queues' offset at or beyond the log's end: after a crash a broker would scan too little.",
         "Run `rmqctl checkpoint --rebuild`.",
     ),
     Kind(
@@ -39,7 +39,7 @@ KINDS: Final = (
         "C005",
         "warning",
         "checkpoint without a time",
-        "The log or queue time is 0 although the log holds messages. A broker that is killed before its first flush leaves it so, and goes on with it; after a crash it scans the whole log, as without a checkpoint.",
+        "The log or queue time is 0 although the log holds messages. A broker that is killed before its first flush leaves it so, and goes on with it; after a crash it scans the whole log (5.4 and later: at most the ten newest files), as without a checkpoint. A queue time of 0 after a clean stop is no fault where 5.5 runs: it is set with the second flush of all queues, about a minute after the start.",
         "Run `rmqctl checkpoint --rebuild`.",
     ),
 )

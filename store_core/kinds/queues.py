@@ -146,4 +146,11 @@ KINDS: Final = (
         "The store time in a batch queue's entry, or in an entry's ConsumeQueueExt unit, is not the one of its record. A broker finds messages of a batch queue by these times: a look-up by time then gives another message.",
         REBUILD_QUEUES,
     ),
+    Kind(
+        "Q022",
+        "info",
+        "light queue has expired",
+        "Records list a light topic (`%LMQ%$PARENT$LIGHT`) that has no queue, and its newest message is older than `lite.topic.expiration` of the parent topic: a broker of 5.5 takes such a queue and its progress away, and the records stay under the parent.",
+        "Nothing to do. `rebuild queues` and `recover` do not bring the queue back.",
+    ),
 )

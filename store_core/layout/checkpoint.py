@@ -1,4 +1,4 @@
-"""The checkpoint file: 24, 32 or 40 bytes used of one page (store format, section 8)."""
+"""The checkpoint file: 24, 32, 40 or 48 bytes used of one page (store format, section 8)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ CHECKPOINT: Final = Layout(
         Field("index_msg_timestamp_ms", "i8", "end time of the newest full and flushed index file"),
         Field("master_flushed_offset", "i8", "5.0.0 and later"),
         Field("confirm_phy_offset", "i8", "5.1.1 and later"),
+        Field(
+            "logics_phy_offset",
+            "i8",
+            "5.5.0 and later: start of the newest record put in a queue and flushed; goes with `logics_msg_timestamp_ms`",
+        ),
     ),
 )
 SAFETY_MARGIN_MS: Final = 3000  # subtracted from the smaller of the first two

@@ -7,8 +7,10 @@ from typing import Final
 COMMITLOG: Final = "commitlog"
 CONSUMEQUEUE: Final = "consumequeue"
 CONSUMEQUEUE_EXT: Final = "consumequeue_ext"
+CONSUMEQUEUE_ROCKSDB: Final = "consumequeue_rocksdb"  # 5.5: the queues' database, if it is not to be in CONSUMEQUEUE
 BATCHCONSUMEQUEUE: Final = "batchconsumequeue"
 INDEX: Final = "index"
+QUEUE_DATABASES: Final = (CONSUMEQUEUE, CONSUMEQUEUE_ROCKSDB)
 QUEUE_TREES: Final = (CONSUMEQUEUE, BATCHCONSUMEQUEUE, CONSUMEQUEUE_EXT)
 CHECKPOINT: Final = "checkpoint"
 ABORT: Final = "abort"
@@ -38,6 +40,7 @@ ROCKSDB_CONFIGS: Final = ("config/topics", "config/subscriptionGroups", "config/
 ROCKSDB_PROGRESS: Final = frozenset({"config/consumerOffsets", "config/rdb"})  # those with the groups' progress
 ROCKSDB_MARK: Final = "CURRENT"  # a folder with this file is a RocksDB database
 ROCKSDBSTORE: Final = "rocksdbstore"
+KV_STORE: Final = "kvStore"
 BAK_SUFFIX: Final = ".bak"
 OURS: Final = ".rmqctl"  # our journal and kept bytes; a broker ignores it
 

@@ -64,6 +64,7 @@ FIXED_SIZE_BYTES: Final = (
     + PROPERTIES_LENGTH.size_bytes
 )
 MIN_RECORD_SIZE_BYTES: Final = FIXED_SIZE_BYTES + 2 * HOST_V4_SIZE_BYTES  # 91
+WRITE_PAGE_BYTES: Final = 4096  # writeWithoutMmap: an append writes up to the next page, from a buffer with older bytes
 MIN_BLANK_SIZE_BYTES: Final = PREFIX.size_bytes  # what an append leaves free for the blank
 # A live broker writes at most maxMessageSize (4 MiB) + 64 KiB; it may be configured larger. Beyond this a size is not believed.
 MAX_RECORD_SIZE_BYTES: Final = 32 << 20
@@ -165,3 +166,8 @@ def record_size_bytes(magic: int, sys_flag: int, body_length: int, topic_length:
         + PROPERTIES_LENGTH.size_bytes
         + max(properties_length, 0)
     )
+
+
+def page_end(phy_offset: int) -> int:
+    """Return where the page ends up to which a broker with writeWithoutMmap writes an append that ends at ``phy_offset``."""
+    return -(-phy_offset // WRITE_PAGE_BYTES) * WRITE_PAGE_BYTES

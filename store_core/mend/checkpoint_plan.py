@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from store_core.errors import UsageError
 from store_core.layout import paths
@@ -14,11 +15,13 @@ from store_core.mend.prediction.predict import predict
 from store_core.read.checkpoint import read_checkpoint
 from store_core.storage.store import Store
 
+_OF_QUEUES: Final = frozenset({"logics_msg_timestamp_ms", "logics_phy_offset"})
+
 
 def set_checkpoint(store: Store, values: Mapping[str, int]) -> Planned:
     """Work out a checkpoint with these fields set and all others as they stand (0 where there is no file).
 
-    Raises UsageError for an unknown field or a negative value, FailedError where the file cannot be read.
+    Raises UsageError for an unknown field, a negative value, or one of the queues' time and offset without the other where there is an offset, FailedError where the file cannot be read.
     """
     fields = _fields(store, values)
     data = CHECKPOINT.struct.pack(*fields.values()).ljust(FILE_SIZE_BYTES, b"\0")
@@ -39,4 +42,11 @@ def _fields(store: Store, values: Mapping[str, int]) -> dict[str, int]:
         if not 0 <= value < 1 << 63:
             raise UsageError(f"{value} does not fit {name}", to_do="give a number from 0 on")
         fields[name] = value
+    named = _OF_QUEUES.intersection(values)
+    if len(named) == 1 and (standing.logics_phy_offset or fields["logics_phy_offset"]):
+        other = next(iter(_OF_QUEUES - named))
+        raise UsageError(
+            f"{next(iter(named))} is set without {other}: brokers of 5.5 go by both",
+            to_do=f"set {other} as well",
+        )
     return fields

@@ -34,6 +34,7 @@ from store_core.scan.walks import Walks
 from store_core.storage.buffers import share_one_heap
 from store_core.storage.config_files import read_config
 from store_core.storage.config_text import release_layout
+from store_core.storage.databases import runs_under_55
 from store_core.storage.scratch import scratch_folder
 from store_core.storage.store import QueueKey, Store
 
@@ -139,6 +140,7 @@ def _checkpoint(store: Store, derivation: Derivation, survey: LogSurvey) -> dict
         last_store_timestamp_ms=survey.last_store_timestamp_ms,
         last_phy_offset=survey.last_phy_offset,
         index_end_timestamp_ms=derivation.index_timestamp_ms(read_checkpoint(store.root).index_msg_timestamp_ms),
+        with_queue_offset=runs_under_55(store),
     )
     return {} if data == existing else {paths.CHECKPOINT: data}
 

@@ -39,6 +39,7 @@ from store_core.read.log_files import refuse_missing_log
 from store_core.scan.log import Progress, scan_log
 from store_core.scan.walks import Walks
 from store_core.storage.config_files import read_config
+from store_core.storage.databases import runs_under_55
 from store_core.storage.scratch import scratch_folder
 from store_core.storage.store import Store
 
@@ -148,7 +149,8 @@ def _checkpoint(store: Store, cut: _Cut) -> dict[str, bytes]:
     now, last = read_checkpoint(store.root), cut.survey.last_store_timestamp_ms
     full = cut.derivation.index_timestamp_ms(now.index_msg_timestamp_ms)
     ahead = max(now.physic_msg_timestamp_ms, now.logics_msg_timestamp_ms) > last or now.index_msg_timestamp_ms > full
-    if not ahead and now.confirm_phy_offset <= cut.survey.last_phy_offset and not now.findings:
+    ahead |= max(now.confirm_phy_offset, now.logics_phy_offset) > cut.survey.last_phy_offset
+    if not ahead and not now.findings:
         return {}
     existing = store.cache.read(store.root / paths.CHECKPOINT, 0, FILE_SIZE_BYTES) if not now.findings else b""
     data = rebuilt_checkpoint(
@@ -156,6 +158,7 @@ def _checkpoint(store: Store, cut: _Cut) -> dict[str, bytes]:
         last_store_timestamp_ms=last,
         last_phy_offset=cut.survey.last_phy_offset,
         index_end_timestamp_ms=full,
+        with_queue_offset=runs_under_55(store),
     )
     return {paths.CHECKPOINT: data}
 

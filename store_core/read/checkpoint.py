@@ -15,7 +15,8 @@ from store_core.storage.files import open_read_only, reading_advice
 
 # The file is one page of which each generation of brokers uses more; a copy may hold no more than is used.
 _WHOLE_SIZES_BYTES: Final = frozenset(
-    CHECKPOINT.end_of(last) for last in ("index_msg_timestamp_ms", "master_flushed_offset", "confirm_phy_offset")
+    CHECKPOINT.end_of(last)
+    for last in ("index_msg_timestamp_ms", "master_flushed_offset", "confirm_phy_offset", "logics_phy_offset")
 )
 
 
@@ -28,11 +29,12 @@ class Checkpoint:
     index_msg_timestamp_ms: int = 0
     master_flushed_offset: int = 0
     confirm_phy_offset: int = 0
+    logics_phy_offset: int = 0
     findings: tuple[Finding, ...] = ()
 
     @property
     def min_timestamp_ms(self) -> int:
-        """The time from which a broker trusts nothing after a crash."""
+        """The time from which a broker trusts nothing after a crash; 5.5 goes by ``logics_phy_offset`` instead."""
         return max(0, min(self.physic_msg_timestamp_ms, self.logics_msg_timestamp_ms) - SAFETY_MARGIN_MS)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import fields
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from store_core.read.queue import BatchQueue, Queue
 from store_core.read.records import read_message, read_store_timestamp_ms
 from store_core.read.rules import ReadRules
 from store_core.read.types import index_strays, queue_strays, wrong_types
+from store_core.storage.databases import database_options, library_of
 from store_core.storage.remote_path import is_there
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
@@ -58,14 +59,33 @@ def describe_store(store: Store, rules: ReadRules) -> dict[str, Any]:
         "index": index_rows,
         "groups": None if progress_in_rocksdb(store) else _groups(rows, is_known=not store.queues_in_rocksdb),
         "checkpoint": _checkpoint(checkpoint),
+        "databases": list(_databases(store)),
         "notes": list(_notes(store)),
         "findings": findings,
     }
 
 
+# What the RocksDB databases of a store hold, by their folders (store format 1).
+_HELD: Final = {
+    **dict.fromkeys(paths.QUEUE_DATABASES, "queues"),
+    paths.ROCKSDBSTORE: "index, timers, half messages",
+    paths.KV_STORE: "pop progress",
+    **dict(zip(paths.ROCKSDB_CONFIGS, ("topics", "groups", "progress", "configuration"), strict=True)),
+}
+
+
+def _databases(store: Store) -> Iterator[dict[str, Any]]:
+    """Yield each RocksDB database: its folder, what belongs in there, and the library that opened it last. None is read."""
+    for folder, held in _HELD.items():
+        if (store.root / folder / paths.ROCKSDB_MARK).is_file():
+            library = library_of(database_options(store.root / folder))
+            version = ".".join(map(str, library)) if library else None
+            yield {"folder": folder, "holds": held, "rocksdb_version": version}
+
+
 def databases(store: Store) -> list[str]:
     """Return the folders, from the root, of the RocksDB databases that queues or configuration are in."""
-    trees = (paths.CONSUMEQUEUE, *paths.ROCKSDB_CONFIGS)
+    trees = (*paths.QUEUE_DATABASES, *paths.ROCKSDB_CONFIGS)
     return [tree for tree in trees if (store.root / tree / paths.ROCKSDB_MARK).is_file()]
 
 
@@ -211,7 +231,10 @@ def _layout_findings(store: Store) -> Iterator[Finding]:
     if store.aborted:
         yield finding("S001", "abort is there", file=paths.ABORT)
     if store.queues_in_rocksdb:
-        yield finding("Q015", KINDS["Q015"].title, file=paths.CONSUMEQUEUE)
+        yield finding("Q015", KINDS["Q015"].title, file=store.queue_database)
+    elif store.queue_database:
+        told = "queues in RocksDB, beside those in files, are not read"
+        yield finding("Q015", told, file=store.queue_database, severity="info")
     yield from wrong_types(store)
     if not store.queues_in_rocksdb:
         yield from queue_strays(store)

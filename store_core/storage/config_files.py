@@ -18,13 +18,15 @@ from store_core.codec.json_dialect import MAX_SIZE_BYTES, JsonError, JsonTooLarg
 from store_core.errors import FailedError
 from store_core.findings import Finding, finding
 from store_core.layout import paths, timer
+from store_core.storage.databases import ran_under_55
 from store_core.storage.files import DISK_FAILS, open_read_only
 
 T = TypeVar("T")
 Source = Literal["main", "bak", "none"]
 
-# 5.4.0 gives integer-keyed and empty maps lines of their own.
+# 5.4 and later give members of integer-keyed maps lines of their own, 5.4 the end of an empty map, too.
 _SPREAD: Final = re.compile(r"\{\n\t+(?:-?\d+:|\n)")
+_EMPTY: Final = re.compile(r"\{\n\t+\n")
 
 
 _NOT_GIVEN: Final = "the disk does not give it"
@@ -73,7 +75,8 @@ class TimerCheck:
 
 @dataclass(frozen=True, slots=True)
 class ConfigFiles:
-    """All config files of a store. ``timer_check`` is None without one; ``in_rocksdb``: topics and progress are elsewhere."""
+    """All config files of a store. ``timer_check`` is None without one; ``in_rocksdb``: topics and progress are elsewhere;
+    ``of_55``: a broker of 5.5 was the last to start on the store."""
 
     topics: ConfigFile[bc.Topics]
     queue_mappings: ConfigFile[bc.QueueMappings]
@@ -90,6 +93,7 @@ class ConfigFiles:
     timer_check: TimerCheck | None
     in_rocksdb: bool
     findings: tuple[Finding, ...]
+    of_55: bool = False
 
     @property
     def files(self) -> tuple[ConfigFile[Any], ...]:
@@ -133,7 +137,9 @@ def read_config(root: Path) -> ConfigFiles:
     findings = [found for file in json_files.values() for found in file.findings] + check_findings
     if in_rocksdb:
         findings.append(finding("P008", "topics, groups and progress are kept in RocksDB", file=paths.CONFIG))
-    return ConfigFiles(**json_files, timer_check=check, in_rocksdb=in_rocksdb, findings=tuple(findings))
+    return ConfigFiles(
+        **json_files, timer_check=check, in_rocksdb=in_rocksdb, findings=tuple(findings), of_55=ran_under_55(root)
+    )
 
 
 _FILES: Final[tuple[tuple[str, str, Callable[[Any], Any]], ...]] = (
@@ -271,9 +277,10 @@ def _loaded(
 
 
 def _layout_of(tree: Any, data: bytes) -> Layout | None:
-    """The form a text was written in, where it tells: 5.4.0 by its line breaks, 5.x by members that 4.x does not write."""
-    if _SPREAD.search(data.decode(errors="replace")):
-        return "5.4"
+    """The form a text was written in, where it tells: 5.4 and 5.5 by their line breaks, 5.x by members that 4.x does not write."""
+    text = data.decode(errors="replace")
+    if _SPREAD.search(text):
+        return "5.5" if "{}" in text and not _EMPTY.search(text) else "5.4"
     if not isinstance(tree, dict) or not tree:
         return None
     version = tree.get("dataVersion")

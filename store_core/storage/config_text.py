@@ -10,13 +10,17 @@ from store_core.codec.coerce import as_int
 from store_core.codec.json_dialect import JavaList, Layout, dumps
 from store_core.storage.config_files import ConfigFiles
 
-_LAYOUTS: tuple[Layout, ...] = ("4", "5", "5.4")
+_LAYOUTS: tuple[Layout, ...] = ("4", "5", "5.4", "5.5")
 
 
 def release_layout(config: ConfigFiles, default: Layout = "5") -> Layout:
-    """The newest form that any of a store's config files has; the default where none tells."""
+    """The newest form that any of a store's config files has; the default where none tells.
+
+    Where 5.5 was the last to start on the store it is that of 5.5, which only a file with an empty map shows.
+    """
     seen = {file.layout for file in config.files}
-    return next((layout for layout in reversed(_LAYOUTS) if layout in seen), default)
+    newest = next((layout for layout in reversed(_LAYOUTS) if layout in seen), default)
+    return "5.5" if config.of_55 and newest != "4" else newest
 
 
 def render_consumer_offsets(

@@ -19,7 +19,6 @@ from store_core.storage.settings import Settings, load_settings
 
 _PROOFS = (paths.COMMITLOG, paths.CONSUMEQUEUE, paths.CHECKPOINT)
 _NAME_IT = "name the folder that holds commitlog/"
-_ROCKSDB_MARK = "CURRENT"
 
 
 class QueueKey(NamedTuple):
@@ -95,9 +94,13 @@ class Store(Closing):
     @cached_property
     def queues_in_rocksdb(self) -> bool:
         """Whether the queues are kept in a RocksDB database instead of files."""
-        return (self.root / paths.CONSUMEQUEUE / _ROCKSDB_MARK).is_file() and not any(
-            True for _ in self._queue_folders(paths.CONSUMEQUEUE)
-        )
+        return bool(self.queue_database) and not any(True for _ in self._queue_folders(paths.CONSUMEQUEUE))
+
+    @cached_property
+    def queue_database(self) -> str:
+        """The folder of the RocksDB database that holds queues, instead of files or beside them; "" where there is none."""
+        folders = (name for name in paths.QUEUE_DATABASES if (self.root / name / paths.ROCKSDB_MARK).is_file())
+        return next(folders, "")
 
     @cached_property
     def queues(self) -> Mapping[QueueKey, SegmentSequence]:

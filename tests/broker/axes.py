@@ -110,12 +110,13 @@ def _no_checkpoint(harm: Harm) -> None:
 
 
 def _checkpoint_ahead(harm: Harm) -> None:
-    """All times a day ahead of the last message, as after a clock jump or from another machine."""
+    """All times a day ahead of the last message, as after a clock jump or from another machine; a queue offset beyond the log."""
     last = harm.store.message(-1)["storeTimestamp"] + _DAY_MS
     names = ("physic_msg_timestamp_ms", "logics_msg_timestamp_ms", "index_msg_timestamp_ms")
     layout = checkpoint.CHECKPOINT
     path = harm.store.root / paths.CHECKPOINT
     values = layout.read(path.read_bytes()) | dict.fromkeys(names, last)
+    values["logics_phy_offset"] *= 2
     path.write_bytes(layout.struct.pack(*values.values()).ljust(path.stat().st_size, b"\0"))
 
 

@@ -18,6 +18,10 @@ from typing import Final
 
 SOURCES: Final = Path(__file__).parent / "oracle"
 _ARTIFACTS: Final = ("rocketmq-broker", "rocketmq-namesrv", "rocketmq-tools")
+# Of 5.5.1 the registry has only some artifacts; the others change nothing that a store sees, and come from the release before.
+_OF_STORES: Final = ("rocketmq-broker", "rocketmq-store", "rocketmq-common", "rocketmq-remoting")
+_MISSING: Final = ("namesrv", "tools", "client", "srvutil", "filter", "auth")
+_IN_PARTS: Final = {"5.5.1": "5.5.0"}
 _TRIES: Final = 4
 _FETCH_SECONDS: Final = 600
 
@@ -48,7 +52,16 @@ def jars(version: str) -> Path:
     """Folder with all jars of a release; fetched once. Raises NoBrokerError."""
     if missing := missing_tools():
         raise NoBrokerError(f"real brokers need a JDK and Maven; not on PATH: {', '.join(missing)}")
-    return fetched(version, *(dependency("org.apache.rocketmq", artifact, version) for artifact in _ARTIFACTS))
+    return fetched(version, *(dependency("org.apache.rocketmq", artifact, its) for artifact, its in _parts(version)))
+
+
+def _parts(version: str) -> list[tuple[str, str]]:
+    """Artifacts that make a release, each with its version."""
+    other = _IN_PARTS.get(version)
+    if other is None:
+        return [(artifact, version) for artifact in _ARTIFACTS]
+    missing = [(f"rocketmq-{name}", other) for name in _MISSING]
+    return [*((artifact, version) for artifact in _OF_STORES), *missing]
 
 
 def dependency(group: str, artifact: str, version: str, *, alone: bool = False) -> str:

@@ -221,5 +221,10 @@ def recorded_cases() -> list[tuple[str, str | None, str]]:
         ("load-497", None),
         ("crash-533", None),
         ("crash-533", "5.4.0"),
+        ("load-533", "5.5.1"),
+        ("load-551", None),
+        ("load-551-aged", None),
+        ("load-551-aged", "5.5.0"),
+        ("crash-551-aged", None),
     )
     return [(base, by, key) for base, by in bases for key in stores.outcomes(base, by)]

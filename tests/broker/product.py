@@ -41,6 +41,8 @@ RUNS: Final = (
     ("5.3.3", "load-533"),
     ("5.4.0", "load-533"),
     ("5.4.0", "crash-533"),
+    ("5.5.1", "load-533"),
+    ("5.5.1", "load-551-aged"),
 )
 # Stores of other kinds, for piles of harms alone: the axes know the queues of ordinary topics only.
 OTHER_RUNS: Final = (
@@ -59,6 +61,9 @@ OTHER_RUNS: Final = (
     ("5.4.0", "bcq-533"),
     ("5.4.0", "clean-540"),
     ("5.4.0", "propcrc-533"),
+    ("5.5.1", "bcq-533"),
+    ("5.5.1", "clean-551"),
+    ("5.5.1", "lite-551"),
 )
 SEED: Final = 1
 _AT_ONCE: Final = 12

@@ -24,7 +24,7 @@ Run = tuple[str, str]  # release, golden store
 # The rows of broker/versions.py in words.
 _FEATURES: Final = {
     "clean_start": "after a clean stop the scan begins at",
-    "crash_start": "after a crash it begins at the newest segment older than the checkpoint; of its first record are looked at",
+    "crash_start": "after a crash it begins at the newest segment that is not newer than the checkpoint; of its first record are looked at",
     "newest_segments_scanned": "newest segments that are ever scanned",
     "clean_start_dispatches": "after a clean stop, what lies behind the queues' end is dispatched again",
     "dispatches_from_queue_end": "what lies behind the queues' end is dispatched before start returns, which waits for it, for ever if need be",
@@ -43,6 +43,9 @@ _FEATURES: Final = {
     "reads_next_tags": "a pull fails, too, where the further tags of the next message cannot be read",
     "drops_parted_values": "a property with a byte 0x01 in its value is none",
     "bounds_size": "a record's length is compared with what is left of the file before memory is asked for",
+    "refuses_negative_blanks": "a blank of negative size ends the log",
+    "bounds_own_offset": "knows `checkCommitLogOffsetOnRecover`: after a crash a record that says it lies outside its file ends the log",
+    "scans_from_queue_offset": "knows `enableAcceleratedRecovery` for queues in files: after a crash the scan begins at the checkpoint's queue offset",
     "verifies_property_crc": "knows `forceVerifyPropCRC`",
     "batch_queues": "has batch queues",
     "multi_dispatch": "puts a record into further queues (light queues)",
@@ -253,7 +256,7 @@ differs from the release before, so that each release from {RELEASES[0]} to {REL
 _LIMITS: Final = """
 ## Limits
 
-* The five releases were run. For those in between, the table rests on what their source tags say and on the rows around them.
+* The releases in the table above were run. For those in between, the table rests on what their source tags say and on the rows around them.
 * One harm of each kind at a time, drawn once a combination; small segments (128 KiB) and queue files (4,000 bytes), and sizes enter the code only
   as numbers. Stores with V2 records, IPv6 hosts, batch queues, light queues, ConsumeQueueExt and property checksums are not in the product; piles of
   harms are done to them instead (`--piles`, below), some in each run of the tests.
@@ -265,7 +268,7 @@ _LIMITS: Final = """
 * Config files are judged by rules about types: which members a release knows, and what its JSON library takes for a number, a flag, a word. The rules
   agree with every recorded pair of a file and its `.bak` (below). Not looked at: keys without quotes that are words, which 5.4.0 alone refuses; a list of
   one object in place of a plain map, which some releases take; a text in place of an array of numbers, which 4.x and 5.x up to 5.3 decode; an
-  empty text in place of `offsetTable` or `forbiddenTable`. Between the five releases they rest on the libraries that each release names.
+  empty text in place of `offsetTable` or `forbiddenTable`. Between these releases they rest on the libraries that each release names.
 * Outside of what is predicted: queues in RocksDB (recover ends with an error), DLedger and controller mode, and whatever happens after the start, such as
   expiry.
 * Only 4.5.0 to 4.9.8, and 5.x with `recheckReputOffsetFromCq`, can *never end* a start. It was given 8 s, and such a broker waits in steps of 1 s.

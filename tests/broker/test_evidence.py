@@ -20,6 +20,15 @@ SPANS = {
     "clean-497": ("4.9.1", "4.9.8"),
     "clean-514": ("5.1.0", "5.1.4"),
     "clean-540": ("5.4.0", "5.4.0"),
+    "clean-550": ("5.5.0", "5.5.0"),
+    "clean-551": ("5.5.1", "5.5.1"),
+    "crash-551": ("5.5.0", "5.5.1"),
+    "crash-551-aged": ("5.5.0", "5.5.1"),
+    "lite-551": ("5.5.0", "5.5.1"),
+    "lmq-551": ("5.5.0", "5.5.1"),
+    "load-551": ("5.5.1", "5.5.1"),
+    "load-551-aged": ("5.5.1", "5.5.1"),
+    "rocks-551": ("5.5.1", "5.5.1"),
     "crash-497": ("4.9.4", "4.9.8"),
     "crash-540": ("5.4.0", "5.4.0"),
     "cqext-497": ("4.9.4", "4.9.8"),
@@ -66,5 +75,22 @@ def test_bare_log_leaves_what_records_tell(store_copy: StoreCopy) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     with Store.open(root) as store:
         found = evidence_of(store)
-    assert {Version.parse("5.3.3"), Version.parse("5.4.0")} <= set(found.possible)
+    assert {Version.parse("5.3.3"), Version.parse("5.4.0"), Version.parse("5.5.1")} <= set(found.possible)
     assert Version.parse("4.9.7") not in found.possible
+
+
+def test_5_4_that_ran_after_5_5_is_told_by_its_database(store_copy: StoreCopy) -> None:
+    root = store_copy("load-551-aged")
+    shutil.rmtree(root / paths.ROCKSDBSTORE)
+    shutil.copytree(store_copy("clean-540") / paths.ROCKSDBSTORE, root / paths.ROCKSDBSTORE)
+    with Store.open(root) as store:
+        assert [str(version) for version in evidence_of(store).possible] == ["5.4.0"]
+
+
+def test_a_queue_offset_alone_tells_that_5_5_ran_at_some_time(store_copy: StoreCopy) -> None:
+    root = store_copy("load-551-aged")
+    for path in root.iterdir():
+        if path.name not in (paths.COMMITLOG, paths.CHECKPOINT):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with Store.open(root) as store:
+        assert [str(version) for version in evidence_of(store).possible] == ["5.5.0", "5.5.1"]

@@ -94,14 +94,15 @@ def test_nothing_is_wrong_with_what_a_broker_left(golden: GoldenStore, name: str
     killed = {"L014": 1, "S001": 1}  # a segment made ahead, and ``abort``
     if name == "crash-497":
         killed["P009"] = 1  # killed before the delay service had first written where it was
-    if name in ("crash-497", "pool-533"):
+    if name in ("crash-497", "pool-533", "crash-551", "crash-551-aged"):
         killed["C005"] = 1  # killed before the log was first flushed
     assert report.summary == (killed if name in stores.KILLED else {})
     assert worst(report.findings) == ("info" if name in stores.KILLED else None)
 
 
-def test_queues_in_rocksdb_are_one_finding(golden: GoldenStore) -> None:
-    report = check(golden("rocks-533"))
+@pytest.mark.parametrize("name", stores.WITHOUT_QUEUE_FILES)
+def test_queues_in_rocksdb_are_one_finding(name: str, golden: GoldenStore) -> None:
+    report = check(golden(name))
     assert report.summary == {"P008": 1, "Q015": 1}
     assert [f.code for f in report.findings if f.severity != "info"] == ["Q015"]
 

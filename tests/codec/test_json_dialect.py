@@ -20,7 +20,8 @@ METRICS = ("timermetrics", "transactionMetrics")
 
 def layout_of(name: str) -> Layout:
     version = stores.truth(name)["written_by"]
-    return "5.4" if version.startswith("5.4") else "4" if version.startswith("4") else "5"
+    of_release: dict[str, Layout] = {"4.3": "4", "4.9": "4", "5.4": "5.4", "5.5": "5.5"}
+    return of_release.get(version[:3], "5")
 
 
 @pytest.mark.parametrize("name", stores.GOLDEN)

@@ -12,7 +12,8 @@ from store_core.storage.store import QueueKey
 from tests import stores
 from tests.conftest import GoldenStore
 
-STOPPED = (*stores.CLEAN, *stores.BASES)
+# A broker of 5.5 that lives less than a minute leaves no queue time.
+STOPPED = (*(name for name in stores.CLEAN if "-55" not in name), *stores.BASES, "load-551-aged")
 
 
 @pytest.mark.parametrize("name", STOPPED)
@@ -28,6 +29,16 @@ def test_the_rebuilt_checkpoint_is_the_one_a_clean_stop_left(golden: GoldenStore
         index_end_timestamp_ms=full[-1]["endTimestamp"] if full else 0,
     )
     assert rebuilt == existing
+    assert (int.from_bytes(rebuilt[40:48]) == last["phyOffset"]) is name.endswith("aged")
+
+
+@pytest.mark.parametrize(
+    ("standing", "in_55", "offset"), [(0, False, 0), (0, True, 300), (7, False, 300), (900, True, 300)]
+)
+def test_the_queue_offset_goes_with_the_queue_time(standing: int, in_55: bool, offset: int) -> None:
+    existing = bytes(40) + standing.to_bytes(8) + bytes(4048)
+    rebuilt = rebuilt_checkpoint(existing, last_store_timestamp_ms=5, last_phy_offset=300, with_queue_offset=in_55)
+    assert (rebuilt[8:16], rebuilt[40:48]) == ((5).to_bytes(8), offset.to_bytes(8))
 
 
 def test_without_a_checkpoint_later_fields_are_zero() -> None:

@@ -27,6 +27,8 @@ from tests.engine.writing import Writable, Written
 TOPICS = {
     "load-533": "Calm_orders",
     "load-497": "Soft_orders",
+    "load-551-aged": "Long_orders",
+    "clean-551": "Pier_orders",
     "clean-540": "Port_orders",
     "clean-533": "Shop_orders",
     "clean-514": "Dock_orders",

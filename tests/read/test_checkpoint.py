@@ -14,7 +14,14 @@ from store_core.read.checkpoint import Checkpoint, read_checkpoint
 from tests import stores
 
 NAMES = [field.name for field in fields(Checkpoint) if field.name != "findings"]
-THEIRS = ["physicMsgTimestamp", "logicsMsgTimestamp", "indexMsgTimestamp", "masterFlushedOffset", "confirmPhyOffset"]
+THEIRS = [
+    "physicMsgTimestamp",
+    "logicsMsgTimestamp",
+    "indexMsgTimestamp",
+    "masterFlushedOffset",
+    "confirmPhyOffset",
+    "logicsPhysicalOffset",
+]
 
 
 def values(found: Checkpoint) -> list[int]:
@@ -34,14 +41,14 @@ def test_the_fields_are_the_layouts() -> None:
     assert tuple(NAMES) == CHECKPOINT.names
 
 
-@pytest.mark.parametrize("size_bytes", range(44))
+@pytest.mark.parametrize("size_bytes", range(52))
 def test_every_length(size_bytes: int, tmp_path: Path) -> None:
-    whole = b"".join(bytes([field]) * 8 for field in range(1, 6)) + b"\0" * 4
+    whole = b"".join(bytes([field]) * 8 for field in range(1, 7)) + b"\0" * 4
     (tmp_path / "checkpoint").write_bytes(whole[:size_bytes])
     found = read_checkpoint(tmp_path)
-    padded = whole[:size_bytes].ljust(40, b"\0")
-    assert values(found) == [int.from_bytes(padded[at : at + 8]) for at in range(0, 40, 8)]
-    assert [f.code for f in found.findings] == ([] if size_bytes in (24, 32) or size_bytes >= 40 else ["C002"])
+    padded = whole[:size_bytes].ljust(48, b"\0")
+    assert values(found) == [int.from_bytes(padded[at : at + 8]) for at in range(0, 48, 8)]
+    assert [f.code for f in found.findings] == ([] if size_bytes in (24, 32, 40) or size_bytes >= 48 else ["C002"])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -56,7 +63,7 @@ def test_a_negative_field(name: str, tmp_path: Path) -> None:
 
 def test_a_missing_file(tmp_path: Path) -> None:
     found = read_checkpoint(tmp_path)
-    assert values(found) == [0] * 5
+    assert values(found) == [0] * 6
     assert [f.code for f in found.findings] == ["C001"]
 
 

@@ -17,6 +17,7 @@ FIELDS = {
     "index_msg_timestamp_ms": "indexMsgTimestamp",
     "master_flushed_offset": "masterFlushedOffset",
     "confirm_phy_offset": "confirmPhyOffset",
+    "logics_phy_offset": "logicsPhysicalOffset",
     "min_timestamp_ms": "minTimestamp",
 }
 
@@ -26,7 +27,7 @@ def expected(name: str) -> dict[str, Any]:
     return {**{ours: found.get(theirs, 0) for ours, theirs in FIELDS.items()}, "findings": []}
 
 
-@pytest.mark.parametrize("name", ["clean-430", "clean-514", "crash-533", "rocks-533"])
+@pytest.mark.parametrize("name", ["clean-430", "clean-514", "crash-533", "rocks-533", "load-551-aged"])
 def test_json_is_exactly_this(name: str, golden: Callable[[str], Path]) -> None:
     result = call("checkpoint", "-s", golden(name), "-o", "json")
     assert (result.code, result.err) == (0, "")
@@ -48,6 +49,7 @@ def test_for_people(golden: Callable[[str], Path]) -> None:
         "index_msg_timestamp    2026-11-21T10:11:45.372+08:00",
         "master_flushed_offset  0",
         "confirm_phy_offset     0",
+        "logics_phy_offset      0",
         "min_timestamp          2026-11-21T10:12:02.343+08:00",
         "",
         "Findings",

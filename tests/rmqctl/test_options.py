@@ -50,6 +50,8 @@ DEFAULTS: dict[str, Any] = {
         (["--no-progress"], {"no_progress": True}),
         (["--broker-version", "4.9.7"], {"broker_version": "4.9.7"}),
         (["--broker-version", "5.4"], {"broker_version": "5.4"}),
+        (["--broker-version", "5.5"], {"broker_version": "5.5"}),
+        (["--broker-version", "5.5.1"], {"broker_version": "5.5.1"}),
         (["--tz", "UTC"], {}),
         (["--tz", "+08:00"], {"zone": "UTC+08:00"}),
     ],
@@ -166,11 +168,11 @@ def test_a_bad_time_names_its_option() -> None:
     assert result.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("version", ["4.2", "5.5", "6", "x", "5.3.3.1", ""])
+@pytest.mark.parametrize("version", ["4.2", "5.6", "6", "x", "5.3.3.1", ""])
 def test_unknown_broker_versions(version: str) -> None:
     result = artificial("options", "--broker-version", version)
     assert (result.code, result.out) == (2, "")
-    assert result.err == f"error: unknown broker version {version!r}: give 4.3 to 5.4, such as 4.9.7 or 5.3\n"
+    assert result.err == f"error: unknown broker version {version!r}: give 4.3 to 5.5, such as 4.9.7 or 5.3\n"
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from store_core.mend.salvage.following.progress import lowered_progress
 from store_core.mend.salvage.keep import Salvage, salvage, walk_rules
 from store_core.mend.salvage.options import KeepOptions
 from store_core.read.checkpoint import read_checkpoint
+from store_core.storage.databases import runs_under_55
 from store_core.storage.places import Places
 from store_core.storage.settings import Settings, load_settings
 from store_core.storage.store import Store
@@ -91,6 +92,12 @@ def _checkpoint_bytes(store: Store, found: Salvage) -> bytes | None:
     last = survey.last_store_timestamp_ms
     times = (now.physic_msg_timestamp_ms, now.logics_msg_timestamp_ms)
     behind = all(0 < time <= last for time in times) or (last == 0 and not any(times))
+    in_55 = runs_under_55(store)
+    if in_55 and not (
+        now.logics_msg_timestamp_ms or now.logics_phy_offset
+    ):  # as a broker of less than a minute leaves it
+        behind |= 0 < now.physic_msg_timestamp_ms <= last
+    behind &= now.logics_phy_offset <= survey.last_phy_offset
     if not now.findings and behind and 0 <= now.index_msg_timestamp_ms <= full:
         return None
     existing = store.cache.read(store.root / paths.CHECKPOINT, 0, FILE_SIZE_BYTES)
@@ -99,6 +106,7 @@ def _checkpoint_bytes(store: Store, found: Salvage) -> bytes | None:
         last_store_timestamp_ms=last,
         last_phy_offset=survey.last_phy_offset,
         index_end_timestamp_ms=full,
+        with_queue_offset=in_55,
     )
 
 

@@ -19,6 +19,7 @@ from store_core.derive.dispatch import LOOKED_INTO, Dispatcher, dispatch_rules
 from store_core.derive.ext import can_be_walked
 from store_core.derive.index import IndexBuilder, IndexFileResult
 from store_core.derive.index_style import IndexStyle, has_index, index_names, index_style
+from store_core.derive.light import expired_light_queues
 from store_core.derive.queues import GapEntry, QueueBuilder, QueueFile
 from store_core.derive.spool import QueueSpooler
 from store_core.errors import FailedError
@@ -244,7 +245,8 @@ class Derivation(Closing):
         """What to do so that every queue holds what the log says."""
         changes = DerivedChanges()
         builder, batch = self.queues(gap_entry), self.batch_queues()
-        ordinary, batches = set(builder.queue_keys()), set(batch.queue_keys())
+        expired = expired_light_queues(self._store, self.rows)  # else their messages would come once more
+        ordinary, batches = set(builder.queue_keys()) - expired, set(batch.queue_keys())
         if ordinary and not self._store.settings.queue_file_size_bytes:
             told = file_sizes_told((list(q.segments) for q in self._store.queues.values()), queue.ENTRY.size_bytes)
             if len(told) != 1:
