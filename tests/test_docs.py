@@ -24,6 +24,7 @@ from rmqctl.commands import built_commands
 from store_core.export.runners.java import java_home
 from tests.export.spark_java import WITH_CLASSES
 from tests.rmqctl.calls import environment
+from tests.rmqctl.shell import command_for_shell
 
 ROOT: Final = Path(__file__).parent.parent
 DOCS: Final = ROOT / "docs"
@@ -77,7 +78,12 @@ def session(page: str) -> list[Shown]:
 
 def run(commands: list[Shown], folder: Path) -> list[str]:
     """Run a session in one shell, in a folder that holds ``sample_store``; gives what each command printed."""
-    program = 'rmqctl() { "$PYTHON" -m rmqctl "$@"; }\npython3() { "$PYTHON" "$@"; }\nexec 2>&1\n'
+    with command_for_shell() as rmqctl:
+        return _run(commands, folder, rmqctl)
+
+
+def _run(commands: list[Shown], folder: Path, rmqctl: str) -> list[str]:
+    program = f'rmqctl() {{ {rmqctl} "$@"; }}\npython3() {{ "$PYTHON" "$@"; }}\nexec 2>&1\n'
     for is_cell, group in groupby(commands, key=lambda shown: shown.is_cell):
         texts = [shown.command.replace(SHOWN_FOLDER, str(folder)) for shown in group]
         if is_cell:

@@ -117,7 +117,7 @@ def test_a_small_file_is_written_with_one_request(golden: GoldenStore, object_st
     assert len(files) == len(set(files)) >= 4
 
 
-@pytest.mark.product(2)
+@pytest.mark.product(1)
 @pytest.mark.parametrize("faults", [FLEETING, [Fault.UNANSWERED]], ids=["all", "unanswered"])
 @pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"])
 def test_a_result_is_written_through_faults(

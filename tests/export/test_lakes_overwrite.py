@@ -40,7 +40,7 @@ def partitions_of(out: Path, kind: Format) -> list[str]:
     return [field.name for field in iceberg_table(out, "messages").spec().fields]
 
 
-@pytest.mark.product(3)
+@pytest.mark.product(2)
 @pytest.mark.parametrize(("before", "after"), [*permutations([None, "topic", "day"], 2)])
 @pytest.mark.parametrize("kind", FORMATS)
 def test_other_partitions_than_before(

@@ -49,6 +49,7 @@ def sorted_rows(out: Path) -> pa.Table:
     return table.sort_by([("store", "ascending"), ("phy_offset", "ascending")])
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("most_apart", [0, 1, 3, 64])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_every_layout_holds_the_same_rows(

@@ -136,6 +136,7 @@ def export_beside(beside: str, root: Path, tmp_path: Path) -> Any:
     return json.loads(ran.stdout)
 
 
+@pytest.mark.product(1)
 @pytest.mark.parametrize("beside", ["thread", "clients"])
 def test_copies_are_made_of_a_process_that_is_alone(golden: GoldenStore, tmp_path: Path, beside: str) -> None:
     """A copy has only the thread that made it, and would wait for what others hold."""

@@ -379,6 +379,7 @@ def test_one_binary_body_fails_no_query(damageable: Callable[..., Damageable]) -
             assert text is decoded is None
 
 
+@pytest.mark.product(12)
 @pytest.mark.parametrize("case", LOG_CASES)
 def test_the_quarantine_is_an_exports(damaged: DamagedStore, tmp_path: Path, case: str) -> None:
     root = damaged("load-533", case)

@@ -51,6 +51,7 @@ def test_a_golden_store_gives_what_an_export_gives(golden: GoldenStore, tmp_path
     assert_same(golden(name), tmp_path / "out", "7k", "256m")
 
 
+@pytest.mark.product(9)
 @pytest.mark.parametrize("case", LOG_CASES)
 def test_a_damaged_log_gives_what_an_export_gives(damaged: DamagedStore, tmp_path: Path, case: str) -> None:
     assert_same(damaged("load-533", case), tmp_path / "out", 9001)

@@ -135,6 +135,7 @@ def check_splits(root: Path, dest: Path, size_bytes: int) -> None:
     assert sorted(found) == sorted(told)
 
 
+@pytest.mark.product(12)
 @pytest.mark.usefixtures("in_memory")
 @pytest.mark.parametrize("case", LOG_CASES)
 def test_a_damaged_log_gives_the_same_by_splits(damaged: DamagedStore, tmp_path: Path, case: str) -> None:

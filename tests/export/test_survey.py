@@ -44,6 +44,7 @@ def test_good_logs(golden: GoldenStore, name: str) -> None:
     assert (report.records, report.findings) == (len(stores.truth(name)["messages"]), [])
 
 
+@pytest.mark.product(22)
 @pytest.mark.parametrize("case", CASES)
 def test_damaged_logs(damaged: DamagedStore, case: str) -> None:
     assert_as_one_walk(damaged("load-533", case), (50_003, 1 << 30))

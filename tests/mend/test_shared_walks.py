@@ -74,7 +74,7 @@ def test_what_other_releases_found_changes_nothing(
         assert shared == [_played(store, release, None) for release in RELEASES]
 
 
-@pytest.mark.product
+@pytest.mark.product(6)
 @pytest.mark.parametrize("exit", ["clean", "crash"])
 @pytest.mark.parametrize("name", [*DAMAGES, "cq-hole", "log-missing-mid", "log-missing-first"])
 @pytest.mark.parametrize("base", BASES)
@@ -126,7 +126,7 @@ def test_a_log_is_read_once_for_releases_that_want_the_same(
     assert len(calls) - alone <= 3  # what is left is where the last record ends
 
 
-@pytest.mark.product
+@pytest.mark.product(6)
 @pytest.mark.usefixtures("small_reads")
 @pytest.mark.parametrize(
     ("name", "exit"),

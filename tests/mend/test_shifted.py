@@ -99,7 +99,7 @@ CUTS: dict[str, Callable[[list[int], int], list[tuple[int, int]]]] = {
 }
 
 
-@pytest.mark.product
+@pytest.mark.product(4)
 @pytest.mark.parametrize("queues", ["whole", "missing"])
 @pytest.mark.parametrize("length", ["as before", "as it comes"])
 @pytest.mark.parametrize("cut", CUTS)

@@ -182,7 +182,7 @@ UNREADABLE: Final[dict[str, Callable[[Damageable], Path]]] = {
 }
 
 
-@pytest.mark.product(5)
+@pytest.mark.product(4)
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO], ids=errno.errorcode.get)
 @pytest.mark.parametrize("place", UNREADABLE)
 def test_what_cannot_be_read_is_told(

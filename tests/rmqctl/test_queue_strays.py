@@ -44,6 +44,7 @@ def _without_ours(root: Path) -> dict[str, stores.Entry]:
     return {path: entry for path, entry in stores.snapshot(root).items() if not path.startswith((paths.OURS, "lock"))}
 
 
+@pytest.mark.product(1)
 @pytest.mark.parametrize("words", ["recover", "rebuild all", f"truncate {_CUT}"])
 def test_strays_are_told_and_left_alone_and_all_else_is_mended(words: str, store_copy: StoreCopy) -> None:
     root = store_copy(_NAME, "crash")
@@ -97,6 +98,7 @@ IN_THE_WAY: Final = {
 }
 
 
+@pytest.mark.product(2)
 @pytest.mark.parametrize("place", IN_THE_WAY)
 def test_a_file_in_place_of_a_folder_is_told_and_never_removed(place: str, store_copy: StoreCopy) -> None:
     """Nobody knows whose it is. What a command would make in its place it refuses with its real path; nothing is changed."""
@@ -138,6 +140,7 @@ FILES: Final = (
 )
 
 
+@pytest.mark.product(2)
 @pytest.mark.leaves_damage("the folder is left alone")
 @pytest.mark.parametrize("place", FILES)
 def test_a_folder_in_place_of_a_file_is_told(place: str, store_copy: StoreCopy) -> None:
