@@ -146,4 +146,11 @@ KINDS: Final = (
         "The store time in a batch queue's entry, or in an entry's ConsumeQueueExt unit, is not the one of its record. A broker finds messages of a batch queue by these times: a look-up by time then gives another message.",
         REBUILD_QUEUES,
     ),
+    Kind(
+        "Q030",
+        "error",
+        "damage in a compacted topic's log",
+        "A file below compaction/compactionLog, where a broker keeps the newest message of each key, holds something that is no record, or a record that does not match its checksum. Nothing of it is told by `check`, and no command mends it. After the commit log has expired a compacted message stands nowhere else.",
+        "Export what can be read (`rmqctl export --what compaction`). As long as the commit log has the topic's messages, a broker makes the folder anew where it is not there; else a replica has its own.",
+    ),
 )
