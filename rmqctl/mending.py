@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from store_core.mend.plans.content import Contents
     from store_core.mend.plans.plan import Plan
     from store_core.mend.recover import Recovery
+    from store_core.mend.verdict import Prospect
     from store_core.storage.lock import StoreLock
     from store_core.storage.settings import Settings
 
@@ -42,7 +43,6 @@ LOST_COLUMNS = (
     Column("keys", drop=1),
 )
 STEP_FIELDS = ("op", "path", "offset", "size_bytes", "expect_crc32c")
-_LOST = ("L026",)  # what is lost is no fault of what stands
 _MOST_STEPS_SHOWN = 20
 _MOST_KEYS_SHOWN = 3
 
@@ -91,7 +91,8 @@ def _warn_of_others(ctx: Context, root: Path) -> None:
 class Carrying:
     """Whether and how a plan is carried out. ``lock`` is the store's, where ``at_work`` took it; ``jobs`` threads make the closing check.
 
-    ``keep`` holds what was built while planning, and is closed as soon as that is not needed any more.
+    ``keep`` holds what was built while planning, and is closed as soon as that is not needed any more. ``prospect`` is saved with the
+    plan, for the verdict of ``rmqctl apply``.
     """
 
     apply: bool
@@ -99,6 +100,7 @@ class Carrying:
     lock: StoreLock | None
     keep: ExitStack
     jobs: int = 1
+    prospect: Prospect | None = None
 
 
 def conclude(
@@ -136,7 +138,7 @@ def _carry_out(
     """Complete ``document`` with ``applied`` and ``undo_id``, saving and applying the plan on the way; gives the exit code."""
     plan = planned.plan
     if how.save is not None:
-        save_carefully(plan, how.save, settings, document)
+        save_carefully(plan, how.save, settings, document, how.prospect)
         ctx.note(f"plan {plan.id} saved as {how.save}")
     document |= {"applied": False, "undo_id": None}
     if not how.apply:
@@ -152,15 +154,19 @@ def _carry_out(
 
 def exit_after_apply(findings: Iterable[Finding]) -> int:
     """Return 0 where the closing check found nothing but what was lost before, else 3."""
-    return exit_for_findings(found for found in findings if found.code not in _LOST)
+    from store_core.check.log_begin import besides_missing_begin
+
+    return exit_for_findings(besides_missing_begin(findings))
 
 
-def save_carefully(plan: Plan, path: Path, settings: Settings, document: Mapping[str, Any]) -> None:
+def save_carefully(
+    plan: Plan, path: Path, settings: Settings, document: Mapping[str, Any], prospect: Prospect | None = None
+) -> None:
     """Write a plan file, over an older plan or nothing, with what ``document`` says of its outcome, and the settings.
 
     Raises UsageError for any other place.
     """
-    from store_core.mend.plans.plan_json import OUTLOOK, MadeWith, load_plan, save_plan
+    from store_core.mend.plans.plan_json import OUTLOOK, PROSPECT, MadeWith, load_plan, save_plan
     from store_core.storage.modes import no_wider_than
     from store_core.storage.remote_path import real_path
 
@@ -179,8 +185,11 @@ def save_carefully(plan: Plan, path: Path, settings: Settings, document: Mapping
             raise UsageError("there is a file that is no plan", path=str(path), to_do=to_do) from None
     outside = tuple(str(folder) for folder in settings.outside_paths if folder in settings.writable_commitlog_paths)
     made_with = MadeWith(settings.values, outside, settings.broker_version)
+    outlook: dict[str, Any] = {**{name: document[name] for name in OUTLOOK}, "made_with": made_with.as_json()}
+    if prospect is not None:
+        outlook[PROSPECT] = prospect.as_json()
     with no_wider_than([settings.root]):
-        save_plan(plan, path, {**{name: document[name] for name in OUTLOOK}, "made_with": made_with.as_json()})
+        save_plan(plan, path, outlook)
 
 
 def apply_plan(

@@ -1,4 +1,4 @@
-"""`rmqctl export --what queues|index|stats`: what is not messages."""
+"""`rmqctl export --what queues|index|compaction|stats`: what is not messages of the log."""
 
 from __future__ import annotations
 

@@ -7,8 +7,10 @@ import re
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Final
 
-from store_core.codec.times import EPOCH, time_ms
+from store_core.codec.times import format_time, time_ms
 from store_core.errors import UsageError
+
+__all__ = ["format_time", "parse_time", "parse_zone"]
 
 _UNIT_MS: Final = {
     "ms": 1,
@@ -64,16 +66,6 @@ def parse_zone(text: str) -> tzinfo:
         f"unknown time zone {text!r}",
         to_do="give UTC, local, an offset such as +08:00, or a name such as Asia/Shanghai",
     )
-
-
-def format_time(timestamp_ms: int, zone: tzinfo = UTC) -> str:
-    """ISO 8601 with milliseconds in ``zone``; a number no calendar holds stays a number."""
-    try:
-        moment = (EPOCH + timedelta(milliseconds=timestamp_ms)).astimezone(zone)
-    except (OverflowError, ValueError, OSError):
-        return str(timestamp_ms)
-    text = moment.isoformat(timespec="milliseconds")
-    return text.removesuffix("+00:00") + "Z" if zone is UTC else text
 
 
 class _Local(tzinfo):

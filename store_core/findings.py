@@ -91,6 +91,11 @@ def finding(
     )
 
 
+def counted(number: int, one: str, several: str) -> str:
+    """Return a number with the words that fit it."""
+    return f"{number:,} {one if number == 1 else several}"
+
+
 def worst(findings: Iterable[Finding]) -> Severity | None:
     """The worst severity among findings, None if there are none."""
     order: tuple[Severity, ...] = ("error", "warning", "info")

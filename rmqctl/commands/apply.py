@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rmqctl.blocks import Block
 from rmqctl.context import Context
 from rmqctl.mending import STEP_FIELDS, apply_plan, at_work, closing_check, exit_after_apply, plan_blocks
+from rmqctl.verdict import verdict_blocks, verdict_document
 
 if TYPE_CHECKING:
     from store_core.mend.plans.plan import Plan
@@ -25,11 +28,12 @@ def apply(
 
     Example: rmqctl apply plan.json -s /data/rocketmq/store
     """
-    from store_core.mend.builders import load_made_with, load_outlook, load_plan
+    from store_core.mend.builders import load_made_with, load_outlook, load_plan, load_prospect
+    from store_core.mend.verdict import Prospect, verdict_after
 
     plan = load_plan(plan_file)
     settings = _settings(ctx, plan, load_made_with(plan_file))
-    outlook = load_outlook(plan_file)
+    outlook, prospect = load_outlook(plan_file), Prospect.from_json(load_prospect(plan_file))
     with at_work(ctx, settings, apply=True) as lock:
         undo_id = apply_plan(ctx, settings, plan, lock) if plan.steps else None
         findings = closing_check(ctx, settings)
@@ -41,10 +45,17 @@ def apply(
             "applied": True,
             "undo_id": undo_id,
         }
-        ctx.output.emit(
-            document, rows=plan.summary()["steps"], fields=STEP_FIELDS, blocks=lambda: plan_blocks(document)
-        )
+        if prospect is not None:
+            document["verdict"] = verdict_document(ctx, settings, verdict_after(prospect, findings))
+        ctx.output.emit(document, rows=plan.summary()["steps"], fields=STEP_FIELDS, blocks=lambda: _blocks(document))
         return exit_after_apply(findings)
+
+
+def _blocks(document: dict[str, Any]) -> Iterator[Block]:
+    """As `recover --apply`: the verdict comes last."""
+    yield from plan_blocks(document)
+    if verdict := document.get("verdict"):
+        yield from verdict_blocks(verdict, f"Verdict: {verdict['level']}")
 
 
 def _settings(ctx: Context, plan: Plan, made_with: MadeWith) -> Settings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import tzinfo
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,7 +11,9 @@ import typer
 from rmqctl.context import Context
 from rmqctl.messages import note_unknown_topics, shown_or_told
 from rmqctl.options import complete_topics, refuse_backwards
+from rmqctl.times import format_time
 from store_core.errors import FailedError, UsageError
+from store_core.layout.paths import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
     from store_core.findings import Finding
@@ -50,13 +53,20 @@ def dump_cq(
 
         def rows() -> Iterator[dict[str, Any] | RowBatch]:
             for queue in queues:
-                yield from dump_entries(queue, first=from_, end=to, resolve=resolve, findings=findings)
+                told = dump_entries(queue, first=from_, end=to, resolve=resolve, findings=findings)
+                is_delay = queue.topic == SCHEDULE_TOPIC and ctx.output.format in ("table", "plain", "github")
+                yield from (_with_due_time(row, ctx.options.zone) for row in told) if is_delay else told
 
         fields = fields_of(queues, resolve=resolve)
         if all_ and not store.queues_in_rocksdb:  # what is no folder has no queues to show
             findings += queue_faults(store)
         ctx.output.emit({"entries": rows(), "findings": lambda: findings}, rows="entries", fields=fields)
     return shown_or_told(ctx, findings)
+
+
+def _with_due_time(row: dict[str, Any], zone: tzinfo) -> dict[str, Any]:
+    """A delayed message's entry for people: its tags code is when the message is due."""
+    return {**row, "tags_code": format_time(row["tags_code"], zone)} if row["tags_code"] > 0 else row
 
 
 def _queues(store: Store, topic: str | None, queue_id: int | None) -> list[QueueDump]:

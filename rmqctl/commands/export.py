@@ -28,8 +28,11 @@ def export(
         str, typer.Argument(metavar="DEST", help="New or empty folder for the result; or s3://…, gs://…, abfss://….")
     ],
     what: Annotated[
-        Literal["messages", "queues", "index", "stats"],
-        typer.Option("--what", help="Messages; queue entries; index entries; or statistics by topic, queue and hour."),
+        Literal["messages", "queues", "index", "compaction", "stats"],
+        typer.Option(
+            "--what",
+            help="Messages; queue entries; index entries; compacted topics; or statistics by topic, queue and hour.",
+        ),
     ] = "messages",
     format_: Annotated[
         Literal["parquet", "delta", "iceberg"], typer.Option("--format", help="Files with a manifest, or tables.")

@@ -120,7 +120,7 @@ def recover(
         from store_core.mend.recover import WALKS
         from store_core.mend.recover import recover as plan_recovery
         from store_core.mend.salvage.options import KeepOptions
-        from store_core.mend.verdict import verdict_after, verdict_before
+        from store_core.mend.verdict import Prospect, verdict_after, verdict_before
         from store_core.storage.live import is_live
 
         if sibling and not all(sibling):
@@ -152,11 +152,12 @@ def recover(
         refuse_unconfirmed(ctx, recovery.given_up, apply=apply, yes=yes)
         chosen = ("--policy", policy, *words) if policy != "keep" else tuple(words)
         live = is_live(store.root).live and not apply
+        prospect = Prospect.of(recovery)
 
         def complete(document: dict[str, Any]) -> None:
             applied = document["applied"]
             judged = (
-                verdict_after(recovery, document["findings"])
+                verdict_after(prospect, document["findings"])
                 if applied
                 else verdict_before(recovery, chosen, live=live)
             )
@@ -166,7 +167,7 @@ def recover(
             ctx,
             settings,
             recovery,
-            Carrying(apply=apply, save=save, lock=lock, keep=keep, jobs=jobs),
+            Carrying(apply=apply, save=save, lock=lock, keep=keep, jobs=jobs, prospect=prospect),
             main="lost",
             blocks=lambda document: _blocks(document, recovery.prediction, loss_blocks(losses)),
             complete=complete,

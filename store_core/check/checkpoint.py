@@ -6,6 +6,7 @@ from typing import Final
 
 from store_core.check.log_map import LogMap
 from store_core.check.report import Findings
+from store_core.codec.times import format_time
 from store_core.findings import Severity
 from store_core.layout import paths
 from store_core.layout.checkpoint import SAFETY_MARGIN_MS
@@ -34,10 +35,11 @@ def check_checkpoint(
         findings.add(found)
     if any(found.code == "C001" for found in checkpoint.findings) or live:
         return
+    newest = format_time(log.largest_store_timestamp_ms)
     for name in ("physic_msg_timestamp_ms", "logics_msg_timestamp_ms", "index_msg_timestamp_ms"):
         value = getattr(checkpoint, name)
         if log.messages and value > log.largest_store_timestamp_ms:
-            message = f"{name} is {value}, the newest record's store time {log.largest_store_timestamp_ms}"
+            message = f"{name} is {format_time(value)}, the newest record's store time {newest}"
             harmless = value - SAFETY_MARGIN_MS <= log.largest_store_timestamp_ms
             mild: Severity = "info" if starting else "warning"
             findings.say("C003", message, file=paths.CHECKPOINT, severity=mild if harmless else None)
@@ -48,7 +50,7 @@ def check_checkpoint(
     if unset == _QUEUES and not checkpoint.logics_phy_offset and runs_under_55(store):
         unset = []
     if log.largest_store_timestamp_ms and unset and not (checkpoint.findings or store.queues_in_rocksdb):
-        text = f"{' and '.join(unset)} not set, the newest record's store time is {log.largest_store_timestamp_ms}"
+        text = f"{' and '.join(unset)} not set, the newest record's store time is {newest}"
         findings.say("C005", text, file=paths.CHECKPOINT, severity="info" if starting else None)
     if checkpoint.confirm_phy_offset > store.log.max_phy_offset:
         message = f"confirm_phy_offset is {checkpoint.confirm_phy_offset}, the log ends at {log.end_phy_offset}"

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from store_core.check.report import Findings
 from store_core.check.runs import runs_of
+from store_core.codec.times import format_time
 from store_core.kernel.derive import chain_entries
 from store_core.layout import index
 from store_core.read.index import IndexHeader
@@ -162,9 +163,13 @@ def _misfits(store: Store, view: IndexFileView, times: FileTimes) -> list[str]:
     if header.end_phy_offset != last["phy_offset"]:
         told.append(f"ends at {header.end_phy_offset}, its last entry at {int(last['phy_offset'])}")
     if times.begin_ms and header.begin_timestamp_ms != times.begin_ms:
-        told.append(f"begins at time {header.begin_timestamp_ms}, its first entry's record at {times.begin_ms}")
+        told.append(
+            f"begins at time {format_time(header.begin_timestamp_ms)}, its first entry's record at {format_time(times.begin_ms)}"
+        )
     if times.end_ms and header.end_timestamp_ms != times.end_ms:
-        told.append(f"ends at time {header.end_timestamp_ms}, its last entry's record at {times.end_ms}")
+        told.append(
+            f"ends at time {format_time(header.end_timestamp_ms)}, its last entry's record at {format_time(times.end_ms)}"
+        )
     if header.begin_timestamp_ms > header.end_timestamp_ms and not (times.begin_ms and times.end_ms):
         told.append("ends before it begins")
     return told

@@ -8,7 +8,7 @@ derived files that no broker would have left, are signs of a loss.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_core.check.index_files import open_view
-from store_core.findings import Finding, finding
+from store_core.findings import Finding, counted, finding
 from store_core.layout import paths, queue
 from store_core.layout.schema import Layout
 from store_core.read.checkpoint import read_checkpoint
@@ -27,7 +27,7 @@ from store_core.storage.config_files import offset_table, read_config
 from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.store import QueueKey, Store
 
-MISSING_BEGIN: Final = "L026"
+MISSING_BEGIN: Final = "L026"  # what is gone is no fault of what stands, and no command here mends it
 _CHUNK_ENTRIES: Final = 1 << 16
 _KEPT_HOURS: Final = "72"
 _MS_PER_HOUR: Final = 3_600_000
@@ -84,13 +84,12 @@ class LogBegin:
         """What speaks for a loss, in words."""
         told = []
         if self.messages:
-            points = "entry points" if self.messages == 1 else "entries point"
-            told.append(f"{self.messages:,} queue {points} there")
+            told.append(f"{counted(self.messages, 'queue entry points', 'queue entries point')} there")
         if self.is_young:
             told.append(f"it was too young to expire after {self.kept_hours} h (fileReservedTime)")
         if self.files_left:
-            name = "file is" if self.files_left == 1 else "files are"
-            told.append(f"{self.files_left} queue or index {name} left that a broker deletes with it")
+            files = counted(self.files_left, "queue or index file is", "queue or index files are")
+            told.append(f"{files} left that a broker deletes with it")
         if self.is_after_checkpoint:
             told.append("the checkpoint is older than the first record")
         if self.groups:
@@ -103,6 +102,11 @@ class LogBegin:
         if self.is_missing:
             text = f"the log begins at {self.phy_offset}, and what lay before is missing: {'; '.join(self.signs())}"
             yield finding(MISSING_BEGIN, text, file=paths.COMMITLOG, phy_offset=0, size_bytes=self.phy_offset)
+
+
+def besides_missing_begin(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Leave out that the log's begin is missing: what a mending command leaves when it has done all there is to do."""
+    return (found for found in findings if found.code != MISSING_BEGIN)
 
 
 def log_begin(

@@ -8,6 +8,7 @@ import numpy as np
 
 from store_core.check.report import Findings
 from store_core.check.runs import OffsetRanges
+from store_core.codec.times import format_time
 from store_core.kernel.codes import FrameKind
 from store_core.scan.frames import FrameTable
 from store_core.scan.ours import filler_rows, tombstone_rows
@@ -64,7 +65,8 @@ def check_marks(store: Store, table: FrameTable, findings: Findings) -> None:
     for row in tombstone_rows(table):
         _say(store, table, row, findings, "L016", "a tombstone stands for a lost message")
     for row in np.flatnonzero(table.messages & (table.store_timestamp_ms <= 0)).tolist():
-        _say(store, table, row, findings, "L019", f"the store time is {int(table.store_timestamp_ms[row])}")
+        timestamp_ms = int(table.store_timestamp_ms[row])
+        _say(store, table, row, findings, "L019", f"the store time is {timestamp_ms}, {format_time(timestamp_ms)}")
     if size := store.log.file_size_bytes:
         for row in np.flatnonzero(table.messages & ((table.phy_offset + table.size_bytes) % size == 0)).tolist():
             _say(store, table, row, findings, "L008", "the record leaves no room for the segment's blank")

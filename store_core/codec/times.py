@@ -12,6 +12,16 @@ _EPOCH_MS: Final = re.compile(r"\+?\d{1,18}", re.ASCII)
 _DATE: Final = re.compile(r"(19[7-9]\d|20\d\d)(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])", re.ASCII)
 
 
+def format_time(timestamp_ms: int, zone: tzinfo = UTC) -> str:
+    """ISO 8601 with milliseconds in ``zone``; a number no calendar holds stays a number."""
+    try:
+        moment = (EPOCH + timedelta(milliseconds=timestamp_ms)).astimezone(zone)
+    except (OverflowError, ValueError, OSError):
+        return str(timestamp_ms)
+    text = moment.isoformat(timespec="milliseconds")
+    return text.removesuffix("+00:00") + "Z" if zone is UTC else text
+
+
 def time_ms(text: str, zone: tzinfo = UTC) -> int | None:
     """Milliseconds since the epoch; None for what is no time.
 

@@ -1,4 +1,4 @@
-"""An export of what is not messages: queue entries, index entries, statistics. Whole or not at all, by the same runners, to the
+"""An export of what is not messages of the log: queue entries, index entries, compacted topics, statistics. Whole or not at all, by the same runners, to the
 same destinations."""
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from store_core.export.splits.plan import SPLIT_SIZE_BYTES
 from store_core.export.splits.survey import SurveyPiece
 from store_core.export.store_export import copies_of
 from store_core.export.survey import StoreStats, stats_kept
+from store_core.export.tables.compaction import COMPACTION_COLUMNS
 from store_core.export.tables.index import INDEX_COLUMNS
 from store_core.export.tables.offsets import OFFSET_COLUMNS, OffsetsTable
 from store_core.export.tables.queues import QUEUE_COLUMNS
@@ -38,6 +39,7 @@ from store_core.export.tables.tasks import (
     TASK_SIZE_BYTES,
     TablePiece,
     TableTask,
+    compaction_tasks,
     index_tasks,
     queue_tasks,
     refuse_unseen,
@@ -50,7 +52,7 @@ from store_core.read.log import LogFilter
 from store_core.read.types import index_faults, queue_faults
 from store_core.storage.store import Store
 
-What = Literal["queues", "index", "stats"]
+What = Literal["queues", "index", "compaction", "stats"]
 Stores = Sequence[tuple[str, Store]]
 Progress = Callable[[int], None]
 
@@ -58,6 +60,7 @@ Progress = Callable[[int], None]
 TABLES: Final[dict[What, dict[str, Sequence[Column]]]] = {
     "queues": {"queues": QUEUE_COLUMNS},
     "index": {"index": INDEX_COLUMNS},
+    "compaction": {"compaction": COMPACTION_COLUMNS},
     "stats": {"stats": STATS_COLUMNS, "topics": TOPIC_COLUMNS, "groups": OFFSET_COLUMNS},
 }
 
@@ -173,21 +176,9 @@ class _Work:
         self.taken = 0
 
     def derived(self, what: What, place: Place) -> list[WrittenFile]:
-        """Queue or index entries: a file a task."""
-        for (_, store), told in zip(self._stores, self.told, strict=True):
-            told.findings += queue_faults(store) if what == "queues" else index_faults(store, index_sizes(store).sizes)
+        """Queue or index entries, or compacted topics: a file a task."""
         planned: list[list[TableTask]] = [
-            queue_tasks(
-                name,
-                stem,
-                store,
-                place,
-                self._wanted.topics,
-                self._split_size_bytes or TASK_SIZE_BYTES,
-                findings=told.findings,
-            )
-            if what == "queues"
-            else index_tasks(name, stem, store, place)
+            self._planned(what, name, stem, store, place, told.findings)
             for (name, store), stem, told in zip(self._stores, self._stems, self.told, strict=True)
         ]
         keyed: list[dict[str, TableTask]] = [
@@ -205,6 +196,19 @@ class _Work:
             told.findings = list(dict.fromkeys([*told.findings, *(f for piece in pieces for f in piece.findings)]))
             files += [file for piece in pieces for file in piece.files]
         return files
+
+    def _planned(
+        self, what: What, name: str, stem: str, store: Store, place: Place, findings: list[Finding]
+    ) -> list[TableTask]:
+        """The tasks of one store; what is wrong with its files is added to the findings."""
+        if what == "compaction":
+            return compaction_tasks(name, stem, store, place, self._wanted.topics)
+        if what == "index":
+            findings += index_faults(store, index_sizes(store).sizes)
+            return index_tasks(name, stem, store, place)
+        findings += queue_faults(store)
+        size_bytes = self._split_size_bytes or TASK_SIZE_BYTES
+        return queue_tasks(name, stem, store, place, self._wanted.topics, size_bytes, findings=findings)
 
     def stats(self, place: Place) -> list[WrittenFile]:
         """Statistics of messages, and groups' progress: counted by tasks, added up and written here."""

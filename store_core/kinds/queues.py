@@ -153,4 +153,11 @@ KINDS: Final = (
         "Records list a light topic (`%LMQ%$PARENT$LIGHT`) that has no queue, and its newest message is older than `lite.topic.expiration` of the parent topic: a broker of 5.5 takes such a queue and its progress away, and the records stay under the parent.",
         "Nothing to do. `rebuild queues` and `recover` do not bring the queue back.",
     ),
+    Kind(
+        "Q030",
+        "error",
+        "damage in a compacted topic's log",
+        "A file below compaction/compactionLog, where a broker keeps the newest message of each key, holds something that is no record, or a record that does not match its checksum. Nothing of it is told by `check`, and no command mends it. After the commit log has expired a compacted message stands nowhere else.",
+        "Export what can be read (`rmqctl export --what compaction`). As long as the commit log has the topic's messages, a broker makes the folder anew where it is not there; else a replica has its own.",
+    ),
 )

@@ -26,8 +26,8 @@ KINDS: Final = (
         "S004",
         "warning",
         "unfinished rmqctl journal",
-        "An rmqctl was interrupted while it changed this store, or is still at it; or its journal cannot be read, and nobody can tell.",
-        "Run the same command again: it finishes or rolls back. Where the journal is damaged, its `kept/` holds the bytes as they were.",
+        "An rmqctl was interrupted while it changed this store, or is still at it; or its journal cannot be read, and nobody can tell. A journal is part of the store, and is not trusted: the next command that writes finishes or rolls back only what lies in the root and the log folders that it was called with (`-s`, `--commitlog`), and refuses a journal that names any other place, a link, or a mode wider than the store's.",
+        "Run the same command again, with the same `--commitlog` for a log outside the root: it finishes or rolls back. A change that you do not know is given up with `rmqctl undo --forget ID`, which changes nothing else. Where the journal is damaged, its `kept/` holds the bytes as they were.",
     ),
     Kind(
         "S005",

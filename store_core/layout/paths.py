@@ -22,6 +22,7 @@ TIMERWHEEL: Final = "timerwheel"
 TIMERLOG: Final = "timerlog"
 TIMERCHECK: Final = "config/timercheck"
 COMPACTION: Final = "compaction"
+COMPACTION_LOG: Final = "compaction/compactionLog"  # with a folder a topic and queue (section 11.3)
 BROKER_IDENTITY: Final = "brokerIdentity"  # in controller mode, from 5.1.1 (section 9.8)
 # Config files; each has its copy beside it, under the same name and BAK_SUFFIX (section 9).
 TOPICS_JSON: Final = "config/topics.json"

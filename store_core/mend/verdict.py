@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal, Self
 
-from store_core.check.log_begin import MISSING_BEGIN
-from store_core.findings import Finding
+from store_core.check.log_begin import MISSING_BEGIN, besides_missing_begin
+from store_core.findings import Finding, counted
 from store_core.mend.losses import Losses
 from store_core.mend.recover import Recovery
 
@@ -37,13 +37,44 @@ class Verdict:
         return {"level": self.level, "state": self.state, "loss": self.loss, "next": list(command) or None}
 
 
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """What a recovery tells of the store that its plan leaves; goes into a saved plan. ``loss`` is the verdict's line."""
+
+    starts: bool
+    reason: str
+    thrown_away_messages: int
+    has_steps: bool
+    begin_is_missing: bool
+    loss: str
+
+    @classmethod
+    def of(cls, recovery: Recovery) -> Self:
+        after, losses = recovery.after, recovery.losses
+        steps = bool(recovery.plan.steps)
+        return cls(
+            after.starts, after.reason, after.thrown_away_messages, steps, losses.begin_is_missing, _loss(losses)
+        )
+
+    @classmethod
+    def from_json(cls, found: object) -> Self | None:
+        """Read it from a saved plan; None where that has none, or something else."""
+        if not isinstance(found, Mapping):
+            return None
+        values: dict[str, Any] = {name: found.get(name) for name in cls.__annotations__}
+        is_one = all(type(values[name]).__name__ == kind for name, kind in cls.__annotations__.items())
+        return cls(**values) if is_one else None
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
 def verdict_before(recovery: Recovery, options: Sequence[str] = (), *, live: bool = False) -> Verdict:
     """Judge a store as it stands, by a recovery that was planned with ``options`` and not applied. ``live``: a broker is at work on it."""
     outcome, losses, steps = recovery.prediction.outcome, recovery.losses, recovery.plan.steps
     why, loss = _worst_first(recovery.findings), _loss(losses)
-    if away := [each for each in why if each.code in (_NO_LOG, _LOG_IN_PART)]:
-        state = "the log is not there" if away[0].code == _NO_LOG else "a part of the log is not there"
-        return Verdict("red", f"{state}: mount its disk, then look again", "not known", ("doctor",), why)
+    if any(each.code in (_NO_LOG, _LOG_IN_PART) for each in why):
+        return _log_is_away(why)
     mend = ("recover", *options, "--apply") if steps else ()
     if live:
         mend = ("doctor",)
@@ -66,23 +97,29 @@ def verdict_before(recovery: Recovery, options: Sequence[str] = (), *, live: boo
     return Verdict("green", _FINE, loss)
 
 
-def verdict_after(recovery: Recovery, findings: Iterable[Finding]) -> Verdict:
+def verdict_after(prospect: Prospect, findings: Iterable[Finding]) -> Verdict:
     """Judge a store to which a recovery was applied; ``findings`` are those of the closing check."""
-    left = tuple(each for each in _worst_first(findings) if each.code != MISSING_BEGIN)
-    after, losses = recovery.after, recovery.losses
+    left = _worst_first(besides_missing_begin(findings))
     if any(each.code == _NO_LOG for each in left):
-        return verdict_before(recovery)
-    if not after.starts:
-        return Verdict("red", f"a broker would still not start: {after.reason}", _loss(losses), _explain(left), left)
-    if after.thrown_away_messages:
-        state = f"a broker would still throw away {_count(after.thrown_away_messages, 'readable message')}"
-        return Verdict("red", state, _loss(losses), _explain(left), left)
+        return _log_is_away(left)
+    if not prospect.starts:
+        state = f"a broker would still not start: {prospect.reason}"
+        return Verdict("red", state, prospect.loss, _explain(left), left)
+    if prospect.thrown_away_messages:
+        state = f"a broker would still throw away {_count(prospect.thrown_away_messages, 'readable message')}"
+        return Verdict("red", state, prospect.loss, _explain(left), left)
     if left:
-        return Verdict("yellow", f"{_FINE}; {_count(len(left), 'finding')} left", _loss(losses), _explain(left), left)
-    state = f"mended: {_FINE}" if recovery.plan.steps else _FINE
-    if losses.begin_is_missing:
-        return Verdict("yellow", f"{state}; {_NO_BEGIN}", _loss(losses), ("explain", MISSING_BEGIN))
-    return Verdict("green", state, _loss(losses))
+        return Verdict("yellow", f"{_FINE}; {_count(len(left), 'finding')} left", prospect.loss, _explain(left), left)
+    state = f"mended: {_FINE}" if prospect.has_steps else _FINE
+    if prospect.begin_is_missing:
+        return Verdict("yellow", f"{state}; {_NO_BEGIN}", prospect.loss, ("explain", MISSING_BEGIN))
+    return Verdict("green", state, prospect.loss)
+
+
+def _log_is_away(why: tuple[Finding, ...]) -> Verdict:
+    away = next(each for each in why if each.code in (_NO_LOG, _LOG_IN_PART))
+    state = "the log is not there" if away.code == _NO_LOG else "a part of the log is not there"
+    return Verdict("red", f"{state}: mount its disk, then look again", "not known", ("doctor",), why)
 
 
 def _loss(losses: Losses) -> str:
@@ -91,8 +128,7 @@ def _loss(losses: Losses) -> str:
         return "not known"
     parts = []
     if losses.unreadable_messages:
-        is_or_are = "is" if losses.unreadable_messages == 1 else "are"
-        parts.append(f"{_count(losses.unreadable_messages, 'message')} {is_or_are} unreadable already")
+        parts.append(f"{counted(losses.unreadable_messages, 'message is', 'messages are')} unreadable already")
     if losses.unreadable_ranges:
         parts.append(f"{_count(losses.unreadable_ranges, 'range')} that nobody can name")
     if losses.given_up_messages:

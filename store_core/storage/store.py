@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -128,6 +128,11 @@ class Store(Closing):
     def ext_queues(self) -> Mapping[QueueKey, SegmentSequence]:
         """ConsumeQueueExt files by queue."""
         return self._load_tree(paths.CONSUMEQUEUE_EXT, self.settings.ext_file_size_bytes)
+
+    @cached_property
+    def compaction_files(self) -> Mapping[QueueKey, Sequence[Segment]]:
+        """The files of each compacted queue's log, in order. They are no sequence: each compaction begins at 0 again."""
+        return {key: list_folder(folder)[0] for key, folder in sorted(self._queue_folders(paths.COMPACTION_LOG))}
 
     def queue(self, topic: str, queue_id: int) -> SegmentSequence | None:
         """One queue, without listing all of them; None if its folder is not there."""

@@ -57,7 +57,7 @@ def ranges_of(dest: Path) -> list[tuple[int, int, str, str | None, str]]:
 
 def told_rows(name: str) -> list[dict[str, Any]]:
     """The rows that the truth about a golden store asks for."""
-    return [_row(name, told) for told in stores.truth(name)["messages"]]
+    return [row_of(name, told) for told in stores.truth(name)["messages"]]
 
 
 def found_rows(table: pa.Table) -> list[dict[str, Any]]:
@@ -71,7 +71,8 @@ def found_rows(table: pa.Table) -> list[dict[str, Any]]:
     return rows
 
 
-def _row(name: str, told: dict[str, Any]) -> dict[str, Any]:
+def row_of(name: str, told: dict[str, Any]) -> dict[str, Any]:
+    """The row that the real decoder's message asks for."""
     properties = told["properties"] | READ_OTHERWISE_BY_4_3.get((name, told["phyOffset"]), {})
     is_compressed = bool(told["sysFlag"] & 1)
     return {

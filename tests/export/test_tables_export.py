@@ -178,14 +178,15 @@ def test_spark_writes_the_same(golden: GoldenStore, tmp_path: Path) -> None:
     with SparkRunner("local[2]", [("spark.driver.memory", "512m")]) as spark:
         for what in TABLES:
             size = 20_000 if what == "queues" else 200_000
-            exported(golden(NAME), tmp_path / f"{what}-local", what, split_size_bytes=size)
-            exported(golden(NAME), tmp_path / f"{what}-spark", what, split_size_bytes=size, runner=spark)
+            root = golden("compact-533" if what == "compaction" else NAME)
+            exported(root, tmp_path / f"{what}-local", what, split_size_bytes=size)
+            exported(root, tmp_path / f"{what}-spark", what, split_size_bytes=size, runner=spark)
             files = [
                 {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.*")}
                 for folder in (tmp_path / f"{what}-local", tmp_path / f"{what}-spark")
             ]
             assert files[0] == files[1]
-            assert len(files[0]) > 3
+            assert len(files[0]) >= 3
 
 
 # The command

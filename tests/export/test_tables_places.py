@@ -61,7 +61,7 @@ def sorted_rows(table: pa.Table) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("format", LAKES)
-@pytest.mark.parametrize("what", TABLES)
+@pytest.mark.parametrize("what", TABLE_OF)
 def test_tables_of_a_lake(golden: GoldenStore, tmp_path: Path, format: Format, what: What) -> None:
     report = exported(golden(NAME), tmp_path / "out", what, format)
     main = {"queues": "queues", "index": "index", "stats": "groups"}[what]
@@ -144,7 +144,7 @@ def address(object_store: ObjectStore, request: pytest.FixtureRequest) -> str:
     return f"s3://stores/{abs(hash(request.node.name))}/out"
 
 
-@pytest.mark.parametrize("what", TABLES)
+@pytest.mark.parametrize("what", TABLE_OF)
 def test_files_in_an_object_store(golden: GoldenStore, object_store: ObjectStore, address: str, what: What) -> None:
     for root, overwrite in ((golden(NAME), False), (golden(OTHER), True)):
         report = exported(root, address, what, overwrite=overwrite)
@@ -241,7 +241,7 @@ def test_a_catalog_names_the_tables(golden: GoldenStore, tmp_path: Path) -> None
 
 
 @pytest.mark.product(1)
-@pytest.mark.parametrize("what", TABLES)
+@pytest.mark.parametrize("what", TABLE_OF)
 def test_a_store_in_an_object_store_gives_the_same(
     damageable: Callable[..., Damageable], object_store: ObjectStore, tmp_path: Path, what: What
 ) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -117,8 +119,30 @@ def test_apply_tells_what_was_planned(words: tuple[object, ...], sample: Path, t
     plan = tmp_path / "plan.json"
     told = call(*words, "-s", sample, "-o", "json", "--save", plan).json
     done = call("apply", plan, "-s", sample, "-o", "json").json
-    assert list(done) == ["store", "plan", "after", "lost", "findings", "applied", "undo_id"]
+    verdict = ["verdict"] if words[0] == "recover" else []
+    assert list(done) == ["store", "plan", "after", "lost", "findings", "applied", "undo_id", *verdict]
     assert {key: done[key] for key in ("plan", "after", "lost")} == {
         key: told[key] for key in ("plan", "after", "lost")
     }
     assert (done["applied"], done["lost"] != []) == (True, True)
+
+
+def test_apply_ends_with_the_verdict_of_recover(sample: Path, tmp_path: Path) -> None:
+    other, plan = tmp_path / "other", tmp_path / "plan.json"
+    shutil.copytree(sample, other)
+    call("recover", "--save", plan, "-s", sample, "-q")
+    said = [call(*words, "-q") for words in (("apply", plan), ("recover", "--apply", "-s", other))]
+    ends = [result.out.partition("\nVerdict: ")[2] for result in said]
+    assert ends[0].startswith("green\n")
+    assert ends[0] == ends[1].replace(str(other), str(sample))
+
+
+@pytest.mark.parametrize("prospect", [7, [], {}, {"starts": "yes"}])
+def test_a_prospect_that_is_none_gives_no_verdict(prospect: object, sample: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    call("recover", "--save", plan, "-s", sample, "-q")
+    saved = json.loads(plan.read_text())
+    saved["outlook"]["prospect"] = prospect
+    plan.write_text(json.dumps(saved))
+    done = call("apply", plan, "-o", "json")
+    assert (done.code, "verdict" in done.json) == (exit_codes.OK, False)

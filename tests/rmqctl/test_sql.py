@@ -284,6 +284,7 @@ def test_the_tables(golden: GoldenStore) -> None:
         "offsets",
         "findings",
         "quarantine",
+        "compaction",
         "topics",
         "groups",
         "transactions",

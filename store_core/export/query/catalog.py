@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from store_core.errors import FailedError
 from store_core.export.rows.schema import QUARANTINE_COLUMNS, TIME, Column
+from store_core.export.tables.compaction import COMPACTION_COLUMNS, CompactionTable
 from store_core.export.tables.config import GROUP_COLUMNS, TOPIC_COLUMNS, GroupsTable, TopicsTable
 from store_core.export.tables.delayed import DELAYED_COLUMNS, DelayedTable
 from store_core.export.tables.findings import FINDING_COLUMNS, FindingsTable, in_full
@@ -26,6 +27,7 @@ from store_core.storage.store import Store
 COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
     "messages": MESSAGE_COLUMNS,
     "quarantine": QUARANTINE_COLUMNS,
+    "compaction": COMPACTION_COLUMNS,
     "queues": QUEUE_COLUMNS,
     "index": INDEX_COLUMNS,
     "offsets": OFFSET_COLUMNS,
@@ -63,6 +65,7 @@ class Tables:
         self.by_name: dict[str, Table] = {
             "messages": MessagesTable(stores, self._tell),
             "quarantine": QuarantineTable(stores),
+            "compaction": CompactionTable(stores, self._go_on),
             "queues": QueuesTable(stores),
             "index": IndexTable(stores),
             "offsets": OffsetsTable(stores),

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 import pyarrow as pa
 
 from store_core.export.rows.kinds import topic_kind
 from store_core.export.rows.schema import Column
 from store_core.export.tables.table import Batches, StoresTable, Where, schema_of, wanted_rows
+from store_core.findings import Finding
 from store_core.read.pull import require_queue_files
-from store_core.storage.config_files import read_config
+from store_core.storage.config_files import ConfigFiles, read_config
 
 _ATTRIBUTES: Final = Column("attributes", pa.map_(pa.string(), pa.string()), "attributes by name, as of 5.x")
 TOPIC_COLUMNS: Final = (
@@ -38,53 +39,59 @@ GROUP_COLUMNS: Final = (
 )
 
 
-class TopicsTable(StoresTable):
-    """Topics of topics.json, or its .bak where a broker reads that. Raises FailedError where the configuration is in RocksDB."""
+class _ConfigTable(StoresTable):
+    """Entries of a configuration file, or of its .bak where a broker reads that. Raises FailedError where the configuration is in RocksDB."""
 
-    columns: Sequence[Column] = TOPIC_COLUMNS
-
-    def batches(self, columns: Sequence[str], where: Where | None = None) -> Batches:
-        for name, store in self._stores:
-            require_queue_files(store)
-            config = read_config(store.root)
-            self.tell(name, config.topics.findings)
-            rows = [
-                {
-                    "store": name,
-                    "topic": topic.topic,
-                    "kind": topic_kind(topic.topic),
-                    "read_queues": topic.read_queues,
-                    "write_queues": topic.write_queues,
-                    "perm": topic.perm,
-                    "is_ordered": topic.order,
-                    "attributes": list(topic.attributes.items()),
-                }
-                for topic in config.topics.value.topics.values()
-            ]
-            yield wanted_rows(pa.RecordBatch.from_pylist(rows, schema_of(TOPIC_COLUMNS)), columns, where)
-
-
-class GroupsTable(StoresTable):
-    """Groups of subscriptionGroup.json, likewise."""
-
-    columns: Sequence[Column] = GROUP_COLUMNS
+    columns: Sequence[Column]
 
     def batches(self, columns: Sequence[str], where: Where | None = None) -> Batches:
         for name, store in self._stores:
             require_queue_files(store)
-            config = read_config(store.root)
-            self.tell(name, config.subscription_groups.findings)
-            rows = [
-                {
-                    "store": name,
-                    "consumer_group": group.group,
-                    "consume_enable": group.consume_enable,
-                    "consume_broadcast_enable": group.consume_broadcast_enable,
-                    "consume_message_orderly": group.consume_message_orderly,
-                    "retry_queues": group.retry_queues,
-                    "retry_max_times": group.retry_max_times,
-                    "attributes": list(group.attributes.items()),
-                }
-                for group in config.subscription_groups.value.groups.values()
-            ]
-            yield wanted_rows(pa.RecordBatch.from_pylist(rows, schema_of(GROUP_COLUMNS)), columns, where)
+            findings, found = self._read(read_config(store.root))
+            self.tell(name, findings)
+            rows = [{"store": name, **row} for row in found]
+            yield wanted_rows(pa.RecordBatch.from_pylist(rows, schema_of(self.columns)), columns, where)
+
+    def _read(self, config: ConfigFiles) -> tuple[Sequence[Finding], Iterable[dict[str, Any]]]:
+        """Return what is wrong with the file, and its entries as rows without ``store``."""
+        raise NotImplementedError
+
+
+class TopicsTable(_ConfigTable):
+    """Topics of topics.json."""
+
+    columns = TOPIC_COLUMNS
+
+    def _read(self, config: ConfigFiles) -> tuple[Sequence[Finding], Iterable[dict[str, Any]]]:
+        return config.topics.findings, (
+            {
+                "topic": topic.topic,
+                "kind": topic_kind(topic.topic),
+                "read_queues": topic.read_queues,
+                "write_queues": topic.write_queues,
+                "perm": topic.perm,
+                "is_ordered": topic.order,
+                "attributes": list(topic.attributes.items()),
+            }
+            for topic in config.topics.value.topics.values()
+        )
+
+
+class GroupsTable(_ConfigTable):
+    """Groups of subscriptionGroup.json."""
+
+    columns = GROUP_COLUMNS
+
+    def _read(self, config: ConfigFiles) -> tuple[Sequence[Finding], Iterable[dict[str, Any]]]:
+        return config.subscription_groups.findings, (
+            {
+                "consumer_group": group.group,
+                "consume_enable": group.consume_enable,
+                "consume_broadcast_enable": group.consume_broadcast_enable,
+                "consume_message_orderly": group.consume_message_orderly,
+                "retry_queues": group.retry_queues,
+                "retry_max_times": group.retry_max_times,
+                "attributes": list(group.attributes.items()),
+            }
+            for group in config.subscription_groups.value.groups.values()
+        )

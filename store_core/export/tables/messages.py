@@ -67,14 +67,38 @@ class MessagesTable(StoresTable):
             self._on_progress(self._walked_bytes)
 
 
-class _Reading:
+class Decoding:
+    """Messages of one store as the wanted columns, of those that a condition wants."""
+
+    def __init__(self, table: StoresTable, name: str, columns: Sequence[str], where: Where | None) -> None:
+        """``table`` is told what is wrong with bodies."""
+        self._table, self._name = table, name
+        self._columns, self._where = list(columns), where
+
+    def decoded(self, table: FrameTable, rows: Ints) -> Iterator[pa.RecordBatch]:
+        if self._where is not None:
+            masks = [self._where.mask(batch) for batch in self._columns_of(table, rows, self._where.columns)]
+            rows = rows[np.concatenate(masks)]
+        yield from self._columns_of(table, rows, self._columns)
+
+    def _columns_of(self, table: FrameTable, rows: Ints, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        wants_text = TEXT.name in names
+        decoded = [*dict.fromkeys([n for n in names if n != TEXT.name] + list(_FOR_TEXT))] if wants_text else names
+        for batch in message_batches(table, rows, self._name, decoded):
+            self._table.tell(self._name, batch.findings)
+            yield _with_text(batch.rows, names) if wants_text else batch.rows
+
+
+class _Reading(Decoding):
     """One store's part of one reading of the table."""
+
+    _table: MessagesTable
 
     def __init__(
         self, table: MessagesTable, name: str, store: Store, columns: Sequence[str], where: Where | None
     ) -> None:
-        self._table, self._name, self._store = table, name, store
-        self._columns, self._where = list(columns), where
+        super().__init__(table, name, columns, where)
+        self._store = store
         self._findings = LogFindings(store.log)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -87,7 +111,7 @@ class _Reading:
                     self._findings.add(table, _file_of(self._store, joined, table))
                     rows = np.flatnonzero(table.messages)
                     if len(rows):
-                        yield from self._decoded(table, rows)
+                        yield from self.decoded(table, rows)
             reached_end = True
         finally:
             if not reached_end:
@@ -114,19 +138,6 @@ class _Reading:
     def _again(self, pieces: Sequence[Piece], start: int, end: int) -> Iterator[FrameTable]:
         chained = all(piece.chained or piece.from_phy_offset != start for piece in pieces)
         return log_tables(self._store, _OPTIONS, start, end, chained=chained)
-
-    def _decoded(self, table: FrameTable, rows: Ints) -> Iterator[pa.RecordBatch]:
-        if self._where is not None:
-            masks = [self._where.mask(batch) for batch in self._columns_of(table, rows, self._where.columns)]
-            rows = rows[np.concatenate(masks)]
-        yield from self._columns_of(table, rows, self._columns)
-
-    def _columns_of(self, table: FrameTable, rows: Ints, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        wants_text = TEXT.name in names
-        decoded = [*dict.fromkeys([n for n in names if n != TEXT.name] + list(_FOR_TEXT))] if wants_text else names
-        for batch in message_batches(table, rows, self._name, decoded):
-            self._table.tell(self._name, batch.findings)
-            yield _with_text(batch.rows, names) if wants_text else batch.rows
 
 
 def _with_text(rows: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:

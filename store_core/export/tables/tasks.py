@@ -16,6 +16,7 @@ from store_core.export.dest.parquet import WrittenFile
 from store_core.export.dest.place import Place
 from store_core.export.rows import schema
 from store_core.export.splits.notes import digest, file_identity, identity_of
+from store_core.export.tables.compaction import COMPACTION_COLUMNS, CompactionTable
 from store_core.export.tables.index import INDEX_COLUMNS, IndexTable
 from store_core.export.tables.queues import QUEUE_COLUMNS, QueuesTable, readable_places_of
 from store_core.export.tables.table import schema_of
@@ -27,10 +28,10 @@ from store_core.read.index_sizes import index_sizes
 from store_core.read.queue import Queue, layout_of
 from store_core.storage.sequence import Segment
 from store_core.storage.settings import Settings
-from store_core.storage.store import Store
+from store_core.storage.store import QueueKey, Store
 
-Derived = Literal["queues", "index"]
-_UNREADABLE: Final = ("Q018", "I009")
+Derived = Literal["queues", "index", "compaction"]
+_UNREADABLE: Final = ("Q018", "I009", "L021")
 TASK_SIZE_BYTES: Final = 64 << 20  # of queue files: some three million entries
 
 
@@ -50,7 +51,8 @@ class QueuePlaces(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TableTask:
-    """All that a worker needs to write one file of a table; ``queues`` or the ``file`` of the index."""
+    """All that a worker needs to write one file of a table; ``queues``, or the ``file``: the name of an index file, or the path of one
+    of a compacted log from the store's root."""
 
     store: str
     settings: Settings
@@ -59,6 +61,7 @@ class TableTask:
     queues: tuple[QueuePlaces, ...] = ()
     file: str = ""
     file_size_bytes: int = 0
+    table: Derived = "queues"
 
     @property
     def size_bytes(self) -> int:
@@ -67,7 +70,13 @@ class TableTask:
     def run(self) -> TablePiece:
         """Raises StoreError."""
         with Store.open(self.settings.root, self.settings) as store:
-            return self._index(store) if self.file else self._queues(store)
+            match self.table:
+                case "queues":
+                    return self._queues(store)
+                case "index":
+                    return self._index(store)
+                case "compaction":
+                    return self._compaction(store)
 
     def _queues(self, store: Store) -> TablePiece:
         table = QueuesTable([(self.store, store)])
@@ -111,6 +120,19 @@ class TableTask:
         is_there = any(path.name == self.file for path in store.index_files)
         return TablePiece(walked_bytes, [written], findings, [] if is_there else [self.file])
 
+    def _compaction(self, store: Store) -> TablePiece:
+        table = CompactionTable([(self.store, store)])
+        names = schema_of(COMPACTION_COLUMNS).names
+        found = compaction_files(store).get(self.file)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            if found is not None:
+                yield from table.of_file(self.store, store, *found, names)
+
+        written = write_table(self.place, "compaction", self.store, self.name, COMPACTION_COLUMNS, batches())
+        missing: list[QueueName | str] = [] if found is not None else [self.file]
+        return TablePiece(self.file_size_bytes if found else 0, [written], table.findings, missing)
+
 
 @dataclass(slots=True)
 class TablePiece:
@@ -139,6 +161,7 @@ def refuse_unseen(pieces: Sequence[TablePiece], settings: Settings) -> None:
     with Store.open(settings.root, settings) as store:
         queues = () if store.queues_in_rocksdb else all_queues(store)
         here = {path.name for path in store.index_files} | {_name_of(queue) for queue in queues}
+        here |= compaction_files(store).keys()
         unseen = sorted(str(each) for each in missing & here)
     if unseen:
         raise FailedError(
@@ -184,9 +207,43 @@ def index_tasks(name: str, stem: str, store: Store, place: Place) -> list[TableT
     """A task for each index file."""
     return [
         TableTask(
-            name, store.settings, place, f"{stem}-{path.name}.parquet", file=path.name, file_size_bytes=_size_of(path)
+            name,
+            store.settings,
+            place,
+            f"{stem}-{path.name}.parquet",
+            file=path.name,
+            file_size_bytes=_size_of(path),
+            table="index",
         )
         for path in store.index_files
+    ]
+
+
+def compaction_files(store: Store) -> dict[str, tuple[QueueKey, Segment]]:
+    """The files of compacted logs, by their paths from the store's root."""
+    return {
+        store.relative(segment.path): (key, segment)
+        for key, segments in store.compaction_files.items()
+        for segment in segments
+    }
+
+
+def compaction_tasks(name: str, stem: str, store: Store, place: Place, topics: frozenset[str]) -> list[TableTask]:
+    """A task for each file of a compacted log, of all topics or some."""
+    files = [
+        (path, segment) for path, (key, segment) in compaction_files(store).items() if not topics or key.topic in topics
+    ]
+    return [
+        TableTask(
+            name,
+            store.settings,
+            place,
+            f"{stem}-{number:06d}.parquet",
+            file=path,
+            file_size_bytes=segment.size_bytes,
+            table="compaction",
+        )
+        for number, (path, segment) in enumerate(files)
     ]
 
 
@@ -201,9 +258,13 @@ def table_keys(tasks: Sequence[TableTask], store: Store) -> list[str]:
     )
     has_queues = any(task.queues for task in tasks)  # where they are in RocksDB, there may be an index all the same
     files = {_name_of(queue): queue for queue in all_queues(store)} if has_queues else {}
+    compacted = compaction_files(store) if any(task.table == "compaction" for task in tasks) else {}
     keys: list[str] = []
     for task in tasks:
-        read = [file_identity(path) for path in store.index_files if path.name == task.file]
+        if task.table == "compaction":
+            read = [identity_of(segment) for path, (_, segment) in compacted.items() if path == task.file]
+        else:
+            read = [file_identity(path) for path in store.index_files if path.name == task.file]
         for wanted in task.queues:
             queue = files.get(wanted[:3])
             if queue is not None:

@@ -21,6 +21,7 @@ from store_core.storage.publish import told_of_result
 from store_core.storage.writer import save_file
 
 OUTLOOK: Final = ("after", "lost")
+PROSPECT: Final = "prospect"
 _MADE_WITH: Final = "made_with"
 LARGEST_PLAN_BYTES: Final = 128 << 20
 _FORMAT: Final = "rmqctl plan"
@@ -139,6 +140,12 @@ def load_outlook(path: Path | str) -> dict[str, Any]:
     outlook = json.loads(_read(Path(path)), object_hook=_Parts()).get("outlook")
     outlook = outlook if isinstance(outlook, dict) else {}
     return {name: outlook.get(name) for name in OUTLOOK}
+
+
+def load_prospect(path: Path | str) -> object:
+    """Return what a plan was saved with of the store that it leaves, as it stands there; None where it was not."""
+    outlook = json.loads(_read(Path(path))).get("outlook")
+    return outlook.get(PROSPECT) if isinstance(outlook, dict) else None
 
 
 def load_made_with(path: Path | str) -> MadeWith:
