@@ -31,6 +31,7 @@ READERS: Final = (
     ("recover",),
     ("sql", "select count(*) from messages"),
     ("tail",),
+    ("trace", "no such key"),
     ("verify-crc",),
 )
 FIRST: Final = "store_core.mend.applying.change:Change.forward"
