@@ -12,6 +12,7 @@ from rmqctl.cells import Column
 from rmqctl.context import Context
 from rmqctl.messages import told
 from rmqctl.times import format_time
+from store_core.read.message_json import MessageView
 
 if TYPE_CHECKING:
     from store_core.read.trace import Way
@@ -48,6 +49,7 @@ _FIELDS: Final = (
     "reconsume_times",
     "prepared_transaction_offset",
     "offset_msg_id",
+    "crc",
     "groups",
     "properties",
 )
@@ -80,6 +82,10 @@ def trace(
         ctx.note(f"no message has the key {key!r}")
     if found.left_out:
         ctx.note(f"older messages have the key {key!r} too; --max shows more")
+    findings = list(found.findings)
+    view = MessageView("none")
+    for step in (step for way in found.ways for step in way.steps):
+        view.as_json(step.message, findings)
     steps = [row for number, way in enumerate(found.ways, 1) for row in _rows(ctx, number, way)]
     messages = [
         {"message": number, "unique_key": way.unique_key, "keys": list(way.keys), "outcome": list(way.outcome)}
@@ -87,7 +93,7 @@ def trace(
     ]
     document = {"key": key, "source": found.source, "messages": messages, "steps": steps}
     ctx.output.emit(document, rows="steps", fields=_FIELDS, blocks=lambda: _blocks(ctx, found.ways))
-    return told(ctx, found.findings)
+    return told(ctx, findings)
 
 
 def _rows(ctx: Context, number: int, way: Way) -> Iterator[dict[str, Any]]:

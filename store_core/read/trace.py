@@ -21,7 +21,7 @@ from store_core.codec.properties import (
     TIMER_DEL_UNIQKEY,
     TRANSACTION_CHECK_TIMES,
 )
-from store_core.codec.record import Message
+from store_core.codec.record import Message, body_crc_ok
 from store_core.codec.tags import tags_code
 from store_core.derive.delay import delay_table
 from store_core.findings import Finding
@@ -112,6 +112,7 @@ class Step:
             "reconsume_times": message.reconsume_times,
             "prepared_transaction_offset": message.prepared_transaction_offset,
             "offset_msg_id": message.offset_msg_id,
+            "crc": "ok" if body_crc_ok(message) else "bad",
             "groups": [asdict(group) for group in self.groups],
             "properties": message.properties,
         }

@@ -26,7 +26,7 @@ TOPIC: Final = "Calm_audit"
 COMMANDS: Final = (
     "info", "lag", "config", "checkpoint", "log", "log --all --max 5", f"dump-cq {TOPIC} 0", f"dump-cq {TOPIC} 0 --resolve",
     "dump-index", f"pull {TOPIC} 0", f"pull {TOPIC} 0 --time 0", "get 0", "get 131072", f"query-key {TOPIC} k",
-    f"query-key {TOPIC} k --source scan", "verify-crc", "check", "recover", "recover --predict", "recover --policy broker",
+    f"query-key {TOPIC} k --source scan", "trace k", "verify-crc", "check", "recover", "recover --predict", "recover --policy broker",
     "truncate 0", "truncate 131072", "rebuild all", "checkpoint --rebuild", "checkpoint --set confirm_phy_offset=0",
     "undo", "undo --list",
 )  # fmt: skip

@@ -44,6 +44,7 @@ _FINDS: dict[str, int] = {
     "pull Calm_steps 2": 0,
     "get 0": 0,
     "query-key Calm_steps CK200366": 3,
+    "trace CK200366": 3,
     "tail": 0,
     "verify-crc": 3,
     "check": 3,

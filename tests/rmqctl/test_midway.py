@@ -33,6 +33,7 @@ READERS: Final = (
     ("recover",),
     ("sql", "select count(*) from messages"),
     ("tail",),
+    ("trace", "no such key"),
     ("verify-crc",),
 )
 FIRST: Final = "store_core.mend.applying.change:Change.forward"

@@ -85,7 +85,7 @@ class DelayedTable(QueuesTable):
             "queue_id": queue.queue_id,
             "queue_offset": entry["queue_offset"],
             "phy_offset": entry["phy_offset"],
-            "level": queue.queue_id + 1 if is_level else None,
+            "level": queue.queue_id + 1 if is_level and queue.queue_id < paths.LARGEST_QUEUE_ID else None,
             "deliver_time": entry["deliver_time"] if is_level else microseconds(due_ms),
             **_told(message),
         }
