@@ -224,7 +224,9 @@ def test_a_property_beside_a_list_is_not_written_over() -> None:
     )
 
 
-@pytest.mark.parametrize(("of", "byte"), [(b"INNER_MULTI_DISPATCH", 1), (b"INNER_MULTI_QUEUE_OFFSET", 1), (b"%LMQ%", 5)])
+@pytest.mark.parametrize(
+    ("of", "byte"), [(b"INNER_MULTI_DISPATCH", 1), (b"INNER_MULTI_QUEUE_OFFSET", 1), (b"%LMQ%", 5)]
+)
 @pytest.mark.parametrize("name", ["lmq-497", "lmq-533"])
 def test_a_tombstone_lists_the_light_queues_whose_entries_lead_to_it(
     name: str, of: bytes, byte: int, damageable: DamageableOf, settings_of: SettingsOf
