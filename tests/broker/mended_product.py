@@ -69,7 +69,7 @@ def judge_all(
 
     ``is_undone``: a check of the mended store has to be quiet, too, and undos to bring back every byte.
     """
-    golden = GoldenCopies(folder / "before")
+    golden = GoldenCopies(folder)
 
     def prepare(base: str, root: Path) -> tuple[Opener, Recovery, Harm, Snapshot]:
         config = root.parent / f"{base}.properties"

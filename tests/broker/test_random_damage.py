@@ -1,6 +1,6 @@
 """Random damage of all kinds: the prediction agrees with real store code, and what recovery keeps is whole.
 
-In the broker tier 50 cases a release, and the first of them mended: always the same, so that a failure is a change's. Under
+In the broker tier 50 cases a release, and the first few of them mended: always the same, so that a failure is a change's. Under
 ``exhaustive`` 1,000 new ones a release. RMQCTL_RANDOM_SEED draws a run's cases again; a failure tells seed and case.
 """
 
@@ -21,7 +21,7 @@ from tests.broker.random_damage import STORES, RandomDamage, draws
 from tests.conftest import StoreCopy
 
 FEW: Final = 50
-FEW_MENDED: Final = 12
+FEW_MENDED: Final = 4
 MANY: Final = 1000
 SEED_OF_FEW: Final = 47
 SEED_OF_MANY: Final = int(os.environ.get("RMQCTL_RANDOM_SEED") or random.randrange(1 << 32))
@@ -68,7 +68,8 @@ def _mended(
     for verdict in mended_product.judge_all(version, drawn, folder=folder, is_undone=True, start_ms=start_ms):
         assert isinstance(verdict.cell, RandomDamage)
         # Where the log's first segment is gone, 4.x hands out numbers of what lay in it.
-        wrong = {what: told for what, told in verdict.wrong.items() if what != "numbers without a message"}
+        passed = ("numbers without a message",) if version.startswith("4.") else ()
+        wrong = {what: told for what, told in verdict.wrong.items() if what not in passed}
         yield verdict.base, verdict.cell, wrong
 
 
