@@ -17,7 +17,6 @@ from store_core.storage.store import Store
 from tests import stores
 from tests.conftest import GoldenStore, StoreCopy
 
-
 # The broker was asked after its recovery, which puts records into the index that a killed 5.5 had not.
 ASKED = [name for name in stores.GOLDEN if name not in ("crash-551", "crash-551-aged")]
 
