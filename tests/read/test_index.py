@@ -17,8 +17,11 @@ from store_core.storage.store import Store
 from tests import stores
 from tests.conftest import GoldenStore, StoreCopy
 
+# The broker was asked after its recovery, which puts records into the index that a killed 5.5 had not.
+ASKED = [name for name in stores.GOLDEN if name not in ("crash-551", "crash-551-aged")]
 
-@pytest.mark.parametrize("name", stores.GOLDEN)
+
+@pytest.mark.parametrize("name", ASKED)
 def test_every_query_gives_the_offsets_the_broker_gives(golden: GoldenStore, name: str) -> None:
     truth = stores.truth(name)
     with Store.open(golden(name)) as store, Index(store) as index:

@@ -47,7 +47,11 @@ def offsets(store: Store, query: KeyQuery, source: Any = "auto") -> list[int]:
     return [m.phy_offset for m in query_key(store, query, source).messages]
 
 
-@pytest.mark.parametrize("name", stores.GOLDEN)
+# The broker was asked after its recovery, which puts records into the index that a killed 5.5 had not.
+ASKED = [name for name in stores.GOLDEN if name not in ("crash-551", "crash-551-aged")]
+
+
+@pytest.mark.parametrize("name", ASKED)
 def test_index_gives_the_brokers_answer_without_collisions(golden: GoldenStore, name: str) -> None:
     by_offset = {m["phyOffset"]: m for m in stores.truth(name)["messages"]}
     with Store.open(golden(name)) as store:
