@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, tzinfo
 from decimal import Decimal
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from rmqctl.times import format_time
+from store_core.kernel.codes import TextKind
+from store_core.kernel.text import RowBatch, TextColumn, between, numbers, ready, strings
 
 _DAY_ZERO: Final = date(1970, 1, 1).toordinal()
+_MOST_BYTES: Final = 2 << 20  # of a batch whose text is made at once
+_TIME_KINDS: Final = {  # by whether they count nanoseconds, and whether they are of no zone
+    (False, False): TextKind.MICROSECONDS,
+    (True, False): TextKind.NANOSECONDS,
+    (False, True): TextKind.ZONELESS_MICROSECONDS,
+    (True, True): TextKind.ZONELESS_NANOSECONDS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +41,62 @@ class _NoNumber:
         return None
 
 
-def rows_of(batches: Iterable[pa.RecordBatch], zone: tzinfo = UTC) -> Iterator[dict[str, Any]]:
-    """A row at a time: times in ISO 8601, numbers as numbers, bytes as they are."""
+def rows_of(batches: Iterable[pa.RecordBatch], zone: tzinfo = UTC) -> Iterator[RowBatch]:
+    """Rows in batches: times in ISO 8601, numbers as numbers, bytes as they are."""
     for batch in batches:
-        names = batch.schema.names
-        for values in zip(*(_values(column, zone) for column in batch.columns), strict=True):
-            yield dict(zip(names, values, strict=True))
+        step = max(batch.num_rows * _MOST_BYTES // max(batch.nbytes, 1), 1)
+        for first in range(0, batch.num_rows, step):
+            part = batch.slice(first, step)
+            columns = {name: _column(array, zone) for name, array in zip(part.schema.names, part.columns, strict=True)}
+            yield RowBatch(columns, part.num_rows, partial(_rows, part, zone))
+
+
+def _rows(batch: pa.RecordBatch, zone: tzinfo) -> Iterator[dict[str, Any]]:
+    names = batch.schema.names
+    for values in zip(*(_values(column, zone) for column in batch.columns), strict=True):
+        yield dict(zip(names, values, strict=True))
+
+
+def _column(array: pa.Array, zone: tzinfo) -> TextColumn:
+    """A column as the kernel takes it; of a type that it does not know, value by value."""
+    kind = array.type
+    valid = array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else None
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        return numbers(array.fill_null(0 if pa.types.is_integer(kind) else False).to_numpy(zero_copy_only=False), valid)
+    if pa.types.is_float32(kind) or pa.types.is_float64(kind):
+        return TextColumn(TextKind.FLOAT, (array.fill_null(0).to_numpy(zero_copy_only=False),), (), valid)
+    if pa.types.is_timestamp(kind) and (kind.tz is None or zone is UTC):
+        unit, is_ns = ("ns", True) if kind.unit == "ns" else ("us", False)
+        units = array.cast(pa.timestamp(unit, kind.tz), safe=False).cast(pa.int64()).fill_null(0)
+        return TextColumn(_TIME_KINDS[is_ns, kind.tz is None], (units.to_numpy(zero_copy_only=False),), (), valid)
+    if _is_text(kind):
+        places, data = _places(array)
+        return strings(places, data, valid, TextKind.BYTES if pa.types.is_binary(kind) else TextKind.STRING)
+    if pa.types.is_list(kind) and _is_text(kind.value_type) and not array.values.null_count:
+        return _items(TextKind.LIST, array, [array.values], valid)
+    if pa.types.is_map(kind) and _is_text(kind.key_type) and _is_text(kind.item_type) and not array.items.null_count:
+        return _items(TextKind.MAP, array, [array.keys, array.items], valid)
+    return ready(_values(array, zone))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+
+
+def _items(kind: TextKind, array: pa.Array, parts: Sequence[pa.Array], valid: Any) -> TextColumn:
+    placed = [_places(part) for part in parts]
+    bounds = between(array.offsets.to_numpy(zero_copy_only=False))
+    items = tuple(each for places, _ in placed for each in places)
+    return TextColumn(kind, (*bounds, *items), tuple(np.frombuffer(data, np.uint8) for _, data in placed), valid)
+
+
+def _places(array: pa.Array) -> tuple[Any, Any]:
+    """Where each text lies in some bytes, and these."""
+    _, offsets, data = array.buffers()
+    if offsets is None:
+        return between(np.zeros(len(array) + 1, np.int32)), b""
+    bounds = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
+    return between(bounds), b"" if data is None else data
 
 
 def _values(column: pa.Array, zone: tzinfo) -> list[Any]:

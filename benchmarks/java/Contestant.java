@@ -23,6 +23,7 @@ import org.apache.rocketmq.store.logfile.MappedFile;
  * The real broker's side of the contests: Contestant ROOT PROPERTIES loads a store, says "ready MILLISECONDS", and answers one line for each line it is asked.
  *
  * scan: every segment through the recovery's own check, body checksum included: seconds, records, seconds of processor time.
+ * decode: every record of the log through MessageDecoder, body and properties included: seconds, records, seconds of processor time.
  * pull TOPIC QUEUE_ID: a whole queue, 32 at a time, decoded: seconds, messages, seconds of processor time.
  * query TOPICS QUEUES MESSAGES COUNT SEED raw|decoded: nanoseconds of so many queries by random unique keys: p50, p99, found.
  */
@@ -74,6 +75,8 @@ public final class Contestant {
         switch (words[0]) {
             case "scan":
                 return scan();
+            case "decode":
+                return decode();
             case "pull":
                 return pull(words[1], Integer.parseInt(words[2]));
             case "query":
@@ -97,6 +100,27 @@ public final class Contestant {
                     break;
                 }
                 records++;
+            }
+        }
+        double cpu = (ManagementFactory.getThreadMXBean().getCurrentThreadCpuTime() - startedCpu) / 1e9;
+        return seconds(started) + " " + records + " " + cpu;
+    }
+
+    private String decode() {
+        long started = System.nanoTime();
+        long startedCpu = ManagementFactory.getThreadMXBean().getCurrentThreadCpuTime();
+        long records = 0;
+        for (MappedFile file : store.getCommitLog().getMappedFileQueue().getMappedFiles()) {
+            ByteBuffer bytes = file.sliceByteBuffer();
+            while (bytes.remaining() > 8 && bytes.getInt(bytes.position()) > 0
+                && bytes.getInt(bytes.position() + 4) != CommitLog.BLANK_MAGIC_CODE) {
+                int end = bytes.position() + bytes.getInt(bytes.position());
+                MessageExt message = MessageDecoder.decode(bytes);
+                if (message == null) {
+                    break;
+                }
+                records += message.getBody() == null ? 0 : 1;
+                bytes.position(end);
             }
         }
         double cpu = (ManagementFactory.getThreadMXBean().getCurrentThreadCpuTime() - startedCpu) / 1e9;

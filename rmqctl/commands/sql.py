@@ -134,10 +134,14 @@ def _results(ctx: Context, answers: Answers) -> list[dict[str, Any]]:
 
 
 def _blocks(ctx: Context, answers: Iterable[Answer], known: Tables) -> Iterator[Block]:
+    from store_core.kernel.text import one_by_one
+
     for answer in answers:
         rows = _document(ctx, answer)["rows"]
         if answer.schema.names == _PLAN:
-            yield from (Drawing(str(plan).splitlines(), str(title)) for title, plan in map(dict.values, rows))
+            yield from (
+                Drawing(str(plan).splitlines(), str(title)) for title, plan in map(dict.values, one_by_one(rows))
+            )
         else:
             yield Table(rows, [_column(field) for field in answer.schema], empty="no rows")
     if findings := known.findings:

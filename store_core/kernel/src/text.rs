@@ -42,7 +42,11 @@ pub fn rows_text<'py>(
     let tail: &[u8] = &tail;
     let text = py.detach(|| {
         let mut text = Vec::with_capacity(known.iter().map(|column| column.data_size()).sum::<usize>() + rows * 64);
-        if delimiter == 0 { json(&known, rows, tail, &mut text) } else { csv(&known, rows, delimiter, tail, &mut text) }
+        if delimiter == 0 {
+            json(&known, rows, tail, &mut text)
+        } else {
+            csv(&known, rows, delimiter, tail, &mut text)
+        }
         text
     });
     Ok(text.into_pyarray(py))
@@ -77,7 +81,11 @@ impl<'a> Column<'a> {
     }
 
     fn data_size(&self) -> usize {
-        if self.kind == TEXT_SAME { 0 } else { self.data.iter().map(|data| data.len()).min().unwrap_or(0).min(1 << 22) }
+        if matches!(self.kind, TEXT_SAME | TEXT_ENCODING) {
+            0
+        } else {
+            self.data.iter().map(|data| data.len()).min().unwrap_or(0).min(1 << 22)
+        }
     }
 
     #[inline(always)]
@@ -147,7 +155,12 @@ fn json_value(column: &Column<'_>, row: usize, scratch: &mut Vec<u8>, text: &mut
     match column.kind {
         TEXT_SAME => text.extend_from_slice(column.data.first().unwrap_or(&NULL)),
         TEXT_READY => text.extend_from_slice(column.part(0, 0, row)),
-        TEXT_BYTES | TEXT_STRING => json_string(column.part(0, 0, row), text),
+        TEXT_STRING => json_string(column.part(0, 0, row), text),
+        TEXT_BYTES => {
+            text.push(b'"');
+            in_utf8(column.part(0, 0, row), text, json_escaped);
+            text.push(b'"');
+        }
         TEXT_BODY => match column.body(row) {
             (body, true) => json_string(body, text),
             (body, false) => {
@@ -187,15 +200,15 @@ fn json_items(column: &Column<'_>, row: usize, text: &mut Vec<u8>) {
     text.push(if is_map { b'}' } else { b']' });
 }
 
-/// A string in quotes; what is not UTF-8 becomes U+FFFD.
+/// A string, which is UTF-8, in quotes.
 #[inline]
-fn json_string(raw: &[u8], text: &mut Vec<u8>) {
+fn json_string(string: &[u8], text: &mut Vec<u8>) {
     text.push(b'"');
-    in_utf8(raw, text, json_escaped);
+    json_escaped(string, text);
     text.push(b'"');
 }
 
-/// `raw`, as it is where it is UTF-8.
+/// `raw` with U+FFFD for what is not UTF-8.
 #[inline]
 fn in_utf8(raw: &[u8], text: &mut Vec<u8>, add: impl Fn(&[u8], &mut Vec<u8>)) {
     if raw.is_ascii() || str::from_utf8(raw).is_ok() {
@@ -212,22 +225,27 @@ fn in_utf8(raw: &[u8], text: &mut Vec<u8>, add: impl Fn(&[u8], &mut Vec<u8>)) {
 
 #[inline]
 fn json_escaped(part: &[u8], text: &mut Vec<u8>) {
-    escaped(part, text, |byte| byte < b' ' || byte == b'"' || byte == b'\\', |byte, text| {
-        let short = match byte {
-            b'"' | b'\\' => byte,
-            b'\n' => b'n',
-            b'\r' => b'r',
-            b'\t' => b't',
-            0x08 => b'b',
-            0x0C => b'f',
-            _ => {
-                let digit = |half: u8| half + if half < 10 { b'0' } else { b'a' - 10 };
-                text.extend_from_slice(&[b'\\', b'u', b'0', b'0', digit(byte >> 4), digit(byte & 0xF)]);
-                return;
-            }
-        };
-        text.extend_from_slice(&[b'\\', short]);
-    });
+    escaped(
+        part,
+        text,
+        |byte| byte < b' ' || byte == b'"' || byte == b'\\',
+        |byte, text| {
+            let short = match byte {
+                b'"' | b'\\' => byte,
+                b'\n' => b'n',
+                b'\r' => b'r',
+                b'\t' => b't',
+                0x08 => b'b',
+                0x0C => b'f',
+                _ => {
+                    let digit = |half: u8| half + if half < 10 { b'0' } else { b'a' - 10 };
+                    text.extend_from_slice(&[b'\\', b'u', b'0', b'0', digit(byte >> 4), digit(byte & 0xF)]);
+                    return;
+                }
+            };
+            text.extend_from_slice(&[b'\\', short]);
+        },
+    );
 }
 
 /// `part` with each special byte replaced.
@@ -310,8 +328,8 @@ fn csv_row(
 fn cell(column: &Column<'_>, row: usize, text: &mut Vec<u8>) {
     match column.kind {
         TEXT_SAME => text.extend_from_slice(column.data.first().unwrap_or(&NULL)),
-        TEXT_READY => text.extend_from_slice(column.part(0, 0, row)),
-        TEXT_BYTES | TEXT_STRING => in_utf8(column.part(0, 0, row), text, |part, text| text.extend_from_slice(part)),
+        TEXT_READY | TEXT_STRING => text.extend_from_slice(column.part(0, 0, row)),
+        TEXT_BYTES => in_utf8(column.part(0, 0, row), text, |part, text| text.extend_from_slice(part)),
         TEXT_BODY => match column.body(row) {
             (body, true) => text.extend_from_slice(body),
             (body, false) => base64(body, text),
@@ -343,7 +361,13 @@ fn float(column: &Column<'_>, row: usize) -> f64 {
 /// As Python writes it: the shortest digits, with an exponent below 1e-4 and from 1e16 on.
 fn float_text(value: f64, text: &mut Vec<u8>) {
     if !value.is_finite() {
-        let word: &[u8] = if value.is_nan() { b"nan" } else if value < 0.0 { b"-inf" } else { b"inf" };
+        let word: &[u8] = if value.is_nan() {
+            b"nan"
+        } else if value < 0.0 {
+            b"-inf"
+        } else {
+            b"inf"
+        };
         text.extend_from_slice(word);
         return;
     }
