@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -58,12 +58,12 @@ def dump_cq(
     return shown_or_told(ctx, findings)
 
 
-def _queues(store: Store, topic: str | None, queue_id: int | None) -> list[QueueDump]:
+def _queues(store: Store, topic: str | None, queue_id: int | None) -> Sequence[QueueDump]:
     from store_core.read.dump import QueueDump, all_queues
     from store_core.read.pull import open_queue
 
     if topic is None or queue_id is None:
-        return [queue for queue in all_queues(store) if topic in (None, queue.topic)]
+        return all_queues(store, topic)
     queue = open_queue(store, topic, queue_id)
     if queue is None:
         raise FailedError(
