@@ -25,7 +25,7 @@ Run one contest with the command under its heading (`--help` tells more; `--work
 page's writer after it. A contest makes its store with the real store code where there are a JDK and Maven, else with rmqctl's own encoder,
 and says which.
 """
-_UNITS: Final = ("MB resident", "ratio", "GB/s", "M rows/s", "% read")  # of a number that is held against a bound
+_UNITS: Final = ("MB resident", "ms", "ratio", "GB/s", "M rows/s", "% read")  # of a number that is held against a bound
 _NOTES: Final = """\
 ## The install
 
