@@ -8,6 +8,8 @@ from weakref import WeakSet
 
 import pytest
 
+from store_core.broker.start import start_broker
+from store_core.broker.versions import RELEASES, groups_of
 from store_core.read.dump import all_queues
 from store_core.storage import queue_folders
 from store_core.storage.sequence import SegmentSequence
@@ -40,6 +42,25 @@ def test_only_some_queues_are_held_at_a_time(root: Path, monkeypatch: pytest.Mon
                 del files
                 gc.collect(0)
                 assert len(alive) <= _FEW + 2
+
+
+def test_a_predicted_start_holds_no_more(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_folders, "_MOST_MADE", _FEW)
+    made: WeakSet[SegmentSequence] = WeakSet()
+    make = queue_folders.QueueFolders._make
+
+    def noted(folders: queue_folders.QueueFolders, key: QueueKey) -> SegmentSequence:
+        made.add(found := make(folders, key))
+        return found
+
+    monkeypatch.setattr(queue_folders.QueueFolders, "_make", noted)
+    behaviour = groups_of(RELEASES)[-1][0]
+    (root / "consumequeue" / "topic_0" / "3" / ("0" * 20)).write_bytes(bytes(4000))  # a short file may be a refusal
+    with Store.open(root) as store:
+        start = start_broker(store, behaviour)
+        assert len(start.queues) == _QUEUES
+        gc.collect()
+        assert len(made) <= _FEW + 2
 
 
 def test_queues_are_found_by_key_and_in_order(root: Path) -> None:
