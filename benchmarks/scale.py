@@ -101,10 +101,16 @@ def _settings(root: Path, recipe: WideRecipe) -> Path:
     return path
 
 
-def many_queues(work: Path, queues: int, rounds: int) -> tuple[contest.Times, list[contest.Row]]:
+def many_queues(work: Path, queues: int, log_bytes: int, rounds: int) -> tuple[contest.Times, list[contest.Row]]:
     """Queues from the log alone, by turns."""
     recipe = WideRecipe(
-        queues // _QUEUES_A_TOPIC, _QUEUES_A_TOPIC, queue_file_bytes=4000, with_queues=False, crashed=True
+        queues // _QUEUES_A_TOPIC,
+        _QUEUES_A_TOPIC,
+        log_bytes,
+        log_bytes,
+        queue_file_bytes=4000,
+        with_queues=False,
+        crashed=True,
     )
     made, took = work / f"{queues}-queues", Seconds()
     write_store(made, recipe)
@@ -179,7 +185,7 @@ def _one(name: str, root: Path) -> Measured:
 
 
 def main() -> None:
-    parser = contest.arguments("scale", __doc__, rounds=3)
+    parser = contest.arguments("scale", __doc__, size="128MiB", rounds=3)
     parser.add_argument("--queues", default="1000,10000", help="of the contests with the broker, with commas")
     parser.add_argument("--memory", default=";".join(MEMORY), help="commands of the memory table, with semicolons")
     told = parser.parse_args()
@@ -188,7 +194,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="rmqctl-scale-", dir=told.work) as folder:
         work = Path(folder)
         parts: list[Callable[[], tuple[contest.Times, list[contest.Row]]]] = [
-            *((lambda n=int(number): many_queues(work, n, told.rounds)) for number in told.queues.split(",") if number),
+            *(
+                (lambda n=int(number): many_queues(work, n, told.size, told.rounds))
+                for number in told.queues.split(",")
+                if number
+            ),
             lambda: many_segments(work, told.rounds),
             lambda: memory(work, [name.strip() for name in told.memory.split(";") if name.strip()]),
         ]
