@@ -47,17 +47,19 @@ class Recovered:
     load_cpu_seconds: float
 
 
-def recover(root: Path, release: str = RELEASE) -> Recovered:
+def recover(root: Path, release: str = RELEASE, properties: str = PROPERTIES) -> Recovered:
     """Have the real code of a release recover a store, in a JVM that has just started."""
-    return Recovered(*map(float, _told("recovered ", "Recovery", root, release=release)))
+    return Recovered(*map(float, _told("recovered ", "Recovery", root, release=release, properties=properties)))
 
 
-def _told(start: str, main: str, root: Path, *numbers: int, release: str = RELEASE) -> list[str]:
+def _told(
+    start: str, main: str, root: Path, *numbers: int, release: str = RELEASE, properties: str = PROPERTIES
+) -> list[str]:
     """The words behind ``start`` of the line in which one of our Java programs tells its result."""
     with tempfile.TemporaryDirectory(prefix="rmqctl-benchmark-") as folder:
         home = Path(folder)
         done = subprocess.run(
-            [*_java(home, release=release), main, str(root), str(_properties(home)), *map(str, numbers)],
+            [*_java(home, release=release), main, str(root), str(_properties(home, properties)), *map(str, numbers)],
             env=oracle.java_environment(home),
             capture_output=True,
             text=True,

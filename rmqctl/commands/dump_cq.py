@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -69,12 +69,12 @@ def _with_due_time(row: dict[str, Any], zone: tzinfo) -> dict[str, Any]:
     return {**row, "tags_code": format_time(row["tags_code"], zone)} if row["tags_code"] > 0 else row
 
 
-def _queues(store: Store, topic: str | None, queue_id: int | None) -> list[QueueDump]:
+def _queues(store: Store, topic: str | None, queue_id: int | None) -> Sequence[QueueDump]:
     from store_core.read.dump import QueueDump, all_queues
     from store_core.read.pull import open_queue
 
     if topic is None or queue_id is None:
-        return [queue for queue in all_queues(store) if topic in (None, queue.topic)]
+        return all_queues(store, topic)
     queue = open_queue(store, topic, queue_id)
     if queue is None:
         raise FailedError(

@@ -49,9 +49,10 @@ class BatchQueueState(QueueState):
         """
         names = [file.phy_offset for file in files]
         if off_grid(found, files, file_size_bytes) is None:
-            return cls(key, file_size_bytes, behaviour, found, names, spool=spool)
+            return cls(key, file_size_bytes, behaviour, lambda: found, names, spool=spool)
         starts = [n * file_size_bytes for n in range(len(files))]
-        state = cls(key, file_size_bytes, behaviour, in_turn(found, files, file_size_bytes), starts, spool=spool)
+        turns = in_turn(found, files, file_size_bytes)
+        state = cls(key, file_size_bytes, behaviour, lambda: turns, starts, spool=spool)
         state._names = dict(zip(starts, names, strict=True))
         return state
 
@@ -75,7 +76,8 @@ class BatchQueueState(QueueState):
         last, at = self.starts[-1] if self.starts else 0, self._appended_at
         if at is not None and self._appended_in == last and (at - last) % self.entry_size_bytes:
             added = super().entries(at, at + len(self._appended) * self.entry_size_bytes).tobytes()
-            before = self._found.read(last, self.file_size_bytes) if self._found is not None else b""
+            found = self._found
+            before = found.read(last, self.file_size_bytes) if found is not None else b""
             data = bytearray(before.ljust(self.file_size_bytes, b"\0"))
             data[at - last : at - last + len(added)] = added
             self._mixed = last, bytes(data[: self.file_size_bytes])

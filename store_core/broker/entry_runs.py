@@ -5,7 +5,7 @@ Imports neither numpy nor what needs it, so that a thread can read while the pro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, Final
 
@@ -13,9 +13,8 @@ from store_core.kernel.entry_runs import EntryRun, read_run
 from store_core.layout.queue import ENTRY
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from store_core.storage.sequence import Segment, SegmentSequence
+    from store_core.storage.store import QueueKey
 
 _MOST_PARTS: Final = 1 << 19  # that are remembered; what is known of queues with more is looked up again
 _LOOK_SECONDS: Final = 0.1  # so often who waits can be interrupted
@@ -29,8 +28,8 @@ class EntryRuns:
         self._starts = [segment.phy_offset for segment in log_segments]
         self._ends = [segment.end_phy_offset for segment in log_segments]
         self._changed = Condition()
-        self._known: dict[Path, EntryRun | None] = {}
-        self._being_read: set[Path] = set()
+        self._known: dict[str, EntryRun | None] = {}  # by their paths, which take less as text
+        self._being_read: set[str] = set()
         self._parts = 0
         self._is_closed = False
         self._thread: Thread | None = None
@@ -41,18 +40,24 @@ class EntryRuns:
         file = queue.find(start)
         if file is None or file.phy_offset != start or not _is_whole(queue, file):
             return None
+        path = str(file.path)
         with self._changed:
-            while file.path in self._being_read:
+            while path in self._being_read:
                 self._changed.wait(_LOOK_SECONDS)
-            if file.path in self._known:
-                return self._known[file.path]
-            self._being_read.add(file.path)
+            if path in self._known:
+                return self._known[path]
+            self._being_read.add(path)
         return self._read(file)
 
-    def read_ahead(self, queues: Iterable[SegmentSequence]) -> None:
+    def read_ahead(self, queues: Mapping[QueueKey, SegmentSequence]) -> None:
         """Have a thread read all their files, the last ones first: who needs them begins with the first."""
-        files = [file for queue in queues for file in queue.segments if _is_whole(queue, file)]
-        self._thread = Thread(target=self._run, args=(reversed(files),), name="entries ahead", daemon=True)
+        files = (
+            file
+            for key in reversed(list(queues))
+            for file in reversed(queues[key].segments)
+            if _is_whole(queues[key], file)
+        )
+        self._thread = Thread(target=self._run, args=(files,), name="entries ahead", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -66,9 +71,9 @@ class EntryRuns:
             with self._changed:
                 if self._is_closed:
                     return
-                if file.path in self._known or file.path in self._being_read:
+                if str(file.path) in self._known or str(file.path) in self._being_read:
                     continue
-                self._being_read.add(file.path)
+                self._being_read.add(str(file.path))
             self._read(file)
 
     def _read(self, file: Segment) -> EntryRun | None:
@@ -80,8 +85,8 @@ class EntryRuns:
         finally:
             with self._changed:
                 self._parts += len(run.parts) if run is not None else 0
-                self._known[file.path] = run if self._parts <= _MOST_PARTS else None
-                self._being_read.discard(file.path)
+                self._known[str(file.path)] = run if self._parts <= _MOST_PARTS else None
+                self._being_read.discard(str(file.path))
                 self._changed.notify_all()
         return run
 

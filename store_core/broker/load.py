@@ -59,8 +59,9 @@ class Loaded:
     recovers: bool = False
     segments: list[Segment] = field(default_factory=list)
     deleted_segments: list[str] = field(default_factory=list)
-    queue_files: dict[QueueKey, list[Segment]] = field(default_factory=dict)
-    batch_queue_files: dict[QueueKey, list[Segment]] = field(default_factory=dict)
+    # None: those of the queue's own sequence, as with most; a broker may have tens of thousands.
+    queue_files: dict[QueueKey, list[Segment] | None] = field(default_factory=dict)
+    batch_queue_files: dict[QueueKey, list[Segment] | None] = field(default_factory=dict)
     ext_files: dict[QueueKey, ExtFiles] = field(default_factory=dict)
     deleted_queue_files: list[str] = field(default_factory=list)
     checkpoint: CheckpointTimes = CheckpointTimes(0, 0, 0)
@@ -200,7 +201,7 @@ def loaded_queues(store: Store, tree: str = paths.CONSUMEQUEUE) -> Mapping[Queue
 
 
 def _load_queues(store: Store, behaviour: Behaviour, loaded: Loaded) -> str:
-    trees: list[tuple[Mapping[QueueKey, SegmentSequence], dict[QueueKey, list[Segment]], int, bool]] = [
+    trees: list[tuple[Mapping[QueueKey, SegmentSequence], dict[QueueKey, list[Segment] | None], int, bool]] = [
         (loaded_queues(store), loaded.queue_files, queue.DEFAULT_FILE_SIZE_BYTES, False)
     ]
     if behaviour.batch_queues:
@@ -223,7 +224,7 @@ def _load_queues(store: Store, behaviour: Behaviour, loaded: Loaded) -> str:
             has_ext = not is_batch and key in store.ext_queues and store.settings.flag("enableConsumeQueueExt")
             if has_ext and (refusal := _load_ext(store, key, behaviour, loaded)):
                 return refusal
-            target[key] = listed.segments
+            target[key] = None if listed.segments == list(sequence.segments) else listed.segments
             loaded.deleted_queue_files += [store.relative(path) for path in listed.deleted]
     return ""
 

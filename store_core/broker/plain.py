@@ -155,7 +155,7 @@ def reading_ahead(store: Store) -> Iterator[Proven]:
         if _is_scanned_plainly(store):
             proven.ahead = stack.enter_context(closing(WalkAhead(store.log.segments[-1])))
         if sum(queue.size_bytes for queue in store.queues.values()) >= WORTH_BYTES:
-            stack.enter_context(closing(runs)).read_ahead(store.queues.values())
+            stack.enter_context(closing(runs)).read_ahead(store.queues)
         yield proven
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from ctypes import c_int64
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -16,6 +17,8 @@ from store_core.kernel.entries import GoodRun, good_run
 from store_core.layout import queue as layout
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from store_core.broker.entry_runs import EntryRuns
     from store_core.broker.ext_files import ExtFiles
     from store_core.broker.off_grid import OffGridFiles
@@ -48,7 +51,7 @@ class QueueState:
         key: QueueKey,
         file_size_bytes: int,
         behaviour: Behaviour,
-        found: SegmentSequence | None,
+        found: Callable[[], SegmentSequence] | None,
         starts: list[int],
         runs: EntryRuns | None = None,
         *,
@@ -65,7 +68,8 @@ class QueueState:
         self.drifted = 0  # entries appended to another place than their message's queue offset
         self.falling: list[int] = []  # queue offsets of recovered entries that lie before an earlier entry in the log
         self._behaviour = behaviour
-        self._found = found
+        self._open = found
+        self._spool = spool
         self._ext = ext
         self._runs = runs
         self._off_grid = off_grid
@@ -74,10 +78,18 @@ class QueueState:
         self._cut: dict[int, int] = {}  # how much a broker takes for written of files that the last one lies over
         self._appended_at: int | None = None
         self._appended_in = -1  # the file that the first of them is in
-        self._appended = AppendedEntries(self.layout.dtype, spool)
         self._is_new = False  # its first file has just been made
 
     # -- what it holds -------------------------------------------------------------------------------------------
+
+    @property
+    def _found(self) -> SegmentSequence | None:
+        """The files as they were found; opened anew by a store with many queues, and so not kept here."""
+        return self._open() if self._open is not None else None
+
+    @cached_property
+    def _appended(self) -> AppendedEntries:
+        return AppendedEntries(self.layout.dtype, self._spool)
 
     @property
     def entry_size_bytes(self) -> int:
@@ -121,18 +133,18 @@ class QueueState:
         size = self.entry_size_bytes
         if self._off_grid is not None:
             return self._looked_up(start + -start % size, (end - start) // size)
-        if self._appended_at is None and self._found is not None:
+        if self._appended_at is None and (files := self._found) is not None:
             place = bisect_right(self.starts, start) - 1
             holds = self.starts[place] if place >= 0 else -1
             if holds in self._as_found and start < end <= holds + self.file_size_bytes:
-                data = self._found.read(start, end - start)
+                data = files.read(start, end - start)
                 if len(data) == end - start and not len(data) % size:  # one file tells all: nothing to put together
                     return np.frombuffer(data, self.layout.dtype)
         out = np.zeros((end - start) // size, self.layout.dtype)
         for file_start in sorted(self._as_found):
             low, high = max(start, file_start), min(end, file_start + self.file_size_bytes)
-            if low < high and self._found is not None:
-                data = self._found.read(low, high - low)
+            if low < high and (files := self._found) is not None:
+                data = files.read(low, high - low)
                 part = np.frombuffer(data, self.layout.dtype, len(data) // size)
                 out[(low - start) // size : (low - start) // size + len(part)] = part
         if self._appended_at is not None:
@@ -167,9 +179,9 @@ class QueueState:
 
     def _used_end(self, file: int) -> int:
         """Where there are only zeros from on in a file as it was found."""
-        if self._found is None or file not in self._as_found:
+        if file not in self._as_found or (files := self._found) is None:
             return file
-        return (self._found if self._off_grid is None else self._off_grid.at(file)).used_end(file)
+        return (files if self._off_grid is None else self._off_grid.at(file)).used_end(file)
 
     def _file_entries(self, start: int) -> Entries:
         """The entries of one file, up to the first place behind which there are only zeros."""
@@ -194,11 +206,11 @@ class QueueState:
 
     def plain_run(self, start: int) -> EntryRun | None:
         """The run of the file at ``start``, where that is known and the file as it was found."""
-        if self._runs is None or self._found is None or self._appended_at is not None or start not in self._as_found:
+        if self._runs is None or self._appended_at is not None or start not in self._as_found:
             return None
-        if self._off_grid is not None:
+        if self._off_grid is not None or (files := self._found) is None:
             return None
-        return self._runs.of(self._found, start) if self._found.file_size_bytes == self.file_size_bytes else None
+        return self._runs.of(files, start) if files.file_size_bytes == self.file_size_bytes else None
 
     # -- recovery (2) --------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import TYPE_CHECKING, Final
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from store_core.broker.proven import Proven
     from store_core.broker.versions import Behaviour
     from store_core.scan.frames import FrameTable
-    from store_core.storage.store import Store
+    from store_core.storage.sequence import Segment, SegmentSequence
+    from store_core.storage.store import QueueKey, Store
 
 
 @dataclass(slots=True)
@@ -149,20 +150,27 @@ def _dispatcher(store: Store, behaviour: Behaviour, loaded: Loaded, runs: EntryR
             key,
             size,
             behaviour,
-            queues_found[key],
+            partial(queues_found.__getitem__, key),
             [file.phy_offset for file in files],
             runs,
             spool=spool,
             ext=loaded.ext_files.get(key),
             off_grid=off_grid(queues_found[key], files, size),
         )
-        for key, files in loaded.queue_files.items()
+        for key, files in _mapped(loaded.queue_files, queues_found)
     }
     batches = {
         key: BatchQueueState.over(key, batch_size, behaviour, batches_found[key], files, spool=spool)
-        for key, files in loaded.batch_queue_files.items()
+        for key, files in _mapped(loaded.batch_queue_files, batches_found)
     }
     return Dispatcher(behaviour, rules, queues, batches, loaded.index, spool, cache(partial(_no_folders, store)))
+
+
+def _mapped(
+    loaded: Mapping[QueueKey, list[Segment] | None], found: Mapping[QueueKey, SegmentSequence]
+) -> Iterator[tuple[QueueKey, list[Segment]]]:
+    """The files of each queue that a broker maps."""
+    return ((key, list(found[key].segments) if files is None else files) for key, files in loaded.items())
 
 
 _OF_A_QUEUE: Final = re.compile(rf"(?:{paths.CONSUMEQUEUE}|{paths.BATCHCONSUMEQUEUE})/[%|a-zA-Z0-9_-]+(?:/\d+)?")
@@ -176,11 +184,8 @@ def _no_folders(store: Store) -> frozenset[str]:
     return frozenset([*map(store.relative, files), *filter(_OF_A_QUEUE.fullmatch, names)])
 
 
-def _file_size(configured: int | None, found: object, default: int) -> int:
-    if configured:
-        return configured
-    sizes = [s.file_size_bytes for s in getattr(found, "values", dict)() if s.file_size_bytes]
-    return sizes[0] if sizes else default
+def _file_size(configured: int | None, found: Mapping[QueueKey, SegmentSequence], default: int) -> int:
+    return configured or next((files.file_size_bytes for files in found.values() if files.file_size_bytes), default)
 
 
 def _dispatches_light_queues(store: Store) -> bool:

@@ -71,7 +71,7 @@ class QueueBuilder:
         file_size_bytes: int,
         *,
         gap_entry: GapEntry | None = None,
-        existing: dict[QueueKey, SegmentSequence] | None = None,
+        existing: Mapping[QueueKey, SegmentSequence] | None = None,
         log_min_phy_offset: int = 0,
         ext_file_size_bytes: int | None = None,
         existing_ext: Mapping[QueueKey, SegmentSequence] | None = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,13 +41,38 @@ class QueueDump:
     queue: Queue | BatchQueue
 
 
-def all_queues(store: Store) -> list[QueueDump]:
-    """Every queue of a store, ordinary ones first. Raises FailedError where they are in RocksDB."""
+def all_queues(store: Store, topic: str | None = None) -> Sequence[QueueDump]:
+    """Every queue of a store, or of a topic, ordinary ones first. Raises FailedError where they are in RocksDB."""
     require_queue_files(store)
-    simple = [
-        QueueDump(*key, Queue(files, store.log, ext=store.ext_queues.get(key))) for key, files in store.queues.items()
-    ]
-    return simple + [QueueDump(*key, BatchQueue(files, store.log)) for key, files in store.batch_queues.items()]
+    return _Queues(store, topic)
+
+
+class _Queues(Sequence[QueueDump]):
+    """Queues of a store, each opened when it is asked for."""
+
+    def __init__(self, store: Store, topic: str | None) -> None:
+        self._store = store
+        self._keys = [
+            (key, is_batch)
+            for is_batch, queues in enumerate((store.queues, store.batch_queues))
+            for key in queues
+            if topic in (None, key.topic)
+        ]
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    @overload
+    def __getitem__(self, at: int) -> QueueDump: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[QueueDump]: ...
+    def __getitem__(self, at: int | slice) -> QueueDump | Sequence[QueueDump]:
+        if isinstance(at, slice):
+            return [self[number] for number in range(*at.indices(len(self)))]
+        (key, is_batch), store = self._keys[at], self._store
+        if is_batch:
+            return QueueDump(*key, BatchQueue(store.batch_queues[key], store.log))
+        return QueueDump(*key, Queue(store.queues[key], store.log, ext=store.ext_queues.get(key)))
 
 
 def fields_of(dumped: Sequence[QueueDump], *, resolve: bool) -> tuple[str, ...]:

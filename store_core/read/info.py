@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import fields
+from itertools import chain
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -239,7 +240,7 @@ def _layout_findings(store: Store) -> Iterator[Finding]:
     if not store.queues_in_rocksdb:
         yield from queue_strays(store)
     yield from _sequence_findings(store, store.log, ("L009", "L010", "L006"), None)
-    for key, files in (*store.queues.items(), *store.batch_queues.items()):
+    for key, files in chain(store.queues.items(), store.batch_queues.items()):
         yield from _sequence_findings(store, files, ("Q007", "Q013", "Q012"), key)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -38,7 +39,7 @@ def queue_faults(store: Store) -> Iterator[Finding]:
     yield from (found for found in wrong_types(store) if found.file in paths.QUEUE_TREES)
     yield from queue_strays(store)
     if not store.queues_in_rocksdb:
-        for key, files in (*store.queues.items(), *store.batch_queues.items()):
+        for key, files in chain(store.queues.items(), store.batch_queues.items()):
             yield from missing_entries(files, key.topic, key.queue_id)
 
 

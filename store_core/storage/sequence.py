@@ -142,7 +142,7 @@ class SegmentSequence:
         self.segments: tuple[Segment, ...] = tuple(self._without_duplicates(segments))
         self.configured_file_size_bytes = file_size_bytes
         self._used_ends: dict[int, int] = {}
-        self.derived_file_size_bytes = derive_file_size_bytes([list(self.segments)])
+        self._told_by: tuple[Segment, ...] = self.segments
         self.segments = tuple(self._within_reach(self._on_the_grid(self.segments)))
 
     @property
@@ -230,6 +230,11 @@ class SegmentSequence:
                 continue
             last = segment
             yield segment
+
+    @cached_property
+    def derived_file_size_bytes(self) -> int | None:
+        """The size that names and lengths of the files tell; None if they do not."""
+        return derive_file_size_bytes([list(self._told_by)])
 
     @property
     def file_size_bytes(self) -> int:

@@ -6,26 +6,21 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 from store_core.closing import Closing
 from store_core.errors import NotAStoreError
 from store_core.layout import paths
 from store_core.layout.queue import ENTRY
 from store_core.storage.files import file_cache, unreadable
+from store_core.storage.queue_folders import QueueFolders
+from store_core.storage.queue_folders import QueueKey as QueueKey
 from store_core.storage.remote_path import RemotePath, is_remote, names_of, path_of, scan_folder
-from store_core.storage.sequence import Segment, SegmentSequence, Stray, derive_file_size_bytes, list_folder
+from store_core.storage.sequence import SegmentSequence, Stray
 from store_core.storage.settings import Settings, load_settings
 
 _PROOFS = (paths.COMMITLOG, paths.CONSUMEQUEUE, paths.CHECKPOINT)
 _NAME_IT = "name the folder that holds commitlog/"
-
-
-class QueueKey(NamedTuple):
-    """Which queue."""
-
-    topic: str
-    queue_id: int
 
 
 class Store(Closing):
@@ -212,17 +207,9 @@ class Store(Closing):
                 queue_id = paths.parse_queue_id(queue.name) if is_queue_folder else None
                 yield None if queue_id is None else QueueKey(topic.name, queue_id), queue, is_queue_folder
 
-    def _load_tree(self, tree: str, configured: int | None) -> dict[QueueKey, SegmentSequence]:
-        listed: dict[QueueKey, tuple[Path, tuple[list[Segment], list[Stray]]]] = {}
-        for key, folder in self._queue_folders(tree):
-            listed[key] = folder, list_folder(folder)
-        # The size is one setting for all queues, so all of them together tell it.
+    def _load_tree(self, tree: str, configured: int | None) -> QueueFolders:
         unit_bytes = ENTRY.size_bytes if tree == paths.CONSUMEQUEUE else 1  # the others' sizes are not rounded
-        size = configured or derive_file_size_bytes((segments for _, (segments, _) in listed.values()), unit_bytes)
-        return {
-            key: SegmentSequence([folder], self.cache, size, listed=contents)
-            for key, (folder, contents) in sorted(listed.items())
-        }
+        return QueueFolders(self.root / tree, self._queue_folders(tree), self.cache, configured, unit_bytes)
 
 
 def _looks_like_a_store(folder: Path) -> bool:

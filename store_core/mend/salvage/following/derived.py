@@ -214,14 +214,13 @@ class Derivation(Closing):
 
     def queues(self, gap_entry: GapEntry | None = None) -> QueueBuilder:
         """The builder of the ordinary queues."""
-        existing = dict(self._store.queues)
         size = self._known_queue_size()
         ext = file_size_of(self._store.ext_queues.values())
         return QueueBuilder(
             self.rows,
             size or queue.DEFAULT_FILE_SIZE_BYTES,
             gap_entry=gap_entry,
-            existing=existing,
+            existing=self._store.queues,
             log_min_phy_offset=self._log_min,
             ext_file_size_bytes=ext or None,
             existing_ext=self._store.ext_queues,
