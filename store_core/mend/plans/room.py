@@ -77,7 +77,7 @@ def _staged_bytes(step: Step) -> int:
 
 
 def _allocated_for(built: Built) -> int:
-    """Return the bytes that a built file takes up: zeros at its end stay a hole, as in a broker's own queue files."""
+    """Return the bytes that a built file takes up: blocks of zeros stay holes, as in a broker's own files."""
     size_bytes = built.size_bytes or 0
     if built.data_bytes is None or built.data_bytes < 0:
         return size_bytes
