@@ -60,6 +60,7 @@ class BatchQueueBuilder:
                 self.file_size_bytes,
                 int(row["store_timestamp_ms"]),
                 partial(self._content, key, start, end, first_slot, carried, skipped),
+                (end - start) * _ENTRY.size_bytes,
             )
 
     def _expired(self, key: QueueKey) -> tuple[int, NDArray[Any]]:

@@ -49,6 +49,11 @@ class ExtPlan:
         """The number behind the last file's, for so many messages."""
         return -(-(self.first_unit + units) // self.units_per_file)
 
+    def data_bytes(self, file: int, messages: int) -> int:
+        """The most bytes of a file that are no zeros, of a queue of so many messages."""
+        units = self.head_units(file) + max(messages - self.units_before(file), 0)
+        return min(units * _UNIT_SIZE_BYTES + len(_END_MARK), self.file_size_bytes)
+
     def addresses(self, first: int, count: int) -> NDArray[Any]:
         """Tags codes of the messages from number ``first`` on: the addresses of their units, i64[count]."""
         units = np.arange(first, first + count, dtype=np.int64) + self.first_unit

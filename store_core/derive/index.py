@@ -18,6 +18,7 @@ from store_core.layout.paths import INDEX_NAME_DIGITS
 from store_core.scan.frames import FrameTable
 from store_core.storage.buffers import new_pages
 from store_core.storage.spool import Spool
+from store_core.storage.writer import SPARSE_BLOCK_BYTES
 
 _CHUNK_SIZE_BYTES: Final = 1 << 20
 _SLOTS_AT_ONCE: Final = 1 << 18
@@ -42,7 +43,10 @@ class IndexHeaderState:
 
 @dataclass(frozen=True, slots=True)
 class IndexFileResult:
-    """One index file to be. ``mtime_ms``: store time of its last record. ``read`` gives the content by the chunk."""
+    """One index file to be. ``mtime_ms``: store time of its last record. ``read`` gives the content by the chunk.
+
+    ``data_bytes``: at most so many lie in no hole: a file of 420 MB with a few keys is nearly empty.
+    """
 
     name: str
     size_bytes: int
@@ -50,6 +54,7 @@ class IndexFileResult:
     mtime_ms: int
     is_full: bool
     read: Callable[[], Iterator[bytes]]
+    data_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,8 +255,18 @@ class IndexBuilder:
                 header.end_timestamp_ms,
                 full,
                 lambda: self._content(base),
+                self._data_bytes(),
             )
         )
+
+    def _data_bytes(self) -> int:
+        """The most bytes of the open file that lie in no hole: the blocks with a slot that is used, and its entries."""
+        per_block = SPARSE_BLOCK_BYTES // index.SLOT.size_bytes
+        second = (SPARSE_BLOCK_BYTES - index.slot_at(0)) // index.SLOT.size_bytes  # the first slot of the second block
+        starts = [0, *range(second, self._slot_count, per_block)]
+        slots = np.count_nonzero(np.add.reduceat(self._slots != 0, starts)) + 1  # the header's
+        entries = self._header.index_count * index.ENTRY.size_bytes // SPARSE_BLOCK_BYTES + 2
+        return min(int(slots + entries) * SPARSE_BLOCK_BYTES, self.file_size_bytes)
 
     def _content(self, base: int) -> Iterator[bytes]:
         for at in range(0, self.file_size_bytes, _CHUNK_SIZE_BYTES):

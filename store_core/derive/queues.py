@@ -29,14 +29,14 @@ Array = NDArray[Any]
 class QueueFile:
     """One file to be: its content comes by the chunk, each time it is asked for. ``mtime_ms``: its last message's store time.
 
-    ``data_bytes``: the bytes before the zeros that fill the file up; None if unknown.
+    ``data_bytes``: at most so many lie in no hole, since zeros fill the file up.
     """
 
     name: str
     size_bytes: int
     mtime_ms: int
     read: Callable[[], Iterator[bytes]]
-    data_bytes: int | None = None
+    data_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +158,7 @@ class QueueBuilder:
                 plan.file_size_bytes,
                 int(row["store_timestamp_ms"]),
                 partial(self._ext_content, plan, key, numbering, number),
+                plan.data_bytes(number, numbering.entries),
             )
 
     def _ext_content(self, plan: ExtPlan, key: QueueKey, numbering: Numbering, number: int) -> Iterator[bytes]:

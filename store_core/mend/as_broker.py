@@ -96,4 +96,5 @@ def _file(state: QueueState, start: int, folder: str, mtime_ms: int) -> NewFile:
             data = state.in_file(start, at, filled).tobytes()
             yield data + bytes(end - at - len(data))
 
-    return NewFile(f"{folder}/{paths.segment_name(start)}", size, mtime_ms * _NS_PER_MS, read)
+    data_bytes = min(max(state.end - start, 0), size) if start == state.starts[-1] else size
+    return NewFile(f"{folder}/{paths.segment_name(start)}", size, mtime_ms * _NS_PER_MS, read, data_bytes)

@@ -27,6 +27,7 @@ class Places:
         self.areas = tuple(dict.fromkeys([self.root / OURS, *(path.parent / OURS for path in outside)]))
         self._allowed = tuple(map(str, (self.root, *self.writable_roots, *self.areas)))
         self._exact_places = {*self._allowed, *(str(area.parent) for area in self.areas)}
+        self._root = str(self.root)
         self._resolved: dict[str, Path] = {}
         self._real_folders: dict[str, str] = {}
 
@@ -44,7 +45,7 @@ class Places:
         if ".." in parts or "\0" in path:
             raise UsageError("a path that leads upwards is not written to", path=path)
         joined = self._joined(path)
-        if joined == str(self.root):
+        if joined == self._root:
             return self.root
         folder, name = os.path.split(joined)
         real_folder = self._real_folder(folder)
@@ -63,13 +64,13 @@ class Places:
 
     def _joined(self, path: Path | str) -> str:
         """An absolute path without doubled or needless parts; unlike ``os.path.normpath``, ``..`` stays."""
-        joined = os.path.join(self.root, path)
+        joined = os.path.join(self._root, path)
         is_plain = isinstance(path, Path) or not ("//" in joined or joined.endswith("/") or "." in joined.split("/"))
         return joined if is_plain else str(Path(joined))
 
     def name(self, path: Path | str) -> str:
         """The path as plans and journals write it: relative below the root, absolute elsewhere."""
-        joined, root = self._joined(path), str(self.root)
+        joined, root = self._joined(path), self._root
         if joined == root:
             return ""
         folder, name = os.path.split(joined)

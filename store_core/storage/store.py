@@ -16,7 +16,7 @@ from store_core.storage.files import file_cache, unreadable
 from store_core.storage.queue_folders import QueueFolders
 from store_core.storage.queue_folders import QueueKey as QueueKey
 from store_core.storage.remote_path import RemotePath, is_remote, names_of, path_of, scan_folder
-from store_core.storage.sequence import SegmentSequence, Stray
+from store_core.storage.sequence import Segment, SegmentSequence, Stray, list_folder
 from store_core.storage.settings import Settings, load_settings
 
 _PROOFS = (paths.COMMITLOG, paths.CONSUMEQUEUE, paths.CHECKPOINT)

@@ -16,8 +16,8 @@ from store_core.storage.digest import WINDOW_SIZE_BYTES, Hole
 from store_core.storage.ops import Buffer, FileOps
 from store_core.storage.places import Places
 
-_BLOCK_SIZE_BYTES: Final = 64 << 10
-_ZERO_BLOCK: Final = bytes(_BLOCK_SIZE_BYTES)
+SPARSE_BLOCK_BYTES: Final = 64 << 10  # what is no whole block of zeros is written
+_ZERO_BLOCK: Final = bytes(SPARSE_BLOCK_BYTES)
 _NEW_FILE_MODE: Final = 0o644
 _NEW_FOLDER_MODE: Final = 0o755
 
@@ -195,7 +195,7 @@ def dense_runs(data: bytes) -> Iterator[tuple[int, Buffer]]:
     """The stretches of ``data`` between whole blocks of zeros: (position, bytes)."""
     view = memoryview(data)
     start: int | None = None
-    for at in range(0, len(data), _BLOCK_SIZE_BYTES):
+    for at in range(0, len(data), SPARSE_BLOCK_BYTES):
         if data.startswith(_ZERO_BLOCK[: len(data) - at], at):
             if start is not None:
                 yield start, view[start:at]

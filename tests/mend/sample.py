@@ -85,3 +85,16 @@ def make_plan(root: Path) -> Plan:
     draft.remove_file("abort")
     draft.depend_on("index/20260101000000000")
     return draft.plan("recover", "keep")
+
+
+def make_wide_plan(root: Path) -> Plan:
+    """Many files that are new, replaced, removed and changed in place, in folders that are there and that are made."""
+    draft = Draft(root)
+    built = Built("toy", {"letter": "w", "size_bytes": 300}, 300)
+    for number in range(4):
+        draft.write_range(f"commitlog/{number * SEGMENT_SIZE_BYTES:020d}", 7, b"changed in place")
+        draft.write_file(f"consumequeue/Wide/{number}/00000000000000000000", built=built, mtime_ns=LONG_AGO_NS + number)
+        draft.write_file(f"consumequeue/T/{number}/00000000000000000000", built=built, mtime_ns=LONG_AGO_NS + number)
+    draft.remove_file("consumequeue/Gone/0/00000000000000000000")
+    draft.remove_file("abort")
+    return draft.plan("recover", "keep")

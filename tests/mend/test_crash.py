@@ -18,7 +18,7 @@ from store_core.mend.applying.settle import Outcome, finish_or_roll_back
 from store_core.mend.applying.undo import forget, list_undo, undo
 from store_core.mend.plans.plan import Plan
 from store_core.storage.journal import State, unfinished
-from tests.mend.sample import make_plan, make_tree
+from tests.mend.sample import make_plan, make_tree, make_wide_plan
 from tests.recording import Killed, Primitive, RecordingOps, copy_tree, replay, tree, unsynced
 
 Tree = dict[str, tuple[object, ...]]
@@ -31,10 +31,11 @@ def bytes_of(found: Tree) -> dict[str, object]:
 class Case:
     """The sample store before its plan, what a whole apply makes of it, and places to crash in."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, planned: Callable[[Path], Plan] = make_plan, *, together: bool = False) -> None:
         self.start = folder / "start"
         make_tree(self.start / "store")
-        self.plan: Plan = make_plan(self.start / "store")
+        self.plan = planned(self.start / "store")
+        self._together = together
         self.before = tree(self.start / "store")
         self.base = folder / "base"
         self.root = self.base / "store"
@@ -49,7 +50,7 @@ class Case:
         return self.record(act, **how)
 
     def record(self, act: Callable[[RecordingOps], object], **how: object) -> RecordingOps:
-        ops = RecordingOps(self.base, **how)  # type: ignore[arg-type]  # the caller's options
+        ops = RecordingOps(self.base, together=self._together, **how)  # type: ignore[arg-type]  # the caller's options
         try:
             act(ops)
         except Killed:
@@ -68,7 +69,7 @@ class Case:
         return finish_or_roll_back(self.root, ops=ops)
 
     def settled(self) -> tuple[Outcome, ...]:
-        ops = RecordingOps(self.base)
+        ops = RecordingOps(self.base, together=self._together)
         try:
             return tuple(one.outcome for one in finish_or_roll_back(self.root, ops=ops))
         finally:
@@ -136,7 +137,8 @@ def test_nothing_is_changed_before_it_is_kept_durably(whole: list[Primitive]) ->
     first = next(
         at
         for at, primitive in enumerate(whole)
-        if ".rmqctl" not in primitive.paths[-1] and primitive.name not in ("sync_folder", "set_times")
+        if ".rmqctl" not in primitive.paths[-1]
+        and primitive.name not in ("sync_folder", "sync_file_system", "set_times")
     )
     data, names = unsynced(whole[:first])
     left = {whole[at].paths[-1].rpartition("/")[2] for at in data | names}
@@ -344,3 +346,88 @@ def test_a_damaged_journal_is_refused(case: Case, whole: list[Primitive]) -> Non
 def test_copies_keep_their_times(case: Case, tmp_path: Path) -> None:
     copy_tree(case.start, tmp_path / "copy")
     assert tree(tmp_path / "copy/store") == case.before
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
+    """Of a plan with so many files that they are synced together."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("store_core.storage.sync_batch.FEW", 4)
+        yield Case(tmp_path_factory.mktemp("wide"), make_wide_plan, together=True)
+
+
+@pytest.fixture(scope="module")
+def wide_whole(wide: Case) -> list[Primitive]:
+    primitives = wide.recorded(wide.apply).primitives
+    copy_applied(wide)
+    return primitives
+
+
+@pytest.fixture(scope="module")
+def wide_undoing(wide: Case, wide_whole: list[Primitive]) -> list[Primitive]:
+    wide.recorded(wide.apply)
+    ops = wide.record(wide.undo)
+    assert tree(wide.root) == wide.before
+    return ops.primitives
+
+
+def subsets(waiting: set[int], chance: random.Random, times: int) -> Iterator[set[int]]:
+    """Of what a power cut may undo, some: all, none but one, and by chance, as a disk writes a batch in its own order."""
+    yield waiting
+    for share in (chance.choice((0.1, 0.5, 0.9)) for _ in range(times)):
+        yield {at for at in waiting if chance.random() < share}
+
+
+def moments(primitives: list[Primitive]) -> Iterator[tuple[int, int]]:
+    """Where to cut the power, with how many subsets: often while the most waits, right before each sync of all."""
+    for n in range(1, len(primitives) + 1):
+        is_batch = n < len(primitives) and primitives[n].name == "sync_file_system"
+        if is_batch or n % 9 == 0 or primitives[n - 1].name.startswith("sync"):
+            yield n, 8 if is_batch else 1
+
+
+def test_many_files_are_synced_together(wide_whole: list[Primitive], wide_undoing: list[Primitive]) -> None:
+    for primitives in (wide_whole, wide_undoing):
+        syncs = [primitive for primitive in primitives if primitive.name.startswith("sync")]
+        assert sum(primitive.name == "sync_file_system" for primitive in syncs) >= 2
+        others = {primitive.paths[0].rpartition("/")[2] for primitive in syncs if primitive.name != "sync_file_system"}
+        assert not {name for name in others if name.isdecimal()}  # kept, new and queue files, and queues' folders
+
+
+def test_nothing_of_a_batch_is_in_place_before_all_of_it_is_durable(wide_whole: list[Primitive]) -> None:
+    test_nothing_is_changed_before_it_is_kept_durably(wide_whole)
+
+
+def test_apply_and_power_cut_in_a_batch(wide: Case, wide_whole: list[Primitive]) -> None:
+    chance = random.Random(13)
+    for n, times in moments(wide_whole):
+        data, names = unsynced(wide_whole[:n])
+        for skip in subsets(data | names, chance, times):
+            replay(wide_whole[:n], wide.start, wide.base, skip)
+            gap = any(wide_whole[at].paths[0] in ("store", "store/.") for at in skip)
+            wide.assert_old_or_new(after_of(wide), gap)
+
+
+def test_undo_and_power_cut_in_a_batch(wide: Case, wide_whole: list[Primitive], wide_undoing: list[Primitive]) -> None:
+    chance = random.Random(17)
+    for n, times in moments(wide_undoing):
+        both = [*wide_whole, *wide_undoing[:n]]
+        waiting = {at for some in unsynced(both) for at in some if at >= len(wide_whole)}
+        for skip in subsets(waiting, chance, times):
+            replay(both, wide.start, wide.base, skip)
+            gap = any(both[at].paths[0] in ("store", "store/.") for at in skip)
+            wide.assert_old_or_new(after_of(wide), gap)
+
+
+def test_a_refused_sync_of_all_takes_everything_back(wide: Case, wide_whole: list[Primitive]) -> None:
+    for wanted in range(sum(primitive.name == "sync_file_system" for primitive in wide_whole)):
+        calls = count()
+
+        def fault(primitive: Primitive, calls: Iterator[int] = calls, wanted: int = wanted) -> OSError | None:
+            is_it = primitive.name == "sync_file_system" and next(calls) == wanted
+            return OSError(errno.EIO, "refused") if is_it else None
+
+        with pytest.raises(FailedError, match="refused"):
+            wide.recorded(wide.apply, fault=fault)
+        assert unfinished(wide.root) is None
+        wide.assert_old_or_new(after_of(wide), gap=True)

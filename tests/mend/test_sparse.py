@@ -16,6 +16,7 @@ from store_core.errors import FailedError
 from store_core.layout import paths, queue
 from store_core.mend.applying.apply import apply
 from store_core.mend.applying.undo import undo
+from store_core.mend.plans.content import Built
 from store_core.mend.plans.draft import Draft
 from store_core.mend.plans.plan_json import plan_from_bytes, plan_to_bytes
 from store_core.mend.plans.room import allocated_bytes
@@ -24,6 +25,7 @@ from store_core.mend.salvage.following.derived import same_content
 from store_core.storage.digest import Hole, digest_file, runs
 from store_core.storage.files import FileCache
 from store_core.storage.ops import FileOps
+from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 from tests import stores
 from tests.conftest import StoreCopy
@@ -118,6 +120,31 @@ def test_queue_files_need_room_for_their_entries_alone(golden: Callable[[str], P
     built = [path for path in (root / paths.CONSUMEQUEUE).rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in built) == lengths
     assert sum(allocated_bytes(path) for path in built) < 2 * _MIB
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "removed", "values"),
+    [
+        ("clean-533", "index", paths.INDEX, {"maxHashSlotNum": "5000000", "maxIndexNum": "20000000"}),
+        ("bcq-533", "queues", paths.BATCHCONSUMEQUEUE, {}),
+        ("cqext-533", "queues", paths.CONSUMEQUEUE, {"mappedFileSizeConsumeQueueExt": str(48 * _MIB)}),
+    ],
+)
+def test_other_derived_files_need_room_for_what_is_written(
+    name: str, part: str, removed: str, values: dict[str, str], golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """An index file of the default sizes is 420 MB long, and two thousand keys take up a twentieth of it."""
+    root = shutil.copytree(golden(name), tmp_path / "store")
+    shutil.rmtree(root / removed)
+    with ExitStack() as keep, Store.open(root, load_settings(root=root, values=values)) as store:
+        plan = rebuild(store, part, keep=keep).plan
+    built = {step.path: step.content for step in plan.steps if isinstance(step.content, Built)}
+    lengths = sum(step.size_bytes or 0 for step in plan.steps)
+    counted = sum(content.data_bytes or 0 for content in built.values())
+    assert 0 < counted < lengths / 8
+    apply(plan, root, ops=SmallDisk(counted + 4 * _MIB))
+    for path, content in built.items():
+        assert allocated_bytes(root / path) <= (content.data_bytes or 0) + (64 << 10)
 
 
 def test_going_back_needs_no_room_where_all_of_it_is_there(store_copy: StoreCopy) -> None:

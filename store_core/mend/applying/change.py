@@ -60,7 +60,7 @@ class Change:
         """Carry the change out durably, and put down in the journal what was left in the store."""
         for path, steps in self.plan.by_path.items():
             if path == ABORT:
-                self._syncs.run()  # what a broker would recover is mended before it would not recover any more
+                self._sync_folders()  # all else is durable before a broker would take the store for closed cleanly
             if is_in_place(steps):
                 self._write_in_place(path, steps)
             elif steps[0].op is Op.REMOVE_FILE:
@@ -227,6 +227,7 @@ class Change:
         return os.path.lexists(self.writer.path(path))
 
     def _sync_folders(self) -> None:
+        """Make durable what was written so far, and the names in all folders that the change touches."""
         for path in self.records.folders:
             if self._exists(path):
                 self._syncs.add_folder(path)

@@ -87,7 +87,7 @@ class Built:
     """Bytes that a registered builder makes when the plan is applied; all steps with the same call are built in one go.
 
     ``size_bytes`` and ``crc32c``, where known, are what must come out; a shorter output is filled up with zeros.
-    ``data_bytes``: how many of ``size_bytes`` lie before the zeros at the end, which stay a hole; None if unknown.
+    ``data_bytes``: at most so many of ``size_bytes`` lie in no hole; None if unknown.
     """
 
     builder: str

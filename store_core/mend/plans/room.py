@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -24,25 +25,27 @@ class Room:
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
-        self._needed: Counter[int] = Counter()
-        self._places: dict[int, Path] = {}
+        self._needed: Counter[Path] = Counter()
 
     def need(self, path: Path, size_bytes: int) -> None:
         """Where ``path`` lies, or will; negative for what is given up there."""
-        while not path.exists():
-            path = path.parent
-        device = path.stat().st_dev
-        self._places[device] = path
-        self._needed[device] += size_bytes
+        self._needed[path] += size_bytes
 
     def refuse_full(self) -> None:
         """Raise FailedError where a file system has less."""
-        for device, size_bytes in self._needed.items():
-            free = self._writer.ops.free_bytes(self._places[device])
+        needed: Counter[int] = Counter()
+        places: dict[int, Path] = {}
+        for path, size_bytes in self._needed.items():
+            place = _standing(path)
+            device = place.stat().st_dev
+            places[device] = place
+            needed[device] += size_bytes
+        for device, size_bytes in needed.items():
+            free = self._writer.ops.free_bytes(places[device])
             if free < size_bytes:
                 raise FailedError(
                     f"the disk would be full: {size_bytes} bytes are needed and {free} are free; nothing was changed",
-                    path=str(self._places[device]),
+                    path=str(places[device]),
                     to_do="make room there and run the command again",
                 )
 
@@ -50,6 +53,7 @@ class Room:
 def assert_room(plan: Plan, writer: Writer) -> None:
     """Raise FailedError where a file system lacks the room for what is kept, made and grown."""
     room = Room(writer)
+    device = cache(device_of)
     room.need(writer.root, _SLACK_BYTES + 2 * sum(map(len, plan_blocks(plan))))
     for path, steps in plan.by_path.items():
         real, area = writer.path(path), writer.places.area_for(path)
@@ -57,7 +61,7 @@ def assert_room(plan: Plan, writer: Writer) -> None:
         if is_in_place(steps):
             room.need(area, min(sum(expected_range(step)[1] for step in steps), allocated_bytes(real)))
             room.need(real, _growth_bytes(real, steps))
-        elif device_of(area) != device_of(real.parent):  # no links and no renames there: both are copies
+        elif device(area) != device(real.parent):  # no links and no renames there: both are copies
             room.need(area, min(steps[0].expect_file_size_bytes or 0, allocated_bytes(real)))
             room.need(real, sum(_staged_bytes(step) for step in steps))
     room.refuse_full()
@@ -65,9 +69,14 @@ def assert_room(plan: Plan, writer: Writer) -> None:
 
 def device_of(path: Path) -> int:
     """The file system on which a path lies, or will."""
+    return _standing(path).stat().st_dev
+
+
+def _standing(path: Path) -> Path:
+    """A path, or the nearest folder above it that is there."""
     while not path.exists():
         path = path.parent
-    return path.stat().st_dev
+    return path
 
 
 def _staged_bytes(step: Step) -> int:
@@ -77,7 +86,7 @@ def _staged_bytes(step: Step) -> int:
 
 
 def _allocated_for(built: Built) -> int:
-    """Return the bytes that a built file takes up: zeros at its end stay a hole, as in a broker's own queue files."""
+    """Return the bytes that a built file takes up: blocks of zeros stay holes, as in a broker's own files."""
     size_bytes = built.size_bytes or 0
     if built.data_bytes is None or built.data_bytes < 0:
         return size_bytes

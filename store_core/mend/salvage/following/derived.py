@@ -20,7 +20,7 @@ from store_core.derive.ext import can_be_walked
 from store_core.derive.index import IndexBuilder, IndexFileResult
 from store_core.derive.index_style import IndexStyle, has_index, index_names, index_style
 from store_core.derive.light import expired_light_queues
-from store_core.derive.queues import GapEntry, QueueBuilder, QueueFile
+from store_core.derive.queues import GapEntry, QueueBuilder
 from store_core.derive.spool import QueueSpooler
 from store_core.errors import FailedError
 from store_core.findings import Finding, finding
@@ -50,26 +50,28 @@ class Content(Protocol):
 
 
 class Made(Content, Protocol):
-    """A file to be, as the builders give it."""
+    """A file to be, as the builders give it; at most ``data_bytes`` of it lie in no hole."""
 
     @property
     def name(self) -> str: ...
     @property
     def mtime_ms(self) -> int: ...
+    @property
+    def data_bytes(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
     """A derived file that differs from what stands. ``path`` is relative to the root; ``read`` gives the content.
 
-    ``data_bytes``: the bytes before the zeros that fill the file up; None if unknown.
+    ``data_bytes``: at most so many lie in no hole.
     """
 
     path: str
     size_bytes: int
     mtime_ns: int
     read: Callable[[], Iterator[bytes]]
-    data_bytes: int | None = None
+    data_bytes: int
 
 
 @dataclass(slots=True)
@@ -393,8 +395,7 @@ def _is_zero(cache: FileCache, path: Path, at: int, end: int) -> bool:
 
 
 def _new_file(path: str, made: Made) -> NewFile:
-    data_bytes = made.data_bytes if isinstance(made, QueueFile) else None
-    return NewFile(path, made.size_bytes, made.mtime_ms * _NS_PER_MS, made.read, data_bytes)
+    return NewFile(path, made.size_bytes, made.mtime_ms * _NS_PER_MS, made.read, made.data_bytes)
 
 
 def file_size_of(sequences: Iterable[SegmentSequence]) -> int:

@@ -92,6 +92,7 @@ class ExpiredQueueFile:
     size_bytes: int
     mtime_ms: int
     read: Callable[[], Iterator[bytes]]
+    data_bytes: int
 
 
 def expired_queue_files(
@@ -107,6 +108,7 @@ def expired_queue_files(
                 size,
                 segment.mtime_ns // _NS_PER_MS,
                 partial(_content, files, segment, min(end, segment.phy_offset + size), size),
+                min(end - segment.phy_offset, size),
             )
 
 
