@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -39,7 +40,7 @@ GROUP_COLUMNS: Final = (
 )
 
 
-class _ConfigTable(StoresTable):
+class _ConfigTable(StoresTable, ABC):
     """Entries of a configuration file, or of its .bak where a broker reads that. Raises FailedError where the configuration is in RocksDB."""
 
     columns: Sequence[Column]
@@ -52,9 +53,9 @@ class _ConfigTable(StoresTable):
             rows = [{"store": name, **row} for row in found]
             yield wanted_rows(pa.RecordBatch.from_pylist(rows, schema_of(self.columns)), columns, where)
 
+    @abstractmethod
     def _read(self, config: ConfigFiles) -> tuple[Sequence[Finding], Iterable[dict[str, Any]]]:
         """Return what is wrong with the file, and its entries as rows without ``store``."""
-        raise NotImplementedError
 
 
 class TopicsTable(_ConfigTable):
