@@ -37,6 +37,7 @@ def dump_cq(
 
     Example: rmqctl dump-cq orders 0 --from 100 --to 110 --resolve
     """
+    from store_core.kernel.text import one_by_one
     from store_core.read.dump import dump_entries, fields_of
     from store_core.read.types import queue_faults
 
@@ -55,7 +56,7 @@ def dump_cq(
             for queue in queues:
                 told = dump_entries(queue, first=from_, end=to, resolve=resolve, findings=findings)
                 is_delay = queue.topic == SCHEDULE_TOPIC and ctx.output.format in ("table", "plain", "github")
-                yield from (_with_due_time(row, ctx.options.zone) for row in told) if is_delay else told
+                yield from (_with_due_time(row, ctx.options.zone) for row in one_by_one(told)) if is_delay else told
 
         fields = fields_of(queues, resolve=resolve)
         if all_ and not store.queues_in_rocksdb:  # what is no folder has no queues to show

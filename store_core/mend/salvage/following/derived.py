@@ -20,7 +20,7 @@ from store_core.derive.ext import can_be_walked
 from store_core.derive.index import IndexBuilder, IndexFileResult
 from store_core.derive.index_style import IndexStyle, has_index, index_names, index_style
 from store_core.derive.light import expired_light_queues
-from store_core.derive.queues import GapEntry, QueueBuilder
+from store_core.derive.queues import GapEntry, QueueBuilder, QueueFile
 from store_core.derive.spool import QueueSpooler
 from store_core.errors import FailedError
 from store_core.findings import Finding, finding
