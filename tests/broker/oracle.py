@@ -15,7 +15,7 @@ from tests.broker import jars
 from tests.ports import free_port
 
 # Releases that the tests open stores with; 4.3.0 and 5.1.4 work as well.
-VERSIONS: Final = tuple(os.environ.get("RMQCTL_BROKER_VERSIONS", "4.9.7,5.3.3,5.4.0").split(","))
+VERSIONS: Final = tuple(os.environ.get("RMQCTL_BROKER_VERSIONS", "4.9.7,5.3.3,5.4.0,5.5.1").split(","))
 
 # Old releases reach into the JDK, which Java 17 allows only when told.
 _PACKAGES: Final = ("java.nio", "sun.nio.ch", "jdk.internal.ref", "java.lang", "java.util")

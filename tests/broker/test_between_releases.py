@@ -173,10 +173,11 @@ def test_a_bad_record_in_an_old_segment_cuts_the_log_in_5_4(
 def test_5_4_leaves_the_queue_offset_as_it_was(open_store: OpenStore, store_copy: StoreCopy, tmp_path: Path) -> None:
     root = store_copy("load-551-aged", "clean")
     properties = stores.properties_text("load-551-aged")
-    put = oracle.put("Calm_orders", 0, "by 5.4")
+    put = oracle.put("Long_orders", 0, "by 5.4", {"KEYS": "later"})
     between = Path(open_store("5.4.0", root, properties, requests=[put], start_ms=_START_MS)["root"])
     before, after = (CHECKPOINT.read((path / paths.CHECKPOINT).read_bytes()) for path in (root, between))
     assert after["logics_phy_offset"] == before["logics_phy_offset"] == 924_470
+    assert after["logics_msg_timestamp_ms"] > before["logics_msg_timestamp_ms"]
     set_exit(between, "crash")
     told, wrong = _run(open_store, between, tmp_path, "5.5.1", "load-551-aged")
     assert wrong == {}
