@@ -13,6 +13,7 @@ from store_core.derive.dispatch import Rows
 from store_core.derive.queues import QueueFile
 from store_core.derive.spool import READ_ROWS, RowsByQueue
 from store_core.layout import paths, queue
+from store_core.storage.digest import Hole
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey
 
@@ -84,7 +85,7 @@ class BatchQueueBuilder:
 
     def _content(
         self, key: QueueKey, start: int, end: int, first_slot: int, carried: NDArray[Any], skipped: int
-    ) -> Iterator[bytes]:
+    ) -> Iterator[bytes | Hole]:
         written = 0
         if start < first_slot + len(carried):
             part = carried[max(start - first_slot, 0) : end - first_slot].tobytes()
@@ -100,7 +101,7 @@ class BatchQueueBuilder:
                 entries["compacted_offset"] = _COMPACTED_OFFSET
                 yield entries.tobytes()
                 written += entries.nbytes
-        yield bytes(self.file_size_bytes - written)
+        yield Hole(self.file_size_bytes - written)
 
 
 def last_generation(chunks: Iterable[Rows]) -> int:

@@ -14,11 +14,11 @@ from store_core.derive.ext import ExtPlan, is_plain_unit
 from store_core.derive.numbering import Misnumbered, Numbering, Stray, Stretch, number_rows
 from store_core.derive.spool import READ_ROWS, RowsByQueue
 from store_core.layout import paths, queue
+from store_core.storage.digest import Hole
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey
 
 ENTRY_SIZE_BYTES: Final = queue.ENTRY.size_bytes
-_ZEROS: Final = bytes(READ_ROWS * ENTRY_SIZE_BYTES)
 FILLER: Final = (queue.FILLER_PHY_OFFSET, queue.FILLER_SIZE_BYTES, queue.FILLER_TAGS_CODE)
 Entry = tuple[int, int, int]  # phy_offset, size_bytes, tags_code
 GapEntry = Callable[[QueueKey, int], Entry | None]
@@ -35,7 +35,7 @@ class QueueFile:
     name: str
     size_bytes: int
     mtime_ms: int
-    read: Callable[[], Iterator[bytes]]
+    read: Callable[[], Iterator[bytes | Hole]]
     data_bytes: int
 
 
@@ -224,14 +224,14 @@ class QueueBuilder:
                 yield from self._rows.rows(key, stretch.row + skip, stretch.row + stretch.count)
             skip = max(skip - stretch.count, 0)
 
-    def _content(self, key: QueueKey, start: int, end: int) -> Iterator[bytes]:
-        """Entries [start, end) of a queue as bytes, by the chunk; zeros behind the last message."""
+    def _content(self, key: QueueKey, start: int, end: int) -> Iterator[bytes | Hole]:
+        """Entries [start, end) of a queue as bytes, by the chunk; a hole after the last message."""
         numbering = self._numbering(key)
         used = min(numbering.end_queue_offset, end)
         for at in range(start, used, READ_ROWS):
             yield self._chunk(key, numbering, at, min(at + READ_ROWS, used))
-        for at in range(max(used, start), end, READ_ROWS):
-            yield _ZEROS[: min(READ_ROWS, end - at) * ENTRY_SIZE_BYTES]
+        if used < end:
+            yield Hole((end - max(used, start)) * ENTRY_SIZE_BYTES)
 
     def _chunk(self, key: QueueKey, numbering: Numbering, start: int, end: int) -> bytes:
         whole = next((s for s in numbering.stretches if s.queue_offset <= start and end <= s.end), None)

@@ -18,6 +18,7 @@ from store_core.layout import paths
 from store_core.mend.salvage.following.derived import Derivation, DerivedChanges, NewFile, Progress, same_content
 from store_core.mend.salvage.holes.mended import MendedLog, mended_log
 from store_core.mend.salvage.losses.survey import LogSurvey, survey_log
+from store_core.storage.digest import Hole
 from store_core.storage.scratch import scratch_folder
 from store_core.storage.store import Store
 
@@ -89,12 +90,14 @@ def _queue_changes(store: Store, state: QueueState, result: BrokerResult) -> Non
 def _file(state: QueueState, start: int, folder: str, mtime_ms: int) -> NewFile:
     size = state.file_size_bytes
 
-    def read() -> Iterator[bytes]:
-        for at in range(start, start + size, _CHUNK_SIZE_BYTES):
-            end = min(at + _CHUNK_SIZE_BYTES, start + size)
-            filled = max(min(end, state.end), at) if start == state.starts[-1] else end
-            data = state.in_file(start, at, filled).tobytes()
-            yield data + bytes(end - at - len(data))
-
     data_bytes = min(max(state.end - start, 0), size) if start == state.starts[-1] else size
+
+    def read() -> Iterator[bytes | Hole]:
+        for at in range(start, start + data_bytes, _CHUNK_SIZE_BYTES):
+            end = min(at + _CHUNK_SIZE_BYTES, start + data_bytes)
+            data = state.in_file(start, at, end).tobytes()
+            yield data + bytes(end - at - len(data))
+        if data_bytes < size:
+            yield Hole(size - data_bytes)
+
     return NewFile(f"{folder}/{paths.segment_name(start)}", size, mtime_ms * _NS_PER_MS, read, data_bytes)

@@ -56,6 +56,9 @@ class Hole:
 
     size_bytes: int
 
+    def __len__(self) -> int:
+        return self.size_bytes
+
 
 def runs(path: Path, offset: int, size_bytes: int) -> Iterator[bytes | Hole]:
     """As ``windows``, but a hole comes as one, however long it is. Raises OSError."""

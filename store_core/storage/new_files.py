@@ -4,28 +4,47 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from io import FileIO
 from pathlib import Path
 from threading import Event, Lock
 from typing import Final
 
+from store_core.storage.digest import Hole
 from store_core.storage.writer import dense_runs
 
 _THREADS: Final = 2  # fresh pages of the cache take longer than what is copied into them (measured)
 
 
-def create_files(root: Path, files: Mapping[str, Callable[[], Iterable[bytes]]]) -> None:
+def create_files(root: Path, files: Mapping[str, Callable[[], Iterable[bytes | Hole]]]) -> None:
     """Make new files, and the folders they lie in. Names are relative to ``root``; blocks of zeros are left as holes.
 
     One chunk at a time is made, by any thread. Nothing is synced. Raises OSError: FileExistsError where there is such a file.
     """
     making = Lock()
     stopped = Event()
+    waiting = iter(files.items())
+    folders: set[str] = set()  # that are there
 
-    def create(path: Path, read: Callable[[], Iterable[bytes]]) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    def create_some() -> None:
+        """Make files until none waits: a future for each would hold a kilobyte a file."""
+        while not stopped.is_set():
+            with making:
+                name, read = next(waiting, (None, None))
+            if name is None or read is None:
+                return
+            try:
+                create(os.path.join(root, name), read)
+            except BaseException:
+                stopped.set()
+                raise
+
+    def create(path: str, read: Callable[[], Iterable[bytes | Hole]]) -> None:
+        folder = os.path.dirname(path)
+        if folder not in folders:
+            os.makedirs(folder, exist_ok=True)
+            folders.add(folder)
         with FileIO(path, "x") as file:
             end = 0
             chunks = iter(read())
@@ -34,7 +53,8 @@ def create_files(root: Path, files: Mapping[str, Callable[[], Iterable[bytes]]])
                     chunk = next(chunks, None)
                 if chunk is None:
                     break
-                _write(file, end, chunk)
+                if not isinstance(chunk, Hole):
+                    _write(file, end, chunk)
                 end += len(chunk)
             file.truncate(end)
 
@@ -42,8 +62,7 @@ def create_files(root: Path, files: Mapping[str, Callable[[], Iterable[bytes]]])
         pool = stack.enter_context(ThreadPoolExecutor(_THREADS, "write"))
         stack.callback(stopped.set)
         stack.callback(pool.shutdown, wait=False, cancel_futures=True)
-        ended, _ = wait([pool.submit(create, root / name, read) for name, read in files.items()], None, FIRST_EXCEPTION)
-        for made in ended:
+        for made in [pool.submit(create_some) for _ in range(_THREADS)]:
             made.result()
 
 

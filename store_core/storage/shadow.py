@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 from store_core.layout.paths import OURS
+from store_core.storage.digest import Hole
 from store_core.storage.new_files import create_files
 
 
@@ -14,7 +15,7 @@ def lay_out_shadow(
     root: Path,
     folder: Path,
     *,
-    new: Mapping[str, Callable[[], Iterator[bytes]]],
+    new: Mapping[str, Callable[[], Iterator[bytes | Hole]]],
     removed: Collection[str],
     left_out: Collection[str] = (),
 ) -> Path:

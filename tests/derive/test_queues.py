@@ -18,6 +18,7 @@ from store_core.storage.settings import load_settings
 from store_core.storage.spool import Spool
 from store_core.storage.store import QueueKey, Store
 from tests import stores
+from tests.chunks import joined
 from tests.conftest import DamagedStore, GoldenStore, StoreCopy
 
 SMALL_WINDOWS = ScanOptions(window_size_bytes=50_000)
@@ -31,7 +32,18 @@ def spooled(store: Store, folder: Path, run_rows: int = 700) -> RowsByQueue:
 
 
 def contents(files: Iterator[QueueFile]) -> dict[str, bytes]:
-    return {file.name: b"".join(file.read()) for file in files}
+    return {file.name: joined(file.read()) for file in files}
+
+
+def test_zeros_after_the_last_message_are_a_hole(golden: GoldenStore, tmp_path: Path) -> None:
+    """Files of 6 MB with a few entries each: 50,000 queues would have 300 GB of zeros."""
+    with Store.open(golden("clean-533")) as store, spooled(store, tmp_path) as rows:
+        builder = QueueBuilder(rows, 6_000_000)
+        for key in builder.queue_keys():
+            for file in builder.files(key):
+                chunks = list(file.read())
+                assert sum(map(len, chunks)) == file.size_bytes
+                assert sum(len(chunk) for chunk in chunks if isinstance(chunk, bytes)) <= file.data_bytes < 100_000
 
 
 def standing(store: Store, tree: str, key: QueueKey) -> dict[str, bytes]:

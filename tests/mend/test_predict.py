@@ -18,6 +18,7 @@ from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 from tests import stores
 from tests.broker.outcomes import recorded_cases
+from tests.chunks import joined
 from tests.conftest import DamagedStore, GoldenStore, StoreCopy
 from tests.mend.recovering import batch_size
 from tests.surgery import Exit
@@ -350,7 +351,7 @@ def test_a_file_that_another_lies_over_is_left_as_it_is(store_copy: StoreCopy, s
         Store.open(root, load_settings(settings_of("clean-533"), root)) as store,
         broker_result(store, behaviour_of(Version(5, 3, 3))) as result,
     ):
-        made = {new.path: b"".join(new.read()) for new in result.queue_changes.new}
+        made = {new.path: joined(new.read()) for new in result.queue_changes.new}
     assert made.get(store.relative(first), first.read_bytes()) == first.read_bytes()
 
 

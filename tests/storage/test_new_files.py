@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from store_core.storage.digest import Hole
 from store_core.storage.new_files import create_files
 
 BLOCK = 4096
@@ -42,6 +44,20 @@ def test_one_chunk_at_a_time_is_made(tmp_path: Path) -> None:
     assert all((tmp_path / str(n)).stat().st_size == 200 * 5000 for n in range(6))
 
 
+def test_many_files_take_little_memory(tmp_path: Path) -> None:
+    read = partial_read([b"data", Hole(6_000_000 - 4)])
+    files = {f"{n % 10}/{n}": read for n in range(2000)}
+    tracemalloc.start()
+    create_files(tmp_path, files)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak_bytes < 500_000  # 250 bytes a file
+    made = list(tmp_path.glob("*/*"))
+    assert len(made) == 2000
+    assert {path.stat().st_size for path in made} == {6_000_000}
+    assert {path.stat().st_blocks for path in made} <= {8}
+
+
 def test_a_file_that_stands_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "b").write_bytes(b"mine")
     with pytest.raises(FileExistsError):
@@ -68,5 +84,5 @@ def test_a_failure_ends_all_soon(tmp_path: Path) -> None:
     assert len(made) == count  # nobody goes on
 
 
-def partial_read(chunks: list[bytes]) -> Callable[[], Iterator[bytes]]:
+def partial_read(chunks: Sequence[bytes | Hole]) -> Callable[[], Iterator[bytes | Hole]]:
     return lambda: iter(chunks)

@@ -26,6 +26,7 @@ PLAN_FILE: Final = "plan.json"
 RESERVE_FILE: Final = "reserve"  # given up so that a full disk has room for the journal's line that all is back
 _RESERVE: Final = b"\n" * (64 << 10)
 FILE_BITS: Final = 0o666
+_CHUNK_COSTS: Final = 200  # bytes that the object of a chunk takes itself
 _NO_LINKS: Final = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 Advance = Callable[[int], None]
@@ -180,12 +181,14 @@ class Preparation:
                 at = ends[path] if chunk.offset is None else chunk.offset
                 wanted = steps[path].size_bytes
                 if at == ends[path] and path in sums:
-                    sums[path] = crc32c(chunk.data, sums[path])
+                    sums[path] = _crc32c_behind(sums[path], chunk.data)
                 else:
                     sums.pop(path, None)
                 ends[path] = max(ends[path], at + len(chunk.data))
                 if wanted is not None and ends[path] > wanted:
                     raise _built_otherwise(path)
+                if isinstance(chunk.data, Hole):
+                    continue
                 if chunk.offset is None:
                     self._writer.write_sparse(staged, at, chunk.data)
                 else:
@@ -276,13 +279,17 @@ class Preparation:
         return OriginalFolder(name, True, mtime_ns, owner.mode, owner.uid, owner.gid)
 
 
+def _crc32c_behind(crc: int, data: bytes | Hole) -> int:
+    return crc32c_behind_zeros(crc, len(data)) if isinstance(data, Hole) else crc32c(data, crc)
+
+
 def _several(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
     """Chunks in lists of about a window: handing each small one from thread to thread takes longer than making it."""
     several: list[Chunk] = []
     size_bytes = 0
     for chunk in chunks:
         several.append(chunk)
-        size_bytes += len(chunk.data)
+        size_bytes += _CHUNK_COSTS + (0 if isinstance(chunk.data, Hole) else len(chunk.data))
         if size_bytes >= WINDOW_SIZE_BYTES:
             yield several
             several, size_bytes = [], 0

@@ -102,7 +102,7 @@ class Chunk:
     """Bytes for one of the files a builder makes, behind those before, or at ``offset``."""
 
     path: str
-    data: bytes
+    data: bytes | Hole
     offset: int | None = None
 
 
@@ -117,7 +117,9 @@ class Building:
 
 
 Builder = Callable[[Building], Iterable[Chunk]]
-Contents = Mapping[str, Callable[[], Iterator[bytes]]]  # what builders would make, by path, where it is at hand already
+Contents = Mapping[
+    str, Callable[[], Iterator[bytes | Hole]]
+]  # what builders would make, by path, where it is at hand already
 
 _BUILDERS: Final[dict[str, Builder]] = {}
 

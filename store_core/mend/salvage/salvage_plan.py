@@ -20,6 +20,7 @@ from store_core.mend.salvage.keep import Salvage, salvage, walk_rules
 from store_core.mend.salvage.options import KeepOptions
 from store_core.read.checkpoint import read_checkpoint
 from store_core.storage.databases import runs_under_55
+from store_core.storage.digest import Hole
 from store_core.storage.places import Places
 from store_core.storage.settings import Settings, load_settings
 from store_core.storage.store import Store
@@ -110,7 +111,7 @@ def _checkpoint_bytes(store: Store, found: Salvage) -> bytes | None:
     )
 
 
-def contents_of_salvage(store: Store, found: Salvage) -> dict[str, Callable[[], Iterator[bytes]]]:
+def contents_of_salvage(store: Store, found: Salvage) -> dict[str, Callable[[], Iterator[bytes | Hole]]]:
     """How to read what the plan's builder makes, by the paths of its steps."""
     places = Places(store.root, outside_roots(store))
     made = {places.name(path): read for path, read in found.mended.made().items()}

@@ -20,7 +20,7 @@ from store_core.derive.ext import can_be_walked
 from store_core.derive.index import IndexBuilder, IndexFileResult
 from store_core.derive.index_style import IndexStyle, has_index, index_names, index_style
 from store_core.derive.light import expired_light_queues
-from store_core.derive.queues import GapEntry, QueueBuilder, QueueFile
+from store_core.derive.queues import GapEntry, QueueBuilder
 from store_core.derive.spool import QueueSpooler
 from store_core.errors import FailedError
 from store_core.findings import Finding, finding
@@ -29,6 +29,7 @@ from store_core.mend.salvage.following.expired import expired_queue_files, last_
 from store_core.read.index_sizes import index_sizes
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, scan_log
+from store_core.storage.digest import Hole
 from store_core.storage.files import FileCache
 from store_core.storage.sequence import Segment, SegmentSequence, file_sizes_told
 from store_core.storage.store import QueueKey, Store
@@ -46,7 +47,7 @@ class Content(Protocol):
     @property
     def size_bytes(self) -> int: ...
     @property
-    def read(self) -> Callable[[], Iterator[bytes]]: ...
+    def read(self) -> Callable[[], Iterator[bytes | Hole]]: ...
 
 
 class Made(Content, Protocol):
@@ -70,7 +71,7 @@ class NewFile:
     path: str
     size_bytes: int
     mtime_ns: int
-    read: Callable[[], Iterator[bytes]]
+    read: Callable[[], Iterator[bytes | Hole]]
     data_bytes: int
 
 
@@ -83,7 +84,7 @@ class DerivedChanges:
     removed_folders: list[str] = field(default_factory=list)
 
 
-def contents_of(*changes: DerivedChanges) -> dict[str, Callable[[], Iterator[bytes]]]:
+def contents_of(*changes: DerivedChanges) -> dict[str, Callable[[], Iterator[bytes | Hole]]]:
     """How to read each new file, by its path."""
     return {file.path: file.read for change in changes for file in change.new}
 
@@ -371,11 +372,11 @@ def same_content(store: Store, path: Path, made: Content) -> bool:
     except OSError:
         return False
     at = 0
-    data_bytes = made.data_bytes if isinstance(made, (QueueFile, NewFile)) else None
     for chunk in made.read():
-        if at == data_bytes:
-            return _is_zero(store.cache, path, at, made.size_bytes)
-        if store.cache.read(path, at, len(chunk)) != chunk:
+        if isinstance(chunk, Hole):
+            if not _is_zero(store.cache, path, at, at + len(chunk)):
+                return False
+        elif store.cache.read(path, at, len(chunk)) != chunk:
             return False
         at += len(chunk)
     return at == made.size_bytes

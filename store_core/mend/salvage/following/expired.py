@@ -19,6 +19,7 @@ from store_core.derive.dispatch import Rows
 from store_core.derive.index import IndexHeaderState, IndexStart
 from store_core.layout import index, queue
 from store_core.read.index_sizes import IndexSizes
+from store_core.storage.digest import Hole
 from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.store import Store
 
@@ -91,7 +92,7 @@ class ExpiredQueueFile:
     name: str
     size_bytes: int
     mtime_ms: int
-    read: Callable[[], Iterator[bytes]]
+    read: Callable[[], Iterator[bytes | Hole]]
     data_bytes: int
 
 
@@ -169,7 +170,7 @@ def _expired_until(files: SegmentSequence, segment: Segment, dtype: np.dtype[Any
     return end
 
 
-def _content(files: SegmentSequence, segment: Segment, end: int, size_bytes: int) -> Iterator[bytes]:
+def _content(files: SegmentSequence, segment: Segment, end: int, size_bytes: int) -> Iterator[bytes | Hole]:
     at, stop = segment.phy_offset, segment.phy_offset + size_bytes
     while at < end:
         data = files.read(at, min(_CHUNK_ENTRIES, end - at))
@@ -177,5 +178,5 @@ def _content(files: SegmentSequence, segment: Segment, end: int, size_bytes: int
             break
         yield data
         at += len(data)
-    for start in range(at, stop, _CHUNK_ENTRIES):
-        yield bytes(min(_CHUNK_ENTRIES, stop - start))
+    if at < stop:
+        yield Hole(stop - at)

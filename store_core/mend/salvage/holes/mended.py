@@ -20,7 +20,7 @@ from store_core.mend.salvage.losses.ranges import Ranges
 from store_core.mend.salvage.losses.tombstones import Piece, TombstoneRun
 from store_core.read.records import read_message
 from store_core.scan.log import nominal_end
-from store_core.storage.digest import digest_of
+from store_core.storage.digest import Hole, digest_of
 from store_core.storage.overlay import Borrowed, Patch, around, overlaid
 from store_core.storage.sequence import Segment, SegmentSequence, Stray
 from store_core.storage.settings import Settings
@@ -150,7 +150,7 @@ class MendedLog:
         message = read_message(log, (following or segment).phy_offset)
         return message.store_timestamp_ms * _NS_PER_MS if message is not None else None
 
-    def made(self) -> dict[Path, Callable[[], Iterator[bytes]]]:
+    def made(self) -> dict[Path, Callable[[], Iterator[bytes | Hole]]]:
         """How to read what a plan does not hold itself: of files into which many tombstones go, or many ranges, from the first to the last."""
         return {path: partial(self._chunks, path, start, end) for path, (start, end) in self._made_ranges().items()}
 
@@ -335,7 +335,9 @@ def _moved(patch: Patch, by: int) -> Patch:
     return replace(patch, start=patch.start + by, end=patch.end + by)
 
 
-def _borrowed(draft: Draft, patches: Iterable[Patch], size_bytes: int, chunks: Callable[[], Iterator[bytes]]) -> Built:
+def _borrowed(
+    draft: Draft, patches: Iterable[Patch], size_bytes: int, chunks: Callable[[], Iterator[bytes | Hole]]
+) -> Built:
     """Bytes that come from elsewhere when the plan is applied, for a file or a range with these patches, from its begin on."""
     parts: list[Any] = []
     files: list[Any] = []
