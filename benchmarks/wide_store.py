@@ -149,7 +149,7 @@ def _write_queue(root: Path, recipe: WideRecipe, numbers: Any, a_segment: int, s
 
 def _write_rest(root: Path, recipe: WideRecipe, messages: int, began_ms: int) -> None:
     newest_ms = began_ms + messages // 100
-    page = checkpoint.CHECKPOINT.struct.pack(newest_ms, newest_ms, 0, 0, 0)
+    page = checkpoint.CHECKPOINT.struct.pack(newest_ms, newest_ms, 0, *[0] * 3)
     (root / paths.CHECKPOINT).write_bytes(page.ljust(checkpoint.FILE_SIZE_BYTES, b"\0"))
     if recipe.crashed:
         (root / paths.ABORT).touch()
