@@ -15,8 +15,9 @@ from store_core.broker.start import Start, start_broker
 from store_core.broker.versions import Behaviour, Version, groups_of
 from store_core.layout import paths
 from store_core.mend.prediction.ghosts import GhostHunt
+from store_core.mend.prediction.loss_book import LossBook
 from store_core.mend.prediction.outcome import Outcome, QueueSpan
-from store_core.mend.prediction.start_loss import LossBook, losses, mark_of
+from store_core.mend.prediction.start_loss import losses, mark_of
 from store_core.storage.buffers import give_freed_memory_back
 from store_core.storage.store import QueueKey, Store
 
