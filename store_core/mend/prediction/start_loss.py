@@ -70,18 +70,17 @@ def losses(store: Store, start: Start, *, on_progress: Progress | None = None) -
 def mark_of(start: Start) -> bytes | None:
     """What the losses follow from, as a digest: starts of two releases with the same one lose the same messages.
 
-    None where queues got entries, which lie in that start's own memory, or hide some in a way that hangs on the release.
+    None where queues hide entries in a way that hangs on the release, or batch queues got some.
     """
     log = start.log
     told = hashlib.sha256()
     segments = [(segment.phy_offset, segment.size_bytes) for segment in log.segments]
-    told.update(repr((log.max_phy_offset, segments)).encode())
+    told.update(repr((log.max_phy_offset, segments, sorted(log.written.items()))).encode())
     told.update(repr(sorted(start.loaded.topic_attributes or ())).encode())
     for queue in start.queues:
-        if queue.has_appended or (queue.hides_entries and not isinstance(queue, BatchQueueState)):
+        if queue.has_appended if isinstance(queue, BatchQueueState) else queue.hides_entries:
             return None
-        place = queue.key, queue.entry_size_bytes, queue.starts, queue.min_position, queue.end
-        told.update(repr((*place, queue.min_offset, queue.max_offset)).encode())
+        told.update(repr(queue.mark()).encode())
     return told.digest()
 
 
