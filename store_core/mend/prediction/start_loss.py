@@ -29,6 +29,7 @@ from store_core.mend.prediction.covered import Covered, Span
 from store_core.mend.prediction.loss_book import LossBook, TableRuns, runs_of, with_room
 from store_core.read.records import read_message
 from store_core.scan.log import Progress, ScanOptions, scan_log, scan_segment
+from store_core.storage.buffers import Buffers
 from store_core.storage.store import QueueKey
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ class _Finder:
             queue for queue in start.queues if queue.key.topic and not queue.key.topic.startswith(paths.LMQ_PREFIX)
         ]
         self._by_key = {queue.key: queue for queue in self._queues}
+        self._buffers = Buffers()
         self._places = {segment: place for place, segment in enumerate(files)}
         self._numbers: dict[tuple[bytes, int], int] = {}  # the book's numbers of queues, by what records say
         self._keys: list[QueueKey] = []  # by number, as what follows
@@ -139,7 +141,7 @@ class _Finder:
             from_phy_offset = None if start == segment.phy_offset else start
             parts = [(from_phy_offset, end)]
             while parts:
-                for table in scan_segment(view, segment, ScanOptions(), *parts.pop()):
+                for table in scan_segment(view, segment, ScanOptions(), *parts.pop(), buffers=self._buffers):
                     yield table
                     for row in np.flatnonzero(table.of_kind(FrameKind.BLANK)).tolist():
                         at = int(table.phy_offset[row]) + record.PREFIX.size_bytes
