@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ Counted = Callable[[Any, str], Counter[Any]]
 
 
 @pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counted]:
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
     """``counted(owner, name)``: calls of a function from now on, by their first argument."""
 
     def count(owner: Any, name: str) -> Counter[Any]:
