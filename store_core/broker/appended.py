@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, Final
 
 import numpy as np
@@ -100,6 +101,13 @@ class AppendedEntries:
             skipped = max(-place, 0)
             wanted = self._entries(part, skipped, min(part.count, len(out) - place))
             out[place + skipped : place + skipped + len(wanted)] = wanted
+
+    def digest(self) -> bytes:
+        """Return what tells these entries from others, however they were added."""
+        told = sha256()
+        for part in self._parts:
+            told.update(self._entries(part, 0, part.count).tobytes())
+        return told.digest()
 
     def put_away(self) -> None:
         """Have the scratch file hold what is in memory."""

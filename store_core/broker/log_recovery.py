@@ -365,13 +365,14 @@ def catch_up(
         if segment is None or at >= readable:
             lacks = "no log file is" if segment is None else "its log file holds nothing"
             result.refusal = f"dispatch stands still at {at}, where {lacks}, and start waits for it for ever"
-            return
+            break
         try:
             at = _dispatch_segment(store, segment, at, readable, rules, dispatcher, result, proven)
         except DispatchError as error:
             result.refusal = f"{error}: dispatch stands still there, and start waits for it for ever"
         if at <= asked and not result.refusal:
             result.refusal = f"dispatch comes back to {at}, and start waits for it for ever"
+    dispatcher.settle()
 
 
 def _dispatch_segment(
@@ -398,7 +399,6 @@ def _dispatch_segment(
         for table in scan:
             if not is_plain_row(table):
                 dispatcher.dispatch(table, knows_delays=True)
-        dispatcher.settle()
         walk = scan.walk
         stopped = walk.stopped
         if stopped.verdict is not Verdict.MISMATCH or not stopped.consumed_bytes:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.layout import record
+from store_core.storage.buffers import Buffers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,6 +41,7 @@ class Proven:
     ahead: WalkAhead | None = None
     runs: EntryRuns | None = None
     rows: DispatchedRows | None = None
+    buffers: Buffers = field(default_factory=Buffers)  # that the walk over one segment leaves to the next one's
     _ends: dict[_Key, list[int]] = field(default_factory=dict)
 
     def add(self, segment: Segment, table: FrameTable, *, check_crc: bool) -> None:

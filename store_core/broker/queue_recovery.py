@@ -197,6 +197,15 @@ class QueueState:
         """Whether it holds more than its files as they were found."""
         return self._appended_at is not None
 
+    def mark(self) -> tuple[object, ...]:
+        """Return what tells apart two states over the same files, with a digest of what was appended."""
+        places = self.min_position, self.end, self.min_offset, self.max_offset
+        told = (self.key, self.entry_size_bytes, self.starts, *places)
+        if self._appended_at is None:
+            return told
+        from_files = sorted(self._as_found), sorted(self._cut.items())
+        return *told, *from_files, self._appended_at, self._appended_in, self._appended.digest()
+
     @property
     def appended_offsets(self) -> range:
         """Queue offsets of the entries that were appended and are still there."""

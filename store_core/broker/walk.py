@@ -77,6 +77,7 @@ class SegmentWalk:
         self._limit = limit
         self._plain_to = min(plain_to, limit) if not rules.check.verify_property_crc else 0
         self._proven = proven if self._log is log else None
+        self._buffers = proven.buffers if proven is not None else None
         self.end = at
         self.stopped = Checked(Verdict.FAILED)
 
@@ -88,7 +89,7 @@ class SegmentWalk:
             yield from self._plain_part()
         size = max(min(WINDOW_SIZE_BYTES, self._limit - self.end), 1)
         if self._limit - self.end <= size:
-            with closing(Windows(self._log, size)) as one:
+            with closing(Windows(self._log, size, self._buffers)) as one:
                 yield from self._walk(one, size)
             return
         self._log = self._log.apart()

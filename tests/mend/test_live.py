@@ -13,8 +13,9 @@ import pytest
 from rmqctl.app import main
 from store_core.layout import paths
 from store_core.mend.prediction import moment, predict
+from store_core.mend.prediction.loss_book import LossBook
 from store_core.mend.prediction.moment import at_one_moment
-from store_core.mend.prediction.start_loss import LossBook, losses
+from store_core.mend.prediction.start_loss import losses
 from store_core.mend.recover import recover
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store

@@ -15,8 +15,9 @@ from store_core.broker.start import Start, start_broker
 from store_core.broker.versions import Behaviour, Version, groups_of
 from store_core.layout import paths
 from store_core.mend.prediction.ghosts import GhostHunt
+from store_core.mend.prediction.loss_book import LossBook
 from store_core.mend.prediction.outcome import Outcome, QueueSpan
-from store_core.mend.prediction.start_loss import LossBook, losses, mark_of
+from store_core.mend.prediction.start_loss import losses, mark_of
 from store_core.storage.buffers import give_freed_memory_back
 from store_core.storage.store import QueueKey, Store
 
@@ -88,8 +89,8 @@ def predict(
     else:
         evidence = evidence_of(store)
     played: list[tuple[tuple[Version, ...], Outcome, list[str]]] = []
-    books: Books = {}
     groups = groups_of(evidence.possible)
+    books: Books | None = {} if len(groups) > 1 else None  # no other start asks for the only one's
     with DispatchedRows() as rows:
         proven.rows = rows if len(groups) > 1 else None
         for behaviour, versions in groups:
@@ -126,15 +127,14 @@ def outcome_of_start(
     store: Store, start: Start, hunt: GhostHunt, *, on_progress: Progress | None = None, books: Books | None = None
 ) -> Outcome:
     """The outcome of a start that was played through while ``hunt`` looked on; ``books`` as for ``outcome_of``."""
-    books = {} if books is None else books
     recovery = "abnormal" if store.aborted else "normal"
     if start.refusal and not start.ends_cut:
         return Outcome(False, start.refusal, recovery=recovery, first_file_scanned=start.log.first_file_scanned)
-    mark = mark_of(start)
-    book = books.get(mark) if mark is not None else None
+    mark = mark_of(start) if books is not None else None
+    book = books.get(mark) if books is not None and mark is not None else None
     if book is None:
         book = losses(store, start, on_progress=on_progress)
-        if mark is not None:
+        if books is not None and mark is not None:
             books[mark] = book
     index = start.loaded.index
     return Outcome(

@@ -7,12 +7,11 @@ starts, from the segment's start to its blank, leave no message out. Only where 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,18 +19,17 @@ from numpy.typing import NDArray
 from store_core.broker.batch_queue import BatchQueueState
 from store_core.broker.file_lookup import FileLookup
 from store_core.broker.queue_recovery import QueueState
-from store_core.codec.properties import KEYS, parse_properties, split_keys
 from store_core.codec.record import body_crc_ok
 from store_core.codec.text import decode_text
-from store_core.derive.dispatch import inner_batch_size
-from store_core.kernel.codes import FrameCode, FrameKind, PropertyFlag
+from store_core.kernel.codes import FrameKind
 from store_core.kernel.entries import Entries, chain_sums
 from store_core.kernel.twin_entries import hashes
 from store_core.layout import paths, record
-from store_core.mend.lost_run import MOST_KEYS_PER_RUN, LostRun
 from store_core.mend.prediction.covered import Covered, Span
+from store_core.mend.prediction.loss_book import LossBook, TableRuns, runs_of, with_room
 from store_core.read.records import read_message
 from store_core.scan.log import Progress, ScanOptions, scan_log, scan_segment
+from store_core.storage.buffers import Buffers
 from store_core.storage.store import QueueKey
 
 if TYPE_CHECKING:
@@ -45,71 +43,17 @@ if TYPE_CHECKING:
 Ints = NDArray[np.int64]
 
 _CHUNK_BYTES: Final = 4 << 20  # of queue files, at a time
+_COVERED_BYTES: Final = 1 << 30  # of small segments at a time, as one of the usual size has
 _MOST_LOOKED_AT: Final = 64  # entries of a queue, for one that leads to a record of its own
 _ALL_ONES: Final = (1 << 64) - 1
+_NO_QUEUE: Final = -1
+_ANYWHERE: Final = np.iinfo(np.int64)
+# What is known of a queue: the numbers it has entries for, and after which offsets [since, until) of the log its next record is one
+# with the number ``next``, or none that anybody found (not ``has_next``).
+_QUEUE: Final = np.dtype(
+    [("min", "i8"), ("max", "i8"), ("since", "i8"), ("until", "i8"), ("next", "i8"), ("has_next", np.bool_)]
+)
 _SYSTEM_TOPICS: Final = frozenset((paths.SCHEDULE_TOPIC, paths.HALF_TOPIC, paths.OP_TOPIC))
-
-
-@dataclass(slots=True)
-class _Run:
-    first: int
-    last: int
-    messages: int
-    size_bytes: int
-    keys: list[str] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class LossBook:
-    """Lost messages by queue, as runs of consecutive queue offsets; memory grows with the runs only.
-
-    Those whose body does not match its checksum are among them; ``readable`` is a book without these.
-    """
-
-    messages: int = 0
-    _runs: dict[QueueKey, list[_Run]] = field(default_factory=dict)
-    _readable: LossBook | None = None  # None while it would be the same
-
-    @property
-    def readable(self) -> LossBook:
-        return self._readable or self
-
-    def add(self, key: QueueKey, table: FrameTable, rows: Ints, messages: int, size_bytes: int) -> None:
-        """Rows of one queue, whose ``messages`` have consecutive queue offsets; their records have ``size_bytes`` together."""
-        bad = table.of_code(FrameCode.BAD_CRC)[rows]
-        if self._readable is None and bad.any():
-            self._readable = LossBook(self.messages, deepcopy(self._runs))
-        self._add(key, table, rows, messages, size_bytes)
-        if self._readable is not None:
-            for part in np.split(rows, np.flatnonzero(np.diff(bad)) + 1):
-                if not table.of_code(FrameCode.BAD_CRC)[part[0]]:
-                    counts = int(_messages_in(table, part).sum())
-                    self._readable._add(key, table, part, counts, int(table.size_bytes[part].sum()))
-
-    def _add(self, key: QueueKey, table: FrameTable, rows: Ints, messages: int, size_bytes: int) -> None:
-        self.messages += messages
-        runs = self._runs.setdefault(key, [])
-        first = int(table.queue_offset[rows[0]])
-        if not runs or runs[-1].last + 1 != first:
-            runs.append(_Run(first, first, 0, 0))
-        run = runs[-1]
-        run.last = first + messages - 1
-        run.messages += messages
-        run.size_bytes += size_bytes
-        if len(run.keys) < MOST_KEYS_PER_RUN:
-            with_keys = rows[(table.property_flags[rows] & PropertyFlag.KEYS) != 0]
-            for row in with_keys[:_MOST_LOOKED_AT]:
-                found = split_keys(parse_properties(table.properties(int(row))).get(KEYS))
-                run.keys += [key for key in dict.fromkeys(found) if key not in run.keys]
-
-    def runs(self) -> tuple[LostRun, ...]:
-        return tuple(
-            LostRun(
-                key.topic, key.queue_id, r.first, r.last, r.messages, r.size_bytes, tuple(r.keys[:MOST_KEYS_PER_RUN])
-            )
-            for key, runs in sorted(self._runs.items())
-            for r in runs
-        )
 
 
 def losses(store: Store, start: Start, *, on_progress: Progress | None = None) -> LossBook:
@@ -127,18 +71,17 @@ def losses(store: Store, start: Start, *, on_progress: Progress | None = None) -
 def mark_of(start: Start) -> bytes | None:
     """What the losses follow from, as a digest: starts of two releases with the same one lose the same messages.
 
-    None where queues got entries, which lie in that start's own memory, or hide some in a way that hangs on the release.
+    None where queues hide entries in a way that hangs on the release, or batch queues got some.
     """
     log = start.log
     told = hashlib.sha256()
     segments = [(segment.phy_offset, segment.size_bytes) for segment in log.segments]
-    told.update(repr((log.max_phy_offset, segments)).encode())
+    told.update(repr((log.max_phy_offset, segments, sorted(log.written.items()))).encode())
     told.update(repr(sorted(start.loaded.topic_attributes or ())).encode())
     for queue in start.queues:
-        if queue.has_appended or (queue.hides_entries and not isinstance(queue, BatchQueueState)):
+        if queue.has_appended if isinstance(queue, BatchQueueState) else queue.hides_entries:
             return None
-        place = queue.key, queue.entry_size_bytes, queue.starts, queue.min_position, queue.end
-        told.update(repr((*place, queue.min_offset, queue.max_offset)).encode())
+        told.update(repr(queue.mark()).encode())
     return told.digest()
 
 
@@ -155,7 +98,11 @@ class _Finder:
             queue for queue in start.queues if queue.key.topic and not queue.key.topic.startswith(paths.LMQ_PREFIX)
         ]
         self._by_key = {queue.key: queue for queue in self._queues}
-        self._keys: dict[tuple[bytes, int], QueueKey | None] = {}  # queues, by what records say
+        self._buffers = Buffers()
+        self._places = {segment: place for place, segment in enumerate(files)}
+        self._numbers: dict[tuple[bytes, int], int] = {}  # the book's numbers of queues, by what records say
+        self._keys: list[QueueKey] = []  # by number, as what follows
+        self._known: NDArray[Any] = np.zeros(0, _QUEUE)
 
     # -- behind the cut ------------------------------------------------------------------------------------------
 
@@ -180,7 +127,7 @@ class _Finder:
 
     def _kept_to(self, segment: Segment) -> int:
         """Where what the broker keeps of a file ends."""
-        is_kept = segment in self._start.log.segments
+        is_kept = segment in self._places
         return max(self._start.log.readable_end(segment), segment.phy_offset) if is_kept else segment.phy_offset
 
     def _scan(self, segment: Segment, start: int, end: int) -> Iterator[FrameTable]:
@@ -194,7 +141,7 @@ class _Finder:
             from_phy_offset = None if start == segment.phy_offset else start
             parts = [(from_phy_offset, end)]
             while parts:
-                for table in scan_segment(view, segment, ScanOptions(), *parts.pop()):
+                for table in scan_segment(view, segment, ScanOptions(), *parts.pop(), buffers=self._buffers):
                     yield table
                     for row in np.flatnonzero(table.of_kind(FrameKind.BLANK)).tolist():
                         at = int(table.phy_offset[row]) + record.PREFIX.size_bytes
@@ -214,58 +161,95 @@ class _Finder:
         else:  # an entry may lead into a file that is asked for before
             stretches = ((queue, *stretch) for queue in self._queues for stretch in _stretches(queue))
             spans += (Span(queue, begin, stop, is_rising=False) for queue, _, begin, stop in stretches)
-        for segment in segments:
-            self._look_into(segment, spans)
+        for side_by_side in self._groups(segments):
+            self._look_into(side_by_side, spans)
 
-    def _look_into(self, segment: Segment, spans: list[Span]) -> None:
-        """Read a segment for messages that no entry leads to."""
-        end = self._kept_to(segment)
-        if segment.phy_offset < 0:  # no entry leads there
-            for table in self._scan(segment, segment.phy_offset, end):
+    def _groups(self, segments: list[Segment]) -> Iterator[list[Segment]]:
+        """Group segments that are asked for together: each queue is asked once a group."""
+        group: list[Segment] = []
+        for segment in segments:
+            if group and not self._go_together(group[0], group[-1], segment):
+                yield group
+                group = []
+            group.append(segment)
+        if group:
+            yield group
+
+    def _go_together(self, first: Segment, last: Segment, segment: Segment) -> bool:
+        is_usual = self._lookup.is_plain and first.phy_offset >= 0 and last.end_phy_offset <= segment.phy_offset
+        return is_usual and segment.end_phy_offset - first.phy_offset <= _COVERED_BYTES
+
+    def _look_into(self, segments: list[Segment], spans: list[Span]) -> None:
+        """Read segments for messages that no entry leads to."""
+        start, end = segments[0].phy_offset, self._kept_to(segments[-1])
+        if start < 0:  # no entry leads there
+            for table in self._scan(segments[0], start, end):
                 self._lose(table, _messages(table), was_cut=False)
             return
         # Where a file lies off the grid, a place in it may be read for an offset behind the file's end.
         read_to = end if self._lookup.is_plain else min(end + self._lookup.size_bytes, paths.LARGEST_OFFSET)
-        covered = Covered(segment.phy_offset, read_to)
+        covered = Covered(start, read_to)
         for span in spans:
             for starts, ends in span.places(read_to):
                 covered.add(starts, ends)
-        place = self._start.log.segments.index(segment)
-        for table in self._scan(segment, segment.phy_offset, end):
-            offsets = self._lookup.offset_of(segment.phy_offset, table.phy_offset - segment.phy_offset)
-            # A log that 4.x counts by what lengths claim may end inside a record, which no entry brings then.
-            is_reached = (offsets >= segment.phy_offset) & (offsets < read_to)
-            is_reached[is_reached] = covered.has(offsets[is_reached], (offsets + table.size_bytes)[is_reached])
-            if not self._lookup.is_plain:
-                is_reached &= (self._lookup.places(offsets) == place) & (table.phy_offset + table.size_bytes <= end)
-            self._lose(table, _messages(table) & ~is_reached, was_cut=False)
+        for segment in segments:
+            kept_to = self._kept_to(segment)
+            for table in self._scan(segment, segment.phy_offset, kept_to):
+                offsets = self._lookup.offset_of(segment.phy_offset, table.phy_offset - segment.phy_offset)
+                is_reached = (offsets >= start) & (offsets < read_to)
+                # A log that 4.x counts by what lengths claim may end inside a record, which no entry brings then.
+                is_reached &= table.phy_offset + table.size_bytes <= kept_to
+                is_reached[is_reached] = covered.has(offsets[is_reached], (offsets + table.size_bytes)[is_reached])
+                if not self._lookup.is_plain:
+                    is_reached &= self._lookup.places(offsets) == self._places[segment]
+                self._lose(table, _messages(table) & ~is_reached, was_cut=False)
 
     # -- what counts ---------------------------------------------------------------------------------------------
 
     def _lose(self, table: FrameTable, mask: NDArray[np.bool_], *, was_cut: bool) -> None:
+        """Enter the messages of a mask in the book."""
         rows = np.flatnonzero(mask)
-        if len(rows):
-            rows = rows[~self._stands_elsewhere(table, rows)]
         if not len(rows):
             return
-        for run, messages, size_bytes in _runs_of(table, rows):
-            first = int(run[0])
-            key = self._key_of(table.topic(first), int(table.queue_id[first]))
-            if key is not None and (was_cut or not self._is_superseded(key, table, first)):
-                self._book.add(key, table, run, messages, size_bytes)
+        queues = _queues_of(table, rows, self._number_of)
+        rows, queues = rows[queues != _NO_QUEUE], queues[queues != _NO_QUEUE]
+        keep = ~self._stands_elsewhere(table, rows, queues)
+        rows, queues = rows[keep], queues[keep]
+        if not was_cut:
+            found = runs_of(table, rows, queues)
+            keep = np.repeat(~self._are_superseded(table, found), found.counts)
+            rows, queues = found.rows[keep], np.repeat(found.queues, found.counts)[keep]
+        self._book.add(table, rows, queues)
 
-    def _key_of(self, topic: bytes, queue_id: int) -> QueueKey | None:
-        """The queue of a lost message; None where its topic is none of the store's: messages of a deleted topic are nobody's loss."""
-        raw = topic, queue_id
-        if raw not in self._keys:
+    def _number_of(self, topic: bytes, queue_id: int) -> int:
+        """Return the number of a lost message's queue; ``_NO_QUEUE`` where its topic is none of the store's: messages of a deleted
+        topic are not missed."""
+        number = self._numbers.get((topic, queue_id))
+        if number is None:
             name, topics = decode_text(topic), self._start.loaded.topic_attributes
             is_known = not topics or name in topics or name in _SYSTEM_TOPICS
             is_known = is_known or any(known.topic == name for known in self._store.queues)
             is_light = name.startswith(paths.LMQ_PREFIX)  # a tombstone's
-            self._keys[raw] = QueueKey(name, queue_id) if is_known and not is_light else None
-        return self._keys[raw]
+            number = self._new_number(QueueKey(name, queue_id)) if is_known and not is_light else _NO_QUEUE
+            self._numbers[topic, queue_id] = number
+        return number
 
-    def _stands_elsewhere(self, table: FrameTable, rows: Ints) -> NDArray[np.bool_]:
+    def _new_number(self, key: QueueKey) -> int:
+        number = self._book.number_of(key)
+        if number < len(self._keys):  # two spellings of one topic
+            return number
+        self._keys.append(key)
+        self._known = with_room(self._known, number + 1)
+        queue = self._by_key.get(key)
+        if queue is None or isinstance(
+            queue, BatchQueueState
+        ):  # whose entries do not stand at the place of their number
+            self._known[number] = 0, 0, _ANYWHERE.min, _ANYWHERE.max, 0, False
+        else:
+            self._known[number] = queue.min_offset, queue.max_offset, 0, 0, 0, False
+        return number
+
+    def _stands_elsewhere(self, table: FrameTable, rows: Ints, queues: Ints) -> NDArray[np.bool_]:
         """Mask of records that are no messages of their own: copies of what stands, whole, in the place that they tell; and
         those whose number in their queue leads to another record that tells it."""
         mask = np.zeros(len(rows), np.bool_)
@@ -273,30 +257,25 @@ class _Finder:
         for number in np.flatnonzero(own != places).tolist():
             data = self._store.log.read(int(own[number]), int(table.size_bytes[rows[number]]))
             mask[number] = data == bytes(table.record(int(rows[number])))
-        group = (table.topic_id[rows].astype(np.int64) << 32) + table.queue_id[rows]
-        for one in np.unique(group).tolist():
-            mine = np.flatnonzero((group == one) & ~mask)
-            if len(mine):
-                mask[mine] = self._have_others_numbers(table, rows[mine])
+        numbers, known = table.queue_offset[rows], self._known[queues]
+        within = np.flatnonzero(~mask & (numbers >= known["min"]) & (numbers < known["max"]))
+        within = within[np.argsort(queues[within], kind="stable")]
+        begins = (np.diff(queues[within]) != 0) | (np.diff(numbers[within]) != 1)
+        for part in np.split(within, np.flatnonzero(begins) + 1) if len(within) else ():
+            key = self._keys[queues[part[0]]]
+            mask[part] = self._have_others_numbers(key, table, rows[part])
         return mask
 
-    def _have_others_numbers(self, table: FrameTable, rows: Ints) -> NDArray[np.bool_]:
-        """Mask of the records of one queue whose number there leads to another record that tells it, too."""
+    def _have_others_numbers(self, key: QueueKey, table: FrameTable, rows: Ints) -> NDArray[np.bool_]:
+        """Mask of the records of one queue, with consecutive numbers, whose number there leads to another record that tells it, too."""
         mask = np.zeros(len(rows), np.bool_)
-        key = self._key_of(table.topic(int(rows[0])), int(table.queue_id[rows[0]]))
-        queue = self._by_key.get(key) if key is not None else None
-        if key is None or queue is None or isinstance(queue, BatchQueueState):
-            return mask
-        numbers = table.queue_offset[rows]
-        within = np.flatnonzero((numbers >= queue.min_offset) & (numbers < queue.max_offset))
-        width = queue.entry_size_bytes
-        for part in np.split(within, np.flatnonzero(np.diff(numbers[within]) != 1) + 1) if len(within) else ():
-            first = int(numbers[part[0]])
-            entries = queue.entries(first * width, (first + len(part)) * width)
-            leads_elsewhere = entries["phy_offset"] != table.phy_offset[rows[part]]
-            leads_elsewhere &= entries["size_bytes"] >= record.MIN_RECORD_SIZE_BYTES
-            for place in np.flatnonzero(leads_elsewhere).tolist():
-                mask[part[place]] = self._is_told_at(key, first + place, *entries[place].tolist()[:2])
+        queue = self._by_key[key]
+        first, width = int(table.queue_offset[rows[0]]), queue.entry_size_bytes
+        entries = queue.entries(first * width, (first + len(rows)) * width)
+        leads_elsewhere = entries["phy_offset"] != table.phy_offset[rows]
+        leads_elsewhere &= entries["size_bytes"] >= record.MIN_RECORD_SIZE_BYTES
+        for place in np.flatnonzero(leads_elsewhere).tolist():
+            mask[place] = self._is_told_at(key, first + place, *entries[place].tolist()[:2])
         return mask
 
     def _is_told_at(self, key: QueueKey, number: int, at: int, size_bytes: int) -> bool:
@@ -306,16 +285,37 @@ class _Finder:
             return False
         return (other.topic, other.queue_id, other.queue_offset) == (*key, number) and body_crc_ok(other)
 
-    def _is_superseded(self, key: QueueKey, table: FrameTable, row: int) -> bool:
-        """Whether the queue has begun anew since: its next record in the log has a number that is no higher."""
-        queue = self._by_key.get(key)
-        if queue is None or isinstance(queue, BatchQueueState):
-            return False
-        for following in _behind(queue, int(table.phy_offset[row])):
-            message = read_message(self._store.log, following)
+    def _are_superseded(self, table: FrameTable, found: TableRuns) -> NDArray[np.bool_]:
+        """Mask of the runs whose queue has begun anew since: its next record in the log has a number that is no higher."""
+        places, known = table.phy_offset[found.rows[found.starts]], self._known[found.queues]
+        is_known = (known["since"] <= places) & (places < known["until"])
+        mask: NDArray[np.bool_] = is_known & known["has_next"] & (known["next"] <= found.firsts)
+        for run in np.flatnonzero(~is_known).tolist():
+            one = self._looked_up(int(found.queues[run]), int(places[run]))
+            mask[run] = one["has_next"] and one["next"] <= found.firsts[run]
+        return mask
+
+    def _looked_up(self, number: int, phy_offset: int) -> Any:
+        """What is known of a queue, with its next record after ``phy_offset``."""
+        known = self._known[number]
+        if not known["since"] <= phy_offset < known["until"]:
+            key = self._keys[number]
+            self._known[number] = known["min"], known["max"], *self._next_record(key, phy_offset)
+        return self._known[number]
+
+    def _next_record(self, key: QueueKey, phy_offset: int) -> tuple[int, int, int, bool]:
+        """After which offsets [since, until) of the log a queue's next record is which number, and whether there is any."""
+        queue = self._by_key[key]
+        since, until, following = _after(queue, phy_offset)
+        for at in following:
+            if at <= phy_offset:
+                since = max(since, at)
+                continue
+            until = min(until, at)
+            message = read_message(self._store.log, at)
             if message is not None and (message.topic, message.queue_id) == key:
-                return message.queue_offset <= int(table.queue_offset[row])
-        return False
+                return since, until, message.queue_offset, True
+        return since, until, 0, False
 
 
 def losses_behind(store: Store, phy_offset: int) -> LossBook:
@@ -323,23 +323,19 @@ def losses_behind(store: Store, phy_offset: int) -> LossBook:
     book = LossBook()
     for table in scan_log(store, from_phy_offset=phy_offset):
         rows = np.flatnonzero(_messages(table))
-        for run, messages, size_bytes in _runs_of(table, rows) if len(rows) else ():
-            key = QueueKey(decode_text(table.topic(int(run[0]))), int(table.queue_id[run[0]]))
-            book.add(key, table, run, messages, size_bytes)
+        queues = _queues_of(table, rows, lambda topic, queue_id: book.number_of(QueueKey(decode_text(topic), queue_id)))
+        book.add(table, rows, queues)
     return book
 
 
-def _runs_of(table: FrameTable, rows: Ints) -> Iterator[tuple[Ints, int, int]]:
-    """Rows of one queue with consecutive queue offsets, how many messages they hold, and their size."""
+def _queues_of(table: FrameTable, rows: Ints, number_of: Callable[[bytes, int], int]) -> Ints:
+    """Return the number of each message's queue; ``number_of`` is asked once a queue."""
     group = (table.topic_id[rows].astype(np.int64) << 32) + table.queue_id[rows]
-    order = np.argsort(group, kind="stable")
-    rows, group = rows[order], group[order]
-    counts = _messages_in(table, rows)
-    breaks = (np.diff(group) != 0) | (np.diff(table.queue_offset[rows]) != counts[:-1])
-    starts = np.r_[0, np.flatnonzero(breaks) + 1]
-    sizes, messages = (np.add.reduceat(column, starts).tolist() for column in (table.size_bytes[rows], counts))
-    for (start, stop), size_bytes, held in zip(pairwise([*starts.tolist(), len(rows)]), sizes, messages, strict=True):
-        yield rows[start:stop], held, size_bytes
+    _, firsts, places = np.unique(group, return_index=True, return_inverse=True)
+    topics, queue_ids = (column[rows[firsts]].tolist() for column in (table.topic_id, table.queue_id))
+    told = zip(topics, queue_ids, strict=True)
+    numbers = np.array([number_of(table.topics[topic], queue_id) for topic, queue_id in told], np.int64)
+    return numbers[places]
 
 
 def _messages(table: FrameTable) -> NDArray[np.bool_]:
@@ -348,27 +344,21 @@ def _messages(table: FrameTable) -> NDArray[np.bool_]:
     return mask
 
 
-def _messages_in(table: FrameTable, rows: Ints) -> Ints:
-    """How many messages each record holds."""
-    counts = np.ones(len(rows), np.int64)
-    for place in np.flatnonzero(table.with_property(PropertyFlag.INNER_NUM)[rows]).tolist():
-        counts[place] = inner_batch_size(parse_properties(table.properties(int(rows[place]))))
-    return counts
-
-
-def _behind(queue: QueueState, phy_offset: int) -> list[int]:
-    """Log offsets of the queue's first entries that point behind ``phy_offset``, for entries in order."""
+def _after(queue: QueueState, phy_offset: int) -> tuple[int, int, list[int]]:
+    """Log offsets of a queue's first entries after ``phy_offset``, for entries in order; and [since, until): for each offset of the
+    log in there the same entries are looked at."""
     low, high = queue.min_offset, queue.max_offset
     width = queue.entry_size_bytes
+    since, until = _ANYWHERE.min, _ANYWHERE.max
     while low < high:
         middle = (low + high) // 2
-        if queue.entries(middle * width, (middle + 1) * width)["phy_offset"][0] <= phy_offset:
-            low = middle + 1
+        at = int(queue.entries(middle * width, (middle + 1) * width)["phy_offset"][0])
+        if at <= phy_offset:
+            low, since = middle + 1, max(since, at)
         else:
-            high = middle
+            high, until = middle, min(until, at)
     stop = min(low + _MOST_LOOKED_AT, queue.max_offset)
-    found = queue.entries(low * width, stop * width)["phy_offset"].tolist() if low < stop else []
-    return [at for at in found if at > phy_offset]
+    return since, until, queue.entries(low * width, stop * width)["phy_offset"].tolist() if low < stop else []
 
 
 def _stretches(queue: QueueState) -> Iterator[tuple[int, int, int]]:
