@@ -17,34 +17,37 @@ import pyarrow.dataset as ds
 from store_core.export.tables.table import Table, Where, schema_of
 
 OnError = Callable[[BaseException], None]
+OnScan = Callable[["Scanner"], None]
 
 
 class TableDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
-    """``on_error`` is told what a reading raises, which DuckDB would only pass on as text.
+    """``on_scan`` is given each reading that DuckDB asks for, and ``on_error`` what one raises, which DuckDB would only pass on as text.
 
     DuckDB's threads may read several tables at a time; ``turns`` lets one of them at the stores, whose descriptors are not shared.
     """
 
-    def __init__(self, table: Table, turns: Lock, on_error: OnError) -> None:
+    def __init__(self, table: Table, turns: Lock, on_error: OnError, on_scan: OnScan) -> None:
         # Not Dataset.__init__: it is for data sets that Arrow's own code reads.
-        self._table, self._turns, self._on_error = table, turns, on_error
+        self._table, self._turns, self._on_error, self._on_scan = table, turns, on_error, on_scan
         self._schema = schema_of(table.columns)
 
     @property
     def schema(self) -> pa.Schema:
         return self._schema
 
-    def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: Any) -> _Scanner:
+    def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: Any) -> Scanner:
         """What DuckDB calls for each reference: a reading of these columns, of rows for which an expression is true."""
         names = list(self._schema.names if columns is None else columns)
         where = None if filter is None else Where(filter, self._schema)
         wanted = pa.schema([self._schema.field(name) for name in names])
-        return _Scanner(self._table, wanted, where, self._turns, self._on_error)
+        scanner = Scanner(self._table, wanted, where, self._turns, self._on_error)
+        self._on_scan(scanner)
+        return scanner
 
 
 @dataclass(frozen=True, slots=True)
-class _Scanner:
-    """One reading of a table."""
+class Scanner:
+    """One reading of a table, as often as it is asked for."""
 
     table: Table
     projected_schema: pa.Schema
@@ -52,8 +55,11 @@ class _Scanner:
     turns: Lock
     on_error: OnError
 
-    def to_reader(self) -> pa.RecordBatchReader:
-        return pa.RecordBatchReader.from_batches(self.projected_schema, self._batches())
+    def to_reader(self, schema: pa.Schema | None = None) -> pa.RecordBatchReader:
+        """``schema``: of the same columns, with names and types as who asks would have them."""
+        if schema is None:
+            return pa.RecordBatchReader.from_batches(self.projected_schema, self._batches())
+        return pa.RecordBatchReader.from_batches(schema, (_as_in(schema, batch) for batch in self._batches()))
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         batches = self.table.batches(self.projected_schema.names, self.where)
@@ -71,3 +77,9 @@ class _Scanner:
         except BaseException as error:
             self.on_error(error)
             raise
+
+
+def _as_in(schema: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch whose types differ from a schema's in names of fields and zones of times only."""
+    arrays = [array.cast(field.type) for array, field in zip(batch.columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
