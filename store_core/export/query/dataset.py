@@ -7,7 +7,7 @@ nothing is decoded that a query does not look at, and a query may look at a tabl
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
 
@@ -17,18 +17,19 @@ import pyarrow.dataset as ds
 from store_core.export.tables.table import Table, Where, schema_of
 
 OnError = Callable[[BaseException], None]
-OnScan = Callable[["Scanner"], None]
+Reads = Callable[["Scanner"], bool]
 
 
 class TableDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
-    """``on_scan`` is given each reading that DuckDB asks for, and ``on_error`` what one raises, which DuckDB would only pass on as text.
+    """``reads`` is given each reading that DuckDB asks for, and tells whether there are any rows for it; ``on_error`` is told what one
+    raises, which DuckDB would only pass on as text.
 
     DuckDB's threads may read several tables at a time; ``turns`` lets one of them at the stores, whose descriptors are not shared.
     """
 
-    def __init__(self, table: Table, turns: Lock, on_error: OnError, on_scan: OnScan) -> None:
+    def __init__(self, table: Table, turns: Lock, on_error: OnError, reads: Reads) -> None:
         # Not Dataset.__init__: it is for data sets that Arrow's own code reads.
-        self._table, self._turns, self._on_error, self._on_scan = table, turns, on_error, on_scan
+        self._table, self._turns, self._on_error, self._reads = table, turns, on_error, reads
         self._schema = schema_of(table.columns)
 
     @property
@@ -41,8 +42,7 @@ class TableDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         where = None if filter is None else Where(filter, self._schema)
         wanted = pa.schema([self._schema.field(name) for name in names])
         scanner = Scanner(self._table, wanted, where, self._turns, self._on_error)
-        self._on_scan(scanner)
-        return scanner
+        return scanner if self._reads(scanner) else replace(scanner, has_rows=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,14 @@ class Scanner:
     where: Where | None
     turns: Lock
     on_error: OnError
+    has_rows: bool = True
 
     def to_reader(self, schema: pa.Schema | None = None) -> pa.RecordBatchReader:
         """``schema``: of the same columns, with names and types as who asks would have them."""
         if schema is None:
-            return pa.RecordBatchReader.from_batches(self.projected_schema, self._batches())
+            return pa.RecordBatchReader.from_batches(
+                self.projected_schema, self._batches() if self.has_rows else iter(())
+            )
         return pa.RecordBatchReader.from_batches(schema, (_as_in(schema, batch) for batch in self._batches()))
 
     def _batches(self) -> Iterator[pa.RecordBatch]:

@@ -102,7 +102,7 @@ class _Engine:
 
     def __init__(self, connection: Any, tables: Tables, opened: ExitStack) -> None:
         self._connection, self._tables, self._opened = connection, tables, opened
-        self._scanners: list[Scanner] = []  # of what the statement that runs reads
+        self._scanners: list[Scanner] | None = None  # that were asked for, where they are not to read yet
         self._cause: BaseException | None = None  # what reading a table raised
         self._thread = opened.enter_context(ThreadPoolExecutor(1, "sql"))
 
@@ -141,19 +141,26 @@ class _Engine:
         self._connection.execute("SET enable_progress_bar = false")  # it goes to stdout, piped or not
         turns = Lock()
         for name, table in self._tables.by_name.items():
-            self._connection.register(name, TableDataset(table, turns, self._note, self._scanners.append))
+            self._connection.register(name, TableDataset(table, turns, self._note, self._reads))
         self._connection.execute("SET lock_configuration = true")
 
     def _run(self, statement: Any) -> tuple[Any, pa.RecordBatchReader]:
         relation = self._connection.sql(statement)
-        is_scan = _is_scan(relation) if statement.type.name == "SELECT" else False
-        self._scanners.clear()
-        reader = _in_words(relation).to_arrow_reader(_BATCH_ROWS)
-        if not is_scan or len(self._scanners) != 1:
-            return relation, reader
-        # DuckDB would hand on what it is given, and take longer over it than reading does.
-        reader.close()
-        return relation, self._scanners[0].to_reader(reader.schema)
+        if statement.type.name == "SELECT" and _is_scan(relation):
+            # DuckDB would hand on what it is given, and take longer over it than reading does.
+            scanners = self._scanners = []
+            schema = _in_words(relation).to_arrow_reader(_BATCH_ROWS).schema
+            self._scanners = None
+            if len(scanners) == 1:
+                return relation, scanners[0].to_reader(schema)
+        return relation, _in_words(relation).to_arrow_reader(_BATCH_ROWS)
+
+    def _reads(self, scanner: Scanner) -> bool:
+        """Whether DuckDB is to read what it asks for."""
+        if self._scanners is None:
+            return True
+        self._scanners.append(scanner)
+        return False
 
     def _refuse_namesakes(self) -> None:
         """A table of one's own with the name of one that is read would be there, and never be asked."""

@@ -216,7 +216,11 @@ fn csv(columns: &[Column<'_>], rows: usize, delimiter: u8, tail: &[u8], text: &m
     let mut scratch = Vec::new();
     for row in 0..rows {
         let start = text.len();
-        if !csv_row(columns, row, delimiter, false, forms, &mut scratch, text) {
+        // Found before the row is written, where it is likely.
+        let in_quotes = columns.iter().any(|column| {
+            column.kind == TEXT_BYTES && !column.is_null(row) && memchr::memchr(b'\r', column.part(0, 0, row)).is_some()
+        });
+        if !csv_row(columns, row, delimiter, in_quotes, forms, &mut scratch, text) {
             // Readers end a row at a lone carriage return, too, unless it stands in quotes.
             text.truncate(start);
             csv_row(columns, row, delimiter, true, forms, &mut scratch, text);
@@ -245,17 +249,29 @@ fn csv_row(
             continue;
         }
         scratch.clear();
-        if !is_null && !column.plain(row, scratch) {
-            cell(column, row, forms, scratch);
-        }
-        if in_quotes || memchr::memchr3(delimiter, b'"', b'\n', scratch).is_some() {
-            text.push(b'"');
-            forms.quoted.add(scratch, text);
-            text.push(b'"');
+        let is_bytes = column.kind == TEXT_BYTES && !is_null;
+        let shown = if is_bytes || (column.kind == TEXT_STRING && !is_null) {
+            column.part(0, 0, row) // not copied: U+FFFD for some of it makes nothing special
         } else {
-            text.extend_from_slice(scratch);
+            if !is_null && !column.plain(row, scratch) {
+                cell(column, row, forms, scratch);
+            }
+            scratch.as_slice()
+        };
+        if in_quotes || memchr::memchr3(delimiter, b'"', b'\n', shown).is_some() {
+            text.push(b'"');
+            if is_bytes {
+                forms.quoted.add_bytes(shown, text)
+            } else {
+                forms.quoted.add(shown, text)
+            }
+            text.push(b'"');
+        } else if is_bytes {
+            forms.plain.add_bytes(shown, text);
+        } else {
+            text.extend_from_slice(shown);
         }
-        if !in_quotes && memchr::memchr(b'\r', scratch).is_some() {
+        if !in_quotes && memchr::memchr(b'\r', shown).is_some() {
             return false;
         }
     }
