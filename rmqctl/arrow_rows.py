@@ -44,11 +44,12 @@ class _NoNumber:
 def rows_of(batches: Iterable[pa.RecordBatch], zone: tzinfo = UTC) -> Iterator[RowBatch]:
     """Rows in batches: times in ISO 8601, numbers as numbers, bytes as they are."""
     for batch in batches:
+        columns = {name: _column(array, zone) for name, array in zip(batch.schema.names, batch.columns, strict=True)}
         step = max(batch.num_rows * _MOST_BYTES // max(batch.nbytes, 1), 1)
         for first in range(0, batch.num_rows, step):
             part = batch.slice(first, step)
-            columns = {name: _column(array, zone) for name, array in zip(part.schema.names, part.columns, strict=True)}
-            yield RowBatch(columns, part.num_rows, partial(_rows, part, zone))
+            cut = {name: column.part(first, first + step) for name, column in columns.items()}
+            yield RowBatch(cut, part.num_rows, partial(_rows, part, zone))
 
 
 def _rows(batch: pa.RecordBatch, zone: tzinfo) -> Iterator[dict[str, Any]]:

@@ -1,9 +1,11 @@
-"""Rows of columns as JSON, CSV or TSV, in the compiled kernel alone: where it was not built, callers write the same rows one by one."""
+"""Rows of columns as JSON, CSV or TSV, in the compiled kernel alone: where it was not built, callers write the same rows one by one.
+And what of some bytes is text at all, with or without it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from store_core.kernel import is_native
@@ -86,6 +88,26 @@ def words(indexes: Ints, texts: Iterable[str]) -> TextColumn:
 def between(bounds: Ints) -> Places:
     """Places that lie one after the other."""
     return bounds[:-1], bounds[1:]
+
+
+def are_text(bounds: Ints, data: Any) -> NDArray[np.bool_]:
+    """Which of the texts that lie one after the other in ``data`` are UTF-8; ``bounds``: in 32 bits, one more than texts."""
+    if is_native():
+        from store_core.kernel import _native
+
+        return _native.are_text(bounds, _bytes(data))
+    import numpy as np
+
+    raw = memoryview(data)
+    return np.array([_is_text(raw[start:stop]) for start, stop in pairwise(bounds.tolist())], np.bool_)
+
+
+def _is_text(raw: memoryview) -> bool:
+    try:
+        str(raw, "utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def as_written(rows: Iterable[Any]) -> Iterator[Any]:

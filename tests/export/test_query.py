@@ -166,6 +166,20 @@ def test_rows_come_while_the_log_is_read(golden: GoldenStore) -> None:
         assert watched.batches_given > 10
 
 
+@pytest.mark.parametrize("query", ["select * from messages", "select topic, body from messages where queue_id = 0"])
+def test_rows_of_a_plain_scan_come_at_once(golden: GoldenStore, query: str) -> None:
+    """Not before so many have been read, as DuckDB gives them."""
+    with tables(golden("crash-533")) as known:
+        watched = known.by_name["messages"] = Watched(known.by_name["messages"])
+        with answered(query, known) as answers:
+            batches = next(iter(answers)).batches
+            rows = len(next(batches)) + sum(len(next(batches)) for _ in range(2))
+            assert watched.batches_given == 3
+            rows += sum(map(len, batches))
+        assert len(watched.asked) == 1
+        assert [(rows,)] == ask(known, f"select count(*) from ({query})")
+
+
 def test_times_are_cut_into_days_of_the_zone(golden: GoldenStore) -> None:
     query = "select distinct date_trunc('day', store_time)::varchar from messages"
     with tables(golden(NAME)) as known:

@@ -47,6 +47,18 @@ def test_rows_in_every_format(golden: GoldenStore) -> None:
         assert "Findings" not in shown.out
 
 
+@pytest.mark.parametrize("output", ["ndjson", "csv"])
+@pytest.mark.parametrize("where", ["", " where queue_id = 1"])
+def test_rows_are_the_same_beside_the_engine(output: str, where: str, golden: GoldenStore) -> None:
+    """Rows of a plain scan come as they are read; a limit has DuckDB hand them on."""
+    name = "ipv6-533"
+    scan = f"select * from messages{where}"
+    plain, through = (call("sql", query, "-s", golden(name), "-o", output) for query in (scan, f"{scan} limit 1000000"))
+    assert plain.code == exit_codes.OK
+    assert plain.out == through.out
+    assert plain.out.count("\n") > 1
+
+
 def test_values_as_json(golden: GoldenStore) -> None:
     message = stores.truth(NAME)["messages"][0]
     query = """select store_time, [store_time] times, properties, keys, body, 1.50::decimal(5, 2) d, 7::hugeint h,

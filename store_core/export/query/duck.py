@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -16,7 +17,7 @@ import pyarrow as pa
 from store_core.errors import UsageError
 from store_core.export.query.catalog import Tables
 from store_core.export.query.complaints import complaint
-from store_core.export.query.dataset import TableDataset
+from store_core.export.query.dataset import Scanner, TableDataset
 from store_core.export.tables.table import Batches
 from store_core.extras import not_installed
 from store_core.storage.scratch import scratch_folder
@@ -24,6 +25,7 @@ from store_core.storage.scratch import scratch_folder
 MEMORY_BYTES: Final = 1 << 30
 _BATCH_ROWS: Final = 8192
 _MOST_THREADS: Final = 256  # a machine gives no endless number of them
+_SCAN: Final = "PYTHON_ARROW_SCAN"
 _AGAIN_SECONDS: Final = 0.05
 _OWN: Final = (
     "select table_name from duckdb_tables() where not temporary"
@@ -100,6 +102,7 @@ class _Engine:
 
     def __init__(self, connection: Any, tables: Tables, opened: ExitStack) -> None:
         self._connection, self._tables, self._opened = connection, tables, opened
+        self._scanners: list[Scanner] | None = None  # that were asked for, where they are not to read yet
         self._cause: BaseException | None = None  # what reading a table raised
         self._thread = opened.enter_context(ThreadPoolExecutor(1, "sql"))
 
@@ -138,12 +141,26 @@ class _Engine:
         self._connection.execute("SET enable_progress_bar = false")  # it goes to stdout, piped or not
         turns = Lock()
         for name, table in self._tables.by_name.items():
-            self._connection.register(name, TableDataset(table, turns, self._note))
+            self._connection.register(name, TableDataset(table, turns, self._note, self._reads))
         self._connection.execute("SET lock_configuration = true")
 
     def _run(self, statement: Any) -> tuple[Any, pa.RecordBatchReader]:
         relation = self._connection.sql(statement)
+        if statement.type.name == "SELECT" and _is_scan(relation):
+            # DuckDB would hand on what it is given, and take longer over it than reading does.
+            scanners = self._scanners = []
+            schema = _in_words(relation).to_arrow_reader(_BATCH_ROWS).schema
+            self._scanners = None
+            if len(scanners) == 1:
+                return relation, scanners[0].to_reader(schema)
         return relation, _in_words(relation).to_arrow_reader(_BATCH_ROWS)
+
+    def _reads(self, scanner: Scanner) -> bool:
+        """Whether DuckDB is to read what it asks for."""
+        if self._scanners is None:
+            return True
+        self._scanners.append(scanner)
+        return False
 
     def _refuse_namesakes(self) -> None:
         """A table of one's own with the name of one that is read would be there, and never be asked."""
@@ -180,6 +197,12 @@ def _shows(statement: Any) -> bool:
     if "CHANGED_ROWS" not in expected:
         return "QUERY_RESULT" in expected
     return statement.type.name == "MULTI" or ("NOTHING" not in expected and bool(_RETURNING.search(statement.query)))
+
+
+def _is_scan(relation: Any) -> bool:
+    """Whether the plan is nothing but reading columns of one table, and rows by a condition that the table is given."""
+    [root, *others] = json.loads(relation.explain("standard", "json"))
+    return root["name"] == _SCAN and not root["children"] and not others
 
 
 def _in_words(relation: Any) -> Any:

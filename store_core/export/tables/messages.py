@@ -21,6 +21,7 @@ from store_core.export.rows.batches import message_batches
 from store_core.export.rows.schema import Column
 from store_core.export.tables.gone import refuse_cut
 from store_core.export.tables.table import Batches, StoresTable, Where
+from store_core.kernel.text import are_text
 from store_core.read.log import CLOCK_SLACK_MS, confirmed_store_timestamp_ms
 from store_core.read.log_files import unread_log
 from store_core.scan.frames import FrameTable, Ints
@@ -34,7 +35,6 @@ TEXT: Final = Column("text", pa.string(), "the body as text; null where it is no
 _BEHIND: Final = [column.name for column in schema.MESSAGE_COLUMNS].index("body") + 1
 MESSAGE_COLUMNS: Final = (*schema.MESSAGE_COLUMNS[:_BEHIND], TEXT, *schema.MESSAGE_COLUMNS[_BEHIND:])
 _FOR_TEXT: Final = ("body", "body_decoded")
-_FEW_BODIES: Final = 16  # that are looked at one by one
 _OPTIONS: Final = ScanOptions(check_crc=True, check_property_crc=True, properties=False)
 _LATEST_MS: Final = 1 << 50  # some thousand years on: no clock says so
 _STRETCHES: Final = 256  # of a segment, to find where in it a condition on offsets begins and ends
@@ -141,26 +141,15 @@ class _Reading(Decoding):
 
 
 def _with_text(rows: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
-    bodies = pc.if_else(rows.column("body_decoded"), rows.column("body"), pa.scalar(None, pa.binary()))
-    return rows.append_column(TEXT.field, pa.concat_arrays(_texts(bodies))).select(list(names))
+    return rows.append_column(TEXT.field, _texts(rows.column("body"), rows.column("body_decoded"))).select(list(names))
 
 
-def _texts(bodies: pa.BinaryArray) -> list[pa.StringArray]:
-    """Bodies as texts, null where one is none. Arrow refuses all of an array where it refuses one, so it is halved."""
-    try:
-        return [bodies.cast(pa.string())]
-    except pa.ArrowInvalid:
-        if len(bodies) > _FEW_BODIES:
-            half = len(bodies) // 2
-            return [*_texts(bodies.slice(0, half)), *_texts(bodies.slice(half))]
-    return [pa.array([_text_of(body) for body in bodies.to_pylist()], pa.string())]
-
-
-def _text_of(body: bytes | None) -> str | None:
-    try:
-        return None if body is None else body.decode()
-    except UnicodeDecodeError:
-        return None
+def _texts(bodies: pa.BinaryArray, decoded: pa.BooleanArray) -> pa.StringArray:
+    """Bodies as texts, null where one is none or could not be decompressed. Nothing is copied."""
+    _, offsets, data = bodies.buffers()
+    bounds = np.frombuffer(offsets, np.int32)[bodies.offset : bodies.offset + len(bodies) + 1]
+    valid = pc.and_(pa.array(are_text(bounds, data or b"")), decoded)
+    return pa.Array.from_buffers(pa.string(), len(bodies), [valid.buffers()[1], pa.py_buffer(bounds), data])
 
 
 def _pieces(name: str, store: Store, where: Where | None) -> list[Piece]:

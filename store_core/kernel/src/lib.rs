@@ -58,6 +58,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(packed::unpack_stretches, module)?)?;
     module.add_function(wrap_pyfunction!(point::carries_key, module)?)?;
     module.add_function(wrap_pyfunction!(point::index_key_hash, module)?)?;
+    module.add_function(wrap_pyfunction!(text::are_text, module)?)?;
     module.add_function(wrap_pyfunction!(text::rows_text, module)?)?;
     Ok(())
 }

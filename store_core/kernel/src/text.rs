@@ -134,6 +134,7 @@ impl<'a> Column<'a> {
 // -- JSON
 
 fn json(columns: &[Column<'_>], rows: usize, tail: &[u8], text: &mut Vec<u8>) {
+    let forms = &Forms::new();
     let mut scratch = Vec::new();
     for row in 0..rows {
         for column in columns {
@@ -141,7 +142,7 @@ fn json(columns: &[Column<'_>], rows: usize, tail: &[u8], text: &mut Vec<u8>) {
             if column.is_null(row) {
                 text.extend_from_slice(NULL);
             } else if !column.plain(row, text) {
-                json_value(column, row, &mut scratch, text);
+                json_value(column, row, forms, &mut scratch, text);
             }
         }
         text.extend_from_slice(tail);
@@ -151,18 +152,18 @@ fn json(columns: &[Column<'_>], rows: usize, tail: &[u8], text: &mut Vec<u8>) {
 const NULL: &[u8] = b"null";
 
 #[inline(always)]
-fn json_value(column: &Column<'_>, row: usize, scratch: &mut Vec<u8>, text: &mut Vec<u8>) {
+fn json_value(column: &Column<'_>, row: usize, forms: &Forms, scratch: &mut Vec<u8>, text: &mut Vec<u8>) {
     match column.kind {
         TEXT_SAME => text.extend_from_slice(column.data.first().unwrap_or(&NULL)),
         TEXT_READY => text.extend_from_slice(column.part(0, 0, row)),
-        TEXT_STRING => json_string(column.part(0, 0, row), text),
+        TEXT_STRING => json_string(column.part(0, 0, row), &forms.json, text),
         TEXT_BYTES => {
             text.push(b'"');
-            in_utf8(column.part(0, 0, row), text, json_escaped);
+            forms.json.add_bytes(column.part(0, 0, row), text);
             text.push(b'"');
         }
         TEXT_BODY => match column.body(row) {
-            (body, true) => json_string(body, text),
+            (body, true) => json_string(body, &forms.json, text),
             (body, false) => {
                 text.push(b'"');
                 base64(body, text);
@@ -173,10 +174,10 @@ fn json_value(column: &Column<'_>, row: usize, scratch: &mut Vec<u8>, text: &mut
             let value = float(column, row);
             if value.is_finite() { float_text(value, text) } else { text.extend_from_slice(NULL) }
         }
-        TEXT_LIST | TEXT_MAP => json_items(column, row, text),
+        TEXT_LIST | TEXT_MAP => json_items(column, row, &forms.json, text),
         _ => {
             scratch.clear();
-            cell(column, row, scratch);
+            cell(column, row, forms, scratch);
             text.push(b'"');
             text.extend_from_slice(scratch);
             text.push(b'"');
@@ -184,16 +185,16 @@ fn json_value(column: &Column<'_>, row: usize, scratch: &mut Vec<u8>, text: &mut
     }
 }
 
-fn json_items(column: &Column<'_>, row: usize, text: &mut Vec<u8>) {
+fn json_items(column: &Column<'_>, row: usize, escapes: &Escapes, text: &mut Vec<u8>) {
     let is_map = column.kind == TEXT_MAP;
     text.push(if is_map { b'{' } else { b'[' });
     let mut lead: &[u8] = b"";
     for item in column.items(row) {
         text.extend_from_slice(lead);
-        json_string(column.part(0, 2, item), text);
+        json_string(column.part(0, 2, item), escapes, text);
         if is_map {
             text.extend_from_slice(b": ");
-            json_string(column.part(1, 4, item), text);
+            json_string(column.part(1, 4, item), escapes, text);
         }
         lead = b", ";
     }
@@ -202,87 +203,27 @@ fn json_items(column: &Column<'_>, row: usize, text: &mut Vec<u8>) {
 
 /// A string, which is UTF-8, in quotes.
 #[inline]
-fn json_string(string: &[u8], text: &mut Vec<u8>) {
+fn json_string(string: &[u8], escapes: &Escapes, text: &mut Vec<u8>) {
     text.push(b'"');
-    json_escaped(string, text);
+    escapes.add(string, text);
     text.push(b'"');
-}
-
-/// `raw` with U+FFFD for what is not UTF-8.
-#[inline]
-fn in_utf8(raw: &[u8], text: &mut Vec<u8>, add: impl Fn(&[u8], &mut Vec<u8>)) {
-    if raw.is_ascii() || str::from_utf8(raw).is_ok() {
-        add(raw, text);
-        return;
-    }
-    for chunk in raw.utf8_chunks() {
-        add(chunk.valid().as_bytes(), text);
-        if !chunk.invalid().is_empty() {
-            text.extend_from_slice("\u{FFFD}".as_bytes());
-        }
-    }
-}
-
-#[inline]
-fn json_escaped(part: &[u8], text: &mut Vec<u8>) {
-    escaped(
-        part,
-        text,
-        |byte| byte < b' ' || byte == b'"' || byte == b'\\',
-        |byte, text| {
-            let short = match byte {
-                b'"' | b'\\' => byte,
-                b'\n' => b'n',
-                b'\r' => b'r',
-                b'\t' => b't',
-                0x08 => b'b',
-                0x0C => b'f',
-                _ => {
-                    let digit = |half: u8| half + if half < 10 { b'0' } else { b'a' - 10 };
-                    text.extend_from_slice(&[b'\\', b'u', b'0', b'0', digit(byte >> 4), digit(byte & 0xF)]);
-                    return;
-                }
-            };
-            text.extend_from_slice(&[b'\\', short]);
-        },
-    );
-}
-
-/// `part` with each special byte replaced.
-#[inline(always)]
-fn escaped(part: &[u8], text: &mut Vec<u8>, is_special: impl Fn(u8) -> bool, replace: impl Fn(u8, &mut Vec<u8>)) {
-    let mut rest = part;
-    loop {
-        let plain = plain_length(rest, &is_special);
-        text.extend_from_slice(rest.get(..plain).unwrap_or(rest));
-        let Some(byte) = rest.get(plain) else { return };
-        replace(*byte, text);
-        rest = rest.get(plain + 1..).unwrap_or(&[]);
-    }
-}
-
-/// Looked at together, so that the processor compares all of them at once.
-const STRIDE: usize = 16;
-
-/// How many bytes come before the first special one.
-#[inline(always)]
-fn plain_length(bytes: &[u8], is_special: &impl Fn(u8) -> bool) -> usize {
-    let (strides, _) = bytes.as_chunks::<STRIDE>();
-    let is_plain = |stride: &&[u8; STRIDE]| !stride.iter().fold(false, |found, byte| found | is_special(*byte));
-    let plain = strides.iter().take_while(is_plain).count() * STRIDE;
-    plain + bytes.get(plain..).unwrap_or(&[]).iter().take_while(|byte| !is_special(**byte)).count()
 }
 
 // -- CSV and TSV
 
 fn csv(columns: &[Column<'_>], rows: usize, delimiter: u8, tail: &[u8], text: &mut Vec<u8>) {
+    let forms = &Forms::new();
     let mut scratch = Vec::new();
     for row in 0..rows {
         let start = text.len();
-        if !csv_row(columns, row, delimiter, false, &mut scratch, text) {
+        // Found before the row is written, where it is likely.
+        let in_quotes = columns.iter().any(|column| {
+            column.kind == TEXT_BYTES && !column.is_null(row) && memchr::memchr(b'\r', column.part(0, 0, row)).is_some()
+        });
+        if !csv_row(columns, row, delimiter, in_quotes, forms, &mut scratch, text) {
             // Readers end a row at a lone carriage return, too, unless it stands in quotes.
             text.truncate(start);
-            csv_row(columns, row, delimiter, true, &mut scratch, text);
+            csv_row(columns, row, delimiter, true, forms, &mut scratch, text);
         }
         if text.len() == start {
             text.extend_from_slice(b"\"\""); // of a single value: an empty line would be no row
@@ -297,6 +238,7 @@ fn csv_row(
     row: usize,
     delimiter: u8,
     in_quotes: bool,
+    forms: &Forms,
     scratch: &mut Vec<u8>,
     text: &mut Vec<u8>,
 ) -> bool {
@@ -307,17 +249,29 @@ fn csv_row(
             continue;
         }
         scratch.clear();
-        if !is_null && !column.plain(row, scratch) {
-            cell(column, row, scratch);
-        }
-        if in_quotes || memchr::memchr3(delimiter, b'"', b'\n', scratch).is_some() {
-            text.push(b'"');
-            escaped(scratch, text, |byte| byte == b'"', |_, text| text.extend_from_slice(b"\"\""));
-            text.push(b'"');
+        let is_bytes = column.kind == TEXT_BYTES && !is_null;
+        let shown = if is_bytes || (column.kind == TEXT_STRING && !is_null) {
+            column.part(0, 0, row) // not copied: U+FFFD for some of it makes nothing special
         } else {
-            text.extend_from_slice(scratch);
+            if !is_null && !column.plain(row, scratch) {
+                cell(column, row, forms, scratch);
+            }
+            scratch.as_slice()
+        };
+        if in_quotes || memchr::memchr3(delimiter, b'"', b'\n', shown).is_some() {
+            text.push(b'"');
+            if is_bytes {
+                forms.quoted.add_bytes(shown, text)
+            } else {
+                forms.quoted.add(shown, text)
+            }
+            text.push(b'"');
+        } else if is_bytes {
+            forms.plain.add_bytes(shown, text);
+        } else {
+            text.extend_from_slice(shown);
         }
-        if !in_quotes && memchr::memchr(b'\r', scratch).is_some() {
+        if !in_quotes && memchr::memchr(b'\r', shown).is_some() {
             return false;
         }
     }
@@ -325,22 +279,242 @@ fn csv_row(
 }
 
 /// A value that is no number and no truth value, as it stands in a cell.
-fn cell(column: &Column<'_>, row: usize, text: &mut Vec<u8>) {
+fn cell(column: &Column<'_>, row: usize, forms: &Forms, text: &mut Vec<u8>) {
     match column.kind {
         TEXT_SAME => text.extend_from_slice(column.data.first().unwrap_or(&NULL)),
         TEXT_READY | TEXT_STRING => text.extend_from_slice(column.part(0, 0, row)),
-        TEXT_BYTES => in_utf8(column.part(0, 0, row), text, |part, text| text.extend_from_slice(part)),
+        TEXT_BYTES => forms.plain.add_bytes(column.part(0, 0, row), text),
         TEXT_BODY => match column.body(row) {
             (body, true) => text.extend_from_slice(body),
             (body, false) => base64(body, text),
         },
         TEXT_ENCODING => text.extend_from_slice(if column.body(row).1 { b"utf-8" } else { b"base64" }),
         TEXT_FLOAT => float_text(float(column, row), text),
-        TEXT_LIST | TEXT_MAP => json_items(column, row, text),
+        TEXT_LIST | TEXT_MAP => json_items(column, row, &forms.json, text),
         TEXT_MICROSECONDS | TEXT_ZONELESS_MICROSECONDS => time(column, row, 1000, text),
         TEXT_NANOSECONDS | TEXT_ZONELESS_NANOSECONDS => time(column, row, 1_000_000, text),
         _ => {}
     }
+}
+
+// -- strings
+
+/// Looked at together, so that the processor compares all of them at once.
+const STRIDE: usize = 16;
+/// The most bytes that one becomes, and room for all that are written at once where fewer count.
+const LONGEST: usize = 8;
+/// Bytes that are gathered before they are added, of a stride and of a text: it is cleared each time.
+const STRIDE_ROOM: usize = STRIDE * LONGEST;
+const TEXT_ROOM: usize = 512;
+const REPLACEMENT: [u8; LONGEST] = [0xEF, 0xBF, 0xBD, 0, 0, 0, 0, 0];
+
+/// What is written of a byte: the first of `bytes`.
+#[derive(Clone, Copy)]
+struct Written {
+    bytes: [u8; LONGEST],
+    length: usize,
+}
+
+/// What is written of a byte that begins no character, and which bytes after it would make it begin one.
+#[derive(Clone, Copy)]
+struct First {
+    alone: Written,
+    least: u8,
+    most: u8,
+}
+
+/// How bytes of strings are written in some format. All that are special lie below `below` or are `marks`.
+struct Escapes {
+    written: [Written; 256],
+    first: [First; 256],
+    below: u8,
+    marks: [u8; 2],
+}
+
+/// The forms of strings that a row needs: as they are, within a cell in quotes, and in JSON.
+struct Forms {
+    plain: Escapes,
+    quoted: Escapes,
+    json: Escapes,
+}
+
+impl Forms {
+    fn new() -> Self {
+        Self {
+            plain: Escapes::of(0, [0; 2], |byte| vec![byte]),
+            quoted: Escapes::of(0, [b'"'; 2], |byte| if byte == b'"' { vec![byte; 2] } else { vec![byte] }),
+            json: Escapes::of(b' ', [b'"', b'\\'], in_json),
+        }
+    }
+}
+
+fn in_json(byte: u8) -> Vec<u8> {
+    let short = match byte {
+        b'"' | b'\\' => byte,
+        b'\n' => b'n',
+        b'\r' => b'r',
+        b'\t' => b't',
+        0x08 => b'b',
+        0x0C => b'f',
+        0..b' ' => return format!("\\u{byte:04x}").into_bytes(),
+        _ => return vec![byte],
+    };
+    vec![b'\\', short]
+}
+
+impl Escapes {
+    fn of(below: u8, marks: [u8; 2], shown: impl Fn(u8) -> Vec<u8>) -> Self {
+        let written = std::array::from_fn(|index| {
+            let shown = shown(index as u8);
+            let mut bytes = [0; LONGEST];
+            bytes.iter_mut().zip(&shown).for_each(|(to, from)| *to = *from);
+            Written { bytes, length: shown.len() }
+        });
+        let mut byte = 0;
+        let first = written.map(|written| {
+            let (least, most) = seconds(byte);
+            let alone = if byte < 0x80 { written } else { Written { bytes: REPLACEMENT, length: 3 } };
+            byte = byte.wrapping_add(1);
+            First { alone, least, most }
+        });
+        Self { written, first, below, marks }
+    }
+
+    #[inline(always)]
+    fn has_none(&self, bytes: &[u8]) -> bool {
+        let [one, other] = self.marks;
+        !bytes.iter().fold(false, |found, byte| found | (*byte < self.below || *byte == one || *byte == other))
+    }
+
+    /// Adds a string, which is UTF-8.
+    #[inline]
+    fn add(&self, string: &[u8], text: &mut Vec<u8>) {
+        let (strides, rest) = string.as_chunks::<STRIDE>();
+        let mut plain = 0; // before this stride all are written
+        for (number, stride) in strides.iter().enumerate() {
+            if !self.has_none(stride) {
+                text.extend_from_slice(strides.get(plain..number).unwrap_or(&[]).as_flattened());
+                self.add_each(stride, text);
+                plain = number + 1;
+            }
+        }
+        text.extend_from_slice(strides.get(plain..).unwrap_or(&[]).as_flattened());
+        if self.has_none(rest) {
+            text.extend_from_slice(rest);
+        } else {
+            self.add_each(rest, text);
+        }
+    }
+
+    /// Adds a stride or less.
+    #[inline]
+    fn add_each(&self, bytes: &[u8], text: &mut Vec<u8>) {
+        let mut gathered = Gathered::<STRIDE_ROOM>::new(text);
+        for byte in bytes {
+            if let Some(written) = self.written.get(usize::from(*byte)) {
+                gathered.add(written);
+            }
+        }
+        gathered.empty();
+    }
+
+    /// Adds bytes, with U+FFFD for each longest part of what could have become a character, as Java and Python do.
+    #[inline]
+    fn add_bytes(&self, raw: &[u8], text: &mut Vec<u8>) {
+        if str::from_utf8(raw).is_ok() {
+            self.add(raw, text);
+            return;
+        }
+        let mut gathered = Gathered::<TEXT_ROOM>::new(text);
+        let mut at = 0;
+        while let Some(byte) = raw.get(at) {
+            let Some(first) = self.first.get(usize::from(*byte)) else { return };
+            let second = raw.get(at + 1).copied().unwrap_or(0);
+            // One branch, mostly not taken: of random bytes each could be either.
+            if (first.least <= second) & (second <= first.most) {
+                let rest = raw.get(at + 1..).unwrap_or(&[]);
+                let more = following(*byte);
+                let there = 1 + rest.iter().take(more).skip(1).take_while(|byte| (0x80..0xC0).contains(*byte)).count();
+                let mut shown = first.alone;
+                if there == more {
+                    shown = Written { bytes: [*byte; LONGEST], length: 1 + more };
+                    shown.bytes.iter_mut().skip(1).zip(rest.iter().take(more)).for_each(|(to, from)| *to = *from);
+                }
+                gathered.add(&shown);
+                at += 1 + there;
+            } else {
+                gathered.add(&first.alone);
+                at += 1;
+            }
+        }
+        gathered.empty();
+    }
+}
+
+/// The least and the largest byte that may come second in a character that begins with this one; where none does, none is.
+fn seconds(first: u8) -> (u8, u8) {
+    match first {
+        0xE0 => (0xA0, 0xBF),
+        0xED => (0x80, 0x9F),
+        0xF0 => (0x90, 0xBF),
+        0xF4 => (0x80, 0x8F),
+        0xC2..=0xF3 => (0x80, 0xBF),
+        _ => (0xFF, 0),
+    }
+}
+
+/// How many bytes come after the first one of a character.
+fn following(first: u8) -> usize {
+    1 + usize::from(first >= 0xE0) + usize::from(first >= 0xF0)
+}
+
+/// Short pieces that go to a text together: each is copied whole, whatever its length, which takes no loop.
+struct Gathered<'a, const ROOM: usize> {
+    text: &'a mut Vec<u8>,
+    room: [u8; ROOM],
+    used: usize,
+}
+
+impl<'a, const ROOM: usize> Gathered<'a, ROOM> {
+    #[inline(always)]
+    fn new(text: &'a mut Vec<u8>) -> Self {
+        Self { text, room: [0; ROOM], used: 0 }
+    }
+
+    #[inline(always)]
+    fn add(&mut self, written: &Written) {
+        if self.used + LONGEST > ROOM {
+            self.empty();
+        }
+        if let Some(room) = self.room.get_mut(self.used..self.used + LONGEST) {
+            room.copy_from_slice(&written.bytes);
+        }
+        self.used += written.length;
+    }
+
+    #[inline(always)]
+    fn empty(&mut self) {
+        self.text.extend_from_slice(self.room.get(..self.used).unwrap_or(&self.room));
+        self.used = 0;
+    }
+}
+
+/// Which of the texts between bounds in `data` are UTF-8; see `store_core.kernel.text.are_text`.
+#[pyfunction]
+#[pyo3(signature = (bounds, data, /))]
+pub fn are_text<'py>(
+    py: Python<'py>,
+    bounds: PyReadonlyArray1<'py, i32>,
+    data: PyReadonlyArray1<'py, u8>,
+) -> PyResult<Bound<'py, PyArray1<bool>>> {
+    let (bounds, data) = (bounds.as_slice()?, data.as_slice()?);
+    let is_text = |from: i32, to: i32| {
+        let part = usize::try_from(from).ok().zip(usize::try_from(to).ok());
+        part.and_then(|(from, to)| data.get(from..to)).is_some_and(|part| str::from_utf8(part).is_ok())
+    };
+    let pairs = bounds.iter().zip(bounds.iter().skip(1));
+    let are = py.detach(|| pairs.map(|(from, to)| is_text(*from, *to)).collect::<Vec<_>>());
+    Ok(are.into_pyarray(py))
 }
 
 // -- values
