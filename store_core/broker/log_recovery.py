@@ -133,11 +133,12 @@ def recover_log(
         return result
     queue_end = max((queue.end_phy_offset for queue in queues), default=-1)
     start = first_segment(store, loaded.segments, loaded.checkpoint, rules, queue_end)
-    result.first_file_scanned = loaded.segments[start].name
+    first = loaded.segments[start]
+    result.first_file_scanned = first.name
     if proven is not None and not rules.aborted:
         proven.expect(loaded.segments[start:])
-    begin = max(loaded.checkpoint.logics_phy_offset, 0) if rules.is_accelerated else 0
-    if begin > loaded.segments[start].end_phy_offset:
+    begin = max(loaded.checkpoint.logics_phy_offset, 0) if rules.is_accelerated else first.phy_offset
+    if begin > first.end_phy_offset:
         result.refusal = (
             f"the scan is to begin at the checkpoint's queue offset {begin}, beyond {result.first_file_scanned}"
         )

@@ -55,5 +55,5 @@ def test_sizes_that_every_broker_counts_on() -> None:
     assert (queue.ENTRY.size_bytes, queue.BATCH_ENTRY.size_bytes, queue.EXT_UNIT.size_bytes) == (20, 46, 20)
     assert (index.HEADER.size_bytes, index.SLOT.size_bytes, index.ENTRY.size_bytes) == (40, 4, 20)
     assert (record.MIN_RECORD_SIZE_BYTES, record.MIN_BLANK_SIZE_BYTES, record.PROPERTY_CRC.size_bytes) == (91, 8, 20)
-    assert [CHECKPOINT.end_of(name) for name in CHECKPOINT.names[2:]] == [24, 32, 40]
+    assert [CHECKPOINT.end_of(name) for name in CHECKPOINT.names[2:]] == [24, 32, 40, 48]
     assert (message_id.OFFSET_ID_V4_SIZE_BYTES, message_id.OFFSET_ID_V6_SIZE_BYTES) == (16, 28)

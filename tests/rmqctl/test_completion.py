@@ -31,7 +31,17 @@ def test_commands_and_global_options() -> None:
 
 def test_a_commands_options_values_and_arguments() -> None:
     assert completed("rmqctl checkpoint --bro") == ["--broker-version"]
-    assert completed("rmqctl checkpoint -o ") == ["table", "plain", "json", "ndjson", "csv", "tsv", "github"]
+    assert completed("rmqctl checkpoint -o ") == [
+        "table",
+        "plain",
+        "json",
+        "ndjson",
+        "csv",
+        "tsv",
+        "github",
+        "parquet",
+        "arrow",
+    ]
     assert completed("rmqctl checkpoint -o j") == ["json"]
     assert completed("rmqctl explain L00")[:2] == ["L001", "L002"]
     assert completed("rmqctl explain l00")[:2] == ["l001", "l002"]

@@ -73,7 +73,7 @@ def test_a_bug_is_one_line_and_a_traceback_only_on_demand() -> None:
         (["log", "--max", "0"], "invalid value '0' for --max: expected a whole number from 1 on"),
         (["pull", "T", "xx"], "invalid value 'xx' for QUEUE_ID: expected a whole number from 0 on"),
         (["verify-crc", "--max-seconds", "x"], "invalid value 'x' for --max-seconds: expected a number from 0 on"),
-        (["info", "-o", "foo"], "invalid value 'foo' for -o: expected one of table, plain, json, ndjson, csv, tsv, github"),
+        (["info", "-o", "foo"], "invalid value 'foo' for -o: expected one of table, plain, json, ndjson, csv, tsv, github, parquet, arrow"),
         (["info", "-c", "/nope"], "cannot read the configuration: No such file or directory (/nope): name the broker's properties file with -c"),
         (["get", "zz", "-s", "sample_store"], "'zz' is no message id: give an offset in the log, 32 or 56 hex digits, or a unique key with --topic"),
         (["apply", "pyproject.toml", "-s", "sample_store"], "not a plan (pyproject.toml): name a file made with --save"),

@@ -22,7 +22,6 @@ from rmqctl.streams import UNENCODABLE
 from store_core.kernel import is_native
 from store_core.kernel.codes import TextKind
 from store_core.kernel.text import RowBatch, TextColumn, between, numbers, one_by_one, ready, same, strings, words
-from tests import stores
 from tests.conftest import GoldenStore
 from tests.rmqctl.calls import ROOT, call
 
@@ -32,7 +31,7 @@ native = pytest.mark.skipif(not is_native(), reason="the compiled kernel was not
 RECORDED: Final[dict[str, str]] = json.loads((Path(__file__).parent / "text_digests.json").read_text())
 COMMANDS: Final = sorted({case.split(" ", 1)[1] for case in RECORDED})
 FORMATS: Final[tuple[Format, ...]] = ("ndjson", "json", "csv", "tsv")
-STORES: Final = (*stores.WITH_QUEUE_FILES, "sample")
+STORES: Final = sorted({case.split(" ", 1)[0] for case in RECORDED})
 HOSTILE: Final = (
     "",
     '"',
