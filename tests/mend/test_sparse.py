@@ -214,11 +214,9 @@ def test_of_a_queue_file_only_what_is_no_hole_is_compared(
         file.truncate(size)
     asked: list[int] = []
 
-    def content() -> Iterator[bytes]:
+    def content() -> Iterator[bytes | Hole]:
         yield entry
-        while True:
-            asked.append(_MIB)
-            yield bytes(_MIB)
+        yield Hole(size - len(entry))
 
     read = FileCache.read
 
