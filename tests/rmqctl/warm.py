@@ -40,12 +40,16 @@ _NOT_WALKED: Final = (
 )
 _NUMBER_BYTES: Final = 8
 _DEADLINE_SECONDS: Final = 60
-_BEFORE: Final = dict(os.environ)  # before any test changes it
+_SET: Final = {
+    "OPENBLAS_NUM_THREADS": "1"
+}  # by the program where it is not set, so by tests that call it in their own process
+_BEFORE: Final = _SET | os.environ  # before any test changes it
 
 
 def can_run(environment: Mapping[str, str]) -> bool:
     """Whether a copy's process is as one that is started with this environment."""
-    changed = {n for n in environment.keys() | _BEFORE.keys() if environment.get(n) != _BEFORE.get(n)}
+    asked = _SET | {**environment}
+    changed = {n for n in asked.keys() | _BEFORE.keys() if asked.get(n) != _BEFORE.get(n)}
     return not any(name.startswith(STARTS) for name in changed)
 
 
