@@ -71,7 +71,7 @@ def _copy_sparse(source: str, target: str) -> None:
 
 
 class Seconds:
-    """What contestants took of the processor, by their names; the clock is the contest's own."""
+    """Return the processor time of each contestant, in seconds, by name."""
 
     def __init__(self) -> None:
         self.cpu: dict[str, list[float]] = {}
@@ -131,7 +131,7 @@ def many_queues(work: Path, queues: int, log_bytes: int, rounds: int) -> tuple[c
 
 
 def many_segments(work: Path, rounds: int) -> tuple[contest.Times, list[contest.Row]]:
-    """What a crashed store of 300 segments without queues takes to predict, beside reading and checking its bytes."""
+    """Compare `recover --predict` of a crashed store of 300 segments with `verify-crc` of the same bytes."""
     made, took = work / "segments", Seconds()
     write_store(made, WideRecipe(8, 8, _SEGMENTS * _MIB, _MIB, with_queues=False, crashed=True))
     of = f", {_SEGMENTS} segments of 1 MiB"
@@ -188,26 +188,26 @@ def main() -> None:
     parser = contest.arguments("scale", __doc__, size="128MiB", rounds=3)
     parser.add_argument("--queues", default="1000,10000", help="of the contests with the broker, with commas")
     parser.add_argument("--memory", default=";".join(MEMORY), help="commands of the memory table, with semicolons")
-    told = parser.parse_args()
+    options = parser.parse_args()
     times: dict[str, list[float]] = {}
     rows: list[contest.Row] = []
-    with tempfile.TemporaryDirectory(prefix="rmqctl-scale-", dir=told.work) as folder:
+    with tempfile.TemporaryDirectory(prefix="rmqctl-scale-", dir=options.work) as folder:
         work = Path(folder)
         parts: list[Callable[[], tuple[contest.Times, list[contest.Row]]]] = [
             *(
-                (lambda n=int(number): many_queues(work, n, told.size, told.rounds))
-                for number in told.queues.split(",")
+                (lambda n=int(number): many_queues(work, n, options.size, options.rounds))
+                for number in options.queues.split(",")
                 if number
             ),
-            lambda: many_segments(work, told.rounds),
-            lambda: memory(work, [name.strip() for name in told.memory.split(";") if name.strip()]),
+            lambda: many_segments(work, options.rounds),
+            lambda: memory(work, [name.strip() for name in options.memory.split(";") if name.strip()]),
         ]
         for part in parts:
             found, compared = part()
             times |= found
             rows += compared
     store = "128 MiB of log, 310,689 records of 432 B (300 MiB with many segments), written by benchmarks.wide_store"
-    contest.finish(told, "scale", "python -m benchmarks.scale", store, times, rows)
+    contest.finish(options, "scale", "python -m benchmarks.scale", store, times, rows)
 
 
 if __name__ == "__main__":
