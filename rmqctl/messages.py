@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from rmqctl.cells import Column
 from rmqctl.context import Context, exit_for_findings
 from rmqctl.options import COLUMN_FORMATS, read_time
+from rmqctl.output.cells import Column
 from store_core.errors import UsageError
 from store_core.read.body_text import LongBody
 from store_core.read.message_json import MessageView

@@ -92,7 +92,7 @@ def _goes_downwards(room: str, module: list[str]) -> bool:
 def test_imports_of_a_salvage_go_downwards(room: str) -> None:
     for path in (ROOT / "store_core" / "mend" / "salvage" / room).glob("*.py"):
         for module, _ in _imports(_tree(path)):
-            other = module.removeprefix("store_core.mend.salvage.").split(".")[0]
+            other = module.removeprefix("store_core.recovery.").split(".")[0]
             lower = SALVAGE_ROOMS[: SALVAGE_ROOMS.index(room) + 1]
             assert other not in SALVAGE_ROOMS or other in lower, f"{room} imports {module}"
 

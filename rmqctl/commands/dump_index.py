@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from rmqctl.cells import Column
 from rmqctl.context import Context
 from rmqctl.messages import shown_or_told
+from rmqctl.output.cells import Column
 from store_core.errors import FailedError
 
 if TYPE_CHECKING:

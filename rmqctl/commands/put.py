@@ -14,7 +14,7 @@ from rmqctl import exit_codes
 from rmqctl.context import Context
 from rmqctl.mending import say_settled
 from rmqctl.options import TopicArgument
-from rmqctl.streams import say, standard_input
+from rmqctl.output.streams import say, standard_input
 from store_core.errors import FailedError, UsageError
 
 if TYPE_CHECKING:

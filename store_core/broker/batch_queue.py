@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from store_core.broker.batch_lookup import BatchLookup
-from store_core.broker.off_grid import in_turn, off_grid
+from store_core.broker.misnamed_queue_files import in_turn, off_grid
 from store_core.broker.queue_recovery import ANYWHERE, Entries, Ints, Mask, QueueState
 from store_core.kernel.entries import GoodRun
 from store_core.layout import queue as layout
 
 if TYPE_CHECKING:
-    from store_core.broker.appended import EntrySpool
+    from store_core.broker.pending_entries import EntrySpool
     from store_core.broker.versions import Behaviour
     from store_core.storage.sequence import Segment, SegmentSequence
     from store_core.storage.store import QueueKey

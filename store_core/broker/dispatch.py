@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from store_core.broker.appended import EntrySpool
 from store_core.broker.batch_queue import BatchQueueState
-from store_core.broker.dispatched import DispatchedRows
+from store_core.broker.dispatch_cache import DispatchedRows
+from store_core.broker.pending_entries import EntrySpool
 from store_core.broker.queue_recovery import QueueState
 from store_core.codec.delay_levels import UNKNOWN_LEVEL_MS
 from store_core.codec.properties import REAL_TOPIC, parse_properties

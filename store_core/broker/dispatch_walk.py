@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from store_core.broker.walk import SegmentWalk, plain_row
 
 if TYPE_CHECKING:
+    from store_core.broker.checked_ranges import Proven
     from store_core.broker.dispatch import Dispatcher
-    from store_core.broker.proven import Proven
     from store_core.broker.walk import WalkRules
     from store_core.scan.frames import FrameTable
     from store_core.storage.sequence import Segment

@@ -20,8 +20,8 @@ from store_core.layout import record
 from store_core.scan.frames import select
 
 if TYPE_CHECKING:
+    from store_core.broker.checked_ranges import Proven
     from store_core.broker.load import CheckpointTimes, Loaded
-    from store_core.broker.proven import Proven
     from store_core.broker.versions import Behaviour
     from store_core.scan.frames import FrameTable
     from store_core.storage.sequence import Segment

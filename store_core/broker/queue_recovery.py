@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from store_core.broker.appended import AppendedEntries, EntrySpool
-from store_core.broker.off_grid import looked_up
+from store_core.broker.misnamed_queue_files import looked_up
+from store_core.broker.pending_entries import AppendedEntries, EntrySpool
 from store_core.broker.versions import MinOffsetSearch
 from store_core.kernel.entries import GoodRun, good_run
 from store_core.layout import queue as layout
@@ -19,9 +19,9 @@ from store_core.layout import queue as layout
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from store_core.broker.consume_queue_ext import ExtFiles
     from store_core.broker.entry_runs import EntryRuns
-    from store_core.broker.ext_files import ExtFiles
-    from store_core.broker.off_grid import OffGridFiles
+    from store_core.broker.misnamed_queue_files import OffGridFiles
     from store_core.broker.versions import Behaviour
     from store_core.kernel.entry_runs import EntryRun
     from store_core.storage.sequence import SegmentSequence

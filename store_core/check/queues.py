@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from store_core.check import entries as shapes
 from store_core.check.entries import ENTRY_SIZE_BYTES, Array, Mask
+from store_core.check.live_check import log_reaches, look_at_queues, store_now, tags_code_now
 from store_core.check.log_map import LogMap
-from store_core.check.now import log_reaches, look_at_queues, store_now, tags_code_now
 from store_core.check.report import Findings
 from store_core.check.runs import Intervals, runs_of, windows_of
 from store_core.derive.dispatch import Rows

@@ -12,10 +12,10 @@ from store_core.check.batch_queues import check_batch_queues
 from store_core.check.checkpoint import check_checkpoint
 from store_core.check.index import IndexCheck
 from store_core.check.layout import check_index_layout, check_layout
+from store_core.check.live_check import look_at_files, store_now
 from store_core.check.log import LogFindings
 from store_core.check.log_begin import log_begin
 from store_core.check.log_map import LogMap, check_marks
-from store_core.check.now import look_at_files, store_now
 from store_core.check.progress import check_progress
 from store_core.check.queues import check_queues
 from store_core.check.report import Findings

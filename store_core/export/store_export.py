@@ -9,15 +9,15 @@ from dataclasses import dataclass, field, replace
 from store_core.check.log import MISSING, REMOVED, UNREADABLE, LogFindings, is_missing_file
 from store_core.check.report import MOST_FINDINGS_PER_CODE
 from store_core.errors import FailedError, PlanOutOfDateError, UnreadableError
-from store_core.export.copies import differences
 from store_core.export.dest.parts import Part, PartWriter, Range, inside, kind_name, quarantine_rows
 from store_core.export.dest.state import Proof, StoreState, Told
-from store_core.export.healing import Stretch, heal
-from store_core.export.lacking import lacks_of, still_lacking
+from store_core.export.log_copies import differences
+from store_core.export.missing_ranges import lacks_of, still_lacking
+from store_core.export.replica_merge import Stretch, heal
 from store_core.export.splits.chain import is_in_its_queue
 from store_core.export.splits.join import Joined, join_pieces, walk_on
-from store_core.export.splits.piece import Piece, range_as_table
 from store_core.export.splits.plan import EXPORT_ANEW, SegmentPlan, Split, Task, plan_splits, segments_of
+from store_core.export.splits.split_task import Piece, range_as_table
 from store_core.export.splits.tail import begins_of, landmarks_of, still_holds, unseen
 from store_core.findings import Finding, finding, summary
 from store_core.kernel.codes import FrameCode, FrameKind
@@ -25,8 +25,8 @@ from store_core.layout.record import PREFIX
 from store_core.read.log import has_message_behind, start_for_time
 from store_core.read.log_files import refuse_partial_log, unread_log
 from store_core.scan.pieces import end_now
-from store_core.storage.begin import Begin
 from store_core.storage.live import is_live
+from store_core.storage.live_start import Begin
 from store_core.storage.store import Store
 
 

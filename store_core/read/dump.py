@@ -22,7 +22,7 @@ from store_core.read.pull import require_queue_files
 from store_core.read.queue import BatchQueue, Queue, end_of_run, layout_of
 from store_core.read.records import read_message
 from store_core.read.types import missing_entries
-from store_core.storage.begin import Begin
+from store_core.storage.live_start import Begin
 from store_core.storage.remote_path import is_remote, is_there
 from store_core.storage.store import Store
 

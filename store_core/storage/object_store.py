@@ -26,10 +26,10 @@ from urllib.parse import urlsplit
 
 from store_core.errors import FailedError, UsageError
 from store_core.extras import assert_installed
-from store_core.storage.asking import asked, asked_again
 from store_core.storage.files import FileCache
+from store_core.storage.remote_call import asked, asked_again
+from store_core.storage.remote_errors import AZURE, BRIEFLY_SECONDS, WENT_AWAY, pauses_of, told
 from store_core.storage.remote_path import RemotePath
-from store_core.storage.trouble import AZURE, BRIEFLY_SECONDS, WENT_AWAY, pauses_of, told
 
 _FETCHED_SIZE_BYTES: Final = 16 << 20  # at a time of a file that is copied
 _RANGE_SIZE_BYTES: Final = 4 << 20  # one connection gives some 50 to 100 MB/s, so a window comes over several

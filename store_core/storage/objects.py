@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from store_core.errors import FailedError, NotAStoreError, StoreError
-from store_core.storage.asking import asked, asked_again
 from store_core.storage.digest import crc32c
 from store_core.storage.folder_lock import lock_at
-from store_core.storage.ops import FileOps
 from store_core.storage.part_file import PartFile, ResultFile
 from store_core.storage.publish import checksum_of, told_of_result
+from store_core.storage.remote_call import asked, asked_again
+from store_core.storage.remote_errors import pauses_of, told
 from store_core.storage.remote_path import RemotePath
-from store_core.storage.trouble import pauses_of, told
+from store_core.storage.syscalls import FileOps
 from store_core.storage.writer import save_file
 
 Answer = TypeVar("Answer")

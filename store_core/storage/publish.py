@@ -18,7 +18,7 @@ from store_core.errors import NotEmptyError, StoreInUseError, UsageError
 from store_core.storage.digest import crc32c
 from store_core.storage.failure import failed
 from store_core.storage.folder_lock import lock_at, unlock_file
-from store_core.storage.ops import FileOps
+from store_core.storage.syscalls import FileOps
 from store_core.storage.writer import save_file
 
 MANIFEST: Final = "manifest.json"

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from store_core.broker import dispatched, walk
+from store_core.broker import dispatch_cache as dispatched
+from store_core.broker import walk
+from store_core.broker.checked_ranges import Proven
 from store_core.broker.dispatch import Dispatcher
+from store_core.broker.dispatch_cache import DispatchedRows, IndexKeys, RawKey
 from store_core.broker.dispatch_walk import KnownParts
-from store_core.broker.dispatched import DispatchedRows, IndexKeys, RawKey
-from store_core.broker.proven import Proven
 from store_core.broker.queue_recovery import QueueState
 from store_core.broker.record_check import CheckRules
 from store_core.broker.start import start_broker
@@ -27,8 +28,8 @@ from store_core.kernel import scan_window
 from store_core.kernel.codes import FrameKind
 from store_core.layout import paths, record
 from store_core.layout.queue import ENTRY
-from store_core.mend.prediction.outcome import Outcome
-from store_core.mend.prediction.predict import outcome_of
+from store_core.recovery.prediction.outcome import Outcome
+from store_core.recovery.prediction.predict import outcome_of
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, scan_log, select, stretch
 from store_core.storage.settings import load_settings

@@ -13,11 +13,11 @@ from store_core.codec.record import Message, decode_record
 from store_core.derive.dispatch import inner_batch_size
 from store_core.layout import index, paths
 from store_core.layout import queue as queue_layout
-from store_core.mend.prediction.ghosts import GhostHunt
-from store_core.mend.prediction.outcome import Outcome
-from store_core.mend.prediction.predict import outcome_of_start
-from store_core.mend.salvage.losses.evidence import standing_entry
 from store_core.read.records import read_message
+from store_core.recovery.lost_from_queues import standing_entry
+from store_core.recovery.prediction.outcome import Outcome
+from store_core.recovery.prediction.predict import outcome_of_start
+from store_core.recovery.prediction.resurrected_records import GhostHunt
 from store_core.storage.settings import load_settings
 from store_core.storage.store import QueueKey, Store
 from tests import stores

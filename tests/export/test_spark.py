@@ -26,8 +26,8 @@ from store_core.export.runners.runner import OnPiece, Walked
 from store_core.export.runners.spark import SparkRunner
 from store_core.export.runners.spark_job import _reason
 from store_core.export.runners.spark_messages import Done
-from store_core.export.splits.piece import Piece
 from store_core.export.splits.plan import Task
+from store_core.export.splits.split_task import Piece
 from store_core.read.log import LogFilter
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore

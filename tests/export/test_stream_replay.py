@@ -371,7 +371,7 @@ def test_a_listing_that_lacks_a_file_for_a_moment(
 
         with monkeypatch.context() as patch:
             clock = SimpleNamespace(sleep=back, monotonic=time.monotonic)  # others in this process sleep, too
-            patch.setattr("store_core.export.source.follow.time", clock)
+            patch.setattr("store_core.export.source.stream_progress.time", clock)
             stream.drain()
         stream.drain()
         assert offsets_of(stream) == OFFSETS

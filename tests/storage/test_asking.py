@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from store_core.errors import FailedError
-from store_core.storage import asking, objects
-from store_core.storage.asking import asked, asked_again
+from store_core.storage import objects
+from store_core.storage import remote_call as asking
 from store_core.storage.objects import RemotePart
+from store_core.storage.remote_call import asked, asked_again
 from store_core.storage.remote_path import RemotePath
 
 

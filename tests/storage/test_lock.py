@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from store_core.errors import FailedError, StoreInUseError
-from store_core.mend.applying.apply import apply
-from store_core.mend.plans.draft import Draft
+from store_core.recovery.apply.apply import apply
+from store_core.recovery.plans.draft import Draft
 from store_core.storage.live import assert_not_live, is_live, who_has_files_open
 from store_core.storage.lock import StoreLock
 from store_core.storage.writer import Writer
-from tests.mend.sample import make_tree
 from tests.recording import tree
+from tests.recovery.sample import make_tree
 
 SEGMENT = "commitlog/00000000000000000000"
 

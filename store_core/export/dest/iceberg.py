@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from store_core.errors import FailedError, UsageError
-from store_core.export.dest.loose import LooseDestination
-from store_core.export.dest.missing import told
+from store_core.export.dest.missing_library import told
+from store_core.export.dest.object_dest import LooseDestination
 from store_core.export.dest.parquet import WrittenFile, refuse_missing
 from store_core.export.dest.parts import Part
 from store_core.export.dest.state import Commit, ExportState

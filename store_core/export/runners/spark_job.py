@@ -220,7 +220,7 @@ def _what_is_here() -> Iterator[str]:
     """On an executor: which kernel it has, "" without the package, else what is missing."""
     _enter()
     try:
-        import_module("store_core.export.splits.piece")  # with all it needs
+        import_module("store_core.export.splits.split_task")  # with all it needs
         from store_core.kernel import is_native
 
         yield "compiled" if is_native() else "twin"

@@ -18,10 +18,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from store_core.export.source.follow import Follower
     from store_core.export.source.offsets import Offset, Offsets
     from store_core.export.source.options import SourceOptions
     from store_core.export.source.reading import Reading
+    from store_core.export.source.stream_progress import Follower
 
 FORMAT: Final = "rocketmq-store"
 

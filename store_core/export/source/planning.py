@@ -8,13 +8,13 @@ from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from store_core.errors import UsageError
-from store_core.export.copies import differences, find_copies, taken_once
+from store_core.export.log_copies import differences, find_copies, taken_once
 from store_core.export.naming import Called, distinct_names
-from store_core.export.source.follow import Follower
-from store_core.export.source.lost import Named, data_lost, refuse_gaps
+from store_core.export.source.data_loss import Named, data_lost, refuse_gaps
 from store_core.export.source.offsets import Last, Offset, Offsets, Span, end_of, last_of, offset_behind, spans_between
 from store_core.export.source.options import EARLIEST, SourceOptions, Start, StoreOfSource
 from store_core.export.source.reading import Reading
+from store_core.export.source.stream_progress import Follower
 from store_core.export.source.walk import SourceSplit, plan
 from store_core.export.splits.plan import SPLIT_SIZE_BYTES
 from store_core.export.splits.tail import landmarks_of
@@ -22,7 +22,7 @@ from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.read.log import has_message_behind, start_for_time
 from store_core.read.log_files import refuse_partial_log, unread_log
 from store_core.scan.log import ScanOptions, scan_segment
-from store_core.storage.changing import half_changed
+from store_core.storage.half_applied import half_changed
 from store_core.storage.live import is_live
 from store_core.storage.remote_path import is_remote
 from store_core.storage.store import Store

@@ -15,7 +15,7 @@ import pyarrow.dataset as ds
 
 from store_core.check.log import LogFindings
 from store_core.check.pieces import log_range, whole_log
-from store_core.export.copies import differences
+from store_core.export.log_copies import differences
 from store_core.export.rows import schema
 from store_core.export.rows.batches import message_batches
 from store_core.export.rows.schema import Column
@@ -26,7 +26,7 @@ from store_core.read.log import CLOCK_SLACK_MS, confirmed_store_timestamp_ms
 from store_core.read.log_files import unread_log
 from store_core.scan.frames import FrameTable, Ints
 from store_core.scan.log import Piece, ScanOptions, hole_table, log_tables, nominal_end, scan_segment
-from store_core.scan.settled import settled
+from store_core.scan.reread_live import settled
 from store_core.storage.live import is_live, is_locked
 from store_core.storage.store import Store
 
