@@ -81,7 +81,7 @@ class Context:
     def open_store(self) -> Store:
         """The one store, open for reading; a context manager. Whoever reads it while it is half changed is told. Raises NotAStoreError."""
         store = self._opened()
-        self._tell_of_change(store.root)
+        self._report_change(store.root)
         return store
 
     def refuse_no_store(self) -> None:
@@ -108,13 +108,13 @@ class Context:
             named = self._once(named) if joined else named
             stores = [opened.enter_context(Store.open(each.root, each)) for _, each in named]
             for store in stores:
-                self._tell_of_change(store.root)
+                self._report_change(store.root)
             called = [Called.of(name, each) for name, each in named]
             if joined and len(stores) > 1:
                 stores, called = self._joined(stores, called, opened)
             yield list(zip(distinct_names(called), stores, strict=True))
 
-    def _tell_of_change(self, root: Path) -> None:
+    def _report_change(self, root: Path) -> None:
         from store_core.storage.half_applied import half_changed
 
         if (said := half_changed(root)) is not None:

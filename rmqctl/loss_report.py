@@ -37,7 +37,7 @@ _PAGE: Final = (".html", ".htm")
 _DATA: Final = ".json"
 
 
-def told_losses(
+def losses_in_words(
     ctx: Context, store: Store, found: Recovery | Prediction, path: Path | None = None, options: Sequence[str] = ()
 ) -> LossReport | None:
     """Save the report where one is asked for, and give it for ``loss_blocks``; None where nobody would read it.

@@ -66,7 +66,7 @@ def at_work(ctx: Context, settings: Settings, *, apply: bool) -> Iterator[StoreL
         Store.open(settings.root, settings).close()  # raises where there is no store
         outside = settings.writable_outside_paths()
         with changing(root, outside, None, None) as (writer, lock):
-            settle(writer, lock, partial(say_settled, ctx))
+            settle(writer, lock, partial(report_finished, ctx))
             yield lock
             if lock.created and not list_ids(root):  # nothing had to be changed, so nothing stays
                 lock.remove_file()
@@ -75,7 +75,7 @@ def at_work(ctx: Context, settings: Settings, *, apply: bool) -> Iterator[StoreL
         yield None
 
 
-def say_settled(ctx: Context, settled: Settled) -> None:
+def report_finished(ctx: Context, settled: Settled) -> None:
     """Say what became of an interrupted change."""
     ctx.note(f"an interrupted {settled.kind or 'change'} ({settled.id}) was {settled.outcome}")
 

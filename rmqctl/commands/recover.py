@@ -11,7 +11,7 @@ import typer
 
 from rmqctl import exit_codes
 from rmqctl.context import Context
-from rmqctl.loss_report import ReportOption, loss_blocks, loss_rows, refuse_place, told_losses
+from rmqctl.loss_report import ReportOption, loss_blocks, loss_rows, losses_in_words, refuse_place
 from rmqctl.mending import (
     LOST_COLUMNS,
     ApplyOption,
@@ -138,7 +138,7 @@ def recover(
         words += [word for path in siblings for word in ("--sibling", str(path))]
         words += [word for path in configs for word in ("--sibling-config", str(path))]
         words += ["--sibling-from", str(sibling_from)] if sibling_from is not None else []
-        losses = told_losses(ctx, store, recovery, report, words)
+        losses = losses_in_words(ctx, store, recovery, report, words)
         if policy == "strict" and apply and (recovery.lost or recovery.losses.begin_is_missing):
             raise FailedError(
                 "something is lost, and policy strict allows no loss", to_do="look at the dry run; use --policy keep"
@@ -175,14 +175,14 @@ def recover(
 
 
 def _predict_now(ctx: Context, store: Store, report: Path | None) -> int:
-    from store_core.recovery.prediction.live_snapshot import played_beside
+    from store_core.recovery.prediction.live_snapshot import predict_live
 
-    with played_beside(store, lambda view, _: _played(ctx, view), lambda told: told.outcome.is_loss) as (view, told):
-        return _tell_prediction(ctx, view, told, report)
+    with predict_live(store, lambda view, _: _played(ctx, view), lambda told: told.outcome.is_loss) as (view, told):
+        return _report_prediction(ctx, view, told, report)
 
 
 def _predict(ctx: Context, store: Store, report: Path | None) -> int:
-    return _tell_prediction(ctx, store, _played(ctx, store), report)
+    return _report_prediction(ctx, store, _played(ctx, store), report)
 
 
 def _played(ctx: Context, store: Store) -> Prediction:
@@ -197,7 +197,7 @@ def _played(ctx: Context, store: Store) -> Prediction:
             return play(store, Version.parse(named) if named else None, on_progress=bar, proven=ahead)
 
 
-def _tell_prediction(ctx: Context, store: Store, prediction: Prediction, report: Path | None) -> int:
+def _report_prediction(ctx: Context, store: Store, prediction: Prediction, report: Path | None) -> int:
     from store_core.recovery.losses import losses_predicted
 
     document: dict[str, Any] = {
@@ -207,7 +207,7 @@ def _tell_prediction(ctx: Context, store: Store, prediction: Prediction, report:
         "losses": losses_predicted(store, prediction.outcome).as_json(),
         "findings": _about_log(store, prediction.outcome),
     }
-    losses = told_losses(ctx, store, prediction, report)
+    losses = losses_in_words(ctx, store, prediction, report)
     ctx.output.emit(
         document,
         rows=[document["prediction"]],

@@ -11,7 +11,7 @@ import typer
 
 from rmqctl import exit_codes
 from rmqctl.context import Context
-from rmqctl.messages import shown_or_told
+from rmqctl.messages import shown_or_counted
 from rmqctl.options import KeepCopiesOption, read_size
 from rmqctl.output.cells import Column
 from rmqctl.output.document import Block, Drawing, Findings, Table
@@ -80,7 +80,7 @@ def sql(
             known = Tables(stores, lambda walked_bytes: bar(min(walked_bytes, total)))
             with answered(query, known, zone=zone, memory_bytes=memory_bytes, threads=jobs) as answers:
                 _show(ctx, answers, known)
-    return shown_or_told(ctx, known.findings)
+    return shown_or_counted(ctx, known.findings)
 
 
 def _show(ctx: Context, answers: Answers, known: Tables) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from rmqctl import exit_codes
 from rmqctl.context import Context, confirm
-from rmqctl.mending import ApplyOption, say_settled
+from rmqctl.mending import ApplyOption, report_finished
 from rmqctl.options import YesOption
 from rmqctl.output.cells import Column
 from rmqctl.output.document import Block, Table, Text
@@ -46,7 +46,7 @@ def undo(
     from store_core.recovery.apply.undo import undo as take_back
 
     named = _named_outside(ctx, apply=apply)
-    report = take_back(root, id, apply=apply, writable_roots=named, on_settled=partial(say_settled, ctx))
+    report = take_back(root, id, apply=apply, writable_roots=named, on_settled=partial(report_finished, ctx))
     items = [asdict(item) for item in report.items]
     document: dict[str, Any] = {
         "store": str(root),

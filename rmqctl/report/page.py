@@ -252,7 +252,7 @@ def _halves(halves: HalfMessages, reader: Reader) -> Iterable[Markup]:
 
 def _half_row(half: OpenHalf, reader: Reader) -> Sequence[object]:
     state = "decision lost" if half.decision_lost else "never decided"
-    asked = "a broker asks its producer" if half.asked_again else "no broker asks for it again"
+    asked = "a broker asks its producer" if half.call_again else "no broker asks for it again"
     return (
         half.topic,
         half.producer_group,

@@ -31,7 +31,7 @@ _Key = tuple[int, bool, bool]  # segment, checksums looked at, formats looked at
 
 
 @dataclass(slots=True)
-class Proven:
+class CheckedRanges:
     """Where plain records end, window by window, from a segment's start on. For one log that nobody changes meanwhile.
 
     ``ahead``: a thread that walks over segments meanwhile, with checksums. ``runs``: what the queue files hold. ``rows``:

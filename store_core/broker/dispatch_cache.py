@@ -38,11 +38,11 @@ class IndexKeys(NamedTuple):
     phy_offset: int = -1
     store_timestamp_ms: int = 0
 
-    def and_then(self, behind: IndexKeys) -> IndexKeys:
+    def concat(self, behind: IndexKeys) -> IndexKeys:
         """These and those of records behind."""
         return behind._replace(entries=self.entries + behind.entries) if behind.entries else self
 
-    def and_also(self, other: IndexKeys) -> IndexKeys:
+    def merge(self, other: IndexKeys) -> IndexKeys:
         """These and others of the same records."""
         later = max(self, other, key=lambda keys: keys.phy_offset)
         return later._replace(entries=self.entries + other.entries)
@@ -61,9 +61,9 @@ class Stretch:
     tags: IndexKeys
 
     def all_keys(self, *, with_tags: bool) -> IndexKeys:
-        return self.keys.and_also(self.tags) if with_tags else self.keys
+        return self.keys.merge(self.tags) if with_tags else self.keys
 
-    def is_for(self, check: CheckRules, *, knows_delays: bool) -> bool:
+    def accepts(self, check: CheckRules, *, knows_delays: bool) -> bool:
         """Whether a start that checks so makes the same of it."""
         reads = self.old_format or (check.reads_v2 and check.reads_v6_hosts)
         return reads and not check.verify_property_crc and (knows_delays or not self.knows_delays)
@@ -74,7 +74,7 @@ class Stretch:
         return is_like and self.end == behind.start
 
     def with_more(self, behind: Stretch) -> Stretch:
-        keys, tags = self.keys.and_then(behind.keys), self.tags.and_then(behind.tags)
+        keys, tags = self.keys.concat(behind.keys), self.tags.concat(behind.tags)
         return replace(self, end=behind.end, keys=keys, tags=tags)
 
 

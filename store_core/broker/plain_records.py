@@ -2,7 +2,7 @@
 
 Of a log that was closed cleanly a start wants to know no more than that its records are some, and its newest segments are
 scanned in any case. So they are walked from the first moment on, while the program still loads what it needs for the rest and
-looks at the queues: ``reading_ahead``. What the thread finds goes to ``Proven``; it takes nothing away from a walk that finds
+looks at the queues: ``reading_ahead``. What the thread finds goes to ``CheckedRanges``; it takes nothing away from a walk that finds
 something else there, for such a walk looks for itself from there on.
 
 Imports neither numpy nor what needs it.
@@ -16,7 +16,7 @@ from contextlib import ExitStack, closing, contextmanager
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, Final
 
-from store_core.broker.checked_ranges import Proven
+from store_core.broker.checked_ranges import CheckedRanges
 from store_core.broker.entry_runs import EntryRuns
 from store_core.kernel.codes import FrameCode, FrameKind, ScanFlag, ScanState
 from store_core.kernel.file import open_walk
@@ -143,7 +143,7 @@ class WalkAhead:
 
 
 @contextmanager
-def reading_ahead(store: Store) -> Iterator[Proven]:
+def reading_ahead(store: Store) -> Iterator[CheckedRanges]:
     """What a start on this store is played with: while that is being prepared, threads read what it will look at.
 
     The log's newest segment where that is sure to be scanned, and not to be dispatched; and the queues. Raises FailedError
@@ -151,7 +151,7 @@ def reading_ahead(store: Store) -> Iterator[Proven]:
     """
     with ExitStack() as stack:
         runs = EntryRuns(store.log.segments)
-        proven = Proven(runs=runs)
+        proven = CheckedRanges(runs=runs)
         if _is_scanned_plainly(store):
             proven.ahead = stack.enter_context(closing(WalkAhead(store.log.segments[-1])))
         if sum(queue.size_bytes for queue in store.queues.values()) >= WORTH_BYTES:

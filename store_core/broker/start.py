@@ -23,7 +23,7 @@ from store_core.layout import paths, queue
 from store_core.storage.remote_path import is_there
 
 if TYPE_CHECKING:
-    from store_core.broker.checked_ranges import Proven
+    from store_core.broker.checked_ranges import CheckedRanges
     from store_core.broker.entry_runs import EntryRuns
     from store_core.broker.versions import Behaviour
     from store_core.scan.frames import FrameTable
@@ -70,7 +70,7 @@ def start_broker(
     *,
     on_table: Callable[[FrameTable], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
-    proven: Proven | None = None,
+    proven: CheckedRanges | None = None,
 ) -> Start:
     """Play a start through. Reads what the broker would scan and the queue files it looks at.
 

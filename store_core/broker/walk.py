@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from store_core.broker.checked_ranges import Proven
+from store_core.broker.checked_ranges import CheckedRanges
 from store_core.broker.plain_records import plain_runs
 from store_core.broker.record_check import Checked, CheckRules, Verdict, check_at
 from store_core.kernel import scan_window
@@ -69,7 +69,7 @@ class SegmentWalk:
         limit: int,
         *,
         plain_to: int = 0,
-        proven: Proven | None = None,
+        proven: CheckedRanges | None = None,
     ) -> None:
         self._log = log.holding(segment)
         self._segment = segment

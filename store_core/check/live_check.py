@@ -36,7 +36,7 @@ def first_phy_offset_now(store: Store) -> int:
 
 def log_reaches(store: Store, phy_offset: int, *, live: bool) -> bool:
     """Whether the log's files go on behind an offset: of a live store, by now."""
-    return phy_offset < store.log.max_phy_offset or (live and phy_offset < store.log.listed_anew().max_phy_offset)
+    return phy_offset < store.log.max_phy_offset or (live and phy_offset < store.log.relisted().max_phy_offset)
 
 
 def tags_code_now(store: Store, rules: DispatchRules, phy_offset: int) -> int | None:

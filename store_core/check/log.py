@@ -172,7 +172,7 @@ class LogFindings:
                 self._say(finding_code, text, file, at, size)
         self._held.clear()
 
-    def good_behind(self) -> None:
+    def good_after(self) -> None:
         """The log goes on behind what was looked at: damage at its end is no tail."""
         self._good()
 

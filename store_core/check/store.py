@@ -25,7 +25,7 @@ from store_core.derive.spool import QueueSpooler
 from store_core.findings import Finding
 from store_core.layout import paths
 from store_core.layout.queue import ENTRY
-from store_core.read.index_sizes import IndexSizes, ToldSizes, index_sizes
+from store_core.read.index_sizes import IndexSizes, ProvenSizes, index_sizes
 from store_core.read.log_files import advised
 from store_core.read.queue import end_of_entries
 from store_core.scan.frames import FrameTable
@@ -76,7 +76,7 @@ def check_store(
     return CheckReport(listed, {code: count for code, count in sorted(summary.items()) if code in shown})
 
 
-def _check_files(store: Store, told: ToldSizes, findings: Findings) -> None:
+def _check_files(store: Store, told: ProvenSizes, findings: Findings) -> None:
     """What the files' names, lengths and types tell."""
     check_layout(store, findings)
     for found in told.findings:

@@ -29,7 +29,7 @@ def lacks_of(findings: Sequence[Finding], next_phy_offset: int) -> tuple[Told, .
     )
 
 
-def still_lacking(store: Store, last: StoreState | None) -> Iterator[Finding]:
+def still_missing(store: Store, last: StoreState | None) -> Iterator[Finding]:
     """Of a hole only if there are messages by now: the quarantine table tells of others."""
     for told in last.lacks if last is not None else ():
         if told.kind != HOLE:

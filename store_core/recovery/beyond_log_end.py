@@ -62,7 +62,7 @@ class QueuesOfLog:
         return self._ends[key]
 
 
-def behind_log(store: Store, survey: LogSurvey) -> Region:
+def beyond_log_end(store: Store, survey: LogSurvey) -> Region:
     """Where a last segment that is gone was: it leaves no region, but entries that point behind the log."""
     end = max(store.log.max_phy_offset, survey.end_phy_offset)
     return Region(end, end + _MOST_MISSING_SEGMENTS * store.log.file_size_bytes, end, end)

@@ -11,7 +11,7 @@ from store_core.layout.checkpoint import CHECKPOINT, FILE_SIZE_BYTES
 from store_core.read.checkpoint import read_checkpoint
 from store_core.recovery.planned import Planned
 from store_core.recovery.plans.draft import Draft
-from store_core.recovery.prediction.after_plan import shadow_of
+from store_core.recovery.prediction.after_plan import store_after_plan
 from store_core.recovery.prediction.predict import predict
 from store_core.storage.store import Store
 
@@ -28,7 +28,7 @@ def set_checkpoint(store: Store, values: Mapping[str, int]) -> Planned:
     draft = Draft(store.root)
     if store.cache.read(store.root / paths.CHECKPOINT, 0, FILE_SIZE_BYTES + 1) != data:
         draft.write_file(paths.CHECKPOINT, data, why="set by hand")
-    with shadow_of(store, None, files={paths.CHECKPOINT: data}) as shadow:
+    with store_after_plan(store, None, files={paths.CHECKPOINT: data}) as shadow:
         after = predict(shadow).outcome
     return Planned(draft.plan("checkpoint"), after, read_checkpoint(store.root).findings)
 

@@ -21,7 +21,7 @@ from store_core.layout.record import (
     TRANSACTION_MASK,
     TRANSACTION_NONE,
 )
-from store_core.recovery.lost_record import LostRecord, told_by_head
+from store_core.recovery.lost_record import LostRecord, from_record_head
 from store_core.recovery.lost_table import InLogOrder, LostTable, head_rows
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, nominal_end, scan_log
@@ -298,7 +298,7 @@ class _Surveyor:
         if table.kind[row] == FrameKind.MESSAGE and _in_queue(table, row):
             is_sound = table.code[row] in (FrameCode.OK, FrameCode.BAD_NUMBER)
             is_readable = is_sound and bool(_foreign_rows(table, self._rules)[row])
-            self._open.lost.append(told_by_head(table.message(row), is_readable=is_readable))
+            self._open.lost.append(from_record_head(table.message(row), is_readable=is_readable))
 
     def _region(self, start: int, end: int, *, reaches_segment_end: bool = False) -> Region:
         return Region(start, end, self._segment_start, self._segment_end, reaches_segment_end, self._before)

@@ -29,7 +29,7 @@ from store_core.scan.log import Progress
 
 
 @dataclass(slots=True)
-class Fence:
+class ClosedRegion:
     """How a region is closed. ``given_up``: a readable neighbour that had to go because nothing as small fits.
 
     ``skipped``: lost records that get no tombstone, for dead entries will stand in their queues. Without ``pieces`` the region
@@ -64,7 +64,7 @@ class Fence:
         lost = (piece.lost if isinstance(piece, TombstoneRun) else piece.tombstone_of for piece in self.pieces)
         return [each for each in lost if each is not None]
 
-    def tombstones_apart(self, places: Sequence[int]) -> list[tuple[int, Lost]]:
+    def tombstones_and_lost(self, places: Sequence[int]) -> list[tuple[int, Lost]]:
         """The same with where they stand; of many, those at some places, which rise, as records of their own."""
         found: list[tuple[int, Lost]] = []
         for piece in self.pieces:
@@ -89,18 +89,18 @@ def close_region(
     *,
     property_crc: bool = False,
     on_progress: Progress | None = None,
-) -> Fence:
+) -> ClosedRegion:
     """Cover a region. ``known`` lost records have their place in it; ``unplaced`` ones are put where there is room.
 
     A region that no record fits into is widened: over the blank behind it, else over its smaller neighbour.
     ``property_crc``: the records that are made carry one. ``on_progress`` is told the bytes that are covered so far.
     """
-    fence = Fence(region, property_crc=property_crc)
-    wide = _widened(region, fence)
-    if wide.size_bytes < fence.min_record_size_bytes:  # its neighbour carries none either
-        fence.property_crc = property_crc = False
-    if fence.given_up is not None:
-        known = [*known, fence.given_up]
+    closed_region = ClosedRegion(region, property_crc=property_crc)
+    wide = _widened(region, closed_region)
+    if wide.size_bytes < closed_region.min_record_size_bytes:  # its neighbour carries none either
+        closed_region.property_crc = property_crc = False
+    if closed_region.given_up is not None:
+        known = [*known, closed_region.given_up]
     told: list[Lost] = []
     waiting: list[LostRecord] = []
     untold: list[LostRecord] = []
@@ -111,31 +111,31 @@ def close_region(
             untold.append(lost)
     for each in unplaced:
         (waiting if can_be_told(each) else untold).append(each)
-    slots = _with_unplaced(_place(wide, told, fence, waiting), wide, waiting, fence)
-    fence.unplaced += untold
+    slots = _with_unplaced(_place(wide, told, closed_region, waiting), wide, waiting, closed_region)
+    closed_region.unplaced += untold
     timestamp = _timestamp(wide)
     for slot in slots:
         at_segment_end = wide.reaches_segment_end and slot.end == wide.end_phy_offset
         size = slot.end - slot.start
         if isinstance(slot.lost, LostRows):
-            fence.pieces.append(TombstoneRun(slot.lost, timestamp, property_crc))
+            closed_region.pieces.append(TombstoneRun(slot.lost, timestamp, property_crc))
         elif slot.lost is not None:
-            fence.pieces.append(tombstone(slot.lost, slot.start, size, timestamp, property_crc=property_crc))
+            closed_region.pieces.append(tombstone(slot.lost, slot.start, size, timestamp, property_crc=property_crc))
         elif at_segment_end:
-            fence.pieces.append(Piece(slot.start, size, ((0, encode_blank(size)),), timestamp, is_blank=True))
+            closed_region.pieces.append(Piece(slot.start, size, ((0, encode_blank(size)),), timestamp, is_blank=True))
         else:
-            fence.pieces += fillers(slot.start, slot.end, timestamp, property_crc=property_crc)
+            closed_region.pieces += fillers(slot.start, slot.end, timestamp, property_crc=property_crc)
         if on_progress is not None:
             on_progress(slot.end - wide.phy_offset)
-    return fence
+    return closed_region
 
 
-def _widened(region: Region, fence: Fence) -> Region:
+def _widened(region: Region, closed_region: ClosedRegion) -> Region:
     if region.reaches_segment_end:
         if region.size_bytes >= record.MIN_BLANK_SIZE_BYTES:
             return region
         neighbour = region.before
-    elif region.size_bytes >= fence.min_record_size_bytes:
+    elif region.size_bytes >= closed_region.min_record_size_bytes:
         return region
     elif region.blank_follows:
         return replace(region, end_phy_offset=region.segment_end_phy_offset, reaches_segment_end=True)
@@ -147,7 +147,7 @@ def _widened(region: Region, fence: Fence) -> Region:
     if neighbour is None:
         return region
     if neighbour.in_queue:
-        fence.given_up = _given_up(neighbour)
+        closed_region.given_up = _given_up(neighbour)
     start = min(region.phy_offset, neighbour.phy_offset)
     end = max(region.end_phy_offset, neighbour.phy_offset + neighbour.size_bytes)
     return replace(region, phy_offset=start, end_phy_offset=end)
@@ -167,7 +167,9 @@ def _timestamp(region: Region) -> int:
     return 1
 
 
-def _place(region: Region, known: Iterable[Lost], fence: Fence, waiting: list[LostRecord]) -> list[_Slot]:
+def _place(
+    region: Region, known: Iterable[Lost], closed_region: ClosedRegion, waiting: list[LostRecord]
+) -> list[_Slot]:
     """Slots over the whole region, the known records as near to their places as whole frames allow.
 
     Those for which there is no room there wait with others.
@@ -180,7 +182,7 @@ def _place(region: Region, known: Iterable[Lost], fence: Fence, waiting: list[Lo
     while left:
         lost = left.popleft()
         start = max(lost.phy_offset or cursor, cursor)
-        is_close = 0 < start - cursor < fence.min_record_size_bytes
+        is_close = 0 < start - cursor < closed_region.min_record_size_bytes
         if isinstance(lost, LostRows):
             end = lost.end_phy_offset
             if is_close or start != lost.phy_offset:
@@ -190,24 +192,24 @@ def _place(region: Region, known: Iterable[Lost], fence: Fence, waiting: list[Lo
             if (
                 end > limit
                 or reaches_next
-                or (not region.reaches_segment_end and 0 < limit - end < fence.min_record_size_bytes)
+                or (not region.reaches_segment_end and 0 < limit - end < closed_region.min_record_size_bytes)
             ):
                 left.extendleft(reversed(list(lost.without_last())))
                 continue
         else:
             size = lost.size_bytes
             if size > marks.MAX_FILLER_SIZE_BYTES:
-                size = smallest_tombstone_size_bytes(lost, property_crc=fence.property_crc)
+                size = smallest_tombstone_size_bytes(lost, property_crc=closed_region.property_crc)
             if is_close:
                 start, size = cursor, size + start - cursor
             end = min(start + size, limit)
-            least = smallest_tombstone_size_bytes(lost, marked=False, property_crc=fence.property_crc)
+            least = smallest_tombstone_size_bytes(lost, marked=False, property_crc=closed_region.property_crc)
             is_pushed = start > (lost.phy_offset or start)
             # One that is told of a wrong place, or too long, must not move all that lies behind it.
             following = _first_from(left, start if is_pushed else start + least)
             if following is not None:
                 end = min(end, following)
-            if not region.reaches_segment_end and 0 < limit - end < fence.min_record_size_bytes:
+            if not region.reaches_segment_end and 0 < limit - end < closed_region.min_record_size_bytes:
                 end = limit
             if end - start < least:
                 if not (is_pushed and slots and _is_of(slots[-1].lost, lost)):
@@ -242,20 +244,22 @@ def _is_of(told: Lost | None, lost: LostRecord) -> bool:
     )
 
 
-def _with_unplaced(slots: list[_Slot], region: Region, waiting: Iterable[LostRecord], fence: Fence) -> list[_Slot]:
+def _with_unplaced(
+    slots: list[_Slot], region: Region, waiting: Iterable[LostRecord], closed_region: ClosedRegion
+) -> list[_Slot]:
     """Records whose place nobody knows go into free slots that leave room for a frame, or nothing, behind them."""
     taken = [slot for slot in slots if slot.lost is not None]
     free = [slot for slot in slots if slot.lost is None]
     for lost in waiting:
-        need = smallest_tombstone_size_bytes(lost, property_crc=fence.property_crc)
+        need = smallest_tombstone_size_bytes(lost, property_crc=closed_region.property_crc)
         for place, slot in enumerate(free):
             last = region.reaches_segment_end and slot.end == region.end_phy_offset
-            spare = record.MIN_BLANK_SIZE_BYTES if last else fence.min_record_size_bytes
+            spare = record.MIN_BLANK_SIZE_BYTES if last else closed_region.min_record_size_bytes
             room = slot.end - slot.start
             if room >= need + spare or (room == need and not last):
                 taken.append(_Slot(slot.start, slot.start + need, lost))
                 free[place : place + 1] = [_Slot(slot.start + need, slot.end)] if room > need else []
                 break
         else:
-            fence.unplaced.append(lost)
+            closed_region.unplaced.append(lost)
     return sorted([*taken, *free], key=lambda slot: slot.start)

@@ -196,7 +196,7 @@ def _digest(table: FrameTable, row: int, properties: Mapping[str, str]) -> int:
     return int.from_bytes(blake2b(text, digest_size=_DIGEST_SIZE_BYTES).digest(), "big")
 
 
-def told_delays(
+def delay_levels_from_log(
     view: Store, ends: Mapping[QueueKey, int], on_progress: Progress | None = None
 ) -> dict[int, DelayLevel]:
     """What a log tells. ``ends``: the ends of the queues that follow from it. Raises FailedError where it cannot be read."""

@@ -26,12 +26,12 @@ from store_core.errors import FailedError
 from store_core.findings import Finding, finding
 from store_core.layout import paths, queue
 from store_core.read.index_sizes import index_sizes
-from store_core.recovery.expired_entries import expired_queue_files, last_number, queue_end, standing_index
+from store_core.recovery.expired_entries import existing_index, expired_queue_files, last_number, queue_end
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, scan_log
 from store_core.storage.digest import Hole
 from store_core.storage.files import FileCache
-from store_core.storage.sequence import Segment, SegmentSequence, file_sizes_told
+from store_core.storage.sequence import Segment, SegmentSequence, proven_file_sizes
 from store_core.storage.store import QueueKey, Store
 
 _NS_PER_MS: Final = 1_000_000
@@ -133,7 +133,7 @@ class Derivation(Closing):
         self._spooler = QueueSpooler(self._dispatcher, scratch)
         self._stack.callback(self._spooler.close)
         self._log_min = log_store.log.min_phy_offset
-        self.standing_index = standing_index(store, self.sizes, self._log_min)
+        self.existing_index = existing_index(store, self.sizes, self._log_min)
         self._keys = 0
         self._index: IndexBuilder | None = None
         if self.sizes:
@@ -143,7 +143,7 @@ class Derivation(Closing):
                 self.sizes.entries,
                 index_names(store),
                 counts_every_put=style.counts_every_put,
-                start=self.standing_index.start,
+                start=self.existing_index.start,
             )
             self._stack.callback(self._index.close)
         self.options = ScanOptions(
@@ -206,7 +206,7 @@ class Derivation(Closing):
         if not self._has_index or not self.sizes:
             return max(existing_ms, 0)
         full = [file.header.end_timestamp_ms for file in self.index_files if file.is_full]
-        newest = max(full, default=self.standing_index.full_end_timestamp_ms)
+        newest = max(full, default=self.existing_index.full_end_timestamp_ms)
         begins = self.index_files[0].header.begin_timestamp_ms if self._log_min and self.index_files else 0
         return existing_ms if newest < existing_ms <= begins else newest
 
@@ -250,7 +250,7 @@ class Derivation(Closing):
         expired = expired_light_queues(self._store, self.rows)  # else their messages would come once more
         ordinary, batches = set(builder.queue_keys()) - expired, set(batch.queue_keys())
         if ordinary and not self._store.settings.queue_file_size_bytes:
-            told = file_sizes_told((list(q.segments) for q in self._store.queues.values()), queue.ENTRY.size_bytes)
+            told = proven_file_sizes((list(q.segments) for q in self._store.queues.values()), queue.ENTRY.size_bytes)
             if len(told) != 1:
                 alike = f"queue files of {' and of '.join(map(str, sorted(told)))} bytes tell the size alike"
                 self._assumed_sizes[paths.CONSUMEQUEUE] = builder.file_size_bytes, alike if told else _NONE_TELLS
@@ -279,7 +279,7 @@ class Derivation(Closing):
             path = self._store.root / paths.INDEX / made.name
             if not same_content(self._store, path, made):
                 changes.new.append(_new_file(f"{paths.INDEX}/{made.name}", made))
-        names = {made.name for made in self.index_files} | self.standing_index.expired
+        names = {made.name for made in self.index_files} | self.existing_index.expired
         changes.removed += [self._store.relative(p) for p in self._store.index_files if p.name not in names]
         # Brokers do not start with a folder of such a name; one that holds something is somebody's.
         folders = [p for p in self._store.index_strays if p.name.isdecimal() and p.is_dir() and not any(p.iterdir())]

@@ -12,7 +12,7 @@ from store_core.storage.store import Store
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class SkippedEarlier:
     """What sibling number ``sibling`` has of the log before its first byte here, and what tells of that here."""
 
     sibling: int
@@ -35,10 +35,10 @@ class LeftOut:
 
 def weighed(
     store: Store, earlier: Iterable[Earlier], begin_phy_offset: int, last_store_timestamp_ms: int
-) -> list[LeftOut]:
+) -> list[SkippedEarlier]:
     """What is left out of each sibling's log where ours will begin at ``begin_phy_offset``."""
     found = [each for each in earlier if each.phy_offset < begin_phy_offset]
     if not found:
         return []
     begin = log_begin(store, begin_phy_offset=begin_phy_offset, last_timestamp_ms=last_store_timestamp_ms)
-    return [LeftOut(each.sibling, each.phy_offset, begin) for each in found]
+    return [SkippedEarlier(each.sibling, each.phy_offset, begin) for each in found]

@@ -29,7 +29,7 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class StandingIndex:
+class ExistingIndex:
     """``expired``: names of files all of whose records have expired; ``start``: the file that reaches the log's first byte,
     or is the newest of them and may go on. ``full_end_timestamp_ms``: end time of the newest full one among ``expired``."""
 
@@ -38,23 +38,23 @@ class StandingIndex:
     full_end_timestamp_ms: int = 0
 
 
-def standing_index(store: Store, sizes: IndexSizes | None, log_min_phy_offset: int) -> StandingIndex:
+def existing_index(store: Store, sizes: IndexSizes | None, log_min_phy_offset: int) -> ExistingIndex:
     """What of the index that stands is for records that have expired; nothing where its files contradict themselves, or nothing tells their sizes."""
     if sizes is None:
-        return StandingIndex()
+        return ExistingIndex()
     views = [open_view(store, path, sizes) for path in store.index_files] if log_min_phy_offset else []
     reaching = [
         v for v in views if v.entries and 0 <= v.header.begin_phy_offset < log_min_phy_offset and _is_whole(v, sizes)
     ]
     if not reaching:
-        return StandingIndex()
+        return ExistingIndex()
     last = reaching[-1]
     before = [v for v in reaching[:-1] if v.header.end_phy_offset < log_min_phy_offset]
     full = (v.header.end_timestamp_ms for v in before if v.header.index_count >= sizes.entries)
     expired = frozenset(v.path.name for v in before)
     entries = _expired_entries(store, last, log_min_phy_offset)
     start = _start(store, last, entries) if entries else None
-    return StandingIndex(expired, start, max(full, default=0))
+    return ExistingIndex(expired, start, max(full, default=0))
 
 
 def _is_whole(view: IndexFileView, sizes: IndexSizes) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_core.layout import record
-from store_core.recovery.damaged_region import Fence
+from store_core.recovery.damaged_region import ClosedRegion
 from store_core.recovery.lost_record import LostRecord
 from store_core.recovery.lost_table import ROW, InLogOrder, Lost, LostRows, LostTable, Source, joining
 from store_core.recovery.tombstones import Piece, TombstoneRun, can_be_told, smallest_tombstone_size_bytes
@@ -43,11 +43,13 @@ class Runs:
 class Room:
     """Stretches of a fence that no tombstone takes."""
 
-    def __init__(self, fence: Fence) -> None:
-        self._property_crc = fence.property_crc
+    def __init__(self, closed_region: ClosedRegion) -> None:
+        self._property_crc = closed_region.property_crc
         self._parts = [
-            _Part(starts, sizes, record.MIN_BLANK_SIZE_BYTES if is_last else fence.min_record_size_bytes, is_last)
-            for starts, sizes, is_last in _in_heaps(_stretches(fence))
+            _Part(
+                starts, sizes, record.MIN_BLANK_SIZE_BYTES if is_last else closed_region.min_record_size_bytes, is_last
+            )
+            for starts, sizes, is_last in _in_heaps(_stretches(closed_region))
         ]
 
     def __bool__(self) -> bool:
@@ -97,12 +99,14 @@ class _Part:
         return first[taken > 0], taken[taken > 0]
 
 
-def with_numbers(fence: Fence, table: LostTable, taken: Iterable[tuple[QueueKey, Runs, Runs]]) -> list[Lost]:
+def with_numbers(
+    closed_region: ClosedRegion, table: LostTable, taken: Iterable[tuple[QueueKey, Runs, Runs]]
+) -> list[Lost]:
     """The fence's runs of tombstones, and more for numbers of queues where ``Room`` gave a place for each, in log order."""
     lost: list[Lost] = []
-    others = np.array([p.phy_offset for p in fence.pieces if isinstance(p, Piece) and p.tombstone_of], np.int64)
+    others = np.array([p.phy_offset for p in closed_region.pieces if isinstance(p, Piece) and p.tombstone_of], np.int64)
     with InLogOrder() as order:
-        for piece in fence.pieces:
+        for piece in closed_region.pieces:
             for chunk in piece.lost.chunks() if isinstance(piece, TombstoneRun) else ():
                 order.add(chunk)
         for key, numbers, places in taken:
@@ -138,10 +142,10 @@ def _in_heaps(stretches: Iterable[tuple[Ints, Ints, bool]]) -> Iterator[tuple[In
         yield np.concatenate(starts), np.concatenate(sizes), False
 
 
-def _stretches(fence: Fence) -> Iterator[tuple[Ints, Ints, bool]]:
+def _stretches(closed_region: ClosedRegion) -> Iterator[tuple[Ints, Ints, bool]]:
     """Starts and sizes, and whether the last of them is the segment's end."""
     start = end = -1
-    for piece in fence.pieces:
+    for piece in closed_region.pieces:
         is_free = isinstance(piece, Piece) and piece.tombstone_of is None
         if is_free and piece.phy_offset == end:
             end += piece.size_bytes
@@ -152,7 +156,7 @@ def _stretches(fence: Fence) -> Iterator[tuple[Ints, Ints, bool]]:
         if isinstance(piece, TombstoneRun):
             yield from _between(piece.lost)
     if start < end:
-        last = fence.pieces[-1]
+        last = closed_region.pieces[-1]
         yield np.array([start]), np.array([end - start]), isinstance(last, Piece) and last.is_blank
 
 

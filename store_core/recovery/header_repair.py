@@ -33,7 +33,7 @@ from store_core.layout import paths, record
 from store_core.layout.queue import is_ext_address
 from store_core.recovery.damage_scan import Region
 from store_core.recovery.lost_record import LostRecord
-from store_core.recovery.lost_table import Lost, told_by_entries
+from store_core.recovery.lost_table import Lost, from_queue_entries
 from store_core.scan.log import Progress
 from store_core.storage.sequence import SegmentSequence
 
@@ -90,7 +90,7 @@ def repairs_in(
     Without an entry only a record right behind a good or a repaired one is tried, and not behind the log's end.
     """
     found: list[Repair] = []
-    entries = (lost for lost in told_by_entries(known) if not lost.topic.startswith(paths.LMQ_PREFIX))
+    entries = (lost for lost in from_queue_entries(known) if not lost.topic.startswith(paths.LMQ_PREFIX))
     entry = next(entries, None)
     at = region.phy_offset
     while at < region.end_phy_offset:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from store_core.derive.queues import QueueBuilder
 from store_core.derive.spool import RowsByQueue
 from store_core.layout import paths
-from store_core.recovery.damaged_region import Fence, close_region
+from store_core.recovery.damaged_region import ClosedRegion, close_region
 from store_core.recovery.lost_record import LostRecord
 from store_core.recovery.lost_table import Lost, Source, records_of_rows
 from store_core.recovery.tombstones import TombstoneRun, can_be_told
@@ -22,14 +22,14 @@ from store_core.storage.store import QueueKey
 Ints = NDArray[np.int64]
 
 
-def without_unfounded(fences: list[Fence], builder: QueueBuilder, rows: RowsByQueue) -> bool:
+def without_unfounded(closed_regions: list[ClosedRegion], builder: QueueBuilder, rows: RowsByQueue) -> bool:
     """Close fences without tombstones that cannot be. Gives whether there were any.
 
     Of records whose head tells something the loss is still told.
     """
-    closed = [fence for fence in fences if fence.pieces]
-    starts = np.array([fence.phy_offset for fence in closed], np.int64)
-    ends = np.array([fence.end_phy_offset for fence in closed], np.int64)
+    closed = [closed_region for closed_region in closed_regions if closed_region.pieces]
+    starts = np.array([closed_region.phy_offset for closed_region in closed], np.int64)
+    ends = np.array([closed_region.end_phy_offset for closed_region in closed], np.int64)
     parts = [
         part
         for key in (builder.queue_keys() if closed else ())
@@ -39,10 +39,10 @@ def without_unfounded(fences: list[Fence], builder: QueueBuilder, rows: RowsByQu
     if not parts:
         return False
     places = np.sort(np.concatenate(parts))
-    for index, fence in enumerate(fences):
-        low, high = np.searchsorted(places, [fence.phy_offset, fence.end_phy_offset])
-        if fence.pieces and low < high:
-            fences[index] = _without(fence, places[low:high])
+    for index, closed_region in enumerate(closed_regions):
+        low, high = np.searchsorted(places, [closed_region.phy_offset, closed_region.end_phy_offset])
+        if closed_region.pieces and low < high:
+            closed_regions[index] = _without(closed_region, places[low:high])
     return True
 
 
@@ -68,8 +68,8 @@ def _unfounded(chunks: Iterable[tuple[Ints, Ints]], starts: Ints, ends: Ints) ->
     before: int | None = None
     held: list[tuple[Ints, Ints]] = []  # tombstones behind it
     for places, numbers in chunks:
-        fence = np.searchsorted(starts, places, "right") - 1
-        is_tombstone = (fence >= 0) & (places < ends[fence])
+        closed_region = np.searchsorted(starts, places, "right") - 1
+        is_tombstone = (closed_region >= 0) & (places < ends[closed_region])
         taken = is_tombstone | (numbers >= 0)
         places, numbers, is_tombstone = places[taken], numbers[taken], is_tombstone[taken]
         for run in np.split(np.arange(len(places)), np.flatnonzero(np.diff(is_tombstone)) + 1):
@@ -98,10 +98,10 @@ def _ruled_out(held: Sequence[tuple[Ints, Ints]], before: int | None, after: int
             yield places[~fits]
 
 
-def _without(fence: Fence, places: Ints) -> Fence:
+def _without(closed_region: ClosedRegion, places: Ints) -> ClosedRegion:
     known: list[Lost] = []
     told: list[Lost] = []
-    for piece in fence.pieces:
+    for piece in closed_region.pieces:
         if isinstance(piece, TombstoneRun):
             table = piece.lost.table
             for chunk in piece.lost.chunks():
@@ -109,18 +109,18 @@ def _without(fence: Fence, places: Ints) -> Fence:
                 told += records_of_rows(table, chunk[is_out & table.told_by(chunk, Source.HEAD)])
                 if not is_out.all():
                     table.add_all(known, chunk[~is_out])
-        elif piece.tombstone_of is not None and piece.tombstone_of != fence.given_up:
+        elif piece.tombstone_of is not None and piece.tombstone_of != closed_region.given_up:
             if piece.phy_offset not in places:
                 known.append(piece.tombstone_of)
             elif _has_head(piece.tombstone_of):
                 told.append(piece.tombstone_of)
     left: list[Lost] = []
-    for lost in fence.unplaced:  # some had no room beside those that go now
+    for lost in closed_region.unplaced:  # some had no room beside those that go now
         has_place = isinstance(lost, LostRecord) and lost.phy_offset is not None and can_be_told(lost)
         (known if has_place else left).append(lost)
-    again = close_region(fence.region, known, property_crc=fence.property_crc)
+    again = close_region(closed_region.region, known, property_crc=closed_region.property_crc)
     again.unplaced += [*left, *told]
-    again.skipped = fence.skipped
+    again.skipped = closed_region.skipped
     return again
 
 

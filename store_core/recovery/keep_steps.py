@@ -14,7 +14,7 @@ from store_core.layout.checkpoint import FILE_SIZE_BYTES
 from store_core.read.checkpoint import read_checkpoint
 from store_core.recovery.derived_files import DerivedChanges, NewFile, contents_of
 from store_core.recovery.keep_options import KeepOptions
-from store_core.recovery.plan_keep import Salvage, salvage, walk_rules
+from store_core.recovery.plan_keep import KeepPlan, plan_keep, walk_rules
 from store_core.recovery.plans.content import Building, Built, Chunk, register_builder
 from store_core.recovery.plans.draft import Draft
 from store_core.recovery.plans.plan import Plan
@@ -29,7 +29,7 @@ BUILDER: Final = "salvage"
 _NS_PER_MS: Final = 1_000_000
 
 
-def salvage_plan(store: Store, found: Salvage, built: Built) -> Plan:
+def keep_plan(store: Store, found: KeepPlan, built: Built) -> Plan:
     """Steps in the order they are carried out: the log, what follows from it, checkpoint and progress, and last ``abort``.
 
     ``built`` names the builder that makes the derived files again.
@@ -37,7 +37,7 @@ def salvage_plan(store: Store, found: Salvage, built: Built) -> Plan:
     draft = Draft(store.root, writable_roots=outside_roots(store))
     if found.is_empty:
         return draft.plan("recover", "keep")
-    found.mended.add_to(draft, built)
+    found.edited.add_to(draft, built)
     for changes in (found.queue_changes, found.index_changes):
         add_derived(draft, changes, built)
     for name, data in small_files(store, found).items():
@@ -68,7 +68,7 @@ def add_derived(draft: Draft, changes: DerivedChanges, built: Built) -> None:
         )
 
 
-def small_files(store: Store, found: Salvage) -> dict[str, bytes]:
+def small_files(store: Store, found: KeepPlan) -> dict[str, bytes]:
     """The checkpoint and the config files, where they promise too much or were lost, by their path in the store."""
     checkpoint = _checkpoint_bytes(store, found)
     files = {} if checkpoint is None else {paths.CHECKPOINT: checkpoint}
@@ -78,14 +78,14 @@ def small_files(store: Store, found: Salvage) -> dict[str, bytes]:
     return files | lowered_progress(store, found.derivation.queue_ends(), config.files)
 
 
-def _why(found: Salvage, name: str) -> str:
+def _why(found: KeepPlan, name: str) -> str:
     if name == paths.CHECKPOINT:
         return "times of the log as it is"
     written = found.configuration.written.get(name) if found.configuration else None
     return written.why if written else "nothing behind the end of a queue is promised"
 
 
-def _checkpoint_bytes(store: Store, found: Salvage) -> bytes | None:
+def _checkpoint_bytes(store: Store, found: KeepPlan) -> bytes | None:
     """The right checkpoint, None where the one that stands is not ahead of what it vouches for."""
     survey = found.survey
     now = read_checkpoint(store.root)
@@ -111,10 +111,10 @@ def _checkpoint_bytes(store: Store, found: Salvage) -> bytes | None:
     )
 
 
-def contents_of_salvage(store: Store, found: Salvage) -> dict[str, Callable[[], Iterator[bytes | Hole]]]:
+def contents_of_keep(store: Store, found: KeepPlan) -> dict[str, Callable[[], Iterator[bytes | Hole]]]:
     """How to read what the plan's builder makes, by the paths of its steps."""
     places = Places(store.root, outside_roots(store))
-    made = {places.name(path): read for path, read in found.mended.made().items()}
+    made = {places.name(path): read for path, read in found.edited.made().items()}
     return made | contents_of(found.queue_changes, found.index_changes)
 
 
@@ -158,8 +158,8 @@ def chunks_of(files: Iterator[NewFile] | list[NewFile], wanted: set[str]) -> Ite
 def _build(building: Building) -> Iterator[Chunk]:
     version = Version.parse(building.arguments["version"])
     options = KeepOptions.of(building.arguments.get("keep", {}))
-    with store_of(building) as store, salvage(store, walk_rules(store.settings, version), options) as found:
-        made = contents_of_salvage(store, found)
+    with store_of(building) as store, plan_keep(store, walk_rules(store.settings, version), options) as found:
+        made = contents_of_keep(store, found)
         yield from (Chunk(path, data) for path in building.paths for data in made[path]())
 
 

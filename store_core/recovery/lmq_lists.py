@@ -33,7 +33,7 @@ from store_core.layout import paths, record
 from store_core.read.queue import Queue
 from store_core.read.records import read_message
 from store_core.recovery.header_repair import Repair
-from store_core.recovery.lost_from_queues import standing_entry
+from store_core.recovery.lost_from_queues import queue_entry_at
 from store_core.recovery.reassigned import differing, open_numbers, record_at
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
@@ -64,7 +64,7 @@ def renamed(store: Store, log: SegmentSequence, builder: QueueBuilder) -> Iterat
     queues of that log.
     """
     done = set()  # a name of a list that is wrong is found by each of its queues
-    told = [*_told_by_entries(store, builder)]
+    told = [*_from_queue_entries(store, builder)]
     of_record: dict[tuple[int, int | None], dict[str, int]] = {}
     for key, number, phy_offset, size_bytes in told:
         of_record.setdefault((phy_offset, size_bytes), {})[key.topic] = number
@@ -83,7 +83,7 @@ def renamed(store: Store, log: SegmentSequence, builder: QueueBuilder) -> Iterat
                 yield repair
 
 
-def _told_by_entries(store: Store, builder: QueueBuilder) -> Iterator[tuple[QueueKey, int, int, int | None]]:
+def _from_queue_entries(store: Store, builder: QueueBuilder) -> Iterator[tuple[QueueKey, int, int, int | None]]:
     """Numbers of light queues that no record lists, and where their entries lead."""
     for key in store.queues:
         if not key.topic.startswith(paths.LMQ_PREFIX):
@@ -93,7 +93,7 @@ def _told_by_entries(store: Store, builder: QueueBuilder) -> Iterator[tuple[Queu
         reach = Queue(store.queues[key], store.log).max_offset if summary.superseded else 0
         behind = range(summary.end_queue_offset, reach)
         for number in islice(chain(open_numbers(builder, key), behind), _MOST_NUMBERS):
-            phy_offset, size_bytes, _ = standing_entry(store, key, number) or (-1, 0, 0)
+            phy_offset, size_bytes, _ = queue_entry_at(store, key, number) or (-1, 0, 0)
             if phy_offset >= 0 and size_bytes > 0:
                 yield key, number, phy_offset, size_bytes
 
@@ -138,7 +138,7 @@ def _is_at_home(store: Store, builder: QueueBuilder, message: Message, key: Queu
         before = builder.phy_offset_of(key, other)
         if before is not None:
             # Where those between are gone, it counts if the entry of the one before them is out of place as well.
-            is_moved = other < number - 1 and (standing_entry(store, key, other) or (before,))[0] != before
+            is_moved = other < number - 1 and (queue_entry_at(store, key, other) or (before,))[0] != before
             return before < message.phy_offset and (is_moved or other == number - 1)
     return number == 0 and not builder.summary(key).superseded
 
@@ -237,7 +237,7 @@ def _listing(store: Store, message: Message, key: QueueKey, number: int) -> Iter
 
 
 def _leads_there(store: Store, name: str, number: int, message: Message) -> bool:
-    entry = standing_entry(store, light_key(name, message.queue_id, lmq=has_lmq(store)), number)
+    entry = queue_entry_at(store, light_key(name, message.queue_id, lmq=has_lmq(store)), number)
     return entry is not None and entry[:2] == (message.phy_offset, message.size_bytes)
 
 

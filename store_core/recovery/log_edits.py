@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from store_core.layout import paths, record
 from store_core.read.records import read_message
-from store_core.recovery.damaged_region import Fence
+from store_core.recovery.damaged_region import ClosedRegion
 from store_core.recovery.offset_ranges import Ranges
 from store_core.recovery.plans.content import Built, Zeros
 from store_core.recovery.plans.content import Piece as ContentPiece
@@ -52,7 +52,7 @@ def _phy_offset(piece: Piece | TombstoneRun) -> int:
 
 
 @dataclass(slots=True)
-class MendedLog:
+class EditedLog:
     """Changes to a log, as data.
 
     ``segments`` will be there, with their new lengths; ``patches`` by file; ``created`` files are new; ``lengths`` are
@@ -195,48 +195,48 @@ def with_placed(placed: Mapping[Path, Patch], patches: Mapping[Path, list[Patch]
     return {path: [*under.get(path, ()), *patches.get(path, ())] for path in {**under, **patches}}
 
 
-def mended_log(
+def edited_log(
     store: Store,
-    fences: Iterable[Fence],
+    closed_regions: Iterable[ClosedRegion],
     end_phy_offset: int,
     *,
     restored: Restored | None = None,
     placed: Restored | None = None,
     cut: bool = False,
-) -> MendedLog:
-    """The log closed by ``fences``, clean behind ``end_phy_offset``, the end of its last record.
+) -> EditedLog:
+    """The log closed by ``closed_regions``, clean behind ``end_phy_offset``, the end of its last record.
 
     ``restored``: bytes that could be had again, by their offset in the log; ``placed``: what files that stood elsewhere hold, under all that.
     ``cut``: readable records behind the end go too, and a segment that starts right there stays, emptied. Raises FailedError where a file cannot be read.
     """
     log = store.log
     size = log.file_size_bytes
-    mended = MendedLog(log)
-    kept = _kept_segments(log, end_phy_offset + 1 if cut else _room_end(log, end_phy_offset), mended)
+    edited = EditedLog(log)
+    kept = _kept_segments(log, end_phy_offset + 1 if cut else _room_end(log, end_phy_offset), edited)
     segments = {segment.phy_offset: segment for segment in kept}
     for phy_offset, patch in (placed or {}).items():
         holder = _holder(store, phy_offset, segments)
         if holder.phy_offset not in segments:
-            mended.created[holder.path] = size
+            edited.created[holder.path] = size
         segments[holder.phy_offset] = holder
-        mended.placed[holder.path] = patch
-    closing = [patch for fence in fences for patch in _as_patches(fence.pieces)]
+        edited.placed[holder.path] = patch
+    closing = [patch for closed_region in closed_regions for patch in _as_patches(closed_region.pieces)]
     closed = Ranges((at, at + patch.end) for at, patch in closing)  # a fence may need the room of what is beside it
     for phy_offset, patch in [*apart_from(restored or {}, closed).items(), *closing]:
         holder = _holder(store, phy_offset, segments)
         if holder.phy_offset not in segments:
-            mended.created[holder.path] = size
+            edited.created[holder.path] = size
         segments[holder.phy_offset] = holder
-        mended.patches.setdefault(holder.path, []).append(_moved(patch, phy_offset - holder.phy_offset))
+        edited.patches.setdefault(holder.path, []).append(_moved(patch, phy_offset - holder.phy_offset))
     for segment in list(segments.values()):
-        nominal = nominal_end(log, segment) - segment.phy_offset if segment.path not in mended.created else size
+        nominal = nominal_end(log, segment) - segment.phy_offset if segment.path not in edited.created else size
         if segment.size_bytes != nominal:
-            mended.lengths[segment.path] = nominal
+            edited.lengths[segment.path] = nominal
             segments[segment.phy_offset] = replace(segment, size_bytes=nominal)
-    _clean_tail(log, kept, end_phy_offset, mended, cut=cut)
-    mended.strays = [s for s in log.strays if s.duplicate_of is None and _may_go(s)]
-    mended.segments = list(segments.values())
-    return mended
+    _clean_tail(log, kept, end_phy_offset, edited, cut=cut)
+    edited.strays = [s for s in log.strays if s.duplicate_of is None and _may_go(s)]
+    edited.segments = list(segments.values())
+    return edited
 
 
 def new_segment_path(settings: Settings, phy_offset: int, file_size_bytes: int) -> Path:
@@ -246,11 +246,11 @@ def new_segment_path(settings: Settings, phy_offset: int, file_size_bytes: int) 
     return folder / paths.segment_name(phy_offset)
 
 
-def _kept_segments(log: SegmentSequence, end_phy_offset: int, mended: MendedLog) -> list[Segment]:
+def _kept_segments(log: SegmentSequence, end_phy_offset: int, edited: EditedLog) -> list[Segment]:
     kept: list[Segment] = []
     for segment in log.segments:
         if segment.phy_offset >= end_phy_offset and kept:
-            mended.removed.append(segment)
+            edited.removed.append(segment)
         else:
             kept.append(segment)
     return kept
@@ -360,7 +360,7 @@ def _windows(read: Callable[[int, int], bytes], start: int, end: int) -> Iterato
 
 
 def _clean_tail(
-    log: SegmentSequence, kept: list[Segment], end_phy_offset: int, mended: MendedLog, *, cut: bool
+    log: SegmentSequence, kept: list[Segment], end_phy_offset: int, edited: EditedLog, *, cut: bool
 ) -> None:
     """Zeros behind the last record, but for the blank that stands right there."""
     if not kept:
@@ -373,7 +373,7 @@ def _clean_tail(
     used = _last_used(log, end, file_end)
     if used > end:
         start = end - last.phy_offset
-        mended.patches.setdefault(last.path, []).append(Patch(start, used - last.phy_offset))
+        edited.patches.setdefault(last.path, []).append(Patch(start, used - last.phy_offset))
 
 
 def _blank_at(log: SegmentSequence, at: int, segment_end: int) -> bool:

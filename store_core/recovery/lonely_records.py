@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from store_core.derive.queues import QueueBuilder
 from store_core.layout import paths, record
 from store_core.recovery.header_repair import Repair
-from store_core.recovery.lost_from_queues import standing_entry
+from store_core.recovery.lost_from_queues import queue_entry_at
 from store_core.recovery.offset_ranges import Ranges
 from store_core.recovery.reassigned import (
     differing,
@@ -33,7 +33,7 @@ _MOST_LONELY: Final = 1 << 16  # more are no damage
 _TOPIC: Final = re.compile(paths.TOPIC_NAME)
 
 
-class Lonely:
+class LonelyRecord:
     """Records of queues with few messages, and strays of others, by their numbers, to which no entry leads; ``add`` is told of every
     queue."""
 
@@ -49,7 +49,7 @@ class Lonely:
         few = [(*each, False) for each in self._few(key)] if self._count <= _MOST_LONELY else []
         strays = () if few else self._builder.summary(key).strays
         for number, phy_offset, is_stray in (*few, *((s.queue_offset, s.phy_offset, True) for s in strays)):
-            entry = standing_entry(self._store, key, number)
+            entry = queue_entry_at(self._store, key, number)
             if entry is None or entry[0] != phy_offset:
                 self._records.setdefault(number, []).append((key, phy_offset, is_stray))
                 self._count += 1

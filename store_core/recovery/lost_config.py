@@ -43,7 +43,7 @@ class Configuration:
     delays: Mapping[int, DelayLevel] = field(default_factory=dict)
 
 
-def salvaged_configuration(
+def recovered_configuration(
     store: Store,
     siblings: Iterable[Store],
     keys: Iterable[QueueKey],

@@ -26,7 +26,7 @@ from store_core.recovery.lost_table import (
     joining,
 )
 from store_core.recovery.tombstones import can_be_told, smallest_tombstone_size_bytes
-from store_core.scan.walk_progress import Walks
+from store_core.scan.walk_progress import WalkProgress
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
 
@@ -38,7 +38,7 @@ Ints = NDArray[np.int64]
 OnHead = Callable[[int, LostRecord], None]  # a region's number, and a record in it
 
 
-def standing_entry(store: Store, key: QueueKey, queue_offset: int) -> tuple[int, int, int] | None:
+def queue_entry_at(store: Store, key: QueueKey, queue_offset: int) -> tuple[int, int, int] | None:
     """Log offset, size and tags code that stand at a number of a queue, whatever they are worth."""
     files, size = store.queues.get(key), queue.ENTRY.size_bytes
     data = files.read(queue_offset * size, size) if files is not None and queue_offset >= 0 else b""
@@ -52,7 +52,7 @@ def lost_by_queue_entries(
     store: Store,
     regions: Sequence[Region],
     table: LostTable,
-    walks: Walks | None = None,
+    walks: WalkProgress | None = None,
     *,
     heads: InLogOrder | None = None,
     on_head: OnHead | None = None,

@@ -32,7 +32,7 @@ class LostRecord:
     store_timestamp_ms: int | None = None
 
 
-def told_by_head(message: Message, *, is_readable: bool = False) -> LostRecord:
+def from_record_head(message: Message, *, is_readable: bool = False) -> LostRecord:
     """What a well-formed record tells of itself, whatever its body is worth."""
     properties = message.properties
     return LostRecord(
@@ -51,7 +51,7 @@ def told_by_head(message: Message, *, is_readable: bool = False) -> LostRecord:
     )
 
 
-def told_better(head: LostRecord, entry: LostRecord, *, is_topic_known: bool = True) -> LostRecord:
+def more_complete(head: LostRecord, entry: LostRecord, *, is_topic_known: bool = True) -> LostRecord:
     """A record that its head tells of, and its queue entries: of queue, number and light queues of a damaged record they know better.
 
     And of the topic where no queue is of the one that the head tells: not ``is_topic_known``.

@@ -17,7 +17,7 @@ from store_core.derive.dispatch import inner_batch_size, light_queues
 from store_core.kernel.codes import PropertyFlag
 from store_core.layout.record import MIN_RECORD_SIZE_BYTES, PROPERTY_CRC
 from store_core.read.records import read_message
-from store_core.recovery.lost_record import LostRecord, told_better, told_by_head
+from store_core.recovery.lost_record import LostRecord, from_record_head, more_complete
 from store_core.scan.frames import FrameTable
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.spool import Spool
@@ -183,14 +183,14 @@ class LostRows:
 
     def around(self, start: int, end: int) -> Rows:
         """Those of which something lies in [start, end) of the log, and one more on each side."""
-        first = max(self._first_behind(start) - 2, self.first)
-        return self.table.read(first, min(max(self._first_behind(end), first) + 1, self.stop))
+        first = max(self._first_after(start) - 2, self.first)
+        return self.table.read(first, min(max(self._first_after(end), first) + 1, self.stop))
 
     def first_from(self, phy_offset: int) -> int | None:
         """Where the first row at an offset or behind it begins; None if none does."""
         if phy_offset <= self.phy_offset:
             return self.phy_offset
-        number = self._first_behind(phy_offset)
+        number = self._first_after(phy_offset)
         return int(self.table.read(number, number + 1)[0]["phy_offset"]) if number < self.stop else None
 
     def apart(self, places: Sequence[int]) -> Iterator[LostRecord | LostRows]:
@@ -199,7 +199,7 @@ class LostRows:
         for place in places:
             if not self.phy_offset <= place < self.end_phy_offset:
                 continue
-            number = self._first_behind(place)
+            number = self._first_after(place)
             if at < number:
                 yield self.table.rows(at, number)
             at = number
@@ -217,7 +217,7 @@ class LostRows:
         """The last as a record behind the others."""
         return self.apart([int(self.table.read(self.stop - 1, self.stop)[0]["phy_offset"])])
 
-    def _first_behind(self, phy_offset: int) -> int:
+    def _first_after(self, phy_offset: int) -> int:
         """Number of the first row that begins at an offset or behind it; ``stop`` if none does."""
         low, high = self.first, self.stop
         while high - low > _CHUNK_ROWS:
@@ -341,7 +341,7 @@ def records_of(lost: Iterable[Lost]) -> Iterator[LostRecord]:
             yield each
 
 
-def told_by_entries(lost: Iterable[Lost]) -> Iterator[LostRecord]:
+def from_queue_entries(lost: Iterable[Lost]) -> Iterator[LostRecord]:
     """Those one by one that are not rows with a sound head."""
     for each in lost:
         if isinstance(each, LostRows):
@@ -374,7 +374,7 @@ def records_of_rows(table: LostTable, rows: Rows) -> Iterator[LostRecord]:
     """Rows as records, with what their heads tell besides."""
     for row, told in zip(rows, entries_of(table, rows), strict=True):
         head = head_of(table, row)
-        yield told if head is None else told_better(head, told)
+        yield told if head is None else more_complete(head, told)
 
 
 def head_of(table: LostTable, row: Any) -> LostRecord | None:
@@ -382,4 +382,4 @@ def head_of(table: LostTable, row: Any) -> LostRecord | None:
     if table.log is None or not table.sources[int(row["queue"])] & Source.HEAD:
         return None
     message = read_message(table.log, int(row["phy_offset"]), int(row["size_bytes"]))
-    return told_by_head(message) if message is not None else None
+    return from_record_head(message) if message is not None else None

@@ -15,7 +15,7 @@ from store_core.codec.record import Message, decode_record
 from store_core.read.records import read_message
 from store_core.recovery.damage_scan import LogSurvey, Region
 from store_core.recovery.header_repair import Repair
-from store_core.recovery.lost_from_queues import standing_entry
+from store_core.recovery.lost_from_queues import queue_entry_at
 from store_core.recovery.offset_ranges import Ranges
 from store_core.storage.overlay import Patch
 from store_core.storage.store import QueueKey, Store
@@ -79,7 +79,7 @@ def _stray(store: Store, phy_offset: int) -> _Stray | None:
 
 def _points_to(store: Store, message: Message) -> int | None:
     """Where the entry at a record's number leads."""
-    entry = standing_entry(store, QueueKey(message.topic, message.queue_id), message.queue_offset)
+    entry = queue_entry_at(store, QueueKey(message.topic, message.queue_id), message.queue_offset)
     return entry[0] if entry is not None and entry[1] == message.size_bytes else None
 
 

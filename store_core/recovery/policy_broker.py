@@ -17,7 +17,7 @@ from store_core.errors import FailedError
 from store_core.layout import paths
 from store_core.recovery.damage_scan import LogSurvey, survey_log
 from store_core.recovery.derived_files import Derivation, DerivedChanges, NewFile, Progress, same_content
-from store_core.recovery.log_edits import MendedLog, mended_log
+from store_core.recovery.log_edits import EditedLog, edited_log
 from store_core.storage.digest import Hole
 from store_core.storage.scratch import scratch_folder
 from store_core.storage.store import Store
@@ -31,7 +31,7 @@ class BrokerResult:
     """The log cut where the broker cuts it, its queues as it leaves them, and an index of the records that stay."""
 
     start: Start
-    mended: MendedLog
+    edited: EditedLog
     survey: LogSurvey
     derivation: Derivation
     queue_changes: DerivedChanges = field(default_factory=DerivedChanges)
@@ -52,19 +52,19 @@ def broker_result(store: Store, behaviour: Behaviour, *, on_progress: Progress |
         if start.dispatcher is not None and start.dispatcher.failed:
             in_the_way = str(store.root / start.dispatcher.failed)
             raise FailedError("a file stands where a folder is needed", path=in_the_way, to_do="move it out of the way")
-        mended = mended_log(store, [], start.log.end_phy_offset, cut=True)
+        edited = edited_log(store, [], start.log.end_phy_offset, cut=True)
         kept = {segment.name for segment in start.log.segments}
-        mended.removed += [s for s in mended.segments if s.name not in kept]
-        mended.segments = [s for s in mended.segments if s.name in kept]
+        edited.removed += [s for s in edited.segments if s.name not in kept]
+        edited.segments = [s for s in edited.segments if s.name in kept]
         scratch = stack.enter_context(scratch_folder())
-        view = stack.enter_context(store.with_log(mended.log))
+        view = stack.enter_context(store.with_log(edited.log))
         topics = batch_topics_of(store)
         derivation = stack.enter_context(
             Derivation(store, view, scratch, batch_topics=topics, include_bad_crc=True, walks=False)
         )
         survey = survey_log(view, (derivation.add,), options=derivation.options, on_progress=on_progress)
         derivation.finish()
-        result = BrokerResult(start, mended, survey, derivation)
+        result = BrokerResult(start, edited, survey, derivation)
         for state in start.queues:
             _queue_changes(store, state, result)
         result.index_changes = derivation.index_changes()

@@ -25,16 +25,16 @@ from store_core.layout import paths, queue
 from store_core.layout.queue import DEAD_ENTRY_SIZE_BYTES
 from store_core.layout.record import MIN_RECORD_SIZE_BYTES
 from store_core.read.records import read_message
-from store_core.recovery.damaged_region import Fence, close_region
+from store_core.recovery.damaged_region import ClosedRegion, close_region
 from store_core.recovery.derived_files import Derivation
 from store_core.recovery.free_space import Room, Runs, with_numbers
-from store_core.recovery.log_edits import MendedLog
-from store_core.recovery.lost_from_queues import standing_entry
+from store_core.recovery.log_edits import EditedLog
+from store_core.recovery.lost_from_queues import queue_entry_at
 from store_core.recovery.lost_record import LostRecord
 from store_core.recovery.lost_table import FEWEST_ROWS, LostTable
 from store_core.recovery.tombstones import Piece, TombstoneRun, smallest_tombstone_size_bytes
 from store_core.scan.log import Progress
-from store_core.scan.walk_progress import Walks, behind
+from store_core.scan.walk_progress import WalkProgress, behind
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
 
@@ -42,11 +42,11 @@ MOST_GAP_NUMBERS: Final = 1 << 20  # more missing numbers than this, and than th
 _ENTRIES_AT_ONCE: Final = 1 << 16
 
 
-class _Salvage(Protocol):
+class _KeepPlan(Protocol):
     @property
-    def fences(self) -> list[Fence]: ...
+    def closed_regions(self) -> list[ClosedRegion]: ...
     @property
-    def mended(self) -> MendedLog: ...
+    def edited(self) -> EditedLog: ...
     @property
     def derivation(self) -> Derivation: ...
     @property
@@ -129,7 +129,7 @@ class _Gap:
             self.numbers[0] = self.numbers[0][count:]
 
 
-def fill_gaps(store: Store, found: _Salvage, table: LostTable, walks: Walks) -> tuple[GapEntries, bool]:
+def fill_gaps(store: Store, found: _KeepPlan, table: LostTable, walks: WalkProgress) -> tuple[GapEntries, bool]:
     """Entries for numbers that are missing between two messages of a queue, or before its first.
 
     Dead entries of an earlier run stay as they are. Else a tombstone where there is room between the two messages: elsewhere a later rebuild would take it for a new begin of
@@ -145,20 +145,20 @@ def fill_gaps(store: Store, found: _Salvage, table: LostTable, walks: Walks) -> 
 class _Filling:
     """What stands for the missing numbers of one queue after the other."""
 
-    def __init__(self, store: Store, found: _Salvage) -> None:
+    def __init__(self, store: Store, found: _KeepPlan) -> None:
         self.entries = GapEntries()
         self.waiting: list[_Gap] = []
         self._store = store
         self._found = found
-        self._log = found.mended.log
+        self._log = found.edited.log
         self._builder = found.derivation.queues()
-        self._fronts = _Fronts(self._log, found.fences)
-        lost_bytes = sum(fence.region.size_bytes for fence in found.fences)
+        self._fronts = _Fronts(self._log, found.closed_regions)
+        lost_bytes = sum(closed_region.region.size_bytes for closed_region in found.closed_regions)
         self._most_numbers = max(MOST_GAP_NUMBERS, lost_bytes // MIN_RECORD_SIZE_BYTES)
         self._pieces = {
             (piece.phy_offset, piece.size_bytes): piece
-            for fence in found.fences
-            for piece in fence.pieces
+            for closed_region in found.closed_regions
+            for piece in closed_region.pieces
             if isinstance(piece, Piece) and piece.tombstone_of is not None
         }
 
@@ -189,7 +189,7 @@ class _Filling:
         """Numbers of a light queue; those that wait for a tombstone, or a ``dead`` entry where that is given. Gives the gap behind the last one that does not."""
         key, after = gap.key, gap.after
         for queue_offset in numbers:
-            standing = standing_entry(self._store, key, queue_offset)
+            standing = queue_entry_at(self._store, key, queue_offset)
             if standing is not None and (piece := self._pieces.get(standing[:2])) is not None:
                 entry, gap.after = (piece.phy_offset, piece.size_bytes, 0), piece.phy_offset
             elif (
@@ -218,7 +218,7 @@ class _Filling:
             first = unfilled.pop()[1]
         unfilled.append((key, first, stop - first))
 
-    def place(self, table: LostTable, walks: Walks) -> None:
+    def place(self, table: LostTable, walks: WalkProgress) -> None:
         """Put tombstones where there is room, else leave dead entries."""
         _place(self._found, self.waiting, table, walks, self.entries)
         for gap in self.waiting:
@@ -251,10 +251,10 @@ def _dead_runs(store: Store, key: QueueKey, first: int, stop: int) -> Iterator[t
 class _Fronts:
     """The numbers before queues' first messages, where the log is there from its begin and had room for them in a hole."""
 
-    def __init__(self, log: SegmentSequence, fences: list[Fence]) -> None:
-        closed = fences if log.min_phy_offset == 0 else []
-        self._ends = [fence.region.end_phy_offset for fence in closed]
-        self._room = [0, *accumulate(fence.region.size_bytes for fence in closed)]
+    def __init__(self, log: SegmentSequence, closed_regions: list[ClosedRegion]) -> None:
+        closed = closed_regions if log.min_phy_offset == 0 else []
+        self._ends = [closed_region.region.end_phy_offset for closed_region in closed]
+        self._room = [0, *accumulate(closed_region.region.size_bytes for closed_region in closed)]
 
     def of(self, builder: QueueBuilder, key: QueueKey) -> _Gap | None:
         count = builder.summary(key).first_queue_offset
@@ -285,23 +285,28 @@ def _leads_on(log: SegmentSequence, key: QueueKey, queue_offset: int, entry: Ent
     return dict(light_queues(message.properties)).get(key.topic, queue_offset) == queue_offset
 
 
-def _place(found: _Salvage, gaps: list[_Gap], table: LostTable, walks: Walks, entries: GapEntries) -> None:
+def _place(found: _KeepPlan, gaps: list[_Gap], table: LostTable, walks: WalkProgress, entries: GapEntries) -> None:
     """Put more tombstones into fences that have room between a gap's two offsets; ``entries`` is told where they came to stand."""
     waiting = [place for place, gap in enumerate(gaps) if gap.numbers]
-    told, done = walks.piece(sum(fence.region.size_bytes for fence in found.fences)) if waiting else None, 0
+    told, done = (
+        walks.piece(sum(closed_region.region.size_bytes for closed_region in found.closed_regions))
+        if waiting
+        else None,
+        0,
+    )
     waiting.sort(key=lambda place: gaps[place].before, reverse=True)
     mine: list[int] = []  # of the gaps that reach to a fence, in their order
-    for number, fence in enumerate(found.fences if waiting else ()):
-        while waiting and gaps[waiting[-1]].before < fence.end_phy_offset:
+    for number, closed_region in enumerate(found.closed_regions if waiting else ()):
+        while waiting and gaps[waiting[-1]].before < closed_region.end_phy_offset:
             insort(mine, waiting.pop())
-        mine = [place for place in mine if gaps[place].numbers and fence.phy_offset < gaps[place].after]
-        if mine and fence.pieces:  # else it is left open
+        mine = [place for place in mine if gaps[place].numbers and closed_region.phy_offset < gaps[place].after]
+        if mine and closed_region.pieces:  # else it is left open
             _fill(found, number, [gaps[place] for place in mine], table, entries, behind(told, done))
-        done += fence.region.size_bytes
+        done += closed_region.region.size_bytes
 
 
 def _fill(
-    found: _Salvage,
+    found: _KeepPlan,
     number: int,
     gaps: list[_Gap],
     table: LostTable,
@@ -313,13 +318,13 @@ def _fill(
     They take room that nothing takes, and where that is not enough for all, others are made as small as they may be. Numbers of one gap
     rise with their places, for all of them need the same room and take the first there is. Many numbers become rows.
     """
-    fence = found.fences[number]
-    close = partial(close_region, fence.region, property_crc=found.property_crc)
-    runs = [piece.lost for piece in fence.pieces if isinstance(piece, TombstoneRun)]
-    standing, taken = _standing(fence), _taken(Room(fence), gaps)
+    closed_region = found.closed_regions[number]
+    close = partial(close_region, closed_region.region, property_crc=found.property_crc)
+    runs = [piece.lost for piece in closed_region.pieces if isinstance(piece, TombstoneRun)]
+    standing, taken = _standing(closed_region), _taken(Room(closed_region), gaps)
     is_tight = False
     if _count(taken) < sum(map(len, gaps)):
-        small = _standing(fence, is_tight=True)
+        small = _standing(closed_region, is_tight=True)
         taken_too = _taken(Room(close([*small, *runs])), gaps)
         if is_tight := _count(taken_too) > _count(taken):
             standing, taken = small, taken_too
@@ -328,7 +333,7 @@ def _fill(
     wanted: set[LostRecord] = set()
     if runs or _count(taken) >= FEWEST_ROWS:
         numbered = ((gap.key, gap.runs(), places) for gap, places in zip(gaps, taken, strict=True))
-        again = close([*standing, *with_numbers(fence, table, numbered)], on_progress=on_progress)
+        again = close([*standing, *with_numbers(closed_region, table, numbered)], on_progress=on_progress)
     else:
         wanted = {
             LostRecord(gap.key.topic, gap.key.queue_id, queue_offset, place, places.step)
@@ -338,10 +343,10 @@ def _fill(
             )
         }
         again = close([*standing, *wanted], on_progress=on_progress)
-    if again.given_up != fence.given_up or again.unplaced:
+    if again.given_up != closed_region.given_up or again.unplaced:
         return
-    again.unplaced, again.skipped = fence.unplaced, fence.skipped
-    found.fences[number] = again
+    again.unplaced, again.skipped = closed_region.unplaced, closed_region.skipped
+    found.closed_regions[number] = again
     for at, piece in enumerate(again.pieces):
         if not isinstance(piece, Piece) or (lost := piece.tombstone_of) is None:
             continue
@@ -368,16 +373,16 @@ def _count(taken: list[Runs]) -> int:
     return sum(map(len, taken))
 
 
-def _standing(fence: Fence, *, is_tight: bool = False) -> dict[LostRecord, LostRecord]:
+def _standing(closed_region: ClosedRegion, *, is_tight: bool = False) -> dict[LostRecord, LostRecord]:
     """Lost records where their tombstones stand, runs apart, and as they were; in the least room that leaves some for another frame."""
     found = {}
-    for piece in fence.pieces:
+    for piece in closed_region.pieces:
         lost = piece.tombstone_of if isinstance(piece, Piece) else None
-        if lost is None or lost == fence.given_up:
+        if lost is None or lost == closed_region.given_up:
             continue
         size = piece.size_bytes
         if is_tight:
-            least = smallest_tombstone_size_bytes(lost, property_crc=fence.property_crc)
-            size = least if size - least >= fence.min_record_size_bytes else size
+            least = smallest_tombstone_size_bytes(lost, property_crc=closed_region.property_crc)
+            size = least if size - least >= closed_region.min_record_size_bytes else size
         found[replace(lost, phy_offset=piece.phy_offset, size_bytes=size)] = lost
     return found

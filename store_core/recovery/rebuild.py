@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from store_core.broker.checked_ranges import Proven
+from store_core.broker.checked_ranges import CheckedRanges
 from store_core.broker.load import batch_topics_of
 from store_core.codec.json_dialect import dumps
 from store_core.derive.checkpoint import rebuilt_checkpoint
@@ -26,11 +26,11 @@ from store_core.recovery.keep_steps import add_derived, chunks_of, settings_argu
 from store_core.recovery.planned import Planned
 from store_core.recovery.plans.content import Building, Built, Chunk, register_builder
 from store_core.recovery.plans.draft import Draft
-from store_core.recovery.prediction.after_plan import shadow_of
+from store_core.recovery.prediction.after_plan import store_after_plan
 from store_core.recovery.prediction.predict import predict
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import Progress
-from store_core.scan.walk_progress import Walks
+from store_core.scan.walk_progress import WalkProgress
 from store_core.storage.buffers import share_one_heap
 from store_core.storage.config_files import read_config
 from store_core.storage.config_text import release_layout
@@ -58,10 +58,10 @@ def rebuild(
     parts = PARTS if what == "all" else (what,)
     if not set(parts) <= set(PARTS):
         raise UsageError(f"cannot rebuild {what!r}", to_do=f"one of {', '.join(PARTS)}, all")
-    walks = Walks(on_progress, store.log.size_bytes)
+    walks = WalkProgress(on_progress, store.log.size_bytes)
     with ExitStack() as own:
         stack = own if keep is None else keep
-        proven = Proven()
+        proven = CheckedRanges()
         derivation, survey, changes = stack.enter_context(_derived(store, parts, walks, jobs, proven))
         draft = Draft(store.root)
         built = Built(_BUILDER, {**settings_arguments(store.settings), "parts": list(parts)})
@@ -76,7 +76,7 @@ def rebuild(
             draft.write_file(name, data, why="what the log says")
         if len(draft):
             draft.depend_on_the_rest(*store.settings.outside_paths)
-        with shadow_of(store, None, changes, files) as shadow:
+        with store_after_plan(store, None, changes, files) as shadow:
             after = predict(shadow, on_progress=walks.next(), proven=proven).outcome
         made = contents_of(*changes)
         return Planned(draft.plan("rebuild"), after, (*survey.findings, *derivation.findings), made=made)
@@ -84,7 +84,7 @@ def rebuild(
 
 @contextmanager
 def _derived(
-    store: Store, parts: tuple[str, ...], walks: Walks, jobs: int = 1, proven: Proven | None = None
+    store: Store, parts: tuple[str, ...], walks: WalkProgress, jobs: int = 1, proven: CheckedRanges | None = None
 ) -> Iterator[tuple[Derivation, LogSurvey, list[DerivedChanges]]]:
     with scratch_folder() as scratch:
         topics = batch_topics_of(store)
@@ -98,7 +98,7 @@ def _derived(
             walks=False,
         ) as derivation:
             options = replace(derivation.options, jobs=jobs)
-            sinks = (derivation.add, partial(_prove, store, proven or Proven()))
+            sinks = (derivation.add, partial(_prove, store, proven or CheckedRanges()))
             survey = survey_log(store, sinks, options=options, on_progress=walks.next())
             if not survey.messages and (store.queues or store.index_files):
                 raise FailedError(
@@ -115,7 +115,7 @@ def _derived(
             yield derivation, survey, changes
 
 
-def _prove(store: Store, proven: Proven, table: FrameTable) -> None:
+def _prove(store: Store, proven: CheckedRanges, table: FrameTable) -> None:
     """What the walk with checksums finds plain, no broker's start needs to look at again."""
     segment = store.log.find(int(table.phy_offset[0])) if len(table) else None
     if segment is not None:
@@ -162,7 +162,7 @@ def _topics(store: Store, derivation: Derivation) -> dict[str, bytes]:
 
 def _build(building: Building) -> Iterator[Chunk]:
     parts = tuple(building.arguments["parts"])
-    with store_of(building) as store, _derived(store, parts, Walks(None, 0)) as (_, _, changes):
+    with store_of(building) as store, _derived(store, parts, WalkProgress(None, 0)) as (_, _, changes):
         yield from chunks_of([file for change in changes for file in change.new], set(building.paths))
 
 

@@ -21,8 +21,8 @@ from store_core.recovery.keep_options import KeepOptions
 from store_core.recovery.keep_steps import (
     BUILDER,
     chunks_of,
-    contents_of_salvage,
-    salvage_plan,
+    contents_of_keep,
+    keep_plan,
     settings_arguments,
     small_files,
     store_of,
@@ -30,17 +30,17 @@ from store_core.recovery.keep_steps import (
 from store_core.recovery.losses import Losses, losses_of
 from store_core.recovery.lost_messages import LostMessages
 from store_core.recovery.lost_run import LostRun
-from store_core.recovery.plan_keep import Salvage, salvage, walk_rules
+from store_core.recovery.plan_keep import KeepPlan, plan_keep, walk_rules
 from store_core.recovery.plans.content import Building, Built, Chunk, Contents, register_builder
 from store_core.recovery.plans.plan import Plan
 from store_core.recovery.policy_broker import broker_result
 from store_core.recovery.prediction.after_plan import start_after
-from store_core.recovery.prediction.live_snapshot import played_beside
+from store_core.recovery.prediction.live_snapshot import predict_live
 from store_core.recovery.prediction.outcome import Outcome
 from store_core.recovery.prediction.predict import Prediction, predict
 from store_core.recovery.recover_notes import beyond_notes, in_recover, loans_of, lost_records_of, notes_of
 from store_core.recovery.replica import Siblings
-from store_core.scan.walk_progress import Walks
+from store_core.scan.walk_progress import WalkProgress
 from store_core.storage.buffers import give_freed_memory_back, share_one_heap
 from store_core.storage.live import is_live
 from store_core.storage.store import Store
@@ -128,7 +128,7 @@ def recover(
         asked = _Asked(store, whole, policy, version, options, jobs)
 
         def work_out(view: Store, opened: ExitStack) -> Recovery:
-            walks = Walks(on_progress, view.log.size_bytes, planned=WALKS, on_total=on_total)
+            walks = WalkProgress(on_progress, view.log.size_bytes, planned=WALKS, on_total=on_total)
             prediction = predict(view, version, on_progress=walks.next())
             # First, while nothing else is held in memory.
             checked = check_store(whole, jobs=jobs, live=live, on_progress=walks.next()).findings
@@ -140,7 +140,7 @@ def recover(
 
         if not live:
             return work_out(whole, stack)
-        return stack.enter_context(played_beside(whole, work_out, _is_loss))[1]
+        return stack.enter_context(predict_live(whole, work_out, _is_loss))[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,14 +164,19 @@ def _is_loss(recovery: Recovery) -> bool:
 
 
 def _keeping(
-    asked: _Asked, store: Store, prediction: Prediction, checked: Iterable[Finding], walks: Walks, stack: ExitStack
+    asked: _Asked,
+    store: Store,
+    prediction: Prediction,
+    checked: Iterable[Finding],
+    walks: WalkProgress,
+    stack: ExitStack,
 ) -> Recovery:
     options = asked.options
     rules = walk_rules(store.settings, prediction.assumed)
-    found = stack.enter_context(salvage(store, rules, options, jobs=asked.jobs, walks=walks))
+    found = stack.enter_context(plan_keep(store, rules, options, jobs=asked.jobs, walks=walks))
     arguments = {**settings_arguments(store.settings), "version": str(prediction.assumed)}
     built = Built(BUILDER, {**arguments, **({"keep": kept} if (kept := found.options.as_arguments()) else {})})
-    plan = replace(salvage_plan(store, found, built), policy=asked.policy)
+    plan = replace(keep_plan(store, found, built), policy=asked.policy)
     # Where nothing is changed, it is the same start.
     after, starting = prediction.outcome, prediction.assumed
     if plan.steps:
@@ -194,7 +199,7 @@ def _keeping(
         tuple(loans_of(found.options, found.earlier)),
         tuple(repair.as_json() for repair in found.repairs),
         tuple(lost_records_of(store, found)),
-        contents_of_salvage(store, found),
+        contents_of_keep(store, found),
         losses,
     )
 
@@ -203,26 +208,31 @@ def _losses(
     store: Store,
     prediction: Prediction,
     after: Outcome,
-    found: Salvage,
+    found: KeepPlan,
     lost: Iterable[LostRun],
     given_up: Iterable[LostRun],
 ) -> Losses:
-    outcome, begins = prediction.outcome, found.mended.log.min_phy_offset
+    outcome, begins = prediction.outcome, found.edited.log.min_phy_offset
     begin = log_begin(store, begin_phy_offset=begins, last_timestamp_ms=found.survey.last_store_timestamp_ms)
     thrown_away = outcome.thrown_away_messages if outcome.starts else None
     return losses_of(lost, given_up, thrown_away=thrown_away, thrown_away_after=after.thrown_away_messages, begin=begin)
 
 
 def _as_broker(
-    asked: _Asked, store: Store, prediction: Prediction, checked: Iterable[Finding], walks: Walks, stack: ExitStack
+    asked: _Asked,
+    store: Store,
+    prediction: Prediction,
+    checked: Iterable[Finding],
+    walks: WalkProgress,
+    stack: ExitStack,
 ) -> Recovery:
     told = walks.next()
     result = stack.enter_context(broker_result(store, behaviour_of(prediction.assumed), on_progress=told))
     walks.leave_out()  # queues and index follow from the same walk
-    found = Salvage(result.survey, [], result.mended, result.derivation)
+    found = KeepPlan(result.survey, [], result.edited, result.derivation)
     found.queue_changes, found.index_changes = result.queue_changes, result.index_changes
     arguments = {**settings_arguments(store.settings), "version": str(prediction.assumed)}
-    plan = replace(salvage_plan(store, found, Built(_BROKER_BUILDER, arguments)), policy="broker")
+    plan = replace(keep_plan(store, found, Built(_BROKER_BUILDER, arguments)), policy="broker")
     after, _ = _after(store, prediction.assumed, found, walks, is_whole=False, version=asked.version)
     unreadable, losses = _unreadable(asked, store, prediction)
     lost = (*prediction.outcome.thrown_away, *unreadable)
@@ -246,7 +256,7 @@ def _as_broker(
 
 def _unreadable(asked: _Asked, store: Store, prediction: Prediction) -> tuple[tuple[LostRun, ...], Losses]:
     """What nobody could keep, which policy ``broker`` loses beside what it throws away, and the count of both."""
-    with salvage(store, walk_rules(store.settings, prediction.assumed), jobs=asked.jobs) as found:
+    with plan_keep(store, walk_rules(store.settings, prediction.assumed), jobs=asked.jobs) as found:
         given_up = set(LostMessages(found.given_up).runs())
         unreadable = tuple(run for run in found.lost_runs() if run not in given_up)
         losses = _losses(store, prediction, prediction.outcome, found, unreadable, ())
@@ -263,14 +273,14 @@ def _findings(checked: Iterable[Finding], assumed: Iterable[Finding]) -> tuple[F
 
 
 def _after(
-    store: Store, assumed: Version, found: Salvage, walks: Walks, *, is_whole: bool, version: Version | None
+    store: Store, assumed: Version, found: KeepPlan, walks: WalkProgress, *, is_whole: bool, version: Version | None
 ) -> tuple[Outcome, Version]:
     if found.is_empty:
         return start_after(store, assumed, None)
     changes = (found.queue_changes, found.index_changes)
     files, told, gone = small_files(store, found), walks.more(), (paths.ABORT,)
     return start_after(
-        store, assumed, found.mended, changes, files, gone, is_whole=is_whole, version=version, on_progress=told
+        store, assumed, found.edited, changes, files, gone, is_whole=is_whole, version=version, on_progress=told
     )
 
 

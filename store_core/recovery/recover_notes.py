@@ -9,12 +9,12 @@ from typing import Any, Final
 from store_core.broker.versions import Version
 from store_core.findings import Finding
 from store_core.layout import paths
-from store_core.recovery.beyond_log_end import behind_log
-from store_core.recovery.earlier_start import LeftOut
+from store_core.recovery.beyond_log_end import beyond_log_end
+from store_core.recovery.earlier_start import SkippedEarlier
 from store_core.recovery.header_repair import Repair
 from store_core.recovery.keep_options import KeepOptions
 from store_core.recovery.lost_details import MOST_RECORDS, index_traces, traced
-from store_core.recovery.plan_keep import Salvage
+from store_core.recovery.plan_keep import KeepPlan
 from store_core.recovery.plans.plan import Op, Plan
 from store_core.recovery.prediction.outcome import Outcome
 from store_core.recovery.shifted_records import Shift
@@ -39,7 +39,7 @@ _ADVICE: Final = {
 }
 
 
-def notes_of(found: Salvage, after: Outcome, version: Version) -> tuple[str, ...]:
+def notes_of(found: KeepPlan, after: Outcome, version: Version) -> tuple[str, ...]:
     """What a person should know about the plan's way to deal with what is lost."""
     notes = (
         *_sibling_notes(found),
@@ -79,7 +79,7 @@ def _advice(found: Finding, gone: set[str], written: set[str], *, fills: bool) -
     return _MENDED if any(words in found.advice for words in _MENDING) else found.advice
 
 
-def loans_of(options: KeepOptions, earlier: Iterable[LeftOut] = ()) -> list[dict[str, Any]]:
+def loans_of(options: KeepOptions, earlier: Iterable[SkippedEarlier] = ()) -> list[dict[str, Any]]:
     """What is taken from each sibling, for the command's document, and what of its log's begin is not."""
     left = {each.sibling: each.as_json() for each in earlier}
     return [
@@ -95,12 +95,17 @@ def loans_of(options: KeepOptions, earlier: Iterable[LeftOut] = ()) -> list[dict
     ]
 
 
-def lost_records_of(store: Store, found: Salvage) -> list[dict[str, Any]]:
+def lost_records_of(store: Store, found: KeepPlan) -> list[dict[str, Any]]:
     """What is known of each lost record, for the command's document."""
     if not found.lost_runs():
         return []
-    sizes, regions = found.derivation.sizes, [*(fence.region for fence in found.fences), *found.survey.tail]
-    behind = index_traces(store, sizes, [behind_log(store, found.survey)], from_phy_offset=found.survey.end_phy_offset)
+    sizes, regions = (
+        found.derivation.sizes,
+        [*(closed_region.region for closed_region in found.closed_regions), *found.survey.tail],
+    )
+    behind = index_traces(
+        store, sizes, [beyond_log_end(store, found.survey)], from_phy_offset=found.survey.end_phy_offset
+    )
     return traced(found.lost.first(MOST_RECORDS), [*index_traces(store, sizes, regions), *behind])
 
 
@@ -119,13 +124,13 @@ def beyond_notes(store: Store, ends: Mapping[QueueKey, int]) -> tuple[str, ...]:
     )
 
 
-def _assumed_notes(found: Salvage) -> list[str]:
+def _assumed_notes(found: KeepPlan) -> list[str]:
     """What was assumed of new files' lengths: once they stand, they tell just that."""
     told = [each for each in found.derivation.findings if each.code == "S009"]
     return [f"{each.message}; a broker that is configured otherwise refuses such files ({each.code})" for each in told]
 
 
-def _sibling_notes(found: Salvage) -> list[str]:
+def _sibling_notes(found: KeepPlan) -> list[str]:
     notes = []
     for taken in loans_of(found.options, found.earlier):
         if not taken["records"] and taken["earlier"] is not None:
@@ -141,7 +146,7 @@ def _sibling_notes(found: Salvage) -> list[str]:
     return notes
 
 
-def _earlier_note(options: KeepOptions, left: LeftOut) -> str:
+def _earlier_note(options: KeepOptions, left: SkippedEarlier) -> str:
     what = "that are missing here" if left.begin.is_missing else "that have expired here"
     end = left.phy_offset + left.size_bytes
     return (
@@ -156,7 +161,7 @@ def _few(names: Sequence[str]) -> str:
     )
 
 
-def _moved_note(found: Salvage) -> str:
+def _moved_note(found: KeepPlan) -> str:
     if not found.moved:
         return ""
     names = [f"{move.path.name} belongs at {move.phy_offset}" for move in found.moved]
@@ -182,7 +187,7 @@ def _repair_note(repairs: list[Repair]) -> str:
     return f"{_count(len(repairs), 'damaged head')} repaired, for all else of the record proves it: {', '.join([*named, *more])}"
 
 
-def _dead_note(found: Salvage) -> str:
+def _dead_note(found: KeepPlan) -> str:
     count = found.dead_messages
     if not count:
         return ""
@@ -201,7 +206,7 @@ def _kept_note(kept: Kept) -> str:
     return f"{_count(kept.messages, 'lost message')} cannot be skipped: a tombstone stands for {', '.join([*named, *more])}"
 
 
-def _delay_note(found: Salvage) -> str:
+def _delay_note(found: KeepPlan) -> str:
     delays = found.configuration.delays if found.configuration is not None else {}
     if not delays:
         return ""
@@ -213,7 +218,7 @@ def _delay_note(found: Salvage) -> str:
     return f"{text}; {_count(again, 'message')} behind one whose copy is not there {'is' if again == 1 else 'are'} delivered a second time"
 
 
-def _config_note(found: Salvage) -> str:
+def _config_note(found: KeepPlan) -> str:
     if found.configuration is None or not found.configuration.files.has_none:
         return ""
     delayed = any(key.topic == paths.SCHEDULE_TOPIC for key in found.derivation.queue_keys)
@@ -224,11 +229,11 @@ def _config_note(found: Salvage) -> str:
     )
 
 
-def _open_note(found: Salvage, after: Outcome, version: Version) -> str:
-    if found.options.fill or not found.fences:
+def _open_note(found: KeepPlan, after: Outcome, version: Version) -> str:
+    if found.options.fill or not found.closed_regions:
         return ""
-    size = sum(fence.region.size_bytes for fence in found.fences)
-    told = f"{_count(len(found.fences), 'hole')} of {size} bytes stays open: "
+    size = sum(closed_region.region.size_bytes for closed_region in found.closed_regions)
+    told = f"{_count(len(found.closed_regions), 'hole')} of {size} bytes stays open: "
     if not after.starts:
         return told + f"a broker ({version}) would not start ({after.reason})"
     if after.lost_messages:

@@ -140,7 +140,7 @@ def _wanted(kinship: Kinship, survey: LogSurvey, ours: Iterable[Region]) -> Iter
         start = kinship.start_in(region)
         if start is not None:
             yield start, region.end_phy_offset
-    start = kinship.start_behind()
+    start = kinship.start_after()
     if start is not None:
         yield start, max(kinship.sibling.log.max_phy_offset, start)
 

@@ -24,7 +24,7 @@ from store_core.layout import marks
 from store_core.layout.record import MIN_RECORD_SIZE_BYTES
 from store_core.read.records import read_message, read_record_bytes
 from store_core.recovery.damage_scan import LogSurvey, Neighbour, Region
-from store_core.recovery.lost_from_queues import standing_entry
+from store_core.recovery.lost_from_queues import queue_entry_at
 from store_core.scan.log import scan_log
 from store_core.scan.tombstone_rows import filler_rows, tombstone_rows
 from store_core.storage.store import QueueKey, Store
@@ -89,27 +89,27 @@ class Kinship:
         A record in front whose end the damage has reached is taken, too.
         """
         before = _place(region.before)
-        is_kin = True if region.end_phy_offset <= self._proven else self._is_kin_behind(region)
+        is_kin = True if region.end_phy_offset <= self._proven else self._is_same_log_after(region)
         if is_kin is None and before is not None:  # the copy ends in here, or our log does
             is_kin = self._is_same_before(before, _SAMPLES)
         if not is_kin:
             return None
         return before[0] if before is not None and self._reaches_into(before, region.phy_offset) else region.phy_offset
 
-    def _is_kin_behind(self, region: Region) -> bool | None:
+    def _is_same_log_after(self, region: Region) -> bool | None:
         """By the first record behind a region that tells; by any that is the same."""
         if region.end_phy_offset >= self._silent:
             return None
         behind = self._behind(region)
         is_kin = self.is_same(*behind) if behind is not None else None
         if not is_kin:
-            more = (self.is_same(*place) for place in self._good_behind(region.end_phy_offset))
+            more = (self.is_same(*place) for place in self._good_after(region.end_phy_offset))
             is_kin = _any(chain((is_kin,), more))
         if is_kin is None:
             self._silent = region.end_phy_offset
         return is_kin
 
-    def start_behind(self) -> int | None:
+    def start_after(self) -> int | None:
         """Where to begin to take what lies behind our last record: its end, or its start where it was torn; None if the copy's is another log."""
         start, end = self.survey.last_phy_offset, self.survey.end_phy_offset
         if not self.survey.messages or not self._is_same_before((start, end - start)):
@@ -121,13 +121,13 @@ class Kinship:
         begin = self.store.log.min_phy_offset
         first = next((region for region in self.survey.regions if region.phy_offset == begin), None)
         at = begin if first is None else first.end_phy_offset
-        return bool(_any(self.is_same(*place) for place in self._good_behind(at)))
+        return bool(_any(self.is_same(*place) for place in self._good_after(at)))
 
     def assert_related(self, root: Path) -> None:
         """Compare at the regions, at the log's end, and at the segments' first records. Raises UsageError for what is no copy."""
         if not self.survey.messages:
             return
-        self.start_behind()
+        self.start_after()
         for region in self.survey.regions[:_SAMPLES]:
             self.start_in(region)
         for place in self._first_records(self.store.log.min_phy_offset):
@@ -164,7 +164,7 @@ class Kinship:
         message, other = _decoded(ours, at), _decoded(theirs, at)
         if ours == theirs or message is None or other is None or not body_crc_ok(other):
             return False
-        entry = standing_entry(self.store, QueueKey(message.topic, message.queue_id), message.queue_offset)
+        entry = queue_entry_at(self.store, QueueKey(message.topic, message.queue_id), message.queue_offset)
         codes = _tags_code(message), _tags_code(other)
         if entry is not None and entry[:2] == place and codes[0] != codes[1] and entry[2] in codes:
             return entry[2] == codes[1]
@@ -191,7 +191,7 @@ class Kinship:
         data = read_record_bytes(self.store.log, at)
         return (at, len(data)) if data is not None else None
 
-    def _good_behind(self, phy_offset: int) -> Iterator[Span]:
+    def _good_after(self, phy_offset: int) -> Iterator[Span]:
         """Good records of ours from an offset on: the next ones, and the first ones of segments."""
         yield from islice(_good_in(self.store, phy_offset, None), _SAMPLES)
         yield from self._first_records(phy_offset)

@@ -22,7 +22,7 @@ from store_core.kernel.codes import FrameCode
 from store_core.layout import record
 from store_core.read.records import read_message, read_size_bytes
 from store_core.recovery.damage_scan import LogSurvey
-from store_core.recovery.lost_from_queues import standing_entry
+from store_core.recovery.lost_from_queues import queue_entry_at
 from store_core.recovery.offset_ranges import Ranges
 from store_core.scan.frames import FrameTable, Ints
 from store_core.scan.log import nominal_end, scan_log
@@ -371,7 +371,7 @@ def _is_led_to(store: Store, table: FrameTable, row: int) -> bool | None:
     if int(table.sys_flag[row]) & record.TRANSACTION_MASK not in (record.TRANSACTION_NONE, record.TRANSACTION_COMMIT):
         return None
     key = QueueKey(table.topic(row).decode("utf-8", "replace"), int(table.queue_id[row]))
-    entry = standing_entry(store, key, int(table.queue_offset[row]))
+    entry = queue_entry_at(store, key, int(table.queue_offset[row]))
     if entry is None or entry[1] <= 0:
         return None
     return entry[:2] == (int(table.phy_offset[row]), int(table.size_bytes[row]))

@@ -35,7 +35,7 @@ from store_core.recovery.stray_files import Displaced, Move, displaced, is_bette
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, nominal_end
 from store_core.scan.tombstone_rows import filler_rows, tombstone_rows
-from store_core.scan.walk_progress import Walks, behind
+from store_core.scan.walk_progress import WalkProgress, behind
 from store_core.storage.overlay import Patch
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import Store
@@ -43,7 +43,7 @@ from store_core.storage.store import Store
 _MOST_LISTS: Final = 1 << 14  # of light queues that are made good at a time
 
 
-class Stopgaps:
+class TombstoneRegions:
     """Where an earlier recovery has put tombstones and fillers: a copy may have what was lost there."""
 
     def __init__(self, log: SegmentSequence) -> None:
@@ -90,7 +90,7 @@ class FirstWalk(Protocol):
 
 
 @dataclass(slots=True)
-class Ground:
+class RecoveryState:
     """``known`` are the records that queue entries place in a region, and many sound heads, by the region's number in the survey.
 
     ``restored`` are bytes that take the place of damaged ones, by their offset in the log; the survey has walked over them.
@@ -110,7 +110,7 @@ class Ground:
     is_first: bool = True  # nothing had to be taken back: this is what the first walk showed
 
 
-def read_ground(
+def read_state(
     store: Store,
     rules: WalkRules,
     siblings: Siblings,
@@ -118,19 +118,19 @@ def read_ground(
     sinks: tuple[TableSink, ...] = (),
     first: FirstWalk | None = None,
     jobs: int = 1,
-    walks: Walks | None = None,
+    walks: WalkProgress | None = None,
     *,
     table: LostTable,
-) -> Ground:
+) -> RecoveryState:
     """Walk the log, and again where something changes what it shows: a blank that is none, records had back.
 
     ``sinks`` see the tables of every walk, ``first`` those of the first one. Walks are made by ``jobs`` threads. Many lost
     records lie in ``table``.
     """
-    walks = walks or Walks(None, 0)
+    walks = walks or WalkProgress(None, 0)
     scanned = replace(first.options if first is not None else ScanOptions(), jobs=jobs)
     all_sinks = (*sinks, first.add) if first is not None else sinks
-    stopgaps = Stopgaps(store.log)
+    stopgaps = TombstoneRegions(store.log)
     if siblings.roots:
         all_sinks = (*all_sinks, stopgaps.add)
         scanned = replace(scanned, bytes_for=None)
@@ -141,60 +141,60 @@ def read_ground(
     again = partial(_again, store, rules, sinks, jobs, walks, table)
     known = {id(region): placed[number] for number, region in enumerate(both) if number in placed}
     wrong = _wrong_blanks(store, survey, known)
-    ground = Ground(survey, {n: known[id(r)] for n, r in enumerate(survey.regions) if id(r) in known})
+    state = RecoveryState(survey, {n: known[id(r)] for n, r in enumerate(survey.regions) if id(r) in known})
     if wrong:
-        ground = again(wrong, {})
+        state = again(wrong, {})
     moved = displaced(store)
     in_place: dict[int, Patch] = {}
     if moved.moves or moved.emptied:
         whole = moved.patches(store.log)
         better = again(_apart(wrong, whole), {}, whole)
-        if is_better(ground.survey, better.survey):
-            ground, in_place, wrong = better, whole, _apart(wrong, whole)
+        if is_better(state.survey, better.survey):
+            state, in_place, wrong = better, whole, _apart(wrong, whole)
     claimed = Ranges((at, at + patch.end) for at, patch in wrong.items())
-    beside = shifted(store, ground.survey, claimed, _out_of_place(store, moved if in_place else Displaced()))
+    beside = shifted(store, state.survey, claimed, _out_of_place(store, moved if in_place else Displaced()))
     put_back = beside.put_back
     if put_back:
         wrong |= beside.zeros
-        ground = again(_apart(wrong, put_back), put_back, in_place)
-    with store.with_log(restored_log(store, _both(wrong, ground.restored), in_place)) as view:
-        strays = misdirected(view, ground.survey)
+        state = again(_apart(wrong, put_back), put_back, in_place)
+    with store.with_log(restored_log(store, _both(wrong, state.restored), in_place)) as view:
+        strays = misdirected(view, state.survey)
     if strays.zeros:
         wrong |= strays.zeros
         put_back = {**_apart(put_back, strays.zeros), **strays.put_back}
-        ground = again(_apart(wrong, put_back), put_back, in_place)
-    own_end, earlier = ground.survey.end_phy_offset, list[Earlier]()
+        state = again(_apart(wrong, put_back), put_back, in_place)
+    own_end, earlier = state.survey.end_phy_offset, list[Earlier]()
     if siblings.roots:
         loans = options.loans
         if loans is None:
-            with store.with_log(restored_log(store, _both(wrong, ground.restored), in_place)) as view:
-                asked = siblings.find(view, ground.survey, options.sibling_from, stopgaps.regions)
+            with store.with_log(restored_log(store, _both(wrong, state.restored), in_place)) as view:
+                asked = siblings.find(view, state.survey, options.sibling_from, stopgaps.regions)
             loans, earlier = tuple(asked.loans), asked.earlier
         if loans:
             found = siblings.patches(loans)
             wrong |= stopgaps.emptied(found)
             found |= _apart(put_back, found)
-            ground = again(_apart(wrong, found), found, in_place)
-            kept = Ranges((at, at + patch.end) for at, patch in ground.restored.items())
-            ground.loans = [loan for loan in loans if kept.overlap(loan.phy_offset, loan.phy_offset + loan.size_bytes)]
-    repairs = _repairs(store, ground, wrong, in_place, table, walks)
+            state = again(_apart(wrong, found), found, in_place)
+            kept = Ranges((at, at + patch.end) for at, patch in state.restored.items())
+            state.loans = [loan for loan in loans if kept.overlap(loan.phy_offset, loan.phy_offset + loan.size_bytes)]
+    repairs = _repairs(store, state, wrong, in_place, table, walks)
     if first is not None and first.bad_lists:
-        with store.with_log(restored_log(store, _both(wrong, ground.restored), in_place)) as view:
+        with store.with_log(restored_log(store, _both(wrong, state.restored), in_place)) as view:
             repairs += relisted(view, first.bad_lists[:_MOST_LISTS])
     if repairs:
-        loaned, loans_before = ground.restored, ground.loans
+        loaned, loans_before = state.restored, state.loans
         patches = {at: Patch(0, len(data), ((0, data),)) for repair in repairs for at, data in repair.changes}
-        ground = again(_apart(wrong, {**loaned, **patches}), {**loaned, **patches}, in_place)
-        ground.loans = loans_before
-    ground.repairs = [r for r in (*strays.repairs, *repairs) if all(at in ground.restored for at, _ in r.changes)]
-    ground.shifted = [shift for shift in beside.shifts if shift.phy_offset in ground.restored]
-    _keep_zeros(ground, wrong)
-    ground.own_end_phy_offset = own_end
-    ground.earlier = earlier
+        state = again(_apart(wrong, {**loaned, **patches}), {**loaned, **patches}, in_place)
+        state.loans = loans_before
+    state.repairs = [r for r in (*strays.repairs, *repairs) if all(at in state.restored for at, _ in r.changes)]
+    state.shifted = [shift for shift in beside.shifts if shift.phy_offset in state.restored]
+    _keep_zeros(state, wrong)
+    state.own_end_phy_offset = own_end
+    state.earlier = earlier
     if in_place:
-        ground.placed = moved.patches(store.log, ground.survey.end_phy_offset)
-        ground.moved = [move for move in moved.moves if move.phy_offset in ground.placed]
-    return ground
+        state.placed = moved.patches(store.log, state.survey.end_phy_offset)
+        state.moved = [move for move in moved.moves if move.phy_offset in state.placed]
+    return state
 
 
 def _out_of_place(store: Store, moved: Displaced) -> list[Path]:
@@ -209,19 +209,19 @@ def _again(
     rules: WalkRules,
     sinks: tuple[TableSink, ...],
     jobs: int,
-    walks: Walks,
+    walks: WalkProgress,
     table: LostTable,
     wrong: dict[int, Patch],
     restored: dict[int, Patch],
     placed: dict[int, Patch] | None = None,
-) -> Ground:
+) -> RecoveryState:
     """Walk over what could be had again. What still lies where a broker cannot walk is not kept."""
     with store.with_log(restored_log(store, {**wrong, **restored}, placed)) as view:
         options = ScanOptions(jobs=jobs)
         survey = survey_log(view, sinks, rules=rules, options=options, on_progress=walks.more(), lost=table)
         known = _told(store, rules, survey, survey.regions, table, walks, view.log)
     closed = Ranges((r.phy_offset, r.end_phy_offset) for r in (*survey.regions, *survey.tail))
-    return Ground(survey, known, apart_from(restored, closed), is_first=False)
+    return RecoveryState(survey, known, apart_from(restored, closed), is_first=False)
 
 
 def _told(
@@ -230,7 +230,7 @@ def _told(
     survey: LogSurvey,
     regions: list[Region],
     table: LostTable,
-    walks: Walks,
+    walks: WalkProgress,
     log: SegmentSequence,
 ) -> dict[int, list[Lost]]:
     """Lost records as queue entries tell them, and as many heads do; each other head goes to its region."""
@@ -245,11 +245,16 @@ def _told(
 
 
 def _repairs(
-    store: Store, ground: Ground, wrong: dict[int, Patch], placed: dict[int, Patch], table: LostTable, walks: Walks
+    store: Store,
+    state: RecoveryState,
+    wrong: dict[int, Patch],
+    placed: dict[int, Patch],
+    table: LostTable,
+    walks: WalkProgress,
 ) -> list[Repair]:
     """Records whose head can be made good, in the regions and behind the log's end."""
-    survey, zeros = ground.survey, _apart(wrong, ground.restored)
-    log = restored_log(store, {**zeros, **ground.restored}, placed)
+    survey, zeros = state.survey, _apart(wrong, state.restored)
+    log = restored_log(store, {**zeros, **state.restored}, placed)
     both = sorted([*survey.regions, *survey.tail], key=lambda region: region.phy_offset)
     regions = [region for region in both if region.used_bytes and log.find(region.phy_offset) is not None]
     if not regions:
@@ -286,12 +291,12 @@ def _both(wrong: dict[int, Patch], restored: dict[int, Patch]) -> dict[int, Patc
     return {**_apart(wrong, restored), **restored}
 
 
-def _keep_zeros(ground: Ground, wrong: dict[int, Patch]) -> None:
+def _keep_zeros(state: RecoveryState, wrong: dict[int, Patch]) -> None:
     """Restore what a walk saw as zeros, and nothing will stand for: the begin of a record that the one before reached into."""
-    closed = Ranges((r.phy_offset, r.end_phy_offset) for r in (*ground.survey.regions, *ground.survey.tail))
-    for at, patch in _apart(wrong, ground.restored).items():
+    closed = Ranges((r.phy_offset, r.end_phy_offset) for r in (*state.survey.regions, *state.survey.tail))
+    for at, patch in _apart(wrong, state.restored).items():
         for start, end in closed.outside(at, at + patch.end):
-            ground.restored[start] = Patch(0, end - start, ((0, bytes(end - start)),))
+            state.restored[start] = Patch(0, end - start, ((0, bytes(end - start)),))
 
 
 def _stands(store: Store, lost: LostRecord) -> bool:

@@ -27,17 +27,17 @@ from store_core.recovery.keep_steps import (
     settings_arguments,
     store_of,
 )
-from store_core.recovery.log_edits import MendedLog, mended_log
+from store_core.recovery.log_edits import EditedLog, edited_log
 from store_core.recovery.losses import Losses
 from store_core.recovery.planned import Planned
 from store_core.recovery.plans.content import Building, Built, Chunk, register_builder
 from store_core.recovery.plans.draft import Draft
-from store_core.recovery.prediction.after_plan import shadow_of
+from store_core.recovery.prediction.after_plan import store_after_plan
 from store_core.recovery.prediction.predict import predict
-from store_core.recovery.prediction.start_loss import losses_behind
+from store_core.recovery.prediction.start_loss import losses_after_cut
 from store_core.recovery.progress_files import lowered_progress
 from store_core.scan.log import Progress, scan_log
-from store_core.scan.walk_progress import Walks
+from store_core.scan.walk_progress import WalkProgress
 from store_core.storage.config_files import read_config
 from store_core.storage.databases import runs_under_55
 from store_core.storage.scratch import scratch_folder
@@ -52,7 +52,7 @@ _NS_PER_MS: Final = 1_000_000
 
 @dataclass(slots=True)
 class _Cut:
-    mended: MendedLog
+    edited: EditedLog
     survey: LogSurvey
     derivation: Derivation
     queue_changes: DerivedChanges
@@ -70,11 +70,11 @@ def truncate(
     refuse_foreign_store(store)
     refuse_missing_log(store)
     assert_boundary(store, phy_offset)
-    walks = Walks(on_progress, phy_offset - store.log.min_phy_offset)
+    walks = WalkProgress(on_progress, phy_offset - store.log.min_phy_offset)
     with ExitStack() as own:
         cut = (own if keep is None else keep).enter_context(_cut(store, phy_offset, walks))
         draft = Draft(store.root, writable_roots=outside_roots(store))
-        cut.mended.add_to(draft)
+        cut.edited.add_to(draft)
         built = Built(_BUILDER, {**settings_arguments(store.settings), "phy_offset": phy_offset})
         changes = (cut.queue_changes, cut.index_changes)
         for change in changes:
@@ -86,9 +86,9 @@ def truncate(
         for name, data in files.items():
             draft.write_file(name, data, why="nothing behind the cut is promised")
         draft.depend_on_the_rest(*store.settings.outside_paths)
-        with shadow_of(store, cut.mended, changes, files) as shadow:
+        with store_after_plan(store, cut.edited, changes, files) as shadow:
             after = predict(shadow, on_progress=walks.next()).outcome
-        book = losses_behind(store, phy_offset)
+        book = losses_after_cut(store, phy_offset)
         readable = book.readable.messages
         losses = Losses(
             unreadable_messages=book.messages - readable, given_up_messages=readable, before_begin=log_begin(store)
@@ -123,11 +123,11 @@ def assert_boundary(store: Store, phy_offset: int) -> None:
 
 
 @contextmanager
-def _cut(store: Store, phy_offset: int, walks: Walks) -> Iterator[_Cut]:
-    mended = mended_log(store, [], phy_offset, cut=True)
+def _cut(store: Store, phy_offset: int, walks: WalkProgress) -> Iterator[_Cut]:
+    edited = edited_log(store, [], phy_offset, cut=True)
     with ExitStack() as stack:
         scratch = stack.enter_context(scratch_folder())
-        view = stack.enter_context(store.with_log(mended.log))
+        view = stack.enter_context(store.with_log(edited.log))
         derivation = stack.enter_context(
             Derivation(store, view, scratch, batch_topics=batch_topics_of(store), walks=False)
         )
@@ -141,7 +141,7 @@ def _cut(store: Store, phy_offset: int, walks: Walks) -> Iterator[_Cut]:
                 to_do=f"run `rmqctl recover` first, or cut at {first.phy_offset}",
             )
         derivation.finish()
-        yield _Cut(mended, survey, derivation, derivation.queue_changes(), derivation.index_changes())
+        yield _Cut(edited, survey, derivation, derivation.queue_changes(), derivation.index_changes())
 
 
 def _checkpoint(store: Store, cut: _Cut) -> dict[str, bytes]:
@@ -165,7 +165,7 @@ def _checkpoint(store: Store, cut: _Cut) -> dict[str, bytes]:
 
 def _build(building: Building) -> Iterator[Chunk]:
     arguments: Mapping[str, Any] = building.arguments
-    with store_of(building) as store, _cut(store, arguments["phy_offset"], Walks(None, 0)) as cut:
+    with store_of(building) as store, _cut(store, arguments["phy_offset"], WalkProgress(None, 0)) as cut:
         yield from chunks_of([*cut.queue_changes.new, *cut.index_changes.new], set(building.paths))
 
 

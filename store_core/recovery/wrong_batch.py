@@ -44,9 +44,7 @@ class _Odd(NamedTuple):
     before: int
 
 
-def misplaced_batches(
-    store: Store, log: SegmentSequence, rows: RowsByQueue, keys: Iterable[QueueKey]
-) -> Iterator[Repair]:
+def wrong_batches(store: Store, log: SegmentSequence, rows: RowsByQueue, keys: Iterable[QueueKey]) -> Iterator[Repair]:
     """Records of ``log`` in the batch queues ``keys`` that belong to another number or queue, and those of other topics that
     belong to one of the store's."""
     done = set()

@@ -18,8 +18,8 @@ from store_core.derive.numbering import Misnumbered
 from store_core.derive.queues import QueueBuilder
 from store_core.layout import marks, paths, record
 from store_core.recovery.header_repair import Repair, tags_fit
-from store_core.recovery.lonely_records import Lonely
-from store_core.recovery.lost_from_queues import standing_entry
+from store_core.recovery.lonely_records import LonelyRecord
+from store_core.recovery.lost_from_queues import queue_entry_at
 from store_core.recovery.lost_record import LostRecord
 from store_core.recovery.offset_ranges import Ranges
 from store_core.recovery.reassigned import (
@@ -58,7 +58,7 @@ def misplaced(
     free = partial(_free, closed, restored)
     if found := free(by_entries):
         return found
-    lonely, odd = Lonely(store, log, builder), list[tuple[QueueKey, Misnumbered]]()
+    lonely, odd = LonelyRecord(store, log, builder), list[tuple[QueueKey, Misnumbered]]()
     for key in keys:
         odd += ((key, one) for one in islice(builder.summary(key).misnumbered, _MOST_NUMBERS))
         lonely.add(key)
@@ -116,7 +116,7 @@ def _of_number(store: Store, log: SegmentSequence, builder: QueueBuilder, key: Q
 
 def _entry(store: Store, key: QueueKey, number: int) -> LostRecord | None:
     """What stands at a number of a queue, if it can be the entry of a record."""
-    phy_offset, size_bytes, tags_code = standing_entry(store, key, number) or (0, 0, 0)
+    phy_offset, size_bytes, tags_code = queue_entry_at(store, key, number) or (0, 0, 0)
     if not record.MIN_RECORD_SIZE_BYTES <= size_bytes <= record.MAX_RECORD_SIZE_BYTES or phy_offset < 0:
         return None
     return LostRecord(key.topic, key.queue_id, number, phy_offset, size_bytes, tags_code=tags_code)

@@ -10,7 +10,7 @@ def behind(told: Progress | None, done_bytes: int) -> Progress | None:
     return None if told is None else lambda more_bytes: told(done_bytes + more_bytes)
 
 
-class Walks:
+class WalkProgress:
     """``on_progress`` is told the bytes of all walks so far, each counted as ``size_bytes`` once the next begins.
 
     A walk that is repeated tells nothing new until it is further than before. With ``on_total`` only what is really walked counts:
@@ -40,7 +40,7 @@ class Walks:
         else:
             self._before = self._done
         self._begun += 1
-        self._tell_total()
+        self._report_total()
         before, most = self._before, self._size_bytes  # a walk may look at what a file has behind the log's end
         return None if self._on_progress is None else lambda done_bytes: self._tell(before + min(done_bytes, most))
 
@@ -68,7 +68,7 @@ class Walks:
                 told(self._size_bytes)
             return
         self._begun += 1
-        self._tell_total()
+        self._report_total()
 
     def end(self) -> None:
         """No more will come: what has been walked is all there was."""
@@ -76,7 +76,7 @@ class Walks:
             self._on_total(self._done)
             self._on_progress(self._done)
 
-    def _tell_total(self) -> None:
+    def _report_total(self) -> None:
         if self._on_total is not None:
             left = max(self._planned - self._begun, 0)
             self._on_total(self._before + (1 + left) * self._size_bytes)

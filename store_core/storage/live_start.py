@@ -21,7 +21,7 @@ class Begin:
     def phy_offset(self) -> int:
         """Offset of the first byte that is there now. Costs a look at one file, unless that has gone."""
         if self._now.segments and not is_there(self._now.segments[0].path):
-            anew = self._now.listed_anew()
+            anew = self._now.relisted()
             self._now = anew if _folders(anew) == _folders(self._now) else self._now
         return self._now.min_phy_offset
 

@@ -76,7 +76,7 @@ def asked(call: Callable[..., Answer], *words: object, within_seconds: float | N
     return answer.result()
 
 
-def asked_again(
+def call_again(
     pauses_of: Callable[[Exception], tuple[float, ...]],
     call: Callable[..., Answer],
     *words: object,

@@ -11,7 +11,7 @@ from store_core.storage.digest import Hole
 from store_core.storage.new_files import create_files
 
 
-def lay_out_shadow(
+def lay_out_links(
     root: Path,
     folder: Path,
     *,

@@ -347,7 +347,7 @@ def test_what_an_executor_does_not_reach(master: str, said: str, tmp_path: Path)
     """It may have been told otherwise than whoever asked it."""
     packed = b64encode(pickle.dumps(FailedError("no answer", path="s3://b/store", to_do="check the network"))).decode()
     job = spark_job.Job(SimpleNamespace(master=master), tmp_path)
-    told = job._told_by_task(RuntimeError(f"no answer <{spark_job._PACKED}{packed}>"))
+    told = job._reported_by_task(RuntimeError(f"no answer <{spark_job._PACKED}{packed}>"))
     assert str(told) == f"no answer (s3://b/store): {said}"
 
 

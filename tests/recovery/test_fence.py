@@ -17,7 +17,7 @@ from store_core.kernel import scan_window
 from store_core.kernel.codes import FrameCode, FrameKind, ScanFlag, ScanState
 from store_core.layout import marks, paths, record
 from store_core.recovery.damage_scan import Neighbour, Region
-from store_core.recovery.damaged_region import Fence, Piece, close_region
+from store_core.recovery.damaged_region import ClosedRegion, Piece, close_region
 from store_core.recovery.lost_from_queues import _ENTRY, _Items, _Kinds
 from store_core.recovery.lost_record import LostRecord
 from store_core.recovery.lost_table import FEWEST_ROWS, LostRows, LostTable, records_of
@@ -75,12 +75,12 @@ def bytes_of(pieces: list[Piece]) -> bytes:
     return bytes(data)
 
 
-def covered(fence: Fence) -> tuple[int, int]:
+def covered(closed_region: ClosedRegion) -> tuple[int, int]:
     """Where the pieces begin and end; they join."""
-    for one, following in zip(fence.pieces, fence.pieces[1:], strict=False):
+    for one, following in zip(closed_region.pieces, closed_region.pieces[1:], strict=False):
         assert one.phy_offset + one.size_bytes == following.phy_offset
-    last = fence.pieces[-1]
-    return fence.pieces[0].phy_offset, last.phy_offset + last.size_bytes
+    last = closed_region.pieces[-1]
+    return closed_region.pieces[0].phy_offset, last.phy_offset + last.size_bytes
 
 
 def expected_cover(region: Region, smallest: int) -> tuple[set[tuple[int, int]], bool]:
@@ -113,19 +113,19 @@ def test_a_closed_region_is_walked_over(data: st.DataObject, property_crc: bool)
     lost = data.draw(lost_records(region))
     known = [one for one in lost if one.phy_offset is not None]
     unplaced = [one for one in lost if one.phy_offset is None]
-    fence = close_region(region, known, unplaced, property_crc=property_crc)
-    smallest = 111 if fence.property_crc else 91
+    closed_region = close_region(region, known, unplaced, property_crc=property_crc)
+    smallest = 111 if closed_region.property_crc else 91
     ranges, reaches_end = expected_cover(region, smallest)
-    start, end = covered(fence)
+    start, end = covered(closed_region)
     assert (start, end) in ranges
 
-    raw = bytes_of(fence.pieces)
-    for piece in fence.pieces:
+    raw = bytes_of(closed_region.pieces)
+    for piece in closed_region.pieces:
         at = piece.phy_offset - start
         own = raw[at : at + piece.size_bytes]
         if piece.is_blank:
             assert reaches_end
-            assert (piece, piece.phy_offset + piece.size_bytes) == (fence.pieces[-1], END)
+            assert (piece, piece.phy_offset + piece.size_bytes) == (closed_region.pieces[-1], END)
             assert own == record.PREFIX.struct.pack(piece.size_bytes, record.MAGIC_BLANK) + bytes(piece.size_bytes - 8)
             continue
         assert smallest <= piece.size_bytes <= marks.MAX_FILLER_SIZE_BYTES
@@ -141,22 +141,22 @@ def test_a_closed_region_is_walked_over(data: st.DataObject, property_crc: bool)
             )  # fmt: skip
         for version in ("4.9.7", "5.3.3"):
             rules = CheckRules.of(
-                behaviour_of(Version.parse(version)), check_crc=True, verify_property_crc=fence.property_crc
+                behaviour_of(Version.parse(version)), check_crc=True, verify_property_crc=closed_region.property_crc
             )
             checked = check_at(partial(_read, raw, start), piece.phy_offset, len(own), rules)
             assert checked.verdict is Verdict.RECORD
-    assert reaches_end == fence.pieces[-1].is_blank
+    assert reaches_end == closed_region.pieces[-1].is_blank
 
     flags = ScanFlag.CHECK_CRC | ScanFlag.CHECK_PROPERTY_CRC
     columns = scan_window(memoryview(raw), start, 0, END if reaches_end else end, int(ScanState.CHAINED), int(flags))
-    assert columns.phy_offset.tolist() == [piece.phy_offset for piece in fence.pieces]
-    assert columns.kind.tolist() == [FrameKind.BLANK if p.is_blank else FrameKind.MESSAGE for p in fence.pieces]
+    assert columns.phy_offset.tolist() == [piece.phy_offset for piece in closed_region.pieces]
+    assert columns.kind.tolist() == [FrameKind.BLANK if p.is_blank else FrameKind.MESSAGE for p in closed_region.pieces]
     assert set(columns.code.tolist()) == {FrameCode.OK}
 
-    stand = {p.tombstone_of for p in fence.pieces if p.tombstone_of is not None}
-    given_up = {fence.given_up} if fence.given_up is not None else set()
-    assert stand | set(fence.unplaced) == set(lost) | given_up
-    assert stand & set(fence.unplaced) == set()
+    stand = {p.tombstone_of for p in closed_region.pieces if p.tombstone_of is not None}
+    given_up = {closed_region.given_up} if closed_region.given_up is not None else set()
+    assert stand | set(closed_region.unplaced) == set(lost) | given_up
+    assert stand & set(closed_region.unplaced) == set()
 
 
 @pytest.mark.parametrize("property_crc", [False, True])
@@ -220,9 +220,9 @@ def test_without_room_for_the_mark_all_else_is_told(lost: LostRecord, told: dict
     for size, is_told in ((least + 21, True), (least, True), (least - 1, False)):
         end = START + size
         region = Region(START, end, START, END, after=neighbour(end, 200, 1))
-        fence = close_region(region, [replace(lost, phy_offset=START, size_bytes=size)])
-        (piece,) = fence.pieces
-        assert (piece.tombstone_of is not None, len(fence.unplaced)) == (is_told, not is_told)
+        closed_region = close_region(region, [replace(lost, phy_offset=START, size_bytes=size)])
+        (piece,) = closed_region.pieces
+        assert (piece.tombstone_of is not None, len(closed_region.unplaced)) == (is_told, not is_told)
         if is_told:
             assert decode_record(bytes_of([piece]), 0, START).properties == told
 
@@ -247,8 +247,10 @@ def test_many_small_records_are_rows(property_crc: bool) -> None:
         assert isinstance(others, LostRows)
         end = START + sum(sizes)
         region = Region(START, end, START, END, after=neighbour(end, 200, 1))
-        fence = close_region(region, items.lost[0], property_crc=property_crc)
-        assert [*records_of(fence.unplaced)] == [odd]
+        closed_region = close_region(region, items.lost[0], property_crc=property_crc)
+        assert [*records_of(closed_region.unplaced)] == [odd]
         one_by_one = close_region(region, records_of(items.lost[0]), property_crc=property_crc)
-        raw = b"".join(piece.read(piece.phy_offset, piece.phy_offset + piece.size_bytes) for piece in fence.pieces)
+        raw = b"".join(
+            piece.read(piece.phy_offset, piece.phy_offset + piece.size_bytes) for piece in closed_region.pieces
+        )
         assert raw == bytes_of(one_by_one.pieces)

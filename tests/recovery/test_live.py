@@ -14,7 +14,7 @@ from rmqctl.app import main
 from store_core.layout import paths
 from store_core.recovery.prediction import live_snapshot as moment
 from store_core.recovery.prediction import predict
-from store_core.recovery.prediction.live_snapshot import at_one_moment
+from store_core.recovery.prediction.live_snapshot import live_snapshot
 from store_core.recovery.prediction.loss_book import LossBook
 from store_core.recovery.prediction.start_loss import losses
 from store_core.recovery.recover import recover
@@ -115,7 +115,7 @@ def test_a_plan_where_the_broker_had_begun_to_delete(
 def expiring(broker: Broker, monkeypatch: pytest.MonkeyPatch, **trees: tuple[str, ...]) -> list[int]:
     """Let the broker delete segments behind the first moment that is looked at. Gives where the log began at each one."""
     moments: list[int] = []
-    real = moment.at_one_moment
+    real = moment.live_snapshot
 
     @contextmanager
     def then_expiring(store: Store) -> Iterator[Store]:
@@ -125,7 +125,7 @@ def expiring(broker: Broker, monkeypatch: pytest.MonkeyPatch, **trees: tuple[str
                 broker.expire(7, **trees)
             yield view
 
-    monkeypatch.setattr(moment, "at_one_moment", then_expiring)
+    monkeypatch.setattr(moment, "live_snapshot", then_expiring)
     return moments
 
 
@@ -136,7 +136,7 @@ def test_damage_is_foretold_as_of_a_store_at_rest(case: str, damaged: DamagedSto
     root = damaged("load-533", case, "crash")
     with opened(root) as store:
         at_rest = predict.predict(store)
-    with locked(root), opened(root) as store, at_one_moment(store) as view:
+    with locked(root), opened(root) as store, live_snapshot(store) as view:
         assert predict.predict(view) == at_rest
 
 
@@ -144,7 +144,7 @@ def test_a_moment_lasts(broker: Broker) -> None:
     """Each part reads as it was, whatever is written."""
     broker.back_to(WRITTEN, WRITTEN)
     (broker.root / paths.CHECKPOINT).write_bytes(b"before")
-    with opened(broker.root) as store, at_one_moment(store) as view:
+    with opened(broker.root) as store, live_snapshot(store) as view:
         segment = view.log.segments[-1]
         before = view.log.read(segment.phy_offset, segment.size_bytes)
         broker.go_on()

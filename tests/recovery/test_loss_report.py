@@ -257,7 +257,7 @@ def test_transactions_whose_decision_goes_with_the_cut(damageable: Broken, repor
     expected = halves_open_before(name, lost_op["phyOffset"]) - halves_open_before(name, broken.end_phy_offset)
     assert expected
     assert {half.queue_offset for half in halves.listed} == expected
-    assert all(half.decision_lost and not half.asked_again for half in halves.listed)
+    assert all(half.decision_lost and not half.call_again for half in halves.listed)
     assert (halves.open_messages, halves.decision_lost, halves.lost_operations) == (len(expected), len(expected), 2)
     assert halves.lost_messages == sum(
         m["topic"] == paths.HALF_TOPIC and m["phyOffset"] > lost_op["phyOffset"] for m in broken.truth["messages"]
@@ -304,7 +304,7 @@ def test_half_messages_nobody_has_decided(damageable: Broken, report_on: Report)
     expected = {n for n in halves_open_before(name, broken.end_phy_offset) if n >= 50}
     assert expected
     assert {half.queue_offset for half in listed} == expected
-    assert all(half.asked_again and not half.decision_lost for half in listed)
+    assert all(half.call_again and not half.decision_lost for half in listed)
 
 
 def test_many_damages_stay_exact_in_numbers_and_bounded_in_pictures(

@@ -11,7 +11,7 @@ import pytest
 
 from store_core.broker import log_recovery, walk
 from store_core.broker import plain_records as plain
-from store_core.broker.checked_ranges import Proven
+from store_core.broker.checked_ranges import CheckedRanges
 from store_core.broker.entry_runs import EntryRuns
 from store_core.broker.index_service import IndexState
 from store_core.broker.plain_records import WalkAhead, reading_ahead
@@ -69,7 +69,7 @@ def test_what_other_releases_found_changes_nothing(
 ) -> None:
     root = damaged(base, name, "clean")
     with Store.open(root) as store:
-        proven = Proven()
+        proven = CheckedRanges()
         shared = [_played(store, release, proven) for release in RELEASES]
         monkeypatch.setattr(log_recovery, "_not_dispatched", lambda *_: 0)  # single records everywhere
         assert shared == [_played(store, release, None) for release in RELEASES]
@@ -83,7 +83,7 @@ def test_losses_that_were_listed_are_those_of_every_start(
     base: str, name: str, exit: str, damaged: DamagedStore
 ) -> None:
     with Store.open(damaged(base, name, exit)) as store:
-        proven, books = Proven(), Books()
+        proven, books = CheckedRanges(), Books()
         behaviours = [behaviour for behaviour, _ in groups_of(RELEASES_KNOWN)]
         shared = [outcome_of(store, behaviour, proven=proven, books=books) for behaviour in behaviours]
         assert shared == [outcome_of(store, behaviour) for behaviour in behaviours]
@@ -119,7 +119,7 @@ def test_a_log_is_read_once_for_releases_that_want_the_same(
     monkeypatch.setattr(walk, "scan_window", counted)
     monkeypatch.setattr(plain, "walk_file", counted_file)
     with Store.open(root) as store:
-        proven = Proven()
+        proven = CheckedRanges()
         _played(store, "5.2.0", proven)
         alone = len(calls)
         _played(store, "5.4.0", proven)
@@ -169,7 +169,7 @@ def test_queues_that_are_sane_are_read_once(name: str, damaged: DamagedStore, mo
     monkeypatch.setattr(QueueState, "entries", counted)
     with Store.open(root) as store:
         whole = sum(queue.size_bytes for queue in store.queues.values()) // ENTRY.size_bytes
-        _played(store, "5.3.3", Proven(runs=EntryRuns(store.log.segments)))
+        _played(store, "5.3.3", CheckedRanges(runs=EntryRuns(store.log.segments)))
     assert sum(read) < whole / 4 if name == "untouched" else max(read) > 1
 
 
@@ -211,7 +211,7 @@ def test_files_that_cannot_be_read_ahead_are_left_to_who_says_so(
         assert EntryRuns(store.log.segments).of(queue, queue.segments[0].phy_offset) is None
 
 
-def _played(store: Store, release: str, proven: Proven | None) -> tuple[Outcome, list[str]]:
+def _played(store: Store, release: str, proven: CheckedRanges | None) -> tuple[Outcome, list[str]]:
     return outcome_of(store, behaviour_of(Version.parse(release)), proven=proven)
 
 

@@ -27,7 +27,7 @@ from store_core.scan import log
 from store_core.scan import parallel as side_by_side
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import Progress
-from store_core.scan.walk_progress import Walks
+from store_core.scan.walk_progress import WalkProgress
 from store_core.storage.lock import StoreLock
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
@@ -180,9 +180,9 @@ def test_work_on_damage_is_told_besides_the_walks(
     store.zero(first["phyOffset"], last["phyOffset"] - first["phyOffset"])
     shutil.rmtree(store.queue_file(first["topic"], first["queueId"], first["queueOffset"])[0].parent)
     pieces: list[tuple[int, list[int]]] = []
-    real = Walks.piece
+    real = WalkProgress.piece
 
-    def seen(walks: Walks, size_bytes: int) -> Progress | None:
+    def seen(walks: WalkProgress, size_bytes: int) -> Progress | None:
         told, calls = real(walks, size_bytes), list[int]()
         pieces.append((size_bytes, calls))
         assert told is not None
@@ -193,7 +193,7 @@ def test_work_on_damage_is_told_besides_the_walks(
 
         return tell
 
-    monkeypatch.setattr(Walks, "piece", seen)
+    monkeypatch.setattr(WalkProgress, "piece", seen)
     done, total = [0], [0]
     with Store.open(store.root) as opened:
         recover(opened, on_progress=done.append, on_total=total.append)
@@ -208,9 +208,9 @@ def test_work_on_damage_is_told_besides_the_walks(
 
 def test_where_nobody_counts_what_is_walked_nothing_is_told_besides() -> None:
     told: list[int] = []
-    assert Walks(told.append, 100, planned=2).piece(50) is None
+    assert WalkProgress(told.append, 100, planned=2).piece(50) is None
     totals: list[int] = []
-    walks = Walks(told.append, 100, planned=2, on_total=totals.append)
+    walks = WalkProgress(told.append, 100, planned=2, on_total=totals.append)
     for begin, size in ((walks.next, 100), (lambda: walks.piece(50), 50), (walks.next, 100)):
         work = begin()
         assert work is not None

@@ -22,7 +22,7 @@ from store_core.export.dest.object_dest import LooseDestination
 from store_core.export.dest.parquet import WrittenFile, refuse_missing
 from store_core.export.dest.parts import Part
 from store_core.export.dest.state import Commit, ExportState
-from store_core.export.dest.tables import MESSAGES, State, TableSet, WholeState, in_order, standing_as, told_in_commit
+from store_core.export.dest.tables import MESSAGES, State, TableSet, WholeState, in_order, standing_as, state_in_commit
 from store_core.extras import assert_installed
 from store_core.storage.objects import LocalObjects, RemoteObjects
 from store_core.storage.remote_call import asked
@@ -79,7 +79,7 @@ class DeltaDestination(LooseDestination):
 
     def commit(self, parts: Sequence[WrittenFile], commit: Commit, state: State) -> None:
         refuse_missing(parts, self.objects.sizes(part.path for part in parts), self.address)
-        told_state = told_in_commit(self.tables, parts, state, replaces=self._replaces)
+        told_state = state_in_commit(self.tables, parts, state, replaces=self._replaces)
         with told(self.address, "committing to the Delta table"):
             if self._number(self._table(self.tables.main)) != self._began_with:
                 raise self._overtaken()

@@ -61,11 +61,11 @@ class Job:
         except FailedError as error:
             return Outcome(error=pickle.dumps(error))
         except Exception as error:  # Spark's own: a lost executor, a refused submission, Java's stack traces
-            return Outcome(error=pickle.dumps(self._told_by_task(error) or self._failure(error)))
+            return Outcome(error=pickle.dumps(self._reported_by_task(error) or self._failure(error)))
         notes, self._notes = tuple(self._notes), []
         return Outcome(tuple(answers), notes=notes)
 
-    def _told_by_task(self, error: Exception) -> StoreError | None:
+    def _reported_by_task(self, error: Exception) -> StoreError | None:
         """The error that a task raised until Spark gave up; None if it was something else."""
         found = re.search(f"<{_PACKED}([^>]+)>", _text(error))
         if found is None:

@@ -131,7 +131,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             refuse_copies,
             refuse_partial_logs,
             refuse_renamed,
-            tell_of_changes,
+            report_changes,
         )
 
         if not self._is_checked:
@@ -140,7 +140,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             refuse_partial_logs(self._options)
             refuse_copies(self._options)
             refuse_changed(self._options, self._followers, start, end)
-            tell_of_changes(self._options)
+            report_changes(self._options)
             self._is_checked = True
 
     def prepareForTriggerAvailableNow(self) -> None:

@@ -197,14 +197,14 @@ class Follower:
         if not self._is_checked or not _is_known(store.log, last):
             self._is_checked = True
             return self._known_again(store, start, last)
-        return start if self._holds(store, last) else self._behind_cut(store, self._proven(store, start))
+        return start if self._holds(store, last) else self._after_cut(store, self._proven(store, start))
 
     def _known_again(self, store: Store, start: int, last: Last | None) -> int:
         found = self._proven(store, start)
         is_cut = found == start and _is_known(store.log, last) and not self._holds(store, last)
-        return self._behind_cut(store, start) if is_cut else found
+        return self._after_cut(store, start) if is_cut else found
 
-    def _behind_cut(self, store: Store, start: int) -> int:
+    def _after_cut(self, store: Store, start: int) -> int:
         """Where to go on where the last message is none of the log's any more: what stands behind the tail is none either."""
         self._lost("the log was cut in front of it since", start)
         at_work = store.log.find(last_begun(store.log))
@@ -369,7 +369,7 @@ class Follower:
                 at = int(ends[-1])
                 yield starts, ends, is_blank
             if is_broken or not len(starts):
-                behind = self._known_behind(store, segment, at, at_once=has_gone_on)
+                behind = self._known_after(store, segment, at, at_once=has_gone_on)
                 if behind is None:
                     return
                 has_gone_on = True
@@ -395,7 +395,7 @@ class Follower:
         self.waits |= not quiet
         return quiet
 
-    def _known_behind(self, store: Store, segment: Segment, at: int, *, at_once: bool) -> int | None:
+    def _known_after(self, store: Store, segment: Segment, at: int, *, at_once: bool) -> int | None:
         """Where the first frame behind what is none at ``at`` starts, if a queue knows a record there. ``at_once``: the log is
         known to go on behind another such place in front of it, so that nothing has to be waited for."""
         now = self._clock()

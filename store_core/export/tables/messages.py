@@ -61,7 +61,7 @@ class MessagesTable(StoresTable):
             self.tell(name, list(unread_log(store)))
             yield from _Reading(self, name, store, columns, where).batches()
 
-    def _tell_walked(self, size_bytes: int) -> None:
+    def _report_walked(self, size_bytes: int) -> None:
         self._walked_bytes += size_bytes
         if self._on_progress is not None:
             self._on_progress(self._walked_bytes)
@@ -131,7 +131,7 @@ class _Reading(Decoding):
             at = piece.from_phy_offset
             for table in scan_segment(self._store, piece.segment, _OPTIONS, at, stop, chained=piece.chained):
                 yield table
-                self._table._tell_walked(table.end_phy_offset - at)
+                self._table._report_walked(table.end_phy_offset - at)
                 at = table.end_phy_offset
                 refuse_cut(piece.segment, table)
 

@@ -81,7 +81,7 @@ def apply(
     them the store is as it was, or the error says that the next run will finish.
     """
     with changing(root, writable_roots, lock, ops) as (writer, held):
-        finished = _settle_first(plan, writer, held)
+        finished = _finish_first(plan, writer, held)
         if finished is not None:
             return finished
         progress = _Progress(on_progress)
@@ -95,7 +95,7 @@ def apply(
         return _applied(change)
 
 
-def _settle_first(plan: Plan, writer: Writer, lock: StoreLock) -> Applied | None:
+def _finish_first(plan: Plan, writer: Writer, lock: StoreLock) -> Applied | None:
     """Finish or take back what was interrupted; gives the result if that was this very plan."""
     settled = settle(writer, lock)
     for head in reversed(list(heads(writer.root))):

@@ -16,7 +16,7 @@ from store_core.recovery.plans.content import Building, Built, Chunk, Contents, 
 from store_core.recovery.plans.expect import expected_range, is_in_place
 from store_core.recovery.plans.plan import NEW_FILES, RANGES, Op, Plan, Step
 from store_core.recovery.plans.plan_json import assert_not_too_large, plan_blocks
-from store_core.storage.digest import WINDOW_SIZE_BYTES, Digest, Hole, crc32c, crc32c_behind_zeros, digest_file, runs
+from store_core.storage.digest import WINDOW_SIZE_BYTES, Digest, Hole, crc32c, crc32c_after_zeros, digest_file, runs
 from store_core.storage.journal import OUR_FILE_MODE, UNDO_FOLDER, Journal, State, make_our_folders
 from store_core.storage.prefetch import made_ahead
 from store_core.storage.sync_batch import SyncBatch
@@ -106,7 +106,7 @@ class Preparation:
             crc, done = 0, 0
             for run in runs(self._writer.path(path), start, size_bytes):
                 if isinstance(run, Hole):
-                    crc, length = crc32c_behind_zeros(crc, run.size_bytes), run.size_bytes
+                    crc, length = crc32c_after_zeros(crc, run.size_bytes), run.size_bytes
                 else:
                     crc, length = crc32c(run, crc), len(run)
                 done += length
@@ -181,7 +181,7 @@ class Preparation:
                 at = ends[path] if chunk.offset is None else chunk.offset
                 wanted = steps[path].size_bytes
                 if at == ends[path] and path in sums:
-                    sums[path] = _crc32c_behind(sums[path], chunk.data)
+                    sums[path] = _crc32c_after(sums[path], chunk.data)
                 else:
                     sums.pop(path, None)
                 ends[path] = max(ends[path], at + len(chunk.data))
@@ -212,7 +212,7 @@ class Preparation:
         size_bytes = step.size_bytes or end
         if crc is None:
             return digest_file(self._writer.path(staged))
-        return Digest(crc32c_behind_zeros(crc, size_bytes - end), size_bytes)
+        return Digest(crc32c_after_zeros(crc, size_bytes - end), size_bytes)
 
     def _finish_staged(self, step: Step, staged: str, found: Digest) -> Staged:
         """Check new bytes, give the file its time, make it durable with the others."""
@@ -279,8 +279,8 @@ class Preparation:
         return OriginalFolder(name, True, mtime_ns, owner.mode, owner.uid, owner.gid)
 
 
-def _crc32c_behind(crc: int, data: bytes | Hole) -> int:
-    return crc32c_behind_zeros(crc, len(data)) if isinstance(data, Hole) else crc32c(data, crc)
+def _crc32c_after(crc: int, data: bytes | Hole) -> int:
+    return crc32c_after_zeros(crc, len(data)) if isinstance(data, Hole) else crc32c(data, crc)
 
 
 def _several(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:

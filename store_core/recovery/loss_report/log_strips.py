@@ -152,7 +152,7 @@ class LogMapper:
         """
         for strip in self._strips:
             _mark_lost(strip, lost)
-        self._tell_unused()
+        self._report_unused()
         gone = frozenset(deleted)
         for strip in self._strips:
             if len(strip.spans) > self._most:
@@ -171,7 +171,7 @@ class LogMapper:
                 fate,
             )
 
-    def _tell_unused(self) -> None:
+    def _report_unused(self) -> None:
         """Zeros behind everything else were never written."""
         for strip in reversed(self._strips):
             last = strip.spans[-1]

@@ -109,7 +109,7 @@ class GroupLoss:
 class OpenHalf:
     """A half message of a transaction that nothing in the log decides.
 
-    ``decision_lost``: something did, and goes with the loss. ``asked_again``: its number is not below the check service's
+    ``decision_lost``: something did, and goes with the loss. ``call_again``: its number is not below the check service's
     progress, so that a broker asks its producer again.
     """
 
@@ -122,7 +122,7 @@ class OpenHalf:
     unique_key: str
     keys: tuple[str, ...]
     decision_lost: bool
-    asked_again: bool
+    call_again: bool
 
 
 @dataclass(frozen=True, slots=True)

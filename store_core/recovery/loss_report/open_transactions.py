@@ -122,7 +122,7 @@ def half_messages(
             message.properties.get(UNIQ_KEY, ""),
             tuple(split_keys(message.properties.get(KEYS))),
             decision_lost=place not in open_now,
-            asked_again=place[1] >= progress.get(place[0], 0),
+            call_again=place[1] >= progress.get(place[0], 0),
         )
         for place, message in found[:_MOST_LISTED]
     )

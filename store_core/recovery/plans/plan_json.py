@@ -17,7 +17,7 @@ from store_core.recovery.plans.content import Built, Content, Piece, Zeros
 from store_core.recovery.plans.plan import Op, Plan, Step, Witness
 from store_core.storage.digest import WINDOW_SIZE_BYTES
 from store_core.storage.files import open_read_only
-from store_core.storage.publish import told_of_result
+from store_core.storage.publish import result_problem
 from store_core.storage.writer import save_file
 
 OUTLOOK: Final = ("after", "lost")
@@ -110,7 +110,7 @@ def save_plan(plan: Plan, path: Path | str, outlook: Mapping[str, Any] | None = 
     """
     data = plan_to_bytes(plan, outlook)
     assert_not_too_large(len(data))
-    with told_of_result("cannot save the plan"):
+    with result_problem("cannot save the plan"):
         save_file(path, data)
 
 

@@ -22,7 +22,7 @@ from store_core.layout.queue import BATCH_ENTRY, ENTRY
 from store_core.read.queue import end_of_entries
 from store_core.read.records import read_message
 from store_core.scan.log import ScanOptions, scan_log
-from store_core.storage.overlay import OverlayCache, Patch, read_through, zeros_behind
+from store_core.storage.overlay import OverlayCache, Patch, read_through, zeros_after
 from store_core.storage.remote_path import is_there
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import Store
@@ -32,28 +32,28 @@ Played = TypeVar("Played")
 _MOST_MOMENTS: Final = 3
 
 
-class _Moment(Store):
+class _Snapshot(Store):
     """A store whose parts have been listed, and are read through one cache."""
 
     _LISTED: Final = ("queues", "batch_queues", "ext_queues", "_index_entries", "index_files")
 
     def with_log(self, log: SegmentSequence) -> Store:
-        view = _Moment(self.settings)
+        view = _Snapshot(self.settings)
         view.cache = self.cache.apart()
         view.__dict__.update({name: self.__dict__[name] for name in self._LISTED}, log=log)
         return view
 
 
 @contextmanager
-def at_one_moment(store: Store) -> Iterator[Store]:
+def live_snapshot(store: Store) -> Iterator[Store]:
     """The store as it is now. For one that another process writes to; raises FailedError where it cannot be read."""
-    with store_now(store) as now, _Moment(store.settings) as view:
+    with store_now(store) as now, _Snapshot(store.settings) as view:
         shown, sizes = _small_parts(now)
         beneath: dict[Path, Patch] = {}
         for tree, entry in ((now.queues, ENTRY), (now.batch_queues, BATCH_ENTRY)):
             for files in tree.values():
-                beneath |= zeros_behind(files, _used_end(files, entry.size_bytes))
-        beneath |= zeros_behind(now.log, _log_end(now))
+                beneath |= zeros_after(files, _used_end(files, entry.size_bytes))
+        beneath |= zeros_after(now.log, _log_end(now))
         sizes |= {path: patch.end for path, patch in beneath.items()}
         view.cache = OverlayCache(shown, sizes, beneath)
         for name in ("queues", "batch_queues", "ext_queues"):
@@ -81,7 +81,7 @@ def _small_parts(store: Store) -> tuple[dict[Path, list[Patch]], dict[Path, int]
 
 
 @contextmanager
-def played_beside(
+def predict_live(
     store: Store, play: Callable[[Store, ExitStack], Played], loses: Callable[[Played], bool]
 ) -> Iterator[tuple[Store, Played]]:
     """What ``play`` makes of a live store at one moment; what it opens it puts on the stack.
@@ -89,7 +89,7 @@ def played_beside(
     Where it fails or loses something and the broker has deleted files of that moment meanwhile, it is played anew, for a later one.
     """
     for left in reversed(range(_MOST_MOMENTS)):
-        with at_one_moment(store) as view, ExitStack() as stack:
+        with live_snapshot(store) as view, ExitStack() as stack:
             try:
                 played = play(view, stack)
             except FailedError:

@@ -19,7 +19,7 @@ class QueueSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class Ghost:
+class ResurrectedRecord:
     """An old record of the log, or an old entry of a queue, that comes back. ``kind``: ``record`` or ``entry``."""
 
     kind: str
@@ -77,7 +77,7 @@ class Outcome:
     thrown_away_messages: int = 0
     thrown_away: tuple[LostRun, ...] = ()
     delivered_early: tuple[EarlyDelivery, ...] = ()
-    ghosts: tuple[Ghost, ...] = ()
+    ghosts: tuple[ResurrectedRecord, ...] = ()
 
     @property
     def is_loss(self) -> bool:

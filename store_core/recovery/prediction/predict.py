@@ -16,13 +16,13 @@ from store_core.broker.versions import Behaviour, Version, groups_of
 from store_core.layout import paths
 from store_core.recovery.prediction.loss_book import LossBook
 from store_core.recovery.prediction.outcome import Outcome, QueueSpan
-from store_core.recovery.prediction.resurrected_records import GhostHunt
+from store_core.recovery.prediction.resurrected_records import ResurrectionSearch
 from store_core.recovery.prediction.start_loss import losses, mark_of
 from store_core.storage.buffers import give_freed_memory_back
 from store_core.storage.store import QueueKey, Store
 
 if TYPE_CHECKING:
-    from store_core.broker.checked_ranges import Proven
+    from store_core.broker.checked_ranges import CheckedRanges
 
 Progress = Callable[[int], None]
 Books = dict[bytes, LossBook]  # by what they follow from
@@ -70,7 +70,7 @@ def predict(
     version: Version | None = None,
     *,
     on_progress: Progress | None = None,
-    proven: Proven | None = None,
+    proven: CheckedRanges | None = None,
 ) -> Prediction:
     """Play the next start through, reading what the broker would read, and the queue files.
 
@@ -108,14 +108,14 @@ def outcome_of(
     behaviour: Behaviour,
     *,
     on_progress: Progress | None = None,
-    proven: Proven | None = None,
+    proven: CheckedRanges | None = None,
     books: Books | None = None,
 ) -> tuple[Outcome, list[str]]:
     """The outcome for releases that behave so, and notes about what it depends on and what they do besides.
 
     ``books``: the losses of starts that were played before on this store; this one's go there, too.
     """
-    hunt = GhostHunt(store)
+    hunt = ResurrectionSearch(store)
     with start_broker(store, behaviour, on_table=hunt.look_at, on_progress=on_progress, proven=proven) as start:
         outcome = outcome_of_start(store, start, hunt, on_progress=on_progress, books=books)
     give_freed_memory_back()  # a start that dispatches leaves much of it
@@ -124,7 +124,12 @@ def outcome_of(
 
 
 def outcome_of_start(
-    store: Store, start: Start, hunt: GhostHunt, *, on_progress: Progress | None = None, books: Books | None = None
+    store: Store,
+    start: Start,
+    hunt: ResurrectionSearch,
+    *,
+    on_progress: Progress | None = None,
+    books: Books | None = None,
 ) -> Outcome:
     """The outcome of a start that was played through while ``hunt`` looked on; ``books`` as for ``outcome_of``."""
     recovery = "abnormal" if store.aborted else "normal"

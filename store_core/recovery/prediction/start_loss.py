@@ -63,7 +63,7 @@ def losses(store: Store, start: Start, *, on_progress: Progress | None = None) -
     """
     book = LossBook()
     finder = _Finder(store, start, book)
-    finder.behind_the_cut(on_progress)
+    finder.after_cut(on_progress)
     finder.without_entries()
     return book
 
@@ -106,7 +106,7 @@ class _Finder:
 
     # -- behind the cut ------------------------------------------------------------------------------------------
 
-    def behind_the_cut(self, on_progress: Progress | None) -> None:
+    def after_cut(self, on_progress: Progress | None) -> None:
         name = self._start.log.first_file_scanned
         scanned = next((s for s in self._store.log.segments if s.name == name), None)
         begin = scanned.phy_offset if scanned is not None else self._end
@@ -213,7 +213,7 @@ class _Finder:
             return
         queues = _queues_of(table, rows, self._number_of)
         rows, queues = rows[queues != _NO_QUEUE], queues[queues != _NO_QUEUE]
-        keep = ~self._stands_elsewhere(table, rows, queues)
+        keep = ~self._is_stored_elsewhere(table, rows, queues)
         rows, queues = rows[keep], queues[keep]
         if not was_cut:
             found = runs_of(table, rows, queues)
@@ -249,7 +249,7 @@ class _Finder:
             self._known[number] = queue.min_offset, queue.max_offset, 0, 0, 0, False
         return number
 
-    def _stands_elsewhere(self, table: FrameTable, rows: Ints, queues: Ints) -> NDArray[np.bool_]:
+    def _is_stored_elsewhere(self, table: FrameTable, rows: Ints, queues: Ints) -> NDArray[np.bool_]:
         """Mask of records that are no messages of their own: copies of what stands, whole, in the place that they tell; and
         those whose number in their queue leads to another record that tells it."""
         mask = np.zeros(len(rows), np.bool_)
@@ -275,10 +275,10 @@ class _Finder:
         leads_elsewhere = entries["phy_offset"] != table.phy_offset[rows]
         leads_elsewhere &= entries["size_bytes"] >= record.MIN_RECORD_SIZE_BYTES
         for place in np.flatnonzero(leads_elsewhere).tolist():
-            mask[place] = self._is_told_at(key, first + place, *entries[place].tolist()[:2])
+            mask[place] = self._has_entry_at(key, first + place, *entries[place].tolist()[:2])
         return mask
 
-    def _is_told_at(self, key: QueueKey, number: int, at: int, size_bytes: int) -> bool:
+    def _has_entry_at(self, key: QueueKey, number: int, at: int, size_bytes: int) -> bool:
         """Whether the record that a queue's entry leads to is whole and tells that number of that queue."""
         other = read_message(self._store.log, at) if at + size_bytes <= self._end else None
         if other is None or other.own_phy_offset != at or other.size_bytes != size_bytes:
@@ -318,7 +318,7 @@ class _Finder:
         return since, until, 0, False
 
 
-def losses_behind(store: Store, phy_offset: int) -> LossBook:
+def losses_after_cut(store: Store, phy_offset: int) -> LossBook:
     """All messages that a cut of the log takes away."""
     book = LossBook()
     for table in scan_log(store, from_phy_offset=phy_offset):
