@@ -25,7 +25,7 @@ from benchmarks import contest
 from benchmarks.commands import measure, rmqctl, run
 from benchmarks.make_store import GIB, Made, Recipe, made_store
 from store_core.broker.versions import Version
-from store_core.mend.prediction.predict import predict as predicted
+from store_core.recovery.prediction.predict import predict as predicted
 from store_core.storage.store import Store
 
 RELEASES: Final = ("5.3.3", "5.2.0")

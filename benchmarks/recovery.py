@@ -44,7 +44,7 @@ from pathlib import Path
 from rmqctl.app import leave_process, prepare_process
 
 prepare_process()
-from store_core.mend.salvage.following.derived import Derivation
+from store_core.recovery.derived_files import Derivation
 from store_core.storage.new_files import create_files
 from store_core.storage.store import Store
 

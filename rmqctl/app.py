@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PROGRAM: Final = "rmqctl"
 COMPLETION_VARIABLE: Final = "_RMQCTL_COMPLETE"
 _CLIENTS: Final = "store_core.storage.object_store"  # where there are clients of object stores, once it is loaded
-_QUESTIONS: Final = "store_core.storage.asking"  # to them
+_QUESTIONS: Final = "store_core.storage.remote_call"  # to them
 _UTF_8_VARIABLE: Final = "PYTHONUTF8"
 _FAILED: Final = 1  # as exit_codes has it
 _SIGNALLED: Final = 128  # what a signal ended has a greater exit code
@@ -119,7 +119,7 @@ def _reported(error: BaseException, session: Session | None) -> int:
 
 def _told(args: list[str], started: list[Session]) -> int:
     """Run the words; ``started`` gets the session as soon as there is one."""
-    from rmqctl.streams import prepare_streams
+    from rmqctl.output.streams import prepare_streams
 
     prepare_streams()
     if args == ["--version"]:  # answered without loading anything, for scripts that ask often
@@ -154,7 +154,7 @@ def _flushed(code: int) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        from rmqctl.streams import not_written
+        from rmqctl.output.streams import not_written
 
         raise not_written(error) from error
     return code

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rmqctl import exit_codes
-from rmqctl.cells import escape_controls
 from rmqctl.options import DEFAULT_STORE, GlobalOptions, StoreName
-from rmqctl.output import Output
-from rmqctl.progress import Course, OnProgress, progress
-from rmqctl.streams import say
+from rmqctl.output.cells import escape_controls
+from rmqctl.output.formats import Output
+from rmqctl.output.progress_bar import Course, OnProgress, progress
+from rmqctl.output.streams import say
 from store_core.errors import UsageError
 from store_core.findings import Finding
 from store_core.storage.remote_path import absolute_path, is_remote, on_disk_only
@@ -81,7 +81,7 @@ class Context:
     def open_store(self) -> Store:
         """The one store, open for reading; a context manager. Whoever reads it while it is half changed is told. Raises NotAStoreError."""
         store = self._opened()
-        self._tell_of_change(store.root)
+        self._report_change(store.root)
         return store
 
     def refuse_no_store(self) -> None:
@@ -108,14 +108,14 @@ class Context:
             named = self._once(named) if joined else named
             stores = [opened.enter_context(Store.open(each.root, each)) for _, each in named]
             for store in stores:
-                self._tell_of_change(store.root)
+                self._report_change(store.root)
             called = [Called.of(name, each) for name, each in named]
             if joined and len(stores) > 1:
                 stores, called = self._joined(stores, called, opened)
             yield list(zip(distinct_names(called), stores, strict=True))
 
-    def _tell_of_change(self, root: Path) -> None:
-        from store_core.storage.changing import half_changed
+    def _report_change(self, root: Path) -> None:
+        from store_core.storage.half_applied import half_changed
 
         if (said := half_changed(root)) is not None:
             self.warn(said)
@@ -131,7 +131,7 @@ class Context:
         return list(once.values())
 
     def _joined(self, stores: list[Store], called: list[Called], opened: ExitStack) -> tuple[list[Store], list[Called]]:
-        from store_core.export.copies import taken_once
+        from store_core.export.log_copies import taken_once
         from store_core.storage.store import Store
 
         taken, warnings = taken_once(stores, called)

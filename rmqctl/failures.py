@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rmqctl import exit_codes
 from rmqctl.app import PROGRAM
+from rmqctl.output.streams import abandon, say
 from rmqctl.signals import Terminated
-from rmqctl.streams import abandon, say
 from store_core.errors import StoreError, without_secrets
 from store_core.extras import BROUGHT_BY, not_installed
 

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from rmqctl.blocks import Block, Table, Text
 from rmqctl.context import Context
+from rmqctl.output.document import Block, Table, Text
 from store_core.errors import UsageError
 
 if TYPE_CHECKING:
-    from store_core.mend.prediction.predict import Prediction
-    from store_core.mend.recover import Recovery
-    from store_core.mend.report.model import GroupLoss, Loss, LossReport
+    from store_core.recovery.loss_report.model import GroupLoss, Loss, LossReport
+    from store_core.recovery.prediction.predict import Prediction
+    from store_core.recovery.recover import Recovery
     from store_core.storage.settings import Settings
     from store_core.storage.store import Store
 
@@ -37,7 +37,7 @@ _PAGE: Final = (".html", ".htm")
 _DATA: Final = ".json"
 
 
-def told_losses(
+def losses_in_words(
     ctx: Context, store: Store, found: Recovery | Prediction, path: Path | None = None, options: Sequence[str] = ()
 ) -> LossReport | None:
     """Save the report where one is asked for, and give it for ``loss_blocks``; None where nobody would read it.
@@ -49,7 +49,7 @@ def told_losses(
     shown = ctx.output.format in ("table", "plain", "github") and _loses(found)
     if path is None and not shown:
         return None
-    from store_core.mend.report.build import loss_report
+    from store_core.recovery.loss_report.build import loss_report
     from store_core.storage.modes import no_wider_than
 
     with ctx.progress("report", store.log.size_bytes) as bar:
@@ -80,7 +80,7 @@ def refuse_place(path: Path | None, settings: Settings) -> None:
 
 
 def _loses(found: Recovery | Prediction) -> bool:
-    from store_core.mend.prediction.predict import Prediction
+    from store_core.recovery.prediction.predict import Prediction
 
     if isinstance(found, Prediction):
         return bool(found.outcome.lost)

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from rmqctl import exit_codes
-from rmqctl.cells import Column
 from rmqctl.context import Context, confirm, exit_for_findings
+from rmqctl.output.cells import Column
 from store_core.errors import UsageError
 from store_core.findings import Finding
 
 if TYPE_CHECKING:
-    from rmqctl.blocks import Block
-    from store_core.mend.applying.settle import Settled
-    from store_core.mend.planned import Planned
-    from store_core.mend.plans.content import Contents
-    from store_core.mend.plans.plan import Plan
-    from store_core.mend.recover import Recovery
-    from store_core.mend.verdict import Prospect
+    from rmqctl.output.document import Block
+    from store_core.recovery.apply.finish_interrupted import Settled
+    from store_core.recovery.planned import Planned
+    from store_core.recovery.plans.content import Contents
+    from store_core.recovery.plans.plan import Plan
+    from store_core.recovery.recover import Recovery
+    from store_core.recovery.verdict import Prospect
     from store_core.storage.lock import StoreLock
     from store_core.storage.settings import Settings
 
@@ -59,14 +59,14 @@ def at_work(ctx: Context, settings: Settings, *, apply: bool) -> Iterator[StoreL
     if not root.is_dir():
         yield None
     elif apply:
-        from store_core.mend.applying.settle import changing, settle
+        from store_core.recovery.apply.finish_interrupted import changing, settle
         from store_core.storage.journal import list_ids
         from store_core.storage.store import Store
 
         Store.open(settings.root, settings).close()  # raises where there is no store
         outside = settings.writable_outside_paths()
         with changing(root, outside, None, None) as (writer, lock):
-            settle(writer, lock, partial(say_settled, ctx))
+            settle(writer, lock, partial(report_finished, ctx))
             yield lock
             if lock.created and not list_ids(root):  # nothing had to be changed, so nothing stays
                 lock.remove_file()
@@ -75,7 +75,7 @@ def at_work(ctx: Context, settings: Settings, *, apply: bool) -> Iterator[StoreL
         yield None
 
 
-def say_settled(ctx: Context, settled: Settled) -> None:
+def report_finished(ctx: Context, settled: Settled) -> None:
     """Say what became of an interrupted change."""
     ctx.note(f"an interrupted {settled.kind or 'change'} ({settled.id}) was {settled.outcome}")
 
@@ -166,7 +166,7 @@ def save_carefully(
 
     Raises UsageError for any other place.
     """
-    from store_core.mend.plans.plan_json import OUTLOOK, PROSPECT, MadeWith, load_plan, save_plan
+    from store_core.recovery.plans.plan_json import OUTLOOK, PROSPECT, MadeWith, load_plan, save_plan
     from store_core.storage.modes import no_wider_than
     from store_core.storage.remote_path import real_path
 
@@ -196,8 +196,8 @@ def apply_plan(
     ctx: Context, settings: Settings, plan: Plan, lock: StoreLock | None = None, made: Contents | None = None
 ) -> str:
     """Carry a plan out; gives the undo id. ``lock`` is the store's lock where it is held already, ``made`` as for ``apply``."""
-    from store_core.mend.applying.apply import apply
-    from store_core.mend.plans.expect import work_size_bytes
+    from store_core.recovery.apply.apply import apply
+    from store_core.recovery.plans.expect import work_size_bytes
 
     with ctx.progress("apply", work_size_bytes(plan)) as bar:
         outside = settings.writable_outside_paths()
@@ -233,7 +233,7 @@ def with_few_keys(lost: Iterable[Any]) -> list[dict[str, Any]]:
 
 def plan_blocks(document: dict[str, Any]) -> Iterator[Block]:
     """The plan, what came of it, and the findings, for people."""
-    from rmqctl.blocks import Findings, Table, Text
+    from rmqctl.output.document import Findings, Table, Text
 
     plan = document["plan"]
     steps = plan["steps"]

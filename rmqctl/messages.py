@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from rmqctl.cells import Column
 from rmqctl.context import Context, exit_for_findings
 from rmqctl.options import COLUMN_FORMATS, read_time
+from rmqctl.output.cells import Column
 from store_core.errors import UsageError
 from store_core.read.body_text import LongBody
 from store_core.read.message_json import MessageView
@@ -82,7 +82,7 @@ def is_for_people(ctx: Context) -> bool:
     return ctx.output.format in ("table", "plain", "github")
 
 
-def shown_or_told(ctx: Context, findings: Iterable[Finding]) -> int:
+def shown_or_counted(ctx: Context, findings: Iterable[Finding]) -> int:
     """The exit code; findings go to stderr where the format has only rows (a document shows them itself)."""
     findings = list(findings)
     return told(ctx, findings) if ctx.output.format in _ONLY_ROWS else exit_for_findings(findings)

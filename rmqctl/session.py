@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 if TYPE_CHECKING:
     from rmqctl.options import Format
-    from rmqctl.output import Output
+    from rmqctl.output.formats import Output
 
 _STRUCTURED: Final = ("json", "ndjson")
 
@@ -38,7 +38,7 @@ class Session:
     def output_for_errors(self) -> Output | None:
         """Where an error document goes; also when the words could not be parsed, if they name json or ndjson."""
         if self.output is None and (name := self._named_format()) in _STRUCTURED:
-            from rmqctl.output import Output
+            from rmqctl.output.formats import Output
 
             self.output = Output(sys.stdout, cast("Format", name))
         return self.output

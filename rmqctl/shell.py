@@ -18,7 +18,7 @@ from rmqctl import exit_codes
 from rmqctl.commands import CommandEntry, built_commands
 from rmqctl.context import Context
 from rmqctl.options import COLUMN_FORMATS, PANEL, Format, GlobalOptions, global_options
-from rmqctl.output import Output
+from rmqctl.output.formats import Output
 from rmqctl.session import Session
 from rmqctl.values import as_text
 from store_core.errors import UsageError

@@ -21,7 +21,7 @@ _DEFAULTS: Final = {
     signal.SIGHUP: signal.SIG_DFL,
 }
 _IMPORTING: Final = "<frozen importlib._bootstrap>"
-_ASKING: Final = "store_core.storage.asking"  # where object stores are asked, once it is loaded
+_ASKING: Final = "store_core.storage.remote_call"  # where object stores are asked, once it is loaded
 _AGAIN_SECONDS: Final = 0.005
 _PATIENCE_SECONDS: Final = 2.0  # a terminal and `timeout` send twice; who insists after this does not want to wait
 

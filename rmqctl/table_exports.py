@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rmqctl.blocks import Block, Facts, Findings, Table
 from rmqctl.context import exit_for_findings
 from rmqctl.copies import note_healed, of_copies
+from rmqctl.output.document import Block, Facts, Findings, Table
 from store_core.errors import UsageError
 
 if TYPE_CHECKING:

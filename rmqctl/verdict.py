@@ -7,11 +7,11 @@ import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from rmqctl.blocks import Block, Facts, Text
 from rmqctl.context import Context
+from rmqctl.output.document import Block, Facts, Text
 
 if TYPE_CHECKING:
-    from store_core.mend.verdict import Verdict
+    from store_core.recovery.verdict import Verdict
     from store_core.storage.settings import Settings
 
 _WITHOUT_STORE = ("explain",)

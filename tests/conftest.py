@@ -159,7 +159,7 @@ def any_object_store(
 @pytest.fixture
 def nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looking through all processes of a machine takes most of the time of many a command; tests/storage/test_lock.py looks at that."""
-    monkeypatch.setattr(live, "who_has_files_open", nobody)
+    monkeypatch.setattr(live, "processes_with_files_open", nobody)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from store_core.storage.ops import Buffer, FileOps
+from store_core.storage.syscalls import Buffer, FileOps
 
 
 class Killed(BaseException):

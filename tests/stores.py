@@ -135,7 +135,7 @@ def snapshot(root: Path) -> dict[str, Entry]:
 
 def has_been_changed(root: Path) -> bool:
     """Whether a plan was applied to the store and has not been undone."""
-    from store_core.mend.applying.undo import list_undo
+    from store_core.recovery.apply.undo import list_undo
 
     return (root / ".rmqctl").is_dir() and any(change.state == "done" for change in list_undo(root))
 

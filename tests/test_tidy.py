@@ -6,7 +6,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -28,11 +28,10 @@ ROOMS = (
     "read",
     "check",
     "broker",
-    "mend",
+    "recovery",
     "engine",
     "export",
 )
-SALVAGE_ROOMS = ("losses", "repairs", "copies", "following", "holes")
 SOURCES = sorted([*ROOT.glob("store_core/**/*.py"), *ROOT.glob("rmqctl/**/*.py")])
 # Modules that light commands load must not pull these in when they are imported.
 LIGHT_ROOMS = ("layout", "codec", "storage")
@@ -88,13 +87,43 @@ def _goes_downwards(room: str, module: list[str]) -> bool:
     return not {room, module[1]} <= {*ROOMS} or ROOMS.index(module[1]) <= ROOMS.index(room)
 
 
-@pytest.mark.parametrize("room", SALVAGE_ROOMS)
-def test_imports_of_a_salvage_go_downwards(room: str) -> None:
-    for path in (ROOT / "store_core" / "mend" / "salvage" / room).glob("*.py"):
-        for module, _ in _imports(_tree(path)):
-            other = module.removeprefix("store_core.mend.salvage.").split(".")[0]
-            lower = SALVAGE_ROOMS[: SALVAGE_ROOMS.index(room) + 1]
-            assert other not in SALVAGE_ROOMS or other in lower, f"{room} imports {module}"
+def test_no_module_imports_itself_through_others() -> None:
+    """Imports at the top of modules form no circle, inside a room either."""
+    modules = {_module(path): path for path in SOURCES}
+    imports = {name: {*_top_modules(_tree(path), modules)} - {name} for name, path in modules.items()}
+    while leaves := {name for name, others in imports.items() if not others & imports.keys()}:
+        imports = {name: others for name, others in imports.items() if name not in leaves}
+    assert imports == {}
+
+
+def _module(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _top_modules(tree: ast.Module, modules: Mapping[str, Path]) -> Iterator[str]:
+    """Modules of ours that importing this one imports: of ``from package import name`` the name, where that is a module."""
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                yield name if name in modules else node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_each_room_has_a_readme(room: str) -> None:
+    page = (ROOT / "store_core" / room / "README.md").read_text()
+    assert page.startswith(f"# {room}: ")
+    assert len(page.splitlines()) <= 60
+
+
+def test_the_readme_of_recovery_names_every_module() -> None:
+    folder = ROOT / "store_core" / "recovery"
+    page = (folder / "README.md").read_text()
+    missing = [path.stem for path in folder.glob("[a-z]*.py") if f"`{path.stem}`" not in page]
+    assert missing == []
 
 
 def test_only_storage_writes_files() -> None:

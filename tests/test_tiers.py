@@ -79,7 +79,7 @@ def test_each_test_has_one_tier(collected: dict[str, set[str]]) -> None:
     ("args", "keyword", "is_parallel"),
     [
         (["tests"], "", True),
-        (["tests/mend", "tests/export"], "", True),
+        (["tests/recovery", "tests/export"], "", True),
         (["tests"], "crash", False),
         (["tests/derive"], "", False),
         (["tests/test_tiers.py::test_one"], "", False),

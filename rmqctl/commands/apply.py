@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rmqctl.blocks import Block
 from rmqctl.context import Context
 from rmqctl.mending import STEP_FIELDS, apply_plan, at_work, closing_check, exit_after_apply, plan_blocks
+from rmqctl.output.document import Block
 from rmqctl.verdict import verdict_blocks, verdict_document
 
 if TYPE_CHECKING:
-    from store_core.mend.plans.plan import Plan
-    from store_core.mend.plans.plan_json import MadeWith
+    from store_core.recovery.plans.plan import Plan
+    from store_core.recovery.plans.plan_json import MadeWith
     from store_core.storage.settings import Settings
 
 
@@ -28,8 +28,8 @@ def apply(
 
     Example: rmqctl apply plan.json -s /data/rocketmq/store
     """
-    from store_core.mend.builders import load_made_with, load_outlook, load_plan, load_prospect
-    from store_core.mend.verdict import Prospect, verdict_after
+    from store_core.recovery.builders import load_made_with, load_outlook, load_plan, load_prospect
+    from store_core.recovery.verdict import Prospect, verdict_after
 
     plan = load_plan(plan_file)
     settings = _settings(ctx, plan, load_made_with(plan_file))

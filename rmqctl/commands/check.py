@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rmqctl.blocks import Facts, Findings
 from rmqctl.context import Context, exit_for_findings
 from rmqctl.options import WALKERS, JobsOption
+from rmqctl.output.document import Facts, Findings
 from store_core.findings import FINDING_FIELDS
 
 

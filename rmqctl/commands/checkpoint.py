@@ -15,7 +15,7 @@ from store_core.errors import UsageError
 from store_core.read.checkpoint import Checkpoint, read_checkpoint
 
 if TYPE_CHECKING:
-    from rmqctl.blocks import Block
+    from rmqctl.output.document import Block
     from store_core.findings import Finding
 
 _TIME_FIELDS = "_timestamp_ms"
@@ -54,7 +54,7 @@ def checkpoint(
 
 
 def _blocks(document: dict[str, int], findings: Iterable[Finding]) -> Iterator[Block]:
-    from rmqctl.blocks import Facts, Findings
+    from rmqctl.output.document import Facts, Findings
 
     is_time = {name: name.endswith(_TIME_FIELDS) for name in document}
     yield Facts({name: "not set" if is_time[name] and not value else value for name, value in document.items()})
@@ -65,8 +65,8 @@ def _change(ctx: Context, words: list[str], *, apply: bool, save: Any) -> int:
     values = dict(_parsed(ctx, word) for word in words)
     settings = ctx.settings()
     with at_work(ctx, settings, apply=apply) as lock, ExitStack() as keep:
-        from store_core.mend.checkpoint_plan import set_checkpoint
-        from store_core.mend.rebuild import WALKS, rebuild
+        from store_core.recovery.checkpoint_plan import set_checkpoint
+        from store_core.recovery.rebuild import WALKS, rebuild
 
         store = keep.enter_context(ctx.open_store())
         with ctx.progress("rebuild", WALKS * store.log.size_bytes) as bar:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from rmqctl.blocks import Block, Findings, Table
-from rmqctl.cells import Column
 from rmqctl.context import Context, exit_for_findings
+from rmqctl.output.cells import Column
+from rmqctl.output.document import Block, Findings, Table
 from store_core.findings import Finding, finding
 from store_core.layout import paths
 from store_core.read.config import files_as_json, plain

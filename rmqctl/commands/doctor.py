@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 from rmqctl import exit_codes
-from rmqctl.blocks import Block, Table, Text
 from rmqctl.context import Context
 from rmqctl.options import WALKERS, JobsOption
+from rmqctl.output.document import Block, Table, Text
 from rmqctl.verdict import level_line, verdict_blocks, verdict_document
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ def doctor(ctx: Context, jobs: JobsOption = WALKERS) -> int:
     Example: rmqctl doctor -s /data/rocketmq/store
     """
     from store_core.broker.versions import Version
-    from store_core.mend.recover import WALKS, recover
-    from store_core.mend.verdict import verdict_before
+    from store_core.recovery.recover import WALKS, recover
+    from store_core.recovery.verdict import verdict_before
     from store_core.storage.live import is_live
 
     settings = ctx.settings()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rmqctl.context import Context
-from rmqctl.messages import note_unknown_topics, shown_or_told
+from rmqctl.messages import note_unknown_topics, shown_or_counted
 from rmqctl.options import complete_topics, refuse_backwards
 from rmqctl.times import format_time
 from store_core.errors import FailedError, UsageError
@@ -62,7 +62,7 @@ def dump_cq(
         if all_ and not store.queues_in_rocksdb:  # what is no folder has no queues to show
             findings += queue_faults(store)
         ctx.output.emit({"entries": rows(), "findings": lambda: findings}, rows="entries", fields=fields)
-    return shown_or_told(ctx, findings)
+    return shown_or_counted(ctx, findings)
 
 
 def _with_due_time(row: dict[str, Any], zone: tzinfo) -> dict[str, Any]:

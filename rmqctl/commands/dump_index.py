@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from rmqctl.cells import Column
 from rmqctl.context import Context
-from rmqctl.messages import shown_or_told
+from rmqctl.messages import shown_or_counted
+from rmqctl.output.cells import Column
 from store_core.errors import FailedError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def dump_index(
         ctx.output.emit(
             {"entries": rows, "findings": findings}, rows="entries", columns=_COLUMNS, fields=IndexRow._fields
         )
-    return shown_or_told(ctx, findings)
+    return shown_or_counted(ctx, findings)
 
 
 def _rows(

@@ -8,8 +8,8 @@ from typing import Annotated, Final
 
 import typer
 
-from rmqctl.blocks import Block, Facts, Text
 from rmqctl.context import Context
+from rmqctl.output.document import Block, Facts, Text
 from store_core.errors import UsageError
 from store_core.findings import KINDS, Kind
 

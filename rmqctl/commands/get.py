@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rmqctl.blocks import Facts
 from rmqctl.context import Context
 from rmqctl.messages import NoBody, RawBody, cut_for_people, is_for_people, told, view_of
+from rmqctl.output.document import Facts
 from store_core.errors import FailedError, UsageError
 
 if TYPE_CHECKING:

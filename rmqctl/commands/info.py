@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from rmqctl.blocks import Block, Facts, Findings, Table, Text
-from rmqctl.cells import Column
 from rmqctl.context import Context, exit_for_findings
+from rmqctl.output.cells import Column
+from rmqctl.output.document import Block, Facts, Findings, Table, Text
 
 if TYPE_CHECKING:
     from store_core.storage.store import Store
@@ -73,7 +73,7 @@ def _document(name: str, store: Store) -> dict[str, Any]:
 def _version(store: Store) -> dict[str, Any]:
     """Which releases may have written the store, and whether a broker would start on it: the worst among them counts. None where that
     depends on RocksDB databases."""
-    from store_core.broker.evidence import evidence_of
+    from store_core.broker.detect_version import evidence_of
     from store_core.broker.load import load
     from store_core.broker.versions import Version, groups_of
     from store_core.read.info import databases

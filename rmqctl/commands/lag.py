@@ -7,9 +7,9 @@ from typing import Annotated, Final
 
 import typer
 
-from rmqctl.cells import Column
 from rmqctl.context import Context
 from rmqctl.messages import Topics, note_unknown_topics, told
+from rmqctl.output.cells import Column
 
 _COLUMNS: Final = (
     Column("group", folds_words=True),

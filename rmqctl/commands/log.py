@@ -18,7 +18,7 @@ from rmqctl.messages import (
     is_for_people,
     note_unknown_topics,
     preview,
-    shown_or_told,
+    shown_or_counted,
     view_of,
 )
 from rmqctl.options import Begin, End, refuse_backwards
@@ -68,7 +68,7 @@ def log(
     from store_core.check.log import LogFindings
     from store_core.export.rows.kinds import TOMBSTONE
     from store_core.kernel.text import one_by_one
-    from store_core.read.log import LogFilter, LogRange, has_message_behind, read_log, size_of_walk
+    from store_core.read.log import LogFilter, LogRange, has_message_after, read_log, size_of_walk
     from store_core.read.log_files import unread_log
     from store_core.read.message_rows import MessageRows
     from store_core.storage.live import is_live
@@ -95,8 +95,8 @@ def log(
 
         @cache
         def findings() -> list[Finding]:
-            if to is not None and has_message_behind(store, to):
-                seen.good_behind()
+            if to is not None and has_message_after(store, to):
+                seen.good_after()
             found = seen.end(live=seen.may_be_torn and is_live(store.root).live)
             return [*unread_log(store), *found, *(one for one in bodies if one.code != "L001")]
 
@@ -105,7 +105,7 @@ def log(
         ctx.output.emit(
             {"messages": shown, "findings": findings}, rows="messages", columns=MESSAGE_COLUMNS, fields=fields
         )
-        return shown_or_told(ctx, findings())
+        return shown_or_counted(ctx, findings())
 
 
 def _content(key: str | None, tag: str | None, properties: Sequence[str], grep: str | None) -> ContentFilter:

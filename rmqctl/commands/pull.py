@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from rmqctl.context import Context
-from rmqctl.mending import say_settled
+from rmqctl.mending import report_finished
 from rmqctl.messages import (
     MESSAGE_COLUMNS,
     NoBody,
@@ -109,7 +109,7 @@ def _open_for_writing(ctx: Context) -> AbstractContextManager[LiveStore]:
     from store_core.engine.live_store import open_for_writing
 
     ctx.refuse_remote()
-    return open_for_writing(ctx.settings(), on_settled=partial(say_settled, ctx))
+    return open_for_writing(ctx.settings(), on_settled=partial(report_finished, ctx))
 
 
 def _start(

@@ -12,9 +12,9 @@ import typer
 
 from rmqctl import exit_codes
 from rmqctl.context import Context
-from rmqctl.mending import say_settled
+from rmqctl.mending import report_finished
 from rmqctl.options import TopicArgument
-from rmqctl.streams import say, standard_input
+from rmqctl.output.streams import say, standard_input
 from store_core.errors import FailedError, UsageError
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def put(
         properties = _properties(property_ or [], keys or [], tags, delay_level)
         message = _message(topic, _body(body, file, limit), queue_id, properties, flag, born_host)
     options_of_broker = WriteOptions(flush=flush, store_host=store_host, cluster=_cluster(cluster))
-    with open_for_writing(settings, options_of_broker, partial(say_settled, ctx)) as live:
+    with open_for_writing(settings, options_of_broker, partial(report_finished, ctx)) as live:
         result = _carry_out(live, topic, message, of, transaction, create_topic)
     document = result.as_json()
     try:

@@ -25,8 +25,8 @@ def rebuild(
 
     Example: rmqctl rebuild queues -s /data/rocketmq/store --apply
     """
-    from store_core.mend.rebuild import WALKS
-    from store_core.mend.rebuild import rebuild as plan_rebuilding
+    from store_core.recovery.rebuild import WALKS
+    from store_core.recovery.rebuild import rebuild as plan_rebuilding
 
     settings = ctx.settings()
     with at_work(ctx, settings, apply=apply) as lock, ExitStack() as keep:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from rmqctl import exit_codes
-from rmqctl.blocks import Block, Facts, Findings, Table, Text
 from rmqctl.context import Context
-from rmqctl.loss_report import ReportOption, loss_blocks, loss_rows, refuse_place, told_losses
+from rmqctl.loss_report import ReportOption, loss_blocks, loss_rows, losses_in_words, refuse_place
 from rmqctl.mending import (
     LOST_COLUMNS,
     ApplyOption,
@@ -24,6 +23,7 @@ from rmqctl.mending import (
     refuse_unconfirmed,
 )
 from rmqctl.options import WALKERS, JobsOption, YesOption
+from rmqctl.output.document import Block, Facts, Findings, Table, Text
 from rmqctl.verdict import verdict_blocks, verdict_document
 from store_core.errors import FailedError, UsageError
 from store_core.findings import Finding, finding
@@ -31,8 +31,8 @@ from store_core.storage.live import is_locked
 from store_core.storage.remote_path import path_of
 
 if TYPE_CHECKING:
-    from store_core.mend.prediction.outcome import Outcome
-    from store_core.mend.prediction.predict import Prediction
+    from store_core.recovery.prediction.outcome import Outcome
+    from store_core.recovery.prediction.predict import Prediction
     from store_core.storage.store import Store
 
 _MOST_LOST_SHOWN = 15
@@ -117,10 +117,10 @@ def recover(
         if predict:
             return _predict_now(ctx, store, report) if is_locked(store.root) else _predict(ctx, store, report)
         from store_core.broker.versions import Version
-        from store_core.mend.recover import WALKS
-        from store_core.mend.recover import recover as plan_recovery
-        from store_core.mend.salvage.options import KeepOptions
-        from store_core.mend.verdict import Prospect, verdict_after, verdict_before
+        from store_core.recovery.keep_options import KeepOptions
+        from store_core.recovery.recover import WALKS
+        from store_core.recovery.recover import recover as plan_recovery
+        from store_core.recovery.verdict import Prospect, verdict_after, verdict_before
         from store_core.storage.live import is_live
 
         if sibling and not all(sibling):
@@ -138,7 +138,7 @@ def recover(
         words += [word for path in siblings for word in ("--sibling", str(path))]
         words += [word for path in configs for word in ("--sibling-config", str(path))]
         words += ["--sibling-from", str(sibling_from)] if sibling_from is not None else []
-        losses = told_losses(ctx, store, recovery, report, words)
+        losses = losses_in_words(ctx, store, recovery, report, words)
         if policy == "strict" and apply and (recovery.lost or recovery.losses.begin_is_missing):
             raise FailedError(
                 "something is lost, and policy strict allows no loss", to_do="look at the dry run; use --policy keep"
@@ -175,30 +175,30 @@ def recover(
 
 
 def _predict_now(ctx: Context, store: Store, report: Path | None) -> int:
-    from store_core.mend.prediction.moment import played_beside
+    from store_core.recovery.prediction.live_snapshot import predict_live
 
-    with played_beside(store, lambda view, _: _played(ctx, view), lambda told: told.outcome.is_loss) as (view, told):
-        return _tell_prediction(ctx, view, told, report)
+    with predict_live(store, lambda view, _: _played(ctx, view), lambda told: told.outcome.is_loss) as (view, told):
+        return _report_prediction(ctx, view, told, report)
 
 
 def _predict(ctx: Context, store: Store, report: Path | None) -> int:
-    return _tell_prediction(ctx, store, _played(ctx, store), report)
+    return _report_prediction(ctx, store, _played(ctx, store), report)
 
 
 def _played(ctx: Context, store: Store) -> Prediction:
-    from store_core.broker.plain import reading_ahead
+    from store_core.broker.plain_records import reading_ahead
 
     with reading_ahead(store) as ahead:  # while all that is needed to play a start is loaded
         from store_core.broker.versions import Version
-        from store_core.mend.prediction.predict import predict as play
+        from store_core.recovery.prediction.predict import predict as play
 
         named = store.settings.broker_version
         with ctx.progress("scan", store.log.size_bytes) as bar:
             return play(store, Version.parse(named) if named else None, on_progress=bar, proven=ahead)
 
 
-def _tell_prediction(ctx: Context, store: Store, prediction: Prediction, report: Path | None) -> int:
-    from store_core.mend.losses import losses_predicted
+def _report_prediction(ctx: Context, store: Store, prediction: Prediction, report: Path | None) -> int:
+    from store_core.recovery.losses import losses_predicted
 
     document: dict[str, Any] = {
         "store": str(store.root),
@@ -207,7 +207,7 @@ def _tell_prediction(ctx: Context, store: Store, prediction: Prediction, report:
         "losses": losses_predicted(store, prediction.outcome).as_json(),
         "findings": _about_log(store, prediction.outcome),
     }
-    losses = told_losses(ctx, store, prediction, report)
+    losses = losses_in_words(ctx, store, prediction, report)
     ctx.output.emit(
         document,
         rows=[document["prediction"]],

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from rmqctl import exit_codes
-from rmqctl.blocks import Block, Drawing, Findings, Table
-from rmqctl.cells import Column
 from rmqctl.context import Context
-from rmqctl.messages import shown_or_told
+from rmqctl.messages import shown_or_counted
 from rmqctl.options import KeepCopiesOption, read_size
-from rmqctl.streams import standard_input
+from rmqctl.output.cells import Column
+from rmqctl.output.document import Block, Drawing, Findings, Table
+from rmqctl.output.streams import standard_input
 from store_core.errors import UsageError
 from store_core.extras import assert_installed
 
@@ -80,7 +80,7 @@ def sql(
             known = Tables(stores, lambda walked_bytes: bar(min(walked_bytes, total)))
             with answered(query, known, zone=zone, memory_bytes=memory_bytes, threads=jobs) as answers:
                 _show(ctx, answers, known)
-    return shown_or_told(ctx, known.findings)
+    return shown_or_counted(ctx, known.findings)
 
 
 def _show(ctx: Context, answers: Answers, known: Tables) -> None:
@@ -95,7 +95,7 @@ def _show(ctx: Context, answers: Answers, known: Tables) -> None:
 
 
 def _write(ctx: Context, answers: Answers, form: ColumnFormat) -> None:
-    from rmqctl.arrow_files import write_answer
+    from rmqctl.output.arrow_files import write_answer
 
     if answers.count > 1:
         raise UsageError(f"{answers.count} statements give rows, and {form} holds those of one", to_do="give one query")
@@ -109,7 +109,7 @@ def _show_one(ctx: Context, answer: Answer, known: Tables) -> None:
 
 
 def _document(ctx: Context, answer: Answer) -> dict[str, Any]:
-    from rmqctl.arrow_rows import rows_of
+    from rmqctl.output.arrow_rows import rows_of
 
     types = zip(answer.schema.names, answer.types, strict=True)
     return {

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rmqctl import exit_codes
-from rmqctl.blocks import PAGE_ROWS
 from rmqctl.context import Context
 from rmqctl.messages import (
     MESSAGE_COLUMNS,
@@ -22,6 +21,7 @@ from rmqctl.messages import (
     told,
     view_of,
 )
+from rmqctl.output.document import PAGE_ROWS
 
 if TYPE_CHECKING:
     from store_core.codec.record import Message

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from rmqctl.blocks import Block, Table, Text
-from rmqctl.cells import Column
 from rmqctl.context import Context
 from rmqctl.messages import told
+from rmqctl.output.cells import Column
+from rmqctl.output.document import Block, Table, Text
 from rmqctl.times import format_time
 from store_core.read.message_json import MessageView
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rmqctl.blocks import Block, Facts, Table
 from rmqctl.context import Context, confirm
 from rmqctl.mending import (
     LOST_COLUMNS,
@@ -21,6 +20,7 @@ from rmqctl.mending import (
     with_few_keys,
 )
 from rmqctl.options import YesOption
+from rmqctl.output.document import Block, Facts, Table
 from store_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ def truncate(
 
     Example: rmqctl truncate 567104 -s /data/rocketmq/store
     """
-    from store_core.mend.truncate import WALKS
-    from store_core.mend.truncate import truncate as plan_truncation
+    from store_core.recovery.truncate import WALKS
+    from store_core.recovery.truncate import truncate as plan_truncation
 
     settings = ctx.settings()
     with at_work(ctx, settings, apply=apply) as lock, ExitStack() as keep:
@@ -87,7 +87,7 @@ def _ask(ctx: Context, store: Store, policy: str, phy_offset: int, readable: int
     """Have somebody say yes to a cut below what the policy allows. Raises UsageError where nobody does."""
     what = f"{readable} readable messages go"
     if policy == "broker":
-        from store_core.mend.prediction.predict import predict
+        from store_core.recovery.prediction.predict import predict
 
         end = predict(store).outcome.max_phy_offset
         if end is not None and phy_offset >= end:

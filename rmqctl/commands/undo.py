@@ -11,11 +11,11 @@ from typing import Annotated, Any
 import typer
 
 from rmqctl import exit_codes
-from rmqctl.blocks import Block, Table, Text
-from rmqctl.cells import Column
 from rmqctl.context import Context, confirm
-from rmqctl.mending import ApplyOption, say_settled
+from rmqctl.mending import ApplyOption, report_finished
 from rmqctl.options import YesOption
+from rmqctl.output.cells import Column
+from rmqctl.output.document import Block, Table, Text
 from store_core.errors import UsageError
 
 _CHANGE_FIELDS = ("id", "state", "kind", "policy", "plan_id", "steps", "made_at_timestamp_ms")
@@ -43,10 +43,10 @@ def undo(
         return _list(ctx)
     if forget:
         return _forget(ctx, id, yes=yes)
-    from store_core.mend.applying.undo import undo as take_back
+    from store_core.recovery.apply.undo import undo as take_back
 
     named = _named_outside(ctx, apply=apply)
-    report = take_back(root, id, apply=apply, writable_roots=named, on_settled=partial(say_settled, ctx))
+    report = take_back(root, id, apply=apply, writable_roots=named, on_settled=partial(report_finished, ctx))
     items = [asdict(item) for item in report.items]
     document: dict[str, Any] = {
         "store": str(root),
@@ -94,7 +94,7 @@ def _named_outside(ctx: Context, *, apply: bool) -> list[Path]:
 
 
 def _list(ctx: Context) -> int:
-    from store_core.mend.applying.undo import list_undo
+    from store_core.recovery.apply.undo import list_undo
 
     changes = []
     for change in list_undo(ctx.store_root()):
@@ -109,7 +109,7 @@ def _list(ctx: Context) -> int:
 
 
 def _forget(ctx: Context, id: str | None, *, yes: bool) -> int:
-    from store_core.mend.applying.undo import forget, list_undo
+    from store_core.recovery.apply.undo import forget, list_undo
 
     root = ctx.store_root()
     known = {change.id: change for change in list_undo(root)}

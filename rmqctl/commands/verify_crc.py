@@ -20,7 +20,7 @@ from store_core.errors import UsageError
 from store_core.extras import assert_installed
 
 if TYPE_CHECKING:
-    from rmqctl.blocks import Block
+    from rmqctl.output.document import Block
     from store_core.check.verify import VerifyReport
     from store_core.scan.pieces import Piece
     from store_core.storage.store import Store
@@ -126,7 +126,7 @@ def _on_spark(
 ) -> Iterator[tuple[VerifyReport, dict[str, Any]]]:
     """As ``_here``, of whole logs, all stores in one job."""
     from store_core.export.splits.plan import SPLIT_SIZE_BYTES
-    from store_core.export.survey import verify_stores
+    from store_core.export.statistics import verify_stores
 
     size_bytes = SPLIT_SIZE_BYTES if split_size is None else split_size
     total = sum(store.log.size_bytes for _, store in stores)
@@ -173,7 +173,7 @@ def _verify(
             store, pieces, jobs=jobs, live=partial(_is_live, store), max_seconds=max_seconds, on_progress=bar
         )
     if wanted.keeps_state:
-        from store_core.check.resume import save_left
+        from store_core.check.verify_resume import save_left
 
         save_left(_state_file(store, wanted), store, report.left)
     if report.left:
@@ -209,7 +209,7 @@ def _is_live(store: Store) -> bool:
 
 
 def _state_file(store: Store, wanted: _Wanted) -> Path:
-    from store_core.check.resume import default_state_file
+    from store_core.check.verify_resume import default_state_file
 
     return wanted.state or default_state_file(store)
 
@@ -218,7 +218,7 @@ def _pieces(ctx: Context, store: Store, wanted: _Wanted) -> list[Piece]:
     from store_core.check.pieces import log_range, random_pieces, whole_log
 
     if wanted.resume:
-        from store_core.check.resume import load_left
+        from store_core.check.verify_resume import load_left
 
         left = load_left(_state_file(store, wanted), store)
         if left is not None:
@@ -232,7 +232,7 @@ def _pieces(ctx: Context, store: Store, wanted: _Wanted) -> list[Piece]:
 
 
 def _blocks(document: dict[str, Any]) -> list[Block]:
-    from rmqctl.blocks import Facts, Findings, Table
+    from rmqctl.output.document import Facts, Findings, Table
 
     title = f"{document['store']}: {document['records']} records"
     table = Table(document["segments"], ["name", "records", "bytes", "ok", "bad"], title)

@@ -8,9 +8,9 @@ from datetime import tzinfo
 from html import escape
 from typing import Final
 
-from rmqctl.cells import escape_controls
+from rmqctl.output.cells import escape_controls
 from rmqctl.times import format_time
-from store_core.mend.report.model import TimeSpan
+from store_core.recovery.loss_report.model import TimeSpan
 
 _LONGEST_TEXT: Final = 600
 _LONGEST_WORD: Final = 22  # a longer name may be broken, so that it does not widen a table

@@ -8,14 +8,22 @@ from datetime import UTC, tzinfo
 from typing import Final
 
 from rmqctl import __version__
-from rmqctl.cells import human_size
 from rmqctl.loss_report import loss_rows
+from rmqctl.output.cells import human_size
 from rmqctl.report.markup import Column, Markup, attribute, count, element, join, moment, table, text, time_span
 from rmqctl.report.picture import patterns, picture
 from rmqctl.report.style import STYLE
 from rmqctl.report.words import broker_card, how_to_go_on, kept_card, lost_card, verdict
 from store_core.findings import KINDS
-from store_core.mend.report.model import GroupLoss, HalfMessages, Loss, LossReport, LostRange, OpenHalf, QueueLoss
+from store_core.recovery.loss_report.model import (
+    GroupLoss,
+    HalfMessages,
+    Loss,
+    LossReport,
+    LostRange,
+    OpenHalf,
+    QueueLoss,
+)
 
 _MOST_QUEUES: Final = 80
 _MOST_RANGES: Final = 6  # of a queue
@@ -244,7 +252,7 @@ def _halves(halves: HalfMessages, reader: Reader) -> Iterable[Markup]:
 
 def _half_row(half: OpenHalf, reader: Reader) -> Sequence[object]:
     state = "decision lost" if half.decision_lost else "never decided"
-    asked = "a broker asks its producer" if half.asked_again else "no broker asks for it again"
+    asked = "a broker asks its producer" if half.call_again else "no broker asks for it again"
     return (
         half.topic,
         half.producer_group,

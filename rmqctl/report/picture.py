@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Final
 
-from rmqctl.cells import human_size
+from rmqctl.output.cells import human_size
 from rmqctl.report.markup import Markup, attribute, count, element, join, text
-from store_core.mend.report.log_map import BAD_KINDS, KINDS, SegmentStrip, Span, SpanKind
+from store_core.recovery.loss_report.log_strips import BAD_KINDS, KINDS, SegmentStrip, Span, SpanKind
 
 _CELLS: Final = 400  # a strip shows so many parts at most
 _MOST_STRIPS: Final = 40

@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from rmqctl.cells import human_size
+from rmqctl.output.cells import human_size
 from rmqctl.report.markup import Markup, count, element, join, text
-from store_core.mend.report.model import BrokerStart, Kept, Loss, LossReport
+from store_core.recovery.loss_report.model import BrokerStart, Kept, Loss, LossReport
 
 _BACKUP: Final = "/backup/store"
 _NOTHING: Final = "Nothing is lost."

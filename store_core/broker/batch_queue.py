@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from store_core.broker.batch_lookup import BatchLookup
-from store_core.broker.off_grid import in_turn, off_grid
+from store_core.broker.misnamed_queue_files import in_turn, off_grid
 from store_core.broker.queue_recovery import ANYWHERE, Entries, Ints, Mask, QueueState
 from store_core.kernel.entries import GoodRun
 from store_core.layout import queue as layout
 
 if TYPE_CHECKING:
-    from store_core.broker.appended import EntrySpool
+    from store_core.broker.pending_entries import EntrySpool
     from store_core.broker.versions import Behaviour
     from store_core.storage.sequence import Segment, SegmentSequence
     from store_core.storage.store import QueueKey
@@ -81,7 +81,7 @@ class BatchQueueState(QueueState):
             data = bytearray(before.ljust(self.file_size_bytes, b"\0"))
             data[at - last : at - last + len(added)] = added
             self._mixed = last, bytes(data[: self.file_size_bytes])
-            self._forget_appended_behind(0)
+            self._forget_appended_after(0)
         super().truncate(phy_offset)
 
     @property
@@ -113,7 +113,7 @@ class BatchQueueState(QueueState):
         for file in self.starts[:-3:-1]:
             end = file + self.written_in(file)
             if end - file >= size:
-                self._max_offset = _number_behind(self.entries(end - size, end)[0])
+                self._max_offset = _next_queue_offset(self.entries(end - size, end)[0])
                 break
 
     @property
@@ -163,11 +163,11 @@ class BatchQueueState(QueueState):
         for entry in self.entries(self.starts[0], self._first_file_end()):
             if entry["phy_offset"] >= log_min_phy_offset:
                 break
-            self._min_offset = _number_behind(entry)
+            self._min_offset = _next_queue_offset(entry)
             self._lookup = None
         return ""
 
 
-def _number_behind(entry: Any) -> int:
+def _next_queue_offset(entry: Any) -> int:
     """The number that follows an entry's last message, as Java adds: behind the largest number comes the lowest."""
     return c_int64(int(entry["queue_offset"]) + int(entry["batch_size"])).value

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from store_core.broker.appended import EntrySpool
 from store_core.broker.batch_queue import BatchQueueState
-from store_core.broker.dispatched import DispatchedRows
+from store_core.broker.dispatch_cache import DispatchedRows
+from store_core.broker.pending_entries import EntrySpool
 from store_core.broker.queue_recovery import QueueState
 from store_core.codec.delay_levels import UNKNOWN_LEVEL_MS
 from store_core.codec.properties import REAL_TOPIC, parse_properties
@@ -116,11 +116,11 @@ class Dispatcher:
     def dispatch_known(self, at: int, limit: int, check: CheckRules, *, knows_delays: bool) -> int:
         """Dispatch from ``at`` on what starts before have made of the log, if that is what this one makes of it; gives the end
         of it, at most ``limit``."""
-        if self.known is None or self._goes_singly():
+        if self.known is None or self._is_dispatched_alone():
             return at
         with_tags = self.behaviour.index_tags
         while (stretch := self.known.at(at)) is not None and stretch.end <= limit:
-            if not stretch.is_for(check, knows_delays=knows_delays):
+            if not stretch.accepts(check, knows_delays=knows_delays):
                 break
             if self.rules.index_enabled and not self.index.take(at, stretch.all_keys(with_tags=with_tags)):
                 break
@@ -137,7 +137,7 @@ class Dispatcher:
         if self.rules.index_enabled:
             self.index.make_room()
 
-    def _goes_singly(self) -> bool:
+    def _is_dispatched_alone(self) -> bool:
         """Whether the order of the records counts over the queues, too, or more than the rows that are kept."""
         return bool(self.rules.batch_topics or self.failed or self.no_folders())
 
@@ -198,7 +198,7 @@ class Dispatcher:
 
     def _keep(self, table: FrameTable, tags: Ints, *, knows_delays: bool) -> bool:
         """Whether the rows of a table are kept until the queues are looked at."""
-        if self._goes_singly():
+        if self._is_dispatched_alone():
             return False
         if self._waiting is not None and not self._may_wait_with(self._waiting[0], int(table.phy_offset[0])):
             self.settle()

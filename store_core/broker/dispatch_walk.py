@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from store_core.broker.walk import SegmentWalk, plain_row
 
 if TYPE_CHECKING:
+    from store_core.broker.checked_ranges import CheckedRanges
     from store_core.broker.dispatch import Dispatcher
-    from store_core.broker.proven import Proven
     from store_core.broker.walk import WalkRules
     from store_core.scan.frames import FrameTable
     from store_core.storage.sequence import Segment
@@ -31,7 +31,7 @@ class KnownParts:
     limit: int
     behind: int
     knows_delays: bool
-    proven: Proven | None
+    proven: CheckedRanges | None
 
     def begins(self, at: int) -> bool:
         """Whether one begins at an offset."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from store_core.broker.dispatched import IndexKeys
+from store_core.broker.dispatch_cache import IndexKeys
 from store_core.layout import index as layout
 from store_core.read.index_sizes import index_sizes
 

@@ -17,7 +17,7 @@ from store_core.broker.config_load import (
     is_full_folder,
     read_config,
 )
-from store_core.broker.ext_files import ExtFiles
+from store_core.broker.consume_queue_ext import ExtFiles
 from store_core.broker.index_service import IndexState
 from store_core.layout import checkpoint as checkpoint_layout
 from store_core.layout import paths, queue, timer

@@ -20,8 +20,8 @@ from store_core.layout import record
 from store_core.scan.frames import select
 
 if TYPE_CHECKING:
+    from store_core.broker.checked_ranges import CheckedRanges
     from store_core.broker.load import CheckpointTimes, Loaded
-    from store_core.broker.proven import Proven
     from store_core.broker.versions import Behaviour
     from store_core.scan.frames import FrameTable
     from store_core.storage.sequence import Segment
@@ -115,7 +115,7 @@ def recover_log(
     *,
     on_table: TableSink | None = None,
     on_progress: Progress | None = None,
-    proven: Proven | None = None,
+    proven: CheckedRanges | None = None,
 ) -> LogRecovery:
     """Scan, dispatch and cut. ``on_table`` sees every accepted table, ``on_progress`` the bytes scanned so far.
 
@@ -225,7 +225,7 @@ def _scan(
     result: LogRecovery,
     on_table: TableSink | None,
     on_progress: Progress | None,
-    proven: Proven | None,
+    proven: CheckedRanges | None,
 ) -> None:
     done = 0
     plain_to = _not_dispatched(rules, queue_end)
@@ -253,7 +253,7 @@ def _scan(
             walk = scan.walk
             if outside is not None:
                 walk.end, walk.stopped = outside, Checked(Verdict.FAILED)
-            if not _goes_on_behind_mismatch(walk.stopped, rules):
+            if not _continues_after_mismatch(walk.stopped, rules):
                 break
             # It counts the size on, and reads on where the parts end; what it dispatches has no topic and lies at 0.
             dispatcher.dispatch_nameless(walk.stopped.size_bytes)
@@ -268,7 +268,7 @@ def _scan(
 
 
 def _walk(
-    store: Store, segment: Segment, rules: WalkRules, limit: int, plain_to: int, proven: Proven | None, at: int
+    store: Store, segment: Segment, rules: WalkRules, limit: int, plain_to: int, proven: CheckedRanges | None, at: int
 ) -> SegmentWalk:
     return SegmentWalk(store.log, segment, rules, at, limit, plain_to=plain_to, proven=proven)
 
@@ -279,7 +279,7 @@ def _outside_of_file(table: FrameTable, segment: Segment) -> int | None:
     return int(table.phy_offset[is_outside.argmax()]) if is_outside.any() else None
 
 
-def _goes_on_behind_mismatch(stopped: Checked, rules: LogRules) -> bool:
+def _continues_after_mismatch(stopped: Checked, rules: LogRules) -> bool:
     return (
         stopped.verdict is Verdict.MISMATCH
         and stopped.size_bytes > 0
@@ -349,7 +349,7 @@ def _cut_log(result: LogRecovery) -> None:
 
 
 def catch_up(
-    store: Store, result: LogRecovery, rules: LogRules, dispatcher: Dispatcher, *, proven: Proven | None = None
+    store: Store, result: LogRecovery, rules: LogRules, dispatcher: Dispatcher, *, proven: CheckedRanges | None = None
 ) -> None:
     """Dispatch from the queues' end to the log's end; ``start`` waits for it, for ever where it cannot get on."""
     queues = [*dispatcher.queues.values(), *dispatcher.batch_queues.values()]
@@ -384,7 +384,7 @@ def _dispatch_segment(
     rules: LogRules,
     dispatcher: Dispatcher,
     result: LogRecovery,
-    proven: Proven | None,
+    proven: CheckedRanges | None,
 ) -> int:
     """One segment from ``at`` on; gives where dispatch goes on. One bad record hides the rest of the segment.
 

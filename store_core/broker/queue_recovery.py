@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from store_core.broker.appended import AppendedEntries, EntrySpool
-from store_core.broker.off_grid import looked_up
+from store_core.broker.misnamed_queue_files import looked_up
+from store_core.broker.pending_entries import AppendedEntries, EntrySpool
 from store_core.broker.versions import MinOffsetSearch
 from store_core.kernel.entries import GoodRun, good_run
 from store_core.layout import queue as layout
@@ -19,9 +19,9 @@ from store_core.layout import queue as layout
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from store_core.broker.consume_queue_ext import ExtFiles
     from store_core.broker.entry_runs import EntryRuns
-    from store_core.broker.ext_files import ExtFiles
-    from store_core.broker.off_grid import OffGridFiles
+    from store_core.broker.misnamed_queue_files import OffGridFiles
     from store_core.broker.versions import Behaviour
     from store_core.kernel.entry_runs import EntryRun
     from store_core.storage.sequence import SegmentSequence
@@ -236,7 +236,7 @@ class QueueState:
                 count, is_full = run.length, run.length * self.entry_size_bytes == self.file_size_bytes
                 if count:
                     highest = run.last
-                    self.end_phy_offset = self._end_behind(run.last, run.last_size_bytes)
+                    self.end_phy_offset = self._end_after(run.last, run.last_size_bytes)
             else:
                 found = self._file_entries(start)
                 count, highest, falling = self._good_run(found, highest=highest, room=MOST_FALLING - len(self.falling))
@@ -263,9 +263,9 @@ class QueueState:
         return good_run(entries, below=below, highest=highest, room=room)
 
     def _end_of(self, entry: Any) -> int:
-        return self._end_behind(int(entry["phy_offset"]), int(entry["size_bytes"]))
+        return self._end_after(int(entry["phy_offset"]), int(entry["size_bytes"]))
 
-    def _end_behind(self, phy_offset: int, size_bytes: int) -> int:
+    def _end_after(self, phy_offset: int, size_bytes: int) -> int:
         end = phy_offset if self._behaviour.queue_end_is_start else phy_offset + size_bytes
         return c_int64(end).value  # as Java adds
 
@@ -298,7 +298,7 @@ class QueueState:
             run = self.plain_run(start)
             if run is not None and run.length and run.last < phy_offset:  # nothing to drop
                 self._in_last_file = run.length * self.entry_size_bytes
-                self.end_phy_offset = self._end_behind(run.last, run.last_size_bytes)
+                self.end_phy_offset = self._end_after(run.last, run.last_size_bytes)
                 break
             found = self._file_entries(start)
             if len(found) and found["phy_offset"][0] < phy_offset:
@@ -308,7 +308,7 @@ class QueueState:
                 self.end_phy_offset = self._end_of(found[count - 1])
                 break
             self.drop_last_file()
-        self._forget_appended_behind(self.end)
+        self._forget_appended_after(self.end)
         self._recovered()
 
     def drop_last_file(self) -> None:
@@ -323,11 +323,11 @@ class QueueState:
         """Unlink everything: the log is empty."""
         while self.starts:
             self.drop_last_file()
-        self._forget_appended_behind(0)
+        self._forget_appended_after(0)
         self.end_phy_offset = -1
         self.min_position = 0
 
-    def _forget_appended_behind(self, end: int) -> None:
+    def _forget_appended_after(self, end: int) -> None:
         if self._appended_at is None:
             return
         keep = max((end - self._appended_at) // self.entry_size_bytes, 0)

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 
-from store_core.broker.appended import EntrySpool
 from store_core.broker.batch_queue import BatchQueueState
 from store_core.broker.dispatch import Dispatcher, DispatchRules
 from store_core.broker.load import Loaded, batch_topics, load, loaded_queues, opening_fails
 from store_core.broker.log_recovery import LogRecovery, LogRules, catch_up, recover_log
-from store_core.broker.off_grid import off_grid
+from store_core.broker.misnamed_queue_files import off_grid
+from store_core.broker.pending_entries import EntrySpool
 from store_core.broker.queue_recovery import QueueState
 from store_core.closing import Closing
 from store_core.codec.delay_levels import parse_delay_levels
@@ -23,8 +23,8 @@ from store_core.layout import paths, queue
 from store_core.storage.remote_path import is_there
 
 if TYPE_CHECKING:
+    from store_core.broker.checked_ranges import CheckedRanges
     from store_core.broker.entry_runs import EntryRuns
-    from store_core.broker.proven import Proven
     from store_core.broker.versions import Behaviour
     from store_core.scan.frames import FrameTable
     from store_core.storage.sequence import Segment, SegmentSequence
@@ -70,7 +70,7 @@ def start_broker(
     *,
     on_table: Callable[[FrameTable], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
-    proven: Proven | None = None,
+    proven: CheckedRanges | None = None,
 ) -> Start:
     """Play a start through. Reads what the broker would scan and the queue files it looks at.
 

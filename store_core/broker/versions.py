@@ -21,7 +21,7 @@ from store_core.codec.config_reader import (
     FASTJSON_76,
     ConfigReader,
 )
-from store_core.codec.no_lists import NO_LISTS_SINCE, NoLists
+from store_core.codec.lmq_topics import NO_LISTS_SINCE, NoLists
 from store_core.errors import UsageError
 
 _PATTERN: Final = re.compile(r"[vV]?(\d+)\.(\d+)(?:\.(\d+))?$")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from store_core.broker.plain import plain_runs
-from store_core.broker.proven import Proven
+from store_core.broker.checked_ranges import CheckedRanges
+from store_core.broker.plain_records import plain_runs
 from store_core.broker.record_check import Checked, CheckRules, Verdict, check_at
 from store_core.kernel import scan_window
 from store_core.kernel.codes import FrameCode, FrameKind, PropertyFlag, ScanFlag, ScanState
@@ -20,7 +20,7 @@ from store_core.kernel.twin_properties import derived_columns, key_hashes, known
 from store_core.layout import record
 from store_core.scan.frames import ROW_COLUMNS, FrameTable
 from store_core.scan.windows import Windows, WindowsInTurns
-from store_core.storage.ahead import made_ahead
+from store_core.storage.prefetch import made_ahead
 
 if TYPE_CHECKING:
     from store_core.storage.sequence import Segment, SegmentSequence
@@ -69,7 +69,7 @@ class SegmentWalk:
         limit: int,
         *,
         plain_to: int = 0,
-        proven: Proven | None = None,
+        proven: CheckedRanges | None = None,
     ) -> None:
         self._log = log.holding(segment)
         self._segment = segment

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from store_core.check.index_files import CHUNK_ENTRIES, IndexFileView, check_index_file, open_view
 from store_core.check.index_times import IndexTimes
+from store_core.check.live_check import first_phy_offset_now, log_reaches
 from store_core.check.log_map import LogMap
-from store_core.check.now import first_phy_offset_now, log_reaches
 from store_core.check.report import Findings
 from store_core.check.runs import Intervals, runs_of
 from store_core.codec.tags import index_text_hash, index_texts

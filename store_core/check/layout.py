@@ -6,7 +6,7 @@ from store_core.check.report import Findings
 from store_core.errors import FailedError
 from store_core.layout import paths
 from store_core.read.index_sizes import IndexSizes
-from store_core.read.log_files import missing_log, told_of
+from store_core.read.log_files import describe_stray, missing_log
 from store_core.read.types import index_strays, queue_strays, wrong_types
 from store_core.storage.journal import UNDO_FOLDER, list_ids, read_head
 from store_core.storage.live import is_locked
@@ -126,7 +126,7 @@ def _stray(
 ) -> None:
     findings.say(
         code if stray.duplicate_of is None else duplicate_code,
-        told_of(store, stray),
+        describe_stray(store, stray),
         file=store.relative(stray.path),
         size_bytes=stray.size_bytes,
         topic=key.topic if key else None,

@@ -12,7 +12,7 @@ from store_core.findings import Finding, Severity
 from store_core.kernel.codes import FrameCode, FrameKind, HoleCode
 from store_core.kernel.file import FrameRow
 from store_core.layout.record import page_end
-from store_core.storage.begin import Begin
+from store_core.storage.live_start import Begin
 
 if TYPE_CHECKING:
     from store_core.scan.frames import FrameTable, Ints
@@ -172,7 +172,7 @@ class LogFindings:
                 self._say(finding_code, text, file, at, size)
         self._held.clear()
 
-    def good_behind(self) -> None:
+    def good_after(self) -> None:
         """The log goes on behind what was looked at: damage at its end is no tail."""
         self._good()
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from store_core.check import entries as shapes
 from store_core.check.entries import ENTRY_SIZE_BYTES, Array, Mask
+from store_core.check.live_check import log_reaches, look_at_queues, store_now, tags_code_now
 from store_core.check.log_map import LogMap
-from store_core.check.now import log_reaches, look_at_queues, store_now, tags_code_now
 from store_core.check.report import Findings
 from store_core.check.runs import Intervals, runs_of, windows_of
 from store_core.derive.dispatch import Rows
@@ -98,7 +98,7 @@ class _QueueCheck:
 
     def run(self) -> None:
         self.numbering = number_rows(
-            self.rows.stretches(self.key), partial(self.rows.row, self.key), self._standing_phy_offset
+            self.rows.stretches(self.key), partial(self.rows.row, self.key), self._phy_offset_in_queue
         )
         self.matched = Intervals()  # numbers whose entry points to the record with that number
         self.found_rows = Intervals()  # rows that such an entry points to
@@ -114,7 +114,7 @@ class _QueueCheck:
                 severity="warning",
             )
 
-    def _standing_phy_offset(self, queue_offset: int) -> int | None:
+    def _phy_offset_in_queue(self, queue_offset: int) -> int | None:
         if self.files is None:
             return None
         entries, known = self._entries_at(np.array([queue_offset]))
@@ -186,7 +186,7 @@ class _QueueCheck:
         drifted = [np.empty(0, np.int64)]
         for at, unmatched in windows_of(self.matched.missing(first, end), shapes.CHUNK_ENTRIES):
             drifted.append(self._judge(at, shapes.read_entries(files, at, at + len(unmatched)), unmatched, end))
-        self._check_behind(files, end)
+        self._check_after_end(files, end)
         return np.concatenate(drifted)
 
     def _judge(self, at: int, entries: Array, left: Mask, end: int) -> Array:
@@ -284,7 +284,7 @@ class _QueueCheck:
             phy_offset = int(entries["phy_offset"][begin - at])
             self._say_run("Q001", begin, stop, "{n} pointing to where no record starts", phy_offset)
 
-    def _check_behind(self, files: SegmentSequence, end: int) -> None:
+    def _check_after_end(self, files: SegmentSequence, end: int) -> None:
         if self.filled_end > end:
             self._say_run("Q009", end, self.filled_end, "bytes in {n} behind the queue's end", noun="place")
         behind = max([end, *(stretch.end for stretch in self.numbering.stretches)])

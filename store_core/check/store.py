@@ -12,10 +12,10 @@ from store_core.check.batch_queues import check_batch_queues
 from store_core.check.checkpoint import check_checkpoint
 from store_core.check.index import IndexCheck
 from store_core.check.layout import check_index_layout, check_layout
+from store_core.check.live_check import look_at_files, store_now
 from store_core.check.log import LogFindings
 from store_core.check.log_begin import log_begin
 from store_core.check.log_map import LogMap, check_marks
-from store_core.check.now import look_at_files, store_now
 from store_core.check.progress import check_progress
 from store_core.check.queues import check_queues
 from store_core.check.report import Findings
@@ -25,7 +25,7 @@ from store_core.derive.spool import QueueSpooler
 from store_core.findings import Finding
 from store_core.layout import paths
 from store_core.layout.queue import ENTRY
-from store_core.read.index_sizes import IndexSizes, ToldSizes, index_sizes
+from store_core.read.index_sizes import IndexSizes, ProvenSizes, index_sizes
 from store_core.read.log_files import advised
 from store_core.read.queue import end_of_entries
 from store_core.scan.frames import FrameTable
@@ -76,7 +76,7 @@ def check_store(
     return CheckReport(listed, {code: count for code, count in sorted(summary.items()) if code in shown})
 
 
-def _check_files(store: Store, told: ToldSizes, findings: Findings) -> None:
+def _check_files(store: Store, told: ProvenSizes, findings: Findings) -> None:
     """What the files' names, lengths and types tell."""
     check_layout(store, findings)
     for found in told.findings:

@@ -159,7 +159,7 @@ class _Verifier:
             unread += sum(_listed_bytes(row, piece.segment) for row in holes)
             gone += sum(_listed_bytes(row, piece.segment) for row in holes if row.code == HoleCode.NO_FILE)
             seen.found.add_rows(runs.rows, file)
-            self._tell_progress(runs.end_phy_offset - at)
+            self._report_progress(runs.end_phy_offset - at)
             at = runs.end_phy_offset
             if self._is_late and at < piece.to_phy_offset:
                 # What may be damage or the tail is looked at again, with what follows it.
@@ -177,7 +177,7 @@ class _Verifier:
     def _is_late(self) -> bool:
         return self._deadline is not None and time.monotonic() >= self._deadline
 
-    def _tell_progress(self, size_bytes: int) -> None:
+    def _report_progress(self, size_bytes: int) -> None:
         if self._on_progress is not None:
             with self._lock:
                 self._walked += size_bytes

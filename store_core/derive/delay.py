@@ -48,7 +48,7 @@ def delay_table(store: Store) -> DelayTable:
         except ValueError as error:
             raise UsageError(f"messageDelayLevel: {error}", to_do="mend the configuration file") from error
         return DelayTable(delays, frozenset(range(1, len(delays) + 1)))
-    told = told_delays_ms(store)
+    told = delays_ms(store)
     if not told:
         return DelayTable()
     levels = range(1, max(*told, len(DEFAULT_DELAYS_MS)) + 1)
@@ -58,7 +58,7 @@ def delay_table(store: Store) -> DelayTable:
     return DelayTable(delays, frozenset(levels) if unchanged else frozenset(told))
 
 
-def told_delays_ms(store: Store) -> Mapping[int, int]:
+def delays_ms(store: Store) -> Mapping[int, int]:
     """Delay by level, of the levels whose queue has an entry with its record at hand."""
     told = {}
     for key, files in store.queues.items():

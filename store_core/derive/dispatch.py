@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from store_core.codec.no_lists import NoLists, no_lists_of
+from store_core.codec.lmq_topics import NoLists, no_lists_of
 from store_core.codec.properties import parse_properties, some_properties
 from store_core.codec.text import decode_text
 from store_core.derive.delay import DelayTable, delay_table

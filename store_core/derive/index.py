@@ -146,7 +146,7 @@ class IndexBuilder:
                 self._roll(int(table.phy_offset[key_row[at]]), int(table.store_timestamp_ms[key_row[at]]))
             at += self._put(table, key_row[at:], key_hash[at:])
         if self._is_full and (not len(key_row) or key_row[-1] != last):
-            self._roll(int(table.phy_offset[last]), self._store_time_behind(table, rows, key_row))
+            self._roll(int(table.phy_offset[last]), self._store_time_after(table, rows, key_row))
 
     def finish(self) -> list[IndexFileResult]:
         """The files, in order. They can be read until the builder is closed."""
@@ -161,7 +161,7 @@ class IndexBuilder:
         return self._header.index_count >= self._entry_places
 
     @staticmethod
-    def _store_time_behind(table: FrameTable, rows: Array, key_row: Array) -> int:
+    def _store_time_after(table: FrameTable, rows: Array, key_row: Array) -> int:
         """Store time of the first dispatched record behind the last one with keys: it makes the new file."""
         place = np.searchsorted(rows, key_row[-1], side="right") if len(key_row) else 0
         return int(table.store_timestamp_ms[rows[place]])

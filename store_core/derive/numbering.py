@@ -131,10 +131,10 @@ def number_rows(
         piece = ahead.popleft()
         ahead.extend(islice(pieces, 1))
         expected = numbering.end_queue_offset
-        if before is not None and _goes_back(expected, piece, ahead):
-            is_new = _told_by_entries(numbering, piece, row_at, standing)
+        if before is not None and _decreases(expected, piece, ahead):
+            is_new = _from_queue_entries(numbering, piece, row_at, standing)
             if is_new is None:
-                is_new = not _goes_on_behind(expected, before, piece, ahead) and not _is_older(before, piece, row_at)
+                is_new = not _continues_after(expected, before, piece, ahead) and not _is_older(before, piece, row_at)
         else:
             is_new = True
         if not is_new:
@@ -146,14 +146,14 @@ def number_rows(
     return numbering
 
 
-def _goes_back(expected: int, piece: _Piece, ahead: Sequence[_Piece]) -> bool:
+def _decreases(expected: int, piece: _Piece, ahead: Sequence[_Piece]) -> bool:
     """Whether numbers go back, and not because that of a single record is wrong."""
     stretch = piece.stretch
     is_alone = stretch.count == 1 and ahead and ahead[0].stretch.queue_offset in (expected, expected + 1)
     return 0 <= stretch.queue_offset < expected and not is_alone
 
 
-def _told_by_entries(
+def _from_queue_entries(
     numbering: Numbering, piece: _Piece, row_at: RowAt | None, standing: Standing | None
 ) -> bool | None:
     """Whether numbers that go back are a new begin, by where the entries for the first and the last of them lead; None where they
@@ -169,7 +169,7 @@ def _told_by_entries(
     return False if any(led[number] == int(row_at(row)["phy_offset"]) for number, row in rows.items()) else None
 
 
-def _goes_on_behind(expected: int, before: _Piece, piece: _Piece, ahead: Sequence[_Piece]) -> bool:
+def _continues_after(expected: int, before: _Piece, piece: _Piece, ahead: Sequence[_Piece]) -> bool:
     """Whether one of those behind a piece goes on where the queue ended in front of it, and cannot belong to what it would have
     begun, for as many messages as would be missing then do not fit in between."""
     begun = piece

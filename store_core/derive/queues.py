@@ -167,14 +167,14 @@ class QueueBuilder:
 
     def _number(self, key: QueueKey) -> Numbering:
         return number_rows(
-            self._rows.stretches(key), partial(self._rows.row, key), partial(self._standing_phy_offset, key)
+            self._rows.stretches(key), partial(self._rows.row, key), partial(self._phy_offset_in_queue, key)
         )
 
-    def _standing_phy_offset(self, key: QueueKey, queue_offset: int) -> int | None:
-        entry = self._standing_entry(key, queue_offset)
+    def _phy_offset_in_queue(self, key: QueueKey, queue_offset: int) -> int | None:
+        entry = self._queue_entry_at(key, queue_offset)
         return int(entry["phy_offset"]) if entry["size_bytes"] > 0 else None
 
-    def _standing_entry(self, key: QueueKey, queue_offset: int) -> dict[str, Any]:
+    def _queue_entry_at(self, key: QueueKey, queue_offset: int) -> dict[str, Any]:
         files = self._existing.get(key)
         data = files.read(queue_offset * ENTRY_SIZE_BYTES, ENTRY_SIZE_BYTES) if files is not None else b""
         return queue.ENTRY.read(data.ljust(ENTRY_SIZE_BYTES, b"\0"))
@@ -193,7 +193,7 @@ class QueueBuilder:
         told: list[int] = []
         for ordinal in sorted({0, last, *(1 << n for n in range(last.bit_length()))}) if last >= 0 else ():
             queue_offset, number = numbering.nth(ordinal)
-            entry, row = self._standing_entry(key, queue_offset), self._rows.row(key, number)
+            entry, row = self._queue_entry_at(key, queue_offset), self._rows.row(key, number)
             address = int(entry["tags_code"])
             if entry["phy_offset"] != row["phy_offset"] or not queue.is_ext_address(address):
                 continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from store_core.broker.evidence import evidence_of
+from store_core.broker.detect_version import evidence_of
 from store_core.engine.properties import CLUSTER
 from store_core.engine.rules import PutRules, put_rules
 from store_core.read.records import read_message

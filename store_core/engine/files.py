@@ -6,7 +6,7 @@ import os
 from pathlib import PurePosixPath
 
 from store_core.errors import FailedError
-from store_core.storage.ops import Buffer
+from store_core.storage.syscalls import Buffer
 from store_core.storage.writer import Ownership, Writer
 
 

@@ -33,14 +33,14 @@ from store_core.engine.signals import uninterrupted
 from store_core.engine.tail import RECOVER_FIRST, find_tail
 from store_core.errors import FailedError, UsageError
 from store_core.layout import paths, record
-from store_core.mend.applying.settle import Settled, changing, settle
-from store_core.mend.guards import refuse_dledger
 from store_core.read.log_files import refuse_missing_log, refuse_partial_log
+from store_core.recovery.apply.finish_interrupted import Settled, changing, settle
+from store_core.recovery.guards import refuse_dledger
 from store_core.storage.config_files import ConfigFiles, read_config
 from store_core.storage.failure import failed
-from store_core.storage.ops import FileOps
 from store_core.storage.settings import Settings
 from store_core.storage.store import QueueKey, Store
+from store_core.storage.syscalls import FileOps
 from store_core.storage.writer import Writer
 
 Flush = Literal["sync", "async"]

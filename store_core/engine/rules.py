@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, Final
 
-from store_core.broker.evidence import evidence_of
+from store_core.broker.detect_version import evidence_of
 from store_core.broker.versions import Version
 from store_core.codec.json_dialect import Layout
 from store_core.errors import UsageError

@@ -98,7 +98,7 @@ def _walk(store: Store, segment: Segment, behaviour: Behaviour) -> tuple[int, _W
             return walk.end, walked
         following = store.log.find(segment.end_phy_offset)
         if following is None:
-            return _behind_blank(store.log, walk.end, segment), walked
+            return _after_blank(store.log, walk.end, segment), walked
         segment = following
 
 
@@ -112,7 +112,7 @@ def _note(table: FrameTable, walked: _Walked) -> None:
         walked.last_queued = int(table.phy_offset[queued[-1]]), int(table.size_bytes[queued[-1]])
 
 
-def _behind_blank(log: SegmentSequence, blank_at: int, segment: Segment) -> int:
+def _after_blank(log: SegmentSequence, blank_at: int, segment: Segment) -> int:
     """A blank that nothing follows is written over by the next record, as brokers do; but never onto old bytes."""
     rest = blank_at + record.PREFIX.size_bytes
     return blank_at if is_zero(log, rest, segment.end_phy_offset) else segment.end_phy_offset

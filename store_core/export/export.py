@@ -13,13 +13,13 @@ from store_core.export.dest.destination import Destination
 from store_core.export.dest.folder import FolderDestination
 from store_core.export.dest.layout import Layout
 from store_core.export.dest.parts import FOLDERS, Part, PartWriter, file_stem
-from store_core.export.dest.place import Place
 from store_core.export.dest.state import Commit, ExportState, filter_as_json
+from store_core.export.dest.task_destination import Place
 from store_core.export.resume import Walked, Work
 from store_core.export.runners.runner import Runner
 from store_core.export.splits.notes import task_keys
-from store_core.export.splits.piece import Piece
 from store_core.export.splits.plan import SPLIT_SIZE_BYTES, Split, Task
+from store_core.export.splits.split_task import Piece
 from store_core.export.splits.tail import is_copy_of
 from store_core.export.store_export import StoreExport, StoreReport
 from store_core.findings import KINDS, Finding, finding

@@ -9,24 +9,24 @@ from dataclasses import dataclass, field, replace
 from store_core.check.log import MISSING, REMOVED, UNREADABLE, LogFindings, is_missing_file
 from store_core.check.report import MOST_FINDINGS_PER_CODE
 from store_core.errors import FailedError, PlanOutOfDateError, UnreadableError
-from store_core.export.copies import differences
 from store_core.export.dest.parts import Part, PartWriter, Range, inside, kind_name, quarantine_rows
 from store_core.export.dest.state import Proof, StoreState, Told
-from store_core.export.healing import Stretch, heal
-from store_core.export.lacking import lacks_of, still_lacking
+from store_core.export.log_copies import differences
+from store_core.export.missing_ranges import lacks_of, still_missing
+from store_core.export.replica_merge import Stretch, heal
 from store_core.export.splits.chain import is_in_its_queue
 from store_core.export.splits.join import Joined, join_pieces, walk_on
-from store_core.export.splits.piece import Piece, range_as_table
 from store_core.export.splits.plan import EXPORT_ANEW, SegmentPlan, Split, Task, plan_splits, segments_of
+from store_core.export.splits.split_task import Piece, range_as_table
 from store_core.export.splits.tail import begins_of, landmarks_of, still_holds, unseen
 from store_core.findings import Finding, finding, summary
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.layout.record import PREFIX
-from store_core.read.log import has_message_behind, start_for_time
+from store_core.read.log import has_message_after, start_for_time
 from store_core.read.log_files import refuse_partial_log, unread_log
 from store_core.scan.pieces import end_now
-from store_core.storage.begin import Begin
 from store_core.storage.live import is_live
+from store_core.storage.live_start import Begin
 from store_core.storage.store import Store
 
 
@@ -189,21 +189,21 @@ class StoreExport:
         log, to_phy_offset = self.store.log, self._task.wanted.to_phy_offset
         is_part = to_phy_offset is not None and to_phy_offset < log.max_phy_offset
         behind = max(to_phy_offset or 0, self.report.next_phy_offset)
-        goes_on = is_part and bool(self._held) and has_message_behind(self.store, behind)
+        goes_on = is_part and bool(self._held) and has_message_after(self.store, behind)
         live = self._live or (self._findings.may_be_torn and is_live(self.store.root).live)
         if goes_on:
             self._edges += self._inside(self._held)
-            self._findings.good_behind()
+            self._findings.good_after()
         for found in () if goes_on else self._held:
             is_ahead = live and is_missing_file(found.kind, found.code, found.file)
             if found.kind in (FrameKind.STALE, FrameKind.HOLE) and not is_ahead:
                 self._edges += self._inside([found])
             elif found.kind == FrameKind.DAMAGE and not live:
                 self._edges.append((found, "L004"))
-        self._tell_once()
+        self._report_once()
         with suppress(UnreadableError):
             self.report.begins = begins_of(log, self.report.from_phy_offset, self.report.next_phy_offset)
-        self.report.left_out = list(still_lacking(self.store, self._last))
+        self.report.left_out = list(still_missing(self.store, self._last))
         self.report.findings = [
             *self._lost,
             *self.report.left_out,
@@ -228,7 +228,7 @@ class StoreExport:
                 to_do="check permissions and the disk",
             )
 
-    def _tell_once(self) -> None:
+    def _report_once(self) -> None:
         """A row of the quarantine table for a range behind the last frame is written by the first commit that meets it."""
         before = frozenset(self._last.told if self._last is not None else ())
         behind = [_told(found) for found, _ in self._edges if found.end_phy_offset > self.report.next_phy_offset]

@@ -16,19 +16,19 @@ from store_core.export.dest.destination import Destination
 from store_core.export.dest.folder import FolderDestination
 from store_core.export.dest.parquet import WrittenFile
 from store_core.export.dest.parts import file_stem
-from store_core.export.dest.place import Place
 from store_core.export.dest.state import FORMAT, Commit, filter_as_json
 from store_core.export.dest.tables import TableSet, WholeState
+from store_core.export.dest.task_destination import Place
 from store_core.export.export import refuse_inside
 from store_core.export.resume import Walked, Work
 from store_core.export.rows import schema
 from store_core.export.rows.schema import Column
 from store_core.export.runners.runner import Runner
+from store_core.export.splits.count_task import SurveyPiece
 from store_core.export.splits.notes import digest
 from store_core.export.splits.plan import SPLIT_SIZE_BYTES
-from store_core.export.splits.survey import SurveyPiece
+from store_core.export.statistics import StoreStats, stats_kept
 from store_core.export.store_export import copies_of
-from store_core.export.survey import StoreStats, stats_kept
 from store_core.export.tables.compaction import COMPACTION_COLUMNS
 from store_core.export.tables.index import INDEX_COLUMNS
 from store_core.export.tables.offsets import OFFSET_COLUMNS, OffsetsTable

@@ -315,7 +315,7 @@ class Walk:
             return Stop(end, ScanState.IN_STALE)
         if not is_own:
             return None
-        behind = self._is_frame_behind(at, found.size_bytes)
+        behind = self._is_frame_after(at, found.size_bytes)
         if isinstance(behind, Shortage):
             return Stop(at, state, behind.need_bytes)
         return self._message(at, found) if behind else None
@@ -347,7 +347,7 @@ class Walk:
                     return other
         return end
 
-    def _is_frame_behind(self, at: int, size_bytes: int) -> bool | Shortage:
+    def _is_frame_after(self, at: int, size_bytes: int) -> bool | Shortage:
         """Whether the record at ``at`` ends where a frame plausibly starts, or with the segment."""
         end = at + size_bytes
         left = self._left(end)

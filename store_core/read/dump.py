@@ -22,7 +22,7 @@ from store_core.read.pull import require_queue_files
 from store_core.read.queue import BatchQueue, Queue, end_of_run, layout_of
 from store_core.read.records import read_message
 from store_core.read.types import missing_entries
-from store_core.storage.begin import Begin
+from store_core.storage.live_start import Begin
 from store_core.storage.remote_path import is_remote, is_there
 from store_core.storage.store import Store
 
@@ -95,7 +95,7 @@ def dump_entries(
     what goes away in the meantime.
     """
     queue = dumped.queue
-    hidden = behind_the_end(dumped) if end is None else ()
+    hidden = after_end(dumped) if end is None else ()
     _add_all(findings, missing_entries(queue.files, dumped.topic, dumped.queue_id, *_bytes_of(queue, first, end)))
     rows = _Rows(dumped, resolve, findings)
     for entries in _runs(dumped, first, end, findings):
@@ -159,7 +159,7 @@ class _Rows:
             and self._log is self._dumped.queue.log
             and not is_filler(entry)
         ):
-            self._log = self._log.listed_anew()  # a broker makes a segment before an entry leads there
+            self._log = self._log.relisted()  # a broker makes a segment before an entry leads there
         message = None if is_filler(entry) else read_message(self._log, entry.phy_offset, entry.size_bytes)
         self._newest = entry.phy_offset if message is not None else self._newest
         is_gone = message is None and entry.phy_offset > self._newest and has_expired(entry, self._log_begin)
@@ -230,20 +230,17 @@ def _removed(dumped: QueueDump, places: range) -> Iterator[Finding]:
             )
 
 
-def behind_the_end(dumped: QueueDump) -> Iterator[Finding]:
+def after_end(dumped: QueueDump) -> Iterator[Finding]:
     """Q008 for good entries behind the one of no size that ends a queue; in an object store only those soon behind it, as
     files are made ahead and would be fetched whole. Raises UnreadableError.
 
     A broker may append all the while, one entry after the other: what stood behind a place that had no entry even afterwards is hidden.
     """
     entry = layout_of(dumped.queue)
-    good = list(_good_behind(dumped))
+    good = list(_good_after(dumped))
     if not any(mask.any() for _, mask in good):
         return
-    end = (
-        end_of_run(dumped.queue.files.listed_anew(), entry, dumped.queue.end_slot * entry.size_bytes)
-        // entry.size_bytes
-    )
+    end = end_of_run(dumped.queue.files.relisted(), entry, dumped.queue.end_slot * entry.size_bytes) // entry.size_bytes
     hidden = sum(int(mask[max(end - first, 0) :].sum()) for first, mask in good)
     if hidden:
         yield finding(
@@ -255,7 +252,7 @@ def behind_the_end(dumped: QueueDump) -> Iterator[Finding]:
         )
 
 
-def _good_behind(dumped: QueueDump) -> Iterator[tuple[int, NDArray[np.bool_]]]:
+def _good_after(dumped: QueueDump) -> Iterator[tuple[int, NDArray[np.bool_]]]:
     """Which places behind a queue's end have an entry: the first one's number, and a mask, for each file."""
     files, entry = dumped.queue.files, layout_of(dumped.queue)
     at = dumped.queue.end_slot * entry.size_bytes

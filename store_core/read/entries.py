@@ -14,7 +14,7 @@ from store_core.layout.queue import (
     FILLER_TAGS_CODE,
 )
 from store_core.layout.schema import Layout
-from store_core.storage.begin import Begin
+from store_core.storage.live_start import Begin
 
 
 class Entry(NamedTuple):

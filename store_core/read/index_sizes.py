@@ -48,14 +48,14 @@ class IndexSizes:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldSizes:
+class ProvenSizes:
     """The sizes of a store's index files, None where nothing tells them; ``findings`` say so, and what contradicts a configuration."""
 
     sizes: IndexSizes | None
     findings: tuple[Finding, ...] = ()
 
 
-def index_sizes(store: Store) -> ToldSizes:
+def index_sizes(store: Store) -> ProvenSizes:
     """Return the sizes of a store's index files: the configured ones, else those that the files prove.
 
     Without files there is nothing to prove, and no finding. A configuration wins over a proof, with a finding (I012). Files
@@ -65,24 +65,24 @@ def index_sizes(store: Store) -> ToldSizes:
     proofs = _proofs(store)
     if slots and entries:
         configured = IndexSizes(slots, entries)
-        return ToldSizes(configured, tuple(_contradictions(store, configured, proofs)))
+        return ProvenSizes(configured, tuple(_contradictions(store, configured, proofs)))
     if slots or entries:
         lengths = {length for _, length in _files(store)}
         told = {sizes for length in lengths for sizes in _half_known(length, slots, entries)}
         if len(told) == 1:
             (sizes,) = told
-            return ToldSizes(sizes, tuple(_contradictions(store, sizes, proofs)))
+            return ProvenSizes(sizes, tuple(_contradictions(store, sizes, proofs)))
     if len(set(proofs.values())) == 1:
         sizes = next(iter(proofs.values()))
         named = IndexSizes(slots or sizes.slots, entries or sizes.entries)
-        return ToldSizes(sizes, tuple(_contradictions(store, named, proofs)))
+        return ProvenSizes(sizes, tuple(_contradictions(store, named, proofs)))
     if proofs:
         text = "; ".join(f"{path.name} proves {sizes}" for path, sizes in sorted(proofs.items()))
-        return ToldSizes(None, (finding("S005", f"index files contradict each other: {text}", file=paths.INDEX),))
+        return ProvenSizes(None, (finding("S005", f"index files contradict each other: {text}", file=paths.INDEX),))
     if all(_IndexBytes(store, path, length).is_empty() for path, length in _files(store)):
-        return ToldSizes(None)
+        return ProvenSizes(None)
     text = "nothing in the index files proves how many slots and entries they have: they are not read, and stay as they are"
-    return ToldSizes(None, (finding("S005", text, file=paths.INDEX),))
+    return ProvenSizes(None, (finding("S005", text, file=paths.INDEX),))
 
 
 def _contradictions(store: Store, sizes: IndexSizes, proofs: dict[Path, IndexSizes]) -> Iterator[Finding]:

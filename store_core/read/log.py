@@ -169,7 +169,7 @@ def _start_of_walk(store: Store, wanted: LogFilter) -> int:
     return max(_walk_from(store, wanted.from_phy_offset or 0), start_for_time(store, wanted.begin_ms))
 
 
-def has_message_behind(store: Store, phy_offset: int) -> bool:
+def has_message_after(store: Store, phy_offset: int) -> bool:
     """Whether the log goes on at an offset: what is damaged in front of it is then no torn tail. What cannot be read is more of it."""
     try:
         return any(table.messages.any() for table in scan_log(store, from_phy_offset=phy_offset))

@@ -72,11 +72,14 @@ def unread_log(store: Store) -> Iterator[Finding]:
             continue
         code = "L010" if stray.duplicate_of is None else "L018"
         yield finding(
-            code, f"not read: {told_of(store, stray)}", file=store.relative(stray.path), size_bytes=stray.size_bytes
+            code,
+            f"not read: {describe_stray(store, stray)}",
+            file=store.relative(stray.path),
+            size_bytes=stray.size_bytes,
         )
 
 
-def told_of(store: Store, stray: Stray) -> str:
+def describe_stray(store: Store, stray: Stray) -> str:
     """What a stray of a log or of a queue is."""
     path = stray.path
     if stray.duplicate_of is not None:
@@ -108,7 +111,9 @@ def refuse_partial_log(store: Store) -> None:
             path=", ".join(map(store.relative, folders)),
             to_do="mount its disk; if nothing is to be in it, make the folder or take it out of the configuration",
         )
-    links = [store.relative(stray.path) for stray in store.log.strays if told_of(store, stray) == LINK_TO_NOWHERE]
+    links = [
+        store.relative(stray.path) for stray in store.log.strays if describe_stray(store, stray) == LINK_TO_NOWHERE
+    ]
     if links:
         raise FailedError(
             f"a segment is {LINK_TO_NOWHERE}: what is left is not the whole log",

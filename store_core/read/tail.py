@@ -11,7 +11,7 @@ from store_core.codec.record import Message, RecordError, body_crc_ok, decode_bl
 from store_core.findings import Finding, finding
 from store_core.layout import record
 from store_core.read.records import read_message, read_record_bytes
-from store_core.storage.begin import Begin
+from store_core.storage.live_start import Begin
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import Store
 

@@ -20,7 +20,7 @@ from store_core.scan.frames import ROW_COLUMNS, FrameTable, select, stretch
 from store_core.scan.pieces import MAY_GO_ON, missing_end, skip_hole
 from store_core.scan.pieces import Piece as Piece
 from store_core.scan.pieces import nominal_end as nominal_end
-from store_core.scan.settled import settled
+from store_core.scan.reread_live import settled
 from store_core.scan.tail import stale_from
 from store_core.scan.windows import Windows, windows_over
 from store_core.storage.buffers import Buffers, give_freed_memory_back
@@ -147,7 +147,7 @@ def _tables(
     buffers: Buffers,
 ) -> Iterator[FrameTable]:
     if options.jobs > 0 and from_phy_offset is None and to_phy_offset is None and not is_remote(segment.path):
-        from store_core.scan.side_by_side import walk_side_by_side
+        from store_core.scan.parallel import walk_side_by_side
 
         return walk_side_by_side(store, segment, options)
     return scan_segment(store, segment, options, from_phy_offset, to_phy_offset, chained=chained, buffers=buffers)

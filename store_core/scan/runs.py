@@ -14,9 +14,9 @@ from typing import Final, NamedTuple, TypeVar
 from store_core.errors import UnreadableError
 from store_core.kernel.codes import FrameCode, FrameKind, ScanFlag, ScanState
 from store_core.kernel.file import FileWalk, FrameRow, Walked, open_walk, walk
-from store_core.scan.lanes import Lanes
+from store_core.scan.io_errors import refused_stretches
 from store_core.scan.pieces import MAY_GO_ON, Piece, missing_end, nominal_end, skip_hole
-from store_core.scan.refused import refused_stretches
+from store_core.scan.thread_pool import Lanes
 from store_core.storage.files import unreadable
 from store_core.storage.store import Store
 

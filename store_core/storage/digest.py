@@ -86,7 +86,7 @@ def digest_of(chunks: Iterable[bytes | memoryview | Hole]) -> Digest:
     crc, done = 0, 0
     for run in chunks:
         if isinstance(run, Hole):
-            crc, done = crc32c_behind_zeros(crc, run.size_bytes), done + run.size_bytes
+            crc, done = crc32c_after_zeros(crc, run.size_bytes), done + run.size_bytes
         else:
             crc, done = crc32c(run, crc), done + len(run)
     return Digest(crc, done)
@@ -119,7 +119,7 @@ def digest_file(path: Path) -> Digest:
     return digest_range(path, 0)
 
 
-def crc32c_behind_zeros(crc: int, count: int) -> int:
+def crc32c_after_zeros(crc: int, count: int) -> int:
     """CRC-32C of bytes with so many zeros behind them: a multiplication with x^(8 count), not a look at each of them."""
     if count <= len(_ZEROS):
         return crc32c(_ZEROS[:count], crc)

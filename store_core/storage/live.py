@@ -64,7 +64,7 @@ def is_live(root: Path | str, writable_roots: Sequence[Path | str] = ()) -> Live
     """Look for a broker or another writer on a store. Takes, makes and writes nothing. None works in an object store."""
     if isinstance(root, RemotePath):
         return LiveState(None, ())
-    return LiveState(lock_holder(Path(root) / LOCK), tuple(who_has_files_open(root, writable_roots)))
+    return LiveState(lock_holder(Path(root) / LOCK), tuple(processes_with_files_open(root, writable_roots)))
 
 
 def is_locked(root: Path | str) -> bool:
@@ -78,7 +78,7 @@ def assert_not_live(root: Path | str, writable_roots: Sequence[Path | str] = ())
     A broker takes the lock only after its recovery; while that runs, its open files are all that shows it. Who has
     the lock file open does not count: whoever tries in vain to lock it must not stop the one that has it.
     """
-    for file in who_has_files_open(root, writable_roots):
+    for file in processes_with_files_open(root, writable_roots):
         if file.writable and os.path.basename(file.path) != LOCK:
             raise StoreInUseError(
                 f"files of the store are open for writing in {Process(file.pid, file.command)}",
@@ -118,7 +118,7 @@ def command_line(pid: int) -> str:
     return ""
 
 
-def who_has_files_open(root: Path | str, writable_roots: Sequence[Path | str] = ()) -> list[OpenFile]:
+def processes_with_files_open(root: Path | str, writable_roots: Sequence[Path | str] = ()) -> list[OpenFile]:
     """Files of a store that other processes have open or mapped, each once a process.
 
     Found by path, and by inode where a process sees the store under another path (in a container). Processes that

@@ -26,10 +26,10 @@ from urllib.parse import urlsplit
 
 from store_core.errors import FailedError, UsageError
 from store_core.extras import assert_installed
-from store_core.storage.asking import asked, asked_again
 from store_core.storage.files import FileCache
+from store_core.storage.remote_call import asked, call_again
+from store_core.storage.remote_errors import AZURE, BRIEFLY_SECONDS, WENT_AWAY, pauses_of, told
 from store_core.storage.remote_path import RemotePath
-from store_core.storage.trouble import AZURE, BRIEFLY_SECONDS, WENT_AWAY, pauses_of, told
 
 _FETCHED_SIZE_BYTES: Final = 16 << 20  # at a time of a file that is copied
 _RANGE_SIZE_BYTES: Final = 4 << 20  # one connection gives some 50 to 100 MB/s, so a window comes over several
@@ -128,7 +128,7 @@ class Bucket:
                 time.sleep(pause_seconds)
                 listed = self._listed_file(key)
                 try:
-                    file = asked_again(pauses_of, self._opened, key)
+                    file = call_again(pauses_of, self._opened, key)
                 except FileNotFoundError:
                     if listed is None:
                         raise
@@ -175,12 +175,12 @@ class Bucket:
         from pyarrow.fs import FileSelector
 
         selector = FileSelector("/".join(key), recursive=recursive, allow_not_found=True)
-        infos = asked_again(pauses_of, self._files.get_file_info, selector)
+        infos = call_again(pauses_of, self._files.get_file_info, selector)
         found = [(tuple(filter(None, info.path.split("/"))), info) for info in infos]
         return [(name, _listed(info)) for name, info in found if len(name) > len(key)]
 
     def _ask_about(self, key: Key) -> Listed | None:
-        [info] = asked_again(pauses_of, self._files.get_file_info, ["/".join(key)])
+        [info] = call_again(pauses_of, self._files.get_file_info, ["/".join(key)])
         return None if info.type.name == "NotFound" else _listed(info)
 
 
@@ -303,7 +303,7 @@ class RemoteFile:
         with told(self._path):
             try:
                 within = _PATIENCE_SECONDS + size_bytes / _SLOWEST_BYTES_PER_SECOND
-                return bytes(asked_again(pauses_of, self._file.read_at, size_bytes, at, within_seconds=within))
+                return bytes(call_again(pauses_of, self._file.read_at, size_bytes, at, within_seconds=within))
             except FileNotFoundError as error:  # of Google's client; whoever reads would take it for an empty file
                 raise FailedError(WENT_AWAY, path=str(self._path), to_do="run the command again") from error
 

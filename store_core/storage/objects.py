@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from store_core.errors import FailedError, NotAStoreError, StoreError
-from store_core.storage.asking import asked, asked_again
 from store_core.storage.digest import crc32c
 from store_core.storage.folder_lock import lock_at
-from store_core.storage.ops import FileOps
 from store_core.storage.part_file import PartFile, ResultFile
-from store_core.storage.publish import checksum_of, told_of_result
+from store_core.storage.publish import checksum_of, result_problem
+from store_core.storage.remote_call import asked, call_again
+from store_core.storage.remote_errors import pauses_of, told
 from store_core.storage.remote_path import RemotePath
-from store_core.storage.trouble import pauses_of, told
+from store_core.storage.syscalls import FileOps
 from store_core.storage.writer import save_file
 
 Answer = TypeVar("Answer")
@@ -83,18 +83,18 @@ class LocalObjects:
     folder: Path
 
     def create(self, name: str) -> PartFile:
-        with told_of_result("writing a result file"):
+        with result_problem("writing a result file"):
             self._make(name)
         return PartFile(self.folder / name)
 
     def write(self, name: str, data: bytes) -> None:
-        with told_of_result("writing a result file"):
+        with result_problem("writing a result file"):
             self._make(name)
             save_file(self.folder / name, data)
             _sync((self.folder / name).parent)
 
     def read(self, name: str) -> bytes | None:
-        with told_of_result("looking at the folder for results"), suppress(FileNotFoundError):
+        with result_problem("looking at the folder for results"), suppress(FileNotFoundError):
             return (self.folder / name).read_bytes()
         return None
 
@@ -103,7 +103,7 @@ class LocalObjects:
 
     def sizes(self, names: Iterable[str]) -> dict[str, int]:
         found: dict[str, int] = {}
-        with told_of_result("looking at the folder for results"):
+        with result_problem("looking at the folder for results"):
             for name in names:
                 with suppress(FileNotFoundError, NotADirectoryError):
                     found[name] = (self.folder / name).stat().st_size
@@ -111,7 +111,7 @@ class LocalObjects:
 
     def names(self, folder: str) -> list[str]:
         found = (path for path in (self.folder / folder).rglob("*") if path.is_file())
-        with told_of_result("looking at the folder for results"):
+        with result_problem("looking at the folder for results"):
             return sorted(path.relative_to(self.folder).as_posix() for path in found)
 
     def holds(self, name: str, size_bytes: int, checksum: int) -> bool:
@@ -121,7 +121,7 @@ class LocalObjects:
         return False
 
     def remove(self, name: str) -> None:
-        with told_of_result("clearing what is not finished"), suppress(FileNotFoundError):
+        with result_problem("clearing what is not finished"), suppress(FileNotFoundError):
             (self.folder / name).unlink()
 
     def remove_all(self, names: Sequence[str]) -> None:
@@ -137,13 +137,13 @@ class LocalObjects:
 
     def lock(self, name: str) -> int | None:
         """Lock a file, which is made where there is none; as ``folder_lock.lock_at``."""
-        with told_of_result("making the folder for results"):
+        with result_problem("making the folder for results"):
             return lock_at(self.folder / name, lambda: self._make(name))
 
     def sync(self, folder: str) -> None:
         """Make durable what somebody else has written last in a folder."""
         found = sorted((self.folder / folder).iterdir())
-        with told_of_result("writing a result file"):
+        with result_problem("writing a result file"):
             for path in found[-2:]:
                 ops = FileOps()
                 if path.is_file():
@@ -176,7 +176,7 @@ class RemoteObjects:
     def read(self, name: str) -> bytes | None:
         path = self._path(name)
         with told(path), suppress(FileNotFoundError):
-            return asked_again(pauses_of, _read_all, _files(path), _key(path))
+            return call_again(pauses_of, _read_all, _files(path), _key(path))
         return None
 
     def read_all(self, names: Sequence[str]) -> dict[str, bytes]:
@@ -200,7 +200,7 @@ class RemoteObjects:
         path = self._path(folder)
         with told(path):
             selector = FileSelector(_key(path), recursive=True, allow_not_found=True)
-            found = asked_again(pauses_of, _files(path).get_file_info, selector)
+            found = call_again(pauses_of, _files(path).get_file_info, selector)
         start = len(_key(self.folder)) + 1
         return {info.path[start:]: info.size for info in found if info.type == FileType.File}
 
@@ -210,13 +210,13 @@ class RemoteObjects:
     def _size_of(self, name: str) -> int | None:
         path = self._path(name)
         with told(path):
-            [info] = asked_again(pauses_of, _files(path).get_file_info, [_key(path)])
+            [info] = call_again(pauses_of, _files(path).get_file_info, [_key(path)])
         return info.size if info.is_file else None
 
     def remove(self, name: str) -> None:
         path = self._path(name)
         with told(path), suppress(FileNotFoundError):
-            asked_again(pauses_of, _files(path).delete_file, _key(path))
+            call_again(pauses_of, _files(path).delete_file, _key(path))
 
     def remove_all(self, names: Sequence[str]) -> None:
         """The first one by itself: whoever may not remove it may not remove the others."""
@@ -245,7 +245,7 @@ class RemotePart(ResultFile):
         self._path = path
         self._is_left_alone = False
         with told(path), _no_bucket(path):
-            self._stream = asked_again(pauses_of, _files(path).open_output_stream, _key(path))
+            self._stream = call_again(pauses_of, _files(path).open_output_stream, _key(path))
 
     def write(self, data: Any, /) -> int:
         view = memoryview(data).cast("B")

@@ -183,7 +183,7 @@ def overlaid(
     return SegmentSequence(log.folders, cache, log.file_size_bytes or None, listed=(listed, []))
 
 
-def zeros_behind(files: SegmentSequence, end: int) -> dict[Path, Patch]:
+def zeros_after(files: SegmentSequence, end: int) -> dict[Path, Patch]:
     """By file, what shows zeros from an offset on, whatever comes to stand there."""
     behind = (s for s in files.segments if s.end_phy_offset > end)
     return {s.path: Patch(max(end - s.phy_offset, 0), s.size_bytes) for s in behind}

@@ -14,7 +14,7 @@ from store_core.errors import FailedError
 from store_core.storage.buffers import KEPT
 from store_core.storage.digest import crc32c
 from store_core.storage.failure import failed
-from store_core.storage.ops import FileOps
+from store_core.storage.syscalls import FileOps
 
 _FILE_MODE: Final = 0o644
 _BLOCK_SIZE_BYTES: Final = 4 << 20

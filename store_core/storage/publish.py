@@ -18,7 +18,7 @@ from store_core.errors import NotEmptyError, StoreInUseError, UsageError
 from store_core.storage.digest import crc32c
 from store_core.storage.failure import failed
 from store_core.storage.folder_lock import lock_at, unlock_file
-from store_core.storage.ops import FileOps
+from store_core.storage.syscalls import FileOps
 from store_core.storage.writer import save_file
 
 MANIFEST: Final = "manifest.json"
@@ -64,7 +64,7 @@ class ResultFolder:
         if entries and MANIFEST not in entries and UNFINISHED not in entries:
             raise NotEmptyError("the folder is not empty", path=str(self.path), to_do="name a new or an empty folder")
         try:
-            with told_of_result("making the folder for results", self.path):
+            with result_problem("making the folder for results", self.path):
                 self._made = _topmost_missing(self.path)
                 self._make_staging()
                 self._take_lock()
@@ -101,7 +101,7 @@ class ResultFolder:
 
     def notes(self) -> dict[str, bytes]:
         """What has been noted by name, by this process or one before it."""
-        with told_of_result("looking at the folder for results"):
+        with result_problem("looking at the folder for results"):
             names = sorted(name for name in os.listdir(self.staging) if name.endswith(_NOTE))
         found = {name.removesuffix(_NOTE): self._read(self.staging / name) for name in names}
         return {name: data for name, data in found.items() if data is not None}
@@ -120,13 +120,13 @@ class ResultFolder:
         """Say what is begun, for whoever comes next; ``keep``: also if nothing comes of it. Who begins nothing leaves what others
         have begun."""
         if self.begun() != data:
-            with told_of_result("making the folder for results", self.path):
+            with result_problem("making the folder for results", self.path):
                 self._save(self.staging / _BEGUN, data)
         self._has_begun, self._keeps_begun = True, keep
 
     def note(self, name: str, data: bytes, parts: Iterable[str]) -> None:
         """Note a piece of work whose parts are in ``staging``; durable when this returns."""
-        with told_of_result("noting what is done"):
+        with result_problem("noting what is done"):
             self._ops.sync_folder(self.staging)  # the parts' own names
             self._save(self.staging / (name + _NOTE), data)
         self.noted[name] = frozenset(parts)
@@ -140,7 +140,7 @@ class ResultFolder:
             *(name + _NOTE for name in notes),
             *(part for parts in notes.values() for part in parts),
         }
-        with told_of_result("clearing what is not finished"):
+        with result_problem("clearing what is not finished"):
             for name in sorted(os.listdir(self.staging)):
                 if name not in kept:
                     self._ops.unlink(self.staging / name)
@@ -160,7 +160,7 @@ class ResultFolder:
         already are left where they are. What nobody has named is never touched.
         """
         moves, standing = list(parts), set(standing)
-        with told_of_result("publishing results"):
+        with result_problem("publishing results"):
             self._note_ours({*replaced, *(final for _, final in moves)})
             if not standing and (self.path / MANIFEST).exists():
                 self._ops.unlink(self.path / MANIFEST)
@@ -194,7 +194,7 @@ class ResultFolder:
             raise failed(error, "looking at the folder for results") from error
 
     def _read(self, path: Path) -> bytes | None:
-        with told_of_result("looking at the folder for results"):
+        with result_problem("looking at the folder for results"):
             try:
                 return path.read_bytes()
             except FileNotFoundError:
@@ -297,14 +297,14 @@ def remove_empty(*folders: Path) -> None:
 
 def save_program(path: Path, text: str) -> None:
     """Write a small program for the user's own use, with its folders. Raises FailedError."""
-    with told_of_result("writing a helper program"):
+    with result_problem("writing a helper program"):
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file(path, text.encode())
         os.chmod(path, 0o755)
 
 
 @contextmanager
-def told_of_result(doing: str, path: Path | None = None) -> Iterator[None]:
+def result_problem(doing: str, path: Path | None = None) -> Iterator[None]:
     """What the system refuses, as a FailedError for who wants a result; ``path``: where, unless the system says so."""
     try:
         yield

@@ -101,11 +101,11 @@ def derive_file_size_bytes(groups: Iterable[list[Segment]], unit_bytes: int = 1)
     decide; then when most names are multiples of it; then the largest, for files are cut rather than grown. What is no
     multiple of ``unit_bytes`` is believed only where nothing else is there.
     """
-    told = file_sizes_told(groups, unit_bytes)
+    told = proven_file_sizes(groups, unit_bytes)
     return told[0] if told else None
 
 
-def file_sizes_told(groups: Iterable[list[Segment]], unit_bytes: int = 1) -> list[int]:
+def proven_file_sizes(groups: Iterable[list[Segment]], unit_bytes: int = 1) -> list[int]:
     """The sizes for which as much speaks as for any other; the one that is believed comes first."""
     lengths: Counter[int] = Counter()
     steps: Counter[int] = Counter()
@@ -171,7 +171,7 @@ class SegmentSequence:
         other.folders, other.strays, other._used_ends = (), [], {}
         return other
 
-    def listed_anew(self) -> SegmentSequence:
+    def relisted(self) -> SegmentSequence:
         """The files that are there now, for what others write to or remove; of a view, and of files in an object store, the same ones."""
         if not self.folders or any(map(is_remote, self.folders)):
             return self

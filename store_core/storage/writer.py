@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from store_core.closing import Closing
-from store_core.storage.ahead import made_ahead
 from store_core.storage.digest import WINDOW_SIZE_BYTES, Hole
-from store_core.storage.ops import Buffer, FileOps
-from store_core.storage.places import Places
+from store_core.storage.prefetch import made_ahead
+from store_core.storage.syscalls import Buffer, FileOps
+from store_core.storage.write_scope import Places
 
 SPARSE_BLOCK_BYTES: Final = 64 << 10  # what is no whole block of zeros is written
 _ZERO_BLOCK: Final = bytes(SPARSE_BLOCK_BYTES)

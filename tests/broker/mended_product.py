@@ -21,9 +21,9 @@ from typing import Any, Final
 from store_core.check.log_begin import MISSING_BEGIN
 from store_core.findings import Finding
 from store_core.layout import paths
-from store_core.mend.applying.undo import list_undo, undo
-from store_core.mend.rebuild import rebuild
-from store_core.mend.recover import Recovery
+from store_core.recovery.apply.undo import list_undo, undo
+from store_core.recovery.rebuild import rebuild
+from store_core.recovery.recover import Recovery
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 from tests import stores
@@ -31,7 +31,7 @@ from tests.broker.outcomes import BATCH_COLUMNS
 from tests.broker.product import START_MS, Damage, Draw, GoldenCopies, Opened, opened, parser_of, runs_of
 from tests.broker.verdict import STARTS, differences, ending_of
 from tests.conftest import differences as changed_paths
-from tests.mend.recovering import Harm, Opener, apply_to, is_queued, log_bytes, mended, place, places, record_bytes
+from tests.recovery.recovering import Harm, Opener, apply_to, is_queued, log_bytes, mended, place, places, record_bytes
 
 Snapshot = dict[str, stores.Entry]
 # What nothing mends, so that it may stand before and after: a wrong property checksum, a record without a store time, a missing begin.

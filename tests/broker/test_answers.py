@@ -15,7 +15,7 @@ from tests import stores
 from tests.broker import oracle
 from tests.broker.conftest import OpenStore
 from tests.conftest import GoldenStore
-from tests.mend.recovering import SettingsOf
+from tests.recovery.recovering import SettingsOf
 
 STORES: Final = {"4.3.0": "clean-430", "4.9.7": "clean-497", "5.3.3": "clean-533"}
 

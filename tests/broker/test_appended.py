@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from store_core.broker.appended import AppendedEntries, EntrySpool
+from store_core.broker.pending_entries import AppendedEntries, EntrySpool
 from store_core.layout import queue
 
 DTYPE = queue.ENTRY.dtype

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from store_core.broker import dispatched, walk
+from store_core.broker import dispatch_cache as dispatched
+from store_core.broker import walk
+from store_core.broker.checked_ranges import CheckedRanges
 from store_core.broker.dispatch import Dispatcher
+from store_core.broker.dispatch_cache import DispatchedRows, IndexKeys, RawKey
 from store_core.broker.dispatch_walk import KnownParts
-from store_core.broker.dispatched import DispatchedRows, IndexKeys, RawKey
-from store_core.broker.proven import Proven
 from store_core.broker.queue_recovery import QueueState
 from store_core.broker.record_check import CheckRules
 from store_core.broker.start import start_broker
@@ -27,8 +28,8 @@ from store_core.kernel import scan_window
 from store_core.kernel.codes import FrameKind
 from store_core.layout import paths, record
 from store_core.layout.queue import ENTRY
-from store_core.mend.prediction.outcome import Outcome
-from store_core.mend.prediction.predict import outcome_of
+from store_core.recovery.prediction.outcome import Outcome
+from store_core.recovery.prediction.predict import outcome_of
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, scan_log, select, stretch
 from store_core.storage.settings import load_settings
@@ -59,7 +60,9 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spool, "READ_ROWS", 30)
 
 
-def _outcomes(store: Store, proven: Proven | None, *, is_reversed: bool = False) -> list[tuple[Outcome, list[str]]]:
+def _outcomes(
+    store: Store, proven: CheckedRanges | None, *, is_reversed: bool = False
+) -> list[tuple[Outcome, list[str]]]:
     behaviours = [behaviour for behaviour, _ in GROUPS]
     order = behaviours[::-1] if is_reversed else behaviours
     found = {behaviour: outcome_of(store, behaviour, proven=proven) for behaviour in order}
@@ -89,7 +92,7 @@ def test_every_start_comes_to_the_same(name: str, exit: str, missing: str, store
         alone = _outcomes(store, None)
         for is_reversed in (False, True):
             with DispatchedRows() as rows:
-                assert _outcomes(store, Proven(rows=rows), is_reversed=is_reversed) == alone
+                assert _outcomes(store, CheckedRanges(rows=rows), is_reversed=is_reversed) == alone
 
 
 @pytest.mark.product
@@ -100,7 +103,7 @@ def test_every_start_comes_to_the_same(name: str, exit: str, missing: str, store
 )
 def test_every_start_on_a_damaged_store_comes_to_the_same(case: str, exit: str, damaged: DamagedStore) -> None:
     with Store.open(damaged("load-533", case, exit)) as store, DispatchedRows() as rows:
-        assert _outcomes(store, Proven(rows=rows)) == _outcomes(store, None)
+        assert _outcomes(store, CheckedRanges(rows=rows)) == _outcomes(store, None)
 
 
 @pytest.mark.product(4)
@@ -118,7 +121,7 @@ def test_every_start_on_a_store_damaged_at_random_comes_to_the_same(seed: int, s
         used = len(data.rstrip(b"\0")) // ENTRY.size_bytes
         path.write_bytes(data[: int(used * kept) * ENTRY.size_bytes].ljust(len(data), b"\0"))
     with Store.open(root, load_settings(None, root)) as store, DispatchedRows() as rows:
-        assert _outcomes(store, Proven(rows=rows), is_reversed=seed % 2 == 0) == _outcomes(store, None)
+        assert _outcomes(store, CheckedRanges(rows=rows), is_reversed=seed % 2 == 0) == _outcomes(store, None)
 
 
 def _damaged(draw: random.Random, data: bytes) -> bytes:
@@ -147,7 +150,7 @@ def test_an_index_that_rolls(entries: int, store_copy: StoreCopy) -> None:
     (root / "broker.conf").write_text(f"maxIndexNum={entries}\nmaxHashSlotNum=100\n")
     with Store.open(root, load_settings(root / "broker.conf", root)) as store:
         with DispatchedRows() as rows:
-            shared = _outcomes(store, Proven(rows=rows))
+            shared = _outcomes(store, CheckedRanges(rows=rows))
         assert shared == _outcomes(store, None)
         assert any(outcome.index_rebuilt for outcome, _ in shared)
 
@@ -166,7 +169,7 @@ def test_the_log_is_read_once(store_copy: StoreCopy, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(walk, "scan_window", counted)
     played: list[int] = []
     with Store.open(root) as store, DispatchedRows() as rows:
-        proven = Proven(rows=rows)
+        proven = CheckedRanges(rows=rows)
         for behaviour, _ in GROUPS:
             before = sum(walked)
             outcome_of(store, behaviour, proven=proven)
@@ -178,10 +181,10 @@ def test_the_log_is_read_once(store_copy: StoreCopy, monkeypatch: pytest.MonkeyP
 def test_checksums_that_nobody_has_looked_at_are_looked_at(golden: GoldenStore) -> None:
     """Rows of a walk without checksums serve a start that asks for them only where another walk has seen them right."""
     with Store.open(golden("load-533")) as store, DispatchedRows() as rows:
-        segment, proven = store.log.segments[0], Proven()
+        segment, proven = store.log.segments[0], CheckedRanges()
         table = next(_tables(store, 50_000))
         assert rows.add(table, table.tags_code, knows_delays=True) is not None
-        with start_broker(store, GROUPS[0][0], proven=Proven(rows=rows)) as start:
+        with start_broker(store, GROUPS[0][0], proven=CheckedRanges(rows=rows)) as start:
             assert start.dispatcher is not None
             rules = walk.WalkRules(READS_ALL)
             known = KnownParts(start.dispatcher, segment, rules, segment.end_phy_offset, -1, True, proven)
@@ -266,8 +269,8 @@ def test_what_is_not_as_it_should_be_is_not_kept(golden: GoldenStore) -> None:
         assert rows.add(delayed, delayed.tags_code, knows_delays=False) is None
         found = rows.add(delayed, delayed.tags_code, knows_delays=True)
         assert found is not None
-        assert found.is_for(READS_OLD, knows_delays=True)
-        assert not found.is_for(READS_OLD, knows_delays=False)
+        assert found.accepts(READS_OLD, knows_delays=True)
+        assert not found.accepts(READS_OLD, knows_delays=False)
 
 
 @pytest.mark.parametrize("change", ["magic", "sys_flag"])
@@ -279,18 +282,18 @@ def test_formats_that_old_releases_do_not_read(change: str, golden: GoldenStore)
         new = _with(table, **{change: column})
         found = rows.add(new, new.tags_code, knows_delays=True)
         assert found is not None
-        assert found.is_for(READS_ALL, knows_delays=True)
-        assert not found.is_for(READS_OLD, knows_delays=True)
-        assert not found.is_for(CheckRules(True, True, True, True, True, False, True), knows_delays=True)
+        assert found.accepts(READS_ALL, knows_delays=True)
+        assert not found.accepts(READS_OLD, knows_delays=True)
+        assert not found.accepts(CheckRules(True, True, True, True, True, False, True), knows_delays=True)
 
 
 def test_keys_of_stretches() -> None:
     none, early, late = IndexKeys(), IndexKeys(3, 100, 7), IndexKeys(2, 500, 9)
-    assert none.and_then(late) == late
-    assert early.and_then(none) == early
-    assert early.and_then(late) == IndexKeys(5, 500, 9)
-    assert early.and_also(late) == late.and_also(early) == IndexKeys(5, 500, 9)
-    assert none.and_also(early) == early
+    assert none.concat(late) == late
+    assert early.concat(none) == early
+    assert early.concat(late) == IndexKeys(5, 500, 9)
+    assert early.merge(late) == late.merge(early) == IndexKeys(5, 500, 9)
+    assert none.merge(early) == early
 
 
 def _with(table: FrameTable, **columns: Any) -> FrameTable:
@@ -312,7 +315,7 @@ def test_behaviours_and_dispatchers_agree_on_tags(golden: GoldenStore, monkeypat
     monkeypatch.setattr(Dispatcher, "_keep", seen)
     with Store.open(golden("crash-497")) as store, DispatchedRows() as rows:
         for behaviour, _ in reversed(GROUPS):
-            outcome_of(store, behaviour, proven=Proven(rows=rows))
+            outcome_of(store, behaviour, proven=CheckedRanges(rows=rows))
     assert kept
     assert not any(behaviour.index_tags for behaviour in kept)
 
@@ -354,7 +357,7 @@ def test_a_queue_takes_the_rows_of_all_segments_at_once(store_copy: StoreCopy, m
     with Store.open(root) as store, DispatchedRows() as rows:
         assert len(store.log.segments) > 3
         for behaviour, _ in GROUPS[-2:]:
-            outcome_of(store, behaviour, proven=Proven(rows=rows))
+            outcome_of(store, behaviour, proven=CheckedRanges(rows=rows))
             assert set(turns.values()) == {1}
             turns.clear()
 

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from store_core.broker.evidence import evidence_of
+from store_core.broker.detect_version import evidence_of
 from store_core.broker.versions import RELEASES, Version
 from store_core.layout import paths
 from store_core.storage.store import Store

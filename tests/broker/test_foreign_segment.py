@@ -14,7 +14,7 @@ from tests import stores
 from tests.broker.conftest import OpenStore
 from tests.broker.outcomes import compare_with_recorded
 from tests.conftest import GoldenStore, StoreCopy, differences
-from tests.mend.recovering import Opener, apply_to
+from tests.recovery.recovering import Opener, apply_to
 
 FOREIGN: Final = ((777, b"\x7f" * (1 << 17)), (777, None), (1 << 16, None))
 SettingsOf = Callable[[str], Path]

@@ -8,15 +8,15 @@ from typing import Any, Final
 
 import pytest
 
-from store_core.mend.recover import Recovery
-from store_core.mend.salvage.options import KeepOptions
+from store_core.recovery.keep_options import KeepOptions
+from store_core.recovery.recover import Recovery
 from tests import stores
 from tests.broker import oracle
 from tests.broker.conftest import OpenStore
 from tests.broker.test_mended import assert_served, opened
 from tests.conftest import DamagedStore, GoldenStore
 from tests.damage import Damageable
-from tests.mend.recovering import Harm, Opener, apply_to, harm, is_queued, mended, places
+from tests.recovery.recovering import Harm, Opener, apply_to, harm, is_queued, mended, places
 
 SettingsOf = Callable[[str], Path]
 RELEASES: Final = (("4.9.7", "load-497"), ("5.3.3", "load-533"))

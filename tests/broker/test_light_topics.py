@@ -10,7 +10,7 @@ import pytest
 
 from store_core.check.store import check_store
 from store_core.layout import paths
-from store_core.mend.recover import recover
+from store_core.recovery.recover import recover
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 from tests import stores
@@ -18,7 +18,7 @@ from tests.broker import oracle
 from tests.broker.conftest import OpenStore
 from tests.broker.outcomes import compare_with_recorded
 from tests.conftest import StoreCopy
-from tests.mend.recovering import SettingsOf, apply_to
+from tests.recovery.recovering import SettingsOf, apply_to
 
 QUEUE_ID: Final = 17
 LIGHT: Final = ("%LMQ%fresh", "%LMQ%more")

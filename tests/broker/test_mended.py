@@ -12,10 +12,10 @@ import pytest
 
 from store_core.layout import paths, record
 from store_core.layout.queue import ENTRY
-from store_core.mend.rebuild import rebuild
-from store_core.mend.salvage.losses import evidence
-from store_core.mend.salvage.options import KeepOptions
-from store_core.mend.truncate import truncate
+from store_core.recovery import lost_from_queues as evidence
+from store_core.recovery.keep_options import KeepOptions
+from store_core.recovery.rebuild import rebuild
+from store_core.recovery.truncate import truncate
 from store_core.scan.log import scan_log
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
@@ -26,7 +26,7 @@ from tests.broker.outcomes import compare_with_recorded
 from tests.broker.running import RunningBroker
 from tests.conftest import DamagedStore, GoldenStore, StoreCopy
 from tests.damage import Damageable
-from tests.mend.recovering import Opener, apply_to, is_queued, mended, places
+from tests.recovery.recovering import Opener, apply_to, is_queued, mended, places
 
 SettingsOf = Callable[[str], Path]
 _START_MS: Final = 5000

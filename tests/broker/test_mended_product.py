@@ -14,7 +14,7 @@ from tests.broker.mended_product import judge
 from tests.broker.piles import Pile
 from tests.broker.product import RUNS, SEED, Damage, sample
 from tests.broker.test_product import BATCH_NUMBERS, DRAW_SEED, DRAWN, EXT_UNITS
-from tests.mend.recovering import Opener, harm
+from tests.recovery.recovering import Opener, harm
 
 FIXED: Final = tuple(
     Cell(tuple(text.split("/")))

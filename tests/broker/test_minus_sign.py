@@ -7,7 +7,7 @@ from pathlib import Path
 
 from store_core.broker.versions import Version
 from store_core.layout import paths
-from store_core.mend.prediction.predict import predict
+from store_core.recovery.prediction.predict import predict
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 from tests import stores

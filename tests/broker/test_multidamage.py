@@ -13,8 +13,8 @@ from store_core.broker.queue_recovery import QueueState
 from store_core.broker.start import Start, start_broker
 from store_core.broker.versions import Version, behaviour_of
 from store_core.layout import paths
-from store_core.mend.prediction.ghosts import GhostHunt
-from store_core.mend.prediction.predict import outcome_of_start
+from store_core.recovery.prediction.predict import outcome_of_start
+from store_core.recovery.prediction.resurrected_records import ResurrectionSearch
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 from tests import stores
@@ -44,7 +44,7 @@ def test_start_and_losses_are_as_recorded(
     root = store_copy(base)
     apply_case(root, stores.cases(f"multidamage-{base}")[name], exit)
     with Store.open(root, load_settings(settings_of(base), root)) as store:
-        hunt = GhostHunt(store)
+        hunt = ResurrectionSearch(store)
         start = start_broker(store, behaviour_of(Version.parse(told["rocketmq"])), on_table=hunt.look_at)
         with start:
             assert compare_with_start(start, told) == {}

@@ -15,7 +15,7 @@ from store_core.broker.versions import (
     groups_of,
 )
 from store_core.codec.config_reader import FASTJSON_2, FASTJSON_2_59
-from store_core.codec.no_lists import NoLists, no_lists_of
+from store_core.codec.lmq_topics import NoLists, no_lists_of
 from store_core.errors import UsageError
 from store_core.layout import paths
 

@@ -13,11 +13,11 @@ from store_core.codec.record import Message, decode_record
 from store_core.derive.dispatch import inner_batch_size
 from store_core.layout import index, paths
 from store_core.layout import queue as queue_layout
-from store_core.mend.prediction.ghosts import GhostHunt
-from store_core.mend.prediction.outcome import Outcome
-from store_core.mend.prediction.predict import outcome_of_start
-from store_core.mend.salvage.losses.evidence import standing_entry
 from store_core.read.records import read_message
+from store_core.recovery.lost_from_queues import queue_entry_at
+from store_core.recovery.prediction.outcome import Outcome
+from store_core.recovery.prediction.predict import outcome_of_start
+from store_core.recovery.prediction.resurrected_records import ResurrectionSearch
 from store_core.storage.settings import load_settings
 from store_core.storage.store import QueueKey, Store
 from tests import stores
@@ -43,7 +43,7 @@ def differences(
     config = root.parent / f"{root.name}.conf"
     config.write_text(stores.properties_text(name))
     with Store.open(root, load_settings(config, root)) as store:
-        hunt = GhostHunt(store)
+        hunt = ResurrectionSearch(store)
         start = start_broker(store, behaviour_of(Version.parse(version)), on_table=hunt.look_at)
         outcome = outcome_of_start(store, start, hunt)
         if "Java heap space" in str(told["load"].get("exception")) and any("heap" in note for note in start.log.notes):
@@ -233,5 +233,5 @@ class _Real:
             for number, at, size, tags, *_ in queue.get("entries", [])
             if tags < _LEAST_TIME_MS and not queue_layout.is_ext_address(tags) and size < queue_layout.FILLER_SIZE_BYTES
             if number >= done.get(queue["queueId"] + 1, 0)
-            if standing_entry(store, QueueKey(queue["topic"], queue["queueId"]), number) != (at, size, tags)
+            if queue_entry_at(store, QueueKey(queue["topic"], queue["queueId"]), number) != (at, size, tags)
         ]

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from store_core.check import now
+from store_core.check import live_check as now
 from store_core.check.report import MOST_FINDINGS_PER_CODE, Findings
 from store_core.check.store import check_store
 from store_core.derive.index_style import index_style
@@ -216,7 +216,7 @@ def test_what_seems_wrong_is_looked_at_again(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, queues: int, looks: int
 ) -> None:
     """All of it is told, however much there is, and little is held of each queue."""
-    monkeypatch.setattr("store_core.check.now._PAUSE_SECONDS", 0)
+    monkeypatch.setattr("store_core.check.live_check._PAUSE_SECONDS", 0)
     asked: Counter[QueueKey] = Counter()
 
     def look(store: Store, key: QueueKey, findings: Findings) -> None:

@@ -11,8 +11,8 @@ import pytest
 from rmqctl import exit_codes
 from tests import stores
 from tests.damage import Damageable
-from tests.mend.recovering import is_queued
-from tests.mend.test_recover_kinds import KEPT_FOR_NO_TIME, expire
+from tests.recovery.recovering import is_queued
+from tests.recovery.test_recover_kinds import KEPT_FOR_NO_TIME, expire
 from tests.rmqctl.calls import call
 
 DamageableOf = Callable[..., Damageable]

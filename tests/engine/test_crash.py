@@ -16,9 +16,9 @@ from store_core.engine.progress import commit_offset
 from store_core.engine.put import put
 from store_core.engine.transactions import commit
 from store_core.layout import paths
-from store_core.mend.applying.apply import apply
-from store_core.mend.recover import recover
 from store_core.read.progress import read_progress
+from store_core.recovery.apply.apply import apply
+from store_core.recovery.recover import recover
 from store_core.scan.log import scan_log
 from tests import stores
 from tests.conftest import GoldenStore

@@ -410,8 +410,8 @@ def test_without_an_index_none_is_begun(writable: Writable) -> None:
     written.put("Calm_audit", KEYS="k")
     assert stores.contents(written.root / paths.INDEX) == before
     # Whoever disabled it knows that the index lacks this record; put it right for the closing check.
-    from store_core.mend.applying.apply import apply
-    from store_core.mend.rebuild import rebuild
+    from store_core.recovery.apply.apply import apply
+    from store_core.recovery.rebuild import rebuild
 
     with written.store() as store:
         plan = rebuild(store, "index").plan

@@ -108,8 +108,8 @@ def test_an_end_in_doubt(store_copy: StoreCopy, harm: Harm) -> None:
 
 @pytest.mark.parametrize("case", ["torn-tail", "flip-body-mid"])
 def test_after_recover_it_can_be_written_to(damaged: DamagedStore, case: str) -> None:
-    from store_core.mend.applying.apply import apply
-    from store_core.mend.recover import recover
+    from store_core.recovery.apply.apply import apply
+    from store_core.recovery.recover import recover
 
     written = Written.of("load-533", damaged("load-533", case))
     with pytest.raises(FailedError):
@@ -124,8 +124,8 @@ def test_after_recover_it_can_be_written_to(damaged: DamagedStore, case: str) ->
 
 
 def test_an_interrupted_recover_is_finished_first(damaged: DamagedStore) -> None:
-    from store_core.mend.applying.apply import apply
-    from store_core.mend.recover import recover
+    from store_core.recovery.apply.apply import apply
+    from store_core.recovery.recover import recover
 
     written = Written.of("load-533", damaged("load-533", "torn-tail"))
     with written.store() as store:

@@ -77,7 +77,7 @@ def test_the_status(writable: Writable, name: str, row: tuple[str, dict[str, Any
 
 
 def test_a_full_disk(writable: Writable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store_core.storage.ops.FileOps.free_bytes", lambda self, path: 100_000)
+    monkeypatch.setattr("store_core.storage.syscalls.FileOps.free_bytes", lambda self, path: 100_000)
     refused = writable("load-533").put("Calm_orders")
     assert refused.status == UNAVAILABLE
     assert "make room" in refused.reason

@@ -16,7 +16,7 @@ from store_core.layout import paths
 from store_core.read.progress import read_progress
 from store_core.read.records import read_message
 from store_core.storage.config_files import read_config
-from store_core.storage.ops import FileOps
+from store_core.storage.syscalls import FileOps
 from tests.conftest import StoreCopy
 from tests.engine.writing import Writable, Written
 

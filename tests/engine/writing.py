@@ -13,9 +13,9 @@ from store_core.check.store import batch_topics, check_store
 from store_core.engine.live_store import LiveStore, WriteOptions, open_for_writing
 from store_core.engine.message import NewMessage, PutResult
 from store_core.engine.put import put
-from store_core.mend.salvage.following.derived import Derivation
 from store_core.read.pull import open_queue
 from store_core.read.pull import pull as pull_messages
+from store_core.recovery.derived_files import Derivation
 from store_core.storage.config_files import read_config
 from store_core.storage.settings import Settings, load_settings
 from store_core.storage.store import Store

@@ -18,7 +18,7 @@ from store_core.errors import FailedError, NotAStoreError, StoreInUseError, Usag
 from store_core.export.dest import bucket as bucket_module
 from store_core.export.dest.address import destination_of
 from store_core.export.dest.bucket import BucketDestination
-from store_core.export.dest.loose import LooseDestination
+from store_core.export.dest.object_dest import LooseDestination
 from store_core.storage import objects
 from store_core.storage.object_store import client_of
 from store_core.storage.objects import RemoteObjects, RemotePart, objects_at

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from store_core.export.copies import Copies, Frames, Log, Parted, find_copies, joint_settings
+from store_core.export.log_copies import Copies, Frames, Log, Parted, find_copies, joint_settings
 from store_core.layout import paths
 from store_core.storage.store import Store
 from tests.damage import Damageable

@@ -18,11 +18,11 @@ import pytest
 
 from store_core.errors import FailedError
 from store_core.export.dest.address import Format, destination_of
-from store_core.export.dest.missing import told
+from store_core.export.dest.missing_library import told
 from store_core.storage.objects import objects_at
-from store_core.storage.ops import FileOps
 from store_core.storage.publish import ResultFolder
 from store_core.storage.remote_path import path_of
+from store_core.storage.syscalls import FileOps
 from tests import stores
 from tests.conftest import GoldenStore
 from tests.export.exports import export_one, table_of

@@ -15,8 +15,8 @@ from store_core.export.query.catalog import Tables
 from store_core.export.runners.local import LocalRunner
 from store_core.export.source import reading, walk
 from store_core.export.source.planning import stream_readings
-from store_core.export.splits import piece
-from store_core.export.survey import verify_stores
+from store_core.export.splits import split_task as piece
+from store_core.export.statistics import verify_stores
 from store_core.storage.sequence import Segment
 from store_core.storage.store import Store
 from tests.damage import Damageable

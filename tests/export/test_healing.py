@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from store_core.export.copies import find_copies, joint_settings
 from store_core.export.export import ExportReport, export_stores
+from store_core.export.log_copies import find_copies, joint_settings
 from store_core.export.runners.local import LocalRunner
 from store_core.export.runners.runner import Runner
 from store_core.read.log import LogFilter

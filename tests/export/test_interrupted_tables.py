@@ -13,7 +13,7 @@ from rmqctl import signals
 from rmqctl.app import main
 from store_core.export import tables_export
 from store_core.export.dest.address import Format, destination_of
-from store_core.export.dest.loose import LooseDestination
+from store_core.export.dest.object_dest import LooseDestination
 from store_core.export.runners import local
 from store_core.export.runners.local import LocalRunner
 from store_core.export.tables_export import TablesReport, What, export_tables, table_set
@@ -27,7 +27,7 @@ from tests.export.killing import run_killed
 NAME = "load-533"
 TABLES: Final[tuple[What, ...]] = ("queues", "index", "stats")
 SPLIT_SIZES: Final = {"queues": 4000, "index": 1, "stats": 100_000}
-CHANGES: Final = {"store_core.storage.ops:FileOps": "create rename unlink mkdir sync_file sync_folder rmdir"}
+CHANGES: Final = {"store_core.storage.syscalls:FileOps": "create rename unlink mkdir sync_file sync_folder rmdir"}
 
 
 def words_of(root: Path, out: Path, what: What, jobs: int = 1) -> list[str]:
@@ -58,7 +58,7 @@ def test_what_is_done_is_kept(
     assert "finished splits are kept: run the same command to go on" in capfd.readouterr().err
     assert not (tmp_path / "out" / MANIFEST).exists()
     with monkeypatch.context() as patch:
-        patch.setattr("store_core.export.splits.survey.run_work", interrupted)
+        patch.setattr("store_core.export.splits.count_task.run_work", interrupted)
         patch.setattr("store_core.export.tables.tasks.TableTask.run", interrupted)
         assert main(words) == 0  # no task is done again
     assert "splits had been done before" in capfd.readouterr().err
@@ -211,8 +211,8 @@ def rows_in(out: Path, format: Format, what: What) -> int:
 
 def test_a_note_is_of_one_kind() -> None:
     """What a note holds goes through the same gate as those of messages."""
+    from store_core.export.splits.count_task import SurveyPiece
     from store_core.export.splits.notes import note_of, piece_of
-    from store_core.export.splits.survey import SurveyPiece
     from store_core.export.tables.tasks import TablePiece
 
     piece = TablePiece(1, [], [])

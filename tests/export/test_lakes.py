@@ -23,9 +23,9 @@ from store_core.export.dest import delta
 from store_core.export.dest.address import Format, destination_of
 from store_core.export.dest.delta import _columns
 from store_core.export.dest.layout import Layout
-from store_core.export.dest.loose import LooseDestination
-from store_core.export.dest.place import FinalPlace
+from store_core.export.dest.object_dest import LooseDestination
 from store_core.export.dest.state import Begun
+from store_core.export.dest.task_destination import FinalPlace
 from store_core.export.export import ExportReport
 from store_core.export.rows import schema
 from store_core.read.log import LogFilter

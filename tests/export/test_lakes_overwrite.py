@@ -20,7 +20,7 @@ from store_core.export.dest.address import Format
 from store_core.export.dest.delta import DeltaDestination
 from store_core.export.dest.folder import FolderDestination
 from store_core.export.dest.iceberg import IcebergDestination
-from store_core.export.dest.loose import LooseDestination
+from store_core.export.dest.object_dest import LooseDestination
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore, StoreCopy
 from tests.export.exports import found_rows, table_of, told_rows

@@ -21,7 +21,8 @@ from store_core.errors import UsageError
 from store_core.export.dest import parts, writing
 from store_core.export.dest.layout import Layout
 from store_core.export.dest.parts import escaped
-from store_core.export.rows import collected, schema
+from store_core.export.rows import group_by_topic as collected
+from store_core.export.rows import schema
 from tests import stores
 from tests.conftest import GoldenStore
 from tests.export.counting import CountingFiles, duckdb_reads

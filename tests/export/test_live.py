@@ -20,10 +20,10 @@ from store_core.export.dest.layout import Layout
 from store_core.export.runners.local import LocalRunner
 from store_core.export.source import reading
 from store_core.export.source.walk import SourceSplit
-from store_core.export.splits import piece
-from store_core.export.splits.piece import Piece
+from store_core.export.splits import split_task as piece
 from store_core.export.splits.plan import Task
-from store_core.export.survey import stats_of_stores
+from store_core.export.splits.split_task import Piece
+from store_core.export.statistics import stats_of_stores
 from store_core.kernel.codes import FrameKind
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, scan_log

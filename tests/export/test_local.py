@@ -76,7 +76,7 @@ WALKING = """
 import multiprocessing, sys
 from itertools import accumulate
 from types import SimpleNamespace
-from store_core.export import meter
+from store_core.export import task_progress as meter
 from store_core.export.runners.local import LocalRunner
 
 is_heard = multiprocessing.get_context("fork").Event()

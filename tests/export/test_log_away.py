@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from store_core.check.store import check_store
-from store_core.mend.recover import recover
+from store_core.recovery.recover import recover
 from store_core.storage.store import Store
 from tests.beside import at_work_on
 from tests.export.test_incremental import add_to

@@ -16,12 +16,12 @@ import pytest
 from store_core.errors import UsageError
 from store_core.export.runners.local import LocalRunner
 from store_core.export.runners.runner import OnPiece, Walked
-from store_core.export.splits.piece import Piece
 from store_core.export.splits.plan import Task
+from store_core.export.splits.split_task import Piece
 from store_core.read.log import LogFilter
 from store_core.storage import part_file, publish
-from store_core.storage.ops import FileOps
 from store_core.storage.publish import MANIFEST, UNFINISHED
+from store_core.storage.syscalls import FileOps
 from tests.conftest import StoreCopy
 from tests.export.exports import export_one, files_of, manifest_of
 from tests.export.killing import run_killed
@@ -274,7 +274,7 @@ def replaced_until(root: Path, out: Path, kill_after: int, size: int, patch: pyt
     return True
 
 
-CHANGES: Final = {"store_core.storage.ops:FileOps": "create rename unlink mkdir sync_file sync_folder rmdir"}
+CHANGES: Final = {"store_core.storage.syscalls:FileOps": "create rename unlink mkdir sync_file sync_folder rmdir"}
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

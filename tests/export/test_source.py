@@ -245,7 +245,7 @@ def test_a_record_that_differs_in_a_copy_is_told(golden: GoldenStore, damageable
 
 def test_a_store_that_is_half_changed_is_told_of(damaged: DamagedStore) -> None:
     root = damaged("load-533", "flip-body-mid", "crash")
-    with stopped("store_core.mend.applying.change:Change._sync_folders", "recover", "--apply", "--yes", "-s", root):
+    with stopped("store_core.recovery.apply.execute:Change._sync_folders", "recover", "--apply", "--yes", "-s", root):
         pass
     with pytest.warns(UserWarning, match=f"{root}: the change 0001-.* was interrupted: what is read may be half chang"):
         source_table(root, columns="store")

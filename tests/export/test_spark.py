@@ -26,8 +26,8 @@ from store_core.export.runners.runner import OnPiece, Walked
 from store_core.export.runners.spark import SparkRunner
 from store_core.export.runners.spark_job import _reason
 from store_core.export.runners.spark_messages import Done
-from store_core.export.splits.piece import Piece
 from store_core.export.splits.plan import Task
+from store_core.export.splits.split_task import Piece
 from store_core.read.log import LogFilter
 from tests import stores
 from tests.conftest import DamagedStore, GoldenStore
@@ -347,7 +347,7 @@ def test_what_an_executor_does_not_reach(master: str, said: str, tmp_path: Path)
     """It may have been told otherwise than whoever asked it."""
     packed = b64encode(pickle.dumps(FailedError("no answer", path="s3://b/store", to_do="check the network"))).decode()
     job = spark_job.Job(SimpleNamespace(master=master), tmp_path)
-    told = job._told_by_task(RuntimeError(f"no answer <{spark_job._PACKED}{packed}>"))
+    told = job._reported_by_task(RuntimeError(f"no answer <{spark_job._PACKED}{packed}>"))
     assert str(told) == f"no answer (s3://b/store): {said}"
 
 

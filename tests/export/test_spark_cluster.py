@@ -24,7 +24,7 @@ from store_core.export.dest.address import Format
 from store_core.export.runners.java import java_home
 from store_core.export.runners.local import LocalRunner
 from store_core.export.runners.spark import SparkRunner
-from store_core.export.survey import stats_of_stores, verify_stores
+from store_core.export.statistics import stats_of_stores, verify_stores
 from store_core.export.tables.stats import hourly_rows
 from store_core.storage.publish import UNFINISHED
 from store_core.storage.store import Store

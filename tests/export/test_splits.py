@@ -21,12 +21,12 @@ from store_core.export.dest import folder as folder_module
 from store_core.export.dest import writing as writing_module
 from store_core.export.dest.layout import Layout
 from store_core.export.dest.parts import Part
-from store_core.export.dest.place import Place
+from store_core.export.dest.task_destination import Place
 from store_core.export.export import ExportReport
 from store_core.export.runners.local import LocalRunner
-from store_core.export.splits import piece as piece_module
+from store_core.export.splits import split_task as piece_module
 from store_core.export.splits.plan import plan_splits
-from store_core.export.survey import stats_of_stores
+from store_core.export.statistics import stats_of_stores
 from store_core.findings import Finding
 from store_core.layout import record
 from store_core.read.log import LogFilter

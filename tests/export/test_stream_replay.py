@@ -12,7 +12,7 @@ import pytest
 
 from store_core.errors import FailedError, UsageError
 from store_core.export.source.data_source import StreamReader
-from store_core.export.source.offsets import Last, Span, end_of, first_offset, last_of, offset_behind, spans_between
+from store_core.export.source.offsets import Last, Span, end_of, first_offset, last_of, offset_after, spans_between
 from store_core.export.source.options import parse_options
 from tests.conftest import GoldenStore
 from tests.damage import Damageable
@@ -29,15 +29,15 @@ def offsets_of(stream: Stream) -> list[int]:
 def test_offsets_tell_the_begin_where_the_one_before_does_not() -> None:
     begun = first_offset(5)
     assert begun == {"begin": 5}
-    nothing = offset_behind(begun, Span(5, 5))
+    nothing = offset_after(begun, Span(5, 5))
     assert nothing == {"begin": 5, "end": 5}, "a batch, that keeps the begin"
-    assert offset_behind(nothing, Span(5, 5)) is nothing, "nothing new is no batch"
-    first = offset_behind(begun, Span(5, 9))
-    assert first == {"begin": 5, "end": 9} == offset_behind(None, Span(5, 9)) == offset_behind(nothing, Span(5, 9))
-    assert offset_behind(first, Span(9, 9)) is first
-    assert offset_behind(first, Span(9, 12)) == 12
-    assert offset_behind(12, Span(12, 12)) == 12
-    assert offset_behind(12, Span(7, 7)) == {"begin": 7, "end": 7}, "a stream that goes back says so at once"
+    assert offset_after(nothing, Span(5, 5)) is nothing, "nothing new is no batch"
+    first = offset_after(begun, Span(5, 9))
+    assert first == {"begin": 5, "end": 9} == offset_after(None, Span(5, 9)) == offset_after(nothing, Span(5, 9))
+    assert offset_after(first, Span(9, 9)) is first
+    assert offset_after(first, Span(9, 12)) == 12
+    assert offset_after(12, Span(12, 12)) == 12
+    assert offset_after(12, Span(7, 7)) == {"begin": 7, "end": 7}, "a stream that goes back says so at once"
     assert [end_of(offset) for offset in (begun, nothing, first, 12)] == [5, 5, 9, 12]
     assert spans_between({"a": begun}, {"a": nothing}) == {}
     assert spans_between({"a": begun}, {"a": first}) == {"a": (5, 9)}
@@ -46,11 +46,11 @@ def test_offsets_tell_the_begin_where_the_one_before_does_not() -> None:
     assert spans_between({"a": first, "b": 3}, after) == {"a": (9, 12), "c": (0, 4)}
     assert spans_between({"a": first}, {"a": first}) == {}
     last = Last(15, 5, 99, 7)
-    with_last = offset_behind(12, Span(12, 20), last)
+    with_last = offset_after(12, Span(12, 20), last)
     told = {"last_phy_offset": 15, "last_size_bytes": 5, "last_crc32c": 99, "last_store_timestamp_ms": 7}
     assert with_last == {"end": 20, **told}
     assert (end_of(with_last), last_of(with_last), last_of(12)) == (20, last, None)
-    assert offset_behind(with_last, Span(20, 20), last) is with_last
+    assert offset_after(with_last, Span(20, 20), last) is with_last
     assert spans_between({"a": 12}, {"a": with_last}) == {"a": (12, 20)}
 
 
@@ -371,7 +371,7 @@ def test_a_listing_that_lacks_a_file_for_a_moment(
 
         with monkeypatch.context() as patch:
             clock = SimpleNamespace(sleep=back, monotonic=time.monotonic)  # others in this process sleep, too
-            patch.setattr("store_core.export.source.follow.time", clock)
+            patch.setattr("store_core.export.source.stream_progress.time", clock)
             stream.drain()
         stream.drain()
         assert offsets_of(stream) == OFFSETS

@@ -11,7 +11,7 @@ import pytest
 
 from store_core.check.verify import VerifyReport, verify_log
 from store_core.export.runners.local import LocalRunner
-from store_core.export.survey import stats_of_stores, verify_stores
+from store_core.export.statistics import stats_of_stores, verify_stores
 from store_core.export.tables.stats import StatsBuilder, hourly_rows
 from store_core.read.log import LogFilter
 from store_core.scan.log import ScanOptions, scan_log

@@ -10,7 +10,7 @@ from rmqctl import exit_codes
 from store_core.check.verify import verify_log
 from store_core.export.runners.local import LocalRunner
 from store_core.export.runners.spark import SparkRunner
-from store_core.export.survey import stats_of_stores, verify_stores
+from store_core.export.statistics import stats_of_stores, verify_stores
 from store_core.export.tables.stats import hourly_rows
 from store_core.storage.store import Store
 from tests.conftest import DamagedStore, GoldenStore

@@ -14,7 +14,7 @@ import pytest
 from store_core.errors import FailedError, UnreadableError
 from store_core.export.dest.address import Format
 from store_core.export.runners.local import LocalRunner
-from store_core.export.survey import stats_of_stores
+from store_core.export.statistics import stats_of_stores
 from store_core.read.log import LogFilter
 from store_core.storage.store import Store
 from tests.damage import Damageable

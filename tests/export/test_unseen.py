@@ -26,7 +26,7 @@ from store_core.export.runners.runner import OnPiece, Walked
 from store_core.export.source.options import parse_options
 from store_core.export.source.planning import batch_readings
 from store_core.export.source.reading import read_messages, read_ranges
-from store_core.export.survey import verify_stores
+from store_core.export.statistics import verify_stores
 from store_core.export.tables_export import What, export_tables
 from store_core.storage.store import Store
 from tests import stores

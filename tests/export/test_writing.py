@@ -24,9 +24,10 @@ from store_core.errors import FailedError
 from store_core.export.dest import parquet, writing
 from store_core.export.dest.layout import Layout
 from store_core.export.dest.parts import PartWriter, Range, quarantine_rows
-from store_core.export.dest.place import StagingFolder
+from store_core.export.dest.task_destination import StagingFolder
 from store_core.export.dest.writing import MessageWriter
-from store_core.export.rows import bodies, collected
+from store_core.export.rows import bodies
+from store_core.export.rows import group_by_topic as collected
 from store_core.export.rows.schema import Column
 from store_core.export.tables.index import INDEX_COLUMNS
 from store_core.export.tables.table import schema_of

@@ -13,7 +13,7 @@ import pytest
 from store_core.findings import Finding
 from store_core.kernel.text import one_by_one
 from store_core.layout.queue import ENTRY
-from store_core.read.dump import QueueDump, all_queues, behind_the_end, dump_entries
+from store_core.read.dump import QueueDump, after_end, all_queues, dump_entries
 from store_core.read.queue import BatchQueue
 from store_core.storage.store import Store
 from tests.damage import Damageable
@@ -64,7 +64,7 @@ def test_what_a_broker_appends_meanwhile_is_not_hidden(store: Damageable) -> Non
         assert queue.queue.end_slot == 390
         for place in range(390, 450):
             append(place)
-        assert told(behind_the_end(queue)) == []
+        assert told(after_end(queue)) == []
 
 
 def test_what_is_appended_while_the_end_is_looked_at_is_not_hidden(
@@ -84,7 +84,7 @@ def test_what_is_appended_while_the_end_is_looked_at_is_not_hidden(
             return real(self, *args)  # type: ignore[arg-type]
 
         monkeypatch.setattr(type(files), "read", read)
-        assert told(behind_the_end(queue)) == []
+        assert told(after_end(queue)) == []
 
 
 def test_what_is_hidden_is_told_of_a_queue_that_grows(store: Damageable) -> None:
@@ -94,7 +94,7 @@ def test_what_is_hidden_is_told_of_a_queue_that_grows(store: Damageable) -> None
         append(150)
         for place in range(512, COUNT):
             append(place)
-        assert told(behind_the_end(queue)) == [("Q008", str(COUNT - 301 - 1), 300)]
+        assert told(after_end(queue)) == [("Q008", str(COUNT - 301 - 1), 300)]
 
 
 def test_what_stays_hidden_is_told(store: Damageable) -> None:
@@ -103,7 +103,7 @@ def test_what_stays_hidden_is_told(store: Damageable) -> None:
         assert queue.queue.end_slot == 500
         for place in range(510, COUNT):
             append(place)
-        assert told(behind_the_end(queue)) == [("Q008", str(COUNT - 501), 500)]
+        assert told(after_end(queue)) == [("Q008", str(COUNT - 501), 500)]
 
 
 def rows_of(store: Damageable, damage: Callable[[], object], after: int = 150) -> tuple[list[int], list[Finding]]:

@@ -13,10 +13,10 @@ from typing import Annotated, Any
 import typer
 
 import rmqctl.commands as commands
-from rmqctl.blocks import Facts, Findings, Table, Text
 from rmqctl.commands import CommandEntry
 from rmqctl.context import Context, confirm, exit_for_findings
 from rmqctl.options import Begin
+from rmqctl.output.document import Facts, Findings, Table, Text
 from store_core.errors import FailedError
 from store_core.findings import finding
 

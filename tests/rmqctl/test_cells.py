@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqctl.cells import Column, Kind, cell, escape_controls, escape_json_controls, human_size
-from rmqctl.jsonstream import encode_line
+from rmqctl.output.cells import Column, Kind, cell, escape_controls, escape_json_controls, human_size
+from rmqctl.output.json_stream import encode_line
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from rmqctl.blocks import PAGE_ROWS, Facts, Findings, Table
-from rmqctl.cells import Column
-from rmqctl.fitting import cut, fold
-from rmqctl.rich_view import RichView
+from rmqctl.output.cells import Column
+from rmqctl.output.document import PAGE_ROWS, Facts, Findings, Table
+from rmqctl.output.layout import cut, fold
+from rmqctl.output.rich_view import RichView
 from store_core.findings import finding
 from tests.rmqctl.calls import ROOT, on_terminal
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqctl.jsonstream import JsonStream, encode_line, encode_pieces
+from rmqctl.output.json_stream import JsonStream, encode_line, encode_pieces
 from rmqctl.signals import signals_raise
 from store_core.findings import finding
 

@@ -14,10 +14,9 @@ import pytest
 
 from rmqctl.report.page import Reader, page
 from store_core.broker.versions import Version
-from store_core.mend.recover import recover
-from store_core.mend.report.build import loss_report
-from store_core.mend.report.log_map import Span, SpanKind
-from store_core.mend.report.model import (
+from store_core.recovery.loss_report.build import loss_report
+from store_core.recovery.loss_report.log_strips import Span, SpanKind
+from store_core.recovery.loss_report.model import (
     DelayedLoss,
     EarlyDeliveries,
     GroupLoss,
@@ -30,6 +29,7 @@ from store_core.mend.report.model import (
     SegmentStrip,
     TimeSpan,
 )
+from store_core.recovery.recover import recover
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store
 from tests import stores

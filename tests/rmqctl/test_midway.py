@@ -36,9 +36,9 @@ READERS: Final = (
     ("trace", "no such key"),
     ("verify-crc",),
 )
-FIRST: Final = "store_core.mend.applying.change:Change.forward"
-LAST: Final = "store_core.mend.applying.change:Change._sync_folders"
-PREPARING: Final = "store_core.mend.applying.prepare:Preparation.run"
+FIRST: Final = "store_core.recovery.apply.execute:Change.forward"
+LAST: Final = "store_core.recovery.apply.execute:Change._sync_folders"
+PREPARING: Final = "store_core.recovery.apply.prepare:Preparation.run"
 TOLD: Final = "what is read may be half changed"
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from rmqctl.blocks import PAGE_ROWS
 from rmqctl.commands import COMMANDS
 from rmqctl.options import Format
-from rmqctl.output import Output
+from rmqctl.output.document import PAGE_ROWS
+from rmqctl.output.formats import Output
 from tests.rmqctl.artificial import HOSTILE
 from tests.rmqctl.calls import ARTIFICIAL, ROOT, artificial, command, environment, on_terminal
 

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from rmqctl import progress as module
 from rmqctl.app import main
-from rmqctl.progress import Course, progress
+from rmqctl.output.formats import progress_bar as module
+from rmqctl.output.progress_bar import Course, progress
 from tests.conftest import DamagedStore
 from tests.rmqctl.calls import ARTIFICIAL, ROOT, artificial, on_terminal
 
@@ -45,7 +45,7 @@ def test_a_line_every_few_seconds_with_verbose(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = iter([100.0, 101.0, 104.0, 105.0, 108.0, 112.0])
-    monkeypatch.setattr("rmqctl.progress.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("rmqctl.output.progress_bar.time.monotonic", lambda: next(clock))
     with progress("verify", 16 << 20, wanted=True, verbose=True) as (bar, _):
         for done in (1, 4, 5, 8, 16):
             bar(done << 20)

@@ -58,7 +58,7 @@ def test_checkpoint_for_scripts_loads_nothing_heavy(golden: object) -> None:
     assert heavy(modules) == set()
     commands = {name for name in modules if name.startswith("rmqctl.commands.")}
     assert commands == {"rmqctl.commands.checkpoint"}
-    assert "rmqctl.blocks" not in modules
+    assert "rmqctl.output.document" not in modules
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -76,7 +76,7 @@ def test_the_version_loads_not_even_the_parser() -> None:
         "rmqctl.app",
         "rmqctl.exit_codes",
         "rmqctl.signals",
-        "rmqctl.streams",
+        "rmqctl.output.streams",
     }
 
 

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqctl.jsonstream import JsonStream
 from rmqctl.options import Format
-from rmqctl.output import Output
-from rmqctl.streams import UNENCODABLE
+from rmqctl.output.formats import Output
+from rmqctl.output.json_stream import JsonStream
+from rmqctl.output.streams import UNENCODABLE
 from store_core.kernel import is_native
 from store_core.kernel.codes import TextKind
 from store_core.kernel.text import RowBatch, TextColumn, between, numbers, one_by_one, ready, same, strings, words
@@ -196,7 +196,7 @@ def test_fields_that_a_batch_lacks_are_empty(output: Format) -> None:
 )
 def test_times(milliseconds: int, rest: int) -> None:
     pytest.importorskip("pyarrow")
-    from rmqctl.arrow_rows import _time_text
+    from rmqctl.output.arrow_rows import _time_text
 
     for kind, in_zone in ((TextKind.MICROSECONDS, True), (TextKind.ZONELESS_MICROSECONDS, False)):
         units = milliseconds * 1000 + rest

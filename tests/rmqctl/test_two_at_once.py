@@ -23,8 +23,8 @@ pytestmark = pytest.mark.beside
 
 RECOVER: Final = ("recover", "--apply", "--yes")
 PUT: Final = ("put", "Calm_orders", "hello", "--queue-id", "0")
-PLANNING: Final = "store_core.mend.recover:recover"
-CHANGING: Final = "store_core.mend.applying.change:Change.forward"
+PLANNING: Final = "store_core.recovery.recover:recover"
+CHANGING: Final = "store_core.recovery.apply.execute:Change.forward"
 LOCKING: Final = "store_core.storage.lock:StoreLock._locked"
 PUTTING: Final = "store_core.engine.put:put"
 

@@ -104,7 +104,7 @@ def run(
     server = _server()
     with server.one_call:
         try:
-            alone = live.who_has_files_open is nobody
+            alone = live.processes_with_files_open is nobody
             pid = server.start({"module": module, "args": [*args], "env": {**env}, "cwd": cwd, "alone": alone}, streams)
         finally:
             for stream in set(streams):
@@ -131,7 +131,7 @@ def _serve(asked: socket.socket) -> None:
 
 def _become(streams: list[int], module: str, args: list[str], env: dict[str, str], cwd: str, alone: bool) -> NoReturn:
     if alone:
-        live.who_has_files_open = nobody
+        live.processes_with_files_open = nobody
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)

@@ -15,7 +15,8 @@ from store_core.export.tables.messages import MessagesTable
 from store_core.kernel.codes import FrameKind
 from store_core.layout.paths import LOCK
 from store_core.read.log import LogFilter, read_log
-from store_core.scan import log, settled
+from store_core.scan import log
+from store_core.scan import reread_live as settled
 from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, log_tables, scan_log
 from store_core.storage.settings import load_settings

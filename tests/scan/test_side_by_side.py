@@ -14,7 +14,7 @@ from store_core.derive.dispatch import LOOKED_INTO
 from store_core.errors import FailedError
 from store_core.kernel.codes import FrameCode, FrameKind, PropertyFlag
 from store_core.layout import record
-from store_core.scan import side_by_side
+from store_core.scan import parallel as side_by_side
 from store_core.scan.frames import ROW_COLUMNS, FrameTable
 from store_core.scan.log import ScanOptions, scan_log
 from store_core.storage.store import Store

@@ -13,7 +13,7 @@ import pytest
 from store_core.errors import UnreadableError
 from store_core.kernel import window_scan
 from store_core.kernel.codes import FrameKind, ScanState
-from store_core.scan import side_by_side
+from store_core.scan import parallel as side_by_side
 from store_core.scan.log import ScanOptions, scan_log
 from store_core.scan.windows import FileWindows, PassingWindows, Windows, WindowsInTurns, windows_by_the_kernel
 from store_core.storage.overlay import Patch, overlaid

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from store_core.errors import FailedError
-from store_core.storage import asking, objects
-from store_core.storage.asking import asked, asked_again
+from store_core.storage import objects
+from store_core.storage import remote_call as asking
 from store_core.storage.objects import RemotePart
+from store_core.storage.remote_call import asked, call_again
 from store_core.storage.remote_path import RemotePath
 
 
@@ -149,10 +150,10 @@ def failing(times: int, attempts: list[int]) -> Callable[[], str]:
 def test_what_may_pass_is_asked_for_once_more_behind_each_pause(times: int, pauses: int, count: int) -> None:
     attempts: list[int] = []
     if times < count:
-        assert asked_again(lambda _: (0.01,) * pauses, failing(times, attempts)) == "answer"
+        assert call_again(lambda _: (0.01,) * pauses, failing(times, attempts)) == "answer"
     else:
         with pytest.raises(OSError, match="broken off"):
-            asked_again(lambda _: (0.01,) * pauses, failing(times, attempts))
+            call_again(lambda _: (0.01,) * pauses, failing(times, attempts))
     assert len(attempts) == count
 
 
@@ -166,10 +167,10 @@ def test_a_trouble_between_others_is_waited_for_by_itself() -> None:
             raise OSError(troubles.pop())
         return "answer"
 
-    assert asked_again(lambda error: pauses[str(error)], call) == "answer"
+    assert call_again(lambda error: pauses[str(error)], call) == "answer"
     troubles = ["broken off", "held", "broken off"]
     with pytest.raises(OSError, match="broken off"):
-        asked_again(lambda error: pauses[str(error)], call)
+        call_again(lambda error: pauses[str(error)], call)
 
 
 def test_what_is_not_there_is_asked_for_once() -> None:
@@ -181,7 +182,7 @@ def test_what_is_not_there_is_asked_for_once() -> None:
         raise FileNotFoundError("no such object: connections/timeout")
 
     with pytest.raises(FileNotFoundError):
-        asked_again(lambda _: (0.01, 0.01), call)
+        call_again(lambda _: (0.01, 0.01), call)
     assert len(attempts) == 1
 
 
@@ -189,7 +190,7 @@ def test_what_took_its_client_long_is_asked_for_once(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(asking, "_PATIENCE_SECONDS", -1.0)
     attempts: list[int] = []
     with pytest.raises(OSError, match="broken off"):
-        asked_again(lambda _: (0.01, 0.01), failing(9, attempts))
+        call_again(lambda _: (0.01, 0.01), failing(9, attempts))
     assert len(attempts) == 1
 
 
@@ -199,12 +200,12 @@ def test_behind_a_signal_nothing_is_asked_for_again(monkeypatch: pytest.MonkeyPa
     attempts: list[int] = []
     asking.hurry()
     with pytest.raises(OSError, match="broken off"):
-        asked_again(lambda _: (0.01, 0.01), failing(9, attempts))
+        call_again(lambda _: (0.01, 0.01), failing(9, attempts))
     assert len(attempts) == 1
     over = threading.Event()
     asking.hurry()
     with pytest.raises(FailedError, match="does not answer"):
-        asked_again(lambda _: (0.01, 0.01), deaf(over))
+        call_again(lambda _: (0.01, 0.01), deaf(over))
     over.set()
     assert asked(divmod, 7, 2) == (3, 1)
 
@@ -212,7 +213,7 @@ def test_behind_a_signal_nothing_is_asked_for_again(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("is_main", [True, False])
 def test_a_signal_between_two_attempts(is_main: bool) -> None:
     attempts: list[int] = []
-    again = partial(asked_again, lambda _: (0.5, 0.5), failing(9, attempts))
+    again = partial(call_again, lambda _: (0.5, 0.5), failing(9, attempts))
     with ThreadPoolExecutor(1) as pool:
         if is_main:
             with pytest.raises(RungError), rings():

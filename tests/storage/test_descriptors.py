@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.conftest import DamagedStore
-from tests.mend.recovering import Opener
+from tests.recovery.recovering import Opener
 
 
 def open_files(root: Path) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 from crc32c import crc32c
 
-from store_core.storage.digest import Digest, crc32c_behind_zeros, digest_file, digest_range
+from store_core.storage.digest import Digest, crc32c_after_zeros, digest_file, digest_range
 
 MIB: Final = 1 << 20
 TIB: Final = 1 << 40
@@ -18,7 +18,7 @@ TIB: Final = 1 << 40
 @pytest.mark.parametrize("count", [0, 1, 7, 8, 4095, 4096, 123_457])
 @pytest.mark.parametrize("data", [b"", b"abc"])
 def test_zeros_need_not_be_looked_at(data: bytes, count: int) -> None:
-    assert crc32c_behind_zeros(crc32c(data), count) == crc32c(data + bytes(count))
+    assert crc32c_after_zeros(crc32c(data), count) == crc32c(data + bytes(count))
 
 
 def test_a_file_with_holes_has_the_digest_of_its_bytes(tmp_path: Path) -> None:
@@ -39,4 +39,4 @@ def test_a_file_stretched_to_a_tebibyte_is_none_to_read(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"abc")
     os.truncate(path, TIB)
-    assert digest_file(path) == Digest(crc32c_behind_zeros(crc32c(b"abc"), TIB - 3), TIB)
+    assert digest_file(path) == Digest(crc32c_after_zeros(crc32c(b"abc"), TIB - 3), TIB)

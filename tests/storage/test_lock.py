@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from store_core.errors import FailedError, StoreInUseError
-from store_core.mend.applying.apply import apply
-from store_core.mend.plans.draft import Draft
-from store_core.storage.live import assert_not_live, is_live, who_has_files_open
+from store_core.recovery.apply.apply import apply
+from store_core.recovery.plans.draft import Draft
+from store_core.storage.live import assert_not_live, is_live, processes_with_files_open
 from store_core.storage.lock import StoreLock
 from store_core.storage.writer import Writer
-from tests.mend.sample import make_tree
 from tests.recording import tree
+from tests.recovery.sample import make_tree
 
 SEGMENT = "commitlog/00000000000000000000"
 
@@ -159,7 +159,7 @@ def test_who_could_write_makes_a_store_live(root: Path, how: str) -> None:
     draft.remove_file("abort")
     before = tree(root)
     with other_process(how, root / SEGMENT) as process:
-        found = who_has_files_open(root)
+        found = processes_with_files_open(root)
         assert [(file.pid, file.path, file.writable) for file in found] == [(process.pid, str(root / SEGMENT), True)]
         assert is_live(root).live
         with pytest.raises(StoreInUseError, match=str(process.pid)):
@@ -167,13 +167,13 @@ def test_who_could_write_makes_a_store_live(root: Path, how: str) -> None:
         with pytest.raises(StoreInUseError):
             apply(draft.plan("recover"), root)
         assert tree(root) == before
-    assert who_has_files_open(root) == []
+    assert processes_with_files_open(root) == []
     assert_not_live(root)
 
 
 def test_who_only_reads_does_not(root: Path) -> None:
     with other_process(READ_OPEN, root / SEGMENT):
-        assert [file.writable for file in who_has_files_open(root)] == [False]
+        assert [file.writable for file in processes_with_files_open(root)] == [False]
         assert not is_live(root).live
         assert_not_live(root)
 
@@ -183,10 +183,10 @@ def test_a_file_open_under_another_name_is_found_by_its_inode(root: Path, tmp_pa
     os.link(root / SEGMENT, tmp_path / "elsewhere")
     for how in (WRITE_OPEN, MAPPED):
         with other_process(how, tmp_path / "elsewhere"):
-            assert [file.writable for file in who_has_files_open(root)] == [True]
+            assert [file.writable for file in processes_with_files_open(root)] == [True]
 
 
 def test_own_open_files_do_not_count(root: Path) -> None:
     with (root / SEGMENT).open("r+b") as file, mmap.mmap(file.fileno(), 0):
         fcntl.lockf(file, fcntl.LOCK_SH)
-        assert who_has_files_open(root) == []
+        assert processes_with_files_open(root) == []

@@ -16,9 +16,9 @@ from store_core.scan import log
 from store_core.storage import object_store as module
 from store_core.storage.files import FileCache, open_file, open_read_only, read_whole
 from store_core.storage.object_store import Bucket, RemoteCache, bucket_of
+from store_core.storage.remote_errors import told
 from store_core.storage.remote_path import RemotePath, path_of, scan_folder
 from store_core.storage.store import Store
-from store_core.storage.trouble import told
 from tests.object_stores import ObjectStore
 
 GoldenStore = Callable[[str], Path]

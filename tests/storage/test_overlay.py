@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from store_core.mend.salvage.holes.fence import Piece
-from store_core.mend.salvage.holes.mended import _MOST_JOINED_BYTES, _as_patches
+from store_core.recovery.damaged_region import Piece
+from store_core.recovery.log_edits import _MOST_JOINED_BYTES, _as_patches
 from store_core.storage.overlay import OverlayCache, Patch
 from store_core.storage.sequence import SegmentSequence
 

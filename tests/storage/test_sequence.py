@@ -84,14 +84,14 @@ def test_what_vanishes_while_a_folder_is_listed_is_not_there(tmp_path: Path, mon
 def _counted_checks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of files, each time all of a sequence are checked against each other."""
     counts: list[int] = []
-    real = sequence.file_sizes_told
+    real = sequence.proven_file_sizes
 
     def counted(groups: Iterable[list[Segment]], unit_bytes: int = 1) -> list[int]:
         listed = list(groups)
         counts.append(sum(map(len, listed)))
         return real(listed, unit_bytes)
 
-    monkeypatch.setattr(sequence, "file_sizes_told", counted)
+    monkeypatch.setattr(sequence, "proven_file_sizes", counted)
     return counts
 
 
@@ -110,7 +110,7 @@ def test_what_is_known_of_the_files_is_shared_with_other_threads(
             assert other.cache is not cache
             assert other.segments is files.segments
             assert other.read(230, 10) == b"\3" * 10
-            assert other.listed_anew() is other
+            assert other.relisted() is other
             with open(tmp_path / f"{100:020d}", "r+b") as file:  # what one remembers is its own
                 file.write(b"\1" * 60)
             assert (other.used_end(100), files.used_end(100)) == (160, 150)

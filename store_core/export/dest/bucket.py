@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from store_core.export.dest.loose import LooseDestination
 from store_core.export.dest.manifest import Manifest, id_of, manifest_after, paths_of, refuse_foreign
+from store_core.export.dest.object_dest import LooseDestination
 from store_core.export.dest.parquet import WrittenFile
 from store_core.export.dest.parts import RESULT_FOLDERS
-from store_core.export.dest.place import is_made_here
 from store_core.export.dest.state import Commit, ExportState
 from store_core.export.dest.tables import State, WholeState
+from store_core.export.dest.task_destination import is_made_here
 from store_core.storage.digest import crc32c
 from store_core.storage.publish import MANIFEST, UNFINISHED
 

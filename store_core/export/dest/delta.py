@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any, Final
 from store_core.errors import FailedError, UsageError
 from store_core.export.dest.bounds import delta_statistics
 from store_core.export.dest.delta_access import storage_options
-from store_core.export.dest.loose import LooseDestination
-from store_core.export.dest.missing import told
+from store_core.export.dest.missing_library import told
+from store_core.export.dest.object_dest import LooseDestination
 from store_core.export.dest.parquet import WrittenFile, refuse_missing
 from store_core.export.dest.parts import Part
 from store_core.export.dest.state import Commit, ExportState
-from store_core.export.dest.tables import MESSAGES, State, TableSet, WholeState, in_order, standing_as, told_in_commit
+from store_core.export.dest.tables import MESSAGES, State, TableSet, WholeState, in_order, standing_as, state_in_commit
 from store_core.extras import assert_installed
-from store_core.storage.asking import asked
 from store_core.storage.objects import LocalObjects, RemoteObjects
+from store_core.storage.remote_call import asked
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,7 +79,7 @@ class DeltaDestination(LooseDestination):
 
     def commit(self, parts: Sequence[WrittenFile], commit: Commit, state: State) -> None:
         refuse_missing(parts, self.objects.sizes(part.path for part in parts), self.address)
-        told_state = told_in_commit(self.tables, parts, state, replaces=self._replaces)
+        told_state = state_in_commit(self.tables, parts, state, replaces=self._replaces)
         with told(self.address, "committing to the Delta table"):
             if self._number(self._table(self.tables.main)) != self._began_with:
                 raise self._overtaken()

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from store_core.export.dest.parquet import WrittenFile
-from store_core.export.dest.place import Place
 from store_core.export.dest.state import Commit, ExportState
 from store_core.export.dest.tables import State
+from store_core.export.dest.task_destination import Place
 
 
 class Destination(Protocol):

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Self
 
 from store_core.errors import FailedError, NotEmptyError
-from store_core.export.dest.foreign import not_empty
+from store_core.export.dest.foreign_files import not_empty
 from store_core.export.dest.manifest import Manifest, id_of, manifest_after, paths_of, refuse_foreign
 from store_core.export.dest.parquet import WrittenFile, refuse_missing
 from store_core.export.dest.parts import RESULT_FOLDERS
-from store_core.export.dest.place import StagingFolder
 from store_core.export.dest.state import Begun, Commit, ExportState
 from store_core.export.dest.tables import MESSAGES, State, TableSet
+from store_core.export.dest.task_destination import StagingFolder
 from store_core.storage.digest import crc32c
 from store_core.storage.objects import LocalObjects
 from store_core.storage.publish import MANIFEST, ResultFolder

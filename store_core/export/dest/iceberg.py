@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from store_core.errors import FailedError, UsageError
-from store_core.export.dest.loose import LooseDestination
-from store_core.export.dest.missing import told
+from store_core.export.dest.missing_library import told
+from store_core.export.dest.object_dest import LooseDestination
 from store_core.export.dest.parquet import WrittenFile, refuse_missing
 from store_core.export.dest.parts import Part
 from store_core.export.dest.state import Commit, ExportState
-from store_core.export.dest.tables import MESSAGES, State, TableSet, WholeState, in_order, standing_as, told_in_commit
+from store_core.export.dest.tables import MESSAGES, State, TableSet, WholeState, in_order, standing_as, state_in_commit
 from store_core.export.rows import schema
 from store_core.extras import assert_installed
 
@@ -148,7 +148,7 @@ class IcebergDestination(LooseDestination):
 
     def commit(self, parts: Sequence[WrittenFile], commit: Commit, state: State) -> None:
         refuse_missing(parts, self.objects.sizes(part.path for part in parts), self.address)
-        told_state = {_STATE: json.dumps(told_in_commit(self.tables, parts, state, replaces=self._replaces))}
+        told_state = {_STATE: json.dumps(state_in_commit(self.tables, parts, state, replaces=self._replaces))}
         with told(self.address, "committing to the Iceberg table"):
             if self._number(self._table(self.tables.main)) != self._began_with:
                 raise self._overtaken()

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from store_core.errors import FailedError
-from store_core.export.dest.place import Place
+from store_core.export.dest.task_destination import Place
 
 _BUFFER_SIZE_BYTES: Final = 256 << 10
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from store_core.check.log import finding_code_inside
 from store_core.export.dest.parquet import ParquetFile, WrittenFile
-from store_core.export.dest.place import Place
+from store_core.export.dest.task_destination import Place
 from store_core.export.rows import schema
 from store_core.kernel.codes import FrameCode, FrameKind, HoleCode
 

@@ -131,7 +131,7 @@ class StoreState:
             begins=tuple(map(Proof.from_json, told.get("begins", ()))),
         )
 
-    def and_then(self, later: StoreState) -> StoreState:
+    def concat(self, later: StoreState) -> StoreState:
         """This and what a later commit added."""
         return StoreState(
             self.store,
@@ -227,7 +227,7 @@ class ExportState:
         """The state once a commit has added to it. ``untold``: what commits before it found, by store and code, and nobody has been told."""
         known = {state.store: state for state in self.stores}
         for state in added:
-            known[state.store] = known[state.store].and_then(state) if state.store in known else state
+            known[state.store] = known[state.store].concat(state) if state.store in known else state
         met = {store: dict(counts) for store, counts in untold.items()}
         for state in added:
             if state.findings:

@@ -85,7 +85,7 @@ def in_order(tables: TableSet) -> Sequence[str]:
     return [tables.main, *tables.others] if tables.adds else [*tables.others, tables.main]
 
 
-def told_in_commit(tables: TableSet, parts: Iterable[WrittenFile], state: State, *, replaces: bool) -> dict[str, Any]:
+def state_in_commit(tables: TableSet, parts: Iterable[WrittenFile], state: State, *, replaces: bool) -> dict[str, Any]:
     """What the commit that decides says: the state, and the files that are to be added to the other tables, or to be all
     that these hold."""
     left = {name: [part.as_json() for part in parts if part.table == name] for name in tables.others if tables.adds}

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from store_core.codec.text import decode_text
 from store_core.export.dest.layout import Layout
 from store_core.export.dest.parts import ROW_GROUP_SIZE_BYTES, Part, Partition, PartWriter
-from store_core.export.dest.place import Place
+from store_core.export.dest.task_destination import Place
 from store_core.export.rows import schema
-from store_core.export.rows.collected import CollectedRows
 from store_core.export.rows.columns import microseconds
-from store_core.export.rows.shared import SortKey, even_bounds
-from store_core.export.rows.words import with_own_words
+from store_core.export.rows.dictionary import with_own_words
+from store_core.export.rows.group_by_topic import CollectedRows
+from store_core.export.rows.many_topics import SortKey, even_bounds
 from store_core.findings import Finding
 from store_core.scan.frames import FrameTable, Ints
 from store_core.storage.buffers import give_freed_memory_back

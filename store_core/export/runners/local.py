@@ -18,8 +18,8 @@ from queue import Empty, SimpleQueue
 from typing import Final, Literal
 
 from store_core.errors import FailedError
-from store_core.export.meter import told_to
 from store_core.export.runners.runner import Doable, OnPiece, Told, Walked
+from store_core.export.task_progress import told_to
 
 _CLIENTS: Final = "store_core.storage.object_store"  # where there are clients of object stores, once it is loaded
 _LOOK_EVERY_SECONDS: Final = 0.1

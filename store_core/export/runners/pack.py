@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from store_core.errors import FailedError
-from store_core.storage.publish import told_of_result
+from store_core.storage.publish import result_problem
 from store_core.storage.writer import save_file
 
 ENVIRONMENT: Final = "rmqctl_env"  # the folder that an archive becomes in an executor's working directory
@@ -45,7 +45,7 @@ def save_sources(path: Path) -> None:
     with zipfile.ZipFile(data, mode="w", compression=zipfile.ZIP_DEFLATED) as archive:
         for file in [root / _SOURCE, *sorted((root / "store_core").rglob("*.py"))]:
             archive.write(file, file.relative_to(root))
-    with told_of_result("writing the sources", path):
+    with result_problem("writing the sources", path):
         save_file(path, data.getvalue())
 
 

@@ -61,11 +61,11 @@ class Job:
         except FailedError as error:
             return Outcome(error=pickle.dumps(error))
         except Exception as error:  # Spark's own: a lost executor, a refused submission, Java's stack traces
-            return Outcome(error=pickle.dumps(self._told_by_task(error) or self._failure(error)))
+            return Outcome(error=pickle.dumps(self._reported_by_task(error) or self._failure(error)))
         notes, self._notes = tuple(self._notes), []
         return Outcome(tuple(answers), notes=notes)
 
-    def _told_by_task(self, error: Exception) -> StoreError | None:
+    def _reported_by_task(self, error: Exception) -> StoreError | None:
         """The error that a task raised until Spark gave up; None if it was something else."""
         found = re.search(f"<{_PACKED}([^>]+)>", _text(error))
         if found is None:
@@ -220,7 +220,7 @@ def _what_is_here() -> Iterator[str]:
     """On an executor: which kernel it has, "" without the package, else what is missing."""
     _enter()
     try:
-        import_module("store_core.export.splits.piece")  # with all it needs
+        import_module("store_core.export.splits.split_task")  # with all it needs
         from store_core.kernel import is_native
 
         yield "compiled" if is_native() else "twin"

@@ -18,10 +18,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from store_core.export.source.follow import Follower
     from store_core.export.source.offsets import Offset, Offsets
     from store_core.export.source.options import SourceOptions
     from store_core.export.source.reading import Reading
+    from store_core.export.source.stream_progress import Follower
 
 FORMAT: Final = "rocketmq-store"
 
@@ -131,7 +131,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             refuse_copies,
             refuse_partial_logs,
             refuse_renamed,
-            tell_of_changes,
+            report_changes,
         )
 
         if not self._is_checked:
@@ -140,7 +140,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             refuse_partial_logs(self._options)
             refuse_copies(self._options)
             refuse_changed(self._options, self._followers, start, end)
-            tell_of_changes(self._options)
+            report_changes(self._options)
             self._is_checked = True
 
     def prepareForTriggerAvailableNow(self) -> None:

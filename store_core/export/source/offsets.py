@@ -60,7 +60,7 @@ def last_of(offset: Offset | None) -> Last | None:
     return Last(*told) if len(told) == len(_LAST) else None
 
 
-def offset_behind(before: Offset | None, span: Span, last: Last | None = None) -> Offset:
+def offset_after(before: Offset | None, span: Span, last: Last | None = None) -> Offset:
     """The offset of a batch that reads a span with ``last`` in front of its end, behind one that ended with ``before``; None where
     the store is new."""
     told = dict(zip(_LAST, last, strict=True)) if last is not None else {}

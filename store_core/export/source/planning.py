@@ -8,21 +8,21 @@ from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from store_core.errors import UsageError
-from store_core.export.copies import differences, find_copies, taken_once
+from store_core.export.log_copies import differences, find_copies, taken_once
 from store_core.export.naming import Called, distinct_names
-from store_core.export.source.follow import Follower
-from store_core.export.source.lost import Named, data_lost, refuse_gaps
-from store_core.export.source.offsets import Last, Offset, Offsets, Span, end_of, last_of, offset_behind, spans_between
+from store_core.export.source.data_loss import Named, data_lost, refuse_gaps
+from store_core.export.source.offsets import Last, Offset, Offsets, Span, end_of, last_of, offset_after, spans_between
 from store_core.export.source.options import EARLIEST, SourceOptions, Start, StoreOfSource
 from store_core.export.source.reading import Reading
+from store_core.export.source.stream_progress import Follower
 from store_core.export.source.walk import SourceSplit, plan
 from store_core.export.splits.plan import SPLIT_SIZE_BYTES
 from store_core.export.splits.tail import landmarks_of
 from store_core.kernel.codes import FrameCode, FrameKind
-from store_core.read.log import has_message_behind, start_for_time
+from store_core.read.log import has_message_after, start_for_time
 from store_core.read.log_files import refuse_partial_log, unread_log
 from store_core.scan.log import ScanOptions, scan_segment
-from store_core.storage.changing import half_changed
+from store_core.storage.half_applied import half_changed
 from store_core.storage.live import is_live
 from store_core.storage.remote_path import is_remote
 from store_core.storage.store import Store
@@ -36,11 +36,11 @@ def batch_readings(options: SourceOptions) -> list[Reading]:
     for name in options.for_streams:
         to_do = 'give option("fromOffset", OFFSET)' if name == "startingOffset" else "leave it out"
         raise UsageError(f"{name} is for streams", to_do=to_do)
-    tell_of_changes(options)
+    report_changes(options)
     return [reading for store in _taken(options) for reading in _readings_of(store, options)]
 
 
-def tell_of_changes(options: SourceOptions) -> None:
+def report_changes(options: SourceOptions) -> None:
     """Warn of each store that rmqctl itself has changed by half."""
     for store in options.stores:
         if (said := half_changed(store.settings.root)) is not None:
@@ -145,7 +145,7 @@ def _goes_on_well(store: Store, at: int) -> bool:
     first = next((table for table in tables if len(table)), None)
     if first is not None and first.kind[0] == FrameKind.MESSAGE:
         return bool(first.code[0] == FrameCode.OK)
-    return not has_message_behind(store, at)
+    return not has_message_after(store, at)
 
 
 def _split_size_bytes(store: Store, options: SourceOptions) -> int:
@@ -211,7 +211,7 @@ def next_offsets(
     found = dict(before)
     for name, span in spans.items():
         last = followers[name].last_in(span, lasts[name] if span.begin == begin[name] else None)
-        found[name] = offset_behind(before.get(name), span, last)
+        found[name] = offset_after(before.get(name), span, last)
     return found
 
 

@@ -25,7 +25,7 @@ from store_core.export.splits.tail import refuse_another_log
 from store_core.export.tables.gone import refuse_cut
 from store_core.kernel import is_native
 from store_core.kernel.codes import FrameCode, FrameKind
-from store_core.read.log import LogFilter, has_message_behind
+from store_core.read.log import LogFilter, has_message_after
 from store_core.scan.log import nominal_end, scan_segment
 from store_core.storage.sequence import Segment
 from store_core.storage.settings import Settings
@@ -203,4 +203,4 @@ def _hole(start: int, end: int, reading: Reading) -> Iterator[tuple[bool, Range 
 
 def _goes_on(store: Store, reading: Reading) -> bool:
     """Whether a message follows behind the split in the log, be it asked for or not."""
-    return has_message_behind(store, reading.split.stop_phy_offset)
+    return has_message_after(store, reading.split.stop_phy_offset)

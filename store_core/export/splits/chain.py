@@ -62,7 +62,7 @@ def is_led_to(store: Store, phy_offset: int) -> bool:
             damage.extend(table.phy_offset[~frames].tolist())
             end = int(table.phy_offset[-1] + table.size_bytes[-1]) if frames[-1] else None
         return end in (None, phy_offset) and not (
-            is_at_work and any(_is_left_by_a_cut(store, segment, at) for at in damage)
+            is_at_work and any(_is_remnant_of_cut(store, segment, at) for at in damage)
         )
     except UnreadableError:
         return True
@@ -73,7 +73,7 @@ def has_known_message(store: Store, segment: Segment, at: int) -> bool:
     return any(has_entry(store, table, row) for table, row in _next_messages(store, segment, at))
 
 
-def _is_left_by_a_cut(store: Store, segment: Segment, at: int) -> bool:
+def _is_remnant_of_cut(store: Store, segment: Segment, at: int) -> bool:
     """Whether queues have the last message in front of an offset and none of the next ones behind it, though those have queues, too.
     Queues that lack what is in front, or are not there, cannot tell."""
     before = last_message(store, segment, max(segment.phy_offset, at - NEAR_BYTES), at)

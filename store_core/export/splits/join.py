@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from store_core.export.splits.piece import Piece
 from store_core.export.splits.plan import SegmentPlan, Split
+from store_core.export.splits.split_task import Piece
 from store_core.kernel.codes import FrameKind
 
 Redo = Callable[[Split], Piece]

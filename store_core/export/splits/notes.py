@@ -24,8 +24,8 @@ _CHECKSUM_SIZE_BYTES: Final = 4
 # All that a piece is made of. A note is read from where results are written, so it may name nothing else.
 _KNOWN: Final = frozenset(
     (
-        "store_core.export.splits.piece.Piece",
-        "store_core.export.splits.survey.SurveyPiece",
+        "store_core.export.splits.split_task.Piece",
+        "store_core.export.splits.count_task.SurveyPiece",
         "store_core.export.tables.tasks.TablePiece",
         "store_core.export.tables.stats.partial_of",
         "store_core.export.dest.parquet.WrittenFile",

@@ -12,8 +12,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from store_core.export.dest.layout import Layout
-from store_core.export.dest.place import Place
 from store_core.export.dest.state import Proof
+from store_core.export.dest.task_destination import Place
 from store_core.layout.record import MAX_RECORD_SIZE_BYTES
 from store_core.read.log import LogFilter
 from store_core.scan.log import nominal_end
@@ -21,7 +21,7 @@ from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.settings import Settings
 
 if TYPE_CHECKING:
-    from store_core.export.splits.piece import Piece
+    from store_core.export.splits.split_task import Piece
 
 SPLIT_SIZE_BYTES: Final = 256 << 20
 EXPORT_ANEW: Final = "export it anew, with --overwrite or to another place"
@@ -68,7 +68,7 @@ class Task:
 
     def run(self) -> Piece:
         """Do it, wherever this is called. Raises StoreError."""
-        from store_core.export.splits.piece import run_task  # it knows tasks
+        from store_core.export.splits.split_task import run_task  # it knows tasks
 
         return run_task(self)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from store_core.errors import UnreadableError
 from store_core.export.dest.parts import Range
-from store_core.scan.refused import refused_stretches
+from store_core.scan.io_errors import refused_stretches
 from store_core.scan.windows import Windows
 from store_core.storage.sequence import Segment, SegmentSequence
 

@@ -10,7 +10,7 @@ from typing import Final
 import pyarrow as pa
 
 from store_core.check.store import check_store
-from store_core.export.copies import apart, differences
+from store_core.export.log_copies import apart, differences
 from store_core.export.rows.schema import Column
 from store_core.export.tables.table import Batches, StoresTable, Where, schema_of, wanted_rows
 from store_core.findings import Finding

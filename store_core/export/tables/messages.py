@@ -15,7 +15,7 @@ import pyarrow.dataset as ds
 
 from store_core.check.log import LogFindings
 from store_core.check.pieces import log_range, whole_log
-from store_core.export.copies import differences
+from store_core.export.log_copies import differences
 from store_core.export.rows import schema
 from store_core.export.rows.batches import message_batches
 from store_core.export.rows.schema import Column
@@ -26,7 +26,7 @@ from store_core.read.log import CLOCK_SLACK_MS, confirmed_store_timestamp_ms
 from store_core.read.log_files import unread_log
 from store_core.scan.frames import FrameTable, Ints
 from store_core.scan.log import Piece, ScanOptions, hole_table, log_tables, nominal_end, scan_segment
-from store_core.scan.settled import settled
+from store_core.scan.reread_live import settled
 from store_core.storage.live import is_live, is_locked
 from store_core.storage.store import Store
 
@@ -61,7 +61,7 @@ class MessagesTable(StoresTable):
             self.tell(name, list(unread_log(store)))
             yield from _Reading(self, name, store, columns, where).batches()
 
-    def _tell_walked(self, size_bytes: int) -> None:
+    def _report_walked(self, size_bytes: int) -> None:
         self._walked_bytes += size_bytes
         if self._on_progress is not None:
             self._on_progress(self._walked_bytes)
@@ -131,7 +131,7 @@ class _Reading(Decoding):
             at = piece.from_phy_offset
             for table in scan_segment(self._store, piece.segment, _OPTIONS, at, stop, chained=piece.chained):
                 yield table
-                self._table._tell_walked(table.end_phy_offset - at)
+                self._table._report_walked(table.end_phy_offset - at)
                 at = table.end_phy_offset
                 refuse_cut(piece.segment, table)
 

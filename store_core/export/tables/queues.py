@@ -24,7 +24,7 @@ from store_core.export.tables.times import times
 from store_core.findings import Finding, finding
 from store_core.layout import paths
 from store_core.layout import queue as layout
-from store_core.read.dump import QueueDump, all_queues, behind_the_end
+from store_core.read.dump import QueueDump, after_end, all_queues
 from store_core.read.entries import ExtUnit
 from store_core.read.queue import BatchQueue, Queue, end_of_entries, layout_of
 from store_core.read.types import queue_faults
@@ -102,7 +102,7 @@ class QueuesTable(StoresTable):
         self.tell(store, refused.findings if refused is not None else ())
         with suppress(UnreadableError):  # told already, or nobody asked for so much of the queue
             if places.stop == places_of(queue.queue).stop:
-                self.tell(store, behind_the_end(queue))
+                self.tell(store, after_end(queue))
 
 
 class _Refused:

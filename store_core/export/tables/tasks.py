@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from store_core.errors import FailedError, UnreadableError
 from store_core.export.dest.parquet import WrittenFile
-from store_core.export.dest.place import Place
+from store_core.export.dest.task_destination import Place
 from store_core.export.rows import schema
 from store_core.export.splits.notes import digest, file_identity, identity_of
 from store_core.export.tables.compaction import COMPACTION_COLUMNS, CompactionTable

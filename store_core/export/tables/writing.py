@@ -8,7 +8,7 @@ from typing import Final
 import pyarrow as pa
 
 from store_core.export.dest.parquet import ParquetFile, WrittenFile
-from store_core.export.dest.place import Place
+from store_core.export.dest.task_destination import Place
 from store_core.export.rows.schema import Column
 from store_core.export.tables.table import schema_of
 

@@ -1,4 +1,4 @@
-//! Rows of columns as JSON, CSV or TSV. What each value looks like is defined by rmqctl/output.py, which writes the same rows one by one.
+//! Rows of columns as JSON, CSV or TSV. What each value looks like is defined by rmqctl/output/formats.py, which writes the same rows one by one.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

@@ -1,0 +1,1 @@
+"""How results leave: formats, cells, layout on a terminal, progress."""

@@ -1,0 +1,192 @@
+"""Blocks as Rich shows them on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import tzinfo
+from itertools import zip_longest
+from typing import IO, Any, Final, NoReturn
+
+from rich.console import Console
+from rich.text import Text as RichText
+
+from rmqctl.output.cells import Column, cell, escape_controls
+from rmqctl.output.document import (
+    FINDING_COLUMNS,
+    Block,
+    Drawing,
+    Facts,
+    FindingRows,
+    Findings,
+    Page,
+    Table,
+    Text,
+    pages,
+)
+from rmqctl.output.layout import GAP, Layout, cut, fit, fold, width_of, word_width
+
+_SEVERITY_STYLES: Final = {"error": "bold red", "warning": "yellow", "info": "cyan"}
+_TITLE_STYLE: Final = "bold"
+_ALL_SHOWN: Final = "-o plain shows all"
+
+
+class QuietConsole(Console):
+    """A console that leaves a broken pipe to the caller instead of ending the process with 1."""
+
+    def on_broken_pipe(self) -> NoReturn:
+        raise BrokenPipeError
+
+
+class RichView:
+    """Writes blocks with Rich. Values are text, never markup. Tables are laid out here: Rich's own may cut a number."""
+
+    def __init__(self, file: IO[str], zone: tzinfo, *, color: bool, width: int | None) -> None:
+        self._console = QuietConsole(
+            file=file, no_color=not color or None, highlight=False, markup=False, emoji=False, width=width
+        )
+        self._zone = zone
+        self._blocks = 0
+
+    def show(self, blocks: Iterable[Block]) -> None:
+        for block in blocks:
+            if self._blocks:
+                self._console.print()
+            self._blocks += 1
+            match block:
+                case Facts():
+                    self._title(block.title)
+                    self._pairs([(Column.of(key), value) for key, value in block.values.items()])
+                case Table():
+                    self._table(block)
+                case Findings():
+                    self._findings(block)
+                case Text():
+                    self._console.print(RichText(escape_controls(block.text), style=block.style))
+                case Drawing():
+                    self._title(block.title)
+                    self._print(RichText("".join(f"{escape_controls(line)}\n" for line in block.lines)))
+
+    def _title(self, title: str) -> None:
+        if title:
+            self._console.print(RichText(escape_controls(title), style=_TITLE_STYLE))
+
+    def _pairs(self, pairs: Sequence[tuple[Column, Any]]) -> None:
+        """Names with their values, one below the other."""
+        names = [column.title(humanised=True) for column, _ in pairs]
+        margin = max(map(width_of, names), default=0) + GAP
+        width = self._console.width
+        text = RichText()
+        for name, (column, value) in zip(names, pairs, strict=True):
+            shown = self._cell(value, column)
+            beside = margin + word_width(shown) <= width or GAP + word_width(shown) > width
+            lead = " " * (margin if beside else GAP)
+            text.append(name, "cyan").append("" if not shown else lead[width_of(name) :] if beside else f"\n{lead}")
+            lines = fold(shown, max(width - len(lead), 1))
+            text.append(f"\n{lead}".join(lines), _style(column, shown)).append("\n")
+        self._print(text)
+
+    def _table(self, block: Table) -> None:
+        self._title(block.title)
+        layout: Layout | None = None
+        page: Page | None = None
+        for page in pages(block):
+            texts = [[self._cell(row.get(column.key), column) for column in page.columns] for row in page.rows]
+            if page.number == 0 or (layout is not None and not layout.holds(texts)):
+                layout = self._layout(page, texts)
+            if layout is None:
+                self._records(page)
+            else:
+                self._print(_lines(page, layout, texts))
+        if page is None:
+            self._console.print(RichText(block.empty, style="dim"))
+        elif layout is not None and len(layout.shown) < len(page.columns):
+            missing = [c.title(humanised=True) for i, c in enumerate(page.columns) if i not in layout.shown]
+            told = f"left out for want of room: {', '.join(missing)} ({_ALL_SHOWN})"
+            self._console.print(RichText(told, style="dim"))
+
+    def _layout(self, page: Page, texts: Sequence[Sequence[str]]) -> Layout | None:
+        """Which columns are shown from this page on, and how wide, with their headings; None for records instead."""
+        headings = [column.title(humanised=True) for column in page.columns]
+        rigid = frozenset(
+            i
+            for i, (column, numeric) in enumerate(zip(page.columns, page.numeric, strict=True))
+            if numeric or column.kind != "text"
+        )
+        layout = fit(page.columns, headings, texts, rigid, self._console.width)
+        if layout is not None:
+            self._print(_heading(page, layout, headings, rule="-" if self._console.options.ascii_only else "─"))
+        return layout
+
+    def _records(self, page: Page) -> None:
+        """Rows one below the other, each with its columns' names."""
+        for number, row in enumerate(page.rows):
+            if number or page.number:
+                self._console.print()
+            self._pairs([(column, row.get(column.key)) for column in page.columns])
+
+    def _findings(self, block: Findings) -> None:
+        rows = FindingRows(block.findings)
+        self._table(Table(rows, FINDING_COLUMNS, block.title, empty="none"))
+        if advised := rows.advice():
+            margin = max(width_of(codes) for codes, _ in advised) + GAP
+            room = max(self._console.width - margin, 1)
+            text = RichText("\n")
+            for codes, advice in advised:
+                text.append(codes, _TITLE_STYLE).append(" " * (margin - width_of(codes)))
+                text.append(f"\n{' ' * margin}".join(fold(escape_controls(advice), room))).append("\n")
+            self._print(text)
+
+    def _cell(self, value: Any, column: Column) -> str:
+        return cell(value, column.kind, self._zone, humanised=True)
+
+    def _print(self, text: RichText) -> None:
+        """Text whose lines are as they should be."""
+        self._console.print(text, end="", soft_wrap=True)
+
+
+def _style(column: Column, text: str) -> str:
+    return _SEVERITY_STYLES.get(text, "") if column.kind == "severity" else ""
+
+
+def _heading(page: Page, layout: Layout, headings: Sequence[str], rule: str) -> RichText:
+    cells = [fold(headings[i], width, heading=True) for i, width in zip(layout.shown, layout.widths, strict=True)]
+    height = max(map(len, cells))
+    text = RichText()
+    for words in zip(*([""] * (height - len(one)) + one for one in cells), strict=True):
+        text.append(_line(page, layout, words), _TITLE_STYLE).append("\n")
+    return text.append(rule * layout.width + "\n")
+
+
+def _lines(page: Page, layout: Layout, texts: Sequence[Sequence[str]]) -> RichText:
+    """The rows of a page. A severity is coloured."""
+    coloured = [n for n, i in enumerate(layout.shown) if page.columns[i].kind == "severity"]
+    lines: list[str] = []
+    spans: list[tuple[str, int, int]] = []
+    at = 0
+    for row in texts:
+        cells = [
+            [cut(row[i], width)] if page.columns[i].cut else fold(row[i], width)
+            for i, width in zip(layout.shown, layout.widths, strict=True)
+        ]
+        first = at
+        for words in zip_longest(*cells, fillvalue=""):
+            line = _line(page, layout, words)
+            lines.append(line)
+            at += len(line) + 1
+        for n in coloured:
+            start = first + len(_line(page, layout, [one[0] for one in cells[:n]], padded=True))
+            spans.append((_style(page.columns[layout.shown[n]], cells[n][0]), start, start + len(cells[n][0])))
+    text = RichText("\n".join([*lines, ""]))
+    for style, start, end in spans:
+        text.stylize(style, start, end)
+    return text
+
+
+def _line(page: Page, layout: Layout, words: Sequence[str], *, padded: bool = False) -> str:
+    """One line of a table; numbers stand flush right. ``padded`` with the gap behind it, for what follows."""
+    parts = []
+    for i, width, word in zip(layout.shown, layout.widths, words, strict=False):
+        space = " " * (width - width_of(word))
+        parts.append(space + word if page.numeric[i] else word + space)
+    line = (" " * GAP).join(parts)
+    return line + " " * GAP * bool(parts) if padded else line.rstrip()

@@ -1,1 +1,0 @@
-"""Keeping what can be read: survey, evidence, closed holes, derived files that follow."""

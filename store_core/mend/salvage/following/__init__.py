@@ -1,1 +1,0 @@
-"""What follows the log: derived files, config files, progress files."""

@@ -1,1 +1,0 @@
-"""Holes closed without moving an offset, and the log as it will be then."""

@@ -1,0 +1,190 @@
+"""An interrupted change is finished, or taken back: the first thing every writing command does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from store_core.errors import NotAStoreError
+from store_core.recovery.apply.execute import Change
+from store_core.recovery.apply.partial_state import assert_can_go_back, assert_ours, can_go_forward
+from store_core.recovery.apply.trusted_paths import assert_named, assert_trusted
+from store_core.storage.failure import failed
+from store_core.storage.journal import Journal, State, heads, list_ids, read_journal, remove_our_folder, unfinished
+from store_core.storage.live import assert_not_live
+from store_core.storage.lock import StoreLock
+from store_core.storage.syscalls import FileOps
+from store_core.storage.writer import Writer
+
+_UNFINISHED: Final = "the change is unfinished: run the command again, and it is finished or taken back"
+
+
+class Outcome(StrEnum):
+    """What became of an interrupted change."""
+
+    FINISHED = "finished"
+    ROLLED_BACK = "rolled back"
+    UNDONE = "undone"  # it was being undone, and that is finished
+    FORGOTTEN = "forgotten"  # it was being forgotten, and that is finished
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """An interrupted change and what became of it."""
+
+    id: str
+    kind: str | None
+    outcome: Outcome
+
+
+def finish_or_roll_back(
+    root: Path | str,
+    *,
+    writable_roots: Sequence[Path | str] = (),
+    lock: StoreLock | None = None,
+    ops: FileOps | None = None,
+) -> tuple[Settled, ...]:
+    """Finish what was interrupted, or take it back where it cannot be finished. Without any, takes no lock.
+
+    Raises StoreInUseError, PlanOutOfDateError (something else has changed those files since), UsageError (it writes to
+    log folders that are not among ``writable_roots``), FailedError.
+    """
+    if unfinished(root) is None:
+        return ()
+    with changing(root, writable_roots, lock, ops) as (writer, held):
+        return settle(writer, held)
+
+
+@contextmanager
+def changing(
+    root: Path | str, writable_roots: Sequence[Path | str], lock: StoreLock | None, ops: FileOps | None
+) -> Iterator[tuple[Writer, StoreLock]]:
+    """A writer and the lock of a store that nobody else is at work on. Raises NotAStoreError, StoreInUseError."""
+    if not Path(root).is_dir():
+        raise NotAStoreError("there is no store", path=str(root))
+    with Writer(root, writable_roots=writable_roots, ops=ops) as writer:
+        held = lock or StoreLock(root, writer=writer)
+        if not held.held:
+            held.acquire()
+        try:
+            assert_not_live(root, writable_roots)
+            yield writer, held
+        except Exception:
+            if lock is None and held.created and not list_ids(writer.root):
+                with suppress(OSError):
+                    held.remove_file()
+            raise
+        finally:
+            if lock is None:
+                held.release()
+
+
+def settle(
+    writer: Writer, lock: StoreLock, on_settled: Callable[[Settled], None] = lambda settled: None
+) -> tuple[Settled, ...]:
+    """``finish_or_roll_back`` for a caller that holds the lock; ``on_settled`` hears of each change at once.
+
+    Nothing is written but where ``writer`` may write: what the journal says of that is not believed.
+    """
+    found = []
+    for head in heads(writer.root):
+        if head.state.finished:
+            continue
+        journal = read_journal(writer.root, head.id)
+        assert_named(journal, writer.places)
+        try:
+            outcome = _settle(writer, journal, lock)
+        except OSError as error:
+            raise failed(error, f"cannot finish the interrupted change {head.id}", state=_UNFINISHED) from error
+        if journal.entries:  # a folder without a journal had hardly begun, or was all but gone
+            found.append(Settled(head.id, head.text("kind"), outcome))
+            on_settled(found[-1])
+    return tuple(found)
+
+
+def _settle(writer: Writer, journal: Journal, lock: StoreLock) -> Outcome:
+    """
+    state      -> what is done
+    PREPARING     nothing of the store was touched: remove the folder
+    PREPARED      go forward; where new bytes are missing or the system refuses, go back
+    UNDOING       go on back
+    UNDONE        remove the folder
+    FORGOTTEN     remove the folder
+    """
+    match journal.state:
+        case State.PREPARED:
+            if _went_forward(writer, journal):
+                return Outcome.FINISHED
+            outcome = Outcome.ROLLED_BACK
+        case State.UNDOING:
+            change = Change.read(writer, journal)
+            assert_trusted(change)
+            assert_ours(change)
+            go_back(change, _kept_times(change))
+            outcome = Outcome.UNDONE
+        case State.FORGOTTEN:
+            remove_change(writer, journal)
+            return Outcome.FORGOTTEN
+        case State.PREPARING:
+            outcome = Outcome.ROLLED_BACK
+        case _:
+            outcome = Outcome.UNDONE
+    leave_no_trace(writer, journal, lock)
+    return outcome
+
+
+def _kept_times(change: Change) -> Collection[str]:
+    """The folders whose times an interrupted undo leaves; rmqctl 0.1 named the others."""
+    told = change.journal.last("undoing")
+    if isinstance(others := told.get("folders"), list):
+        return [path for path in change.records.folders if path not in others]
+    later = told.get("later_folders")
+    return later if isinstance(later, list) else ()
+
+
+def _went_forward(writer: Writer, journal: Journal) -> bool:
+    change = Change.read(writer, journal)
+    assert_trusted(change)
+    assert_ours(change)
+    if can_go_forward(change):
+        with suppress(OSError):
+            change.forward()
+            journal.mark(writer, State.DONE)
+            return True
+    go_back(change)
+    return False
+
+
+def go_back(change: Change, keep_times: Collection[str] = ()) -> None:
+    """Take a change back and say so. Raises OSError, FailedError where kept bytes are damaged."""
+    assert_can_go_back(change)
+    change.back(keep_times)
+
+
+def take_back(change: Change) -> None:
+    """Take back a change that failed on its way. Raises FailedError where that fails too."""
+    try:
+        go_back(change)
+        remove_change(change.writer, change.journal)
+    except OSError as error:
+        raise failed(error, "the change failed, and taking it back did too", state=_UNFINISHED) from error
+
+
+def leave_no_trace(writer: Writer, journal: Journal, lock: StoreLock) -> None:
+    """Remove the folders of a change that did not happen, and the lock file where the change made it."""
+    if journal.last("begin").get("lock_created") or lock.created:
+        lock.remove_file()
+    remove_change(writer, journal)
+
+
+def remove_change(writer: Writer, journal: Journal) -> None:
+    """Remove a change's folders, the one with the journal last. Raises OSError."""
+    for area in writer.places.areas[1:]:
+        folder = str(area.parent / journal.folder)
+        if writer.path(folder).exists():
+            remove_our_folder(writer, folder)
+    remove_our_folder(writer, journal.folder)

@@ -1,0 +1,265 @@
+"""Closing a hole in the log without moving an offset (store behaviour, section 15.1).
+
+A region that a broker cannot walk over is covered completely: by tombstones for lost messages that are known (ordinary
+records of their topic, queue and queue offset, with a body of zeros), by fillers (ROLLBACK records, which nobody
+dispatches) where nothing is known, and by one blank where the region reaches the segment's end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from store_core.codec.record import encode_blank
+from store_core.layout import marks, record
+from store_core.recovery.damage_scan import Neighbour, Region
+from store_core.recovery.lost_record import LostRecord
+from store_core.recovery.lost_table import Lost, LostRows
+from store_core.recovery.tombstones import (
+    Piece,
+    TombstoneRun,
+    can_be_told,
+    fillers,
+    min_size_bytes,
+    smallest_tombstone_size_bytes,
+    tombstone,
+)
+from store_core.scan.log import Progress
+
+
+@dataclass(slots=True)
+class ClosedRegion:
+    """How a region is closed. ``given_up``: a readable neighbour that had to go because nothing as small fits.
+
+    ``skipped``: lost records that get no tombstone, for dead entries will stand in their queues. Without ``pieces`` the region
+    is left as it is.
+    """
+
+    region: Region
+    pieces: list[Piece | TombstoneRun] = field(default_factory=list)
+    unplaced: list[Lost] = field(default_factory=list)
+    skipped: list[Lost] = field(default_factory=list)
+    given_up: LostRecord | None = None
+    property_crc: bool = False  # records carry a property CRC
+
+    @property
+    def phy_offset(self) -> int:
+        """Where the first piece begins; a widened region's lies in front of the region."""
+        return self.pieces[0].phy_offset if self.pieces else self.region.phy_offset
+
+    @property
+    def end_phy_offset(self) -> int:
+        """Where the last piece ends."""
+        return self.pieces[-1].phy_offset + self.pieces[-1].size_bytes if self.pieces else self.region.end_phy_offset
+
+    @property
+    def min_record_size_bytes(self) -> int:
+        """The least room for a record."""
+        return min_size_bytes(property_crc=self.property_crc)
+
+    @property
+    def tombstones(self) -> list[Lost]:
+        """The lost records that have a tombstone, in log order, as they were."""
+        lost = (piece.lost if isinstance(piece, TombstoneRun) else piece.tombstone_of for piece in self.pieces)
+        return [each for each in lost if each is not None]
+
+    def tombstones_and_lost(self, places: Sequence[int]) -> list[tuple[int, Lost]]:
+        """The same with where they stand; of many, those at some places, which rise, as records of their own."""
+        found: list[tuple[int, Lost]] = []
+        for piece in self.pieces:
+            if isinstance(piece, TombstoneRun):
+                found += [(each.phy_offset or 0, each) for each in piece.lost.apart(places)]
+            elif piece.tombstone_of is not None:
+                found.append((piece.phy_offset, piece.tombstone_of))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    start: int
+    end: int
+    lost: Lost | None = None  # None: free
+
+
+def close_region(
+    region: Region,
+    known: Iterable[Lost],
+    unplaced: Iterable[LostRecord] = (),
+    *,
+    property_crc: bool = False,
+    on_progress: Progress | None = None,
+) -> ClosedRegion:
+    """Cover a region. ``known`` lost records have their place in it; ``unplaced`` ones are put where there is room.
+
+    A region that no record fits into is widened: over the blank behind it, else over its smaller neighbour.
+    ``property_crc``: the records that are made carry one. ``on_progress`` is told the bytes that are covered so far.
+    """
+    closed_region = ClosedRegion(region, property_crc=property_crc)
+    wide = _widened(region, closed_region)
+    if wide.size_bytes < closed_region.min_record_size_bytes:  # its neighbour carries none either
+        closed_region.property_crc = property_crc = False
+    if closed_region.given_up is not None:
+        known = [*known, closed_region.given_up]
+    told: list[Lost] = []
+    waiting: list[LostRecord] = []
+    untold: list[LostRecord] = []
+    for lost in known:
+        if isinstance(lost, LostRows) or can_be_told(lost):
+            told.append(lost)
+        else:
+            untold.append(lost)
+    for each in unplaced:
+        (waiting if can_be_told(each) else untold).append(each)
+    slots = _with_unplaced(_place(wide, told, closed_region, waiting), wide, waiting, closed_region)
+    closed_region.unplaced += untold
+    timestamp = _timestamp(wide)
+    for slot in slots:
+        at_segment_end = wide.reaches_segment_end and slot.end == wide.end_phy_offset
+        size = slot.end - slot.start
+        if isinstance(slot.lost, LostRows):
+            closed_region.pieces.append(TombstoneRun(slot.lost, timestamp, property_crc))
+        elif slot.lost is not None:
+            closed_region.pieces.append(tombstone(slot.lost, slot.start, size, timestamp, property_crc=property_crc))
+        elif at_segment_end:
+            closed_region.pieces.append(Piece(slot.start, size, ((0, encode_blank(size)),), timestamp, is_blank=True))
+        else:
+            closed_region.pieces += fillers(slot.start, slot.end, timestamp, property_crc=property_crc)
+        if on_progress is not None:
+            on_progress(slot.end - wide.phy_offset)
+    return closed_region
+
+
+def _widened(region: Region, closed_region: ClosedRegion) -> Region:
+    if region.reaches_segment_end:
+        if region.size_bytes >= record.MIN_BLANK_SIZE_BYTES:
+            return region
+        neighbour = region.before
+    elif region.size_bytes >= closed_region.min_record_size_bytes:
+        return region
+    elif region.blank_follows:
+        return replace(region, end_phy_offset=region.segment_end_phy_offset, reaches_segment_end=True)
+    else:
+        inside = [
+            n for n in (region.before, region.after) if n is not None and n.phy_offset >= region.segment_phy_offset
+        ]
+        neighbour = min(inside, key=lambda n: n.size_bytes, default=None)
+    if neighbour is None:
+        return region
+    if neighbour.in_queue:
+        closed_region.given_up = _given_up(neighbour)
+    start = min(region.phy_offset, neighbour.phy_offset)
+    end = max(region.end_phy_offset, neighbour.phy_offset + neighbour.size_bytes)
+    return replace(region, phy_offset=start, end_phy_offset=end)
+
+
+def _given_up(neighbour: Neighbour) -> LostRecord:
+    return LostRecord(
+        neighbour.topic, neighbour.queue_id, neighbour.queue_offset, neighbour.phy_offset, neighbour.size_bytes
+    )
+
+
+def _timestamp(region: Region) -> int:
+    """Store time of the neighbours, never 0: a first record of time 0 keeps crash recovery from starting there."""
+    for neighbour in (region.before, region.after):
+        if neighbour is not None and neighbour.store_timestamp_ms > 0:
+            return neighbour.store_timestamp_ms
+    return 1
+
+
+def _place(
+    region: Region, known: Iterable[Lost], closed_region: ClosedRegion, waiting: list[LostRecord]
+) -> list[_Slot]:
+    """Slots over the whole region, the known records as near to their places as whole frames allow.
+
+    Those for which there is no room there wait with others.
+    """
+    limit = region.end_phy_offset - (record.MIN_BLANK_SIZE_BYTES if region.reaches_segment_end else 0)
+    slots: list[_Slot] = []
+    cursor = region.phy_offset
+    left = deque(sorted(known, key=lambda k: k.phy_offset or 0))
+    displaced: list[LostRecord] = []
+    while left:
+        lost = left.popleft()
+        start = max(lost.phy_offset or cursor, cursor)
+        is_close = 0 < start - cursor < closed_region.min_record_size_bytes
+        if isinstance(lost, LostRows):
+            end = lost.end_phy_offset
+            if is_close or start != lost.phy_offset:
+                left.extendleft(reversed(list(lost.without_first())))
+                continue
+            reaches_next = bool(left) and end > (left[0].phy_offset or end)
+            if (
+                end > limit
+                or reaches_next
+                or (not region.reaches_segment_end and 0 < limit - end < closed_region.min_record_size_bytes)
+            ):
+                left.extendleft(reversed(list(lost.without_last())))
+                continue
+        else:
+            size = lost.size_bytes
+            if size > marks.MAX_FILLER_SIZE_BYTES:
+                size = smallest_tombstone_size_bytes(lost, property_crc=closed_region.property_crc)
+            if is_close:
+                start, size = cursor, size + start - cursor
+            end = min(start + size, limit)
+            least = smallest_tombstone_size_bytes(lost, marked=False, property_crc=closed_region.property_crc)
+            is_pushed = start > (lost.phy_offset or start)
+            # One that is told of a wrong place, or too long, must not move all that lies behind it.
+            following = _first_from(left, start if is_pushed else start + least)
+            if following is not None:
+                end = min(end, following)
+            if not region.reaches_segment_end and 0 < limit - end < closed_region.min_record_size_bytes:
+                end = limit
+            if end - start < least:
+                if not (is_pushed and slots and _is_of(slots[-1].lost, lost)):
+                    displaced.append(lost)
+                continue
+        if start > cursor:
+            slots.append(_Slot(cursor, start))
+        slots.append(_Slot(start, end, lost))
+        cursor = end
+    if cursor < region.end_phy_offset:
+        slots.append(_Slot(cursor, region.end_phy_offset))
+    waiting[:0] = displaced
+    return slots
+
+
+def _first_from(left: Iterable[Lost], phy_offset: int) -> int | None:
+    """Where the first of some lost records in log order begins, at an offset or behind it."""
+    for lost in left:
+        place = lost.first_from(phy_offset) if isinstance(lost, LostRows) else lost.phy_offset
+        if place is not None and place >= phy_offset:
+            return place
+    return None
+
+
+def _is_of(told: Lost | None, lost: LostRecord) -> bool:
+    """Whether the last of what was told before is the same message."""
+    last = [*told.without_last()][-1] if isinstance(told, LostRows) else told
+    return isinstance(last, LostRecord) and (last.topic, last.queue_id, last.queue_offset) == (
+        lost.topic,
+        lost.queue_id,
+        lost.queue_offset,
+    )
+
+
+def _with_unplaced(
+    slots: list[_Slot], region: Region, waiting: Iterable[LostRecord], closed_region: ClosedRegion
+) -> list[_Slot]:
+    """Records whose place nobody knows go into free slots that leave room for a frame, or nothing, behind them."""
+    taken = [slot for slot in slots if slot.lost is not None]
+    free = [slot for slot in slots if slot.lost is None]
+    for lost in waiting:
+        need = smallest_tombstone_size_bytes(lost, property_crc=closed_region.property_crc)
+        for place, slot in enumerate(free):
+            last = region.reaches_segment_end and slot.end == region.end_phy_offset
+            spare = record.MIN_BLANK_SIZE_BYTES if last else closed_region.min_record_size_bytes
+            room = slot.end - slot.start
+            if room >= need + spare or (room == need and not last):
+                taken.append(_Slot(slot.start, slot.start + need, lost))
+                free[place : place + 1] = [_Slot(slot.start + need, slot.end)] if room > need else []
+                break
+        else:
+            closed_region.unplaced.append(lost)
+    return sorted([*taken, *free], key=lambda slot: slot.start)

@@ -1,0 +1,404 @@
+"""The derived files a log asks for, compared with those that stand: what to write, what to remove.
+
+Everything is built anew in scratch files and compared byte for byte; what is equal stays untouched. So there is one way
+for recover, truncate and rebuild, and a sane store gives an empty list.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import Final, Protocol
+
+from store_core.closing import Closing
+from store_core.derive.batch import BatchQueueBuilder
+from store_core.derive.dispatch import LOOKED_INTO, Dispatcher, dispatch_rules
+from store_core.derive.ext import can_be_walked
+from store_core.derive.index import IndexBuilder, IndexFileResult
+from store_core.derive.index_style import IndexStyle, has_index, index_names, index_style
+from store_core.derive.light import expired_light_queues
+from store_core.derive.queues import GapEntry, QueueBuilder
+from store_core.derive.spool import QueueSpooler
+from store_core.errors import FailedError
+from store_core.findings import Finding, finding
+from store_core.layout import paths, queue
+from store_core.read.index_sizes import index_sizes
+from store_core.recovery.expired_entries import existing_index, expired_queue_files, last_number, queue_end
+from store_core.scan.frames import FrameTable
+from store_core.scan.log import ScanOptions, scan_log
+from store_core.storage.digest import Hole
+from store_core.storage.files import FileCache
+from store_core.storage.sequence import Segment, SegmentSequence, proven_file_sizes
+from store_core.storage.store import QueueKey, Store
+
+_NS_PER_MS: Final = 1_000_000
+_FEW_ZEROS, _MOST_ZEROS = 1 << 12, 1 << 20  # read at first, and at a time
+_NONE_TELLS: Final = "no queue file tells the size"
+
+Progress = Callable[[int], None]
+
+
+class Content(Protocol):
+    """What a file is to hold."""
+
+    @property
+    def size_bytes(self) -> int: ...
+    @property
+    def read(self) -> Callable[[], Iterator[bytes | Hole]]: ...
+
+
+class Made(Content, Protocol):
+    """A file to be, as the builders give it; at most ``data_bytes`` of it lie in no hole."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def mtime_ms(self) -> int: ...
+    @property
+    def data_bytes(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A derived file that differs from what stands. ``path`` is relative to the root; ``read`` gives the content.
+
+    ``data_bytes``: at most so many lie in no hole.
+    """
+
+    path: str
+    size_bytes: int
+    mtime_ns: int
+    read: Callable[[], Iterator[bytes | Hole]]
+    data_bytes: int
+
+
+@dataclass(slots=True)
+class DerivedChanges:
+    """New files, and files and folders that must go; paths relative to the root."""
+
+    new: list[NewFile] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    removed_folders: list[str] = field(default_factory=list)
+
+
+def contents_of(*changes: DerivedChanges) -> dict[str, Callable[[], Iterator[bytes | Hole]]]:
+    """How to read each new file, by its path."""
+    return {file.path: file.read for change in changes for file in change.new}
+
+
+class Derivation(Closing):
+    """Queues and index built from a log. A context: its scratch files vanish with it.
+
+    ``log_store`` is the store with the log as it will be; ``store`` the store as it is. ``include_bad_crc``: records
+    with a wrong body checksum count too, as dispatch takes them. ``names_all``: records count for which no queue can be made, to be
+    looked at alone. Without ``walks`` the log is not walked here: whoever does
+    it with ``options`` gives every table to ``add`` and then calls ``finish``. ``index_wanted``: an index is built even where
+    the broker is told to keep none and none stands. Raises FailedError for queues in RocksDB.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        log_store: Store,
+        scratch: Path,
+        *,
+        batch_topics: Iterable[str] = (),
+        include_bad_crc: bool = False,
+        names_all: bool = False,
+        index_wanted: bool = False,
+        walks: bool = True,
+        jobs: int = 1,
+        on_progress: Progress | None = None,
+    ) -> None:
+        if store.queues_in_rocksdb:
+            raise FailedError(
+                "the queues are kept in a RocksDB database",
+                path=str(store.root / paths.CONSUMEQUEUE),
+                to_do="commands that mend need queue files; those that only read the log work",
+            )
+        self._store = store
+        self._stack = ExitStack()
+        self._assumed_sizes: dict[str, tuple[int, str]] = {}  # of queue files, and why, by their folder
+        told = index_sizes(store)
+        self.sizes = told.sizes
+        self._size_findings = told.findings
+        style = index_style(store, self.sizes.slots, self.sizes.entries) if self.sizes else IndexStyle()
+        rules = dispatch_rules(store, batch_topics=batch_topics, include_bad_crc=include_bad_crc)
+        self._dispatcher = Dispatcher(replace(rules, names_all=names_all))
+        self._include_bad_crc = include_bad_crc
+        self._has_index = index_wanted or has_index(store)
+        self._spooler = QueueSpooler(self._dispatcher, scratch)
+        self._stack.callback(self._spooler.close)
+        self._log_min = log_store.log.min_phy_offset
+        self.existing_index = existing_index(store, self.sizes, self._log_min)
+        self._keys = 0
+        self._index: IndexBuilder | None = None
+        if self.sizes:
+            self._index = IndexBuilder(
+                scratch,
+                self.sizes.slots,
+                self.sizes.entries,
+                index_names(store),
+                counts_every_put=style.counts_every_put,
+                start=self.existing_index.start,
+            )
+            self._stack.callback(self._index.close)
+        self.options = ScanOptions(
+            check_crc=not include_bad_crc and log_store is store,
+            index_keys=True,
+            index_tags=style.tags,
+            index_tags_from_phy_offset=style.tags_from_phy_offset,
+            jobs=jobs,
+        )
+        if walks:
+            options = replace(self.options, bytes_for=LOOKED_INTO)
+            for table in scan_log(log_store, options=options, on_progress=on_progress):
+                self.add(table)
+            self.finish()
+
+    def add(self, table: FrameTable) -> None:
+        """The next table of the log, in order."""
+        self._spooler.add(table)
+        self._keys += len(table.key_hash)
+        if self._has_index and self._index:
+            self._index.add(table, self._include_bad_crc)
+
+    @property
+    def bad_lists(self) -> Sequence[int]:
+        """Where records lie at whose list of light queues dispatch fails."""
+        return self._dispatcher.bad_lists
+
+    @property
+    def without_queue(self) -> Sequence[int]:
+        """Where records lie for which a broker cannot make a queue."""
+        return self._dispatcher.without_queue
+
+    def finish(self) -> None:
+        """No more tables will come; from now on there is something to ask."""
+        self.rows = self._spooler.finish()
+        self.index_files: list[IndexFileResult] = self._index.finish() if self._index else []
+
+    def close(self) -> None:
+        """Give the scratch files back."""
+        self._stack.close()
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What had to be assumed, and why there is no index."""
+        found = [*self._dispatcher.findings(), *self._dispatcher.record_findings(), *self._size_findings]
+        if not self.sizes and not self._size_findings and self._has_index and self._keys:
+            text = f"no index file tells how many slots and entries there are to be: {self._keys} keys are not indexed"
+            found.append(finding("S005", text, file=paths.INDEX))
+        found += [
+            finding("S009", f"{why}: {size} bytes", file=folder) for folder, (size, why) in self._assumed_sizes.items()
+        ]
+        return found
+
+    def index_timestamp_ms(self, existing_ms: int) -> int:
+        """What a checkpoint may say of the index: the end time of the newest full file, 0 if none is full.
+
+        ``existing_ms``, what it says, stays if it speaks of a file that has expired, or the store is to have no index, or its files
+        stay as they are since nothing tells their sizes.
+        """
+        if not self._has_index or not self.sizes:
+            return max(existing_ms, 0)
+        full = [file.header.end_timestamp_ms for file in self.index_files if file.is_full]
+        newest = max(full, default=self.existing_index.full_end_timestamp_ms)
+        begins = self.index_files[0].header.begin_timestamp_ms if self._log_min and self.index_files else 0
+        return existing_ms if newest < existing_ms <= begins else newest
+
+    @property
+    def queue_keys(self) -> list[QueueKey]:
+        """The ordinary queues that the log's messages belong to."""
+        return self.queues().queue_keys()
+
+    def queues(self, gap_entry: GapEntry | None = None) -> QueueBuilder:
+        """The builder of the ordinary queues."""
+        size = self._known_queue_size()
+        ext = file_size_of(self._store.ext_queues.values())
+        return QueueBuilder(
+            self.rows,
+            size or queue.DEFAULT_FILE_SIZE_BYTES,
+            gap_entry=gap_entry,
+            existing=self._store.queues,
+            log_min_phy_offset=self._log_min,
+            ext_file_size_bytes=ext or None,
+            existing_ext=self._store.ext_queues,
+        )
+
+    def _known_queue_size(self) -> int | None:
+        return file_size_of(self._store.queues.values()) or self._store.settings.queue_file_size_bytes
+
+    def _known_batch_queue_size(self) -> int | None:
+        return file_size_of(self._store.batch_queues.values()) or self._store.settings.batch_queue_file_size_bytes
+
+    def batch_queues(self) -> BatchQueueBuilder:
+        """The builder of the batch queues."""
+        existing = self._store.batch_queues
+        size = self._known_batch_queue_size()
+        return BatchQueueBuilder(
+            self.rows, size or queue.DEFAULT_BATCH_FILE_SIZE_BYTES, existing=existing, log_min_phy_offset=self._log_min
+        )
+
+    def queue_changes(self, gap_entry: GapEntry | None = None) -> DerivedChanges:
+        """What to do so that every queue holds what the log says."""
+        changes = DerivedChanges()
+        builder, batch = self.queues(gap_entry), self.batch_queues()
+        expired = expired_light_queues(self._store, self.rows)  # else their messages would come once more
+        ordinary, batches = set(builder.queue_keys()) - expired, set(batch.queue_keys())
+        if ordinary and not self._store.settings.queue_file_size_bytes:
+            told = proven_file_sizes((list(q.segments) for q in self._store.queues.values()), queue.ENTRY.size_bytes)
+            if len(told) != 1:
+                alike = f"queue files of {' and of '.join(map(str, sorted(told)))} bytes tell the size alike"
+                self._assumed_sizes[paths.CONSUMEQUEUE] = builder.file_size_bytes, alike if told else _NONE_TELLS
+        if batches and not self._known_batch_queue_size():
+            self._assumed_sizes[paths.BATCHCONSUMEQUEUE] = queue.DEFAULT_BATCH_FILE_SIZE_BYTES, _NONE_TELLS
+        for key in sorted(ordinary | set(self._store.queues)):
+            files: list[Made] = list(builder.files(key)) if key in ordinary else self._expired_files(key)
+            self._compare(paths.CONSUMEQUEUE, key, self._store.queues.get(key), files, changes)
+        for key in sorted(batches | set(self._store.batch_queues)):
+            files = list(batch.files(key)) if key in batches else self._expired_files(key, batch=True)
+            self._compare(paths.BATCHCONSUMEQUEUE, key, self._store.batch_queues.get(key), files, changes)
+        for key in sorted(ordinary | set(self._store.ext_queues)) if self._store.ext_queues else ():
+            files = list(builder.ext_files(key)) if key in ordinary else []
+            standing = self._store.ext_queues.get(key)
+            stays = standing is not None and bool(files if key in ordinary else self._expired_files(key))
+            kept = _expired_ext(standing, files[0].name if files else None) if standing is not None and stays else ()
+            self._compare(paths.CONSUMEQUEUE_EXT, key, standing, files, changes, kept=kept)
+        return changes
+
+    def index_changes(self) -> DerivedChanges:
+        """What to do so that the index is what a broker would build from the log; nothing where its sizes are not known."""
+        changes = DerivedChanges()
+        if not self.sizes:
+            return changes
+        for made in self.index_files:
+            path = self._store.root / paths.INDEX / made.name
+            if not same_content(self._store, path, made):
+                changes.new.append(_new_file(f"{paths.INDEX}/{made.name}", made))
+        names = {made.name for made in self.index_files} | self.existing_index.expired
+        changes.removed += [self._store.relative(p) for p in self._store.index_files if p.name not in names]
+        # Brokers do not start with a folder of such a name; one that holds something is somebody's.
+        folders = [p for p in self._store.index_strays if p.name.isdecimal() and p.is_dir() and not any(p.iterdir())]
+        changes.removed_folders += [self._store.relative(p) for p in folders if p.name not in names]
+        return changes
+
+    def queue_ends(self) -> dict[QueueKey, int]:
+        """The queue offset behind the last entry of every queue, as the log asks for them.
+
+        Of a queue without a message in the log, what its entries for expired records tell.
+        """
+        builder, batch = self.queues(), self.batch_queues()
+        ends = {key: queue_end(files, self._log_min) for key, files in self._store.queues.items()}
+        ends |= {key: queue_end(f, self._log_min, batch=True) for key, f in self._store.batch_queues.items()}
+        ends |= {key: builder.summary(key).end_queue_offset for key in self.queue_keys}
+        return ends | {key: last_number(self.rows.rows(key)) for key in batch.queue_keys()}
+
+    def _expired_files(self, key: QueueKey, *, batch: bool = False) -> list[Made]:
+        """Files of a queue without a message in the log: its numbering must not begin anew."""
+        files = (self._store.batch_queues if batch else self._store.queues).get(key)
+        return list(expired_queue_files(files, self._log_min, batch=batch)) if files is not None else []
+
+    def _compare(
+        self,
+        tree: str,
+        key: QueueKey,
+        existing: SegmentSequence | None,
+        made: Iterable[Made],
+        changes: DerivedChanges,
+        *,
+        kept: Collection[str] | None = None,
+    ) -> None:
+        """``kept``: names of the files that stay although none such is made, where entries do not tell."""
+        folder = PurePosixPath(tree) / key.topic / str(key.queue_id)
+        standing = {s.name: s for s in existing.segments} if existing is not None else {}
+        wanted = {file.name: file for file in made}
+        for name, file in wanted.items():
+            if not same_content(self._store, self._store.root / folder / name, file):
+                changes.new.append(_new_file(str(folder / name), file))
+        first = min(wanted, default=None)
+        for name, segment in standing.items():
+            if kept is not None:
+                stays = name in kept
+            else:
+                in_front = first is None or name < first
+                stays = in_front and existing is not None and self._is_expired(existing, segment, tree)
+            if name in wanted or stays:
+                continue
+            changes.removed.append(str(folder / name))
+        if existing is not None:
+            for stray in existing.strays:
+                if stray.is_folder:
+                    changes.removed_folders += [] if any(stray.path.iterdir()) else [self._store.relative(stray.path)]
+                else:
+                    changes.removed.append(self._store.relative(stray.path))
+
+    def _is_expired(self, files: SegmentSequence, segment: Segment, tree: str) -> bool:
+        """Whether a file's last entry points before the log's first byte, so that it may stay as it is."""
+        if segment.size_bytes != files.file_size_bytes:
+            return False
+        layout = queue.BATCH_ENTRY if tree == paths.BATCHCONSUMEQUEUE else queue.ENTRY
+        data = files.read(segment.end_phy_offset - layout.size_bytes, layout.size_bytes)
+        if len(data) < layout.size_bytes:
+            return False
+        last = layout.read(data)
+        return bool(last["size_bytes"] > 0 and 0 <= last["phy_offset"] < self._log_min)
+
+
+def _expired_ext(files: SegmentSequence, first: str | None) -> set[str]:
+    """Names of the ConsumeQueueExt files that join the first one that is made, or are an idle queue's: a broker deletes from the
+    front, and does not start where units do not end in their file."""
+    kept: set[str] = set()
+    end = int(first) if first is not None else None
+    for segment in reversed(files.segments):
+        if end is not None and segment.phy_offset >= end:
+            continue
+        is_whole = segment.size_bytes == files.file_size_bytes and end in (None, segment.end_phy_offset)
+        if not is_whole or not can_be_walked(files, segment.phy_offset, segment.end_phy_offset):
+            break
+        kept.add(segment.name)
+        end = segment.phy_offset
+    return kept
+
+
+def same_content(store: Store, path: Path, made: Content) -> bool:
+    """Whether a file stands and holds exactly this."""
+    try:
+        if os.stat(path).st_size != made.size_bytes:
+            return False
+    except OSError:
+        return False
+    at = 0
+    for chunk in made.read():
+        if isinstance(chunk, Hole):
+            if not _is_zero(store.cache, path, at, at + len(chunk)):
+                return False
+        elif store.cache.read(path, at, len(chunk)) != chunk:
+            return False
+        at += len(chunk)
+    return at == made.size_bytes
+
+
+def _is_zero(cache: FileCache, path: Path, at: int, end: int) -> bool:
+    """Return True if [at, end) of a file is zero; of a hole nothing is read."""
+    size = _FEW_ZEROS
+    while at < end and (data_at := cache.next_data(path, at)) is not None:
+        data = cache.read(path, data_at, min(size, max(end - data_at, 0)))
+        if data.count(0) < len(data):
+            return False
+        if not data:
+            return data_at >= end
+        at, size = data_at + len(data), min(size * 16, _MOST_ZEROS)
+    return True
+
+
+def _new_file(path: str, made: Made) -> NewFile:
+    return NewFile(path, made.size_bytes, made.mtime_ms * _NS_PER_MS, made.read, made.data_bytes)
+
+
+def file_size_of(sequences: Iterable[SegmentSequence]) -> int:
+    """The size in bytes of the files of a kind, which is one for all queues; 0 where none tells."""
+    return next((s.file_size_bytes for s in sequences if s.file_size_bytes), 0)

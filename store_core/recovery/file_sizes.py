@@ -1,0 +1,68 @@
+"""How long new files are to be where the store has none that tells: a copy of it has such files, and the same configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Final
+
+from store_core.errors import StoreError
+from store_core.layout import paths
+from store_core.read.index_sizes import index_sizes
+from store_core.recovery.derived_files import file_size_of
+from store_core.recovery.replica import Siblings
+from store_core.storage.settings import load_settings
+from store_core.storage.store import Store
+
+_SIZED: Final = tuple(f"{tree}/" for tree in (paths.CONSUMEQUEUE, paths.BATCHCONSUMEQUEUE, paths.INDEX))
+
+
+@contextmanager
+def sized_as(store: Store, siblings: Siblings) -> Iterator[Store]:
+    """The store as if its broker's properties file named the sizes of queue and index files (store format 4, 5) that
+    nothing of it tells, and the first sibling with such files does."""
+    lacking = [tell for tell in _TELLERS if not tell(store)]
+    told: dict[str, str] = {}
+    for sibling in siblings.stores:
+        for tell in lacking:
+            with suppress(StoreError):  # what cannot be read there tells nothing
+                told = {**tell(sibling), **told}
+    if not told:
+        yield store
+        return
+    settings = store.settings
+    sized = replace(
+        load_settings(root=settings.root, values={**settings.values, **told}),
+        commitlog_paths=settings.commitlog_paths,
+        writable_commitlog_paths=settings.writable_commitlog_paths,
+        broker_version=settings.broker_version,
+    )
+    with Store(sized) as found:
+        yield found
+
+
+def size_notes(store: Store, sized: Store, made: Iterable[str]) -> tuple[str, ...]:
+    """What was taken over, where files are made that it is for; ``made``: their paths from the root."""
+    told = [f"{name}={value}" for name, value in sized.settings.values.items() if name not in store.settings.values]
+    if not told or not any(path.startswith(_SIZED) for path in made):
+        return ()
+    return (f"no file of the store tells how long new ones are to be; those of the sibling do: {', '.join(told)}",)
+
+
+def _queues(store: Store) -> Mapping[str, str]:
+    size = store.settings.queue_file_size_bytes or file_size_of(store.queues.values())
+    return {"mappedFileSizeConsumeQueue": str(size)} if size else {}
+
+
+def _batch_queues(store: Store) -> Mapping[str, str]:
+    size = store.settings.batch_queue_file_size_bytes or file_size_of(store.batch_queues.values())
+    return {"mapperFileSizeBatchConsumeQueue": str(size)} if size else {}
+
+
+def _index(store: Store) -> Mapping[str, str]:
+    sizes = index_sizes(store).sizes
+    return {"maxHashSlotNum": str(sizes.slots), "maxIndexNum": str(sizes.entries)} if sizes else {}
+
+
+_TELLERS: Final[tuple[Callable[[Store], Mapping[str, str]], ...]] = (_queues, _batch_queues, _index)

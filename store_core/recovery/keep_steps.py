@@ -1,0 +1,166 @@
+"""A salvage as a plan, and the builder that an apply calls for its derived files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from store_core.broker.versions import Version
+from store_core.derive.checkpoint import rebuilt_checkpoint
+from store_core.layout import paths
+from store_core.layout.checkpoint import FILE_SIZE_BYTES
+from store_core.read.checkpoint import read_checkpoint
+from store_core.recovery.derived_files import DerivedChanges, NewFile, contents_of
+from store_core.recovery.keep_options import KeepOptions
+from store_core.recovery.plan_keep import KeepPlan, plan_keep, walk_rules
+from store_core.recovery.plans.content import Building, Built, Chunk, register_builder
+from store_core.recovery.plans.draft import Draft
+from store_core.recovery.plans.plan import Plan
+from store_core.recovery.progress_files import lowered_progress
+from store_core.storage.databases import runs_under_55
+from store_core.storage.digest import Hole
+from store_core.storage.settings import Settings, load_settings
+from store_core.storage.store import Store
+from store_core.storage.write_scope import Places
+
+BUILDER: Final = "salvage"
+_NS_PER_MS: Final = 1_000_000
+
+
+def keep_plan(store: Store, found: KeepPlan, built: Built) -> Plan:
+    """Steps in the order they are carried out: the log, what follows from it, checkpoint and progress, and last ``abort``.
+
+    ``built`` names the builder that makes the derived files again.
+    """
+    draft = Draft(store.root, writable_roots=outside_roots(store))
+    if found.is_empty:
+        return draft.plan("recover", "keep")
+    found.edited.add_to(draft, built)
+    for changes in (found.queue_changes, found.index_changes):
+        add_derived(draft, changes, built)
+    for name, data in small_files(store, found).items():
+        is_checkpoint = name == paths.CHECKPOINT
+        mtime_ns = found.survey.last_store_timestamp_ms * _NS_PER_MS if is_checkpoint else None
+        draft.write_file(name, data, mtime_ns=mtime_ns, why=_why(found, name))
+    if store.aborted:
+        abort = store.root / paths.ABORT
+        remove = draft.remove_folder if abort.is_dir() else draft.remove_file
+        remove(abort, why="nothing is left to recover")
+    if len(draft):
+        draft.depend_on_the_rest(*store.settings.outside_paths)
+    return draft.plan("recover", "keep")
+
+
+def add_derived(draft: Draft, changes: DerivedChanges, built: Built) -> None:
+    """Derived files as steps; their content comes from a builder."""
+    for path in changes.removed:
+        draft.remove_file(path, why="not what the log says")
+    for path in changes.removed_folders:
+        draft.remove_folder(path, why="a broker may refuse to start with it")
+    for file in changes.new:
+        draft.write_file(
+            file.path,
+            built=replace(built, size_bytes=file.size_bytes, data_bytes=file.data_bytes),
+            mtime_ns=file.mtime_ns,
+            why="built from the log",
+        )
+
+
+def small_files(store: Store, found: KeepPlan) -> dict[str, bytes]:
+    """The checkpoint and the config files, where they promise too much or were lost, by their path in the store."""
+    checkpoint = _checkpoint_bytes(store, found)
+    files = {} if checkpoint is None else {paths.CHECKPOINT: checkpoint}
+    if (config := found.configuration) is None:
+        return files
+    files |= {name: written.data for name, written in config.written.items()}
+    return files | lowered_progress(store, found.derivation.queue_ends(), config.files)
+
+
+def _why(found: KeepPlan, name: str) -> str:
+    if name == paths.CHECKPOINT:
+        return "times of the log as it is"
+    written = found.configuration.written.get(name) if found.configuration else None
+    return written.why if written else "nothing behind the end of a queue is promised"
+
+
+def _checkpoint_bytes(store: Store, found: KeepPlan) -> bytes | None:
+    """The right checkpoint, None where the one that stands is not ahead of what it vouches for."""
+    survey = found.survey
+    now = read_checkpoint(store.root)
+    full = found.derivation.index_timestamp_ms(now.index_msg_timestamp_ms)
+    last = survey.last_store_timestamp_ms
+    times = (now.physic_msg_timestamp_ms, now.logics_msg_timestamp_ms)
+    behind = all(0 < time <= last for time in times) or (last == 0 and not any(times))
+    in_55 = runs_under_55(store)
+    if in_55 and not (
+        now.logics_msg_timestamp_ms or now.logics_phy_offset
+    ):  # as a broker of less than a minute leaves it
+        behind |= 0 < now.physic_msg_timestamp_ms <= last
+    behind &= now.logics_phy_offset <= survey.last_phy_offset
+    if not now.findings and behind and 0 <= now.index_msg_timestamp_ms <= full:
+        return None
+    existing = store.cache.read(store.root / paths.CHECKPOINT, 0, FILE_SIZE_BYTES)
+    return rebuilt_checkpoint(
+        existing,
+        last_store_timestamp_ms=last,
+        last_phy_offset=survey.last_phy_offset,
+        index_end_timestamp_ms=full,
+        with_queue_offset=in_55,
+    )
+
+
+def contents_of_keep(store: Store, found: KeepPlan) -> dict[str, Callable[[], Iterator[bytes | Hole]]]:
+    """How to read what the plan's builder makes, by the paths of its steps."""
+    places = Places(store.root, outside_roots(store))
+    made = {places.name(path): read for path, read in found.edited.made().items()}
+    return made | contents_of(found.queue_changes, found.index_changes)
+
+
+def outside_roots(store: Store) -> list[Path]:
+    """Log folders outside the root: a plan may name their files; applying it wants them to be named for writing."""
+    return list(store.settings.outside_paths)
+
+
+def settings_arguments(settings: Settings) -> dict[str, Any]:
+    """What a builder needs to open the store as the plan's maker did."""
+    return {
+        "values": dict(settings.values),
+        "commitlog_paths": [str(path) for path in settings.commitlog_paths],
+        "writable_commitlog_paths": [str(path) for path in settings.writable_commitlog_paths],
+        **({"broker_version": settings.broker_version} if settings.broker_version else {}),
+    }
+
+
+def store_of(building: Building) -> Store:
+    """The store a builder works on. Raises NotAStoreError."""
+    arguments: Mapping[str, Any] = building.arguments
+    settings = load_settings(
+        root=building.root, values=arguments["values"], broker_version=arguments.get("broker_version")
+    )
+    settings = replace(
+        settings,
+        commitlog_paths=tuple(Path(p) for p in arguments["commitlog_paths"]),
+        writable_commitlog_paths=tuple(Path(p) for p in arguments["writable_commitlog_paths"]),
+    )
+    return Store.open(building.root, settings)
+
+
+def chunks_of(files: Iterator[NewFile] | list[NewFile], wanted: set[str]) -> Iterator[Chunk]:
+    """The contents of the files an apply asks for."""
+    for file in files:
+        if file.path in wanted:
+            for data in file.read():
+                yield Chunk(file.path, data)
+
+
+def _build(building: Building) -> Iterator[Chunk]:
+    version = Version.parse(building.arguments["version"])
+    options = KeepOptions.of(building.arguments.get("keep", {}))
+    with store_of(building) as store, plan_keep(store, walk_rules(store.settings, version), options) as found:
+        made = contents_of_keep(store, found)
+        yield from (Chunk(path, data) for path in building.paths for data in made[path]())
+
+
+register_builder(BUILDER, _build)

@@ -1,0 +1,80 @@
+"""Who notices a loss: consumer groups and the services that deliver delayed messages (store behaviour 12)."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from store_core.broker.dispatch import EarlyDelivery
+from store_core.layout import paths, timer
+from store_core.recovery.loss_report.model import (
+    DelayedLoss,
+    EarlyDeliveries,
+    GroupLoss,
+    LostRange,
+    Position,
+    QueueLoss,
+)
+from store_core.recovery.prediction.outcome import QueueSpan
+from store_core.storage.config_files import ConfigFiles
+from store_core.storage.store import QueueKey
+
+Offsets = Mapping[tuple[str, str, int], int]
+Spans = Mapping[str, Mapping[int, QueueSpan]]
+
+
+def affected_groups(queues: Sequence[QueueLoss], offsets: Offsets, ends: Spans) -> tuple[GroupLoss, ...]:
+    """Groups with progress in a queue that loses something, or behind the end that a queue will have.
+
+    ``offsets`` are (group, topic, queue id) to the next queue offset; ``ends`` the queues as they will be.
+    """
+    lost = {QueueKey(queue.topic, queue.queue_id): queue.ranges for queue in queues}
+    found = []
+    for (group, topic, queue_id), offset in sorted(offsets.items()):
+        key = QueueKey(topic, queue_id)
+        span = ends.get(topic, {}).get(queue_id)
+        end = span.max_offset if span is not None else 0 if key in lost else None
+        beyond_end = end is not None and offset > end
+        if key in lost or beyond_end:
+            position, consumed, missed = _seen_from(offset, lost.get(key, ()))
+            found.append(GroupLoss(group, topic, queue_id, offset, position, consumed, missed, end, beyond_end))
+    return tuple(found)
+
+
+def _seen_from(offset: int, ranges: Sequence[LostRange]) -> tuple[Position, int, int]:
+    """Where progress lies among lost ranges, and how many lost messages lie before and at or behind it."""
+    consumed = sum(_part_before(offset, lost) for lost in ranges)
+    missed = sum(lost.messages for lost in ranges) - consumed
+    place = bisect_right(ranges, offset, key=lambda lost: lost.first_queue_offset) - 1
+    if place >= 0 and offset <= ranges[place].last_queue_offset:
+        return "in", consumed, missed
+    if not missed:
+        return "beyond", consumed, missed
+    return ("between" if consumed else "before"), consumed, missed
+
+
+def _part_before(offset: int, lost: LostRange) -> int:
+    numbers = lost.last_queue_offset + 1 - lost.first_queue_offset
+    return min(max(offset - lost.first_queue_offset, 0), numbers, lost.messages)
+
+
+def delayed_losses(queues: Iterable[QueueLoss], config: ConfigFiles) -> tuple[DelayedLoss, ...]:
+    """Lost messages of the delay levels and of the timer, and how many of them nobody has got yet."""
+    levels = config.delay_offsets.value.offsets
+    timer_offset = config.timer_check.last_timer_queue_offset if config.timer_check is not None else 0
+    found = []
+    for queue in queues:
+        if queue.topic == paths.SCHEDULE_TOPIC:
+            level = queue.queue_id + 1
+            waiting = _seen_from(levels.get(level, 0), queue.ranges)[2]
+            found.append(DelayedLoss(queue.topic, queue.queue_id, level, queue.messages, waiting))
+        elif queue.topic == timer.TIMER_TOPIC:
+            waiting = _seen_from(timer_offset, queue.ranges)[2]
+            found.append(DelayedLoss(queue.topic, queue.queue_id, None, queue.messages, waiting))
+    return tuple(found)
+
+
+def early_deliveries(early: Iterable[EarlyDelivery]) -> tuple[EarlyDeliveries, ...]:
+    """How many delayed messages come at once, by the topic they are for."""
+    return tuple(EarlyDeliveries(topic, count) for topic, count in sorted(Counter(e.topic for e in early).items()))

@@ -1,0 +1,190 @@
+"""When lost messages were stored: by their own records, else between the nearest messages that are known."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_core.codec.text import decode_text
+from store_core.kernel.codes import FrameKind
+from store_core.layout import record
+from store_core.recovery.loss_report.log_strips import is_bad
+from store_core.recovery.loss_report.loss_offsets import Places
+from store_core.recovery.loss_report.model import TimeSpan
+from store_core.recovery.lost_run import LostRun
+from store_core.scan.frames import FrameTable
+from store_core.storage.store import QueueKey
+
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+_NONE: Final = -1
+_LATEST: Final = np.iinfo(np.int64).max
+
+
+class _QueueRuns:
+    """Lost runs of one queue, and what the walk has shown of them: columns with one element a run.
+
+    ``low`` and ``high`` are the first and last store time of the runs' own records; ``before`` and ``after`` the store
+    times of the nearest good messages of the queue, whose numbers are ``before_number`` and ``after_number``.
+    """
+
+    def __init__(self, runs: Sequence[LostRun]) -> None:
+        self.runs = sorted(runs, key=lambda run: run.first_queue_offset or 0)
+        self.first = np.array([run.first_queue_offset for run in self.runs], np.int64)
+        self.last = np.array([run.last_queue_offset for run in self.runs], np.int64)
+        count = len(self.runs)
+        self.low, self.high = np.full(count, _LATEST), np.full(count, _NONE, np.int64)
+        self.before_number, self.before = np.full(count, _NONE, np.int64), np.full(count, _NONE, np.int64)
+        self.after_number, self.after = np.full(count, _LATEST), np.full(count, _NONE, np.int64)
+
+    def holds(self, numbers: Ints) -> tuple[Ints, Mask]:
+        """The run of each queue offset, and whether it lies in one."""
+        place = np.searchsorted(self.first, numbers, "right") - 1
+        return place, (place >= 0) & (numbers <= self.last[np.maximum(place, 0)])
+
+    def add_own(self, place: Ints, times: Ints) -> None:
+        np.minimum.at(self.low, place, times)
+        np.maximum.at(self.high, place, times)
+
+    def add_neighbours(self, numbers: Ints, times: Ints) -> None:
+        order = np.argsort(numbers, kind="stable")
+        numbers, times = numbers[order], times[order]
+        place = np.searchsorted(numbers, self.first, "left") - 1
+        nearer = (place >= 0) & (numbers[np.maximum(place, 0)] >= self.before_number)
+        self.before_number[nearer], self.before[nearer] = numbers[place[nearer]], times[place[nearer]]
+        place = np.searchsorted(numbers, self.last, "right")
+        inside = np.minimum(place, len(numbers) - 1)
+        nearer = (place < len(numbers)) & (numbers[inside] < self.after_number)
+        self.after_number[nearer], self.after[nearer] = numbers[place[nearer]], times[place[nearer]]
+
+
+class RunTimes:
+    """Sees every table of a walk and remembers the store times of lost runs.
+
+    ``is_own(table)`` masks the messages that may be lost ones themselves; their places are noted in ``places``. With
+    ``neighbours`` the nearest good messages of the same queue are remembered too. Memory grows with the runs only.
+    """
+
+    def __init__(
+        self,
+        runs: Iterable[LostRun],
+        is_own: Callable[[FrameTable], Mask],
+        *,
+        neighbours: bool = False,
+        places: Places | None = None,
+    ) -> None:
+        by_queue: dict[QueueKey, list[LostRun]] = {}
+        for run in runs:
+            if run.topic is not None and run.queue_id is not None and run.first_queue_offset is not None:
+                by_queue.setdefault(QueueKey(run.topic, run.queue_id), []).append(run)
+        self._queues = {key: _QueueRuns(found) for key, found in by_queue.items()}
+        self._topics = {key.topic for key in self._queues}
+        self._is_own = is_own
+        self._neighbours = neighbours
+        self._places = places
+
+    def add(self, table: FrameTable) -> None:
+        names = {number: decode_text(topic) for number, topic in enumerate(table.topics)} if self._queues else {}
+        wanted = [number for number, name in names.items() if name in self._topics]
+        if not wanted:
+            return
+        kind = table.sys_flag & record.TRANSACTION_MASK
+        queued = table.messages & ((kind == record.TRANSACTION_NONE) | (kind == record.TRANSACTION_COMMIT))
+        rows = np.flatnonzero(queued & np.isin(table.topic_id, wanted))
+        group = (table.topic_id[rows].astype(np.int64) << 32) + table.queue_id[rows]
+        order = np.argsort(group, kind="stable")
+        rows, group = rows[order], group[order]
+        own, bad = self._is_own(table), is_bad(table)
+        for part in np.split(rows, np.flatnonzero(np.diff(group)) + 1):
+            if not len(part):
+                continue
+            key = QueueKey(names[int(table.topic_id[part[0]])], int(table.queue_id[part[0]]))
+            if key in self._queues:
+                self._look(self._queues[key], table, part, own[part], bad[part])
+
+    def _look(self, runs: _QueueRuns, table: FrameTable, rows: Ints, own: Mask, bad: Mask) -> None:
+        numbers, times = table.queue_offset[rows], table.store_timestamp_ms[rows]
+        place, inside = runs.holds(numbers)
+        mine = inside & own
+        runs.add_own(place[mine], times[mine])
+        if self._places is not None and mine.any():
+            self._places.add(table.phy_offset[rows[mine]], table.size_bytes[rows[mine]])
+        good = ~inside & ~bad
+        if self._neighbours and good.any():
+            runs.add_neighbours(numbers[good], times[good])
+
+    def own_spans(self) -> dict[LostRun, TimeSpan]:
+        """The runs some of whose own records were seen."""
+        return {
+            run: TimeSpan(int(queue.low[i]), int(queue.high[i]), "records")
+            for queue in self._queues.values()
+            for i, run in enumerate(queue.runs)
+            if queue.high[i] != _NONE
+        }
+
+    def between_neighbours(self) -> dict[LostRun, TimeSpan]:
+        """Every run, between the nearest good messages of its queue."""
+        return {
+            run: between(int(queue.before[i]), int(queue.after[i]))
+            for queue in self._queues.values()
+            for i, run in enumerate(queue.runs)
+        }
+
+
+def between(before: int, after: int) -> TimeSpan:
+    """The span between two store times, either of which may be unknown (negative)."""
+    first, last = (before if before >= 0 else None), (after if after >= 0 else None)
+    if first is not None and last is not None and last < first:  # a clock was set back
+        first, last = last, first
+    return TimeSpan(first, last, "neighbours" if first is not None or last is not None else None)
+
+
+class Stretches:
+    """Stretches of the log that hold nothing good, each with the store times of the good messages around it."""
+
+    def __init__(self) -> None:
+        self._starts, self._ends = array("q"), array("q")
+        self._before, self._after = array("q"), array("q")
+        self._open = 0  # the first stretch behind which no good message has come yet
+        self._last = _NONE
+
+    def add(self, table: FrameTable) -> None:
+        if not len(table):
+            return
+        good = table.messages & ~is_bad(table)
+        bad = ~good & ~table.of_kind(FrameKind.BLANK)
+        places, times = np.flatnonzero(good), table.store_timestamp_ms
+        if len(places):
+            self._close(int(times[places[0]]))
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], bad, [False]])))
+        for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+            following = int(np.searchsorted(places, begin))
+            self._starts.append(int(table.phy_offset[begin]))
+            self._ends.append(int(table.phy_offset[end - 1] + table.size_bytes[end - 1]))
+            self._before.append(int(times[places[following - 1]]) if following else self._last)
+            self._after.append(_NONE)
+            if following < len(places):
+                self._close(int(times[places[following]]))
+        if len(places):
+            self._last = int(times[places[-1]])
+
+    def _close(self, timestamp_ms: int) -> None:
+        for number in range(self._open, len(self._after)):
+            self._after[number] = timestamp_ms
+        self._open = len(self._after)
+
+    def around(self, first_phy_offset: int, last_phy_offset: int) -> TimeSpan:
+        """Between which good messages two places of the log lie; nothing where they lie in no stretch."""
+        first, last = self._at(first_phy_offset), self._at(last_phy_offset)
+        if first is None or last is None:
+            return TimeSpan()
+        return between(self._before[first], self._after[last])
+
+    def _at(self, phy_offset: int) -> int | None:
+        number = bisect_right(self._starts, phy_offset) - 1
+        return number if number >= 0 and phy_offset < self._ends[number] else None

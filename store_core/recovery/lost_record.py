@@ -1,0 +1,63 @@
+"""A record that was there and cannot be read any more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from store_core.codec.properties import KEYS, UNIQ_KEY, split_keys
+from store_core.codec.record import Message
+from store_core.derive.dispatch import inner_batch_size, light_queues
+
+
+@dataclass(frozen=True, slots=True)
+class LostRecord:
+    """What is known of it. ``keys`` are its user keys.
+
+    ``batch_size`` messages from ``queue_offset`` on were in it. ``light_queues`` are the queues that its own list named,
+    with its number in each. ``tags_code`` is its queue entry's; ``unique_key`` and times are its head's. ``is_readable``: it can be read, but the broker that is to open the store cannot walk over it.
+    """
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    phy_offset: int | None = None
+    size_bytes: int = 0
+    keys: tuple[str, ...] = ()
+    batch_size: int = 1
+    light_queues: tuple[tuple[str, int], ...] = ()
+    is_readable: bool = False
+    tags_code: int | None = None
+    unique_key: str | None = None
+    born_timestamp_ms: int | None = None
+    store_timestamp_ms: int | None = None
+
+
+def from_record_head(message: Message, *, is_readable: bool = False) -> LostRecord:
+    """What a well-formed record tells of itself, whatever its body is worth."""
+    properties = message.properties
+    return LostRecord(
+        topic=message.topic,
+        queue_id=message.queue_id,
+        queue_offset=message.queue_offset,
+        phy_offset=message.phy_offset,
+        size_bytes=message.size_bytes,
+        keys=tuple(split_keys(properties.get(KEYS))),
+        batch_size=inner_batch_size(properties),
+        light_queues=light_queues(properties),
+        is_readable=is_readable,
+        unique_key=properties.get(UNIQ_KEY),
+        born_timestamp_ms=message.born_timestamp_ms,
+        store_timestamp_ms=message.store_timestamp_ms,
+    )
+
+
+def more_complete(head: LostRecord, entry: LostRecord, *, is_topic_known: bool = True) -> LostRecord:
+    """A record that its head tells of, and its queue entries: of queue, number and light queues of a damaged record they know better.
+
+    And of the topic where no queue is of the one that the head tells: not ``is_topic_known``.
+    """
+    if entry.size_bytes == head.size_bytes:
+        head = replace(head, light_queues=tuple({**dict(head.light_queues), **dict(entry.light_queues)}.items()))
+    if entry.size_bytes == head.size_bytes and (entry.topic == head.topic or not is_topic_known):
+        head = replace(head, topic=entry.topic, queue_id=entry.queue_id, queue_offset=entry.queue_offset)
+    return replace(head, tags_code=entry.tags_code)

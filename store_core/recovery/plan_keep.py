@@ -1,0 +1,434 @@
+"""Keep everything readable: close holes, clean the tail, and let the derived files follow (policy ``keep``).
+
+The same steps serve the dry run and the builder that an apply calls: both start from the store as it is and come to the
+same bytes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+
+from store_core.broker.load import batch_topics_of
+from store_core.broker.versions import Version, behaviour_of
+from store_core.derive.queues import QueueBuilder
+from store_core.findings import Finding, finding
+from store_core.layout.paths import no_queue_reason
+from store_core.layout.record import HEAD
+from store_core.read.log_files import is_new
+from store_core.recovery.beyond_log_end import QueuesOfLog, beyond_log_end, only_indexed
+from store_core.recovery.damage_scan import LogSurvey, Region, WalkRules
+from store_core.recovery.damaged_region import ClosedRegion, close_region
+from store_core.recovery.delay_progress import DelayLevel, delay_levels_from_log
+from store_core.recovery.derived_files import Derivation, DerivedChanges, Progress
+from store_core.recovery.earlier_start import SkippedEarlier, weighed
+from store_core.recovery.header_repair import Repair
+from store_core.recovery.impossible_tombstones import without_unfounded
+from store_core.recovery.keep_options import KeepOptions
+from store_core.recovery.lmq_lists import renamed
+from store_core.recovery.log_edits import EditedLog, edited_log, restored_log
+from store_core.recovery.lost_config import Configuration, recovered_configuration
+from store_core.recovery.lost_from_queues import lost_by_queue_entries
+from store_core.recovery.lost_messages import LostMessages
+from store_core.recovery.lost_record import LostRecord, more_complete
+from store_core.recovery.lost_run import LostRun
+from store_core.recovery.lost_table import Lost, LostRows, LostTable
+from store_core.recovery.offset_ranges import Ranges
+from store_core.recovery.queue_gaps import fill_gaps
+from store_core.recovery.replica import Siblings
+from store_core.recovery.shifted_records import Shift
+from store_core.recovery.skipped_offsets import Kept, QueueBounds, Skipping
+from store_core.recovery.state import RecoveryState, read_state
+from store_core.recovery.stray_files import Move
+from store_core.recovery.wrong_batch import wrong_batches
+from store_core.recovery.wrong_queue import is_free, misplaced
+from store_core.scan.walk_progress import WalkProgress, behind
+from store_core.storage.buffers import give_freed_memory_back
+from store_core.storage.overlay import Patch
+from store_core.storage.scratch import scratch_folder
+from store_core.storage.settings import Settings
+from store_core.storage.store import QueueKey, Store
+
+_MOST_ROUNDS: Final = 4
+
+
+@dataclass(slots=True)
+class KeepPlan:
+    """The log as it will be and what follows from it.
+
+    ``lost`` are the records that cannot be kept, as far as they are known; ``unknown`` are regions that held records
+    nobody can name, ``only_indexed`` messages that the index alone tells of, None for many; ``given_up`` readable ones that had to go; ``unfilled`` numbers of queues that no message has any more;
+    ``dead_messages`` of them get a dead entry; ``kept`` got a tombstone although numbers are to be skipped.
+    ``own_end_phy_offset``: where the log's last record ended before anything came from siblings.
+    ``moved``: segments that stood under each other's names; ``shifted``: stretches that lay beside their place.
+    ``earlier``: what siblings have before the log's first byte, and was not asked for.
+    ``repairs``: records whose head was damaged, and is made good.
+    ``configuration``: config files as they will be, progress behind the queues' ends apart, which is set to these; None: they stay.
+    ``property_crc``: new records carry one.
+    """
+
+    survey: LogSurvey
+    closed_regions: list[ClosedRegion]
+    edited: EditedLog
+    derivation: Derivation
+    queue_changes: DerivedChanges = field(default_factory=DerivedChanges)
+    index_changes: DerivedChanges = field(default_factory=DerivedChanges)
+    lost: LostMessages = field(default_factory=LostMessages)
+    unknown: list[Region] = field(default_factory=list)
+    only_indexed: int | None = 0
+    given_up: list[LostRecord] = field(default_factory=list)
+    unfilled: list[tuple[QueueKey, int, int]] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    configuration: Configuration | None = None
+    property_crc: bool = False
+    options: KeepOptions = field(default_factory=KeepOptions)
+    own_end_phy_offset: int = 0
+    repairs: list[Repair] = field(default_factory=list)
+    dead_messages: int = 0
+    kept: Kept = field(default_factory=Kept)
+    moved: list[Move] = field(default_factory=list)
+    shifted: list[Shift] = field(default_factory=list)
+    earlier: list[SkippedEarlier] = field(default_factory=list)
+
+    def lost_runs(self) -> tuple[LostRun, ...]:
+        """What is lost, as people read it."""
+        indexed = [LostRun(None, None, None, None, self.only_indexed, 0)] if self.only_indexed != 0 else []
+        return (*self.lost.runs(self.unknown), *indexed)
+
+    @property
+    def skips(self) -> bool:
+        return self.options.skips
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no log to go by, so that nothing must be changed."""
+        return bool(self.findings)
+
+
+def walk_rules(settings: Settings, version: Version) -> WalkRules:
+    """What a release with these settings walks over."""
+    behaviour = behaviour_of(version)
+    forced = behaviour.verifies_property_crc and settings.flag("forceVerifyPropCRC")
+    return WalkRules(
+        behaviour.reads_v2,
+        behaviour.reads_v6_hosts,
+        behaviour.batch_queues,
+        checks_property_crc=forced,
+        property_crc=forced or settings.flag("enabledAppendPropCRC"),
+    )
+
+
+@contextmanager
+def plan_keep(
+    store: Store,
+    rules: WalkRules | None = None,
+    options: KeepOptions | None = None,
+    *,
+    jobs: int = 1,
+    walks: WalkProgress | None = None,
+) -> Iterator[KeepPlan]:
+    """As ``_plan_keep``; where records would stay for which no queue can be made, once more without these."""
+    rules = rules or WalkRules()
+    with ExitStack() as stack:
+        found = stack.enter_context(_plan_keep(store, rules, options, jobs=jobs, walks=walks))
+        if refused := tuple(found.derivation.without_queue):
+            stack.close()
+            rules = replace(rules, refused=refused)
+            found = stack.enter_context(_plan_keep(store, rules, options, jobs=jobs, walks=None))
+        yield found
+
+
+@contextmanager
+def _plan_keep(
+    store: Store,
+    rules: WalkRules | None = None,
+    options: KeepOptions | None = None,
+    *,
+    jobs: int = 1,
+    walks: WalkProgress | None = None,
+) -> Iterator[KeepPlan]:
+    """Work out how everything readable is kept; nothing is written but scratch files, which vanish at the end.
+
+    ``walks`` is told of the walk over the log as it is, by ``jobs`` threads, on which queues and index are built, and of a second one
+    where the log will be another, so that they are built anew from that; and of all that damage needs besides. Raises FailedError where the store cannot be read or there is no room for scratch files.
+    """
+    rules, options = rules or WalkRules(), options or KeepOptions()
+    walks = walks or WalkProgress(None, 0)
+    bounds = QueueBounds()
+    sinks = (bounds.add,) if options.skips else ()
+    with ExitStack() as stack:
+        siblings = stack.enter_context(Siblings(store, options.siblings, options.sibling_configs))
+        scratch = stack.enter_context(scratch_folder())
+        table = stack.enter_context(LostTable())
+        derive = partial(Derivation, store, scratch=scratch, batch_topics=batch_topics_of(store), jobs=jobs)
+        derive = partial(derive, names_all=not rules.refused)
+        derivation = stack.enter_context(derive(store, walks=False))
+        state = read_state(
+            store, rules, siblings, options, sinks, first=derivation, jobs=jobs, walks=walks, table=table
+        )
+        survey = state.survey
+        as_found = restored_log(store, state.restored, state.placed)
+        table.log = stack.enter_context(store.with_log(as_found)).log
+        skipping = Skipping(store, bounds) if options.skips else None
+        closing = _Closing(store, skipping, state.known, rules.property_crc, walks)
+        closed_regions = closing.closed_regions(survey.regions) if options.fill else closing.left_open(survey.regions)
+        close = partial(edited_log, store, end_phy_offset=survey.end_phy_offset, placed=state.placed)
+        edited = close(closed_regions, restored=state.restored)
+        if state.is_first and survey.is_whole:
+            derivation.finish()
+            walks.leave_out()
+        else:  # other records will be in it
+            derivation.close()
+            give_freed_memory_back()
+            view = stack.enter_context(store.with_log(edited.log))
+            derivation = stack.enter_context(derive(view, on_progress=walks.next()))
+        for left in reversed(range(_MOST_ROUNDS)):  # what was put back may tell what else is out of place
+            if not _corrected(store, closed_regions, edited, derivation, state, is_last=not left):
+                break
+            derivation.close()
+            edited = close(closed_regions, restored=state.restored)
+            view = stack.enter_context(store.with_log(edited.log))
+            derivation = stack.enter_context(derive(view, on_progress=walks.more()))
+        found = KeepPlan(
+            survey,
+            closed_regions,
+            edited,
+            derivation,
+            property_crc=rules.property_crc,
+            options=replace(options, loans=tuple(state.loans)),
+            own_end_phy_offset=state.own_end_phy_offset,
+            repairs=state.repairs,
+            kept=closing.skipping.kept if closing.skipping is not None else Kept(),
+            moved=state.moved,
+            shifted=state.shifted,
+            earlier=weighed(store, state.earlier, edited.log.min_phy_offset, survey.last_store_timestamp_ms),
+        )
+        if not survey.last_phy_offset and not survey.messages:
+            # Nothing at all can be read: a disk that is not mounted looks so, and queues may be all that is left.
+            if not is_new(store):
+                text = f"the log holds no record, while {len(store.queues)} queues stand: nothing is changed"
+                found.findings.append(finding("S007", text))
+            found.edited = EditedLog(store.log)
+            yield found
+            return
+        if derivation.without_queue and not rules.refused:
+            yield found  # to be worked out without these
+            return
+        entries, is_other = fill_gaps(store, found, table, walks)
+        found.edited = close(found.closed_regions, restored=state.restored)
+        # A new tombstone has an ext unit as well, and moves those of all messages behind it.
+        if is_other or (entries and store.ext_queues):
+            derivation.close()
+            give_freed_memory_back()
+            view = stack.enter_context(store.with_log(found.edited.log))
+            found.derivation = derivation = stack.enter_context(derive(view, on_progress=walks.more()))
+        _correct_own_offsets(store, found)
+        found.queue_changes = derivation.queue_changes(entries.of)
+        found.index_changes = derivation.index_changes()
+        found.configuration = recovered_configuration(
+            store, siblings.stores, derivation.queue_keys, partial(_delays, store, found, walks)
+        )
+        _report_lost(store, found, table, walks)
+        yield found
+
+
+def _delays(store: Store, found: KeepPlan, walks: WalkProgress) -> dict[int, DelayLevel]:
+    with store.with_log(found.edited.log) as view:
+        return delay_levels_from_log(view, found.derivation.queue_ends(), walks.more())
+
+
+def _corrected(
+    store: Store,
+    closed_regions: list[ClosedRegion],
+    edited: EditedLog,
+    derivation: Derivation,
+    state: RecoveryState,
+    *,
+    is_last: bool,
+) -> bool:
+    """Whether records or tombstones take other places in queues than those that the log, as mended, tells."""
+    if not is_last:
+        moved = _moved(store, edited, derivation, state)
+        if _renumbered(closed_regions, derivation.queues()) or moved:
+            return True
+    return without_unfounded(closed_regions, derivation.queues(), derivation.rows)
+
+
+def _moved(store: Store, edited: EditedLog, derivation: Derivation, state: RecoveryState) -> bool:
+    """Whether records go back to the queue and number that they were sent to; the ground then has them restored."""
+    restored = Ranges((at, at + patch.end) for at, patch in state.restored.items())
+    closed = Ranges((region.phy_offset, region.end_phy_offset) for region in state.survey.regions)
+    batches = wrong_batches(store, edited.log, derivation.rows, derivation.batch_queues().queue_keys())
+    moved = [repair for repair in batches if is_free(repair, closed, restored)]
+    moved += (repair for repair in renamed(store, edited.log, derivation.queues()) if is_free(repair, closed, restored))
+    moved += misplaced(store, edited.log, derivation.queues(), closed, restored)
+    state.repairs += moved
+    state.restored |= {at: Patch(0, len(data), ((0, data),)) for repair in moved for at, data in repair.changes}
+    return bool(moved)
+
+
+def _renumbered(closed_regions: list[ClosedRegion], builder: QueueBuilder) -> bool:
+    """Whether tombstones get the numbers that their neighbours in the queue leave them: a damaged head had told others."""
+    placed: dict[int, dict[str, int]] = {}
+    for key in builder.queue_keys() if closed_regions else ():
+        for one in builder.summary(key).misnumbered:
+            if one.placed_at is not None:
+                placed.setdefault(one.phy_offset, {})[key.topic] = one.placed_at
+    found, in_order = False, sorted(placed)
+    for index, closed_region in enumerate(closed_regions):
+        places = in_order[
+            bisect_left(in_order, closed_region.phy_offset) : bisect_left(in_order, closed_region.end_phy_offset)
+        ]
+        if told := closed_region.tombstones_and_lost(places) if places else []:
+            known: list[Lost] = []
+            for at, lost in told:
+                if isinstance(lost, LostRecord) and lost != closed_region.given_up:
+                    known.append(_placed(lost, placed.get(at, {})))
+                elif isinstance(lost, LostRows):
+                    known.append(lost)
+            again = close_region(closed_region.region, known, property_crc=closed_region.property_crc)
+            again.unplaced += closed_region.unplaced
+            again.skipped = closed_region.skipped
+            closed_regions[index], found = again, True
+    return found
+
+
+def _placed(lost: LostRecord, numbers: Mapping[str, int]) -> LostRecord:
+    """A lost record with other numbers in its queue and in light queues, by their topics."""
+    lights = tuple((name, numbers.get(name, number)) for name, number in lost.light_queues)
+    return replace(lost, queue_offset=numbers.get(lost.topic, lost.queue_offset), light_queues=lights)
+
+
+@dataclass(slots=True)
+class _Closing:
+    """A fence for each region. ``known`` are records that queue entries place, by the region's number. ``skipping``: where dead entries may stand."""
+
+    store: Store
+    skipping: Skipping | None
+    known: dict[int, list[Lost]]
+    property_crc: bool
+    walks: WalkProgress
+    topics: frozenset[str] = field(init=False)  # that have queues
+
+    def __post_init__(self) -> None:
+        queues = (*self.store.queues, *self.store.batch_queues)
+        self.topics = frozenset(key.topic for key in queues)
+
+    def closed_regions(self, regions: list[Region]) -> list[ClosedRegion]:
+        """Two that would take the same neighbour become one."""
+        all_told = [self._told(number, region) for number, region in enumerate(regions)]
+        if self.skipping is not None:
+            self.skipping.look_at(lost for told in all_told for lost in told)
+            self.skipping.decide()
+        closed_regions: list[ClosedRegion] = []
+        on_progress, done = self.walks.piece(sum(region.size_bytes for region in regions)), 0
+        for region, told in zip(regions, all_told, strict=True):
+            closed_region = self._close(region, told, behind(on_progress, done))
+            done += region.size_bytes
+            if closed_regions and closed_regions[-1].end_phy_offset > closed_region.phy_offset:
+                closed_region = self._as_one(closed_regions.pop(), closed_region, told)
+            closed_regions.append(closed_region)
+        return closed_regions
+
+    def left_open(self, regions: list[Region]) -> list[ClosedRegion]:
+        """Regions that stay as they are, with what is known of them."""
+        return [ClosedRegion(region, unplaced=self._told(number, region)) for number, region in enumerate(regions)]
+
+    def _told(self, number: int, region: Region) -> list[Lost]:
+        """What a region lost, from now on noted with its fence alone."""
+        told = self._merged(region, self.known.pop(number, []))
+        region.lost = [lost for lost in region.lost if lost.is_readable]
+        return told
+
+    def _close(self, region: Region, told: list[Lost], on_progress: Progress | None = None) -> ClosedRegion:
+        known, dead = self.skipping.parted(told) if self.skipping is not None else (told, [])
+        closed_region = close_region(region, known, property_crc=self.property_crc, on_progress=on_progress)
+        closed_region.skipped = dead
+        return closed_region
+
+    def _as_one(self, before: ClosedRegion, closed_region: ClosedRegion, told: list[Lost]) -> ClosedRegion:
+        given_up = [replace(g, is_readable=True) for g in {before.given_up, closed_region.given_up} if g is not None]
+        region = closed_region.region
+        both = replace(
+            before.region,
+            end_phy_offset=region.end_phy_offset,
+            reaches_segment_end=region.reaches_segment_end,
+            after=region.after,
+            blank_follows=region.blank_follows,
+            used_bytes=before.region.used_bytes + region.used_bytes,
+            lost=[*before.region.lost, *given_up, *region.lost],
+        )
+        stood = [lost for lost in before.tombstones if lost != before.given_up]
+        others = [*stood, *before.unplaced, *before.skipped, *told]
+        return self._close(both, self._merged(both, others))
+
+    def _merged(self, region: Region, by_entries: list[Lost]) -> list[Lost]:
+        """What a region lost, told by headers and by queue entries.
+
+        A header knows more, but for the tags code; of queue id and number of a damaged record its entry knows better.
+        """
+        headers = {lost.phy_offset: None for lost in region.lost}
+        places = sorted(place for place in headers if place is not None)
+        apart = [one for lost in by_entries for one in (lost.apart(places) if isinstance(lost, LostRows) else (lost,))]
+        entries = {lost.phy_offset: lost for lost in apart if isinstance(lost, LostRecord)}
+        told: list[Lost] = []
+        for head in region.lost:
+            entry = entries.get(head.phy_offset)
+            is_known = head.topic in self.topics
+            one = head if entry is None else more_complete(head, entry, is_topic_known=is_known)
+            if not no_queue_reason(one.topic):
+                told.append(one)
+        return [*told, *(lost for lost in apart if isinstance(lost, LostRows) or lost.phy_offset not in headers)]
+
+
+def _correct_own_offsets(store: Store, found: KeepPlan) -> None:
+    """Good records that say they lie elsewhere get their own offset right: ids made of it are wrong otherwise."""
+    field_ = HEAD.field_struct("own_phy_offset")
+    closed = Ranges(
+        (closed_region.phy_offset, closed_region.end_phy_offset)
+        for closed_region in found.closed_regions
+        if closed_region.pieces
+    )
+    done = {repair.phy_offset for repair in found.repairs if "own_phy_offset" in repair.fields}
+    for phy_offset in found.survey.wrong_own_offsets:
+        segment = store.log.find(phy_offset)
+        if segment is not None and phy_offset not in done and not closed.overlap(phy_offset, phy_offset + 1):
+            at = phy_offset + HEAD.offset_of("own_phy_offset") - segment.phy_offset
+            found.edited.add_patch(segment.path, at, field_.pack(phy_offset))
+
+
+def _report_lost(store: Store, found: KeepPlan, table: LostTable, walks: WalkProgress) -> None:
+    if found.options.fill:
+        found.given_up = [
+            closed_region.given_up for closed_region in found.closed_regions if closed_region.given_up is not None
+        ]
+        found.given_up += [
+            lost for closed_region in found.closed_regions for lost in closed_region.region.lost if lost.is_readable
+        ]
+    behind = [*found.survey.tail, beyond_log_end(store, found.survey)]
+    told = [lost for records in lost_by_queue_entries(store, behind, table, walks).values() for lost in records]
+    queues = QueuesOfLog(found.derivation.queues(), table)
+    found.lost = LostMessages(
+        [
+            *(
+                lost
+                for closed_region in found.closed_regions
+                for lost in (*closed_region.tombstones, *closed_region.unplaced, *closed_region.skipped)
+            ),
+            *(lost for each in told for lost in queues.lacking(each)),
+        ],
+        found.unfilled,
+        table,
+    )
+    # A region about which no header, no entry and no gap tells anything; where every queue is whole nothing was in it.
+    found.unknown = [
+        closed_region.region
+        for closed_region in found.closed_regions
+        if closed_region.region.may_hold_records
+        and not (closed_region.tombstones or closed_region.unplaced or closed_region.skipped)
+    ]
+    found.only_indexed = only_indexed(store, found.derivation.sizes, found.survey, behind, told)

@@ -1,0 +1,179 @@
+"""Making a plan: each step is added with the digest of what the store holds there now."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from store_core.errors import FailedError
+from store_core.layout import paths
+from store_core.layout.paths import LOCK, OURS
+from store_core.recovery.plans.content import Built, Content, Piece
+from store_core.recovery.plans.plan import ABSENT, Op, Plan, Step, Witness
+from store_core.storage.digest import Digest, digest_file, digest_range
+from store_core.storage.failure import failed
+from store_core.storage.write_scope import Places
+
+_IN_ROOT: Final = (
+    *(paths.COMMITLOG, *paths.QUEUE_TREES, paths.INDEX, paths.CONFIG),
+    *(paths.CHECKPOINT, paths.ABORT, paths.TIMERWHEEL, paths.TIMERLOG),
+)
+
+
+class Draft:
+    """Collects steps for a store. Reads what the steps expect, changes nothing.
+
+    Paths may be given real or relative to the root; those of a log folder outside the root need it in
+    ``writable_roots``. All methods raise FailedError where a file cannot be read, UsageError for a path that may not be
+    written to, ValueError for a step that makes no sense.
+    """
+
+    def __init__(self, root: Path | str, *, writable_roots: Sequence[Path | str] = ()) -> None:
+        self.places = Places(root, writable_roots)
+        self._steps: list[Step] = []
+        self._witnesses: list[Witness] = []
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def write_range(
+        self, path: Path | str, offset: int, *pieces: Piece, built: Built | None = None, why: str = ""
+    ) -> None:
+        """Put bytes (or what a builder makes) at an offset of a file, which grows where they end behind it."""
+        content = built or Content(pieces)
+        self._add_range(Op.WRITE_RANGE, path, offset, content.size_bytes or 0, content, why)
+
+    def zero_range(self, path: Path | str, offset: int, size_bytes: int, *, why: str = "") -> None:
+        """Put zeros into a range of a file."""
+        self._add_range(Op.ZERO_RANGE, path, offset, size_bytes, None, why)
+
+    def set_length(self, path: Path | str, size_bytes: int, *, why: str = "") -> None:
+        """Cut a file, or extend it by zeros."""
+        name, now = self._now(path)
+        with _reading():
+            cut = digest_range(self.places.resolve(name), size_bytes, max(0, now - size_bytes))
+        self._steps.append(Step(Op.SET_LENGTH, name, None, size_bytes, cut.crc32c, now, why=why))
+
+    def set_mtime(self, path: Path | str, mtime_ns: int, *, why: str = "") -> None:
+        """Set a file's modification time, with or without other changes in place."""
+        name, now = self._now(path)
+        self._steps.append(Step(Op.SET_MTIME, name, expect_file_size_bytes=now, mtime_ns=mtime_ns, why=why))
+
+    def replace_file(
+        self, path: Path | str, *pieces: Piece, built: Built | None = None, mtime_ns: int | None = None, why: str = ""
+    ) -> None:
+        """Put a new file in the place of one that is there; it gets the old one's mode and owner."""
+        name, found = self._whole(path)
+        content = built or Content(pieces)
+        self._steps.append(
+            Step(
+                Op.REPLACE_FILE,
+                name,
+                size_bytes=content.size_bytes,
+                expect_crc32c=found.crc32c,
+                expect_file_size_bytes=found.size_bytes,
+                content=content,
+                mtime_ns=mtime_ns,
+                why=why,
+            )
+        )
+
+    def create_file(
+        self, path: Path | str, *pieces: Piece, built: Built | None = None, mtime_ns: int | None = None, why: str = ""
+    ) -> None:
+        """Make a file where there is none, and missing folders above it."""
+        name = self._writable(path)
+        self._refuse_what_is_no_folder(name)
+        content = built or Content(pieces)
+        self._steps.append(
+            Step(Op.CREATE_FILE, name, size_bytes=content.size_bytes, content=content, mtime_ns=mtime_ns, why=why)
+        )
+
+    def write_file(
+        self, path: Path | str, *pieces: Piece, built: Built | None = None, mtime_ns: int | None = None, why: str = ""
+    ) -> None:
+        """``replace_file`` where there is one, else ``create_file``."""
+        make = self.replace_file if os.path.lexists(self.places.resolve(self._writable(path))) else self.create_file
+        make(path, *pieces, built=built, mtime_ns=mtime_ns, why=why)
+
+    def remove_file(self, path: Path | str, *, why: str = "") -> None:
+        name, found = self._whole(path)
+        self._steps.append(
+            Step(Op.REMOVE_FILE, name, expect_crc32c=found.crc32c, expect_file_size_bytes=found.size_bytes, why=why)
+        )
+
+    def remove_folder(self, path: Path | str, *, why: str = "") -> None:
+        """Remove a folder that is empty once the steps before are done."""
+        self._steps.append(Step(Op.REMOVE_FOLDER, self._writable(path), why=why))
+
+    def depend_on(self, path: Path | str) -> None:
+        """The plan holds only while this file, which it does not change, keeps its length and modification time."""
+        name = self.places.name(path)
+        with _reading():
+            info = os.stat(self.places.root / name)
+        self._witnesses.append(Witness(name, info.st_size, info.st_mtime_ns))
+
+    def depend_on_the_rest(self, *folders: Path) -> None:
+        """The plan holds only for this state of the store: every file and folder that no step changes, and of ``folders``."""
+        changed = {step.path for step in self._steps}
+        known = {witness.path for witness in self._witnesses}
+        for top in (self.places.root, *folders):
+            for path, inner, names in os.walk(top):
+                inner[:] = [name for name in inner if name != OURS]
+                for found in (path, *(os.path.join(path, name) for name in names if name != LOCK)):
+                    name = self.places.name(found)
+                    if name and name not in changed and name not in known and os.path.exists(found):
+                        known.add(name)
+                        self.depend_on(found)
+        # A folder's time tells of new files in it, but the root's, where our own folder comes and goes.
+        absent = [name for name in _IN_ROOT if not os.path.lexists(self.places.root / name) and name not in changed]
+        self._witnesses += (Witness(name, ABSENT, 0) for name in absent)
+
+    def plan(self, kind: str, policy: str | None = None) -> Plan:
+        """The steps so far as a plan."""
+        return Plan(kind, policy, str(self.places.root), tuple(self._steps), tuple(self._witnesses))
+
+    def _add_range(
+        self, op: Op, path: Path | str, offset: int, size_bytes: int, content: Content | Built | None, why: str
+    ) -> None:
+        name, now = self._now(path)
+        with _reading():
+            found = digest_range(self.places.resolve(name), offset, size_bytes)
+        self._steps.append(Step(op, name, offset, size_bytes, found.crc32c, now, content, why=why))
+
+    def _whole(self, path: Path | str) -> tuple[str, Digest]:
+        name = self._writable(path)
+        with _reading():
+            return name, digest_file(self.places.resolve(name))
+
+    def _refuse_what_is_no_folder(self, name: str) -> None:
+        """Raise FailedError where something else stands for a folder that a file is to be made in: nobody knows whose it is."""
+        for folder in self.places.resolve(name).parents:
+            if folder.is_dir():
+                return
+            if os.path.lexists(folder):
+                to_do = "move it out of the store, and run the command again"
+                raise FailedError(
+                    "something that is no folder stands where one is needed", path=str(folder), to_do=to_do
+                )
+
+    def _now(self, path: Path | str) -> tuple[str, int]:
+        name = self._writable(path)
+        with _reading():
+            return name, os.stat(self.places.resolve(name), follow_symlinks=False).st_size
+
+    def _writable(self, path: Path | str) -> str:
+        name = self.places.name(path)
+        self.places.resolve(name)
+        return name
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise failed(error, "cannot read what the plan would change") from error

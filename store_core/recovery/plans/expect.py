@@ -1,0 +1,98 @@
+"""Is the store still as a plan expects it? Reads only."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from store_core.errors import FailedError, PlanOutOfDateError
+from store_core.recovery.plans.content import Built
+from store_core.recovery.plans.plan import ABSENT, IN_PLACE, NEW_FILES, RANGES, Op, Plan, Step
+from store_core.storage.digest import digest_range
+from store_core.storage.writer import Writer
+
+_MAKE_ANEW: Final = "make the plan anew"
+
+
+def is_in_place(steps: Sequence[Step]) -> bool:
+    return steps[0].op in IN_PLACE
+
+
+def assert_expected(plan: Plan, writer: Writer) -> None:
+    """Raise PlanOutOfDateError unless every step finds what it expects, FailedError for what is no plain file."""
+    for witness in plan.made_for:
+        if witness.size_bytes == ABSENT:
+            if not os.path.lexists(writer.root / witness.path):
+                continue
+            raise PlanOutOfDateError("it has come since the plan was made", path=witness.path, to_do=_MAKE_ANEW)
+        with suppress(FileNotFoundError):
+            info = os.stat(writer.root / witness.path)
+            if (info.st_size, info.st_mtime_ns) == (witness.size_bytes, witness.mtime_ns):
+                continue
+        raise PlanOutOfDateError("the store has changed since the plan was made", path=witness.path, to_do=_MAKE_ANEW)
+    for path, steps in plan.by_path.items():
+        for problem in _unexpected(plan, path, steps, writer):
+            raise PlanOutOfDateError(
+                f"the store has changed since the plan was made: {problem}", path=path, to_do=_MAKE_ANEW
+            )
+
+
+def _unexpected(plan: Plan, path: str, steps: Sequence[Step], writer: Writer) -> Iterator[str]:
+    """What differs from what the steps of one path expect."""
+    real = writer.path(path)
+    try:
+        info = os.stat(real, follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
+        if steps[0].op is not Op.CREATE_FILE:
+            yield "it is missing"
+        return
+    if steps[0].op is Op.CREATE_FILE:
+        yield "there is a file already"
+    elif steps[0].op is Op.REMOVE_FOLDER:
+        yield from _not_empty_then(plan, path, real, writer)
+    elif not stat.S_ISREG(info.st_mode):
+        raise FailedError("not a plain file", path=path, to_do="put the file itself there, no link or folder")
+    elif info.st_size != steps[0].expect_file_size_bytes:
+        yield "its length differs"
+    else:
+        yield from (f"bytes at {start} differ" for step in steps for start in _differing(step, real))
+
+
+def _differing(step: Step, real: Path) -> Iterator[int]:
+    start, size_bytes = expected_range(step)
+    if step.expect_crc32c is not None and digest_range(real, start, size_bytes).crc32c != step.expect_crc32c:
+        yield start
+
+
+def expected_range(step: Step) -> tuple[int, int]:
+    """Offset and size of the bytes that a step's digest speaks of, as far as the file reaches now."""
+    length = step.expect_file_size_bytes or 0
+    if step.op in RANGES:
+        return step.offset or 0, max(0, min(step.end, length) - (step.offset or 0))
+    if step.op is Op.SET_LENGTH:
+        return step.size_bytes or 0, max(0, length - (step.size_bytes or 0))
+    return 0, 0 if step.op is Op.SET_MTIME else length
+
+
+def _not_empty_then(plan: Plan, path: str, real: Path, writer: Writer) -> Iterator[str]:
+    if not real.is_dir() or real.is_symlink():
+        yield "it is no folder"
+        return
+    gone = {p for p, steps in plan.by_path.items() if steps[0].op in (Op.REMOVE_FILE, Op.REMOVE_FOLDER)}
+    for entry in real.iterdir():
+        if writer.places.name(entry) not in gone:
+            yield f"{entry.name} would remain in it"
+
+
+def work_size_bytes(plan: Plan) -> int:
+    """What ``on_progress`` counts up to while a plan is applied: bytes kept, made and written (as far as sizes are known)."""
+    return sum(expected_range(step)[1] + _made_bytes(step) for step in plan.steps)
+
+
+def _made_bytes(step: Step) -> int:
+    times = (step.op in RANGES) + (step.op in NEW_FILES or isinstance(step.content, Built))
+    return times * (step.size_bytes or 0)

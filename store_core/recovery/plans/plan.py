@@ -1,0 +1,181 @@
+"""A plan: ordered steps as data, each with the digest of what it expects to find. Making one changes nothing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from store_core.layout.paths import LOCK, OURS
+from store_core.recovery.plans.content import Built, Content
+
+_PLAN_ID_DIGITS: Final = 16
+_NO_OFFSET: Final = 1 << 63
+
+
+class Op(StrEnum):
+    """What a step does to its path."""
+
+    WRITE_RANGE = "write range"  # these bytes at this offset of a file that is there
+    ZERO_RANGE = "zero range"  # zeros in this range
+    SET_LENGTH = "set length"  # cut the file to size_bytes, or extend it by zeros
+    SET_MTIME = "set mtime"  # nothing but the modification time
+    REPLACE_FILE = "replace file"  # a whole new file in the place of one that is there
+    CREATE_FILE = "create file"  # a file where there is none; missing folders are made
+    REMOVE_FILE = "remove file"
+    REMOVE_FOLDER = "remove folder"  # empty by then
+
+
+IN_PLACE: Final = frozenset({Op.WRITE_RANGE, Op.ZERO_RANGE, Op.SET_LENGTH, Op.SET_MTIME})
+RANGES: Final = frozenset({Op.WRITE_RANGE, Op.ZERO_RANGE})
+NEW_FILES: Final = frozenset({Op.REPLACE_FILE, Op.CREATE_FILE})
+WITH_CONTENT: Final = NEW_FILES | {Op.WRITE_RANGE}
+WITHOUT_FILE: Final = frozenset({Op.CREATE_FILE, Op.REMOVE_FOLDER})
+WITHOUT_DIGEST: Final = WITHOUT_FILE | {Op.SET_MTIME}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One change of one path. Make it with ``Draft``, which fills in what is expected.
+
+    ``offset`` and ``size_bytes``: the range written; for SET_LENGTH offset is null and size_bytes the new length; for whole
+    files offset is null and size_bytes the new file's length (null: known only once built).
+    ``expect_crc32c``: of the bytes now in the range (as far as the file reaches), in the part that SET_LENGTH cuts off, or
+    in the whole file; null where there must be nothing. ``expect_file_size_bytes``: the file's length now.
+    ``mtime_ns``: the file's modification time afterwards; null: a file changed in place keeps its own, a new one gets now.
+    """
+
+    op: Op
+    path: str
+    offset: int | None = None
+    size_bytes: int | None = None
+    expect_crc32c: int | None = None
+    expect_file_size_bytes: int | None = None
+    content: Content | Built | None = None
+    mtime_ns: int | None = None
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        if problem := _problem(self):
+            raise ValueError(f"{self.op} {self.path}: {problem}")
+
+    @property
+    def end(self) -> int:
+        """Offset behind a range."""
+        return (self.offset or 0) + (self.size_bytes or 0)
+
+    def row(self) -> dict[str, Any]:
+        """The step as every mending command shows it."""
+        return {
+            "op": str(self.op),
+            "path": self.path,
+            "offset": self.offset,
+            "size_bytes": self.size_bytes,
+            "expect_crc32c": self.expect_crc32c,
+        }
+
+
+ABSENT: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """A file that a plan was made from without changing it: it must still be the same when the plan is applied. One of size
+    ``ABSENT`` was not there, and must not be."""
+
+    path: str
+    size_bytes: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Steps in order, what they are for, and the state of the store they were made for.
+
+    A path is changed either in place (ranges apart from each other, at most one SET_LENGTH and one SET_MTIME) or as a
+    whole by one step, so every expectation speaks of the state before the plan. Raises ValueError where not.
+    """
+
+    kind: str  # the command: recover, truncate, rebuild, …
+    policy: str | None
+    store: str  # the root's real path when the plan was made; for people
+    steps: tuple[Step, ...]
+    made_for: tuple[Witness, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        if not self.kind.replace("-", "").isalnum():
+            raise ValueError("a plan's kind is one word")
+        for path, steps in self.by_path.items():
+            _assert_compatible(path, steps)
+
+    @cached_property
+    def by_path(self) -> Mapping[str, tuple[Step, ...]]:
+        """The steps of each path, paths in order of their first step."""
+        found: dict[str, list[Step]] = {}
+        for step in self.steps:
+            found.setdefault(step.path, []).append(step)
+        return {path: tuple(steps) for path, steps in found.items()}
+
+    @cached_property
+    def id(self) -> str:
+        """16 hex digits that are the same for the same steps on the same state of the same store."""
+        from store_core.recovery.plans.plan_json import identity
+
+        found = hashlib.sha256()
+        for text in identity(self):
+            found.update(text.encode())
+        return found.hexdigest()[:_PLAN_ID_DIGITS]
+
+    def summary(self) -> dict[str, Any]:
+        """The value of ``plan`` in what mending commands print."""
+        return {"id": self.id, "policy": self.policy, "steps": [step.row() for step in self.steps]}
+
+
+def _problem(step: Step) -> str | None:
+    """What is wrong with a step taken alone."""
+    path = PurePosixPath(step.path)
+    if not path.parts or ".." in path.parts or str(path) != step.path or "\0" in step.path:
+        return "not a plain path"
+    if OURS in path.parts or step.path == LOCK:
+        return "not a plan's business"
+    if any(number is not None and number < 0 for number in (step.offset, step.size_bytes, step.expect_file_size_bytes)):
+        return "negative number"
+    if step.end >= _NO_OFFSET:
+        return "beyond the end of any file"
+    if (step.content is not None) != (step.op in WITH_CONTENT):
+        return "content missing or out of place"
+    if step.op in RANGES and (step.offset is None or not step.size_bytes):
+        return "a range needs offset and size"
+    if step.op is Op.SET_LENGTH and step.size_bytes is None:
+        return "a length is missing"
+    if step.op is Op.SET_MTIME and step.mtime_ns is None:
+        return "a time is missing"
+    if (step.expect_crc32c is None) != (step.op in WITHOUT_DIGEST):
+        return "expected digest missing or out of place"
+    if (step.expect_file_size_bytes is None) != (step.op in WITHOUT_FILE):
+        return "expected file length missing or out of place"
+    if step.content is not None and step.size_bytes != step.content.size_bytes:
+        return "size does not fit the content"
+    return None
+
+
+def _assert_compatible(path: str, steps: Sequence[Step]) -> None:
+    if len(steps) == 1:
+        return
+    ops = [step.op for step in steps]
+    if not IN_PLACE.issuperset(ops) or ops.count(Op.SET_LENGTH) > 1 or ops.count(Op.SET_MTIME) > 1:
+        raise ValueError(f"{path}: changed in place and as a whole, or twice")
+    if len({step.expect_file_size_bytes for step in steps}) > 1:
+        raise ValueError(f"{path}: steps expect different lengths")
+    length = next((step.size_bytes for step in steps if step.op is Op.SET_LENGTH), None)
+    end = 0
+    for step in sorted((s for s in steps if s.op in RANGES), key=lambda s: s.offset or 0):
+        if (step.offset or 0) < end:
+            raise ValueError(f"{path}: ranges overlap at {step.offset}")
+        end = step.end
+    if length is not None and end > length:
+        raise ValueError(f"{path}: a range lies behind the new length")

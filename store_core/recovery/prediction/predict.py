@@ -1,0 +1,218 @@
+"""What a broker would do to this store at its next start, for one release or for all that may have written it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from store_core.broker.config_load import DELAY_PROGRESS, read_config
+from store_core.broker.detect_version import Evidence, evidence_of
+from store_core.broker.dispatch import EarlyDelivery
+from store_core.broker.dispatch_cache import DispatchedRows
+from store_core.broker.plain_records import reading_ahead
+from store_core.broker.start import Start, start_broker
+from store_core.broker.versions import Behaviour, Version, groups_of
+from store_core.layout import paths
+from store_core.recovery.prediction.loss_book import LossBook
+from store_core.recovery.prediction.outcome import Outcome, QueueSpan
+from store_core.recovery.prediction.resurrected_records import ResurrectionSearch
+from store_core.recovery.prediction.start_loss import losses, mark_of
+from store_core.storage.buffers import give_freed_memory_back
+from store_core.storage.store import QueueKey, Store
+
+if TYPE_CHECKING:
+    from store_core.broker.checked_ranges import CheckedRanges
+
+Progress = Callable[[int], None]
+Books = dict[bytes, LossBook]  # by what they follow from
+
+
+@dataclass(frozen=True, slots=True)
+class OtherOutcome:
+    """What the releases that are possible, but not assumed, would do otherwise."""
+
+    versions: tuple[Version, ...]
+    outcome: Outcome
+
+    def as_json(self) -> dict[str, Any]:
+        return {"versions": [str(version) for version in self.versions], "outcome": self.outcome.as_json()}
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """``outcome`` of the ``assumed`` release. ``others`` differ from it; ``notes`` say what depends on more than the store, and
+    what it does besides."""
+
+    outcome: Outcome
+    assumed: Version
+    evidence: Evidence
+    others: tuple[OtherOutcome, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def broker_version(self) -> dict[str, Any]:
+        """The ``broker_version`` member of the command line's JSON."""
+        return {"assumed": str(self.assumed), **self.evidence.as_json()}
+
+    def as_json(self) -> dict[str, Any]:
+        """``broker_version``, ``prediction`` and what else there is to tell."""
+        return {
+            "broker_version": self.broker_version,
+            "prediction": self.outcome.as_json(),
+            "other_predictions": [other.as_json() for other in self.others],
+            "notes": list(self.notes),
+        }
+
+
+def predict(
+    store: Store,
+    version: Version | None = None,
+    *,
+    on_progress: Progress | None = None,
+    proven: CheckedRanges | None = None,
+) -> Prediction:
+    """Play the next start through, reading what the broker would read, and the queue files.
+
+    Without ``version`` (or one in the store's settings) the store's own evidence decides; where it leaves several releases that
+    behave differently here, the worst outcome is assumed: not starting, then most messages lost. ``on_progress`` is told
+    the bytes of the log scanned so far. ``proven``: what earlier walks over this log have found, or ``reading_ahead``. Raises FailedError for queues in RocksDB and files that cannot be read,
+    UsageError for a version nothing is known of.
+    """
+    if proven is None:
+        with reading_ahead(store) as ahead:
+            return predict(store, version, on_progress=on_progress, proven=ahead)
+    if version is None and store.settings.broker_version:
+        version = Version.parse(store.settings.broker_version)
+    if version is not None:
+        evidence = Evidence((version,), ("given",))
+    else:
+        evidence = evidence_of(store)
+    played: list[tuple[tuple[Version, ...], Outcome, list[str]]] = []
+    groups = groups_of(evidence.possible)
+    books: Books | None = {} if len(groups) > 1 else None  # no other start asks for the only one's
+    with DispatchedRows() as rows:
+        proven.rows = rows if len(groups) > 1 else None
+        for behaviour, versions in groups:
+            outcome, notes = outcome_of(store, behaviour, on_progress=on_progress, proven=proven, books=books)
+            played.append((versions, outcome, notes))
+    proven.rows = None
+    worst = max(played, key=lambda p: (_badness(p[1]), p[0][-1]))
+    same = tuple(v for versions, outcome, _ in played if outcome == worst[1] for v in versions)
+    others = [OtherOutcome(versions, outcome) for versions, outcome, _ in played if outcome != worst[1]]
+    return Prediction(worst[1], max(same), evidence, _joined(others), tuple(worst[2]))
+
+
+def outcome_of(
+    store: Store,
+    behaviour: Behaviour,
+    *,
+    on_progress: Progress | None = None,
+    proven: CheckedRanges | None = None,
+    books: Books | None = None,
+) -> tuple[Outcome, list[str]]:
+    """The outcome for releases that behave so, and notes about what it depends on and what they do besides.
+
+    ``books``: the losses of starts that were played before on this store; this one's go there, too.
+    """
+    hunt = ResurrectionSearch(store)
+    with start_broker(store, behaviour, on_table=hunt.look_at, on_progress=on_progress, proven=proven) as start:
+        outcome = outcome_of_start(store, start, hunt, on_progress=on_progress, books=books)
+    give_freed_memory_back()  # a start that dispatches leaves much of it
+    deleted = [f"a broker deletes {name}, which it cannot read" for name in start.loaded.deleted_config_files]
+    return outcome, [*deleted, *start.log.notes]
+
+
+def outcome_of_start(
+    store: Store,
+    start: Start,
+    hunt: ResurrectionSearch,
+    *,
+    on_progress: Progress | None = None,
+    books: Books | None = None,
+) -> Outcome:
+    """The outcome of a start that was played through while ``hunt`` looked on; ``books`` as for ``outcome_of``."""
+    recovery = "abnormal" if store.aborted else "normal"
+    if start.refusal and not start.ends_cut:
+        return Outcome(False, start.refusal, recovery=recovery, first_file_scanned=start.log.first_file_scanned)
+    mark = mark_of(start) if books is not None else None
+    book = books.get(mark) if books is not None and mark is not None else None
+    if book is None:
+        book = losses(store, start, on_progress=on_progress)
+        if books is not None and mark is not None:
+            books[mark] = book
+    index = start.loaded.index
+    return Outcome(
+        starts=not start.refusal,
+        reason=start.refusal,
+        queue_error=start.dispatcher.failed if start.dispatcher is not None else "",
+        recovery=recovery,
+        first_file_scanned=start.log.first_file_scanned,
+        max_phy_offset=start.log.max_phy_offset,
+        min_phy_offset=start.log.min_phy_offset,
+        commitlog_files=tuple(segment.name for segment in start.log.segments),
+        deleted_commitlog_files=(*start.log.deleted, *start.loaded.deleted_segments),
+        index_files=tuple(file.name for file in index.files if file.name is not None),
+        deleted_index_files=tuple(index.deleted),
+        index_rebuilt=index.entries_added > 0,
+        queues=_spans(start),
+        lost_messages=book.messages,
+        lost=(lost := book.runs()),
+        thrown_away_messages=book.readable.messages,
+        thrown_away=lost if book.readable is book else book.readable.runs(),
+        delivered_early=_delivered_early(store, start),
+        ghosts=hunt.found(start),
+    )
+
+
+def _spans(start: Start) -> dict[str, dict[int, QueueSpan]]:
+    """Queues by topic and queue id, without those that are opened empty."""
+    spans: dict[str, dict[int, QueueSpan]] = {}
+    for queue in start.queues:
+        if queue.max_offset > 0:
+            spans.setdefault(queue.key.topic, {})[queue.key.queue_id] = QueueSpan(queue.min_offset, queue.max_offset)
+    return spans
+
+
+def _delivered_early(store: Store, start: Start) -> tuple[EarlyDelivery, ...]:
+    """Delayed messages without a delivery time that the delay service has not passed yet (12.3)."""
+    early = start.dispatcher.early if start.dispatcher else []
+    progress = read_config(store, DELAY_PROGRESS, start.behaviour).value if early else None
+    table = progress.get("offsetTable") if isinstance(progress, dict) else None
+    done = table if isinstance(table, dict) else {}
+
+    def next_offset(queue_id: int) -> int:
+        number = done.get(queue_id + 1, done.get(str(queue_id + 1), 0))
+        return number if isinstance(number, int) else 0
+
+    ends = {queue.key: queue.max_offset for queue in start.queues} if early else {}  # some were cut off again
+    return tuple(
+        message
+        for message in early
+        if next_offset(message.queue_id)
+        <= message.queue_offset
+        < ends.get(QueueKey(paths.SCHEDULE_TOPIC, message.queue_id), 0)
+    )
+
+
+def _badness(outcome: Outcome) -> tuple[bool, bool, int, int, int]:
+    return (
+        not outcome.starts,
+        bool(outcome.queue_error),
+        outcome.lost_messages,
+        len(outcome.delivered_early),
+        len(outcome.ghosts),
+    )
+
+
+def _joined(others: list[OtherOutcome]) -> tuple[OtherOutcome, ...]:
+    """One entry for each different outcome."""
+    joined: list[OtherOutcome] = []
+    for other in others:
+        for place, known in enumerate(joined):
+            if known.outcome == other.outcome:
+                joined[place] = OtherOutcome((*known.versions, *other.versions), known.outcome)
+                break
+        else:
+            joined.append(other)
+    return tuple(joined)

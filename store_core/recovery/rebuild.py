@@ -1,0 +1,169 @@
+"""rebuild: queues, index, checkpoint or topics anew from the log as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from store_core.broker.checked_ranges import CheckedRanges
+from store_core.broker.load import batch_topics_of
+from store_core.codec.json_dialect import dumps
+from store_core.derive.checkpoint import rebuilt_checkpoint
+from store_core.derive.queues import Entry
+from store_core.derive.topics import completed_topics, missing_topics
+from store_core.errors import FailedError, UsageError
+from store_core.layout import paths
+from store_core.layout.checkpoint import FILE_SIZE_BYTES
+from store_core.layout.queue import ENTRY
+from store_core.read.checkpoint import read_checkpoint
+from store_core.recovery.damage_scan import LogSurvey, survey_log
+from store_core.recovery.derived_files import Derivation, DerivedChanges, contents_of
+from store_core.recovery.guards import refuse_foreign_store
+from store_core.recovery.keep_steps import add_derived, chunks_of, settings_arguments, store_of
+from store_core.recovery.planned import Planned
+from store_core.recovery.plans.content import Building, Built, Chunk, register_builder
+from store_core.recovery.plans.draft import Draft
+from store_core.recovery.prediction.after_plan import store_after_plan
+from store_core.recovery.prediction.predict import predict
+from store_core.scan.frames import FrameTable
+from store_core.scan.log import Progress
+from store_core.scan.walk_progress import WalkProgress
+from store_core.storage.buffers import share_one_heap
+from store_core.storage.config_files import read_config
+from store_core.storage.config_text import release_layout
+from store_core.storage.databases import runs_under_55
+from store_core.storage.scratch import scratch_folder
+from store_core.storage.store import QueueKey, Store
+
+PARTS: Final = ("queues", "index", "checkpoint", "topics")
+WALKS: Final = 2  # that planning takes over the log: what it holds and what follows from it, what a broker makes of it
+_BUILDER: Final = "rebuild"
+
+
+def rebuild(
+    store: Store, what: str, *, jobs: int = 1, keep: ExitStack | None = None, on_progress: Progress | None = None
+) -> Planned:
+    """Work out what to write so that a derived part (one of PARTS, or ``all``) is what the log says.
+
+    ``jobs`` threads walk the log; ``on_progress`` is told the bytes walked in all WALKS. What was built can be read as long
+    as ``keep`` is open. Records with a wrong body checksum keep their entries, as a broker's dispatch never looks at it, and where a record
+    cannot be read the entry that stands is kept. Raises UsageError for an unknown part, FailedError where the
+    log holds nothing to build from.
+    """
+    share_one_heap()
+    refuse_foreign_store(store)
+    parts = PARTS if what == "all" else (what,)
+    if not set(parts) <= set(PARTS):
+        raise UsageError(f"cannot rebuild {what!r}", to_do=f"one of {', '.join(PARTS)}, all")
+    walks = WalkProgress(on_progress, store.log.size_bytes)
+    with ExitStack() as own:
+        stack = own if keep is None else keep
+        proven = CheckedRanges()
+        derivation, survey, changes = stack.enter_context(_derived(store, parts, walks, jobs, proven))
+        draft = Draft(store.root)
+        built = Built(_BUILDER, {**settings_arguments(store.settings), "parts": list(parts)})
+        for change in changes:
+            add_derived(draft, change, built)
+        files: dict[str, bytes] = {}
+        if "checkpoint" in parts:
+            files |= _checkpoint(store, derivation, survey)
+        if "topics" in parts:
+            files |= _topics(store, derivation)
+        for name, data in files.items():
+            draft.write_file(name, data, why="what the log says")
+        if len(draft):
+            draft.depend_on_the_rest(*store.settings.outside_paths)
+        with store_after_plan(store, None, changes, files) as shadow:
+            after = predict(shadow, on_progress=walks.next(), proven=proven).outcome
+        made = contents_of(*changes)
+        return Planned(draft.plan("rebuild"), after, (*survey.findings, *derivation.findings), made=made)
+
+
+@contextmanager
+def _derived(
+    store: Store, parts: tuple[str, ...], walks: WalkProgress, jobs: int = 1, proven: CheckedRanges | None = None
+) -> Iterator[tuple[Derivation, LogSurvey, list[DerivedChanges]]]:
+    with scratch_folder() as scratch:
+        topics = batch_topics_of(store)
+        with Derivation(
+            store,
+            store,
+            scratch,
+            batch_topics=topics,
+            include_bad_crc=True,
+            index_wanted=parts == ("index",),
+            walks=False,
+        ) as derivation:
+            options = replace(derivation.options, jobs=jobs)
+            sinks = (derivation.add, partial(_prove, store, proven or CheckedRanges()))
+            survey = survey_log(store, sinks, options=options, on_progress=walks.next())
+            if not survey.messages and (store.queues or store.index_files):
+                raise FailedError(
+                    "the log holds no record, while queues or index files stand",
+                    path=str(store.root),
+                    to_do="check that the log's disk is mounted",
+                )
+            derivation.finish()
+            changes = []
+            if "queues" in parts:
+                changes.append(derivation.queue_changes(lambda key, number: _standing(store, key, number)))
+            if "index" in parts:
+                changes.append(derivation.index_changes())
+            yield derivation, survey, changes
+
+
+def _prove(store: Store, proven: CheckedRanges, table: FrameTable) -> None:
+    """What the walk with checksums finds plain, no broker's start needs to look at again."""
+    segment = store.log.find(int(table.phy_offset[0])) if len(table) else None
+    if segment is not None:
+        proven.add(segment, table, check_crc=True)
+
+
+def _standing(store: Store, key: QueueKey, queue_offset: int) -> Entry | None:
+    """The entry that stands at a number without a message."""
+    files = store.queues.get(key)
+    data = files.read(queue_offset * ENTRY.size_bytes, ENTRY.size_bytes) if files is not None else b""
+    if len(data) < ENTRY.size_bytes:
+        return None
+    found = ENTRY.struct.unpack(data)
+    return (found[0], found[1], found[2]) if found[0] >= 0 and found[1] > 0 else None
+
+
+def _checkpoint(store: Store, derivation: Derivation, survey: LogSurvey) -> dict[str, bytes]:
+    path = store.root / paths.CHECKPOINT
+    existing = store.cache.read(path, 0, FILE_SIZE_BYTES) if path.is_file() else b""
+    data = rebuilt_checkpoint(
+        existing,
+        last_store_timestamp_ms=survey.last_store_timestamp_ms,
+        last_phy_offset=survey.last_phy_offset,
+        index_end_timestamp_ms=derivation.index_timestamp_ms(read_checkpoint(store.root).index_msg_timestamp_ms),
+        with_queue_offset=runs_under_55(store),
+    )
+    return {} if data == existing else {paths.CHECKPOINT: data}
+
+
+def _topics(store: Store, derivation: Derivation) -> dict[str, bytes]:
+    config = read_config(store.root)
+    config.topics.refuse_too_large()
+    keys = {*store.queues, *store.batch_queues, *derivation.queue_keys}
+    missing = missing_topics(sorted(keys), set(config.topics.value.topics))
+    if not missing:
+        return {}
+    layout = release_layout(config)
+    document = config.topics.tree or {}
+    completed = completed_topics(
+        document, missing, with_attributes=layout != "4", batch_topics={key.topic for key in store.batch_queues}
+    )
+    return {config.topics.name: dumps(completed, layout=layout).encode()}
+
+
+def _build(building: Building) -> Iterator[Chunk]:
+    parts = tuple(building.arguments["parts"])
+    with store_of(building) as store, _derived(store, parts, WalkProgress(None, 0)) as (_, _, changes):
+        yield from chunks_of([file for change in changes for file in change.new], set(building.paths))
+
+
+register_builder(_BUILDER, _build)

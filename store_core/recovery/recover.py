@@ -1,0 +1,293 @@
+"""recover: what a broker would do, what can be kept, what is lost either way, and the plan for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+from store_core.broker.versions import Version, behaviour_of
+from store_core.check.log_begin import log_begin
+from store_core.check.store import check_store
+from store_core.errors import UsageError
+from store_core.findings import Finding
+from store_core.layout import paths
+from store_core.read.log_files import advised
+from store_core.recovery.derived_files import Progress, contents_of
+from store_core.recovery.file_sizes import size_notes, sized_as
+from store_core.recovery.guards import refuse_foreign_store
+from store_core.recovery.keep_options import KeepOptions
+from store_core.recovery.keep_steps import (
+    BUILDER,
+    chunks_of,
+    contents_of_keep,
+    keep_plan,
+    settings_arguments,
+    small_files,
+    store_of,
+)
+from store_core.recovery.losses import Losses, losses_of
+from store_core.recovery.lost_messages import LostMessages
+from store_core.recovery.lost_run import LostRun
+from store_core.recovery.plan_keep import KeepPlan, plan_keep, walk_rules
+from store_core.recovery.plans.content import Building, Built, Chunk, Contents, register_builder
+from store_core.recovery.plans.plan import Plan
+from store_core.recovery.policy_broker import broker_result
+from store_core.recovery.prediction.after_plan import start_after
+from store_core.recovery.prediction.live_snapshot import predict_live
+from store_core.recovery.prediction.outcome import Outcome
+from store_core.recovery.prediction.predict import Prediction, predict
+from store_core.recovery.recover_notes import beyond_notes, in_recover, loans_of, lost_records_of, notes_of
+from store_core.recovery.replica import Siblings
+from store_core.scan.walk_progress import WalkProgress
+from store_core.storage.buffers import give_freed_memory_back, share_one_heap
+from store_core.storage.live import is_live
+from store_core.storage.store import Store
+
+Policy = Literal["keep", "broker", "strict"]
+POLICIES: Final[tuple[Policy, ...]] = ("keep", "broker", "strict")
+WALKS: Final = 4  # over the log: what a broker would do, what is wrong with it, what it holds, what follows from it
+_BROKER_BUILDER: Final = "as-broker"
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """The whole answer. ``after`` is what a broker ends up with on the mended store; ``lost`` what is gone either way.
+
+    ``given_up``: readable messages that must go, so that the plan is not carried out without a word. ``notes`` say what the
+    options come to. ``kept_messages``: good ones that belong into queues. ``siblings``: what comes from each.
+    ``repaired``: records whose head is made good. ``lost_records``: what is known of each lost one. ``losses`` counts them all.
+    """
+
+    last_exit: Literal["clean", "crash"]
+    prediction: Prediction
+    plan: Plan
+    after: Outcome
+    lost: tuple[LostRun, ...]
+    findings: tuple[Finding, ...]
+    given_up: tuple[LostRun, ...] = ()
+    notes: tuple[str, ...] = ()
+    kept_messages: int = 0
+    siblings: tuple[dict[str, Any], ...] = ()
+    repaired: tuple[dict[str, Any], ...] = ()
+    lost_records: tuple[dict[str, Any], ...] = ()
+    made: Contents = field(default_factory=dict, repr=False, compare=False)
+    losses: Losses = field(default_factory=Losses)
+
+    def as_json(self) -> dict[str, Any]:
+        """The members of the command's document, without ``store``, ``applied`` and ``undo_id``."""
+        return {
+            "last_exit": self.last_exit,
+            **self.prediction.as_json(),
+            "plan": self.plan.summary(),
+            "plan_notes": list(self.notes),
+            "after": self.after.as_json(),
+            "lost": [run.as_json() for run in self.lost],
+            "losses": self.losses.as_json(),
+            "lost_records": list(self.lost_records),
+            "kept_messages": self.kept_messages,
+            "siblings": list(self.siblings),
+            "repaired": list(self.repaired),
+            "given_up": [run.as_json() for run in self.given_up],
+            "findings": list(self.findings),
+        }
+
+
+def recover(
+    store: Store,
+    policy: Policy = "keep",
+    version: Version | None = None,
+    options: KeepOptions | None = None,
+    *,
+    jobs: int = 1,
+    keep: ExitStack | None = None,
+    on_progress: Progress | None = None,
+    on_total: Progress | None = None,
+) -> Recovery:
+    """Work out prediction and plan. Reads only; scratch files go to the system's folder for them.
+
+    ``jobs`` threads walk the log. What was built can be read as long as ``keep`` is open. ``on_progress`` is told the bytes walked in all WALKS, ``on_total`` what they
+    come to as far as is known by then. Raises UsageError for an unknown policy or options that are not its
+    own, FailedError where the store cannot be read, or where policy ``broker`` is asked for and the broker would not start.
+    """
+    if policy not in POLICIES:
+        raise UsageError(f"unknown policy {policy!r}", to_do=f"one of {', '.join(POLICIES)}")
+    share_one_heap()
+    options = options or KeepOptions()
+    if policy == "broker" and options != KeepOptions():
+        raise UsageError("policy broker closes no holes", to_do="use --policy keep with these options")
+    refuse_foreign_store(store)
+    live = is_live(store.root).live
+    with ExitStack() as own:
+        stack = own if keep is None else keep
+        whole = store
+        if options.siblings:
+            with Siblings(store, options.siblings, options.sibling_configs) as siblings:
+                whole = stack.enter_context(sized_as(store, siblings))
+        asked = _Asked(store, whole, policy, version, options, jobs)
+
+        def work_out(view: Store, opened: ExitStack) -> Recovery:
+            walks = WalkProgress(on_progress, view.log.size_bytes, planned=WALKS, on_total=on_total)
+            prediction = predict(view, version, on_progress=walks.next())
+            # First, while nothing else is held in memory.
+            checked = check_store(whole, jobs=jobs, live=live, on_progress=walks.next()).findings
+            give_freed_memory_back()
+            recover_by = _as_broker if policy == "broker" else _keeping
+            recovery = recover_by(asked, view, prediction, checked, walks, opened)
+            walks.end()
+            return recovery
+
+        if not live:
+            return work_out(whole, stack)
+        return stack.enter_context(predict_live(whole, work_out, _is_loss))[1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """``whole``: the store, with the siblings' sizes where its own are not known."""
+
+    store: Store
+    whole: Store
+    policy: Policy
+    version: Version | None
+    options: KeepOptions
+    jobs: int
+
+    @property
+    def last_exit(self) -> Literal["clean", "crash"]:
+        return "crash" if self.store.aborted else "clean"
+
+
+def _is_loss(recovery: Recovery) -> bool:
+    return bool(recovery.lost) or recovery.prediction.outcome.is_loss or recovery.after.is_loss
+
+
+def _keeping(
+    asked: _Asked,
+    store: Store,
+    prediction: Prediction,
+    checked: Iterable[Finding],
+    walks: WalkProgress,
+    stack: ExitStack,
+) -> Recovery:
+    options = asked.options
+    rules = walk_rules(store.settings, prediction.assumed)
+    found = stack.enter_context(plan_keep(store, rules, options, jobs=asked.jobs, walks=walks))
+    arguments = {**settings_arguments(store.settings), "version": str(prediction.assumed)}
+    built = Built(BUILDER, {**arguments, **({"keep": kept} if (kept := found.options.as_arguments()) else {})})
+    plan = replace(keep_plan(store, found, built), policy=asked.policy)
+    # Where nothing is changed, it is the same start.
+    after, starting = prediction.outcome, prediction.assumed
+    if plan.steps:
+        after, starting = _after(store, starting, found, walks, is_whole=options.fill, version=asked.version)
+    lost, given_up = found.lost_runs(), tuple(LostMessages(found.given_up).runs())
+    losses = Losses() if found.is_empty else _losses(store, prediction, after, found, lost, given_up)
+    return Recovery(
+        asked.last_exit,
+        prediction,
+        plan,
+        after,
+        lost,
+        in_recover(_findings(checked, (*found.findings, *found.derivation.findings)), plan, options),
+        given_up,
+        (
+            *notes_of(found, after, starting),
+            *size_notes(asked.store, asked.whole, [step.path for step in plan.steps]),
+        ),
+        found.survey.kept_messages,
+        tuple(loans_of(found.options, found.earlier)),
+        tuple(repair.as_json() for repair in found.repairs),
+        tuple(lost_records_of(store, found)),
+        contents_of_keep(store, found),
+        losses,
+    )
+
+
+def _losses(
+    store: Store,
+    prediction: Prediction,
+    after: Outcome,
+    found: KeepPlan,
+    lost: Iterable[LostRun],
+    given_up: Iterable[LostRun],
+) -> Losses:
+    outcome, begins = prediction.outcome, found.edited.log.min_phy_offset
+    begin = log_begin(store, begin_phy_offset=begins, last_timestamp_ms=found.survey.last_store_timestamp_ms)
+    thrown_away = outcome.thrown_away_messages if outcome.starts else None
+    return losses_of(lost, given_up, thrown_away=thrown_away, thrown_away_after=after.thrown_away_messages, begin=begin)
+
+
+def _as_broker(
+    asked: _Asked,
+    store: Store,
+    prediction: Prediction,
+    checked: Iterable[Finding],
+    walks: WalkProgress,
+    stack: ExitStack,
+) -> Recovery:
+    told = walks.next()
+    result = stack.enter_context(broker_result(store, behaviour_of(prediction.assumed), on_progress=told))
+    walks.leave_out()  # queues and index follow from the same walk
+    found = KeepPlan(result.survey, [], result.edited, result.derivation)
+    found.queue_changes, found.index_changes = result.queue_changes, result.index_changes
+    arguments = {**settings_arguments(store.settings), "version": str(prediction.assumed)}
+    plan = replace(keep_plan(store, found, Built(_BROKER_BUILDER, arguments)), policy="broker")
+    after, _ = _after(store, prediction.assumed, found, walks, is_whole=False, version=asked.version)
+    unreadable, losses = _unreadable(asked, store, prediction)
+    lost = (*prediction.outcome.thrown_away, *unreadable)
+    findings = in_recover(_findings(checked, result.derivation.findings), plan)
+    kept = result.survey.kept_messages
+    made = contents_of(found.queue_changes, found.index_changes)
+    notes = beyond_notes(store, result.derivation.queue_ends())
+    return Recovery(
+        asked.last_exit,
+        prediction,
+        plan,
+        after,
+        lost,
+        findings,
+        notes=notes,
+        kept_messages=kept,
+        made=made,
+        losses=losses,
+    )
+
+
+def _unreadable(asked: _Asked, store: Store, prediction: Prediction) -> tuple[tuple[LostRun, ...], Losses]:
+    """What nobody could keep, which policy ``broker`` loses beside what it throws away, and the count of both."""
+    with plan_keep(store, walk_rules(store.settings, prediction.assumed), jobs=asked.jobs) as found:
+        given_up = set(LostMessages(found.given_up).runs())
+        unreadable = tuple(run for run in found.lost_runs() if run not in given_up)
+        losses = _losses(store, prediction, prediction.outcome, found, unreadable, ())
+    give_freed_memory_back()
+    return unreadable, losses
+
+
+def _findings(checked: Iterable[Finding], assumed: Iterable[Finding]) -> tuple[Finding, ...]:
+    """What is wrong with the store as it is, which the plan's steps answer, and what had to be assumed."""
+    checked, assumed = tuple(checked), tuple(assumed)
+    return tuple(
+        advised([*checked, *(found for found in assumed if found.code not in {known.code for known in checked})])
+    )
+
+
+def _after(
+    store: Store, assumed: Version, found: KeepPlan, walks: WalkProgress, *, is_whole: bool, version: Version | None
+) -> tuple[Outcome, Version]:
+    if found.is_empty:
+        return start_after(store, assumed, None)
+    changes = (found.queue_changes, found.index_changes)
+    files, told, gone = small_files(store, found), walks.more(), (paths.ABORT,)
+    return start_after(
+        store, assumed, found.edited, changes, files, gone, is_whole=is_whole, version=version, on_progress=told
+    )
+
+
+def _build_as_broker(building: Building) -> Iterator[Chunk]:
+    version = Version.parse(building.arguments["version"])
+    with store_of(building) as store, broker_result(store, behaviour_of(version)) as result:
+        yield from chunks_of([*result.queue_changes.new, *result.index_changes.new], set(building.paths))
+
+
+register_builder(_BROKER_BUILDER, _build_as_broker)

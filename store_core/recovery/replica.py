@@ -1,0 +1,233 @@
+"""What another copy of the log (a master's, a slave's, a backup) can give back: the same records lie at the same offsets there.
+
+A copy is trusted where it proves itself only (``kinship``). A record is taken when it is well-formed, says that it lies where it lies,
+and its body's and properties' checksums hold. Behind the last good record of our log all that the copy has is taken: what never
+arrived here is as much part of the log as what was torn. What lies before our first byte has expired as a rule, and is taken only
+where somebody says from where on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import chain, islice, repeat
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import numpy as np
+
+from store_core.errors import NotAStoreError, UsageError
+from store_core.kernel.codes import FrameCode, FrameKind
+from store_core.recovery.damage_scan import LogSurvey, Region
+from store_core.recovery.keep_options import LoanRange
+from store_core.recovery.plans.content import Building, Chunk, register_builder
+from store_core.recovery.same_log import Kinship
+from store_core.scan.frames import FrameTable
+from store_core.scan.log import ScanOptions, scan_log
+from store_core.scan.tombstone_rows import filler_rows, tombstone_rows
+from store_core.storage.files import open_read_only
+from store_core.storage.overlay import Borrowed, Patch
+from store_core.storage.remote_path import path_of, real_path
+from store_core.storage.settings import load_settings
+from store_core.storage.store import Store
+
+BUILDER: Final = "sibling"
+_READ_BYTES: Final = 1 << 20
+_OPTIONS: Final = ScanOptions(check_property_crc=True)
+
+Span = tuple[int, int]  # [start, end) in the log
+Run = tuple[int, int, int]  # start, end, records
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """Sibling number ``sibling``'s log begins before ours, which begins at ``end_phy_offset``."""
+
+    sibling: int
+    phy_offset: int
+    end_phy_offset: int
+
+
+@dataclass(slots=True)
+class Found:
+    """What siblings can give. ``reached``: one of them has the segment from which on more was asked for."""
+
+    loans: list[LoanRange] = field(default_factory=list)
+    earlier: list[Earlier] = field(default_factory=list)
+    reached: bool = False
+
+
+class Siblings:
+    """Other copies, open for reading as long as the context lasts. Raises NotAStoreError, UsageError for the store itself."""
+
+    def __init__(self, store: Store, roots: Iterable[Path], configs: Iterable[Path] = ()) -> None:
+        """``configs``: the properties files of the first of them."""
+        self.roots = tuple(roots)
+        self._configs = tuple(islice(chain(configs, repeat(None)), len(self.roots)))
+        self._stack = ExitStack()
+        self.stores: list[Store] = []
+        for root, config in zip(self.roots, self._configs, strict=True):
+            if real_path(root) == real_path(store.root):
+                raise UsageError("the store is no sibling of itself", path=str(root), to_do="name another copy")
+            self.stores.append(self._stack.enter_context(_open(root.absolute(), config)))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def patches(self, loans: Iterable[LoanRange]) -> dict[int, Patch]:
+        """Loans as bytes that are read where they lie, by their offset in the log."""
+        return {
+            loan.phy_offset: Borrowed(
+                0,
+                loan.size_bytes,
+                log=self.stores[loan.sibling].log,
+                phy_offset=loan.phy_offset,
+                origin=str(self.stores[loan.sibling].root),
+                config=str(self._configs[loan.sibling] or ""),
+            )
+            for loan in loans
+        }
+
+    def find(
+        self, store: Store, survey: LogSurvey, from_phy_offset: int | None = None, ours: Iterable[Region] = ()
+    ) -> Found:
+        """What they can give, the first that has a record gives it. ``ours``: where tombstones and fillers stand.
+
+        ``from_phy_offset``: what lies before this store's first byte is taken too, from the segment that holds it on. Raises
+        UsageError for one that is no copy of this store, and where nobody has that segment.
+        """
+        found = Found()
+        begins = store.log.min_phy_offset
+        spans: list[list[Span]] = []
+        for number, (root, sibling) in enumerate(zip(self.roots, self.stores, strict=True)):
+            kinship = Kinship(store, sibling, survey)
+            kinship.assert_related(root)
+            wanted = list(_wanted(kinship, survey, ours))
+            first = sibling.log.find(from_phy_offset) if from_phy_offset is not None else None
+            if sibling.log.min_phy_offset < begins and kinship.same_begin():
+                found.earlier.append(Earlier(number, sibling.log.min_phy_offset, begins))
+                if first is not None:
+                    found.reached = True
+                    wanted.insert(0, (first.phy_offset, begins))
+            spans.append(wanted)
+        for whole in (True, False):  # a torn record is better than none
+            for number, (sibling, wanted) in enumerate(zip(self.stores, spans, strict=True)):
+                given = _given(found.loans)
+                parts = [part for span in wanted for part in _without(span, given)]
+                runs = chain.from_iterable(_records_in(sibling, *part, whole=whole) for part in parts)
+                joined = _joined(store.log.file_size_bytes, runs)
+                found.loans += [LoanRange(number, start, end - start, count) for start, end, count in joined if count]
+        if from_phy_offset is not None and from_phy_offset < begins and not found.reached:
+            reach = min((each.phy_offset for each in found.earlier), default=None)
+            more = "" if reach is None else f", or an offset from {reach} on"
+            raise UsageError(
+                f"no sibling has the segment that holds {from_phy_offset}", to_do=f"name another copy{more}"
+            )
+        found.loans.sort(key=lambda loan: loan.phy_offset)
+        return found
+
+
+def _wanted(kinship: Kinship, survey: LogSurvey, ours: Iterable[Region]) -> Iterator[Span]:
+    """Where a copy is to be asked for records: in what is damaged here, for what stands there in place of lost ones, and behind the end."""
+    for region in (*survey.regions, *ours):
+        start = kinship.start_in(region)
+        if start is not None:
+            yield start, region.end_phy_offset
+    start = kinship.start_after()
+    if start is not None:
+        yield start, max(kinship.sibling.log.max_phy_offset, start)
+
+
+def _given(taken: list[LoanRange]) -> list[Span]:
+    return sorted((loan.phy_offset, loan.phy_offset + loan.size_bytes) for loan in taken)
+
+
+def _without(span: Span, given: list[Span]) -> list[Span]:
+    """A span without ranges (in order) that somebody gave already."""
+    left, start = [], span[0]
+    for low, high in given:
+        if high <= start or low >= span[1]:
+            continue
+        if low > start:
+            left.append((start, low))
+        start = high
+    return [*left, (start, span[1])] if start < span[1] else left
+
+
+def _good(table: FrameTable, *, whole: bool) -> Any:
+    """Mask of the records to be taken: those that check out, and that rmqctl did not put there. ``whole``: not those whose
+    properties may be torn, which no checksum tells."""
+    good = table.messages & table.of_code(FrameCode.OK)
+    good[[*filler_rows(table), *tombstone_rows(table)]] = False
+    if whole:
+        ends = table.phy_offset + table.size_bytes - table.window_phy_offset
+        rows = np.flatnonzero(good & (table.properties_length > 0) & (ends <= len(table.window)))
+        good[rows[np.frombuffer(table.window, np.uint8)[ends[rows] - 1] == 0]] = False
+    return good
+
+
+def _records_in(sibling: Store, start: int, end: int, *, whole: bool) -> Iterator[Run]:
+    """Records that check out, and blanks, that lie wholly in a span; those that join come as one."""
+    for table in scan_log(sibling, from_phy_offset=start, to_phy_offset=end, options=_OPTIONS):
+        good, ends = _good(table, whole=whole), table.phy_offset + table.size_bytes
+        blank = table.of_kind(FrameKind.BLANK) & table.of_code(FrameCode.OK)
+        rows = np.flatnonzero((good | blank) & (table.phy_offset >= start) & (ends <= end))
+        yield from _runs_of(table.phy_offset[rows], ends[rows], good[rows])
+
+
+def _runs_of(starts: Any, ends: Any, is_record: Any) -> Iterator[Run]:
+    """Frames that join as one."""
+    first = 0
+    for stop in np.flatnonzero(np.r_[ends[:-1] != starts[1:], True]).tolist() if len(starts) else ():
+        yield int(starts[first]), int(ends[stop]), int(np.count_nonzero(is_record[first : stop + 1]))
+        first = stop + 1
+
+
+def _joined(segment_size_bytes: int, runs: Iterable[Run]) -> Iterator[Run]:
+    """Runs that join as one, as far as a segment goes."""
+    held: Run | None = None
+    for start, end, count in runs:
+        if held is not None and held[1] == start and start % segment_size_bytes:
+            held = held[0], end, held[2] + count
+            continue
+        if held is not None:
+            yield held
+        held = start, end, count
+    if held is not None:
+        yield held
+
+
+def _open(root: Path, config: Path | None) -> Store:
+    try:
+        return Store.open(root, load_settings(config, root))
+    except NotAStoreError as error:
+        to_do = "name the root of a copy of this store with --sibling"
+        raise NotAStoreError(f"the sibling is no store: {error.what}", path=error.path, to_do=to_do) from error
+
+
+def _build(building: Building) -> Iterator[Chunk]:
+    """One file, or one range of one: bytes of a sibling or of another file, and bytes told, each at its place; zeros elsewhere."""
+    (path,) = building.paths
+    for at, root, phy_offset, size_bytes, *config in building.arguments["parts"]:
+        # Plans of earlier releases name the store itself by "".
+        with _open(path_of(root or building.root), Path(config[0]) if config else None) as sibling:
+            for done in range(0, size_bytes, _READ_BYTES):  # what is missing shows in the digest
+                wanted = min(_READ_BYTES, size_bytes - done)
+                yield Chunk(path, sibling.log.read(phy_offset + done, wanted), at + done)
+    for at, name, position, size_bytes in building.arguments.get("files", ()):
+        with open(open_read_only(building.root / name), "rb") as file:
+            file.seek(position)
+            for done in range(0, size_bytes, _READ_BYTES):
+                yield Chunk(path, file.read(min(_READ_BYTES, size_bytes - done)), at + done)
+    for at, text in building.arguments["bytes"]:
+        yield Chunk(path, bytes.fromhex(text), at)
+
+
+register_builder(BUILDER, _build)

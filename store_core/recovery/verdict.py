@@ -1,0 +1,153 @@
+"""The verdict on a store: how it stands, what is lost, and what to run next. `recover` ends with it, and `doctor` is it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal, Self
+
+from store_core.check.log_begin import MISSING_BEGIN, besides_missing_begin
+from store_core.findings import Finding, counted
+from store_core.recovery.losses import Losses
+from store_core.recovery.recover import Recovery
+
+Level = Literal["red", "yellow", "green"]
+_NO_LOG: Final = "S007"
+_LOG_IN_PART: Final = "S010"
+_FINE: Final = "a broker starts and throws nothing away"
+_NO_BEGIN: Final = "the log's first segments are missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One line of state, one of loss, and one command, without the program's name and the store; empty where none is to be run.
+
+    ``level`` is red where a broker must not start as the store is, yellow where something is to be done or known. ``why`` are findings
+    that are worse than info, the worst first.
+    """
+
+    level: Level
+    state: str
+    loss: str
+    next: tuple[str, ...] = ()
+    why: tuple[Finding, ...] = ()
+
+    def as_json(self, command: Sequence[str] = ()) -> dict[str, Any]:
+        """The member ``verdict`` of the command line's documents; ``command`` is ``next`` as it is typed."""
+        return {"level": self.level, "state": self.state, "loss": self.loss, "next": list(command) or None}
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """What a recovery tells of the store that its plan leaves; goes into a saved plan. ``loss`` is the verdict's line."""
+
+    starts: bool
+    reason: str
+    thrown_away_messages: int
+    has_steps: bool
+    begin_is_missing: bool
+    loss: str
+
+    @classmethod
+    def of(cls, recovery: Recovery) -> Self:
+        after, losses = recovery.after, recovery.losses
+        steps = bool(recovery.plan.steps)
+        return cls(
+            after.starts, after.reason, after.thrown_away_messages, steps, losses.begin_is_missing, _loss(losses)
+        )
+
+    @classmethod
+    def from_json(cls, found: object) -> Self | None:
+        """Read it from a saved plan; None where that has none, or something else."""
+        if not isinstance(found, Mapping):
+            return None
+        values: dict[str, Any] = {name: found.get(name) for name in cls.__annotations__}
+        is_one = all(type(values[name]).__name__ == kind for name, kind in cls.__annotations__.items())
+        return cls(**values) if is_one else None
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def verdict_before(recovery: Recovery, options: Sequence[str] = (), *, live: bool = False) -> Verdict:
+    """Judge a store as it stands, by a recovery that was planned with ``options`` and not applied. ``live``: a broker is at work on it."""
+    outcome, losses, steps = recovery.prediction.outcome, recovery.losses, recovery.plan.steps
+    why, loss = _worst_first(recovery.findings), _loss(losses)
+    if any(each.code in (_NO_LOG, _LOG_IN_PART) for each in why):
+        return _log_is_away(why)
+    mend = ("recover", *options, "--apply") if steps else ()
+    if live:
+        mend = ("doctor",)
+    now = "a broker is at work; if it crashed now, one" if live else "a broker"
+    if not outcome.starts:
+        return Verdict("red", f"{now} would not start: {outcome.reason}", loss, mend or _explain(why), why)
+    if outcome.thrown_away_messages:
+        state = f"{now} would throw away {_count(outcome.thrown_away_messages, 'readable message')}"
+        return Verdict("red", state, loss, mend or _explain(why), why)
+    if live:
+        level: Level = "yellow" if why or not losses.is_nothing else "green"
+        return Verdict(level, "a broker is at work, and would lose nothing in a crash", loss, _explain(why), why)
+    if losses.begin_is_missing:
+        return Verdict("yellow", f"{_FINE}; {_NO_BEGIN}", loss, mend or _explain(why), why)
+    if steps:
+        what = f"{_count(len(why), 'finding')} to mend" if why else "what the last stop left is to be tidied"
+        return Verdict("yellow", f"{_FINE}; {what}", loss, mend, why)
+    if why or not losses.is_nothing:
+        return Verdict("yellow", f"{_FINE}; {_count(len(why), 'finding')} to know of", loss, _explain(why), why)
+    return Verdict("green", _FINE, loss)
+
+
+def verdict_after(prospect: Prospect, findings: Iterable[Finding]) -> Verdict:
+    """Judge a store to which a recovery was applied; ``findings`` are those of the closing check."""
+    left = _worst_first(besides_missing_begin(findings))
+    if any(each.code == _NO_LOG for each in left):
+        return _log_is_away(left)
+    if not prospect.starts:
+        state = f"a broker would still not start: {prospect.reason}"
+        return Verdict("red", state, prospect.loss, _explain(left), left)
+    if prospect.thrown_away_messages:
+        state = f"a broker would still throw away {_count(prospect.thrown_away_messages, 'readable message')}"
+        return Verdict("red", state, prospect.loss, _explain(left), left)
+    if left:
+        return Verdict("yellow", f"{_FINE}; {_count(len(left), 'finding')} left", prospect.loss, _explain(left), left)
+    state = f"mended: {_FINE}" if prospect.has_steps else _FINE
+    if prospect.begin_is_missing:
+        return Verdict("yellow", f"{state}; {_NO_BEGIN}", prospect.loss, ("explain", MISSING_BEGIN))
+    return Verdict("green", state, prospect.loss)
+
+
+def _log_is_away(why: tuple[Finding, ...]) -> Verdict:
+    away = next(each for each in why if each.code in (_NO_LOG, _LOG_IN_PART))
+    state = "the log is not there" if away.code == _NO_LOG else "a part of the log is not there"
+    return Verdict("red", f"{state}: mount its disk, then look again", "not known", ("doctor",), why)
+
+
+def _loss(losses: Losses) -> str:
+    """What is lost, in a line."""
+    if losses.lost_messages is None:
+        return "not known"
+    parts = []
+    if losses.unreadable_messages:
+        parts.append(f"{counted(losses.unreadable_messages, 'message is', 'messages are')} unreadable already")
+    if losses.unreadable_ranges:
+        parts.append(f"{_count(losses.unreadable_ranges, 'range')} that nobody can name")
+    if losses.given_up_messages:
+        parts.append(f"{_count(losses.given_up_messages, 'readable message')} given up")
+    if losses.begin_is_missing:
+        parts.append(f"{_count(losses.before_begin_messages, 'message')} missing before the log's begin")
+    if losses.kept_messages:
+        parts.append(f"{losses.kept_messages:,} kept by recover")
+    return ", ".join(parts) if parts else "no message is lost"
+
+
+def _worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    serious = [each for each in findings if each.severity != "info"]
+    return tuple(sorted(serious, key=lambda each: each.severity != "error"))
+
+
+def _explain(why: Sequence[Finding]) -> tuple[str, ...]:
+    return ("explain", why[0].code) if why else ()
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
