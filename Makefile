@@ -1,8 +1,12 @@
 # What each tier of the tests proves, and how long it takes: docs/testing.md. Words for pytest go into ARGS: make broker ARGS='-k mended'.
+.DEFAULT_GOAL := help
 PYTEST = .venv/bin/python -m pytest $(ARGS)
 TIERS = broker spark cluster exhaustive
 
-.PHONY: test jvm lint ci $(TIERS)
+.PHONY: help test jvm lint ci $(TIERS)
+
+help: # this list
+	@grep -E "^[a-z ]+:.*# " $(MAKEFILE_LIST) | sed -E "s/^([a-z ]+):[^#]*# /\1\t/" | expand -t 24
 
 test: .venv/bin/pytest # what `python -m pytest` runs
 	$(PYTEST)
@@ -16,7 +20,7 @@ jvm: .venv/bin/pytest # these three at once
 exhaustive: .venv/bin/pytest # the cases that the other tiers have representatives of
 	$(PYTEST) -m exhaustive
 
-lint: .venv/bin/pytest
+lint: .venv/bin/pytest # ruff and mypy
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy --strict
@@ -33,10 +37,10 @@ TOOLS := build/tools
 
 .PHONY: wheel zipapp
 
-wheel: $(TOOLS)
+wheel: $(TOOLS) # a wheel with the compiled kernel, in dist/
 	$(TOOLS)/bin/python packaging/build_wheel.py $(WHEEL) dist
 
-zipapp: wheel
+zipapp: wheel # one file that needs Python 3.11 alone, in dist/
 	$(TOOLS)/bin/python packaging/build_zipapp.py dist
 
 $(TOOLS): packaging/requirements.txt
