@@ -28,7 +28,7 @@ from tests.rmqctl.shell import command_for_shell
 
 ROOT: Final = Path(__file__).parent.parent
 DOCS: Final = ROOT / "docs"
-PAGES: Final = ("guide.md", "recovery.md", "loss_report.md", "sql.md", "walk.md", "pipeline.md")
+PAGES: Final = ("guide.md", "recovery.md", "recovery_rules.md", "loss_report.md", "sql.md", "walk.md", "pipeline.md")
 IN_CELLS: Final = "pipeline.md"
 SHOWN_FOLDER: Final = "/data/rocketmq"
 END: Final = "\x1e"  # parts the outputs of a session's commands
