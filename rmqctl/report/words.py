@@ -1,21 +1,43 @@
-"""What the report says in words: the verdict, the headline figures, and how to go on."""
+"""Say the report in words: the verdict, the headline figures, and how to go on."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from rmqctl.output.cells import human_size
-from rmqctl.report.markup import Markup, count, element, join, text
-from store_core.recovery.loss_report.model import BrokerStart, Kept, Loss, LossReport
+from store_core.recovery.loss_report.model import BrokerStart, HalfMessages, Kept, Loss, LossReport
 
 _BACKUP: Final = "/backup/store"
 _NOTHING: Final = "Nothing is lost."
 
 
+class Card(NamedTuple):
+    """A headline figure with what is to be known about it."""
+
+    title: str
+    figure: str
+    unit: str
+    lines: list[str]
+    is_good: bool
+
+
+class Step(NamedTuple):
+    """A step from here: words, a command as it is typed, and words after it."""
+
+    words: str
+    command: str = ""
+    more: str = ""
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """Return ``1 message``, ``2,000 messages``."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
 def verdict(report: LossReport) -> str:
-    """The report in a sentence or two."""
+    """Return the report in a sentence or two."""
     said, losses = _verdict(report), report.losses
     if not losses.begin_is_missing:
         return said
@@ -37,11 +59,11 @@ def _verdict(report: LossReport) -> str:
     if kept is None:
         return f"{first}."
     if kept.policy == "broker":
-        return f"{first}, and this plan does the same, without its ghosts."
+        return f"{first}, and this plan does the same, without its resurrected records."
     if kept.loss.is_nothing:
         return f"{first}; nothing need be lost." if lost or not broker.starts else _NOTHING
     gone = count(kept.loss.lost_messages, "message") if kept.loss.lost_messages else ""
-    unknown = count(kept.loss.unknown_ranges, "stretch", "stretches") if kept.loss.unknown_ranges else ""
+    unknown = count(kept.loss.unknown_ranges, "range") if kept.loss.unknown_ranges else ""
     named = " and ".join(part for part in (gone, unknown and f"what was in {unknown} of the log") if part)
     is_one = kept.loss.lost_messages + kept.loss.unknown_ranges == 1
     if not lost and broker.starts:
@@ -50,80 +72,63 @@ def _verdict(report: LossReport) -> str:
 
 
 def known_messages(report: LossReport) -> int:
-    """Readable messages and those known to be unreadable already."""
+    """Return the number of readable messages and those known to be unreadable already."""
     return report.readable_messages + (report.losses.unreadable_messages or 0)
 
 
-def broker_card(broker: BrokerStart) -> Markup:
-    if broker.thrown_away is None:
-        return _card("If a broker is started now", "does not start", "", [broker.reason], "bad")
-    loss = broker.thrown_away
+def cards(report: LossReport) -> list[Card]:
+    """Return the headline figures: a broker's start, and with a plan what it keeps and loses."""
+    kept = report.kept
+    return [_broker_card(report.broker), *((_kept_card(kept), _lost_card(kept)) if kept is not None else ())]
+
+
+def _card(title: str, figure: str, unit: str, lines: Sequence[str], *, is_good: bool) -> Card:
+    return Card(title, figure, unit, [line for line in lines if line], is_good)
+
+
+def _broker_card(broker: BrokerStart) -> Card:
+    title, loss = "If a broker is started now", broker.thrown_away
+    if loss is None:
+        return _card(title, "does not start", "", [broker.reason], is_good=False)
+    undecided, early = loss.half_messages.decision_lost, sum(e.messages for e in loss.delivered_early)
+    cuts = loss.lost_messages or broker.deleted_commitlog_files
     lines = [
         f"{broker.recovery} recovery, from {broker.first_file_scanned}" if broker.first_file_scanned else "",
-        f"log cut at {broker.max_phy_offset:,}" if broker.max_phy_offset is not None and _cuts(broker) else "",
+        f"log cut at {broker.max_phy_offset:,}" if broker.max_phy_offset is not None and cuts else "",
         _deleted(broker),
-        _groups_told(loss),
-        f"{count(loss.half_messages.decision_lost, 'transaction')} undecided again"
-        if loss.half_messages.decision_lost
-        else "",
-        f"{count(sum(e.messages for e in loss.delivered_early), 'delayed message')} delivered at once"
-        if loss.delivered_early
-        else "",
+        _affected_groups(loss),
+        f"{count(undecided, 'transaction')} undecided again" if undecided else "",
+        f"{count(early, 'delayed message')} delivered at once" if early else "",
         f"{count(broker.ghosts, 'old record')} or entries come back as if new" if broker.ghosts else "",
     ]
     word = "message thrown away" if loss.lost_messages == 1 else "messages thrown away"
-    return _card(
-        "If a broker is started now", f"{loss.lost_messages:,}", word, lines, "bad" if loss.lost_messages else "good"
-    )
+    return _card(title, f"{loss.lost_messages:,}", word, lines, is_good=not loss.lost_messages)
 
 
-def kept_card(kept: Kept) -> Markup:
+def _kept_card(kept: Kept) -> Card:
+    more = f"{count(kept.broker_loses, 'message')} more" if kept.broker_loses else "nothing more"
     lines = [
         f"the log ends at {kept.end_phy_offset:,}" if kept.end_phy_offset is not None else "",
-        _start_on(kept),
+        f"a broker starts on it and loses {more}" if kept.broker_starts else "a broker would still not start on it",
         f"plan {kept.plan_id}, {count(kept.steps, 'step')}, policy {kept.policy}",
     ]
-    good = kept.broker_starts and not kept.broker_loses
-    return _card("What can be kept", f"{kept.messages:,}", "messages", lines, "good" if good else "bad")
+    is_good = kept.broker_starts and not kept.broker_loses
+    return _card("What can be kept", f"{kept.messages:,}", "messages", lines, is_good=is_good)
 
 
-def _start_on(kept: Kept) -> str:
-    if not kept.broker_starts:
-        return "a broker would still not start on it"
-    more = f"{count(kept.broker_loses, 'message')} more" if kept.broker_loses else "nothing more"
-    return f"a broker starts on it and loses {more}"
-
-
-def lost_card(kept: Kept) -> Markup:
+def _lost_card(kept: Kept) -> Card:
     loss = kept.loss
+    unknown = f"{count(loss.unknown_ranges, 'range')} of the log ({human_size(loss.unknown_bytes)})"
+    topics = count(len({q.topic for q in loss.queues}), "topic")
     lines = [
-        f"and {count(loss.unknown_ranges, 'stretch', 'stretches')} of the log ({human_size(loss.unknown_bytes)}) that nobody can name"
-        if loss.unknown_ranges
-        else "",
-        f"in {count(len(loss.queues), 'queue')} of {count(len({q.topic for q in loss.queues}), 'topic')}"
-        if loss.queues
-        else "",
+        f"and unknown messages in {unknown}" if loss.unknown_ranges else "",
+        f"in {count(len(loss.queues), 'queue')} of {topics}" if loss.queues else "",
         f"{loss.given_up_messages:,} of them can be read, but must be given up" if loss.given_up_messages else "",
-        _groups_told(loss),
+        _affected_groups(loss),
     ]
     title = "Lost with this policy" if kept.policy == "broker" else "Lost either way"
     word = "message" if loss.lost_messages == 1 else "messages"
-    return _card(title, f"{loss.lost_messages:,}", word, lines, "good" if loss.is_nothing else "bad")
-
-
-def _card(title: str, figure: str, unit: str, lines: Sequence[str], css: str) -> Markup:
-    items = join(element("li", line) for line in lines if line)
-    return element(
-        "div",
-        element("h2", title),
-        element("div", figure, " ", element("small", unit), css="figure"),
-        element("ul", items) if items else "",
-        css=f"card {css}",
-    )
-
-
-def _cuts(broker: BrokerStart) -> bool:
-    return bool(broker.thrown_away and broker.thrown_away.lost_messages) or bool(broker.deleted_commitlog_files)
+    return _card(title, f"{loss.lost_messages:,}", word, lines, is_good=loss.is_nothing)
 
 
 def _deleted(broker: BrokerStart) -> str:
@@ -135,72 +140,67 @@ def _deleted(broker: BrokerStart) -> str:
     return f"{' and '.join(parts)} deleted" if parts else ""
 
 
-def _groups_told(loss: Loss) -> str:
+def _affected_groups(loss: Loss) -> str:
     groups = {group.group for group in loss.groups}
     missing = {group.group for group in loss.groups if group.missed_messages}
-    if not groups:
-        return ""
-    return f"{count(len(groups), 'consumer group')} affected" + (
-        f", {len(missing)} would miss messages" if missing else ""
-    )
+    misses = f", {len(missing)} would miss messages" if missing else ""
+    return f"{count(len(groups), 'consumer group')} affected{misses}" if groups else ""
 
 
-def how_to_go_on(report: LossReport, arguments: Sequence[str], options: Sequence[str]) -> Iterator[Markup]:
-    """The steps from here, with commands as they are typed. ``arguments`` name the store and its settings,
-    ``options`` are those of the plan."""
-    store = shlex.join(arguments)
-    broker, kept = report.broker, report.kept
+def half_messages_in_words(halves: HalfMessages) -> str:
+    """Return what becomes of transactions, as one sentence."""
+    words = []
+    if halves.open_messages:
+        lost = f", {halves.decision_lost:,} because the decision is lost" if halves.decision_lost else ""
+        words.append(f"{count(halves.open_messages, 'half message')} left open{lost}")
+    if halves.lost_messages:
+        words.append(f"{count(halves.lost_messages, 'half message')} lost")
+    if halves.lost_operations:
+        so = ", so some of the open ones may be decided" if halves.open_messages else ""
+        words.append(f"{count(halves.lost_operations, 'record')} of decisions lost{so}")
+    return "; ".join(words) + "."
+
+
+def how_to_go_on(report: LossReport, arguments: Sequence[str], options: Sequence[str]) -> Iterator[Step]:
+    """Yield the steps from here, with commands as they are typed.
+
+    ``arguments`` name the store and its settings, ``options`` are those of the plan.
+    """
+    store, kept = shlex.join(arguments), report.kept
     has_work = kept is None or kept.steps
     if not has_work and kept is not None and kept.loss.is_nothing:
-        yield join(("Nothing has to be mended. ", _command(f"rmqctl check {store}"), "looks at everything once more."))
+        yield Step("Nothing has to be mended.", f"rmqctl check {store}", "looks at everything once more.")
         return
     if has_work:
-        yield text("Keep the broker down, and whatever restarts it. It recovers before it asks anybody.")
-        yield join(
-            (
-                "Copy the store first:",
-                _command(f"cp -a --sparse=always {shlex.quote(report.store.path)} {_BACKUP}"),
-            )
-        )
+        yield Step("Keep the broker down, and whatever restarts it. It recovers before it asks anybody.")
+        yield Step("Copy the store first:", f"cp -a --sparse=always {shlex.quote(report.store.path)} {_BACKUP}")
     if kept is None:
-        yield join(("See what can be kept; nothing is changed:", _command(f"rmqctl recover {store}")))
-    policy = ("--policy", kept.policy) if kept is not None and kept.policy != "keep" else ()
-    planned = shlex.join((*arguments, *policy, *options))
+        yield Step("See what can be kept; nothing is changed:", f"rmqctl recover {store}")
     if has_work:
+        policy = ("--policy", kept.policy) if kept is not None and kept.policy != "keep" else ()
         yes = " --yes" if kept is not None and kept.loss.given_up_messages else ""
-        yield join(
-            (
-                "Carry the plan out. Every changed byte is kept until it is dropped on purpose:",
-                _command(f"rmqctl recover {planned} --apply{yes}"),
-            )
-        )
-        yield join(
-            (
-                "Ask again what a broker would do. It must end with 0 before one is started:",
-                _command(f"rmqctl recover {store} --predict"),
-            )
-        )
-    loss = kept.loss if kept is not None else broker.thrown_away
-    if loss is not None and not loss.is_nothing:
-        yield text(
+        planned = shlex.join((*arguments, *policy, *options))
+        words = "Carry the plan out. Every changed byte is kept until it is dropped on purpose:"
+        yield Step(words, f"rmqctl recover {planned} --apply{yes}")
+        words = "Ask again what a broker would do. It must end with 0 before one is started:"
+        yield Step(words, f"rmqctl recover {store} --predict")
+    loss = kept.loss if kept is not None else report.broker.thrown_away
+    yield from map(Step, _who_has_to_know(loss) if loss is not None else ())
+    if has_work:
+        words = "Something is odd, and no broker has started yet? This takes everything back:"
+        yield Step(words, f"rmqctl undo {store} --apply")
+
+
+def _who_has_to_know(loss: Loss) -> Iterator[str]:
+    if not loss.is_nothing:
+        yield (
             "Have the producers send again what is lost: the tables name queue offsets, times and, where known, message keys."
             " The JSON form of this report has them all."
         )
-    if loss is not None and (groups := {g.group for g in loss.groups if g.missed_messages}):
-        yield text(
-            f"Tell the owners of {count(len(groups), 'consumer group')} that will never see some messages;"
+    if groups := {g.group for g in loss.groups if g.missed_messages}:
+        yield (
+            f"Inform the owners of {count(len(groups), 'consumer group')} that will never see some messages;"
             " groups that had consumed them already miss nothing."
         )
-    if loss is not None and loss.half_messages.open_messages:
-        yield text("Ask the producers of the open transactions: a half message that nobody decides is never delivered.")
-    if has_work:
-        yield join(
-            (
-                "Something is odd, and no broker has started yet? This takes everything back:",
-                _command(f"rmqctl undo {store} --apply"),
-            )
-        )
-
-
-def _command(line: str) -> Markup:
-    return element("pre", element("code", line))
+    if loss.half_messages.open_messages:
+        yield "Ask the producers of the open transactions: a half message that is never decided is never delivered."
