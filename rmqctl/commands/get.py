@@ -30,7 +30,7 @@ def get(
 
     Example: rmqctl get 7F0000010000740E0000000000000000 -o json
     """
-    from store_core.read.by_id import find_message, is_id
+    from store_core.read.query import find_message, is_id
 
     view = view_of(raw_body, no_body)
     findings: list[Finding] = []

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 from store_core.check.batch_queues import check_batch_queues
-from store_core.check.checkpoint import check_checkpoint
 from store_core.check.index import IndexCheck
 from store_core.check.layout import check_index_layout, check_layout
 from store_core.check.live_check import look_at_files, store_now
@@ -19,12 +18,15 @@ from store_core.check.log_map import LogMap, check_marks
 from store_core.check.progress import check_progress
 from store_core.check.queues import check_queues
 from store_core.check.report import Findings
+from store_core.codec.times import format_time
 from store_core.derive.dispatch import Dispatcher, dispatch_rules
 from store_core.derive.index_style import IndexStyle, index_style
 from store_core.derive.spool import QueueSpooler
-from store_core.findings import Finding
+from store_core.findings import Finding, Severity
 from store_core.layout import paths
+from store_core.layout.checkpoint import SAFETY_MARGIN_MS
 from store_core.layout.queue import ENTRY
+from store_core.read.checkpoint import read_checkpoint
 from store_core.read.index_sizes import IndexSizes, ProvenSizes, index_sizes
 from store_core.read.log_files import advised
 from store_core.read.queue import end_of_entries
@@ -32,8 +34,52 @@ from store_core.scan.frames import FrameTable
 from store_core.scan.log import ScanOptions, scan_log
 from store_core.storage.buffers import share_one_heap
 from store_core.storage.config_files import ConfigFiles, read_config
+from store_core.storage.databases import runs_under_55
 from store_core.storage.scratch import scratch_folder
 from store_core.storage.store import QueueKey, Store
+
+_QUEUES: Final = ["logics_msg_timestamp_ms"]
+_FLUSHED: Final = ("physic_msg_timestamp_ms", *_QUEUES)
+
+
+def check_checkpoint(
+    store: Store, log: LogMap, findings: Findings, *, live: bool = False, starting: bool = False
+) -> None:
+    """Report times that are not set, times behind the newest record, and offsets behind the log's end.
+
+    A broker takes three seconds off, so less than that does no harm; after a crash (``starting``) the log's torn tail
+    explains it, and a broker killed before its first flush that a time is not set. A broker of 5.5 sets the queues' time and offset with
+    a flush of all queues, once a minute, so that none of them is old. On a live store the file may be newer than the walk.
+    """
+    path = store.root / paths.CHECKPOINT
+    if path.exists() and not path.is_file():  # said by the layout
+        return
+    checkpoint = read_checkpoint(store.root)
+    for found in checkpoint.findings:
+        findings.add(found)
+    if any(found.code == "C001" for found in checkpoint.findings) or live:
+        return
+    newest = format_time(log.largest_store_timestamp_ms)
+    for name in ("physic_msg_timestamp_ms", "logics_msg_timestamp_ms", "index_msg_timestamp_ms"):
+        value = getattr(checkpoint, name)
+        if log.messages and value > log.largest_store_timestamp_ms:
+            message = f"{name} is {format_time(value)}, the newest record's store time {newest}"
+            harmless = value - SAFETY_MARGIN_MS <= log.largest_store_timestamp_ms
+            mild: Severity = "info" if starting else "warning"
+            findings.say("C003", message, file=paths.CHECKPOINT, severity=mild if harmless else None)
+    if checkpoint.logics_phy_offset and checkpoint.logics_phy_offset >= log.end_phy_offset:
+        message = f"logics_phy_offset is {checkpoint.logics_phy_offset}, the log ends at {log.end_phy_offset}"
+        findings.say("C003", message, file=paths.CHECKPOINT, severity="warning" if starting else None)
+    unset = [n for n in _FLUSHED if not getattr(checkpoint, n)]
+    if unset == _QUEUES and not checkpoint.logics_phy_offset and runs_under_55(store):
+        unset = []
+    if log.largest_store_timestamp_ms and unset and not (checkpoint.findings or store.queues_in_rocksdb):
+        text = f"{' and '.join(unset)} not set, the newest record's store time is {newest}"
+        findings.say("C005", text, file=paths.CHECKPOINT, severity="info" if starting else None)
+    if checkpoint.confirm_phy_offset > store.log.max_phy_offset:
+        message = f"confirm_phy_offset is {checkpoint.confirm_phy_offset}, the log ends at {log.end_phy_offset}"
+        findings.say("C004", message, file=paths.CHECKPOINT)
+
 
 _BATCH_QUEUE: Final = ("queue.type", "BatchCQ")
 _ORDER: Final = "SLCQIP"  # layout and log first: what follows often comes of them

@@ -12,8 +12,7 @@ from store_core.errors import FailedError, PlanOutOfDateError, UnreadableError
 from store_core.export.dest.parts import Part, PartWriter, Range, inside, kind_name, quarantine_rows
 from store_core.export.dest.state import Proof, StoreState, Told
 from store_core.export.log_copies import differences
-from store_core.export.missing_ranges import lacks_of, still_missing
-from store_core.export.replica_merge import Stretch, heal
+from store_core.export.replica_merge import Stretch, heal, lacks_of, still_missing
 from store_core.export.splits.chain import is_in_its_queue
 from store_core.export.splits.join import Joined, join_pieces, walk_on
 from store_core.export.splits.plan import EXPORT_ANEW, SegmentPlan, Split, Task, plan_splits, segments_of

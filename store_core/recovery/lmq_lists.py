@@ -34,7 +34,7 @@ from store_core.read.queue import Queue
 from store_core.read.records import read_message
 from store_core.recovery.header_repair import Repair
 from store_core.recovery.lost_from_queues import queue_entry_at
-from store_core.recovery.reassigned import differing, open_numbers, record_at
+from store_core.recovery.wrong_queue import differing, open_numbers, record_at
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
 

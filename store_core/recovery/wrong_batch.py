@@ -21,7 +21,7 @@ from store_core.kernel.twin_properties import java_number, last_value
 from store_core.layout.queue import BATCH_ENTRY
 from store_core.layout.record import FLAG_INNER_BATCH
 from store_core.recovery.header_repair import Repair, items_in, with_number
-from store_core.recovery.reassigned import decoded, is_sound, reassigned, record_at
+from store_core.recovery.wrong_queue import decoded, is_sound, reassigned, record_at
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
 

@@ -1,42 +1,233 @@
-"""Records that are whole but for their topic, queue id or number: their queue's own entry and its neighbours tell what these were.
+"""Find whole records whose topic, queue id or queue offset is wrong, and return them to their own queue.
 
-Every checksum of such a record holds, for no body's checksum looks at its head, so brokers take it for what it says; its queue
-misses a number. That number's entry points to it, though, while the place that it claims has no entry for it. A topic is put right
-where it is as long as the queue's, and the record tells the queue's id and number; one byte of these may differ if no queue has the
-topic that it tells.
+No checksum covers these fields, so a broker believes them. The record's own queue then misses a queue offset. Two things prove where
+the record belongs: the queue entry at the missing offset points to it, while the place it claims has no entry for it; or, without an
+entry, a queue lacks one offset, and the record is the only message, or the only one out of order, of a queue whose name or id differs in
+one byte. A topic is restored in place if it has the same length, and one byte of queue id or offset may differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
-from store_core.codec.record import Message
+from store_core.codec.properties import TRAN_MSG
+from store_core.codec.record import Message, RecordError, body_crc_ok, decode_record, property_crc_ok
 from store_core.derive.numbering import Misnumbered
 from store_core.derive.queues import QueueBuilder
 from store_core.layout import marks, paths, record
+from store_core.read.records import read_record_bytes
 from store_core.recovery.header_repair import Repair, tags_fit
-from store_core.recovery.lonely_records import LonelyRecord
 from store_core.recovery.lost_from_queues import queue_entry_at
 from store_core.recovery.lost_record import LostRecord
 from store_core.recovery.offset_ranges import Ranges
-from store_core.recovery.reassigned import (
-    decoded,
-    differing,
-    is_queued,
-    is_sound,
-    open_numbers,
-    reassigned,
-    record_at,
-)
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
 
-_MOST_NUMBERS: Final = 1 << 12  # of a queue that are looked at
-_FARTHEST: Final = 16  # of the numbers beside one that are asked
 _IN_QUEUES: Final = (record.TRANSACTION_NONE, record.TRANSACTION_COMMIT)
+_FEW: Final = 4  # messages of a queue that damage alone may have made
+_MOST_NUMBERS: Final = 1 << 12  # of a queue or a gap, and gaps of a queue, that are looked at
+_MOST_LONELY: Final = 1 << 16  # more are no damage
+_TOPIC: Final = re.compile(paths.TOPIC_NAME)
+_FARTHEST: Final = 16  # of the numbers beside one that are asked
+
+
+def record_at(log: SegmentSequence, phy_offset: int) -> tuple[bytes, Message] | None:
+    """The well-formed record at an offset, and its bytes."""
+    data = read_record_bytes(log, phy_offset)
+    message = decoded(data, phy_offset) if data is not None else None
+    return (data, message) if data is not None and message is not None else None
+
+
+def decoded(data: bytes, phy_offset: int) -> Message | None:
+    """A record that fills some bytes; None where it is not well-formed."""
+    try:
+        return decode_record(data, 0, phy_offset)
+    except RecordError:
+        return None
+
+
+def topic_at(message: Message) -> int:
+    """Where in a record its topic stands."""
+    return len(message.head) + len(message.body) + record.topic_length_layout(message.magic).size_bytes
+
+
+def topic_length(message: Message) -> int:
+    """Of its topic, in bytes as stored."""
+    behind = record.PROPERTIES_LENGTH.size_bytes + len(message.raw_properties)
+    return message.size_bytes - behind - topic_at(message)
+
+
+def is_sound(data: bytes, message: Message) -> bool:
+    """Whether its body is what it was, and no checksum vouches for what it says of its queue."""
+    return body_crc_ok(message) and property_crc_ok(data) is not True
+
+
+def is_queued(message: Message) -> bool:
+    """Whether its transaction type gives it a queue entry."""
+    return message.sys_flag & record.TRANSACTION_MASK in _IN_QUEUES
+
+
+def reassigned(data: bytes, message: Message, key: QueueKey, number: int) -> Repair | None:
+    """The record as that of a number, if it is another one now, there is room for the topic, and no checksum speaks against it."""
+    phy_offset, sys_flag = message.phy_offset, message.sys_flag
+    if not is_queued(message):  # of a half message, or one that was rolled back, there is no entry: one bit is wrong
+        sys_flag &= ~record.TRANSACTION_PREPARED
+        is_committed = sys_flag & record.TRANSACTION_MASK == record.TRANSACTION_COMMIT
+        if is_committed is not (TRAN_MSG in message.properties):
+            return None
+    told = {"queue_id": key.queue_id, "queue_offset": number, "sys_flag": sys_flag}
+    if message.topic == key.topic and all(getattr(message, name) == value for name, value in told.items()):
+        return None
+    # What it says of its place is made good with all others, but where a checksum covers both.
+    own_place = {"own_phy_offset": phy_offset}
+    fields = (told,) if property_crc_ok(data) is None else (told, told | own_place)
+    return next((repair for each in fields if (repair := _with_fields(data, message, key, each)) is not None), None)
+
+
+def _with_fields(data: bytes, message: Message, key: QueueKey, told: dict[str, int]) -> Repair | None:
+    """The record with other numbers and topic, if there is room for the topic, and no checksum speaks against it."""
+    phy_offset, raw_topic, number = message.phy_offset, key.topic.encode(), told["queue_offset"]
+    changed = {name: value for name, value in told.items() if getattr(message, name) != value}
+    changes = [
+        (record.HEAD.offset_of(name), record.HEAD.field_struct(name).pack(value)) for name, value in changed.items()
+    ]
+    names = [*changed]
+    if message.topic != key.topic:
+        names.append("topic")
+        changes.append((topic_at(message), raw_topic))
+    if len(raw_topic) != topic_length(message):
+        return None
+    fixed = bytearray(data)
+    for at, new in changes:
+        fixed[at : at + len(new)] = new
+    if property_crc_ok(bytes(fixed)) is False:
+        return None
+    places = tuple((phy_offset + at, new) for at, new in changes)
+    return Repair(key.topic, key.queue_id, number, phy_offset, len(data), tuple(names), places)
+
+
+def open_numbers(builder: QueueBuilder, key: QueueKey) -> Iterator[int]:
+    """Numbers of a queue, as built, without a message, with one that says another number, and those at both ends."""
+    summary = builder.summary(key)
+    yield from (one.placed_at for one in summary.misnumbered if one.placed_at is not None)
+    for first, count in summary.gaps:
+        yield from range(first, first + count)
+    if summary.first_queue_offset:
+        yield summary.first_queue_offset - 1
+    yield summary.end_queue_offset
+
+
+def differing(some: bytes, others: bytes) -> int:
+    """In how many bytes two of a length differ."""
+    return sum(a != b for a, b in zip(some, others, strict=True))
+
+
+class LonelyRecord:
+    """Records of queues with few messages, and strays of others, by their numbers, to which no entry leads; ``add`` is told of every
+    queue."""
+
+    def __init__(self, store: Store, log: SegmentSequence, builder: QueueBuilder) -> None:
+        self._store, self._log, self._builder = store, log, builder
+        self._keys: list[QueueKey] = []
+        self._records: dict[int, list[tuple[QueueKey, int, bool]]] = {}  # whether it is a stray
+        self._count = 0
+
+    def add(self, key: QueueKey) -> None:
+        """Look at a queue, and remember that there is such."""
+        self._keys.append(key)
+        few = [(*each, False) for each in self._few(key)] if self._count <= _MOST_LONELY else []
+        strays = () if few else self._builder.summary(key).strays
+        for number, phy_offset, is_stray in (*few, *((s.queue_offset, s.phy_offset, True) for s in strays)):
+            entry = queue_entry_at(self._store, key, number)
+            if entry is None or entry[0] != phy_offset:
+                self._records.setdefault(number, []).append((key, phy_offset, is_stray))
+                self._count += 1
+
+    def repairs(self, closed: Ranges) -> Iterator[Repair]:
+        """Those that have a number, and lie in its place, which one other queue of nearly the same name lacks.
+
+        ``closed`` are holes of the log: a number that may have been lost there is no sure sign.
+        """
+        found: dict[int, list[Repair]] = {}
+        for key in self._keys if 0 < self._count <= _MOST_LONELY else ():
+            is_large = self._builder.summary(key).messages > _FEW
+            for gap in self._gaps(key):
+                is_sure = is_large and gap.is_known and not closed.overlap(gap.before, gap.behind)
+                for number in range(gap.first, min(gap.end, gap.first + _MOST_NUMBERS)):
+                    for other, phy_offset, is_stray in self._records.get(number, ()):
+                        if other == key or not gap.before < phy_offset < gap.behind:
+                            continue
+                        is_wanted = is_sure or (not is_stray and self._cannot_be(other, key, is_large=is_large))
+                        if is_wanted and (repair := _as_one_of(self._log, key, number, phy_offset)) is not None:
+                            found.setdefault(phy_offset, []).append(repair)
+        yield from (repairs[0] for repairs in found.values() if len(repairs) == 1)
+
+    def _few(self, key: QueueKey) -> Iterator[tuple[int, int]]:
+        """Numbers and places of a queue's messages, if they are few."""
+        summary = self._builder.summary(key)
+        number = summary.first_queue_offset
+        for first, count in (*summary.gaps, (summary.end_queue_offset, 0)) if summary.messages <= _FEW else ():
+            for each in range(number, first):
+                yield each, self._place(key, each)
+            number = first + count
+
+    def _gaps(self, key: QueueKey) -> Iterator[_Gap]:
+        """What a queue lacks between its messages, and one number at each end."""
+        summary = self._builder.summary(key)
+        first, end = summary.first_queue_offset, summary.end_queue_offset
+        for missing, count in islice(summary.gaps, _MOST_NUMBERS):
+            behind = missing + count
+            yield _Gap(missing, behind, self._place(key, missing - 1), self._place(key, behind), is_known=True)
+        if first:
+            yield _Gap(first - 1, first, -1, self._place(key, first), is_known=self._log.min_phy_offset == 0)
+        yield _Gap(end, end + 1, self._place(key, end - 1), self._log.max_phy_offset, is_known=False)
+
+    def _place(self, key: QueueKey, number: int) -> int:
+        phy_offset = self._builder.phy_offset_of(key, number)
+        return -1 if phy_offset is None else phy_offset
+
+    def _cannot_be(self, lonely: QueueKey, other: QueueKey, *, is_large: bool) -> bool:
+        """Whether a queue lacks what it had to have: a topic's name, or, beside a large one, the messages before its first, or any
+        entry, while ``other`` has some."""
+        if _TOPIC.fullmatch(lonely.topic) is None:
+            return True
+        is_begun = self._log.min_phy_offset > 0 or not self._builder.summary(lonely).first_queue_offset
+        queues = self._store.queues
+        return is_large and (not is_begun or (lonely not in queues and other in queues))
+
+
+class _Gap(NamedTuple):
+    """Numbers [first, end) that a queue lacks, whose records lay between two offsets of the log.
+
+    ``is_known``: there were such, for the queue has messages on both sides, or began in this log.
+    """
+
+    first: int
+    end: int
+    before: int
+    behind: int
+    is_known: bool
+
+
+def _as_one_of(log: SegmentSequence, key: QueueKey, number: int, phy_offset: int) -> Repair | None:
+    """The record of another queue as one of ``key``, if one byte of its topic or its queue id is all that differs."""
+    found = record_at(log, phy_offset)
+    if found is None or not is_sound(*found):
+        return None
+    data, message = found
+    own = record.HEAD.field_struct("own_phy_offset").pack
+    if differing(own(message.own_phy_offset), own(phy_offset)) > 1:
+        return None  # nothing tells that it is here where it belongs
+    topic, queue_id = topic_at(message), record.HEAD.field_struct("queue_id").pack
+    told = queue_id(message.queue_id) + data[topic : topic + topic_length(message)]
+    wanted = queue_id(key.queue_id) + key.topic.encode()
+    if len(told) != len(wanted) or differing(told, wanted) != 1:
+        return None
+    return reassigned(data, message, key, number)
 
 
 def misplaced(

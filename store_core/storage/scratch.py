@@ -1,13 +1,54 @@
-"""Folders for what is needed only meanwhile, in the system's place for them."""
+"""Make scratch folders, and lay a store out in one as it would be after a change."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
+
+from store_core.layout.paths import OURS
+from store_core.storage.digest import Hole
+from store_core.storage.new_files import create_files
+
+
+def lay_out_links(
+    root: Path,
+    folder: Path,
+    *,
+    new: Mapping[str, Callable[[], Iterator[bytes | Hole]]],
+    removed: Collection[str],
+    left_out: Collection[str] = (),
+) -> Path:
+    """Make ``folder`` look like the store at ``root`` after a change; gives the shadow's root.
+
+    Paths are relative to the root: ``new`` files with their content, ``removed`` files and folders, and folders ``left_out`` wholly.
+    Nothing of the store is touched. Raises OSError where the scratch folder has no room.
+    """
+    shadow = folder / "store"
+    skipped = {OURS, *left_out}
+    touched = {*new, *removed}
+    for path, folders, names in os.walk(root, followlinks=True):
+        here = os.path.relpath(path, root)
+        relative = "" if here == os.curdir else here + "/"
+        # A linked folder in which nothing changes stays a link; so does one that leads back up.
+        kept = {
+            name
+            for name in folders
+            if os.path.islink(os.path.join(path, name)) and not any(t.startswith(f"{relative}{name}/") for t in touched)
+        }
+        names += sorted(kept.difference(name for name in folders if relative + name in skipped))
+        gone = {name for name in folders if relative + name in skipped or relative + name in removed}
+        folders[:] = [name for name in folders if name not in gone and name not in kept]
+        os.makedirs(shadow / here, exist_ok=True)
+        for name in names:
+            if relative + name not in new and relative + name not in removed:
+                os.symlink(os.path.join(os.path.abspath(path), name), shadow / here / name)
+    create_files(shadow, new)
+    return shadow
+
 
 _SPARE_DESCRIPTORS: Final = 12  # two a level that is removed
 

@@ -13,8 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from store_core.export.tables.buckets import LARGEST, buckets_of, quantiles, upper_ends
-from store_core.export.tables.stats import StatsBuilder, hourly_rows, topic_rows
+from store_core.export.tables.stats import (
+    LARGEST,
+    StatsBuilder,
+    buckets_of,
+    hourly_rows,
+    quantiles,
+    topic_rows,
+    upper_ends,
+)
 from store_core.scan.log import ScanOptions, scan_log
 from store_core.storage.store import Store
 from tests import stores

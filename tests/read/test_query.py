@@ -10,10 +10,9 @@ import pytest
 
 from store_core.codec.record import decode_record
 from store_core.kernel.keys import KeyType
-from store_core.read.by_id import find_message
 from store_core.read.index import MAX_ANSWER, Index
 from store_core.read.lookup import KeyLookup
-from store_core.read.query import KeyQuery, query_key, records_by_index
+from store_core.read.query import KeyQuery, find_message, query_key, records_by_index
 from store_core.storage.store import Store
 from tests import stores
 from tests.conftest import GoldenStore, StoreCopy

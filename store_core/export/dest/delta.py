@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from store_core.errors import FailedError, UsageError
-from store_core.export.dest.bounds import delta_statistics
-from store_core.export.dest.delta_access import storage_options
 from store_core.export.dest.missing_library import told
 from store_core.export.dest.object_dest import LooseDestination
 from store_core.export.dest.parquet import WrittenFile, refuse_missing
@@ -29,6 +27,82 @@ from store_core.storage.remote_call import asked
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+from datetime import UTC, datetime, timedelta
+from urllib.parse import urlsplit
+
+from store_core.storage.object_store import account_of
+from store_core.storage.remote_path import RemotePath
+
+
+def storage_options(path: RemotePath) -> dict[str, str]:
+    """Options of ``DeltaTable``. Raises UsageError where an Azure address names no account."""
+    match path.scheme:
+        case "s3":
+            return _s3()
+        case "gs":
+            return _google()
+        case _:
+            return _azure(account_of(path))
+
+
+def _s3() -> dict[str, str]:
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+    return {"AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": _is_plain(endpoint)} if endpoint else {}
+
+
+def _google() -> dict[str, str]:
+    emulator = os.environ.get("STORAGE_EMULATOR_HOST", "")
+    if not urlsplit(emulator).netloc:
+        return {}
+    nobody = dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
+    account = {"gcs_base_url": emulator, "disable_oauth": True, **nobody}  # how the library is told of an emulator
+    return {"google_service_account_key": json.dumps(account), "allow_http": _is_plain(emulator)}
+
+
+def _azure(account: str) -> dict[str, str]:
+    options = {
+        "azure_storage_account_name": account,
+        "azure_storage_account_key": os.environ.get("AZURE_STORAGE_KEY", ""),
+        "azure_storage_sas_token": os.environ.get("AZURE_STORAGE_SAS_TOKEN", ""),
+    }
+    endpoint = urlsplit(os.environ.get("AZURE_STORAGE_BLOB_ENDPOINT", ""))
+    if "AZURITE_BLOB_STORAGE_URL" in os.environ:  # read by the library itself; an emulator lists otherwise
+        options["azure_storage_use_emulator"] = "true"
+    elif endpoint.netloc:  # the account is part of its path there
+        options["azure_storage_endpoint"] = f"{endpoint.scheme}://{endpoint.netloc}/{account}"
+        options["allow_http"] = _is_plain(f"{endpoint.scheme}:")
+    return {name: value for name, value in options.items() if value}
+
+
+def _is_plain(url: str) -> str:
+    return str(url.startswith("http:")).lower()
+
+
+_EPOCH: Final = datetime.fromtimestamp(0, UTC).replace(tzinfo=None)
+
+
+def delta_statistics(part: WrittenFile) -> str:
+    """Statistics of an add action of Delta's protocol, JSON."""
+    least: dict[str, Any] = {"store": part.store} if part.store else {}
+    most = dict(least)
+    if isinstance(part, Part):
+        _add_bounds(part, least, most)
+    return json.dumps({"numRecords": part.rows, "minValues": least, "maxValues": most, "nullCount": {}})
+
+
+def _add_bounds(part: Part, least: dict[str, Any], most: dict[str, Any]) -> None:
+    least["phy_offset"], most["phy_offset"] = part.first_phy_offset, part.last_phy_offset
+    if part.topics is not None and not (part.partition and part.partition[0] == "topic"):
+        least["topic"], most["topic"] = part.topics
+    if part.store_times_ms is not None:
+        least["store_time"], most["store_time"] = (_time(time) for time in part.store_times_ms)
+
+
+def _time(time_ms: int) -> str:
+    return (_EPOCH + timedelta(milliseconds=time_ms)).isoformat(timespec="milliseconds") + "Z"
+
 
 _APPLICATION: Final = "rmqctl-export"
 _STATE: Final = "rmqctl.export"

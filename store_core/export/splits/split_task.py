@@ -21,16 +21,37 @@ from store_core.export.rows.memory import keep_freed_memory
 from store_core.export.splits.chain import is_led_to
 from store_core.export.splits.plan import EXPORT_ANEW, Split, Task, segments_of
 from store_core.export.splits.tail import as_read, is_followed, is_settled, proof_of, refuse_another_log, still_holds
-from store_core.export.splits.unreadable import WindowsUpTo, unreadable_stretches
 from store_core.findings import Finding
 from store_core.kernel.codes import FrameCode, FrameKind
 from store_core.layout.record import MAX_RECORD_SIZE_BYTES
 from store_core.scan.frames import ROW_COLUMNS, FrameTable, Ints
+from store_core.scan.io_errors import refused_stretches
 from store_core.scan.log import WINDOW_SIZE_BYTES, ScanOptions, scan_segment
+from store_core.scan.windows import Windows
 from store_core.storage.buffers import KEPT
 from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.settings import Settings
 from store_core.storage.store import Store
+
+
+def unreadable_stretches(
+    log: SegmentSequence, segment: Segment, file: str, error: UnreadableError, stop: int
+) -> list[Range]:
+    """As ``refused_stretches``, as ranges of a segment's ``file``."""
+    return [Range(*row[:4], file) for row in refused_stretches(log, segment, error, stop)]
+
+
+class WindowsUpTo(Windows):
+    """Windows over what lies in front of an offset, as if the file ended there."""
+
+    def __init__(self, log: SegmentSequence, size_bytes: int, end_phy_offset: int) -> None:
+        super().__init__(log, size_bytes)
+        self._end_phy_offset = end_phy_offset
+
+    def window(self, phy_offset: int, size_bytes: int) -> memoryview:
+        """As ``Windows.window``."""
+        return super().window(phy_offset, max(min(size_bytes, self._end_phy_offset - phy_offset), 0))
+
 
 # One thread reads and walks: another one that reads ahead costs a tenth of an export's processor time (measured), most of it
 # in handing windows from one processor's cache to the other's, and tasks that run side by side have no processor to spare.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -25,10 +28,10 @@ from store_core.recovery.loss_report.model import (
     LossReport,
     LostRange,
     QueueLoss,
+    StoreIdentity,
     TimeSpan,
 )
 from store_core.recovery.loss_report.open_transactions import HalfTracker, half_messages, still_open
-from store_core.recovery.loss_report.store_identity import identity_of
 from store_core.recovery.losses import losses_predicted
 from store_core.recovery.lost_run import LostRun
 from store_core.recovery.prediction.predict import Prediction
@@ -37,6 +40,31 @@ from store_core.scan.frames import FrameTable
 from store_core.scan.log import scan_log
 from store_core.storage.config_files import ConfigFiles, offset_table, read_config
 from store_core.storage.store import Store
+
+
+def identity_of(store: Store) -> StoreIdentity:
+    """Path, size and a digest over the list of files; log folders outside the root are listed with their full paths."""
+    digest, files, size_bytes = hashlib.sha256(), 0, 0
+    for name, info in _listed(store):
+        digest.update(os.fsencode(f"{name}\t{info.st_size}\t{info.st_mtime_ns}\n"))
+        files += 1
+        size_bytes += info.st_size
+    return StoreIdentity(str(store.root), files, size_bytes, digest.hexdigest())
+
+
+def _listed(store: Store) -> Iterator[tuple[str, os.stat_result]]:
+    for root in (store.root, *sorted(store.settings.outside_paths)):
+        for folder, folders, names in os.walk(root):
+            if folder == str(store.root) and paths.OURS in folders:
+                folders.remove(paths.OURS)
+            folders.sort()
+            for name in sorted(names):
+                path = Path(folder, name)
+                try:
+                    yield store.relative(path), path.lstat()
+                except OSError:  # gone meanwhile
+                    continue
+
 
 Progress = Callable[[int], None]
 _MOST_NOTES: Final = 20

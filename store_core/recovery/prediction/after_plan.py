@@ -13,9 +13,8 @@ from store_core.recovery.derived_files import DerivedChanges, Progress
 from store_core.recovery.log_edits import EditedLog
 from store_core.recovery.prediction.outcome import Outcome
 from store_core.recovery.prediction.predict import outcome_of, predict
-from store_core.storage.scratch import scratch_folder
+from store_core.storage.scratch import lay_out_links, scratch_folder
 from store_core.storage.store import Store
-from store_core.storage.symlink_copy import lay_out_links
 
 
 @contextmanager
