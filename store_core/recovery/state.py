@@ -1,10 +1,10 @@
-"""The log as far as it can be read, before any hole is closed: what one walk shows, and what could be had again."""
+"""Find everything that can be read of the log: one walk, and the edits that make more of it readable."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -44,7 +44,7 @@ _MOST_LISTS: Final = 1 << 14  # of light queues that are made good at a time
 
 
 class TombstoneRegions:
-    """Where an earlier recovery has put tombstones and fillers: a copy may have what was lost there."""
+    """Collect where an earlier recovery wrote tombstones and fillers: a replica may have the lost messages."""
 
     def __init__(self, log: SegmentSequence) -> None:
         self._log = log
@@ -69,7 +69,7 @@ class TombstoneRegions:
             self._before = neighbour_at(table, len(table) - 1) if table.messages[-1] else None
 
     def emptied(self, loans: Mapping[int, Patch]) -> dict[int, Patch]:
-        """Zeros over each run of them of which a copy gives anything: what is left of it has to be told, and numbered, anew."""
+        """Return zeros for the tombstone regions that a replica can fill, so that the next walk reads the replica's records."""
         given = Ranges((at, at + patch.end) for at, patch in loans.items())
         return {
             region.phy_offset: Patch(0, region.size_bytes)
@@ -79,7 +79,7 @@ class TombstoneRegions:
 
 
 class FirstWalk(Protocol):
-    """Who wants to see what the log holds as it is, and what of it."""
+    """A reader of the tables of the first walk, of the log as it is."""
 
     options: ScanOptions
 
@@ -91,10 +91,11 @@ class FirstWalk(Protocol):
 
 @dataclass(slots=True)
 class RecoveryState:
-    """``known`` are the records that queue entries place in a region, and many sound heads, by the region's number in the survey.
+    """The log with the edits found so far.
 
-    ``restored`` are bytes that take the place of damaged ones, by their offset in the log; the survey has walked over them.
-    ``placed`` are those of whole files that stood elsewhere; what is restored goes over them.
+    ``known`` are the records that queue entries and good heads place in a damaged region, by the region's number in the survey.
+    ``restored`` are bytes that replace damaged ones, by their offset in the log; the survey has walked over them. ``placed`` are those
+    of whole files that had wrong names; ``restored`` goes over them.
     """
 
     survey: LogSurvey
@@ -103,11 +104,11 @@ class RecoveryState:
     placed: dict[int, Patch] = field(default_factory=dict)
     loans: list[LoanRange] = field(default_factory=list)
     repairs: list[Repair] = field(default_factory=list)
-    own_end_phy_offset: int = 0  # where the last good record ends that this store has itself
+    own_end_phy_offset: int = 0  # end of this store's own last good record
     moved: list[Move] = field(default_factory=list)  # files that get their own places back
-    shifted: list[Shift] = field(default_factory=list)  # stretches that do
+    shifted: list[Shift] = field(default_factory=list)  # ranges that do
     earlier: list[Earlier] = field(default_factory=list)  # siblings whose log begins before this store's
-    is_first: bool = True  # nothing had to be taken back: this is what the first walk showed
+    is_first: bool = True  # the first walk found this, without edits
 
 
 def read_state(
@@ -122,155 +123,209 @@ def read_state(
     *,
     table: LostTable,
 ) -> RecoveryState:
-    """Walk the log, and again where something changes what it shows: a blank that is none, records had back.
+    """Return the log with all edits that PASSES find. The log is walked again after each pass that changes what a walk finds.
 
     ``sinks`` see the tables of every walk, ``first`` those of the first one. Walks are made by ``jobs`` threads. Many lost
     records lie in ``table``.
     """
-    walks = walks or WalkProgress(None, 0)
-    scanned = replace(first.options if first is not None else ScanOptions(), jobs=jobs)
-    all_sinks = (*sinks, first.add) if first is not None else sinks
-    stopgaps = TombstoneRegions(store.log)
-    if siblings.roots:
-        all_sinks = (*all_sinks, stopgaps.add)
-        scanned = replace(scanned, bytes_for=None)
+    work = _Work(store, rules, siblings, options, sinks, first, jobs, walks or WalkProgress(None, 0), table)
+    for find_edits in PASSES:
+        find_edits(work)
+    return work.finished()
+
+
+@dataclass(slots=True)
+class _Work:
+    """What the passes share, and the state that each of them finds and leaves.
+
+    ``zeros`` cover bytes that only look like good records or blanks, ``placed`` are whole files from wrong names, ``put_back`` records
+    that return to their own places.
+    """
+
+    store: Store
+    rules: WalkRules
+    siblings: Siblings
+    options: KeepOptions
+    sinks: tuple[TableSink, ...]
+    first: FirstWalk | None
+    jobs: int
+    walks: WalkProgress
+    table: LostTable
+    state: RecoveryState = field(init=False)
+    tombstones: TombstoneRegions = field(init=False)
+    zeros: dict[int, Patch] = field(default_factory=dict)
+    placed: dict[int, Patch] = field(default_factory=dict)
+    put_back: dict[int, Patch] = field(default_factory=dict)
+    stray_files: Displaced = field(default_factory=Displaced)
+    shifts: list[Shift] = field(default_factory=list)
+    stray_records: list[Repair] = field(default_factory=list)
+
+    @contextmanager
+    def view(self) -> Iterator[Store]:
+        """Give the store with its log as edited so far."""
+        with self.store.with_log(self.log()) as view:
+            yield view
+
+    def log(self) -> SegmentSequence:
+        return restored_log(self.store, _both(self.zeros, self.state.restored), self.placed)
+
+    def walk_again(self, restored: dict[int, Patch]) -> None:
+        """Walk over the edited log. Edits in regions that a broker still could not walk over are dropped."""
+        self.state = self.walked(_apart(self.zeros, restored), restored, self.placed)
+
+    def walked(self, zeros: dict[int, Patch], restored: dict[int, Patch], placed: dict[int, Patch]) -> RecoveryState:
+        with self.store.with_log(restored_log(self.store, {**zeros, **restored}, placed)) as view:
+            options = ScanOptions(jobs=self.jobs)
+            progress = self.walks.more()
+            survey = survey_log(
+                view, self.sinks, rules=self.rules, options=options, on_progress=progress, lost=self.table
+            )
+            known = self.lost_in(survey, survey.regions, view.log)
+        closed = Ranges((r.phy_offset, r.end_phy_offset) for r in (*survey.regions, *survey.tail))
+        return RecoveryState(survey, known, apart_from(restored, closed), is_first=False)
+
+    def lost_in(self, survey: LogSurvey, regions: list[Region], log: SegmentSequence) -> dict[int, list[Lost]]:
+        """Return lost records that queue entries and heads name, by region; each other head goes to its region."""
+
+        def on_head(number: int, head: LostRecord) -> None:
+            regions[number].lost.append(head)
+
+        self.table.log = log
+        crc = self.rules.property_crc
+        return lost_by_queue_entries(
+            self.store, regions, self.table, self.walks, heads=survey.heads, on_head=on_head, property_crc=crc
+        )
+
+    def finished(self) -> RecoveryState:
+        state = self.state
+        state.repairs = [
+            r for r in (*self.stray_records, *state.repairs) if all(at in state.restored for at, _ in r.changes)
+        ]
+        state.shifted = [shift for shift in self.shifts if shift.phy_offset in state.restored]
+        _keep_zeros(state, self.zeros)
+        if self.placed:
+            state.placed = self.stray_files.patches(self.store.log, state.survey.end_phy_offset)
+            state.moved = [move for move in self.stray_files.moves if move.phy_offset in state.placed]
+        return state
+
+
+def _first_walk(work: _Work) -> None:
+    """Walk the log as it is, and cover blanks that are none."""
+    store, first = work.store, work.first
+    options = replace(first.options if first is not None else ScanOptions(), jobs=work.jobs)
+    sinks = (*work.sinks, first.add) if first is not None else work.sinks
+    work.tombstones = TombstoneRegions(store.log)
+    if work.siblings.roots:
+        sinks = (*sinks, work.tombstones.add)
+        options = replace(options, bytes_for=None)
     with store.with_log(as_long_as_they_are(store.log)) as view:
-        survey = survey_log(view, all_sinks, rules=rules, options=scanned, on_progress=walks.next(), lost=table)
+        progress = work.walks.next()
+        survey = survey_log(view, sinks, rules=work.rules, options=options, on_progress=progress, lost=work.table)
         both = sorted([*survey.regions, *survey.blanks], key=lambda r: r.phy_offset)
-        placed = _told(store, rules, survey, both, table, walks, view.log)
-    again = partial(_again, store, rules, sinks, jobs, walks, table)
-    known = {id(region): placed[number] for number, region in enumerate(both) if number in placed}
-    wrong = _wrong_blanks(store, survey, known)
-    state = RecoveryState(survey, {n: known[id(r)] for n, r in enumerate(survey.regions) if id(r) in known})
-    if wrong:
-        state = again(wrong, {})
-    moved = displaced(store)
-    in_place: dict[int, Patch] = {}
-    if moved.moves or moved.emptied:
-        whole = moved.patches(store.log)
-        better = again(_apart(wrong, whole), {}, whole)
-        if is_better(state.survey, better.survey):
-            state, in_place, wrong = better, whole, _apart(wrong, whole)
-    claimed = Ranges((at, at + patch.end) for at, patch in wrong.items())
-    beside = shifted(store, state.survey, claimed, _out_of_place(store, moved if in_place else Displaced()))
-    put_back = beside.put_back
-    if put_back:
-        wrong |= beside.zeros
-        state = again(_apart(wrong, put_back), put_back, in_place)
-    with store.with_log(restored_log(store, _both(wrong, state.restored), in_place)) as view:
-        strays = misdirected(view, state.survey)
-    if strays.zeros:
-        wrong |= strays.zeros
-        put_back = {**_apart(put_back, strays.zeros), **strays.put_back}
-        state = again(_apart(wrong, put_back), put_back, in_place)
-    own_end, earlier = state.survey.end_phy_offset, list[Earlier]()
-    if siblings.roots:
-        loans = options.loans
-        if loans is None:
-            with store.with_log(restored_log(store, _both(wrong, state.restored), in_place)) as view:
-                asked = siblings.find(view, state.survey, options.sibling_from, stopgaps.regions)
-            loans, earlier = tuple(asked.loans), asked.earlier
-        if loans:
-            found = siblings.patches(loans)
-            wrong |= stopgaps.emptied(found)
-            found |= _apart(put_back, found)
-            state = again(_apart(wrong, found), found, in_place)
-            kept = Ranges((at, at + patch.end) for at, patch in state.restored.items())
-            state.loans = [loan for loan in loans if kept.overlap(loan.phy_offset, loan.phy_offset + loan.size_bytes)]
-    repairs = _repairs(store, state, wrong, in_place, table, walks)
-    if first is not None and first.bad_lists:
-        with store.with_log(restored_log(store, _both(wrong, state.restored), in_place)) as view:
-            repairs += relisted(view, first.bad_lists[:_MOST_LISTS])
+        lost = work.lost_in(survey, both, view.log)
+    known = {id(region): lost[number] for number, region in enumerate(both) if number in lost}
+    work.state = RecoveryState(survey, {n: known[id(r)] for n, r in enumerate(survey.regions) if id(r) in known})
+    work.zeros = _wrong_blanks(store, survey, known)
+    if work.zeros:
+        work.walk_again({})
+
+
+def _stray_files(work: _Work) -> None:
+    """Put whole files back that have wrong names, if a walk then finds more."""
+    stray = displaced(work.store)
+    if not (stray.moves or stray.emptied):
+        return
+    whole = stray.patches(work.store.log)
+    zeros = _apart(work.zeros, whole)
+    better = work.walked(zeros, {}, whole)
+    if is_better(work.state.survey, better.survey):
+        work.state, work.placed, work.zeros, work.stray_files = better, whole, zeros, stray
+
+
+def _shifted_records(work: _Work) -> None:
+    """Put ranges back that a bad copy moved by some bytes."""
+    claimed = Ranges((at, at + patch.end) for at, patch in work.zeros.items())
+    found = shifted(work.store, work.state.survey, claimed, _out_of_place(work.store, work.stray_files))
+    work.shifts, work.put_back = found.shifts, found.put_back
+    if work.put_back:
+        work.zeros |= found.zeros
+        work.walk_again(work.put_back)
+
+
+def _misdirected_records(work: _Work) -> None:
+    """Put records back that were written over others."""
+    with work.view() as view:
+        found = misdirected(view, work.state.survey)
+    work.stray_records = found.repairs
+    if found.zeros:
+        work.zeros |= found.zeros
+        work.put_back = {**_apart(work.put_back, found.zeros), **found.put_back}
+        work.walk_again(work.put_back)
+
+
+def _from_replicas(work: _Work) -> None:
+    """Take what is damaged or missing from other copies of the log."""
+    own_end, loans, earlier = work.state.survey.end_phy_offset, work.options.loans, list[Earlier]()
+    if work.siblings.roots and loans is None:
+        with work.view() as view:
+            found = work.siblings.find(view, work.state.survey, work.options.sibling_from, work.tombstones.regions)
+        loans, earlier = tuple(found.loans), found.earlier
+    if work.siblings.roots and loans:
+        patches = work.siblings.patches(loans)
+        work.zeros |= work.tombstones.emptied(patches)
+        work.walk_again({**patches, **_apart(work.put_back, patches)})
+        kept = Ranges((at, at + patch.end) for at, patch in work.state.restored.items())
+        work.state.loans = [loan for loan in loans if kept.overlap(loan.phy_offset, loan.phy_offset + loan.size_bytes)]
+    work.state.own_end_phy_offset, work.state.earlier = own_end, earlier
+
+
+def _damaged_heads(work: _Work) -> None:
+    """Repair heads, and lists of light queues, that everything else proves."""
+    before = work.state
+    repairs = _repairs(work)
+    if work.first is not None and work.first.bad_lists:
+        with work.view() as view:
+            repairs += relisted(view, work.first.bad_lists[:_MOST_LISTS])
     if repairs:
-        loaned, loans_before = state.restored, state.loans
-        patches = {at: Patch(0, len(data), ((0, data),)) for repair in repairs for at, data in repair.changes}
-        state = again(_apart(wrong, {**loaned, **patches}), {**loaned, **patches}, in_place)
-        state.loans = loans_before
-    state.repairs = [r for r in (*strays.repairs, *repairs) if all(at in state.restored for at, _ in r.changes)]
-    state.shifted = [shift for shift in beside.shifts if shift.phy_offset in state.restored]
-    _keep_zeros(state, wrong)
-    state.own_end_phy_offset = own_end
-    state.earlier = earlier
-    if in_place:
-        state.placed = moved.patches(store.log, state.survey.end_phy_offset)
-        state.moved = [move for move in moved.moves if move.phy_offset in state.placed]
-    return state
+        work.walk_again({**before.restored, **_patches_of(repairs)})
+        state = work.state
+        state.loans, state.earlier, state.own_end_phy_offset = before.loans, before.earlier, before.own_end_phy_offset
+    work.state.repairs = repairs
+
+
+PASSES: Final = (_first_walk, _stray_files, _shifted_records, _misdirected_records, _from_replicas, _damaged_heads)
 
 
 def _out_of_place(store: Store, moved: Displaced) -> list[Path]:
-    """Files whose bytes go elsewhere, or in whose place others come."""
+    """Return files whose bytes move to another place, or whose place other files take."""
     homes = {move.phy_offset for move in moved.moves}
     files = [segment.path for segment in store.log.segments if segment.phy_offset in homes]
     return [*files, *(move.path for move in moved.moves), *(segment.path for segment in moved.emptied)]
 
 
-def _again(
-    store: Store,
-    rules: WalkRules,
-    sinks: tuple[TableSink, ...],
-    jobs: int,
-    walks: WalkProgress,
-    table: LostTable,
-    wrong: dict[int, Patch],
-    restored: dict[int, Patch],
-    placed: dict[int, Patch] | None = None,
-) -> RecoveryState:
-    """Walk over what could be had again. What still lies where a broker cannot walk is not kept."""
-    with store.with_log(restored_log(store, {**wrong, **restored}, placed)) as view:
-        options = ScanOptions(jobs=jobs)
-        survey = survey_log(view, sinks, rules=rules, options=options, on_progress=walks.more(), lost=table)
-        known = _told(store, rules, survey, survey.regions, table, walks, view.log)
-    closed = Ranges((r.phy_offset, r.end_phy_offset) for r in (*survey.regions, *survey.tail))
-    return RecoveryState(survey, known, apart_from(restored, closed), is_first=False)
-
-
-def _told(
-    store: Store,
-    rules: WalkRules,
-    survey: LogSurvey,
-    regions: list[Region],
-    table: LostTable,
-    walks: WalkProgress,
-    log: SegmentSequence,
-) -> dict[int, list[Lost]]:
-    """Lost records as queue entries tell them, and as many heads do; each other head goes to its region."""
-
-    def on_head(number: int, head: LostRecord) -> None:
-        regions[number].lost.append(head)
-
-    table.log = log
-    return lost_by_queue_entries(
-        store, regions, table, walks, heads=survey.heads, on_head=on_head, property_crc=rules.property_crc
-    )
-
-
-def _repairs(
-    store: Store,
-    state: RecoveryState,
-    wrong: dict[int, Patch],
-    placed: dict[int, Patch],
-    table: LostTable,
-    walks: WalkProgress,
-) -> list[Repair]:
-    """Records whose head can be made good, in the regions and behind the log's end."""
-    survey, zeros = state.survey, _apart(wrong, state.restored)
-    log = restored_log(store, {**zeros, **state.restored}, placed)
+def _repairs(work: _Work) -> list[Repair]:
+    """Return records whose head can be repaired, in the regions and after the log's end."""
+    survey, log = work.state.survey, work.log()
     both = sorted([*survey.regions, *survey.tail], key=lambda region: region.phy_offset)
     regions = [region for region in both if region.used_bytes and log.find(region.phy_offset) is not None]
     if not regions:
         return []
-    known = lost_by_queue_entries(store, regions, table, walks, heads=survey.heads)
-    told = walks.piece(sum(region.size_bytes for region in regions))
+    known = lost_by_queue_entries(work.store, regions, work.table, work.walks, heads=survey.heads)
+    progress = work.walks.piece(sum(region.size_bytes for region in regions))
     found: list[Repair] = []
     done = 0
-    with store.with_log(log) as view:
+    with work.store.with_log(log) as view:
         for number, region in enumerate(regions):
             is_tail = region.phy_offset >= survey.end_phy_offset
-            tell = behind(told, done)
-            found += repairs_in(view.log, region, known.get(number, []), is_tail=is_tail, on_progress=tell)
+            on_progress = behind(progress, done)
+            found += repairs_in(view.log, region, known.get(number, []), is_tail=is_tail, on_progress=on_progress)
             done += region.size_bytes
-    unseen = Ranges((at, at + patch.end) for at, patch in zeros.items())
+    unseen = Ranges((at, at + patch.end) for at, patch in _apart(work.zeros, work.state.restored).items())
     return [r.in_full(log) if unseen.overlap(r.phy_offset, r.phy_offset + r.size_bytes) else r for r in found]
+
+
+def _patches_of(repairs: Iterable[Repair]) -> dict[int, Patch]:
+    return {at: Patch(0, len(data), ((0, data),)) for repair in repairs for at, data in repair.changes}
 
 
 def _wrong_blanks(store: Store, survey: LogSurvey, known: dict[int, list[Lost]]) -> dict[int, Patch]:
