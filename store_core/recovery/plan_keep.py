@@ -7,7 +7,7 @@ same bytes.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -38,7 +38,7 @@ from store_core.recovery.lost_record import LostRecord, more_complete
 from store_core.recovery.lost_run import LostRun
 from store_core.recovery.lost_table import Lost, LostRows, LostTable
 from store_core.recovery.offset_ranges import Ranges
-from store_core.recovery.queue_gaps import fill_gaps
+from store_core.recovery.queue_gaps import GapEntries, fill_gaps
 from store_core.recovery.replica import Siblings
 from store_core.recovery.shifted_records import Shift
 from store_core.recovery.skipped_offsets import Kept, QueueBounds, Skipping
@@ -50,6 +50,7 @@ from store_core.scan.walk_progress import WalkProgress, behind
 from store_core.storage.buffers import give_freed_memory_back
 from store_core.storage.overlay import Patch
 from store_core.storage.scratch import scratch_folder
+from store_core.storage.sequence import SegmentSequence
 from store_core.storage.settings import Settings
 from store_core.storage.store import QueueKey, Store
 
@@ -208,32 +209,58 @@ def _plan_keep(
             earlier=weighed(store, state.earlier, edited.log.min_phy_offset, survey.last_store_timestamp_ms),
         )
         if not survey.last_phy_offset and not survey.messages:
-            # Nothing at all can be read: a disk that is not mounted looks so, and queues may be all that is left.
-            if not is_new(store):
-                text = f"the log holds no record, while {len(store.queues)} queues stand: nothing is changed"
-                found.findings.append(finding("S007", text))
-            found.edited = EditedLog(store.log)
-            yield found
-            return
-        if derivation.without_queue and not rules.refused:
-            yield found  # to be worked out without these
-            return
-        entries, is_other = fill_gaps(store, found, table, walks)
-        found.edited = close(found.closed_regions, restored=state.restored)
-        # A new tombstone has an ext unit as well, and moves those of all messages behind it.
-        if is_other or (entries and store.ext_queues):
-            derivation.close()
-            give_freed_memory_back()
-            view = stack.enter_context(store.with_log(found.edited.log))
-            found.derivation = derivation = stack.enter_context(derive(view, on_progress=walks.more()))
-        _correct_own_offsets(store, found)
-        found.queue_changes = derivation.queue_changes(entries.of)
-        found.index_changes = derivation.index_changes()
-        found.configuration = recovered_configuration(
-            store, siblings.stores, derivation.queue_keys, partial(_delays, store, found, walks)
-        )
-        _report_lost(store, found, table, walks)
+            _keep_unread_log(store, found)
+        elif not derivation.without_queue or rules.refused:  # else worked out again without these records
+            derive_again = partial(_derive_again, stack, store, derive, walks)
+            entries = _fill_gaps(store, found, table, walks, partial(close, restored=state.restored), derive_again)
+            _correct_own_offsets(store, found)
+            found.queue_changes = found.derivation.queue_changes(entries.of)
+            found.index_changes = found.derivation.index_changes()
+            found.configuration = recovered_configuration(
+                store, siblings.stores, found.derivation.queue_keys, partial(_delays, store, found, walks)
+            )
+            _report_lost(store, found, table, walks)
         yield found
+
+
+def _keep_unread_log(store: Store, found: KeepPlan) -> None:
+    """Change nothing where no record can be read: an unmounted disk looks the same, and queues may be all that is left."""
+    if not is_new(store):
+        text = f"the log holds no record, while {len(store.queues)} queues stand: nothing is changed"
+        found.findings.append(finding("S007", text))
+    found.edited = EditedLog(store.log)
+
+
+def _derive_again(
+    stack: ExitStack,
+    store: Store,
+    derive: Callable[..., Derivation],
+    walks: WalkProgress,
+    old: Derivation,
+    log: SegmentSequence,
+) -> Derivation:
+    """Return the derived files of another log, once those of the old one are let go of."""
+    old.close()
+    give_freed_memory_back()
+    view = stack.enter_context(store.with_log(log))
+    return stack.enter_context(derive(view, on_progress=walks.more()))
+
+
+def _fill_gaps(
+    store: Store,
+    found: KeepPlan,
+    table: LostTable,
+    walks: WalkProgress,
+    close: Callable[[list[ClosedRegion]], EditedLog],
+    derive_again: Callable[[Derivation, SegmentSequence], Derivation],
+) -> GapEntries:
+    """Fill missing queue offsets, in the log too, and derive again if that changes other entries."""
+    entries, is_other = fill_gaps(store, found, table, walks)
+    found.edited = close(found.closed_regions)
+    # A new tombstone has an ext unit as well, and moves those of all messages after it.
+    if is_other or (entries and store.ext_queues):
+        found.derivation = derive_again(found.derivation, found.edited.log)
+    return entries
 
 
 def _delays(store: Store, found: KeepPlan, walks: WalkProgress) -> dict[int, DelayLevel]:
