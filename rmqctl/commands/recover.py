@@ -31,8 +31,10 @@ from store_core.storage.live import is_locked
 from store_core.storage.remote_path import path_of
 
 if TYPE_CHECKING:
+    from store_core.recovery.keep_options import KeepOptions
     from store_core.recovery.prediction.outcome import Outcome
     from store_core.recovery.prediction.predict import Prediction
+    from store_core.recovery.recover import Recovery
     from store_core.storage.store import Store
 
 _MOST_LOST_SHOWN = 15
@@ -134,21 +136,10 @@ def recover(
         recovery = plan_recovery(
             store, policy, version, options, jobs=jobs, keep=keep, on_progress=bar, on_total=bar.expect
         )
-        words = [*(["--gaps", gaps] if options.skips else []), *(["--no-fill"] if no_fill else [])]
-        words += [word for path in siblings for word in ("--sibling", str(path))]
-        words += [word for path in configs for word in ("--sibling-config", str(path))]
-        words += ["--sibling-from", str(sibling_from)] if sibling_from is not None else []
+        words = _words(options)
         losses = losses_in_words(ctx, store, recovery, report, words)
-        if policy == "strict" and apply and (recovery.lost or recovery.losses.begin_is_missing):
-            raise FailedError(
-                "something is lost, and policy strict allows no loss", to_do="look at the dry run; use --policy keep"
-            )
-        if apply and recovery.plan.steps and not recovery.after.starts and not yes:
-            raise FailedError(
-                f"a broker would not start on what the plan leaves: {recovery.after.reason}",
-                path=str(settings.root),
-                to_do="mend that first, or add --yes to go on all the same",
-            )
+        if apply:
+            _refuse_to_apply(settings.root, recovery, policy, yes=yes)
         refuse_unconfirmed(ctx, recovery.given_up, apply=apply, yes=yes)
         chosen = ("--policy", policy, *words) if policy != "keep" else tuple(words)
         live = is_live(store.root).live and not apply
@@ -171,6 +162,28 @@ def recover(
             main="lost",
             blocks=lambda document: _blocks(document, recovery.prediction, loss_blocks(losses)),
             complete=complete,
+        )
+
+
+def _words(options: KeepOptions) -> list[str]:
+    """Return the words of the command line that stand for options."""
+    words = [*(["--gaps", options.gaps] if options.skips else []), *([] if options.fill else ["--no-fill"])]
+    words += [word for path in options.siblings for word in ("--sibling", str(path))]
+    words += [word for path in options.sibling_configs for word in ("--sibling-config", str(path))]
+    return words + (["--sibling-from", str(options.sibling_from)] if options.sibling_from is not None else [])
+
+
+def _refuse_to_apply(root: Path, recovery: Recovery, policy: str, *, yes: bool) -> None:
+    """Raise FailedError where the policy allows no loss, or no broker would start on the result and the operator has not said yes."""
+    if policy == "strict" and (recovery.lost or recovery.losses.begin_is_missing):
+        raise FailedError(
+            "something is lost, and policy strict allows no loss", to_do="look at the dry run; use --policy keep"
+        )
+    if recovery.plan.steps and not recovery.after.starts and not yes:
+        raise FailedError(
+            f"a broker would not start on what the plan leaves: {recovery.after.reason}",
+            path=str(root),
+            to_do="mend that first, or add --yes to go on all the same",
         )
 
 

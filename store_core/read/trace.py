@@ -399,6 +399,13 @@ def _waited(message: Message, before: list[Step]) -> Step | None:
     return next(waited, None)
 
 
+_OF_POPS: Final = {
+    "pop": "group {} popped it",
+    "pop_ack": "group {} acknowledged it, or hid it again",
+    "revive": "its time had come: the broker looks whether group {} acknowledged it",
+}
+
+
 def _why(what: What, message: Message, before: list[Step]) -> str:
     properties, times = message.properties, message.reconsume_times
     real = "/".join(_place(message))
@@ -430,12 +437,8 @@ def _why(what: What, message: Message, before: list[Step]) -> str:
             return f"popped and not acknowledged in time, try {times}"
         case "dead_letter":
             return f"its group gave it back {_times(times)}, from {properties.get(RETRY_TOPIC, '?')}"
-        case "pop":
-            return f"group {_pop_of(message)[0]} popped it"
-        case "pop_ack":
-            return f"group {_pop_of(message)[0]} acknowledged it, or hid it anew"
-        case "revive":
-            return f"its time had come: the broker looks whether group {_pop_of(message)[0]} acknowledged it"
+        case "pop" | "pop_ack" | "revive":
+            return _OF_POPS[what].format(_pop_of(message)[0])
         case "tombstone":
             return "put by a recovery where the record was lost"
     return "as sent"

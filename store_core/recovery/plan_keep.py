@@ -167,6 +167,7 @@ def _plan_keep(
         table = stack.enter_context(LostTable())
         derive = partial(Derivation, store, scratch=scratch, batch_topics=batch_topics_of(store), jobs=jobs)
         derive = partial(derive, names_all=not rules.refused)
+        derive_again = partial(_derive_again, stack, store, derive)
         derivation = stack.enter_context(derive(store, walks=False))
         state = read_state(
             store, rules, siblings, options, sinks, first=derivation, jobs=jobs, walks=walks, table=table
@@ -183,17 +184,12 @@ def _plan_keep(
             derivation.finish()
             walks.leave_out()
         else:  # other records will be in it
-            derivation.close()
-            give_freed_memory_back()
-            view = stack.enter_context(store.with_log(edited.log))
-            derivation = stack.enter_context(derive(view, on_progress=walks.next()))
+            derivation = derive_again(derivation, edited.log, walks.next())
         for left in reversed(range(_MOST_ROUNDS)):  # what was put back may tell what else is out of place
             if not _corrected(store, closed_regions, edited, derivation, state, is_last=not left):
                 break
-            derivation.close()
             edited = close(closed_regions, restored=state.restored)
-            view = stack.enter_context(store.with_log(edited.log))
-            derivation = stack.enter_context(derive(view, on_progress=walks.more()))
+            derivation = derive_again(derivation, edited.log, walks.more())
         found = KeepPlan(
             survey,
             closed_regions,
@@ -211,7 +207,6 @@ def _plan_keep(
         if not survey.last_phy_offset and not survey.messages:
             _keep_unread_log(store, found)
         elif not derivation.without_queue or rules.refused:  # else worked out again without these records
-            derive_again = partial(_derive_again, stack, store, derive, walks)
             entries = _fill_gaps(store, found, table, walks, partial(close, restored=state.restored), derive_again)
             _correct_own_offsets(store, found)
             found.queue_changes = found.derivation.queue_changes(entries.of)
@@ -235,15 +230,15 @@ def _derive_again(
     stack: ExitStack,
     store: Store,
     derive: Callable[..., Derivation],
-    walks: WalkProgress,
     old: Derivation,
     log: SegmentSequence,
+    on_progress: Progress | None,
 ) -> Derivation:
     """Return the derived files of another log, once those of the old one are let go of."""
     old.close()
     give_freed_memory_back()
     view = stack.enter_context(store.with_log(log))
-    return stack.enter_context(derive(view, on_progress=walks.more()))
+    return stack.enter_context(derive(view, on_progress=on_progress))
 
 
 def _fill_gaps(
@@ -252,14 +247,14 @@ def _fill_gaps(
     table: LostTable,
     walks: WalkProgress,
     close: Callable[[list[ClosedRegion]], EditedLog],
-    derive_again: Callable[[Derivation, SegmentSequence], Derivation],
+    derive_again: Callable[[Derivation, SegmentSequence, Progress | None], Derivation],
 ) -> GapEntries:
     """Fill missing queue offsets, in the log too, and derive again if that changes other entries."""
     entries, is_other = fill_gaps(store, found, table, walks)
     found.edited = close(found.closed_regions)
     # A new tombstone has an ext unit as well, and moves those of all messages after it.
     if is_other or (entries and store.ext_queues):
-        found.derivation = derive_again(found.derivation, found.edited.log)
+        found.derivation = derive_again(found.derivation, found.edited.log, walks.more())
     return entries
 
 
