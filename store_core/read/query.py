@@ -12,7 +12,6 @@ from store_core.codec.record import Message, RecordError, decode_record
 from store_core.codec.text import decode_text
 from store_core.errors import UnreadableError
 from store_core.findings import Finding, finding
-from store_core.kernel.keys import KeyType
 from store_core.kernel.point import carries_key, index_key_hash
 from store_core.layout import paths, record
 from store_core.read.index import END_OF_TIME_MS, BrokenChainError, Index, IndexFile
@@ -21,6 +20,7 @@ from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import Store
 
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
+KeyType = Literal["any", "key", "unique"]
 Source = Literal["auto", "index", "scan"]
 Answered = Literal["index", "scan", "index+scan"]
 DEFAULT_LIMIT: Final = 64
