@@ -126,6 +126,16 @@ def test_the_readme_of_recovery_names_every_module() -> None:
     assert missing == []
 
 
+def test_the_reference_of_the_kernel_is_only_its_fallback() -> None:
+    """Nothing outside the kernel imports it, and the kernel's own modules only where the compiled one is not there."""
+    for path in SOURCES:
+        if "reference" in path.parts:
+            continue
+        used = [m for m, _ in _imports(_tree(path)) if m.startswith("store_core.kernel.reference")]
+        assert not used or path.parent.name == "kernel", path
+        assert not [m for m in _top_imports(_tree(path)) if m.startswith("store_core.kernel.reference")], path
+
+
 def test_only_storage_writes_files() -> None:
     writing = [
         f"{path.relative_to(ROOT)}:{node.lineno} {ast.unparse(node)[:80]}"

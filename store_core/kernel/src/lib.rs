@@ -1,6 +1,6 @@
 //! The compiled kernel of rmqctl: cuts a window of the log into frames and returns them as columns.
 //!
-//! What it does is defined by its readable twin, twin.py and its neighbours; tests compare the two. The bytes are
+//! What it does is defined by its readable twin, the modules of reference/; tests compare the two. The bytes are
 //! hostile: no length is trusted, every slice is checked, and there is no unsafe code.
 
 #![forbid(unsafe_code)]
