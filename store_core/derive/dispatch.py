@@ -119,7 +119,6 @@ class Dispatcher:
     def __init__(self, rules: DispatchRules) -> None:
         self.rules = rules
         self.keys: list[QueueKey] = []
-        self.unplaceable = 0  # records whose topic or queue id no folder can have
         self.assumed_levels: set[int] = set()
         self.bad_lists = array("q")  # where records lie at whose list of light queues dispatch fails
         self.without_queue = array(
@@ -152,7 +151,6 @@ class Dispatcher:
             self._note_without_queue(table, picked)
         if ids and min(ids) < 0:
             placeable = key_id >= 0
-            self.unplaceable += int(len(picked) - np.count_nonzero(placeable))
             picked, key_id, rows = picked[placeable], key_id[placeable], rows[placeable]
         if not len(picked):
             return DispatchColumns(key_id, rows)
