@@ -25,7 +25,6 @@ from store_core.errors import UsageError
 
 _HELP: Final = "Administer Apache RocketMQ broker stores without a broker: inspect, verify, recover, query, export."
 _CONTEXT_SETTINGS: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-_EXAMPLE: Final = re.compile(r"\n\s*\n(?=Example:)")
 _MARKUP: Final = re.compile(r"\[(?=[a-z#/@])")
 
 

@@ -26,7 +26,6 @@ LEGEND: Final[tuple[tuple[SpanKind, str], ...]] = (
     ("blank", "end mark of a segment"),
     ("unused", "not written yet"),
 )
-_WORDS: Final = dict(LEGEND)
 _FATES: Final = {"kept": "", "cut": "cut by a broker", "deleted": "deleted by a broker"}
 
 Lane = tuple[float, float, str]  # left and right in hundredths of the width, class

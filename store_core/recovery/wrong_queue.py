@@ -36,7 +36,6 @@ from store_core.storage.store import QueueKey, Store
 
 _MOST_NUMBERS: Final = 1 << 12  # of a queue that are looked at
 _FARTHEST: Final = 16  # of the numbers beside one that are asked
-_IN_QUEUES: Final = (record.TRANSACTION_NONE, record.TRANSACTION_COMMIT)
 
 
 def misplaced(

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 Ints = NDArray[Any]
 
 LARGEST: Final = 1 << 37  # of either sign: in milliseconds more than four years
-_HALF: Final = 64
 _HALF_BITS: Final = 6
 
 
