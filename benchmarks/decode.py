@@ -22,8 +22,9 @@ from benchmarks import contest
 from benchmarks.make_store import Made, Recipe, made_store
 from rmqctl.options import parse_size
 from store_core.export.rows.batches import message_batches
-from store_core.kernel import arrow, native, twin_arrow
+from store_core.kernel import arrow, native
 from store_core.kernel.codes import ArrowPart, FrameKind
+from store_core.kernel.reference import arrow as twin_arrow
 from store_core.scan.log import ScanOptions, scan_log
 from store_core.storage.settings import load_settings
 from store_core.storage.store import Store

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from benchmarks import contest
 from benchmarks.commands import stopwatch
 from benchmarks.make_store import GIB, Recipe, made_store
-from store_core.kernel import native, twin
+from store_core.kernel import native
 from store_core.kernel.codes import ScanFlag
+from store_core.kernel.reference import scan as twin
 
 _WINDOW_BYTES = 4 << 20
 _VERIFY = ScanFlag.CHECK_CRC | ScanFlag.CHECK_PROPERTY_CRC | ScanFlag.NO_PROPERTIES | ScanFlag.RUNS

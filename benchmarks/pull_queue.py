@@ -4,9 +4,7 @@
 
 Eight queues of a topic in each round, of a store that both have opened before. The broker's decoder makes an object of every message, with all its fields and a map
 of its properties. rmqctl's loop makes an object, too: checked, with topic, body and property string; the numbers in front of
-the body and the properties are cut when they are asked for, and a second loop asks for them. In bulk rmqctl makes columns:
-all fixed fields, and where topic, properties and body lie; it does so in two threads where there are two cores, which the
-rows of processor time count both.
+the body and the properties are cut when they are asked for, and a second loop asks for them.
 """
 
 from __future__ import annotations
@@ -18,18 +16,13 @@ from time import process_time
 from benchmarks import broker, contest
 from benchmarks.commands import stopwatch
 from benchmarks.make_store import GIB, Made, Recipe, made_store
-from store_core.read.bulk import read_queue
-from store_core.read.maps import LogMaps
 from store_core.read.pull import open_queue, pull
 from store_core.read.queue import Queue
 from store_core.storage.store import Store
 
 TOPIC = "bench_0"
 LOOP = "rmqctl, loop of 32, messages"
-MAPPED_LOOP = "rmqctl, loop of 32, messages, log mapped"
 ALL = "rmqctl, loop of 32, properties and numbers taken"
-BULK = "rmqctl, whole queue, columns"
-MAPPED = "rmqctl, whole queue, columns, log mapped"
 BROKER = "broker, loop of 32, decoded"
 
 
@@ -38,14 +31,14 @@ def queues_of(store: Store, made: Made) -> list[Queue]:
     return [queue for queue in found if isinstance(queue, Queue)]
 
 
-def in_a_loop(queues: Sequence[Queue], maps: LogMaps | None = None, *, all_parts: bool = False) -> float:
+def in_a_loop(queues: Sequence[Queue], *, all_parts: bool = False) -> float:
     """Seconds; raises RuntimeError if a message has no body."""
     started = stopwatch()
     for number, queue in enumerate(queues):
         at = queue.min_offset
         bodies = 0
         while at < queue.max_offset:
-            result = pull(queue, TOPIC, number, at, maps=maps)
+            result = pull(queue, TOPIC, number, at)
             at = result.next_begin_offset
             for message in result.messages:
                 bodies += message.body != b""  # as the broker's loop does
@@ -53,16 +46,6 @@ def in_a_loop(queues: Sequence[Queue], maps: LogMaps | None = None, *, all_parts
                     _ = message.properties, message.queue_offset, message.born_timestamp_ms
         if bodies != queue.max_offset - queue.min_offset:
             raise RuntimeError("a message has no body")
-    return stopwatch() - started
-
-
-def in_bulk(queues: Sequence[Queue], maps: LogMaps | None = None) -> float:
-    """Seconds; raises RuntimeError if a row is no message."""
-    started = stopwatch()
-    for queue in queues:
-        for table in read_queue(queue, maps=maps):
-            if not table.good.all():
-                raise RuntimeError("an entry points to no record")
     return stopwatch() - started
 
 
@@ -89,23 +72,13 @@ def main() -> None:
             processor.setdefault(name, []).append(process_time() - started)
             return seconds
 
-        kept = LogMaps()  # as the broker keeps its maps
         ours: dict[str, Callable[[], float]] = {
             LOOP: lambda: in_a_loop(queues),
-            MAPPED_LOOP: lambda: in_a_loop(queues, kept),
             ALL: lambda: in_a_loop(queues, all_parts=True),
-            BULK: lambda: in_bulk(queues),
-            MAPPED: lambda: in_bulk(queues, kept),
         }
         contestants = {name: partial(by_us, name, pulled) for name, pulled in ours.items()}
         times = contest.interleave({BROKER: by_broker, **contestants}, told.rounds)
-    goals: dict[str, contest.Goal] = {
-        LOOP: (">=", 1),
-        MAPPED_LOOP: (">=", 1),
-        BULK: (">=", 4),
-        MAPPED: (">=", 4),
-    }
-    rows = [contest.ratio("pull", times, BROKER, name, goals.get(name)) for name in ours]
+    rows = [contest.ratio("pull", times, BROKER, name, (">=", 1) if name == LOOP else None) for name in ours]
     counted = {f"{name}, processor time": seconds[1:] for name, seconds in processor.items()}  # without the warm-up
     rows += [contest.ratio("pull", counted, f"{BROKER}, processor time", f"{name}, processor time") for name in ours]
     times = {**times, **counted}

@@ -6,13 +6,12 @@ import io
 import os
 import sys
 from contextlib import redirect_stdout
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from rmqctl.shell import LazyGroup
 
 Shell = Literal["bash", "zsh", "fish"]
-SHELLS: Final[tuple[Shell, ...]] = ("bash", "zsh", "fish")
 
 
 def script(shell: Shell, program: str, variable: str) -> str:

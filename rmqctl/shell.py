@@ -25,7 +25,6 @@ from store_core.errors import UsageError
 
 _HELP: Final = "Administer Apache RocketMQ broker stores without a broker: inspect, verify, recover, query, export."
 _CONTEXT_SETTINGS: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-_EXAMPLE: Final = re.compile(r"\n\s*\n(?=Example:)")
 _MARKUP: Final = re.compile(r"\[(?=[a-z#/@])")
 
 
@@ -107,7 +106,7 @@ def build_group(program: str, *, rich_help: bool) -> LazyGroup:
 
 def load_command(entry: CommandEntry, *, rich_help: bool) -> Any:
     """Import a command's module and make the typer command of its function."""
-    function = getattr(importlib.import_module(f"rmqctl.commands.{entry.module}"), entry.function)
+    function = getattr(importlib.import_module(f"rmqctl.commands.{entry.module}"), entry.module)
     text, _, example = inspect.cleandoc(function.__doc__ or "").partition("\n\nExample:")
     example = f"Example:{example}"
     command = _command(
@@ -138,7 +137,7 @@ def _callback(function: Callable[..., int | None], entry: CommandEntry) -> Calla
         return exit_codes.OK if code is None else code
 
     context = inspect.Parameter("typer_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-    call.__name__ = entry.function
+    call.__name__ = entry.module
     call.__doc__ = function.__doc__
     return _with_signature(call, [*map(as_text, own), *_global_options(), context])
 

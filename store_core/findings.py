@@ -13,7 +13,7 @@ from typing import Final
 from store_core.kinds import checkpoint, export, index, log, progress, queues, store
 from store_core.kinds.kind import Kind, Severity
 
-__all__ = ["FINDING_FIELDS", "KINDS", "Finding", "Kind", "Severity", "finding", "summary", "worst"]
+__all__ = ["FINDING_FIELDS", "KINDS", "Finding", "Kind", "Severity", "finding", "summary"]
 
 FINDING_FIELDS: Final = (
     "code",
@@ -94,13 +94,6 @@ def finding(
 def counted(number: int, one: str, several: str) -> str:
     """Return a number with the words that fit it."""
     return f"{number:,} {one if number == 1 else several}"
-
-
-def worst(findings: Iterable[Finding]) -> Severity | None:
-    """The worst severity among findings, None if there are none."""
-    order: tuple[Severity, ...] = ("error", "warning", "info")
-    present = {f.severity for f in findings}
-    return next((s for s in order if s in present), None)
 
 
 def summary(findings: Iterable[Finding]) -> dict[str, int]:

@@ -144,7 +144,7 @@ def offset_in_record(message: dict[str, Any], field: str) -> int:
     body: int = record.body_at(sys_flag)
     topic: int = body + message["bodyLength"] + record.topic_length_layout(message["magic"]).size_bytes
     variable: dict[str, int] = {
-        "born_host": record.born_host_at(),
+        "born_host": record.HEAD.size_bytes,
         "store_host": record.store_host_at(sys_flag),
         "body": body,
         "topic": topic,

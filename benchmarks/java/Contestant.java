@@ -5,9 +5,7 @@ import java.io.InputStreamReader;
 import java.lang.management.ManagementFactory;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
-import java.util.Arrays;
 import java.util.Properties;
-import java.util.Random;
 import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.store.CommitLog;
@@ -15,8 +13,6 @@ import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.DispatchRequest;
 import org.apache.rocketmq.store.GetMessageResult;
 import org.apache.rocketmq.store.GetMessageStatus;
-import org.apache.rocketmq.store.QueryMessageResult;
-import org.apache.rocketmq.store.SelectMappedBufferResult;
 import org.apache.rocketmq.store.logfile.MappedFile;
 
 /**
@@ -25,11 +21,9 @@ import org.apache.rocketmq.store.logfile.MappedFile;
  * scan: every segment through the recovery's own check, body checksum included: seconds, records, seconds of processor time.
  * decode: every record of the log through MessageDecoder, body and properties included: seconds, records, seconds of processor time.
  * pull TOPIC QUEUE_ID: a whole queue, 32 at a time, decoded: seconds, messages, seconds of processor time.
- * query TOPICS QUEUES MESSAGES COUNT SEED raw|decoded: nanoseconds of so many queries by random unique keys: p50, p99, found.
  */
 public final class Contestant {
     private static final int PULL = 32;
-    private static final int BATCH = 100;
 
     private final DefaultMessageStore store;
 
@@ -79,9 +73,6 @@ public final class Contestant {
                 return decode();
             case "pull":
                 return pull(words[1], Integer.parseInt(words[2]));
-            case "query":
-                return query(Integer.parseInt(words[1]), Integer.parseInt(words[2]), Long.parseLong(words[3]),
-                    Integer.parseInt(words[4]), Long.parseLong(words[5]), words[6].equals("decoded"));
             default:
                 throw new IllegalArgumentException(words[0]);
         }
@@ -146,32 +137,6 @@ public final class Contestant {
         }
         double cpu = (ManagementFactory.getThreadMXBean().getCurrentThreadCpuTime() - startedCpu) / 1e9;
         return seconds(started) + " " + messages + " " + cpu;
-    }
-
-    private String query(int topics, int queues, long messages, int count, long seed, boolean decode) {
-        Random random = new Random(seed);
-        long[] nanos = new long[count];
-        long found = 0;
-        for (int i = 0; i < count; i++) {
-            long number = (long) (random.nextDouble() * messages);
-            String topic = "bench_" + number / BATCH % ((long) topics * queues) / queues;
-            String key = String.format("U%015d", number);
-            long started = System.nanoTime();
-            QueryMessageResult result = store.queryMessage(topic, key, 32, 0, Long.MAX_VALUE);
-            if (decode) {
-                for (ByteBuffer record : result.getMessageBufferList()) {
-                    found += MessageDecoder.decode(record).getBody() == null ? 0 : 1;
-                }
-            } else {
-                found += result.getMessageMapedList().size();
-            }
-            nanos[i] = System.nanoTime() - started;
-            for (SelectMappedBufferResult held : result.getMessageMapedList()) {
-                held.release();
-            }
-        }
-        Arrays.sort(nanos);
-        return nanos[count / 2] + " " + nanos[(int) (count * 0.99)] + " " + found;
     }
 
     private static String seconds(long started) {

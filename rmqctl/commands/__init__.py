@@ -1,6 +1,6 @@
 """One small file a command, and the table by which the command line finds them without importing them.
 
-A command is a module here with a function of the module's name (without a trailing underscore) that takes a
+A command is a module here with a function of the module's name that takes a
 :class:`rmqctl.context.Context` first and then its own parameters, annotated with ``typer.Option`` and
 ``typer.Argument``. It parses, calls the library once, emits, and returns the exit code. Its docstring is the help
 text; the docstring's last paragraph starts with ``Example:``. Heavy libraries are imported inside functions.
@@ -8,7 +8,6 @@ text; the docstring's last paragraph starts with ``Example:``. Heavy libraries a
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import cache
 from typing import Final, Literal
@@ -30,12 +29,8 @@ class CommandEntry:
 
     @property
     def module(self) -> str:
-        """Name of the module in this package; a Python keyword gets a trailing underscore."""
-        return "import_" if self.name == "import" else self.name.replace("-", "_")
-
-    @property
-    def function(self) -> str:
-        return "import_" if self.name == "import" else self.module
+        """Return the name of the module in this package, and of the function in it."""
+        return self.name.replace("-", "_")
 
 
 COMMANDS: Final = (
@@ -61,11 +56,8 @@ COMMANDS: Final = (
     CommandEntry("apply", "Mend", "Carry out a saved plan."),
     CommandEntry("undo", "Mend", "Bring back what a mending command changed."),
     CommandEntry("put", "Write", "Store a message."),
-    CommandEntry("import", "Write", "Store many messages from a file."),
     CommandEntry("export", "Move", "Export messages to Parquet.", several_stores=True),
     CommandEntry("sql", "Move", "Query what stores hold with SQL.", several_stores=True, has_columns=True),
-    CommandEntry("mirror", "Move", "Copy a live broker's log over its replication port."),
-    CommandEntry("serve-ha", "Move", "Serve the log over the replication port."),
     CommandEntry("help", "Shell", "Show the help of a command."),
     CommandEntry("completion", "Shell", "Print the completion script of a shell."),
 )
@@ -73,6 +65,5 @@ COMMANDS: Final = (
 
 @cache
 def built_commands() -> dict[str, CommandEntry]:
-    """The commands whose modules are there, by name, in the order of ``--help``. A name without a module is not shown."""
-    present = set(os.listdir(os.path.dirname(__file__)))
-    return {entry.name: entry for entry in COMMANDS if f"{entry.module}.py" in present}
+    """Return the commands by name, in the order of ``--help``."""
+    return {entry.name: entry for entry in COMMANDS}

@@ -14,7 +14,6 @@ from rmqctl.times import format_time
 Kind = Literal["text", "number", "size", "time", "severity"]
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-_SEVERITIES: Final = frozenset({"info", "warning", "error"})
 # C0, DEL and C1 drive terminals; the bidirectional and separator characters make text lie about its order and lines.
 _CONTROLS: Final = {
     **{c: f"\\x{c:02x}" for c in (*range(0x20), *range(0x7F, 0xA0))},

@@ -13,11 +13,10 @@ from store_core.broker.dispatch_cache import DispatchedRows
 from store_core.broker.pending_entries import EntrySpool
 from store_core.broker.queue_recovery import QueueState
 from store_core.codec.delay_levels import UNKNOWN_LEVEL_MS
-from store_core.codec.properties import REAL_TOPIC, parse_properties
+from store_core.codec.properties import REAL_TOPIC, java_number, parse_properties
 from store_core.codec.text import decode_text
 from store_core.derive.dispatch import MULTI_DISPATCH, MULTI_QUEUE_OFFSET, is_java_blank, java_split, light_key
 from store_core.kernel.codes import PropertyFlag
-from store_core.kernel.twin_properties import java_number
 from store_core.layout import paths, record
 from store_core.storage.store import QueueKey
 

@@ -78,7 +78,6 @@ class QueueState:
         self._cut: dict[int, int] = {}  # how much a broker takes for written of files that the last one lies over
         self._appended_at: int | None = None
         self._appended_in = -1  # the file that the first of them is in
-        self._is_new = False  # its first file has just been made
 
     # -- what it holds -------------------------------------------------------------------------------------------
 
@@ -205,13 +204,6 @@ class QueueState:
             return told
         from_files = sorted(self._as_found), sorted(self._cut.items())
         return *told, *from_files, self._appended_at, self._appended_in, self._appended.digest()
-
-    @property
-    def appended_offsets(self) -> range:
-        """Queue offsets of the entries that were appended and are still there."""
-        if self._appended_at is None:
-            return range(0)
-        return range(self._appended_at // self.entry_size_bytes, self.max_offset)
 
     def plain_run(self, start: int) -> EntryRun | None:
         """The run of the file at ``start``, where that is known and the file as it was found."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from store_core.kernel import twin_properties
-from store_core.kernel.codes import FrameCode, PropertyFlag
-from store_core.kernel.columns import Row
+from store_core.codec.properties import has_bad_batch, has_bad_level, has_parted_value, some_properties
+from store_core.kernel.codes import PROPERTY_NAMES, FrameCode, PropertyFlag
+from store_core.kernel.columns import Row, property_columns
 from store_core.layout import record
 
 if TYPE_CHECKING:
@@ -134,20 +134,20 @@ def _check_parts(read: Read, start: int, left: int, size: int, magic: int, rules
     properties_at, properties = properties_part
     if rules.verify_property_crc and not _property_crc_holds(read, start, size, properties):
         return Checked(Verdict.FAILED)
-    if twin_properties.has_bad_level(topic, properties, drops_parted=rules.drops_parted_values):
+    if has_bad_level(topic, properties, drops_parted=rules.drops_parted_values):
         return Checked(Verdict.FAILED)
     if properties_at + len(properties) != size:
         return Checked(Verdict.MISMATCH, size, consumed_bytes=properties_at + len(properties))
-    has_bad_batch = twin_properties.has_bad_batch(properties)
-    if has_bad_batch and rules.reads_batches:
+    bad_batch = has_bad_batch(properties)
+    if bad_batch and rules.reads_batches:
         return Checked(Verdict.FAILED)
-    values = twin_properties.known_properties(properties, drops_parted=rules.drops_parted_values)
-    tags_code, delay_level, property_flags = twin_properties.derived_columns(topic, values)
-    if twin_properties.has_parted_value(twin_properties.known_properties(properties)):
+    values = some_properties(properties, PROPERTY_NAMES, drops_parted=rules.drops_parted_values)
+    tags_code, delay_level, property_flags = property_columns(topic, values)
+    if has_parted_value(some_properties(properties, PROPERTY_NAMES)):
         property_flags |= PropertyFlag.PARTED_VALUE
     row = Row(
         kind=0,
-        code=FrameCode.BAD_NUMBER if has_bad_batch else FrameCode.OK,
+        code=FrameCode.BAD_NUMBER if bad_batch else FrameCode.OK,
         phy_offset=start,
         **head,
         **store_time,
@@ -194,8 +194,7 @@ def _crc(read: Read, phy_offset: int, size_bytes: int) -> int:
 
 def _property_crc_holds(read: Read, start: int, size: int, properties: bytes) -> bool:
     """With forceVerifyPropCRC the property must be there and right (2.6)."""
-    values = twin_properties.known_properties(properties)
-    digits = values.get(PropertyFlag.CRC32, b"")
+    digits = some_properties(properties, (record.PROPERTY_CRC_NAME,)).get(record.PROPERTY_CRC_NAME, b"")
     covered = size - record.PROPERTY_CRC.size_bytes
     if not digits.isdigit() or covered <= 0:
         return False

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from store_core.broker.checked_ranges import CheckedRanges
 from store_core.broker.plain_records import plain_runs
 from store_core.broker.record_check import Checked, CheckRules, Verdict, check_at
+from store_core.codec.properties import some_properties
+from store_core.codec.tags import index_key_hashes
 from store_core.kernel import scan_window
-from store_core.kernel.codes import FrameCode, FrameKind, PropertyFlag, ScanFlag, ScanState
-from store_core.kernel.columns import Row, frame_columns
-from store_core.kernel.twin_properties import derived_columns, key_hashes, known_properties, tag_hashes
+from store_core.kernel.codes import PROPERTY_NAMES, FrameCode, FrameKind, PropertyFlag, ScanFlag, ScanState
+from store_core.kernel.columns import Row, frame_columns, property_columns
 from store_core.layout import record
 from store_core.scan.frames import ROW_COLUMNS, FrameTable
 from store_core.scan.windows import Windows, WindowsInTurns
@@ -185,8 +186,8 @@ class SegmentWalk:
         key_row, key_hash = [table.key_row[others]], [table.key_hash[others]]
         for row in rows.tolist():
             topic, properties = table.topic(row), table.properties(row)
-            values = known_properties(properties, drops_parted=True)
-            told = derived_columns(topic, values)
+            values = some_properties(properties, PROPERTY_NAMES, drops_parted=True)
+            told = property_columns(topic, values)
             columns["tags_code"][row], columns["delay_level"][row] = told[:2]
             columns["property_flags"][row] = told[2] | PropertyFlag.PARTED_VALUE
             keys = _index_keys(topic, values, int(table.sys_flag[row]), self._rules)
@@ -237,7 +238,7 @@ def _one(checked: Checked, rules: WalkRules) -> FrameTable:
     row = checked.row._replace(
         body_length=0, topic_at=0, properties_at=len(checked.topic), properties_length=len(checked.properties)
     )
-    values = known_properties(checked.properties, drops_parted=rules.check.drops_parted_values)
+    values = some_properties(checked.properties, PROPERTY_NAMES, drops_parted=rules.check.drops_parted_values)
     keys = _index_keys(checked.topic, values, row.sys_flag, rules)
     columns: dict[str, Any] = frame_columns([row])
     return FrameTable(
@@ -250,10 +251,8 @@ def _one(checked: Checked, rules: WalkRules) -> FrameTable:
     )
 
 
-def _index_keys(topic: bytes, values: dict[PropertyFlag, bytes], sys_flag: int, rules: WalkRules) -> NDArray[np.int32]:
+def _index_keys(topic: bytes, values: dict[bytes, bytes], sys_flag: int, rules: WalkRules) -> NDArray[np.int32]:
     """Hashes of the index keys that a walk wants of a record with these properties."""
     if sys_flag & record.TRANSACTION_MASK == record.TRANSACTION_ROLLBACK:
         return np.zeros(0, np.int32)
-    keys = [*key_hashes(topic, values)] if rules.index_keys else []
-    keys += [*tag_hashes(topic, values)] if rules.index_tags else []
-    return np.array(keys, np.int32)
+    return np.array(index_key_hashes(topic, values, with_keys=rules.index_keys, with_tags=rules.index_tags), np.int32)

@@ -46,17 +46,3 @@ def split_inner_batch(body: bytes) -> list[BatchItem]:
             raise BodyError(f"batch item {len(items)}: its properties do not fit")
         items.append(BatchItem(head["flag"], body[body_at:length_at], body[properties_at:at]))
     return items
-
-
-def join_batch(items: list[BatchItem]) -> bytes:
-    """The batch body of items: the reverse of :func:`split_inner_batch`. Raises struct.error where a part is too long."""
-    parts = []
-    for item in items:
-        size_bytes = _HEAD.size_bytes + len(item.body) + _PROPERTIES_LENGTH.size_bytes + len(item.raw_properties)
-        parts += [
-            _HEAD.struct.pack(size_bytes, 0, 0, item.flag, len(item.body)),
-            item.body,
-            _PROPERTIES_LENGTH.struct.pack(len(item.raw_properties)),
-            item.raw_properties,
-        ]
-    return b"".join(parts)

@@ -65,8 +65,3 @@ def parse_config(data: bytes) -> ParsedConfig:
     while sum(map(len, _parsed)) > MAX_SIZE_BYTES and len(_parsed) > 1:
         del _parsed[next(iter(_parsed))]
     return found
-
-
-def forget_parsed() -> None:
-    """Let go of everything that was parsed."""
-    _parsed.clear()

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Mapping
 from typing import Final
 
 from store_core.codec.text import decode_text
-from store_core.layout import record
+from store_core.layout import paths, record
 
 _NAME_END: Final = chr(record.NAME_VALUE_SEPARATOR)
 _PROPERTY_END: Final = chr(record.PROPERTY_SEPARATOR)
 _RAW_NAME_END: Final = _NAME_END.encode()
 _RAW_PROPERTY_END: Final = _PROPERTY_END.encode()
+_INTEGER: Final = re.compile(rb"[+-]?0{0,4000}[0-9]{1,19}")
 
 KEYS: Final = "KEYS"
 TAGS: Final = "TAGS"
@@ -29,6 +31,11 @@ FIRST_POP_TIME: Final = "1ST_POP_TIME"
 TIMER_OUT_MS: Final = "TIMER_OUT_MS"
 TIMER_DEL_UNIQKEY: Final = "TIMER_DEL_UNIQKEY"
 KEY_SEPARATOR: Final = " "
+INNER_BASE: Final = b"INNER_BASE"
+INNER_NUM: Final = b"INNER_NUM"
+# What a queue entry or the index is made of; releases differ in what they make of such a value with a 0x01 in it.
+_INDEXED: Final = tuple(name.encode() for name in (KEYS, UNIQ_KEY, TAGS, DELAY))
+_SCHEDULE_TOPIC: Final = paths.SCHEDULE_TOPIC.encode()
 
 
 def parse_properties(raw: bytes) -> dict[str, str]:
@@ -45,14 +52,60 @@ def parse_properties(raw: bytes) -> dict[str, str]:
     return properties
 
 
-def some_properties(raw: bytes, names: Container[bytes]) -> dict[bytes, bytes]:
-    """As ``parse_properties``, those of some names alone, as stored."""
+def some_properties(raw: bytes, names: Container[bytes], *, drops_parted: bool = False) -> dict[bytes, bytes]:
+    """As ``parse_properties``, those of some names alone, as stored.
+
+    ``drops_parted``: as releases before 4.9.1, to whom a property with another 0x01 before its last letter is none.
+    """
     found = {}
     for segment in raw.split(_RAW_PROPERTY_END):
         name, _, value = segment.partition(_RAW_NAME_END)
+        if drops_parted:
+            value = value.rstrip(_RAW_NAME_END)
+            if _RAW_NAME_END in value:
+                continue
         if value and name in names:
             found[name] = value
     return found
+
+
+def last_value(raw: bytes, name: bytes) -> tuple[int, bytes] | None:
+    """Return where in a property string the value of a property begins, and the value; None without one. The last counts."""
+    end = len(raw)
+    for segment in reversed(raw.split(_RAW_PROPERTY_END)):
+        found, _, value = segment.partition(_RAW_NAME_END)
+        if found == name and value:
+            return end - len(value), value
+        end -= len(segment) + 1
+    return None
+
+
+def has_parted_value(properties: Mapping[bytes, bytes]) -> bool:
+    """Return True if releases before 4.9.1 read a value that a queue entry or the index is made of in another way."""
+    return any(_RAW_NAME_END in properties.get(name, b"") for name in _INDEXED)
+
+
+def java_number(text: bytes | str | None, bits: int) -> int | None:
+    """Return the number of so many bits that Java makes of a text; None where it makes none."""
+    raw = text.encode() if isinstance(text, str) else text or b""
+    number = int(raw) if _INTEGER.fullmatch(raw) else None
+    return number if number is not None and -(1 << bits - 1) <= number < 1 << bits - 1 else None
+
+
+def has_bad_level(topic: bytes, raw: bytes, *, drops_parted: bool = False) -> bool:
+    """Return True if the level of a delayed message is no number, at which a broker's record check fails (behaviour 3.1)."""
+    if topic != _SCHEDULE_TOPIC:
+        return False
+    level = some_properties(raw, _INDEXED, drops_parted=drops_parted).get(DELAY.encode())
+    return level is not None and java_number(level, 32) is None
+
+
+def has_bad_batch(raw: bytes) -> bool:
+    """Return True if first number or count of an inner batch is none, at which the check of 5.x fails (behaviour 3.1)."""
+    if INNER_NUM not in raw:
+        return False
+    found = some_properties(raw, (INNER_BASE, INNER_NUM))
+    return len(found) == 2 and (java_number(found[INNER_BASE], 64) is None or java_number(found[INNER_NUM], 16) is None)
 
 
 def format_properties(properties: Mapping[str, str], final_separator: bool) -> bytes:

@@ -9,8 +9,10 @@ from struct import unpack
 from typing import Final
 
 from store_core.codec.properties import KEYS, TAGS, UNIQ_KEY, split_keys
+from store_core.codec.text import decode_text
 from store_core.layout import index
 
+_INDEXED: Final = {name.encode() for name in (KEYS, TAGS, UNIQ_KEY)}
 _WORD: Final = 1 << 32
 _SIGN: Final = 1 << 31
 _POWERS: Final = tuple(pow(31, exponent, _WORD) for exponent in range(256))
@@ -54,14 +56,25 @@ def index_key_hash(topic: str, key: str) -> int:
     return index_text_hash(index_text(topic, key))
 
 
-def index_texts(topic: str, properties: Mapping[str, str], with_tags: bool = False) -> list[str]:
+def index_texts(
+    topic: str, properties: Mapping[str, str], with_tags: bool = False, *, with_keys: bool = True
+) -> list[str]:
     """The key texts a broker indexes for a record, in order, repeats included: ``UNIQ_KEY``, each of ``KEYS``, and with
     ``with_tags`` (5.4.0) the tag entry. Whether a record is indexed at all (a ROLLBACK is not) is the caller's question.
     """
     texts = []
-    if unique_key := properties.get(UNIQ_KEY):
+    if with_keys and (unique_key := properties.get(UNIQ_KEY)):
         texts.append(index_text(topic, unique_key))
-    texts += [index_text(topic, key) for key in split_keys(properties.get(KEYS))]
+    if with_keys:
+        texts += [index_text(topic, key) for key in split_keys(properties.get(KEYS))]
     if with_tags and (tags := properties.get(TAGS)):
         texts.append(f"{topic}{index.TAG_MARK}{tags}")
     return texts
+
+
+def index_key_hashes(
+    topic: bytes, properties: Mapping[bytes, bytes], *, with_keys: bool = True, with_tags: bool = False
+) -> list[int]:
+    """Return the hashes of ``index_texts``, of a topic and properties as stored."""
+    named = {name.decode(): decode_text(properties[name]) for name in _INDEXED & properties.keys()}
+    return [index_text_hash(text) for text in index_texts(decode_text(topic), named, with_tags, with_keys=with_keys)]

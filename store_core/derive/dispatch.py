@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_core.codec.lmq_topics import NoLists, no_lists_of
-from store_core.codec.properties import parse_properties, some_properties
+from store_core.codec.properties import java_number, parse_properties, some_properties
 from store_core.codec.text import decode_text
 from store_core.derive.delay import DelayTable, delay_table
 from store_core.errors import UnreadableError
@@ -20,7 +20,6 @@ from store_core.findings import Finding, finding
 from store_core.kernel.codes import PropertyFlag
 from store_core.kernel.derive import ROW as ROW
 from store_core.kernel.derive import dispatch_rows
-from store_core.kernel.twin_properties import java_number
 from store_core.layout import paths, queue
 from store_core.scan.frames import FrameTable
 from store_core.storage.config_files import read_config
@@ -120,7 +119,6 @@ class Dispatcher:
     def __init__(self, rules: DispatchRules) -> None:
         self.rules = rules
         self.keys: list[QueueKey] = []
-        self.unplaceable = 0  # records whose topic or queue id no folder can have
         self.assumed_levels: set[int] = set()
         self.bad_lists = array("q")  # where records lie at whose list of light queues dispatch fails
         self.without_queue = array(
@@ -153,7 +151,6 @@ class Dispatcher:
             self._note_without_queue(table, picked)
         if ids and min(ids) < 0:
             placeable = key_id >= 0
-            self.unplaceable += int(len(picked) - np.count_nonzero(placeable))
             picked, key_id, rows = picked[placeable], key_id[placeable], rows[placeable]
         if not len(picked):
             return DispatchColumns(key_id, rows)

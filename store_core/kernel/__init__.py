@@ -1,7 +1,7 @@
-"""The hot pass over a window: a compiled kernel where one could be built, else its readable Python twin.
+"""The hot pass over a window: a compiled kernel where one could be built, else the reference in Python.
 
 ``scan_window`` cuts a window of the log into frames and returns them as WindowColumns. Both kernels return the same.
-RMQCTL_KERNEL=python in the environment takes the twin even where the compiled kernel is there.
+RMQCTL_KERNEL=python in the environment takes the reference even where the compiled kernel is there.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def _kernel() -> ModuleType:
             pass  # no compiler when this was installed
         else:
             return native
-    from store_core.kernel import twin
+    from store_core.kernel.reference import scan
 
-    return twin
+    return scan
 
 
 def is_native() -> bool:

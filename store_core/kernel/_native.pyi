@@ -1,17 +1,11 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from store_core.codec.record import Message
-
 LAYOUT: Final[dict[str, int | bytes | dict[bytes, int]]]
-
-_Table = tuple[
-    npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64], dict[str, Any]
-]
 
 class WindowScan:
     def __init__(
@@ -66,37 +60,9 @@ class Collector:
     ) -> None: ...
     def take(self, group: int, /) -> dict[str, Any]: ...
 
-class KeyFinder:
-    def __init__(
-        self,
-        files: Sequence[npt.NDArray[np.uint8]],
-        slots: int,
-        segments: Sequence[tuple[int, int]],
-        map_segment: Callable[[int], npt.NDArray[np.uint8]],
-        message_type: type[Message],
-        /,
-    ) -> None: ...
-    def records(self, query: tuple[Any, ...], /) -> list[tuple[int, bytes]]: ...
-    def messages(self, query: tuple[Any, ...], /) -> list[Message]: ...
-
 def arrow_columns(
     window: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], size_bytes: npt.NDArray[np.int64], wanted: int, /
 ) -> dict[str, Any]: ...
-def plan_table(
-    entries: bytes, row: int, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], most_bytes: int, /
-) -> tuple[int, int, int]: ...
-def cut_table(entries: bytes, row: int, rows: int, window: npt.NDArray[np.uint8], start: int, /) -> _Table: ...
-def read_table(
-    entries: bytes,
-    row: int,
-    rows: int,
-    path: Path,
-    open_flags: int,
-    noatime: int,
-    start: int,
-    buffer: npt.NDArray[np.uint8],
-    /,
-) -> tuple[_Table, int]: ...
 def chain_entries(
     slots: npt.NDArray[np.int32], slot: npt.NDArray[np.int64], first: int, /
 ) -> tuple[npt.NDArray[np.int32], int]: ...

@@ -1,6 +1,6 @@
 """The variable parts of records as Arrow lays them out, so that Arrow can take them over as they are.
 
-The compiled kernel where one could be built, else the twin, ``twin_arrow``, which is also the definition.
+The compiled kernel where one could be built, else ``reference.arrow``, which is also the definition.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ def arrow_columns(window: Any, at: Ints, size_bytes: Ints, wanted: int) -> Arrow
         from store_core.kernel.native import arrow_columns as compiled
 
         return compiled(window, at, size_bytes, wanted)
-    from store_core.kernel.twin_arrow import arrow_columns as twin
+    from store_core.kernel.reference.arrow import arrow_columns as reference
 
-    return twin(window, at, size_bytes, wanted)
+    return reference(window, at, size_bytes, wanted)
 
 
 class Collector(Protocol):
@@ -102,6 +102,6 @@ def collector(wanted: int, expected_bytes: int) -> Collector:
         from store_core.kernel.native import Collector as Compiled
 
         return Compiled(wanted, expected_bytes)
-    from store_core.kernel.twin_arrow import Collector as Twin
+    from store_core.kernel.reference.arrow import Collector as Reference
 
-    return Twin(wanted, expected_bytes)
+    return Reference(wanted, expected_bytes)

@@ -82,7 +82,7 @@ class PropertyFlag(IntFlag):
     DUP_INFO = 64
     CRC32 = 128
     TRAN_MSG = 256
-    PARTED_VALUE = 512  # none: a value in ``PARTED_VALUES`` holds the separator, which releases read in two ways (4)
+    PARTED_VALUE = 512  # none: see ``codec.properties.has_parted_value``
 
 
 class ArrowPart(IntFlag):
@@ -117,15 +117,11 @@ class TextKind(IntEnum):
     ZONELESS_NANOSECONDS = 15
 
 
-PARTED_VALUES: Final = (PropertyFlag.KEYS, PropertyFlag.UNIQ_KEY, PropertyFlag.TAGS, PropertyFlag.DELAY)
 _NOT_BY_NAME: Final = (PropertyFlag.CRC32, PropertyFlag.PARTED_VALUE)
 PROPERTY_NAMES: Final = {
     **{flag.name.encode(): flag for flag in PropertyFlag if flag.name is not None and flag not in _NOT_BY_NAME},
     record.PROPERTY_CRC_NAME: PropertyFlag.CRC32,
 }
-DELAY: Final = b"DELAY"
-INNER_BASE: Final = b"INNER_BASE"
-INNER_NUM: Final = b"INNER_NUM"
 SCHEDULE_TOPIC: Final = paths.SCHEDULE_TOPIC.encode()
 
 KEY_SEPARATOR: Final = b" "  # between the keys of one KEYS property

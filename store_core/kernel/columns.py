@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from store_core.codec.properties import DELAY, TAGS
+from store_core.codec.tags import tags_code
+from store_core.codec.text import decode_text
+from store_core.kernel.codes import PROPERTY_NAMES, SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
     import numpy as np
@@ -85,6 +91,10 @@ class Row(NamedTuple):
     property_flags: int = 0
 
 
+_DELAY: Final = DELAY.encode()
+_TAGS: Final = TAGS.encode()
+_INTEGER: Final = re.compile(rb"[+-]?0*[0-9]{1,10}")
+_LARGEST_INT: Final = 0x7FFFFFFF
 # Everything that is not listed is an i4.
 _TYPES: Final = {
     "kind": "u1",
@@ -112,6 +122,15 @@ def frame_columns(rows: Sequence[tuple[int, ...]]) -> dict[str, npt.NDArray[Any]
     return {
         name: np.array(column, dtype=_TYPES.get(name, "i4")) for name, column in zip(Row._fields, columns, strict=True)
     }
+
+
+def property_columns(topic: bytes, properties: Mapping[bytes, bytes]) -> tuple[int, int, int]:
+    """Return ``tags_code``, ``delay_level`` and ``property_flags`` of a record; ``properties``: those with PROPERTY_NAMES."""
+    level = properties.get(_DELAY, b"") if topic == SCHEDULE_TOPIC else b""
+    delay_level = int(level) if _INTEGER.fullmatch(level) else 0
+    flags = sum(PROPERTY_NAMES[name] for name in properties)
+    code = tags_code(decode_text(properties.get(_TAGS, b"")))
+    return code, delay_level if 0 < delay_level <= _LARGEST_INT else 0, flags
 
 
 def key_columns(keys: Sequence[tuple[int, int]]) -> dict[str, npt.NDArray[Any]]:

@@ -1,4 +1,4 @@
-"""The compiled kernel as it is, for what needs no numpy; None where it was not built or the twin is asked for."""
+"""The compiled kernel as it is, for what needs no numpy; None where it was not built or the reference is asked for."""
 
 from __future__ import annotations
 

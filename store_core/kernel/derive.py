@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from store_core.kernel import is_native
-from store_core.kernel.twin_derive import ROW as ROW
-from store_core.kernel.twin_derive import STRETCH as STRETCH
 from store_core.layout import queue
 
+# One entry to be: what queues of all kinds are built from. In memory and in scratch files only, so of native byte order.
+ROW: Final = np.dtype(
+    [
+        ("queue_offset", "i8"),
+        ("phy_offset", "i8"),
+        ("tags_code", "i8"),
+        ("store_timestamp_ms", "i8"),
+        ("size_bytes", "i4"),
+        ("batch_size", "i2"),
+    ]
+)
+# Rows with consecutive numbers: the first, how many, where the first and the last record lie.
+STRETCH: Final = np.dtype([("queue_offset", "i8"), ("rows", "i8"), ("phy_offset", "i8"), ("last_phy_offset", "i8")])
 Ints = NDArray[Any]
 
 
@@ -22,9 +33,9 @@ def _kernel() -> ModuleType:
         from store_core.kernel import _native
 
         return _native
-    from store_core.kernel import twin_derive
+    from store_core.kernel.reference import derive as reference
 
-    return twin_derive
+    return reference
 
 
 def chain_entries(slots: Ints, slot: Ints, first: int) -> tuple[Ints, int]:

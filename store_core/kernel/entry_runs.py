@@ -37,7 +37,7 @@ def read_run(path: Path, starts: Sequence[int], ends: Sequence[int]) -> EntryRun
     if compiled is not None:
         found = compiled.read_run(path, OPEN_FLAGS, NOATIME, starts, ends, MAX_RECORD_SIZE_BYTES)
     else:
-        from store_core.kernel.twin_entries import read_run as twin
+        from store_core.kernel.reference.entries import read_run as reference
 
-        found = twin(path, starts, ends, MAX_RECORD_SIZE_BYTES)
+        found = reference(path, starts, ends, MAX_RECORD_SIZE_BYTES)
     return None if found is None else EntryRun._make(found)

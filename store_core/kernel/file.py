@@ -89,9 +89,9 @@ def open_reader(path: Path) -> FileReader:
         from store_core.kernel import _native
 
         return _native.FileReader(path, OPEN_FLAGS, NOATIME)
-    from store_core.kernel.twin_file import FileReader as Twin
+    from store_core.kernel.reference.file import FileReader as Reference
 
-    return Twin(path)
+    return Reference(path)
 
 
 def open_walk(
@@ -116,9 +116,9 @@ def open_walk(
             pass  # no compiler when this was installed
         else:
             return _native.FileWalk(path, OPEN_FLAGS, NOATIME, *numbers, reads_ahead)
-    from store_core.kernel.twin_file import FileWalk as Twin
+    from store_core.kernel.reference.file import FileWalk as Reference
 
-    return Twin(path, *numbers)
+    return Reference(path, *numbers)
 
 
 def walk(file: FileWalk, at: int, to: int, state: int, flags: int, seconds: float) -> Walked:

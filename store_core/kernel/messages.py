@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from store_core.codec.record import Message, RecordError, decode_record
@@ -10,7 +9,7 @@ from store_core.kernel.codes import NEIGHBOUR_GAP_BYTES, READ_AT_ONCE_BYTES
 from store_core.kernel.compiled import compiled as _compiled
 from store_core.layout import record
 from store_core.layout.queue import ENTRY
-from store_core.storage.sequence import Segment, SegmentSequence
+from store_core.storage.sequence import SegmentSequence
 
 Parts = tuple[int, bytes, bytes, str, bytes]
 _TO_UNWRAP: Final = record.FLAG_INNER_BATCH | record.FLAG_NEED_UNWRAP
@@ -29,20 +28,6 @@ def messages_of(log: SegmentSequence, entries: bytes) -> list[Message]:
     while size_bytes:
         known = len(found)
         start, size_bytes = add(entries, log.read(start, size_bytes), start, found)
-        if len(found) == known:
-            break
-    return list(map(Message, found))
-
-
-def mapped_messages_of(log: SegmentSequence, entries: bytes, mapped: Callable[[Segment], Any]) -> list[Message]:
-    """As ``messages_of``, where ``mapped`` gives a segment's bytes as a numpy array."""
-    add = add_messages if _compiled is None else _compiled.add_mapped_messages
-    look = add_messages if _compiled is None else _compiled.add_messages
-    found: list[Parts] = []
-    start, size_bytes = look(entries, b"", 0, found)
-    while size_bytes and (segment := log.find(start)) is not None:
-        known = len(found)
-        start, size_bytes = add(entries, mapped(segment), segment.phy_offset, found)
         if len(found) == known:
             break
     return list(map(Message, found))

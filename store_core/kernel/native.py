@@ -1,4 +1,4 @@
-"""The compiled kernel behind the twin's interface. Importing it fails where the kernel was not built."""
+"""Give the compiled kernel the interface of ``reference.scan``. Importing it fails where the kernel was not built."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _native.WindowScan(0, 0, 0, 0, 0, 0).go_on(np.empty(0, dtype=np.uint8))
 def scan_window(
     window: Any, window_phy_offset: int, at: int, segment_end_phy_offset: int, state: int, flags: int
 ) -> WindowColumns:
-    """As ``twin.scan_window``. The window is not copied, and other threads run meanwhile."""
+    """As ``reference.scan.scan_window``. The window is not copied, and other threads run meanwhile."""
     scan = WindowScan(window_phy_offset, at, segment_end_phy_offset, state, flags, len(window))
     scan.go_on(window)
     return scan.columns()
 
 
 class WindowScan:
-    """As ``twin.WindowScan``. What is given is walked at once, and is not copied; other threads run meanwhile."""
+    """As ``reference.scan.WindowScan``. What is given is walked at once, and is not copied; other threads run meanwhile."""
 
     def __init__(
         self, window_phy_offset: int, at: int, segment_end_phy_offset: int, state: int, flags: int, size_bytes: int
@@ -62,13 +62,13 @@ class WindowScan:
 
 
 def arrow_columns(window: Any, at: Ints, size_bytes: Ints, wanted: int) -> ArrowColumns:
-    """As ``twin_arrow.arrow_columns``."""
+    """As ``reference.arrow.arrow_columns``."""
     at, size_bytes = (np.ascontiguousarray(column, np.int64) for column in (at, size_bytes))
     return _columns(_native.arrow_columns(_bytes(window), at, size_bytes, wanted))
 
 
 class Collector:
-    """As ``twin_arrow.Collector``."""
+    """As ``reference.arrow.Collector``."""
 
     def __init__(self, wanted: int, expected_bytes: int) -> None:
         self._collector = _native.Collector(wanted, expected_bytes)

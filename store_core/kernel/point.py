@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any, Final, Protocol
 
 from store_core.codec import tags
-from store_core.codec.properties import KEY_SEPARATOR
-from store_core.kernel.codes import PropertyFlag
+from store_core.codec.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, some_properties
 from store_core.kernel.compiled import compiled as _compiled
-from store_core.kernel.twin_properties import known_properties
-from store_core.kernel.twin_record import RecordHead, check_record
 from store_core.layout import index, record
 
 _KEY_SEPARATOR: Final = KEY_SEPARATOR.encode()
+_KEYS: Final = KEYS.encode()
+_UNIQ_KEY: Final = UNIQ_KEY.encode()
 _HEADER_SIZE: Final = index.HEADER.size_bytes
 _SLOT_SIZE: Final = index.SLOT.size_bytes
 _ENTRY_SIZE: Final = index.ENTRY.size_bytes
@@ -47,6 +46,8 @@ def carries_key(data: bytes, topic: str, key: str, kind: str) -> bool:
             return _compiled.carries_key(data, topic, key, kind)
         except UnicodeEncodeError:
             return False
+    from store_core.kernel.reference.record import RecordHead, check_record
+
     head = check_record(data, 0, len(data))
     if not key or not isinstance(head, RecordHead) or head.size_bytes != len(data):
         return False
@@ -54,11 +55,12 @@ def carries_key(data: bytes, topic: str, key: str, kind: str) -> bool:
         return False
     if data[head.topic_at : head.topic_at + head.topic_length] != topic.encode(errors="surrogatepass"):
         return False
-    known = known_properties(data[head.properties_at : head.properties_at + head.properties_length])
+    raw = data[head.properties_at : head.properties_at + head.properties_length]
+    known = some_properties(raw, (_KEYS, _UNIQ_KEY))
     wanted = key.encode(errors="surrogatepass")
-    if kind != "key" and known.get(PropertyFlag.UNIQ_KEY) == wanted:
+    if kind != "key" and known.get(_UNIQ_KEY) == wanted:
         return True
-    return kind != "unique" and wanted in known.get(PropertyFlag.KEYS, b"").split(_KEY_SEPARATOR)
+    return kind != "unique" and wanted in known.get(_KEYS, b"").split(_KEY_SEPARATOR)
 
 
 def index_offsets(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from store_core.layout.record import HOST_PORT_SIZE_BYTES, HOST_V4_SIZE_BYTES, HOST_V6_SIZE_BYTES
+from store_core.layout.record import HOST_V4_SIZE_BYTES, HOST_V6_SIZE_BYTES
 from store_core.layout.schema import Field, Layout
 
 # An offset message id is the store host as stored, then this.
@@ -22,5 +22,3 @@ UNIQUE_KEY_TAIL: Final = Layout(
         Field("counter", "u2", "wraps"),
     ),
 )
-ADDRESS_V4_SIZE_BYTES: Final = HOST_V4_SIZE_BYTES - HOST_PORT_SIZE_BYTES
-ADDRESS_V6_SIZE_BYTES: Final = HOST_V6_SIZE_BYTES - HOST_PORT_SIZE_BYTES

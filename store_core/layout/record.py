@@ -126,11 +126,6 @@ def host_size_bytes(is_v6: bool) -> int:
     return HOST_V6_SIZE_BYTES if is_v6 else HOST_V4_SIZE_BYTES
 
 
-def born_host_at() -> int:
-    """Offset of the born host inside a record."""
-    return HEAD.size_bytes
-
-
 def store_time_at(sys_flag: int) -> int:
     """Offset of the store timestamp inside a record with this sysFlag."""
     return HEAD.size_bytes + host_size_bytes(bool(sys_flag & FLAG_BORN_HOST_V6))

@@ -15,9 +15,8 @@ from typing import Final, Literal, NamedTuple
 from store_core.codec.record import Message
 from store_core.errors import FailedError
 from store_core.findings import KINDS, Finding, finding
-from store_core.kernel.messages import mapped_messages_of, messages_of
+from store_core.kernel.messages import messages_of
 from store_core.read.entries import BatchEntry, Entry
-from store_core.read.maps import LogMaps
 from store_core.read.queue import ENTRY_SIZE_BYTES, BatchQueue, Queue
 from store_core.read.records import needs_unwrap, read_message, unwrapped
 from store_core.read.rules import RULES_5, ReadRules
@@ -86,12 +85,8 @@ def pull(
     *,
     limit: int = DEFAULT_LIMIT,
     tags: TagFilter | None = None,
-    maps: LogMaps | None = None,
 ) -> PullResult:
-    """Up to ``limit`` messages from a queue offset on (None: the queue's min). An inner batch comes as its messages.
-
-    ``maps``: where the log's segments are kept mapped, for who pulls much.
-    """
+    """Return up to ``limit`` messages from a queue offset on (None: the queue's min). An inner batch comes as its messages."""
     if queue is None:
         return PullResult(topic, queue_id, offset or 0, "NO_MATCHED_LOGIC_QUEUE", 0, 0, 0)
     first, end = queue.min_offset, queue.max_offset
@@ -101,7 +96,7 @@ def pull(
         return PullResult(topic, queue_id, offset, *_outside(queue, offset, first, end), first, end)
     taken: list[Message] = []
     if tags is None and isinstance(queue, Queue):
-        taken = _plain_messages(queue, offset, limit if limit < end - offset else end - offset, maps)
+        taken = _plain_messages(queue, offset, limit if limit < end - offset else end - offset)
     behind = offset + len(taken)
     if taken and (len(taken) == limit or behind == end):
         return PullResult(topic, queue_id, offset, "FOUND", behind, first, end, tuple(taken))
@@ -120,12 +115,12 @@ def pull(
     )
 
 
-def _plain_messages(queue: Queue, offset: int, count: int, maps: LogMaps | None) -> list[Message]:
+def _plain_messages(queue: Queue, offset: int, count: int) -> list[Message]:
     """The messages of up to ``count`` entries, up to the first that has to be looked at by itself."""
     found: list[Message] = []
     while len(found) < count:
         entries = queue.stored(offset + len(found), count - len(found))
-        more = messages_of(queue.log, entries) if maps is None else mapped_messages_of(queue.log, entries, maps.of)
+        more = messages_of(queue.log, entries)
         found = found + more if found else more
         if not more or len(more) * ENTRY_SIZE_BYTES < len(entries):
             break

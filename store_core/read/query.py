@@ -14,7 +14,6 @@ from store_core.codec.record import Message, RecordError, decode_record
 from store_core.codec.text import decode_text
 from store_core.errors import UnreadableError
 from store_core.findings import Finding, finding
-from store_core.kernel.keys import KeyType
 from store_core.kernel.point import carries_key, index_key_hash
 from store_core.layout import paths, record
 from store_core.layout.message_id import OFFSET_ID_V4_SIZE_BYTES, OFFSET_ID_V6_SIZE_BYTES
@@ -59,6 +58,7 @@ def _is_decimal(text: str) -> bool:
 
 
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
+KeyType = Literal["any", "key", "unique"]
 Source = Literal["auto", "index", "scan"]
 Answered = Literal["index", "scan", "index+scan"]
 DEFAULT_LIMIT: Final = 64

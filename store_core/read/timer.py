@@ -1,32 +1,17 @@
-"""The timer wheel and its log (store format, sections 10.1 and 10.2)."""
+"""Read the timer's log (store format, section 10.2)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from store_core.layout import paths, timer
 from store_core.layout.record import MAGIC_BLANK
-from store_core.storage.files import FileCache
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import Store
 
-DEFAULT_PRECISION_MS: Final = 1000
-_WINDOW_SIZE_BYTES: Final = 1 << 20
 _UNIT_MAGICS: Final = range(1, 16)
-
-
-@dataclass(frozen=True, slots=True)
-class TimerSlot:
-    """A slot of the wheel that holds something. Positions are bytes of the timer log."""
-
-    slot: int
-    timestamp_ms: int
-    first_position: int
-    last_position: int
-    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,25 +31,6 @@ class TimerUnit:
     def delivery_timestamp_ms(self) -> int:
         """When the message is delivered, or goes through the wheel once more."""
         return self.write_timestamp_ms + self.delay_ms
-
-
-def wheel_slots(root: Path, precision_ms: int = DEFAULT_PRECISION_MS) -> Iterator[TimerSlot]:
-    """Slots with a time, in order of their numbers; none without a wheel. Raises FailedError where it cannot be read."""
-    cache, layout = FileCache(), timer.WHEEL_SLOT
-    path, window = root / paths.TIMERWHEEL, _WINDOW_SIZE_BYTES // layout.size_bytes * layout.size_bytes
-    empty = bytes(window)
-    try:
-        for at in range(0, timer.WHEEL_FILE_SIZE_BYTES, window):
-            data = cache.read(path, at, window)
-            if data == empty:  # nearly all of a wheel
-                continue
-            whole = len(data) // layout.size_bytes * layout.size_bytes
-            for number, fields in enumerate(layout.struct.iter_unpack(data[:whole]), at // layout.size_bytes):
-                units, first, last, count, _ = fields
-                if units > 0:
-                    yield TimerSlot(number, units * precision_ms, first, last, count)
-    finally:
-        cache.close()
 
 
 def timer_log(store: Store) -> SegmentSequence:

@@ -17,7 +17,16 @@ from typing import Any, Final
 
 from store_core.codec.batch import split_inner_batch
 from store_core.codec.compression import BodyError, decompress
-from store_core.codec.properties import TAGS
+from store_core.codec.properties import (
+    DELAY,
+    INNER_BASE,
+    INNER_NUM,
+    TAGS,
+    has_bad_batch,
+    has_bad_level,
+    java_number,
+    last_value,
+)
 from store_core.codec.record import (
     Message,
     RecordError,
@@ -27,8 +36,6 @@ from store_core.codec.record import (
     property_crc_ok,
 )
 from store_core.codec.tags import tags_code
-from store_core.kernel.codes import DELAY, INNER_BASE, INNER_NUM
-from store_core.kernel.twin_properties import has_bad_batch, has_bad_level, java_number, last_value
 from store_core.layout import paths, record
 from store_core.layout.queue import is_ext_address
 from store_core.recovery.damage_scan import Region
@@ -255,7 +262,7 @@ def _with_numbers(data: bytes, at: int, entry: LostRecord | None) -> bytes:
         return data
     properties = message.raw_properties
     if has_bad_level(message.topic.encode(), properties):
-        properties = with_number(properties, DELAY, message.queue_id + 1)
+        properties = with_number(properties, DELAY.encode(), message.queue_id + 1)
     if has_bad_batch(properties):
         batch_size = items_in(message)
         told = entry.batch_size if entry is not None else 0

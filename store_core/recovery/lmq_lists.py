@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice, permutations
 from typing import Final
 
+from store_core.codec.properties import last_value
 from store_core.codec.record import Message, decode_record, property_crc_ok
 from store_core.derive.dispatch import (
     LIST_SEPARATOR,
@@ -28,7 +29,6 @@ from store_core.derive.dispatch import (
     light_queues,
 )
 from store_core.derive.queues import QueueBuilder
-from store_core.kernel.twin_properties import last_value
 from store_core.layout import paths, record
 from store_core.read.queue import Queue
 from store_core.read.records import read_message

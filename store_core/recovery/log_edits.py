@@ -82,10 +82,6 @@ class EditedLog:
         """Replace a few bytes of a file that no other patch covers."""
         self.patches.setdefault(path, []).append(Patch(start, start + len(data), ((0, data),)))
 
-    @property
-    def is_unchanged(self) -> bool:
-        return not (self.patches or self.placed or self.created or self.lengths or self.removed or self.strays)
-
     def add_to(self, draft: Draft, built: Built | None = None) -> None:
         """The changes as steps of a plan: whole files first, then lengths, then ranges.
 

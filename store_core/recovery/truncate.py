@@ -47,7 +47,6 @@ WALKS: Final = (
     2  # that planning takes over what is kept: what it holds and what follows from it, what a broker makes of it
 )
 _BUILDER: Final = "truncate"
-_NS_PER_MS: Final = 1_000_000
 
 
 @dataclass(slots=True)

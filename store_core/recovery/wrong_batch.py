@@ -13,11 +13,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from store_core.codec.properties import INNER_BASE, INNER_NUM, java_number, last_value
 from store_core.codec.record import Message, property_crc_ok
 from store_core.derive.dispatch import Rows, inner_batch_size
 from store_core.derive.spool import RowsByQueue
-from store_core.kernel.codes import INNER_BASE, INNER_NUM
-from store_core.kernel.twin_properties import java_number, last_value
 from store_core.layout.queue import BATCH_ENTRY
 from store_core.layout.record import FLAG_INNER_BATCH
 from store_core.recovery.header_repair import Repair, items_in, with_number

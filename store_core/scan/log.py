@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -34,7 +34,6 @@ REMOTE_WINDOW_SIZE_BYTES: Final = 16 << 20  # of a log in an object store: each 
 # A walk that stops inside a segment reads so much more: what a record that begins in front of there usually needs.
 _BEYOND_BYTES: Final = 64 << 10
 Progress = Callable[[int], None]
-Result = TypeVar("Result")
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from store_core.codec.properties import last_value
 from store_core.kernel.codes import PropertyFlag
 from store_core.layout import marks, record
 from store_core.scan.frames import FrameTable
@@ -13,8 +14,6 @@ from store_core.scan.frames import FrameTable
 _FILLER_TOPIC: Final = marks.FILLER_TOPIC.encode()
 _TOMBSTONE_PROPERTY: Final = marks.TOMBSTONE_PROPERTY.encode()
 _NAMES: Final = int(PropertyFlag.KEYS | PropertyFlag.UNIQ_KEY | PropertyFlag.TAGS)
-_NAME_END: Final = bytes((record.NAME_VALUE_SEPARATOR,))
-_PROPERTY_END: Final = bytes((record.PROPERTY_SEPARATOR,))
 
 
 def filler_rows(table: FrameTable) -> list[int]:
@@ -33,12 +32,8 @@ def tombstone_rows(table: FrameTable) -> list[int]:
     rows = np.flatnonzero(table.messages & ~rollback & nameless & (table.properties_length > 0)).tolist()
     if not rows or _TOMBSTONE_PROPERTY not in bytes(table.window):
         return []
-    return [row for row in rows if _has_tombstone(table.properties(row))]
+    return [row for row in rows if last_value(table.properties(row), _TOMBSTONE_PROPERTY) is not None]
 
 
 def _transaction(table: FrameTable) -> Any:
     return table.sys_flag & record.TRANSACTION_MASK
-
-
-def _has_tombstone(properties: bytes) -> bool:
-    return any(p.partition(_NAME_END)[0] == _TOMBSTONE_PROPERTY for p in properties.split(_PROPERTY_END))

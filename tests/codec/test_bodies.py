@@ -13,7 +13,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store_core.codec.batch import BatchItem, join_batch, split_inner_batch
+from store_core.codec.batch import BatchItem, split_inner_batch
 from store_core.codec.compression import BodyError, compress, compression_kind, decompress, inflated
 from store_core.codec.properties import parse_properties
 from store_core.codec.record import decode_record
@@ -134,6 +134,19 @@ def test_more_than_a_frame_is_looked_at() -> None:
         zstandard.ZstdCompressor(level=-5).compress(large[at : at + 5000]) for at in range(0, len(large), 5000)
     )
     assert decompress(stored, ZSTD) == large
+
+
+def join_batch(items: list[BatchItem]) -> bytes:
+    parts = []
+    for item in items:
+        size_bytes = record.BATCH_ITEM_HEAD.size_bytes + len(item.body) + 2 + len(item.raw_properties)
+        parts += [
+            record.BATCH_ITEM_HEAD.struct.pack(size_bytes, 0, 0, item.flag, len(item.body)),
+            item.body,
+            record.BATCH_ITEM_PROPERTIES_LENGTH.struct.pack(len(item.raw_properties)),
+            item.raw_properties,
+        ]
+    return b"".join(parts)
 
 
 def test_real_inner_batches(golden: Callable[[str], Path]) -> None:

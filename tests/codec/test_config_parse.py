@@ -69,7 +69,7 @@ def test_a_command_parses_each_text_once(
         parsed.append(data)
         return loads(data)
 
-    config_parse.forget_parsed()
+    monkeypatch.setattr(config_parse, "_parsed", {})
     monkeypatch.setattr(config_parse, "loads", counted)
     root = golden("crash-533")
     name, *options = command.split()

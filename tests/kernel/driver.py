@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from store_core.kernel import twin
 from store_core.kernel.codes import FrameKind, ScanFlag, ScanState
 from store_core.kernel.columns import Row, WindowColumns
+from store_core.kernel.reference import scan as twin
 from store_core.layout import record
 
 Scan = Callable[[Any, int, int, int, int, int], WindowColumns]

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from store_core.codec.properties import parse_properties
 from store_core.codec.record import Message, decode_record, encode_record
-from store_core.kernel import twin_arrow
 from store_core.kernel.arrow import ArrowColumns, Texts, Words
 from store_core.kernel.codes import ArrowPart, FrameKind
+from store_core.kernel.reference import arrow as twin_arrow
 from tests import stores
 from tests.kernel.driver import FASTEST, Segment, segments
 from tests.kernel.test_damage import CASES

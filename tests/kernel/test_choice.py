@@ -12,7 +12,7 @@ from tests.kernel.driver import KERNELS
 PROBE = """
 import sys
 import store_core.kernel as kernel
-from store_core.kernel.twin_record import check_record
+from store_core.kernel.reference.record import check_record
 before = "numpy" in sys.modules
 print(before, kernel.is_native(), len(kernel.scan_window(bytes(100), 0, 0, 100, 0, 0).kind))
 """

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from store_core.kernel import twin_arrow
 from store_core.kernel.arrow import ArrowColumns, Collector, Texts, Words
 from store_core.kernel.codes import MOST_WORDS, ArrowPart
+from store_core.kernel.reference import arrow as twin_arrow
 from tests.kernel.driver import segments
 from tests.kernel.test_arrow import EVERY, assert_same, both, listed, messages_of, record_of, with_properties
 

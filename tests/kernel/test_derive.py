@@ -9,9 +9,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from store_core.kernel import twin_derive
 from store_core.kernel.codes import FrameCode, FrameKind
-from store_core.kernel.twin_derive import ROW, STRETCH
+from store_core.kernel.derive import ROW, STRETCH
+from store_core.kernel.reference import derive as twin_derive
 from store_core.layout import index, queue
 
 native = pytest.importorskip("store_core.kernel._native", reason="not built: no cargo", exc_type=ImportError)

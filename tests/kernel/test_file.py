@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from store_core.kernel import file as kernel_file
 from store_core.kernel.codes import FrameCode, FrameKind, ScanFlag, ScanState
 from store_core.kernel.file import FileWalk, FrameRow, Walked, walk
-from store_core.kernel.twin_file import FileWalk as Twin
+from store_core.kernel.reference.file import FileWalk as Twin
 from store_core.layout import record
 from tests.kernel.driver import FASTEST, Segment, scan, segments
 from tests.kernel.test_windows import HARMS, harm, with_parts

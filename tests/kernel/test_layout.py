@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from store_core.codec import properties
 from store_core.kernel import codes
 from store_core.layout import index, marks, message_id, queue, record
 
@@ -85,7 +86,7 @@ def expected() -> dict[str, Any]:
         "ZERO_RUN": codes.ZERO_RUN_BYTES,
         "ZERO_FRAME": codes.ZERO_FRAME_BYTES,
         "RESYNC": codes.RESYNC_BYTES,
-        "PROPERTY_INNER_BASE": codes.INNER_BASE,
+        "PROPERTY_INNER_BASE": properties.INNER_BASE,
         "PROPERTY_TOMBSTONE": marks.TOMBSTONE_PROPERTY.encode(),
         "SCHEDULE_TOPIC": codes.SCHEDULE_TOPIC,
         "INDEX_ENTRY_SIZE": index.ENTRY.size_bytes,

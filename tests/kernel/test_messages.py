@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
-import numpy as np
 import pytest
 
 from store_core.codec.record import Message, RecordError, decode_record
@@ -29,10 +28,6 @@ def both(
     two = list(one)
     told = messages.add_messages(entries, window, window_phy_offset, one)
     assert native.add_messages(entries, window, window_phy_offset, two) == told
-    assert two == one
-    del two[known:]
-    mapped = np.frombuffer(window, np.uint8) if window else np.empty(0, np.uint8)
-    assert native.add_mapped_messages(entries, mapped, window_phy_offset, two) == told
     assert two == one
     return one[known:], *told
 

@@ -1,44 +1,39 @@
-"""Property strings, hashes and index keys of the twin, against worked values of the format (sections 4, 7.3, 13)."""
+"""Property strings, hashes and index keys against worked values of the format (sections 4, 7.3, 13)."""
 
 from __future__ import annotations
 
 import pytest
 
-from store_core.kernel.codes import PropertyFlag
-from store_core.kernel.twin_properties import (
-    _index_hash,
-    decode_java,
-    has_parted_value,
-    java_hash,
-    key_hashes,
-    known_properties,
-    tag_hashes,
-    tags_code,
-)
+from store_core.codec.properties import has_parted_value, some_properties
+from store_core.codec.tags import index_key_hashes, index_text_hash, java_hash, tags_code
+from store_core.codec.text import decode_text
+from store_core.kernel.codes import PROPERTY_NAMES
 
 
 def test_java_hash() -> None:
     assert java_hash("TagA") == 2598919
     assert java_hash("orders") == -1008770331
     assert java_hash("") == 0
-    assert tags_code(b"orders") == -1008770331
+    assert tags_code("orders") == -1008770331
     assert java_hash("\U0001f600") == java_hash("\ud83d\ude00")
 
 
 def test_index_keys() -> None:
-    values = {PropertyFlag.KEYS: b"K1001  K2 ", PropertyFlag.UNIQ_KEY: b"U", PropertyFlag.TAGS: b"T"}
-    unique, first, second = key_hashes(b"order-events", values)
+    values = {b"KEYS": b"K1001  K2 ", b"UNIQ_KEY": b"U", b"TAGS": b"T"}
+    unique, first, second = index_key_hashes(b"order-events", values)
     assert first == 260429664
     assert unique == abs(java_hash("order-events#U"))
     assert second == abs(java_hash("order-events#K2"))
-    assert list(tag_hashes(b"order-events", values)) == [abs(java_hash("order-events#T#T"))]
+    assert index_key_hashes(b"order-events", values, with_keys=False, with_tags=True) == [
+        abs(java_hash("order-events#T#T"))
+    ]
 
 
 def test_the_hash_without_a_positive_counterpart_counts_as_zero() -> None:
     """``polygenelubricants`` hashes to the smallest int."""
     assert java_hash("polygenelubricants") == -(1 << 31)
-    assert _index_hash("polygenelubricants") == 0
-    assert _index_hash("orders") == 1008770331
+    assert index_text_hash("polygenelubricants") == 0
+    assert index_text_hash("orders") == 1008770331
 
 
 @pytest.mark.parametrize(
@@ -58,7 +53,7 @@ def test_the_hash_without_a_positive_counterpart_counts_as_zero() -> None:
 )
 def test_malformed_text_as_java_decodes_it(text: bytes, decoded: str) -> None:
     """Each of these values was printed by a JVM."""
-    assert decode_java(text) == decoded
+    assert decode_text(text) == decoded
 
 
 @pytest.mark.parametrize(
@@ -75,16 +70,16 @@ def test_malformed_text_as_java_decodes_it(text: bytes, decoded: str) -> None:
 )
 def test_values_with_a_separator_as_releases_read_them(text: bytes, new: bytes, old: bytes | None) -> None:
     """Each as ``string2messageProperties`` of 4.3.0, 4.9.0, 4.9.1 and 4.9.7 gives it."""
-    assert known_properties(text) == {PropertyFlag.TAGS: new}
-    assert known_properties(text, drops_parted=True) == ({} if old is None else {PropertyFlag.TAGS: old})
-    assert has_parted_value(known_properties(text)) is (new != old)
+    assert some_properties(text, PROPERTY_NAMES) == {b"TAGS": new}
+    assert some_properties(text, PROPERTY_NAMES, drops_parted=True) == ({} if old is None else {b"TAGS": old})
+    assert has_parted_value(some_properties(text, PROPERTY_NAMES)) is (new != old)
 
 
 def test_property_grammar() -> None:
     text = b"TAGS\1;KEYS\1v;\1z;TRAN_MSG\1d\1e;KEYS\1w;DELAY;UNIQ_KEY\1\1;xTAGS\1y".replace(b";", b"\2")
-    assert known_properties(text) == {
-        PropertyFlag.KEYS: b"w",
-        PropertyFlag.TRAN_MSG: b"d\1e",
-        PropertyFlag.UNIQ_KEY: b"\1",
+    assert some_properties(text, PROPERTY_NAMES) == {
+        b"KEYS": b"w",
+        b"TRAN_MSG": b"d\1e",
+        b"UNIQ_KEY": b"\1",
     }
-    assert known_properties(b"") == {}
+    assert some_properties(b"", PROPERTY_NAMES) == {}

@@ -10,7 +10,6 @@ import pytest
 from store_core.codec.record import Message
 from store_core.errors import FailedError
 from store_core.layout.queue import FILLER_SIZE_BYTES
-from store_core.read.maps import LogMaps
 from store_core.read.pull import PullResult, open_queue, pull
 from store_core.read.tags import TagFilter
 from store_core.storage.store import Store
@@ -29,9 +28,8 @@ def ask(store: Store, offset: int | None, **options: Any) -> PullResult:
     return pull(open_queue(store, TOPIC, 0), TOPIC, 0, offset, **options)
 
 
-@pytest.mark.parametrize("maps", [None, LogMaps()], ids=["read", "mapped"])
 @pytest.mark.parametrize("name", stores.WITH_QUEUE_FILES)
-def test_pulling_queue_by_queue_gives_every_message(golden: GoldenStore, name: str, maps: LogMaps | None) -> None:
+def test_pulling_queue_by_queue_gives_every_message(golden: GoldenStore, name: str) -> None:
     by_offset = {m["phyOffset"]: m for m in stores.truth(name)["messages"]}
     queues = stores.truth(name)["afterLoad"]["queues"]
     with Store.open(golden(name)) as store:
@@ -43,7 +41,7 @@ def test_pulling_queue_by_queue_gives_every_message(golden: GoldenStore, name: s
             offset: int = told["min"]
             found: list[Message] = []
             while True:
-                result = pull(queue, topic, queue_id, offset, maps=maps)
+                result = pull(queue, topic, queue_id, offset)
                 if result.status != "FOUND":
                     break
                 found += result.messages
@@ -216,7 +214,6 @@ def test_runs_of_plain_entries_answer_as_entry_by_entry(store_copy: StoreCopy, m
         store.set_entry(TOPIC, 0, number, (random.randrange(store.end_phy_offset), random.choice((0, 91, 300, -1)), 0))
     store.cut(3, 70_000)
     store.lose(1)
-    maps = LogMaps()
     with Store.open(store.root) as opened:
         for key in opened.queues:
             queue = open_queue(opened, *key)
@@ -224,11 +221,9 @@ def test_runs_of_plain_entries_answer_as_entry_by_entry(store_copy: StoreCopy, m
             for offset in range(0, queue.max_offset, 7):
                 limit = random.choice((0, 1, 2, 32, 1000))
                 together = pull(queue, *key, offset, limit=limit)
-                assert pull(queue, *key, offset, limit=limit, maps=maps) == together
                 with monkeypatch.context() as patched:
                     patched.setattr("store_core.read.pull.messages_of", lambda *_: [])
                     assert pull(queue, *key, offset, limit=limit) == together
-    maps.close()
 
 
 def test_a_long_pull_goes_on_from_chunk_to_chunk(golden: GoldenStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
 from store_core.codec.record import decode_record
-from store_core.kernel.keys import KeyType
 from store_core.read.index import MAX_ANSWER, Index
-from store_core.read.lookup import KeyLookup
-from store_core.read.query import KeyQuery, find_message, query_key, records_by_index
+from store_core.read.query import KeyQuery, KeyType, find_message, query_key, records_by_index
 from store_core.storage.store import Store
 from tests import stores
 from tests.conftest import GoldenStore, StoreCopy
@@ -60,29 +57,7 @@ def test_index_gives_the_brokers_answer_without_collisions(golden: GoldenStore, 
             assert offsets(store, query_of(asked), "index") == sorted(told), asked
 
 
-def same_mapped(root: Path, queries: list[KeyQuery]) -> int:
-    """Whether index and log answer alike, read and mapped; gives the number of records."""
-    count = 0
-    with Store.open(root) as store, Index(store) as read, KeyLookup(store) as mapped:
-        assert mapped.findings == read.findings
-        for query in queries:
-            expected = list(records_by_index(read, store.log, query))
-            assert mapped.records(query) == expected, query
-            assert mapped.messages(query) == [decode_record(data, 0, at) for at, data in expected], query
-            count += len(expected)
-    assert mapped.messages(query) == []  # closed
-    return count
-
-
-@pytest.mark.parametrize("name", stores.GOLDEN)
-def test_maps_give_what_reads_give(golden: GoldenStore, name: str) -> None:
-    asked = [query_of(asked, type) for asked in stores.truth(name)["keyQueries"] for type in ("any", "key", "unique")]
-    asked += [query._replace(limit=1 << 70, end_ms=1 << 70) for query in asked]  # what the kernel leaves to its twin
-    asked += [KeyQuery("t\udcff", "k"), KeyQuery("t", "k\udcff"), KeyQuery("", "")]
-    assert same_mapped(golden(name), asked) or len(asked) == 3
-
-
-def test_maps_of_a_damaged_store_give_what_reads_give(store_copy: StoreCopy) -> None:
+def test_a_damaged_index_gives_only_what_carries_the_key(store_copy: StoreCopy) -> None:
     random = Random(4)
     store = Damageable(store_copy("load-533"), stores.truth("load-533"))
     for _ in range(3000):
@@ -90,13 +65,16 @@ def test_maps_of_a_damaged_store_give_what_reads_give(store_copy: StoreCopy) -> 
     store.cut(3, 70_000)
     store.lose(1)
     queries = [query_of(asked) for asked in stores.truth("load-533")["keyQueries"]]
-    assert same_mapped(store.root, queries)
-    for path in (store.root / "index").iterdir():
-        data = bytearray(path.read_bytes())
-        for _ in range(2000):
-            data[random.randrange(len(data))] ^= 1 << random.randrange(8)
-        path.write_bytes(data)
-    same_mapped(store.root, queries)
+    for path in ((), *(store.root / "index").iterdir()):
+        if path:
+            data = bytearray(path.read_bytes())
+            for _ in range(100):
+                data[random.randrange(len(data))] ^= 1 << random.randrange(8)
+            path.write_bytes(data)
+        with Store.open(store.root) as opened, Index(opened) as index:
+            found = [(q, at, data) for q in queries for at, data in records_by_index(index, opened.log, q)]
+            assert found
+            assert all(q.carried_by(decode_record(data, 0, at)) for q, at, data in found)
 
 
 @pytest.mark.product(7)

@@ -1,4 +1,4 @@
-"""The timer wheel and log of real brokers against the messages they speak of."""
+"""The timer log of real brokers against the messages they speak of."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from store_core.layout.timer import TIMER_TOPIC
-from store_core.read.timer import timer_log, timer_units, wheel_slots
+from store_core.read.timer import timer_log, timer_units
 from store_core.storage.store import Store
 from tests.stores import truth
 
@@ -29,28 +29,9 @@ def test_every_unit_is_a_record_of_the_timer_topic(golden: Callable[[str], Path]
         assert unit.is_roll or unit.delivery_timestamp_ms == int(record["properties"]["TIMER_OUT_MS"])
 
 
-@pytest.mark.parametrize("name", WITH_TIMER)
-def test_slots_lead_to_their_units(golden: Callable[[str], Path], name: str) -> None:
-    root = golden(name)
-    with Store.open(root) as store:
-        units = {unit.position: unit for unit in timer_units(timer_log(store))}
-    slots = list(wheel_slots(root))
-    assert slots
-    for slot in slots:
-        chain = []
-        position = slot.last_position
-        while position in units and position not in chain:
-            chain.append(position)
-            position = units[position].previous_position
-        assert chain
-        assert chain[-1] == slot.first_position
-        assert {units[p].delivery_timestamp_ms // 1000 * 1000 for p in chain} == {slot.timestamp_ms}
-
-
 def test_a_store_without_a_timer_has_none(golden: Callable[[str], Path]) -> None:
     with Store.open(golden("clean-430")) as store:
         assert list(timer_units(timer_log(store))) == []
-    assert list(wheel_slots(golden("clean-430"))) == []
 
 
 def test_a_damaged_log_ends_where_the_damage_begins(store_copy: Callable[..., Path]) -> None:

@@ -14,12 +14,13 @@ import pytest
 from store_core.errors import FailedError, PlanOutOfDateError
 from store_core.layout import paths
 from store_core.recovery.apply.apply import apply
-from store_core.recovery.apply.finish_interrupted import Outcome, finish_or_roll_back
+from store_core.recovery.apply.finish_interrupted import Outcome
 from store_core.recovery.apply.undo import forget, list_undo, undo
 from store_core.recovery.plans.plan import Plan
 from store_core.storage.journal import State, unfinished
 from tests.recording import Killed, Primitive, RecordingOps, copy_tree, replay, tree, unsynced
 from tests.recovery.sample import make_plan, make_tree, make_wide_plan
+from tests.recovery.settling import finish_or_roll_back
 
 Tree = dict[str, tuple[object, ...]]
 

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 from store_core.errors import FailedError, PlanOutOfDateError, UsageError
 from store_core.recovery.apply.apply import apply
-from store_core.recovery.apply.finish_interrupted import finish_or_roll_back
 from store_core.recovery.apply.undo import list_undo, undo
 from store_core.recovery.plans.content import Built, Zeros, register_builder
 from store_core.recovery.plans.draft import Draft
@@ -30,6 +29,7 @@ from store_core.storage.journal import unfinished
 from tests.conftest import StoreCopy
 from tests.recording import Killed, Primitive, RecordingOps, tree
 from tests.recovery.sample import make_plan, make_tree, toy
+from tests.recovery.settling import finish_or_roll_back
 
 FILES = [f"commitlog/{number * 4096:020d}" for number in range(4)] + ["checkpoint", "config/topics.json", "abort"]
 QUIET = settings(max_examples=60, suppress_health_check=list(HealthCheck))

@@ -14,7 +14,7 @@ from store_core.errors import FailedError, UsageError
 from store_core.recovery.plans.content import Content, Zeros
 from store_core.recovery.plans.draft import Draft
 from store_core.recovery.plans.plan import Op, Plan, Step
-from store_core.recovery.plans.plan_json import load_plan, plan_from_bytes, plan_to_json, save_plan
+from store_core.recovery.plans.plan_json import load_plan, plan_from_bytes, plan_to_bytes, save_plan
 from store_core.storage.digest import digest_of
 from store_core.storage.syscalls import FileOps
 from tests.recovery.sample import make_plan, make_tree
@@ -121,7 +121,7 @@ def damaged_plans(whole: dict[str, Any]) -> list[bytes]:
 
 
 def test_a_plan_file_that_was_touched_is_refused(tmp_path: Path) -> None:
-    whole = plan_to_json(make_plan(make_tree(tmp_path / "store")))
+    whole = json.loads(plan_to_bytes(make_plan(make_tree(tmp_path / "store"))))
     assert plan_from_bytes(json.dumps(whole).encode(), "plan.json").id == whole["id"]
     for data in damaged_plans(whole):
         (tmp_path / "plan.json").write_bytes(data)

@@ -13,7 +13,6 @@ import pytest
 from store_core.errors import FailedError, StoreError, UsageError
 from store_core.layout import paths
 from store_core.recovery.apply.apply import apply
-from store_core.recovery.apply.finish_interrupted import finish_or_roll_back
 from store_core.recovery.apply.undo import forget, list_undo, undo
 from store_core.recovery.plans.content import Content, Zeros
 from store_core.recovery.plans.draft import Draft
@@ -24,6 +23,7 @@ from store_core.storage.half_applied import half_changed
 from store_core.storage.journal import State, unfinished
 from tests.recording import Killed, RecordingOps, tree
 from tests.recovery.sample import make_plan, make_tree
+from tests.recovery.settling import finish_or_roll_back
 from tests.rmqctl.calls import call
 from tests.stores import snapshot
 

@@ -49,7 +49,7 @@ def test_the_groups_keep_their_order() -> None:
 @pytest.mark.parametrize("name", list(built_commands()))
 def test_each_command_has_help_with_one_example_of_itself(name: str) -> None:
     entry = built_commands()[name]
-    function = getattr(importlib.import_module(f"rmqctl.commands.{entry.module}"), entry.function)
+    function = getattr(importlib.import_module(f"rmqctl.commands.{entry.module}"), entry.module)
     assert next(iter(inspect.signature(function, eval_str=True).parameters.values())).annotation is Context
     examples = re.findall(r"^Example: (.*)$", inspect.cleandoc(function.__doc__), re.MULTILINE)
     assert len(examples) == 1

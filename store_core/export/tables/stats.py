@@ -22,7 +22,6 @@ from store_core.kernel.codes import FrameCode
 from store_core.scan.frames import FrameTable, Ints
 
 LARGEST: Final = 1 << 37  # of either sign: in milliseconds more than four years
-_HALF: Final = 64
 _HALF_BITS: Final = 6
 
 

@@ -1,4 +1,4 @@
-//! The variable parts of records as Arrow lays them out: offsets, bytes, validity (twin: twin_arrow.py).
+//! The variable parts of records as Arrow lays them out: offsets, bytes, validity (twin: reference/arrow.py).
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! Records collected by group, window after window, as Arrow columns (twin: twin_arrow.py).
+//! Records collected by group, window after window, as Arrow columns (twin: reference/arrow.py).
 
 use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyValueError;

@@ -1,4 +1,4 @@
-//! What follows from columns: queue entries by queue, and index entries with their chains (twin: twin_derive.py).
+//! What follows from columns: queue entries by queue, and index entries with their chains (twin: reference/derive.py).
 
 use std::collections::HashMap;
 use std::hint::black_box;

@@ -1,4 +1,4 @@
-//! What many queue entries tell together, for who follows a broker's start (twin: twin_entries.py).
+//! What many queue entries tell together, for who follows a broker's start (twin: reference/entries.py).
 
 use std::fs::File;
 use std::io::{ErrorKind, Result};

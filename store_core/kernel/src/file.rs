@@ -1,7 +1,7 @@
 //! The walk over a segment's file: blocks go from the file through the processor's cache into the walk, none to Python.
 //!
 //! It knows the file as far as reading it takes; what frames are is told by the same walk as everywhere (twin:
-//! twin_file.py).
+//! reference/file.py).
 
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Result};

@@ -1,6 +1,6 @@
 //! The compiled kernel of rmqctl: cuts a window of the log into frames and returns them as columns.
 //!
-//! What it does is defined by its readable twin, twin.py and its neighbours; tests compare the two. The bytes are
+//! What it does is defined by its readable twin, the modules of reference/; tests compare the two. The bytes are
 //! hostile: no length is trusted, every slice is checked, and there is no unsafe code.
 
 #![forbid(unsafe_code)]
@@ -13,7 +13,6 @@ mod derive;
 mod entries;
 mod file;
 mod hosts;
-mod keys;
 mod layout;
 mod messages;
 mod packed;
@@ -21,11 +20,8 @@ mod pairs;
 mod point;
 mod properties;
 mod record;
-mod records;
 mod resync;
 mod scan;
-mod tables;
-mod tasks;
 mod text;
 mod walk;
 
@@ -37,19 +33,14 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<file::FileReader>()?;
     module.add_class::<file::FileWalk>()?;
     module.add_class::<collect::Collector>()?;
-    module.add_class::<keys::KeyFinder>()?;
     module.add_class::<scan::WindowScan>()?;
     module.add_function(wrap_pyfunction!(arrow::arrow_columns, module)?)?;
-    module.add_function(wrap_pyfunction!(tables::cut_table, module)?)?;
-    module.add_function(wrap_pyfunction!(tables::plan_table, module)?)?;
-    module.add_function(wrap_pyfunction!(tables::read_table, module)?)?;
     module.add_function(wrap_pyfunction!(derive::chain_entries, module)?)?;
     module.add_function(wrap_pyfunction!(derive::index_entries, module)?)?;
     module.add_function(wrap_pyfunction!(derive::dispatch_rows, module)?)?;
     module.add_function(wrap_pyfunction!(entries::chain_sums, module)?)?;
     module.add_function(wrap_pyfunction!(entries::good_run, module)?)?;
     module.add_function(wrap_pyfunction!(entries::read_run, module)?)?;
-    module.add_function(wrap_pyfunction!(messages::add_mapped_messages, module)?)?;
     module.add_function(wrap_pyfunction!(messages::good_entries, module)?)?;
     module.add_function(wrap_pyfunction!(messages::add_messages, module)?)?;
     module.add_function(wrap_pyfunction!(packed::pack_rows, module)?)?;

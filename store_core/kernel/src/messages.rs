@@ -1,8 +1,5 @@
 //! The messages that a run of queue entries points to (twin: in store_core/kernel/messages.py).
 
-use std::hint::black_box;
-
-use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
@@ -19,40 +16,6 @@ pub fn add_messages(
     window_phy_offset: i64,
     found: &Bound<'_, PyList>,
 ) -> PyResult<(i64, i64)> {
-    add(entries, window, window_phy_offset, found)
-}
-
-/// As `add_messages`, for a window that is mapped.
-#[pyfunction]
-#[pyo3(signature = (entries, window, window_phy_offset, found, /))]
-pub fn add_mapped_messages(
-    entries: &[u8],
-    window: PyReadonlyArray1<'_, u8>,
-    window_phy_offset: i64,
-    found: &Bound<'_, PyList>,
-) -> PyResult<(i64, i64)> {
-    let window = window.as_slice()?;
-    fetch(entries, found.len(), window, window_phy_offset);
-    add(entries, window, window_phy_offset, found)
-}
-
-/// Has the processor fetch the first records before it waits for any of them.
-fn fetch(entries: &[u8], first: usize, window: &[u8], window_phy_offset: i64) {
-    let (entries, _) = entries.as_chunks::<QUEUE_ENTRY_SIZE>();
-    for (phy_offset, size) in entries.iter().skip(first).take(FETCHED_ENTRIES).map_while(|entry| place(entry)) {
-        let at = phy_offset.checked_sub(window_phy_offset).and_then(|at| usize::try_from(at).ok());
-        let rest = at.and_then(|at| window.get(at..)).unwrap_or(&[]);
-        let lines =
-            rest.iter().step_by(LINE).take(usize::try_from(size).unwrap_or(0).div_ceil(LINE).min(FETCHED_LINES));
-        black_box(lines.fold(0, |sum, byte| sum ^ byte));
-    }
-}
-
-const FETCHED_ENTRIES: usize = 32;
-const FETCHED_LINES: usize = 16;
-const LINE: usize = 64;
-
-fn add(entries: &[u8], window: &[u8], window_phy_offset: i64, found: &Bound<'_, PyList>) -> PyResult<(i64, i64)> {
     let py = found.py();
     let (entries, _) = entries.as_chunks::<QUEUE_ENTRY_SIZE>();
     let entries = entries.get(found.len()..).unwrap_or(&[]);
@@ -82,12 +45,6 @@ fn add(entries: &[u8], window: &[u8], window_phy_offset: i64, found: &Bound<'_, 
 }
 
 const BATCH_TO_UNWRAP: i32 = FLAG_INNER_BATCH | FLAG_NEED_UNWRAP;
-
-/// A whole record, as the parts of a message.
-pub fn whole<'py>(py: Python<'py>, phy_offset: i64, record: &[u8], head: &Head) -> PyResult<Bound<'py, PyTuple>> {
-    let topic = record.get(head.topic_at..head.topic_at + head.topic_length).unwrap_or(&[]);
-    parts(py, phy_offset, record, head, text(py, topic))
-}
 
 /// In the order of `store_core.codec.record.Message`.
 fn parts<'py>(

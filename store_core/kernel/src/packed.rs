@@ -1,4 +1,4 @@
-//! Rows sorted by their key and packed, so that a scratch file holds a few bytes for each (twin: twin_derive.py).
+//! Rows sorted by their key and packed, so that a scratch file holds a few bytes for each (twin: reference/derive.py).
 //!
 //! A row is told by what is not as the row before of its key lets expect: a byte with a bit for each such field, then each
 //! one's difference, small numbers first (zigzag, 7 bits a byte). A message of a queue that is as its neighbours are takes 5.

@@ -1,4 +1,4 @@
-//! Property strings, Java's string hash and index keys (twin: twin_properties.py).
+//! Property strings, Java's string hash and index keys (twin: codec/properties.py and codec/tags.py).
 
 use std::str::FromStr;
 use std::sync::LazyLock;
@@ -42,12 +42,8 @@ impl<'a> Known<'a> {
     /// Known names have no 0x01 in them, so behind one of them it is the first.
     #[inline]
     fn add(&mut self, segment: &'a [u8]) {
-        let value_of = |name: &[u8]| match segment.strip_prefix(name)?.split_first() {
-            Some((&NAME_VALUE_SEPARATOR, value)) if !value.is_empty() => Some(value),
-            _ => None,
-        };
         let mut take = |name: &[u8], flag: u16| {
-            let value = value_of(name)?;
+            let value = value_of(segment, name)?;
             self.flags |= flag;
             Some(value)
         };
@@ -98,11 +94,16 @@ fn has_bad_batch(properties: &[u8]) -> bool {
 }
 
 fn last_value<'a>(properties: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
-    let value_of = |segment: &'a [u8]| match segment.strip_prefix(name)?.split_first() {
+    properties.rsplit(|byte| *byte == PROPERTY_SEPARATOR).find_map(|segment| value_of(segment, name))
+}
+
+/// The value of a segment if it is a property of this name; a value is never empty.
+#[inline(always)]
+fn value_of<'a>(segment: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    match segment.strip_prefix(name)?.split_first() {
         Some((&NAME_VALUE_SEPARATOR, value)) if !value.is_empty() => Some(value),
         _ => None,
-    };
-    properties.rsplit(|byte| *byte == PROPERTY_SEPARATOR).find_map(value_of)
+    }
 }
 
 /// Rust and Java read numbers alike, but for digits beyond ASCII.

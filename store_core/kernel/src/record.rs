@@ -1,4 +1,4 @@
-//! One record: is it well formed, and what does its head say (twin: twin_record.py).
+//! One record: is it well formed, and what does its head say (twin: reference/record.py).
 
 use crate::layout::{self, *};
 

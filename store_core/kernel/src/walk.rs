@@ -1,4 +1,4 @@
-//! The walk over a window (twin: twin.py, which explains it).
+//! The walk over a window (twin: reference/scan.py, which explains it).
 
 use crate::columns::{Columns, Row, Stop};
 use crate::layout::*;

@@ -93,14 +93,12 @@ class Change:
         self.journal.mark(self.writer, State.UNDONE)
 
     def _write_in_place(self, path: str, steps: Sequence[Step]) -> None:
-        mtime_ns = self.records.originals[path].mtime_ns
         for step in steps:
             if step.op in RANGES:
                 self._write_range(step)
             elif step.op is Op.SET_LENGTH:
                 self._set_length(path, step.size_bytes or 0)
-            mtime_ns = mtime_ns if step.mtime_ns is None else step.mtime_ns
-        self.writer.set_mtime_ns(path, mtime_ns)
+        self.writer.set_mtime_ns(path, self.records.originals[path].mtime_ns)
         self._syncs.add_file(path)
 
     def _write_range(self, step: Step) -> None:

@@ -14,7 +14,7 @@ from store_core.recovery.apply.execute import Change
 from store_core.recovery.apply.partial_state import assert_can_go_back, assert_ours, can_go_forward
 from store_core.recovery.apply.trusted_paths import assert_named, assert_trusted
 from store_core.storage.failure import failed
-from store_core.storage.journal import Journal, State, heads, list_ids, read_journal, remove_our_folder, unfinished
+from store_core.storage.journal import Journal, State, heads, list_ids, read_journal, remove_our_folder
 from store_core.storage.live import assert_not_live
 from store_core.storage.lock import StoreLock
 from store_core.storage.syscalls import FileOps
@@ -39,24 +39,6 @@ class Settled:
     id: str
     kind: str | None
     outcome: Outcome
-
-
-def finish_or_roll_back(
-    root: Path | str,
-    *,
-    writable_roots: Sequence[Path | str] = (),
-    lock: StoreLock | None = None,
-    ops: FileOps | None = None,
-) -> tuple[Settled, ...]:
-    """Finish what was interrupted, or take it back where it cannot be finished. Without any, takes no lock.
-
-    Raises StoreInUseError, PlanOutOfDateError (something else has changed those files since), UsageError (it writes to
-    log folders that are not among ``writable_roots``), FailedError.
-    """
-    if unfinished(root) is None:
-        return ()
-    with changing(root, writable_roots, lock, ops) as (writer, held):
-        return settle(writer, held)
 
 
 @contextmanager
@@ -86,7 +68,10 @@ def changing(
 def settle(
     writer: Writer, lock: StoreLock, on_settled: Callable[[Settled], None] = lambda settled: None
 ) -> tuple[Settled, ...]:
-    """``finish_or_roll_back`` for a caller that holds the lock; ``on_settled`` hears of each change at once.
+    """Finish what was interrupted, or take it back where it cannot be finished; ``on_settled`` hears of each change at once.
+
+    Raises PlanOutOfDateError (something else has changed those files since), UsageError (the change writes to log folders
+    that are not among those of ``writer``), FailedError.
 
     Nothing is written but where ``writer`` may write: what the journal says of that is not believed.
     """

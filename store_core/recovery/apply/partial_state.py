@@ -130,7 +130,7 @@ def _explained_in_place(change: Change, path: str) -> bool:
         start = (step.offset if step.op in RANGES else step.size_bytes) or 0
         sources = [_old_source(change, original, kept.get(start)), _new_source(change, step)]
         size_bytes = (step.size_bytes or 0) if step.op in RANGES else max(0, original.size_bytes - start)
-        if step.op is not Op.SET_MTIME and not _is_mixture(real, start, size_bytes, sources):
+        if not _is_mixture(real, start, size_bytes, sources):
             return False
     return True
 

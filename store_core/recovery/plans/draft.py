@@ -57,11 +57,6 @@ class Draft:
             cut = digest_range(self.places.resolve(name), size_bytes, max(0, now - size_bytes))
         self._steps.append(Step(Op.SET_LENGTH, name, None, size_bytes, cut.crc32c, now, why=why))
 
-    def set_mtime(self, path: Path | str, mtime_ns: int, *, why: str = "") -> None:
-        """Set a file's modification time, with or without other changes in place."""
-        name, now = self._now(path)
-        self._steps.append(Step(Op.SET_MTIME, name, expect_file_size_bytes=now, mtime_ns=mtime_ns, why=why))
-
     def replace_file(
         self, path: Path | str, *pieces: Piece, built: Built | None = None, mtime_ns: int | None = None, why: str = ""
     ) -> None:

@@ -75,7 +75,7 @@ def expected_range(step: Step) -> tuple[int, int]:
         return step.offset or 0, max(0, min(step.end, length) - (step.offset or 0))
     if step.op is Op.SET_LENGTH:
         return step.size_bytes or 0, max(0, length - (step.size_bytes or 0))
-    return 0, 0 if step.op is Op.SET_MTIME else length
+    return 0, length
 
 
 def _not_empty_then(plan: Plan, path: str, real: Path, writer: Writer) -> Iterator[str]:

@@ -23,19 +23,17 @@ class Op(StrEnum):
     WRITE_RANGE = "write range"  # these bytes at this offset of a file that is there
     ZERO_RANGE = "zero range"  # zeros in this range
     SET_LENGTH = "set length"  # cut the file to size_bytes, or extend it by zeros
-    SET_MTIME = "set mtime"  # nothing but the modification time
     REPLACE_FILE = "replace file"  # a whole new file in the place of one that is there
     CREATE_FILE = "create file"  # a file where there is none; missing folders are made
     REMOVE_FILE = "remove file"
     REMOVE_FOLDER = "remove folder"  # empty by then
 
 
-IN_PLACE: Final = frozenset({Op.WRITE_RANGE, Op.ZERO_RANGE, Op.SET_LENGTH, Op.SET_MTIME})
+IN_PLACE: Final = frozenset({Op.WRITE_RANGE, Op.ZERO_RANGE, Op.SET_LENGTH})
 RANGES: Final = frozenset({Op.WRITE_RANGE, Op.ZERO_RANGE})
 NEW_FILES: Final = frozenset({Op.REPLACE_FILE, Op.CREATE_FILE})
 WITH_CONTENT: Final = NEW_FILES | {Op.WRITE_RANGE}
 WITHOUT_FILE: Final = frozenset({Op.CREATE_FILE, Op.REMOVE_FOLDER})
-WITHOUT_DIGEST: Final = WITHOUT_FILE | {Op.SET_MTIME}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +94,7 @@ class Witness:
 class Plan:
     """Steps in order, what they are for, and the state of the store they were made for.
 
-    A path is changed either in place (ranges apart from each other, at most one SET_LENGTH and one SET_MTIME) or as a
+    A path is changed either in place (ranges apart from each other, at most one SET_LENGTH) or as a
     whole by one step, so every expectation speaks of the state before the plan. Raises ValueError where not.
     """
 
@@ -152,9 +150,7 @@ def _problem(step: Step) -> str | None:
         return "a range needs offset and size"
     if step.op is Op.SET_LENGTH and step.size_bytes is None:
         return "a length is missing"
-    if step.op is Op.SET_MTIME and step.mtime_ns is None:
-        return "a time is missing"
-    if (step.expect_crc32c is None) != (step.op in WITHOUT_DIGEST):
+    if (step.expect_crc32c is None) != (step.op in WITHOUT_FILE):
         return "expected digest missing or out of place"
     if (step.expect_file_size_bytes is None) != (step.op in WITHOUT_FILE):
         return "expected file length missing or out of place"
@@ -167,7 +163,7 @@ def _assert_compatible(path: str, steps: Sequence[Step]) -> None:
     if len(steps) == 1:
         return
     ops = [step.op for step in steps]
-    if not IN_PLACE.issuperset(ops) or ops.count(Op.SET_LENGTH) > 1 or ops.count(Op.SET_MTIME) > 1:
+    if not IN_PLACE.issuperset(ops) or ops.count(Op.SET_LENGTH) > 1:
         raise ValueError(f"{path}: changed in place and as a whole, or twice")
     if len({step.expect_file_size_bytes for step in steps}) > 1:
         raise ValueError(f"{path}: steps expect different lengths")

@@ -46,12 +46,6 @@ def identity(plan: Plan) -> Iterator[str]:
     yield f'], "store": {_sorted(plan.store)}}}'
 
 
-def plan_to_json(plan: Plan) -> dict[str, Any]:
-    """The whole plan as a JSON object."""
-    found: dict[str, Any] = json.loads(plan_to_bytes(plan))
-    return found
-
-
 def plan_to_bytes(plan: Plan, outlook: Mapping[str, Any] | None = None) -> bytes:
     return b"".join(plan_blocks(plan, outlook))
 

@@ -22,8 +22,7 @@ from store_core.broker.queue_recovery import QueueState
 from store_core.codec.record import body_crc_ok
 from store_core.codec.text import decode_text
 from store_core.kernel.codes import FrameKind
-from store_core.kernel.entries import Entries, chain_sums
-from store_core.kernel.twin_entries import hashes
+from store_core.kernel.entries import Entries, chain_sums, hashes
 from store_core.layout import paths, record
 from store_core.read.records import read_message
 from store_core.recovery.prediction.loss_book import LossBook, TableRuns, runs_of, with_room

@@ -12,7 +12,7 @@ from pathlib import Path
 from store_core.kernel.codes import FrameCode, FrameKind, ScanFlag, ScanState
 from store_core.kernel.columns import Row
 from store_core.kernel.file import Failure, FrameRow, Told
-from store_core.kernel.twin import Stop, Walk
+from store_core.kernel.reference.scan import Stop, Walk
 from store_core.layout.record import MAX_RECORD_SIZE_BYTES
 from store_core.storage.files import open_read_only
 

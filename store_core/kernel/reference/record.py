@@ -38,12 +38,6 @@ class RecordHead(NamedTuple):
     properties_at: int
     properties_length: int
 
-    def moved_by(self, count: int) -> RecordHead:
-        """The same record ``count`` bytes further behind."""
-        return self._replace(
-            body_at=self.body_at + count, topic_at=self.topic_at + count, properties_at=self.properties_at + count
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Shortage:

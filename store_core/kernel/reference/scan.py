@@ -14,9 +14,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from store_core.kernel import twin_properties
+from store_core.codec.properties import has_bad_batch, has_bad_level, has_parted_value, some_properties
+from store_core.codec.tags import index_key_hashes
 from store_core.kernel.codes import (
     LONGEST_HEAD_BYTES,
+    PROPERTY_NAMES,
     RESYNC_BYTES,
     ZERO_FRAME_BYTES,
     ZERO_RUN_BYTES,
@@ -26,8 +28,8 @@ from store_core.kernel.codes import (
     ScanFlag,
     ScanState,
 )
-from store_core.kernel.columns import Row, WindowColumns, frame_columns, key_columns
-from store_core.kernel.twin_record import (
+from store_core.kernel.columns import Row, WindowColumns, frame_columns, key_columns, property_columns
+from store_core.kernel.reference.record import (
     RecordHead,
     Shortage,
     body_crc_holds,
@@ -39,7 +41,7 @@ from store_core.kernel.twin_record import (
 from store_core.layout import record
 
 if TYPE_CHECKING:
-    from store_core.kernel.twin_file import FileReader
+    from store_core.kernel.reference.file import FileReader
 
 _PREFIX: Final = record.PREFIX.struct
 _MAGIC: Final = record.PREFIX.field_struct("magic")
@@ -243,20 +245,18 @@ class Walk:
     def _has_bad_number(self, head: RecordHead) -> bool:
         topic = self.data[head.topic_at : head.topic_at + head.topic_length]
         properties = self.data[head.properties_at : head.properties_at + head.properties_length]
-        return twin_properties.has_bad_level(topic, properties) or twin_properties.has_bad_batch(properties)
+        return has_bad_level(topic, properties) or has_bad_batch(properties)
 
     def _derived(self, topic: bytes, head: RecordHead) -> tuple[int, int, int]:
         """``tags_code``, ``delay_level`` and ``property_flags``; notes the keys."""
         properties = self.data[head.properties_at : head.properties_at + head.properties_length]
-        values = twin_properties.known_properties(properties)
+        values = some_properties(properties, PROPERTY_NAMES)
         row = len(self.rows)
         if head.sys_flag & record.TRANSACTION_MASK != record.TRANSACTION_ROLLBACK:
-            if self.index_keys:
-                self.keys += ((row, key) for key in twin_properties.key_hashes(topic, values))
-            if self.index_tags:
-                self.keys += ((row, key) for key in twin_properties.tag_hashes(topic, values))
-        tags_code, delay_level, flags = twin_properties.derived_columns(topic, values)
-        if self.check_numbers and twin_properties.has_parted_value(values):
+            hashes = index_key_hashes(topic, values, with_keys=self.index_keys, with_tags=self.index_tags)
+            self.keys += ((row, key) for key in hashes)
+        tags_code, delay_level, flags = property_columns(topic, values)
+        if self.check_numbers and has_parted_value(values):
             flags |= PropertyFlag.PARTED_VALUE
         return tags_code, delay_level, flags
 

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_core.codec.record import Message, RecordError, decode_record
+from store_core.codec.tags import tags_code
 from store_core.kernel.arrow import ArrowColumns, Ints, Texts, Words
 from store_core.kernel.codes import MOST_WORDS, ArrowPart
-from store_core.kernel.twin_properties import java_hash
 
 _MOST_BYTES: Final = np.iinfo(np.int32).max
 
@@ -79,7 +79,7 @@ def _columns(
     if wanted & ArrowPart.BODIES:
         columns["body"] = _bytes([message.body for message in messages])
     if wanted & ArrowPart.MARKS:
-        columns["tags_code"] = np.array([java_hash(message.tags or "") for message in messages], np.int64)
+        columns["tags_code"] = np.array([tags_code(message.tags) for message in messages], np.int64)
         columns["tombstone"] = _bits([message.is_tombstone for message in messages])
     return ArrowColumns(**columns)
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from store_core.kernel.entries import hashes
 from store_core.layout import queue
 from store_core.storage.files import read_whole
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
-_MIX = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 def good_run(entries: Bytes, width: int, below: int, highest: int, room: int) -> tuple[int, int, list[int]]:
@@ -63,15 +63,6 @@ def read_run(
     found = chain_sums(data[: count * width], width, *bounds, most_bytes)
     parts = enumerate(zip(*(column.tolist() for column in found), strict=True))
     return count, first, last, last_size, [(number, *part) for number, part in parts if part[1]]
-
-
-def hashes(values: Ints) -> NDArray[np.uint64]:
-    """Numbers far apart for neighbours, so that sums of them tell sets of numbers apart."""
-    mixed = values.astype(np.uint64)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX[0]
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIX[1]
-    found: NDArray[np.uint64] = mixed ^ (mixed >> np.uint64(31))
-    return found
 
 
 def _columns(entries: Bytes, width: int) -> tuple[Ints, Ints]:

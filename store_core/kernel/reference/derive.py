@@ -9,21 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_core.kernel.codes import FrameCode, FrameKind
+from store_core.kernel.derive import ROW, STRETCH
 from store_core.layout import index, queue, record
 
-# One entry to be: what queues of all kinds are built from. In memory and in scratch files only, so of native byte order.
-ROW: Final = np.dtype(
-    [
-        ("queue_offset", "i8"),
-        ("phy_offset", "i8"),
-        ("tags_code", "i8"),
-        ("store_timestamp_ms", "i8"),
-        ("size_bytes", "i4"),
-        ("batch_size", "i2"),
-    ]
-)
-# Rows with consecutive numbers: the first, how many, where the first and the last record lie.
-STRETCH: Final = np.dtype([("queue_offset", "i8"), ("rows", "i8"), ("phy_offset", "i8"), ("last_phy_offset", "i8")])
 Ints = NDArray[Any]
 # The fields of a row in the order of their bits, and what stands in front of a key's first row.
 _PACKED: Final = ("phy_offset", "queue_offset", "tags_code", "store_timestamp_ms", "size_bytes", "batch_size")
