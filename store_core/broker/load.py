@@ -234,14 +234,17 @@ def _load_ext(store: Store, key: QueueKey, behaviour: Behaviour, loaded: Loaded)
 
 
 def _is_batch_topic(loaded: Loaded, topic: str) -> bool:
-    config = (loaded.topics or {}).get(topic)
+    return _has_batch_queues((loaded.topics or {}).get(topic))
+
+
+def _has_batch_queues(config: Any) -> bool:
     attributes = config.get("attributes") if isinstance(config, dict) else None
     return isinstance(attributes, dict) and attributes.get(_TYPE_ATTRIBUTE) == BATCH_TYPE
 
 
 def batch_topics(loaded: Loaded) -> frozenset[str]:
     """Topics whose attributes say that they use batch queues (store format 9.3)."""
-    return frozenset(str(topic) for topic in loaded.topics or {} if _is_batch_topic(loaded, topic))
+    return frozenset(str(topic) for topic, config in (loaded.topics or {}).items() if _has_batch_queues(config))
 
 
 def batch_topics_of(store: Store) -> frozenset[str]:

@@ -96,23 +96,22 @@ class Bean:
     name: str = ""
     reflected: tuple[ConfigMembers, ...] = ()
     is_raw: bool = False
-    usual: dict[str, type] = field(init=False)
+    usual: dict[str, Any] = field(init=False)
     has_required: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        """``usual``: the class of nearly every value of a member; a table's is that of one that is empty."""
-        found = {name: _usual(each.type) for name, each in self.fields.items()}
-        object.__setattr__(self, "usual", {name: of for name, of in found.items() if of is not None})
+        """``usual``: the class of nearly every value of a member, or the value itself; a table's is that of an empty one."""
+        object.__setattr__(self, "usual", {name: _usual(each) for name, each in self.fields.items()})
         object.__setattr__(self, "has_required", any(each.is_required for each in self.fields.values()))
 
 
 Type = Plain | ListOf | Table | Bean
 
 
-def _usual(type_: Type) -> type | None:
-    if isinstance(type_, Plain):
-        return None if type_ is Plain.WORD else type_.usual
-    return None if isinstance(type_, ListOf) else dict
+def _usual(member: Field) -> Any:
+    if isinstance(member.type, Plain):
+        return member.default if member.type is Plain.WORD else member.type.usual
+    return list if isinstance(member.type, ListOf) else dict
 
 
 _INT, _LONG, _FLAG, _TEXT = Plain.INT, Plain.LONG, Plain.FLAG, Plain.TEXT
@@ -148,7 +147,7 @@ _RETRY_POLICY: Final = Bean(
     {
         "customizedRetryPolicy": Field(Bean({"next": Field(ListOf(Plain.LONGS))})),
         "exponentialRetryPolicy": Field(Bean({name: Field(_LONG) for name in ("initial", "max", "multiplier")})),
-        "type": Field(Plain.WORD),
+        "type": Field(Plain.WORD, default="CUSTOMIZED"),
     }
 )
 _SUBSCRIPTION: Final = Bean(

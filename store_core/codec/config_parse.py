@@ -69,10 +69,10 @@ def _bean(bean: Bean, value: dict[Any, Any], key: Any) -> Shown:
     for name, field in bean.fields.items():
         if field.shown:
             item, type_ = value.get(name), field.type
-            if item.__class__ is bean.usual.get(name) and item.__class__ is not dict:
+            if isinstance(type_, Plain):
+                if item.__class__ is not type_.usual:
+                    item = field.default if item is None else type_.convert(item, name, field.default or 0)
                 members[field.shown] = item
-            elif isinstance(type_, Plain):
-                members[field.shown] = field.default if item is None else type_.convert(item, name, field.default or 0)
             else:
                 members[field.shown] = None if item is None and field.default is None else shown_as(type_, item)
     return members

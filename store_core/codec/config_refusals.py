@@ -80,6 +80,7 @@ _REFUSE_BARE_UNKNOWN: Final = _mask("e")  # numbers for keys in a member that it
 _REFUSE_NULL_IN_ARRAYS: Final = _mask("a")
 _FIRST_VALUE_COUNTS: Final = _mask("bcd")  # of a member that is there twice
 
+_UNKNOWN: Final = object()
 _INT_END: Final = 1 << 31
 _LONG_COLUMNS: Final = ("long", "Long", "long[]")
 _LARGEST_POWER: Final = 100
@@ -235,11 +236,12 @@ class Refusals:
             self._refuse_value(on & ~null, value, member, keys)
             return null
         item_type, takes_null = type_.value, -1 if type_.nulls else _OURS
+        plain_items, repeats = isinstance(item_type, Plain), isinstance(value, RepeatedMembers)
         for key, last in value.items():
             if not _is_usual(type_.key, key):
                 self._key(type_, key, member, keys, on)
-            for item in _values_of(value, key, last):
-                if not _is_usual(item_type, item):
+            for item in _values_of(value, key, last) if repeats else (last,):
+                if not (plain_items and _is_usual(item_type, item)):
                     inner = (*keys, str(key))
                     null = self._take(item_type, item, member, inner, on) & ~takes_null
                     self._refuse_value(null, None, member, inner)
@@ -275,8 +277,8 @@ class Refusals:
         odd = [
             (key, item)
             for key, item in value.items()
-            if (of := item.__class__) is not usual.get(key)
-            or (not 0 <= item < _INT_END if of is int else of is dict and item)
+            if ((of := item.__class__) is not (known := usual.get(key, _UNKNOWN)) and item != known)
+            or (not 0 <= item < _INT_END if of is int else item and (of is dict or of is list))
             or key in earlier
         ]
         for key, item in odd:

@@ -7,7 +7,7 @@ from typing import Any
 
 from store_core.codec.coerce import as_int
 from store_core.codec.config_fields import KEY_SEPARATOR
-from store_core.codec.json_dialect import JavaList, Layout, dumps
+from store_core.codec.json_dialect import Layout, dumps
 from store_core.storage.config_files import ConfigFiles
 
 _LAYOUTS: tuple[Layout, ...] = ("4", "5", "5.4", "5.5")
@@ -47,7 +47,7 @@ def render_consumer_offsets(
         if not isinstance(listed, list):
             topics[group] = [topic]
         elif topic not in listed:
-            listed.append(topic)
+            topics[group] = type(listed)([*listed, topic])  # not in place: what was read is shared
     if layout != "4":
         root["groupTopicMap"] = topics
         if timestamp_ms is not None:
@@ -95,15 +95,5 @@ def _by_number(value: Any) -> dict[int, Any]:
 
 
 def _members(value: Any) -> dict[Any, Any]:
-    """An object's members, copied to the bottom; none for anything that is no object."""
-    return {key: _copied(item) for key, item in value.items()} if isinstance(value, dict) else {}
-
-
-def _copied(value: Any) -> Any:
-    # Not copy.deepcopy: parts that stood for each other by a reference must not go on being one object.
-    if isinstance(value, dict):
-        return _members(value)
-    if isinstance(value, list):
-        items = [_copied(item) for item in value]
-        return JavaList(items) if isinstance(value, JavaList) else items
-    return value
+    """Return a copy of an object's members; none for anything that is no object."""
+    return dict(value) if isinstance(value, dict) else {}
