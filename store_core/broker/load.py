@@ -244,7 +244,8 @@ def _has_batch_queues(config: Any) -> bool:
 
 def batch_topics(loaded: Loaded) -> frozenset[str]:
     """Topics whose attributes say that they use batch queues (store format 9.3)."""
-    return frozenset(str(topic) for topic, config in (loaded.topics or {}).items() if _has_batch_queues(config))
+    with_attributes = ((t, c) for t, c in (loaded.topics or {}).items() if isinstance(c, dict) and c.get("attributes"))
+    return frozenset(str(topic) for topic, config in with_attributes if _has_batch_queues(config))
 
 
 def batch_topics_of(store: Store) -> frozenset[str]:

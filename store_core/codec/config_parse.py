@@ -6,27 +6,44 @@ With 50,000 topics each of these answers took seconds.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from typing import Any, Final
 
 from store_core.codec.coerce import as_text
 from store_core.codec.config_fields import FILES, Bean, ListOf, Plain, Table, Type
 from store_core.codec.config_refusals import Refusals
-from store_core.codec.json_dialect import MAX_SIZE_BYTES, loads
+from store_core.codec.json_dialect import MAX_SIZE_BYTES, Layout, loads
 from store_core.layout import paths
 
 Shown = dict[str, Any]
+
+# 5.4 and later give members of integer-keyed maps lines of their own, 5.4 the end of an empty map, too.
+_SPREAD: Final = re.compile(r"\{\n\t+(?:-?\d+:|\n)")
+_EMPTY: Final = re.compile(r"\{\n\t+\n")
 
 
 class ParsedConfig:
     """The value of one text. Callers share ``tree`` and everything made of it, and change neither."""
 
-    __slots__ = ("_refusals", "_shown", "tree")
-
     def __init__(self, data: bytes) -> None:
         self.tree: Any = loads(data)
+        self._data = data
         self._refusals: dict[str, Refusals] = {}
         self._shown: dict[str, Shown] = {}
+
+    @cached_property
+    def layout(self) -> Layout | None:
+        """The form it was written in, where it tells: 5.4 and 5.5 by their line breaks, 5.x by members that 4.x does not write."""
+        text = self._data.decode(errors="replace")
+        if _SPREAD.search(text):
+            return "5.5" if "{}" in text and not _EMPTY.search(text) else "5.4"
+        if not isinstance(self.tree, dict) or not self.tree:
+            return None
+        version = self.tree.get("dataVersion")
+        is_5 = "groupTopicMap" in self.tree or (isinstance(version, dict) and "stateVersion" in version)
+        return "5" if is_5 else "4"
 
     def refusals(self, name: str) -> Refusals:
         """Return who refuses the text as the file ``name``, one of ``FILES``."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import re
 import stat
 import time
 from collections.abc import KeysView, Mapping
@@ -23,10 +22,6 @@ from store_core.storage.files import DISK_FAILS, open_read_only
 
 Source = Literal["main", "bak", "none"]
 
-# 5.4 and later give members of integer-keyed maps lines of their own, 5.4 the end of an empty map, too.
-_SPREAD: Final = re.compile(r"\{\n\t+(?:-?\d+:|\n)")
-_EMPTY: Final = re.compile(r"\{\n\t+\n")
-
 
 _NOT_GIVEN: Final = "the disk does not give it"
 _ATTEMPTS: Final = 5
@@ -37,7 +32,7 @@ _MOMENT_SECONDS: Final = 0.02
 class ConfigFile:
     """One config file. ``parsed`` is None where ``source`` is ``none``; ``loads`` is False where a broker's load fails.
 
-    ``layout`` is the form it was written in, as far as the text tells. ``too_large``: it is not read, whatever a broker does.
+    ``too_large``: it is not read, whatever a broker does.
     """
 
     name: str
@@ -46,7 +41,6 @@ class ConfigFile:
     loads: bool = True
     modified_ns: int = 0
     size_bytes: int = 0
-    layout: Layout | None = None
     findings: tuple[Finding, ...] = ()
     too_large: bool = False
 
@@ -59,6 +53,11 @@ class ConfigFile:
     def tree(self) -> Any:
         """The parsed text, None if there is none: for rewriting without losing members that we do not know."""
         return None if self.parsed is None else self.parsed.tree
+
+    @property
+    def layout(self) -> Layout | None:
+        """The form it was written in, as far as the text tells."""
+        return None if self.parsed is None else self.parsed.layout
 
     def refuse_too_large(self) -> None:
         """Raise FailedError where the file is there and not read: nothing can be put into it."""
@@ -305,19 +304,7 @@ def _loaded(name: str, source: Source, read: _Text, findings: tuple[Finding, ...
         raise ConfigError(why)
     if why := refusals.by_us():
         raise _SomeRefuseError(why)
-    layout = _layout_of(parsed.tree, read.data)
-    return ConfigFile(name, parsed, source, True, read.modified_ns, len(read.data), layout, findings)
-
-
-def _layout_of(tree: Any, data: bytes) -> Layout | None:
-    """The form a text was written in, where it tells: 5.4 and 5.5 by their line breaks, 5.x by members that 4.x does not write."""
-    text = data.decode(errors="replace")
-    if _SPREAD.search(text):
-        return "5.5" if "{}" in text and not _EMPTY.search(text) else "5.4"
-    if not isinstance(tree, dict) or not tree:
-        return None
-    version = tree.get("dataVersion")
-    return "5" if "groupTopicMap" in tree or (isinstance(version, dict) and "stateVersion" in version) else "4"
+    return ConfigFile(name, parsed, source, True, read.modified_ns, len(read.data), findings)
 
 
 def _read(path: Path) -> tuple[_Text | None, str]:
