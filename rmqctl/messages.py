@@ -98,7 +98,7 @@ def note_unknown_topics(ctx: Context, store: Store, topics: Iterable[str]) -> No
     if unknown:
         from store_core.storage.config_files import read_config
 
-        unknown -= read_config(store.root).topics.value.topics.keys()
+        unknown -= read_config(store.root).topic_names
     for topic in sorted(unknown):
         ctx.note(f"topic {topic!r} has no queue in this store and is not in topics.json")
 

@@ -78,8 +78,8 @@ def _refused_by_named(store: Store) -> dict[str, Finding]:
 
 def _blocks(found: ConfigFiles, rows: list[dict[str, Any]], findings: Iterable[Finding]) -> Iterator[Block]:
     yield Table(rows, _FILE_COLUMNS, "Files", empty="no config files")
-    if topics := found.topics.value.topics:
+    if topics := found.topics.value["topics"]:
         yield Table((plain(topic) for topic in topics.values()), _TOPIC_COLUMNS, "Topics")
-    if groups := found.subscription_groups.value.groups:
+    if groups := found.subscription_groups.value["groups"]:
         yield Table((plain(group) for group in groups.values()), _GROUP_COLUMNS, "Groups")
     yield Findings(findings)

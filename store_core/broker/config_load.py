@@ -83,8 +83,8 @@ def _read(store: Store, path: Path, behaviour: Behaviour | None) -> _Text:
         return _Text()
     if behaviour is None:
         return _Text(parsed.tree, loads=True)
-    name = f"{paths.CONFIG}/{path.name.removesuffix(paths.BAK_SUFFIX)}"
-    why = parsed.what_is_wrong(name, behaviour.config_members, behaviour.config_reader, is_blank=text.isspace())
+    refusals = parsed.refusals(f"{paths.CONFIG}/{path.name.removesuffix(paths.BAK_SUFFIX)}")
+    why = refusals.by(behaviour.config_members, behaviour.config_reader, is_blank=text.isspace())
     return _Text(why=why) if why else _Text(parsed.tree, loads=True)
 
 

@@ -66,7 +66,7 @@ class Loaded:
     deleted_queue_files: list[str] = field(default_factory=list)
     checkpoint: CheckpointTimes = CheckpointTimes(0, 0, 0)
     index: IndexState = field(default_factory=lambda: IndexState(0))
-    topic_attributes: Mapping[str, Mapping[str, str]] | None = None  # None: no topic configuration can be read
+    topics: Mapping[Any, Any] | None = None  # topicConfigTable as it was read; None: no topic configuration can be read
     deleted_config_files: list[str] = field(default_factory=list)
 
 
@@ -111,19 +111,13 @@ def _load_config(store: Store, behaviour: Behaviour, loaded: Loaded) -> str:
             both = f"{paths.CONFIG}/{name} and its {paths.BAK_SUFFIX} copy"
             return f"{both} cannot be loaded: {found.why}" if found.why else f"{both} are both damaged"
         if name == _TOPICS and isinstance(found.value, dict):
-            loaded.topic_attributes = _topic_attributes(found.value)
+            loaded.topics = _topic_table(found.value)
     return ""
 
 
-def _topic_attributes(value: dict[Any, Any]) -> dict[str, dict[str, str]]:
+def _topic_table(value: dict[Any, Any]) -> dict[Any, Any]:
     table = value.get("topicConfigTable")
-    if not isinstance(table, dict):
-        return {}
-    found: dict[str, dict[str, str]] = {}
-    for topic, config in table.items():
-        attributes = config.get("attributes") if isinstance(config, dict) else None
-        found[str(topic)] = {str(k): str(v) for k, v in attributes.items()} if isinstance(attributes, dict) else {}
-    return found
+    return table if isinstance(table, dict) else {}
 
 
 # -- file sequences (1.4) -------------------------------------------------------------------------------------------
@@ -240,12 +234,18 @@ def _load_ext(store: Store, key: QueueKey, behaviour: Behaviour, loaded: Loaded)
 
 
 def _is_batch_topic(loaded: Loaded, topic: str) -> bool:
-    return (loaded.topic_attributes or {}).get(topic, {}).get(_TYPE_ATTRIBUTE) == BATCH_TYPE
+    return _has_batch_queues((loaded.topics or {}).get(topic))
+
+
+def _has_batch_queues(config: Any) -> bool:
+    attributes = config.get("attributes") if isinstance(config, dict) else None
+    return isinstance(attributes, dict) and attributes.get(_TYPE_ATTRIBUTE) == BATCH_TYPE
 
 
 def batch_topics(loaded: Loaded) -> frozenset[str]:
     """Topics whose attributes say that they use batch queues (store format 9.3)."""
-    return frozenset(topic for topic in loaded.topic_attributes or {} if _is_batch_topic(loaded, topic))
+    with_attributes = ((t, c) for t, c in (loaded.topics or {}).items() if isinstance(c, dict) and c.get("attributes"))
+    return frozenset(str(topic) for topic, config in with_attributes if _has_batch_queues(config))
 
 
 def batch_topics_of(store: Store) -> frozenset[str]:
@@ -253,7 +253,7 @@ def batch_topics_of(store: Store) -> frozenset[str]:
     loaded = Loaded()
     found = read_config(store, _TOPICS)
     if isinstance(found.value, dict):
-        loaded.topic_attributes = _topic_attributes(found.value)
+        loaded.topics = _topic_table(found.value)
     return batch_topics(loaded)
 
 

@@ -11,16 +11,8 @@ from enum import Enum
 from functools import cache
 from typing import Any, Final, Self
 
-from store_core.codec.config_beans import ConfigMembers
-from store_core.codec.config_reader import (
-    FASTJSON_2,
-    FASTJSON_2_59,
-    FASTJSON_29,
-    FASTJSON_51,
-    FASTJSON_61,
-    FASTJSON_76,
-    ConfigReader,
-)
+from store_core.codec.config_fields import ConfigMembers
+from store_core.codec.config_refusals import ConfigReader
 from store_core.codec.lmq_topics import NO_LISTS_SINCE, NoLists
 from store_core.errors import UsageError
 
@@ -150,7 +142,7 @@ class Behaviour:
 # 4.5.0 has no tag to read; what 4.5.1 does is taken for it, as both came with DLedger.
 _NO: Final = False
 _YES: Final = True
-_C, _R, _Q, _M, _T = CleanStart, CrashStart, QueueCut, MinOffsetSearch, ConfigMembers
+_C, _R, _Q, _M, _T, _J = CleanStart, CrashStart, QueueCut, MinOffsetSearch, ConfigMembers, ConfigReader
 
 # fmt: off
 # A row lists (first release, value); it holds until the next one.
@@ -189,8 +181,9 @@ _TABLE: Final[dict[str, tuple[tuple[str, Any], ...]]] = {
     "index_tags":               (("4.3.0", _NO), ("5.4.0", _YES)),
     "deletes_damaged_config":   (("4.3.0", _NO), ("5.4.0", _YES)),
     # From the releases' own lists of what they need; 4.9.4 went back to an older library.
-    "config_reader":            (("4.3.0", FASTJSON_29), ("4.3.2", FASTJSON_51), ("4.6.0", FASTJSON_61), ("4.9.0", FASTJSON_76),
-                                 ("4.9.4", FASTJSON_61), ("5.1.0", FASTJSON_76), ("5.4.0", FASTJSON_2), ("5.5.0", FASTJSON_2_59)),
+    "config_reader":            (("4.3.0", _J.FASTJSON_29), ("4.3.2", _J.FASTJSON_51), ("4.6.0", _J.FASTJSON_61),
+                                 ("4.9.0", _J.FASTJSON_76), ("4.9.4", _J.FASTJSON_61), ("5.1.0", _J.FASTJSON_76),
+                                 ("5.4.0", _J.FASTJSON_2), ("5.5.0", _J.FASTJSON_2_59)),
     "config_members":           (("4.3.0", _T.V4), ("5.0.0", _T.V5), ("5.3.1", _T.V5_GROUPS)),
     "abort_tells_process":      (("4.3.0", _NO), ("5.0.0", _YES)),
 }

@@ -33,7 +33,7 @@ def _check_topics(store: Store, config: ConfigFiles, log_keys: Collection[QueueK
     if config.in_rocksdb or config.topics.too_large:
         return
     seen = {*log_keys, *(() if store.queues_in_rocksdb else (*store.queues, *store.batch_queues))}
-    for topic, queues in missing_topics(seen, config.topics.value.topics).items():
+    for topic, queues in missing_topics(seen, config.topic_names).items():
         needed = "1 queue" if queues == 1 else f"{queues} queues"
         message = f"the topic has messages or queues, and no configuration; it needs {needed}"
         findings.say("P002", message, file=config.topics.name, topic=topic)
@@ -96,7 +96,7 @@ def _check_delay(config: ConfigFiles, ends: _QueueEnds, findings: Findings, *, a
         )
         unwritten: Severity | None = "info" if aborted else None  # it is first written after ten seconds
         findings.say("P009", message, file=config.delay_offsets.name, topic=paths.SCHEDULE_TOPIC, severity=unwritten)
-    for level, offset in sorted(config.delay_offsets.value.offsets.items()):
+    for level, offset in sorted(config.delay_levels.items()):
         key = QueueKey(paths.SCHEDULE_TOPIC, level - 1)
         first, end = ends.of(key) or (0, 0)
         if not first <= offset <= end:

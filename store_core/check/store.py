@@ -139,7 +139,7 @@ def _files_told(store: Store) -> Findings:
 def batch_topics(config: ConfigFiles) -> frozenset[str]:
     """The topics that topics.json gives batch queues."""
     name, value = _BATCH_QUEUE
-    return frozenset(t for t, c in config.topics.value.topics.items() if c.attributes.get(name) == value)
+    return config.topics_with(name, value)
 
 
 class _Walk:

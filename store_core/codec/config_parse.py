@@ -6,53 +6,120 @@ With 50,000 topics each of these answers took seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from typing import Any, Final
 
-from store_core.codec.config_beans import ConfigMembers
-from store_core.codec.config_reader import ConfigReader
-from store_core.codec.config_types import distinct, what_is_wrong, wrong_for_all
-from store_core.codec.json_dialect import MAX_SIZE_BYTES, loads
+from store_core.codec.coerce import as_text
+from store_core.codec.config_fields import FILES, Bean, ListOf, Plain, Table, Type
+from store_core.codec.config_refusals import Refusals
+from store_core.codec.json_dialect import MAX_SIZE_BYTES, Layout, loads
+from store_core.layout import paths
 
-T = TypeVar("T")
+Shown = dict[str, Any]
+
+# 5.4 and later give members of integer-keyed maps lines of their own, 5.4 the end of an empty map, too.
+_SPREAD: Final = re.compile(r"\{\n\t+(?:-?\d+:|\n)")
+_EMPTY: Final = re.compile(r"\{\n\t+\n")
 
 
 class ParsedConfig:
-    """The value of one text. Callers share ``tree`` and everything decoded from it, and change neither."""
-
-    __slots__ = ("_answers", "_distinct", "tree")
+    """The value of one text. Callers share ``tree`` and everything made of it, and change neither."""
 
     def __init__(self, data: bytes) -> None:
         self.tree: Any = loads(data)
-        self._answers: dict[Any, Any] = {}
-        self._distinct: dict[str, Any] = {}
+        self._data = data
+        self._refusals: dict[str, Refusals] = {}
+        self._shown: dict[str, Shown] = {}
 
-    def decoded(self, decode: Callable[[Any], T]) -> T:
-        """Return what ``decode`` makes of the tree. Raises what ``decode`` raises."""
-        if decode not in self._answers:
-            self._answers[decode] = decode(self.tree)
-        value: T = self._answers[decode]
-        return value
+    @cached_property
+    def layout(self) -> Layout | None:
+        """The form it was written in, where it tells: 5.4 and 5.5 by their line breaks, 5.x by members that 4.x does not write."""
+        text = self._data.decode(errors="replace")
+        if _SPREAD.search(text):
+            return "5.5" if "{}" in text and not _EMPTY.search(text) else "5.4"
+        if not isinstance(self.tree, dict) or not self.tree:
+            return None
+        version = self.tree.get("dataVersion")
+        is_5 = "groupTopicMap" in self.tree or (isinstance(version, dict) and "stateVersion" in version)
+        return "5" if is_5 else "4"
 
-    def what_is_wrong(self, name: str, members: ConfigMembers, reader: ConfigReader, *, is_blank: bool = False) -> str:
-        """Return why a release fails to load the text as the file ``name``; "" if it loads it."""
-        asked = name, members, reader, is_blank
-        if asked not in self._answers:
-            self._answers[asked] = what_is_wrong(name, self._kinds(name), members, reader, is_blank=is_blank)
-        why: str = self._answers[asked]
-        return why
+    def refusals(self, name: str) -> Refusals:
+        """Return who refuses the text as the file ``name``, one of ``FILES``."""
+        if name not in self._refusals:
+            self._refusals[name] = Refusals(name, self.tree)
+        return self._refusals[name]
 
-    def wrong_for_all(self, name: str) -> str:
-        """Return why no release loads the text as the file ``name``; "" if one does."""
-        if name not in self._answers:
-            self._answers[name] = wrong_for_all(name, self._kinds(name))
-        why: str = self._answers[name]
-        return why
+    def shown(self, name: str) -> Shown:
+        """Return the members of the text as the file ``name`` under our names. Raises ConfigError where it is refused ``by_us``."""
+        if name not in self._shown:
+            self._shown[name] = shown(name, self.tree)
+        return self._shown[name]
 
-    def _kinds(self, name: str) -> Any:
-        if name not in self._distinct:
-            self._distinct[name] = distinct(name, self.tree)
-        return self._distinct[name]
+
+def shown(name: str, tree: Any) -> Shown:
+    """Return the members of a parsed file under our names; of ``None`` those of a file that holds nothing."""
+    members = _bean(FILES[name].bean, tree or {}, "")
+    if name in _LISTS:
+        member, rows = _LISTS[name]
+        members[member] = list(rows(members.pop(next(reversed(members)))))
+    return members
+
+
+def shown_as(type_: Type, value: Any, key: Any = "") -> Any:
+    """Return a value under our names, as what its type makes of it. ``key``: what it stands under."""
+    if isinstance(type_, Plain):
+        return type_.convert(value, str(key))
+    if isinstance(type_, Table):
+        take, item = type_.key.convert, type_.value
+        return {take(k, ""): shown_as(item, v, k) for k, v in (value or {}).items() if v is not None}
+    if isinstance(type_, ListOf):
+        return [shown_as(type_.item, item, key) for item in value or ()]
+    if type_.is_raw:
+        return {as_text(k, ""): as_text(v, "") for k, v in (value or {}).items() if v is not None}
+    return _bean(type_, value or {}, key)
+
+
+def _bean(bean: Bean, value: dict[Any, Any], key: Any) -> Shown:
+    members: Shown = {bean.name: as_text(key, "")} if bean.name else {}
+    for name, field in bean.fields.items():
+        if field.shown:
+            item, type_ = value.get(name), field.type
+            if isinstance(type_, Plain):
+                if item.__class__ is not type_.usual:
+                    item = field.default if item is None else type_.convert(item, name, field.default or 0)
+                members[field.shown] = item
+            else:
+                members[field.shown] = None if item is None and field.default is None else shown_as(type_, item)
+    return members
+
+
+def _filters(topics: Shown) -> Iterator[Shown]:
+    for topic in topics.values():
+        for found in topic["filters"].values():
+            bloom = found["bloom"]
+            yield {"topic": topic["topic"], **{name: found[name] for name in found if name != "bloom"}, **bloom}
+
+
+def _orders(tables: Shown) -> Iterator[Shown]:
+    for name, orders in tables.items():
+        for queue_id, order in orders.items():
+            steps = order["offsets"]  # the first one, then how far behind it
+            offsets = [*steps[:1], *(steps[0] + step for step in steps[1:])]
+            yield {"topic_at_group": name, **order, "queue_id": queue_id, "offsets": offsets}
+
+
+def _modes(topics: Shown) -> Iterator[Shown]:
+    return ({"topic": topic, **mode} for topic, groups in topics.items() for mode in groups.values())
+
+
+# Files whose last table is shown as a list: its name, and its rows.
+_LISTS: Final[dict[str, tuple[str, Callable[[Shown], Iterable[Shown]]]]] = {
+    paths.CONSUMER_FILTER_JSON: ("filters", _filters),
+    paths.CONSUMER_ORDER_INFO_JSON: ("orders", _orders),
+    paths.MESSAGE_REQUEST_MODE_JSON: ("modes", _modes),
+}
 
 
 _parsed: Final[dict[bytes, ParsedConfig]] = {}  # the newest last

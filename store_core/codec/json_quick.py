@@ -41,8 +41,9 @@ _BARE_KEY: Final = re.compile(r"([{,]\s*)(-?[0-9]+)(?=\s*:)")
 _SPREAD_LIST: Final = re.compile(r"\[(?=\r?\n)")
 _NO_BRACKET: Final = re.compile(r'"[^"]*"|[^\[\]{}"]+|"')
 _STEP: Final = {"[": 1, "{": 1, "]": -1, "}": -1}
+_SPACED_COLON: Final = re.compile(r'"[ \t\r\n]+:')  # without it there are as many colons behind quotes as members
 _PART_CHARACTERS: Final = 1 << 20
-_NESTED: Final = (dict, list, RepeatedMembers)
+_NESTED: Final = (dict, list)
 
 
 def loads_quickly(text: str, max_depth: int) -> Any:
@@ -63,32 +64,28 @@ def loads_quickly(text: str, max_depth: int) -> Any:
 
 
 def _is_plain(text: str) -> bool:
-    """Return True if a text has no escapes and no list whose bracket ends its line."""
-    return "\\" not in text and "[\n" not in text and "[\r\n" not in text
+    """Return True if a text has no escapes, no list whose bracket ends its line, and no space before a colon."""
+    return not ("\\" in text or "[\n" in text or "[\r\n" in text or _SPACED_COLON.search(text))
 
 
 def _plain(text: str, max_depth: int) -> Any:
-    """Return the value of strict JSON; ODD for any other text, and for one that is nested too deeply."""
+    """Return the value of strict JSON; ODD for any other text, and for one nested too deeply or with a member that is there twice."""
     try:
         value = _PLAIN_DECODER.decode(text)
     except (ValueError, RecursionError):
         return ODD
-    level: list[Any] = [value]
+    members, level = 0, [value]
     for _ in range(max_depth):
+        members += sum(len(container) for container in level if container.__class__ is dict)
         level = [item for container in level for item in _items(container) if item.__class__ in _NESTED]
         if not level:
-            return value
+            return value if members == text.count('":') else ODD
     return ODD
 
 
 def _items(value: Any) -> Iterable[Any]:
     """Return what a container holds; nothing of a value that is none."""
     return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-
-
-def _plain_members(pairs: list[tuple[str, Any]]) -> dict[Any, Any]:
-    members = dict(pairs)
-    return members if len(members) == len(pairs) else RepeatedMembers(pairs)
 
 
 def _parts(text: str) -> Iterator[str]:
@@ -133,4 +130,4 @@ def _refuse(word: str) -> Any:
 
 
 _DECODER: Final = json.JSONDecoder(object_pairs_hook=_members, parse_constant=_refuse, strict=False)
-_PLAIN_DECODER: Final = json.JSONDecoder(object_pairs_hook=_plain_members, parse_constant=_refuse, strict=False)
+_PLAIN_DECODER: Final = json.JSONDecoder(parse_constant=_refuse, strict=False)

@@ -42,57 +42,62 @@ class _Pretty:
 
     to_escape = '["\\\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]'
     hex_digits = "X"
+    spreads_all = False  # also members of integer-keyed maps, and arrays of anything but numbers
+    spreads_empty = False  # an empty map's end, too
+    is_one_line = False
 
     def __init__(self, parts: list[str]) -> None:
         self.parts = parts
         self._escaped = re.compile(self.to_escape)  # here, for it takes milliseconds, and most programs write nothing
 
     def write(self, value: Any, depth: int) -> None:
-        if isinstance(value, Mapping):
-            self.write_members([(key, item) for key, item in value.items() if item is not None], depth)
+        if isinstance(value, dict):
+            self.write_members(value, depth)
         elif isinstance(value, list):
             self.write_items(value, depth)
         else:
             self.parts.append(self.scalar(value))
 
-    def write_members(self, members: list[tuple[Any, Any]], depth: int) -> None:
-        self.parts.append("{")
-        for number, (key, item) in enumerate(members):
-            self.parts.append("," if number else "")
-            if isinstance(key, str):
-                self.break_line(depth + 1)
-            self.parts.append(f"{self.key(key)}:")
-            self.write(item, depth + 1)
-        if members:
-            self.break_line(depth)
-        self.parts.append("}")
+    def write_members(self, members: dict[Any, Any], depth: int) -> None:
+        parts, line, lead = self.parts, self.break_line(depth + 1), "{"
+        for key, item in members.items():
+            if item is None:
+                continue
+            at = line if self.spreads_all or key.__class__ is str else ""
+            if isinstance(item, dict | list):
+                parts.append(f"{lead}{at}{self.key(key)}:")
+                self.write(item, depth + 1)
+            else:
+                parts.append(f"{lead}{at}{self.key(key)}:{self.scalar(item)}")
+            lead = ","
+        if lead == "{":
+            parts.append("{" + line if self.spreads_empty else "{")
+        parts.append(self.break_line(depth) + "}" if lead == "," or self.spreads_empty else "}")
 
     def write_items(self, items: list[Any], depth: int) -> None:
         spread = bool(items) and isinstance(items, JavaList)
-        self.parts.append("[")
+        if self.spreads_all:
+            spread = not all(isinstance(item, int | float) for item in items)
+        line = self.break_line(depth + 1) if spread else ""
         for number, item in enumerate(items):
-            self.parts.append("," if number else "")
-            if spread:
-                self.break_line(depth + 1)
+            self.parts.append(("," if number else "[") + line)
             self.write(item, depth + spread)
-        if spread:
-            self.break_line(depth)
-        self.parts.append("]")
+        self.parts.append(("" if items else "[") + (self.break_line(depth) if spread else "") + "]")
 
-    def break_line(self, depth: int) -> None:
-        self.parts.append("\n" + "\t" * depth)
+    def break_line(self, depth: int) -> str:
+        return "" if self.is_one_line else "\n" + "\t" * depth
 
     def key(self, key: Any) -> str:
         return self.scalar(key)
 
     def scalar(self, value: Any) -> str:
+        if value.__class__ is str:
+            return f'"{self._escaped.sub(self.escape, value)}"'
         if isinstance(value, bool):
             return "true" if value else "false"
         if value is None or (isinstance(value, float) and not math.isfinite(value)):
             return "null"
-        if isinstance(value, int | float):
-            return repr(value)
-        return f'"{self._escaped.sub(self.escape, str(value))}"'
+        return repr(value)
 
     def escape(self, match: re.Match[str]) -> str:
         character = match.group()
@@ -102,38 +107,18 @@ class _Pretty:
         return "".join(f"\\u{unit:04{self.hex_digits}}" for unit in units)
 
 
-class _Spread(_Pretty):
-    """5.4.0: every member and item on a line of its own, an empty map as two lines; arrays of numbers on one line."""
+class _SpreadClosed(_Pretty):
+    """5.5: every member and item on a line of its own; arrays of numbers on one line."""
 
     to_escape = '["\\\\\x00-\x1f\ud800-\udfff]'
     hex_digits = "x"
-
-    def write_members(self, members: list[tuple[Any, Any]], depth: int) -> None:
-        self.parts.append("{")
-        for number, (key, item) in enumerate(members):
-            self.parts.append("," if number else "")
-            self.break_line(depth + 1)
-            self.parts.append(f"{self.key(key)}:")
-            self.write(item, depth + 1)
-        self.end_members(members, depth)
-        self.parts.append("}")
-
-    def end_members(self, members: list[tuple[Any, Any]], depth: int) -> None:
-        if not members:
-            self.break_line(depth + 1)
-        self.break_line(depth)
-
-    def write_items(self, items: list[Any], depth: int) -> None:
-        in_lines = not all(isinstance(item, int | float) for item in items)
-        super().write_items(JavaList(items) if in_lines else list(items), depth)
+    spreads_all = True
 
 
-class _SpreadClosed(_Spread):
-    """5.5: as 5.4.0, but for an empty map."""
+class _Spread(_SpreadClosed):
+    """5.4.0: as 5.5, but for an empty map, which is two lines."""
 
-    def end_members(self, members: list[tuple[Any, Any]], depth: int) -> None:
-        if members:
-            self.break_line(depth)
+    spreads_empty = True
 
 
 _OF_LAYOUT: Final[Mapping[str, type[_Pretty]]] = {"5.4": _Spread, "5.5": _SpreadClosed}
@@ -143,9 +128,7 @@ class _OneLine(_Pretty):
     """The browser-compatible form: no breaks, every key quoted, large integers too, nothing but ASCII."""
 
     to_escape = '["\\\\/\x00-\x1f\x7f-\U0010ffff]'
-
-    def break_line(self, depth: int) -> None:
-        pass
+    is_one_line = True
 
     def key(self, key: Any) -> str:
         return self.scalar(key if isinstance(key, str) else super().scalar(key))

@@ -35,8 +35,9 @@ def expired_light_queues(store: Store, rows: RowsByQueue, *, now_ms: int | None 
     missing = [key for key in rows.queue_keys() if key not in store.queues and parent_of(key.topic)]
     if not missing:
         return frozenset()
-    topics = read_config(store.root).topics.value.topics
-    kept_ms = {name: _kept_ms(topic.attributes) for name, topic in topics.items()}
+    config = read_config(store.root)
+    parents = {parent_of(key.topic) or "" for key in missing}
+    kept_ms = {name: _kept_ms(topic["attributes"]) for name in parents if (topic := config.topic(name))}
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     found = []
     for key in missing:

@@ -172,10 +172,10 @@ class LiveStore:
 
     def is_batch(self, topic: str) -> bool:
         """Whether a topic has batch queues."""
-        configured = self.config.topics.value.topics.get(topic)
+        configured = self.config.topic(topic)
         name, value = _BATCH_QUEUE
         if configured is not None:
-            return configured.attributes.get(name) == value
+            return bool(configured["attributes"].get(name) == value)
         return any(key.topic == topic for key in self.store.batch_queues)
 
     def next_queue_offset(self, topic: str, queue_id: int) -> int:

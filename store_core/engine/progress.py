@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from store_core.codec.broker_config import KEY_SEPARATOR
+from store_core.codec.config_fields import KEY_SEPARATOR
 from store_core.engine.live_store import LiveStore
 from store_core.errors import FailedError, UsageError
 from store_core.storage.config_text import release_layout, render_consumer_offsets

@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Final
 
 from store_core.broker.load import BATCH_TYPE
-from store_core.codec.broker_config import TopicConfig
+from store_core.codec.config_parse import Shown
 from store_core.codec.properties import DELAY, REAL_QID, REAL_TOPIC, TRAN_MSG, UNIQ_KEY
 from store_core.derive.dispatch import MULTI_DISPATCH
+from store_core.derive.topics import topic_entry
 from store_core.engine import properties as names
 from store_core.engine.checks import Case, refusal, size_refusal
 from store_core.engine.live_store import LiveStore
@@ -44,7 +45,7 @@ def put(live: LiveStore, message: NewMessage, *, create_topic: bool = False, hal
     what cannot be asked for here, FailedError where the system refuses or the store cannot take it.
     """
     _refuse_unsupported(live, message, half)
-    config = live.config.topics.value.topics.get(message.topic)
+    config = live.config.topic(message.topic)
     queue_id = _queue_id(message, config)
     case = Case(live, message, queue_id, create_topic or _is_known(live, message.topic), _queue_limit(config))
     try:
@@ -75,8 +76,8 @@ def _refuse_unsupported(live: LiveStore, message: NewMessage, half: bool) -> Non
         )
     if half and message.properties.get(DELAY):
         raise UsageError("a transaction cannot be delayed", to_do="leave the delay level out")
-    config = live.config.topics.value.topics.get(message.topic)
-    attributes = config.attributes if config is not None else {}
+    config = live.config.topic(message.topic)
+    attributes = config["attributes"] if config is not None else {}
     if attributes.get(_COMPACTION[0]) == _COMPACTION[1]:
         raise FailedError(
             f"{message.topic} is a compaction topic, which a broker serves from files of its own",
@@ -88,30 +89,29 @@ def _refuse_unsupported(live: LiveStore, message: NewMessage, half: bool) -> Non
 
 def _is_known(live: LiveStore, topic: str) -> bool:
     """Configured; without any configuration a topic that has queues."""
-    topics = live.config.topics
-    if topics.source == "none" or live.config.in_rocksdb:  # also where the file is too large to be read
+    if live.config.topics.source == "none" or live.config.in_rocksdb:  # also where the file is too large to be read
         return any(key.topic == topic for key in (*live.store.queues, *live.store.batch_queues))
-    return topic in topics.value.topics
+    return live.config.topic(topic) is not None
 
 
-def _queue_limit(config: TopicConfig | None) -> int | None:
-    return max(config.read_queues, config.write_queues) if config is not None else None
+def _queue_limit(config: Shown | None) -> int | None:
+    return max(config["read_queues"], config["write_queues"]) if config is not None else None
 
 
-def _queue_id(message: NewMessage, config: TopicConfig | None) -> int:
+def _queue_id(message: NewMessage, config: Shown | None) -> int:
     """A queue at random where none is asked for, as by brokers; the first where nothing tells how many there are."""
     if message.queue_id is not None:
         return message.queue_id
-    return random.randrange(config.write_queues) if config is not None and config.write_queues > 0 else 0
+    return random.randrange(config["write_queues"]) if config is not None and config["write_queues"] > 0 else 0
 
 
 def make_topic(live: LiveStore, topic: str, queue_id: int) -> None:
     """Configure a topic as a broker does when somebody sends to it."""
     single = topic.startswith((paths.RETRY_PREFIX, paths.DLQ_PREFIX))
     queues = max(1 if single else DEFAULT_QUEUES, queue_id + 1)
-    new = TopicConfig(topic, read_queues=queues, write_queues=queues)
     layout = release_layout(live.config, live.rules.config_layout)
-    live.replace_config(live.config.topics.name, render_topics(live.config, [new], live.now_ms(), layout))
+    new = {topic: topic_entry(topic, queues, with_attributes=layout != "4")}
+    live.replace_config(live.config.topics.name, render_topics(live.config, new, live.now_ms(), layout))
 
 
 def _as_record(live: LiveStore, message: NewMessage, queue_id: int) -> NewRecord:

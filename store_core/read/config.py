@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sized
-from dataclasses import fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -21,23 +21,17 @@ def files_as_json(config: ConfigFiles) -> dict[str, dict[str, Any]]:
         PurePosixPath(file.name).name: _file(file) for file in config.files if file.source != "none" or file.findings
     }
     if config.timer_check is not None:
-        shown["timercheck"] = {"source": "main", "broker_loads": True, **plain(config.timer_check)}
+        shown["timercheck"] = {"source": "main", "broker_loads": True, **asdict(config.timer_check)}
     return shown
 
 
-def entries(file: ConfigFile[Any]) -> int:
+def entries(file: ConfigFile) -> int:
     """How many things a file tells of: its largest table."""
-    return max((len(part) for part in _tables(file.value)), default=0)
+    tables = (part for name, part in file.value.items() if name != "data_version" and isinstance(part, dict | list))
+    return max(map(len, tables), default=0)
 
 
-def _tables(value: Any) -> Iterator[Sized]:
-    for field in fields(value):
-        part = getattr(value, field.name)
-        if isinstance(part, Mapping | tuple):
-            yield part
-
-
-def _file(file: ConfigFile[Any]) -> dict[str, Any]:
+def _file(file: ConfigFile) -> dict[str, Any]:
     return {
         "source": file.source,
         "broker_loads": file.loads,
@@ -49,11 +43,9 @@ def _file(file: ConfigFile[Any]) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses as objects, tuples as lists, and every key as text."""
-    if is_dataclass(value):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    """A value with every key as text."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, list):
         return [plain(item) for item in value]
     return value

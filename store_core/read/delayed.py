@@ -43,7 +43,7 @@ def delivery_progress(store: Store, config: ConfigFiles) -> DeliveryProgress:
         for unit in timer_units(timer_log(store)):
             if unit.is_roll and len(rolled) < _MOST_ROLLED:
                 rolled[unit.phy_offset] = unit.delivery_timestamp_ms
-    return DeliveryProgress(config.delay_offsets.value.offsets, config.timer_check, rolled)
+    return DeliveryProgress(config.delay_levels, config.timer_check, rolled)
 
 
 def timer_due_ms(message: Message) -> int | None:

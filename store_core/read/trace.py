@@ -165,7 +165,7 @@ def trace(store: Store, key: str, *, most: int = 10, source: Source = "auto") ->
 
 
 def _topics(store: Store, config: ConfigFiles) -> tuple[str, ...]:
-    topics = dict.fromkeys((*_BROKERS_OWN, *config.topics.value.topics))
+    topics = dict.fromkeys((*_BROKERS_OWN, *config.topic_names))
     if not store.queues_in_rocksdb:
         topics |= dict.fromkeys(key.topic for queues in (store.queues, store.batch_queues) for key in queues)
     return tuple(topics)

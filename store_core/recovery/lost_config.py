@@ -73,7 +73,7 @@ def recovered_configuration(
     return Configuration(files, written, delays)
 
 
-def _copies(files: ConfigFiles, siblings: Iterable[Store]) -> Iterator[tuple[str, ConfigFile[Any], str]]:
+def _copies(files: ConfigFiles, siblings: Iterable[Store]) -> Iterator[tuple[str, ConfigFile, str]]:
     """Files to be written, by the names of their fields."""
     others = [read_config(sibling.root) for sibling in siblings]
     for name in (each.name for each in fields(files)):

@@ -31,9 +31,9 @@ def _delay_progress(config: ConfigFiles, ends: Mapping[QueueKey, int]) -> dict[s
     file = config.delay_offsets
     offsets = {
         level: min(offset, ends.get(QueueKey(paths.SCHEDULE_TOPIC, level - 1), 0))
-        for level, offset in file.value.offsets.items()
+        for level, offset in config.delay_levels.items()
     }
-    if offsets == dict(file.value.offsets):
+    if offsets == config.delay_levels:
         return {}
     document = {**file.tree, "offsetTable": offsets}
     return {file.name: dumps(document, layout=release_layout(config)).encode()}

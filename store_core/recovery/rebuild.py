@@ -149,7 +149,7 @@ def _topics(store: Store, derivation: Derivation) -> dict[str, bytes]:
     config = read_config(store.root)
     config.topics.refuse_too_large()
     keys = {*store.queues, *store.batch_queues, *derivation.queue_keys}
-    missing = missing_topics(sorted(keys), set(config.topics.value.topics))
+    missing = missing_topics(sorted(keys), config.topic_names)
     if not missing:
         return {}
     layout = release_layout(config)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import errno
-import re
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import KeysView, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Literal
 
-from store_core.codec import broker_config as bc
-from store_core.codec.coerce import ConfigError
-from store_core.codec.config_parse import parse_config
+from store_core.codec.coerce import ConfigError, as_text
+from store_core.codec.config_fields import KEY_SEPARATOR, TOPIC
+from store_core.codec.config_parse import ParsedConfig, Shown, parse_config, shown, shown_as
 from store_core.codec.json_dialect import MAX_SIZE_BYTES, JsonError, JsonTooLargeError, Layout, too_large
 from store_core.errors import FailedError
 from store_core.findings import Finding, finding
@@ -21,12 +20,7 @@ from store_core.layout import paths, timer
 from store_core.storage.databases import ran_under_55
 from store_core.storage.files import DISK_FAILS, open_read_only
 
-T = TypeVar("T")
 Source = Literal["main", "bak", "none"]
-
-# 5.4 and later give members of integer-keyed maps lines of their own, 5.4 the end of an empty map, too.
-_SPREAD: Final = re.compile(r"\{\n\t+(?:-?\d+:|\n)")
-_EMPTY: Final = re.compile(r"\{\n\t+\n")
 
 
 _NOT_GIVEN: Final = "the disk does not give it"
@@ -35,23 +29,35 @@ _MOMENT_SECONDS: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigFile(Generic[T]):
-    """One config file. ``value`` is empty where ``source`` is ``none``; ``loads`` is False where a broker's load fails.
+class ConfigFile:
+    """One config file. ``parsed`` is None where ``source`` is ``none``; ``loads`` is False where a broker's load fails.
 
-    ``tree`` is the parsed text (None if there is none), for rewriting without losing what the type does not know;
-    ``layout`` the form it was written in, as far as the text tells. ``too_large``: it is not read, whatever a broker does.
+    ``too_large``: it is not read, whatever a broker does.
     """
 
     name: str
-    value: T
+    parsed: ParsedConfig | None = None
     source: Source = "none"
     loads: bool = True
     modified_ns: int = 0
     size_bytes: int = 0
-    tree: Any = None
-    layout: Layout | None = None
     findings: tuple[Finding, ...] = ()
     too_large: bool = False
+
+    @property
+    def value(self) -> Shown:
+        """Its members under our names (``config_fields``); those of an empty file where it is not there."""
+        return shown(self.name, None) if self.parsed is None else self.parsed.shown(self.name)
+
+    @property
+    def tree(self) -> Any:
+        """The parsed text, None if there is none: for rewriting without losing members that we do not know."""
+        return None if self.parsed is None else self.parsed.tree
+
+    @property
+    def layout(self) -> Layout | None:
+        """The form it was written in, as far as the text tells."""
+        return None if self.parsed is None else self.parsed.layout
 
     def refuse_too_large(self) -> None:
         """Raise FailedError where the file is there and not read: nothing can be put into it."""
@@ -78,25 +84,25 @@ class ConfigFiles:
     """All config files of a store. ``timer_check`` is None without one; ``in_rocksdb``: topics and progress are elsewhere;
     ``of_55``: a broker of 5.5 was the last to start on the store."""
 
-    topics: ConfigFile[bc.Topics]
-    queue_mappings: ConfigFile[bc.QueueMappings]
-    consumer_offsets: ConfigFile[bc.ConsumerOffsets]
-    lmq_consumer_offsets: ConfigFile[bc.ConsumerOffsets]
-    subscription_groups: ConfigFile[bc.SubscriptionGroups]
-    consumer_filters: ConfigFile[bc.ConsumerFilters]
-    order_infos: ConfigFile[bc.OrderInfos]
-    delay_offsets: ConfigFile[bc.DelayOffsets]
-    request_modes: ConfigFile[bc.RequestModes]
-    timer_metrics: ConfigFile[bc.Metrics]
-    transaction_metrics: ConfigFile[bc.Metrics]
-    compaction_positions: ConfigFile[bc.CompactionPositions]
+    topics: ConfigFile
+    queue_mappings: ConfigFile
+    consumer_offsets: ConfigFile
+    lmq_consumer_offsets: ConfigFile
+    subscription_groups: ConfigFile
+    consumer_filters: ConfigFile
+    order_infos: ConfigFile
+    delay_offsets: ConfigFile
+    request_modes: ConfigFile
+    timer_metrics: ConfigFile
+    transaction_metrics: ConfigFile
+    compaction_positions: ConfigFile
     timer_check: TimerCheck | None
     in_rocksdb: bool
     findings: tuple[Finding, ...]
     of_55: bool = False
 
     @property
-    def files(self) -> tuple[ConfigFile[Any], ...]:
+    def files(self) -> tuple[ConfigFile, ...]:
         """The JSON files in the order above, missing ones too."""
         values = (getattr(self, field.name) for field in fields(self))
         return tuple(value for value in values if isinstance(value, ConfigFile))
@@ -106,7 +112,7 @@ class ConfigFiles:
         """Whether every file can be loaded; a broker that cannot load one does not start."""
         return all(file.loads for file in self.files)
 
-    def has_lost(self, file: ConfigFile[Any]) -> bool:
+    def has_lost(self, file: ConfigFile) -> bool:
         """Whether one of these files was lost: it is broken, or missing beside others."""
         if self.in_rocksdb or file.source != "none" or file.too_large:
             return False
@@ -119,7 +125,7 @@ class ConfigFiles:
         return not self.in_rocksdb and all(file.source == "none" and not file.findings for file in files)
 
     @property
-    def progress(self) -> ConfigFile[bc.ConsumerOffsets]:
+    def progress(self) -> ConfigFile:
         """The file that holds the consumer offsets: a broker with light queues enabled keeps one of its own instead of the
         usual one; where both are left, the one written last.
         """
@@ -128,10 +134,39 @@ class ConfigFiles:
             return usual
         return usual if usual.source != "none" and usual.modified_ns > lmq.modified_ns else lmq
 
+    @property
+    def topic_names(self) -> KeysView[str]:
+        """The topics that are configured, in the file's order."""
+        names = (as_text(name, "topic") for name, bean in self._topic_table.items() if bean is not None)
+        return dict.fromkeys(names).keys()
+
+    def topic(self, name: str) -> Shown | None:
+        """Return the configuration of a topic, None without one; ``topics.value`` has all of them."""
+        bean = self._topic_table.get(name)
+        found: Shown | None = None if bean is None else shown_as(TOPIC, bean, name)
+        return found
+
+    def topics_with(self, attribute: str, value: str) -> frozenset[str]:
+        """Return the topics that have a value of an attribute."""
+        beans = self._topic_table.items()
+        return frozenset(
+            str(name) for name, bean in beans if bean and (bean.get("attributes") or {}).get(attribute) == value
+        )
+
+    @property
+    def _topic_table(self) -> Mapping[Any, Any]:
+        return (self.topics.tree or {}).get("topicConfigTable") or {}
+
+    @property
+    def delay_levels(self) -> Mapping[int, int]:
+        """Delay level (from 1) to the next offset of queue level - 1 of the delay topic."""
+        levels: Mapping[int, int] = self.delay_offsets.value["offsets"]
+        return levels
+
 
 def read_config(root: Path) -> ConfigFiles:
     """Every config file under a store root. Raises nothing for damage: that is told by findings P003, P004, P008 and P010."""
-    json_files = {field: read_config_file(root, name, decode) for field, name, decode in _FILES}
+    json_files = {field: read_config_file(root, name) for field, name in _FILES.items()}
     in_rocksdb = any((root / name / paths.ROCKSDB_MARK).exists() for name in paths.ROCKSDB_CONFIGS)
     check, check_findings = _read_timer_check(root)
     findings = [found for file in json_files.values() for found in file.findings] + check_findings
@@ -142,20 +177,20 @@ def read_config(root: Path) -> ConfigFiles:
     )
 
 
-_FILES: Final[tuple[tuple[str, str, Callable[[Any], Any]], ...]] = (
-    ("topics", paths.TOPICS_JSON, bc.decode_topics),
-    ("queue_mappings", paths.TOPIC_QUEUE_MAPPING_JSON, bc.decode_queue_mappings),
-    ("consumer_offsets", paths.CONSUMER_OFFSET_JSON, bc.decode_consumer_offsets),
-    ("lmq_consumer_offsets", paths.LMQ_CONSUMER_OFFSET_JSON, bc.decode_consumer_offsets),
-    ("subscription_groups", paths.SUBSCRIPTION_GROUP_JSON, bc.decode_subscription_groups),
-    ("consumer_filters", paths.CONSUMER_FILTER_JSON, bc.decode_consumer_filters),
-    ("order_infos", paths.CONSUMER_ORDER_INFO_JSON, bc.decode_order_infos),
-    ("delay_offsets", paths.DELAY_OFFSET_JSON, bc.decode_delay_offsets),
-    ("request_modes", paths.MESSAGE_REQUEST_MODE_JSON, bc.decode_request_modes),
-    ("timer_metrics", paths.TIMER_METRICS, bc.decode_timer_metrics),
-    ("transaction_metrics", paths.TRANSACTION_METRICS, bc.decode_transaction_metrics),
-    ("compaction_positions", paths.COMPACTION_POSITIONS, bc.decode_compaction_positions),
-)
+_FILES: Final = {
+    "topics": paths.TOPICS_JSON,
+    "queue_mappings": paths.TOPIC_QUEUE_MAPPING_JSON,
+    "consumer_offsets": paths.CONSUMER_OFFSET_JSON,
+    "lmq_consumer_offsets": paths.LMQ_CONSUMER_OFFSET_JSON,
+    "subscription_groups": paths.SUBSCRIPTION_GROUP_JSON,
+    "consumer_filters": paths.CONSUMER_FILTER_JSON,
+    "order_infos": paths.CONSUMER_ORDER_INFO_JSON,
+    "delay_offsets": paths.DELAY_OFFSET_JSON,
+    "request_modes": paths.MESSAGE_REQUEST_MODE_JSON,
+    "timer_metrics": paths.TIMER_METRICS,
+    "transaction_metrics": paths.TRANSACTION_METRICS,
+    "compaction_positions": paths.COMPACTION_POSITIONS,
+}
 
 
 def offset_table(config: ConfigFiles) -> dict[tuple[str, str, int], int]:
@@ -163,15 +198,15 @@ def offset_table(config: ConfigFiles) -> dict[tuple[str, str, int], int]:
     an ``@`` in its name, with which brokers 4.x keep its progress."""
     stored = config.progress.value
     table = {}
-    for key, offsets in stored.offsets.items():
+    for key, offsets in stored["offsets"].items():
         for queue_id, offset in offsets.items():
             table[key, queue_id] = offset
-    for key, offset in stored.lmq_offsets.items():
+    for key, offset in stored["lmq_offsets"].items():
         table[key, 0] = offset
     return {
         (group, topic, queue_id): offset
         for (key, queue_id), offset in table.items()
-        for topic, at, group in [key.partition(bc.KEY_SEPARATOR)]
+        for topic, at, group in [key.partition(KEY_SEPARATOR)]
         if topic and at and group
     }
 
@@ -186,7 +221,7 @@ class _Text:
     modified_ns: int
 
 
-def read_config_file(root: Path, name: str, decode: Callable[[Any], T]) -> ConfigFile[T]:
+def read_config_file(root: Path, name: str) -> ConfigFile:
     """One file by its path relative to the root, the way brokers load it; its findings tell what was wrong.
 
     Brokers up to 5.3 rewrite in place: a broken file that changes while it is looked at is read again.
@@ -197,18 +232,18 @@ def read_config_file(root: Path, name: str, decode: Callable[[Any], T]) -> Confi
     """
     for _ in range(_ATTEMPTS):
         try:
-            found, trouble = _attempt(root / name, name, decode)
+            found, trouble = _attempt(root / name, name)
         except JsonTooLargeError as error:
             text = f"{name}: it is {error.what}"
-            return ConfigFile(name, decode(None), findings=(finding("P010", text, file=name),), too_large=True)
+            return ConfigFile(name, findings=(finding("P010", text, file=name),), too_large=True)
         if found is not None:
             return found
         if not trouble or not _changes(root / name):
             break
-    return _fall_back(root, name, decode, trouble)
+    return _fall_back(root, name, trouble)
 
 
-def _attempt(path: Path, name: str, decode: Callable[[Any], T]) -> tuple[ConfigFile[T] | None, str]:
+def _attempt(path: Path, name: str) -> tuple[ConfigFile | None, str]:
     """The main file, or None and what is wrong with it; nothing is wrong where it is only missing."""
     read, trouble = _read(path)
     if read is None:
@@ -216,7 +251,7 @@ def _attempt(path: Path, name: str, decode: Callable[[Any], T]) -> tuple[ConfigF
     if not read.data:
         return None, "it is empty"
     try:
-        return _loaded(name, "main", read, decode), ""
+        return _loaded(name, "main", read), ""
     except JsonTooLargeError:
         raise
     except (JsonError, ConfigError) as error:
@@ -238,7 +273,7 @@ def _changes(path: Path) -> bool:
         return False
 
 
-def _fall_back(root: Path, name: str, decode: Callable[[Any], T], main_trouble: str) -> ConfigFile[T]:
+def _fall_back(root: Path, name: str, main_trouble: str) -> ConfigFile:
     bak_name = name + paths.BAK_SUFFIX
     who = "a broker refuses"
     try:
@@ -248,43 +283,28 @@ def _fall_back(root: Path, name: str, decode: Callable[[Any], T], main_trouble: 
     if bak is not None and bak.data:
         try:
             found = finding("P003", f"{name}: {main_trouble or 'it is missing'}; its .bak is read", file=name)
-            return _loaded(name, "bak", bak, decode, (found,))
+            return _loaded(name, "bak", bak, (found,))
         except (JsonError, ConfigError) as error:
             bak_trouble = str(error)
             if isinstance(error, _SomeRefuseError):
                 who = "brokers of some releases refuse"
     if bak_trouble:
         text = f"{name}: {main_trouble or 'it is missing'}; its .bak: {bak_trouble}: {who} to start"
-        return ConfigFile(name, decode(None), loads=False, findings=(_told(text, name),))
+        return ConfigFile(name, loads=False, findings=(_told(text, name),))
     if main_trouble:
         text = f"{name}: {main_trouble}, and there is no .bak: a broker starts with nothing"
-        return ConfigFile(name, decode(None), findings=(_told(text, name),))
-    return ConfigFile(name, decode(None))
+        return ConfigFile(name, findings=(_told(text, name),))
+    return ConfigFile(name)
 
 
-def _loaded(
-    name: str, source: Source, read: _Text, decode: Callable[[Any], T], findings: tuple[Finding, ...] = ()
-) -> ConfigFile[T]:
+def _loaded(name: str, source: Source, read: _Text, findings: tuple[Finding, ...] = ()) -> ConfigFile:
     parsed = parse_config(read.data)
-    if why := parsed.wrong_for_all(name):
+    refusals = parsed.refusals(name)
+    if why := refusals.by_all():
         raise ConfigError(why)
-    try:
-        value = parsed.decoded(decode)
-    except ConfigError as error:
-        raise _SomeRefuseError(str(error)) from error
-    layout = _layout_of(parsed.tree, read.data)
-    return ConfigFile(name, value, source, True, read.modified_ns, len(read.data), parsed.tree, layout, findings)
-
-
-def _layout_of(tree: Any, data: bytes) -> Layout | None:
-    """The form a text was written in, where it tells: 5.4 and 5.5 by their line breaks, 5.x by members that 4.x does not write."""
-    text = data.decode(errors="replace")
-    if _SPREAD.search(text):
-        return "5.5" if "{}" in text and not _EMPTY.search(text) else "5.4"
-    if not isinstance(tree, dict) or not tree:
-        return None
-    version = tree.get("dataVersion")
-    return "5" if "groupTopicMap" in tree or (isinstance(version, dict) and "stateVersion" in version) else "4"
+    if why := refusals.by_us():
+        raise _SomeRefuseError(why)
+    return ConfigFile(name, parsed, source, True, read.modified_ns, len(read.data), findings)
 
 
 def _read(path: Path) -> tuple[_Text | None, str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from store_core.codec.broker_config import KEY_SEPARATOR, DataVersion, TopicConfig
 from store_core.codec.coerce import as_int
-from store_core.codec.json_dialect import JavaList, Layout, dumps
+from store_core.codec.config_fields import KEY_SEPARATOR
+from store_core.codec.json_dialect import Layout, dumps
 from store_core.storage.config_files import ConfigFiles
 
 _LAYOUTS: tuple[Layout, ...] = ("4", "5", "5.4", "5.5")
@@ -47,25 +47,23 @@ def render_consumer_offsets(
         if not isinstance(listed, list):
             topics[group] = [topic]
         elif topic not in listed:
-            listed.append(topic)
+            topics[group] = type(listed)([*listed, topic])  # not in place: what was read is shared
     if layout != "4":
         root["groupTopicMap"] = topics
         if timestamp_ms is not None:
-            root["dataVersion"] = _raised(config.progress.value.data_version, timestamp_ms, layout)
+            root["dataVersion"] = _raised(root.get("dataVersion"), timestamp_ms, layout)
     return dumps(_in_bean_order(root), layout=layout)
 
 
 def render_topics(
-    config: ConfigFiles, additions: Iterable[TopicConfig], timestamp_ms: int, layout: Layout | None = None
+    config: ConfigFiles, additions: Mapping[str, dict[str, Any]], timestamp_ms: int, layout: Layout | None = None
 ) -> str:
     """The text of ``topics.json`` with topics put in or replaced, and its data version raised (``timestamp_ms``: now)."""
     config.topics.refuse_too_large()
     layout = layout or release_layout(config)
     root = _members(config.topics.tree)
-    table = root["topicConfigTable"] = _members(root.get("topicConfigTable"))
-    for topic in additions:
-        table[topic.topic] = _topic_bean(topic, layout)
-    root["dataVersion"] = _raised(config.topics.value.data_version, timestamp_ms, layout)
+    root["topicConfigTable"] = {**_members(root.get("topicConfigTable")), **additions}
+    root["dataVersion"] = _raised(root.get("dataVersion"), timestamp_ms, layout)
     return dumps(_in_bean_order(root), layout=layout)
 
 
@@ -77,26 +75,13 @@ def render_delay_offsets(offsets: Mapping[int, int], layout: Layout, timestamp_m
     return dumps(_in_bean_order(root), layout=layout)
 
 
-def _raised(version: DataVersion | None, timestamp_ms: int, layout: Layout) -> dict[Any, Any]:
+def _raised(version: Mapping[str, Any] | None, timestamp_ms: int, layout: Layout) -> dict[Any, Any]:
     """A data version one higher, as a bean."""
-    raised: dict[str, int] = {"counter": (version.counter if version else 0) + 1, "timestamp": timestamp_ms}
+    version = version or {}
+    raised = {"counter": as_int(version.get("counter"), "counter") + 1, "timestamp": timestamp_ms}
     if layout != "4":
-        raised["stateVersion"] = (version.state_version if version else None) or 0
+        raised["stateVersion"] = as_int(version.get("stateVersion"), "stateVersion")
     return _in_bean_order(raised)
-
-
-def _topic_bean(topic: TopicConfig, layout: Layout) -> dict[str, Any]:
-    attributes = {} if layout == "4" else {"attributes": dict(topic.attributes)}
-    return {
-        **attributes,
-        "order": topic.order,
-        "perm": topic.perm,
-        "readQueueNums": topic.read_queues,
-        "topicFilterType": topic.filter_type,
-        "topicName": topic.topic,
-        "topicSysFlag": topic.sys_flag,
-        "writeQueueNums": topic.write_queues,
-    }
 
 
 def _in_bean_order(members: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -110,15 +95,5 @@ def _by_number(value: Any) -> dict[int, Any]:
 
 
 def _members(value: Any) -> dict[Any, Any]:
-    """An object's members, copied to the bottom; none for anything that is no object."""
-    return {key: _copied(item) for key, item in value.items()} if isinstance(value, dict) else {}
-
-
-def _copied(value: Any) -> Any:
-    # Not copy.deepcopy: parts that stood for each other by a reference must not go on being one object.
-    if isinstance(value, dict):
-        return _members(value)
-    if isinstance(value, list):
-        items = [_copied(item) for item in value]
-        return JavaList(items) if isinstance(value, JavaList) else items
-    return value
+    """Return a copy of an object's members; none for anything that is no object."""
+    return dict(value) if isinstance(value, dict) else {}

@@ -10,7 +10,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from store_core.broker.versions import RELEASES, Version, behaviour_of, groups_of
-from store_core.codec.config_reader import ConfigReader
 from tests import stores
 from tests.broker.axes import AXES, Cell
 from tests.broker.outcomes import recorded_cases
@@ -229,7 +228,7 @@ def decision_table(proven: Sequence[Version]) -> str:
             return str(value.value or "-")
         if isinstance(value, bool):
             return "yes" if value else "-"
-        return value.name if isinstance(value, ConfigReader) else str(value or "all")
+        return str(value or "all")
 
     def changes(feature: str) -> str:
         values = [(release, getattr(behaviour_of(release), feature)) for release in RELEASES]

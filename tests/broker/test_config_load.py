@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from store_core.broker.load import load
+from store_core.broker.load import batch_topics, load
 from store_core.broker.versions import RELEASES, Version, behaviour_of
-from store_core.codec.config_beans import ConfigMembers
-from store_core.codec.config_reader import FASTJSON_2, FASTJSON_61
-from store_core.codec.config_types import what_is_wrong, wrong_for_all
+from store_core.codec.config_fields import ConfigMembers
+from store_core.codec.config_refusals import ConfigReader, Refusals
 from store_core.codec.json_dialect import loads
 from store_core.layout import paths
 from store_core.storage.config_files import read_config
@@ -115,7 +114,7 @@ def test_topics_come_from_the_bak_where_the_file_does_not_load(
     with Store.open(root) as store:
         loaded = load(store, behaviour_of(Version.parse(version)))
     assert not loaded.refusal
-    assert loaded.topic_attributes == {"T1": {"queue.type": "BatchCQ"}}
+    assert batch_topics(loaded) == {"T1"}
     assert loaded.deleted_config_files == ([paths.TOPICS_JSON] if deletes else [])
 
 
@@ -123,10 +122,10 @@ def test_which_of_two_values_counts_depends_on_the_release(root: Path) -> None:
     write(root, paths.TOPICS_JSON, '{"topicConfigTable":{"T1":{"perm":6,"perm":"x"}}}', ABSENT)
     value = loads((root / paths.TOPICS_JSON).read_text())
     assert value == {"topicConfigTable": {"T1": {"perm": "x"}}}
-    assert not what_is_wrong(paths.TOPICS_JSON, value, ConfigMembers.V4, FASTJSON_61)
-    assert what_is_wrong(paths.TOPICS_JSON, value, ConfigMembers.V5, FASTJSON_2)
+    assert not Refusals(paths.TOPICS_JSON, value).by(ConfigMembers.V4, ConfigReader.FASTJSON_61)
+    assert Refusals(paths.TOPICS_JSON, value).by(ConfigMembers.V5_GROUPS, ConfigReader.FASTJSON_2)
     single_quoted = loads("{'topicConfigTable':{'T1':{'perm':6,'perm':'x'}}}")
-    assert not what_is_wrong(paths.TOPICS_JSON, single_quoted, ConfigMembers.V4, FASTJSON_61)
+    assert not Refusals(paths.TOPICS_JSON, single_quoted).by(ConfigMembers.V4, ConfigReader.FASTJSON_61)
 
 
 def test_no_release_trips_over_members_that_it_does_not_know(root: Path) -> None:
@@ -156,9 +155,9 @@ def test_what_no_release_loads_is_a_finding(root: Path) -> None:
             "config/delayOffset.json: offsetTable of 1 is null; its .bak: offsetTable is a number: a broker refuses to start",
         ),
     ]
-    assert set(found.topics.value.topics) == {"T1"}
-    assert wrong_for_all(paths.TOPICS_JSON, loads(NULL_TOPIC)) == "topicConfigTable of T1 is null"
-    assert wrong_for_all(paths.TOPICS_JSON, loads(GOOD_TOPICS)) == ""
+    assert set(found.topics.value["topics"]) == {"T1"}
+    assert Refusals(paths.TOPICS_JSON, loads(NULL_TOPIC)).by_all() == "topicConfigTable of T1 is null"
+    assert Refusals(paths.TOPICS_JSON, loads(GOOD_TOPICS)).by_all() == ""
 
 
 def test_what_some_releases_load_is_told_so(root: Path) -> None:
@@ -183,7 +182,7 @@ def test_what_some_releases_load_is_told_so(root: Path) -> None:
 def test_texts_of_very_many_digits(root: Path, name: str, form: str, text: str) -> None:
     """Neither an error of ours nor a wait."""
     value = loads((form % (text, text, text)).encode())
-    wrong_for_all(name, value)
+    Refusals(f"{paths.CONFIG}/{name}", value)
     (root / paths.CONFIG / name).write_text(form % (text, text, text))
     with Store.open(root) as store:
         for version in RELEASES:

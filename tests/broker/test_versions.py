@@ -14,7 +14,7 @@ from store_core.broker.versions import (
     behaviour_of,
     groups_of,
 )
-from store_core.codec.config_reader import FASTJSON_2, FASTJSON_2_59
+from store_core.codec.config_refusals import ConfigReader
 from store_core.codec.lmq_topics import NoLists, no_lists_of
 from store_core.errors import UsageError
 from store_core.layout import paths
@@ -74,8 +74,8 @@ def test_a_later_patch_behaves_as_its_line() -> None:
         ("min_offset_search", MinOffsetSearch.BINARY, "5.0.0", "5.4.0"),
         ("min_offset_search", MinOffsetSearch.BINARY_WITH_EMPTY_NEWEST, "5.5.0", "5.5.1"),
         ("no_lists", NoLists.SYSTEM, "5.2.0", "5.5.1"),
-        ("config_reader", FASTJSON_2, "5.4.0", "5.4.0"),
-        ("config_reader", FASTJSON_2_59, "5.5.0", "5.5.1"),
+        ("config_reader", ConfigReader.FASTJSON_2, "5.4.0", "5.4.0"),
+        ("config_reader", ConfigReader.FASTJSON_2_59, "5.5.0", "5.5.1"),
         ("refuses_negative_blanks", True, "5.5.1", "5.5.1"),
         ("bounds_own_offset", True, "5.5.0", "5.5.1"),
         ("scans_from_queue_offset", True, "5.5.0", "5.5.1"),

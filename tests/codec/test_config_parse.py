@@ -1,8 +1,7 @@
-"""Config files are parsed once a command, and judged by their distinct entries: the answers are those of the whole file."""
+"""Config files are parsed and judged once a command, and what is judged good can be shown."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,66 +12,59 @@ from hypothesis import strategies as st
 
 from rmqctl.app import main
 from store_core.codec import config_parse
-from store_core.codec.config_beans import FILES
-from store_core.codec.config_types import _KNOWN, distinct, what_is_wrong
+from store_core.codec.config_fields import FILES, Bean, ListOf, Plain, Table, Type
+from store_core.codec.config_parse import shown
+from store_core.codec.config_refusals import Refusals
 from store_core.codec.json_dialect import loads
 from store_core.layout import paths
 
 ODD_VALUES = st.sampled_from(
     [None, True, "", "x", "7", "null", 0, 1, -1, 2**31 - 1, 2**31, 2**63, 1e99, [], [1], {}, {"a": 1}, {0: None}]
 )
-ONE_OF_EACH: dict[str, list[str]] = {
-    paths.TOPICS_JSON: ["topicConfigTable"],
-    paths.SUBSCRIPTION_GROUP_JSON: ["subscriptionGroupTable", "forbiddenTable"],
-    paths.CONSUMER_OFFSET_JSON: ["offsetTable", "groupTopicMap"],
-}
 
 
-@st.composite
-def files(draw: st.DrawFn) -> tuple[str, Any]:
-    """A file whose tables have entries of few kinds, each of which a value or two of another type may be in."""
-    name = draw(st.sampled_from(sorted(ONE_OF_EACH)))
-    members = FILES[_KNOWN[-1][0]][name].members
-    file: dict[str, Any] = {}
-    for table in ONE_OF_EACH[name]:
-        item = members[table].value  # type: ignore[attr-defined]  # only tables have members
-        names = sorted(getattr(item, "members", {0: None, "1": None, "topic": None}), key=str)
-        entries = st.dictionaries(st.sampled_from(names), ODD_VALUES, max_size=3)
-        file[table] = draw(st.dictionaries(st.sampled_from(["a", "b", "c", "d", 5, None]), entries | ODD_VALUES))
-    return name, file
+def values(type_: Type) -> st.SearchStrategy[Any]:
+    """Values of a type, of which some parts are of another one."""
+    if isinstance(type_, Plain):
+        return st.sampled_from([0, 7]) if type_.is_number else st.sampled_from([True, "x"])
+    if isinstance(type_, ListOf):
+        return st.lists(values(type_.item) | ODD_VALUES, max_size=2)
+    if isinstance(type_, Table):
+        return st.dictionaries(st.sampled_from(["a", "b", 5, None]), values(type_.value) | ODD_VALUES, max_size=2)
+    members = {name: values(field.type) | ODD_VALUES for name, field in type_.fields.items()}
+    return st.fixed_dictionaries({}, optional=members)
 
 
-@given(files())
-def test_distinct_entries_are_judged_as_all_of_them(given_file: tuple[str, Any]) -> None:
-    name, file = given_file
-    few = distinct(name, copy.deepcopy(file))
-    for members, reader in _KNOWN:
-        if name in FILES[members]:
-            assert what_is_wrong(name, few, members, reader) == what_is_wrong(name, file, members, reader)
-
-
-def test_of_many_topics_few_are_judged() -> None:
-    bean = {"readQueueNums": 4, "attributes": {}, "order": False}
-    table = {f"t{number}": {**bean, "topicName": f"t{number}", "perm": number % 7} for number in range(1000)}
-    odd = {**bean, "topicName": "odd", "perm": "x"}
-    few = distinct(paths.TOPICS_JSON, {"topicConfigTable": {**table, "odd": odd}})
-    assert list(few["topicConfigTable"]) == ["t0", "odd"]
+@given(st.data(), st.sampled_from(sorted(FILES)))
+def test_what_is_not_refused_can_be_shown(data: st.DataObject, name: str) -> None:
+    bean: Bean = FILES[name].bean
+    tree = data.draw(values(bean) | ODD_VALUES)
+    if not Refusals(name, tree).by_us():
+        assert list(shown(name, tree)) == list(shown(name, None))
 
 
 @pytest.mark.parametrize("command", ["info", "lag", "recover", "recover --predict"])
-def test_a_command_parses_each_text_once(
+def test_a_command_parses_and_judges_each_text_once(
     command: str, golden: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parsed: list[bytes] = []
+    judged: list[tuple[str, int]] = []
 
     def counted(data: bytes) -> Any:
         parsed.append(data)
         return loads(data)
 
+    def counted_refusals(name: str, value: Any) -> Refusals:
+        judged.append((name, id(value)))
+        return Refusals(name, value)
+
     monkeypatch.setattr(config_parse, "_parsed", {})
     monkeypatch.setattr(config_parse, "loads", counted)
+    monkeypatch.setattr(config_parse, "Refusals", counted_refusals)
     root = golden("crash-533")
     name, *options = command.split()
     assert main([name, "-s", str(root), *options]) in (0, 3)
     assert (root / paths.TOPICS_JSON).read_bytes() in parsed
     assert len(parsed) == len(set(parsed))
+    assert paths.TOPICS_JSON in dict(judged)
+    assert len(judged) == len(set(judged))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from store_core.codec import json_dialect, json_quick
 from store_core.codec.json_dialect import MAX_DEPTH, JavaList, JsonError, Layout, dumps, loads
-from store_core.codec.json_quick import ODD, loads_quickly
+from store_core.codec.json_quick import ODD, RepeatedMembers, loads_quickly
 from store_core.layout import paths
 from tests import stores
 
@@ -111,3 +111,20 @@ def test_too_many_values_are_said_to_be_that(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(json_dialect.JsonTooLargeError, match="more than the 5 values"):
         loads("[1,1,1,1,1,1]")
     assert issubclass(json_dialect.JsonTooLargeError, JsonError)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a":1,"b":0,"a":2}',
+        '{"a" :1,"a":2}',
+        '{"a"\n:1,"b":":","a":2}',
+        '{"a":1,"b":":x","a":2}',
+        '{"a":1,0:7,"a":2}',
+        "{'a':1,'a':2}",
+    ],
+)
+def test_a_member_that_is_there_twice_keeps_both_values(text: str) -> None:
+    for value in (loads(text), loads(f'{{"in":{text}}}')["in"]):
+        assert isinstance(value, RepeatedMembers)
+        assert (value["a"], value.earlier) == (2, {"a": [1]})

@@ -55,7 +55,7 @@ def test_a_confirmed_offset_behind_the_last_record_is_lowered() -> None:
 @pytest.mark.parametrize("name", stores.WITH_QUEUE_FILES)
 def test_real_stores_lack_no_topic(golden: GoldenStore, name: str) -> None:
     keys = {QueueKey(m["topic"], m["queueId"]) for m in stores.truth(name)["messages"]}
-    assert missing_topics(keys, read_config(golden(name)).topics.value.topics) == {}
+    assert missing_topics(keys, read_config(golden(name)).topic_names) == {}
 
 
 @pytest.mark.parametrize("name", ["clean-533", "clean-497", "bcq-533"])

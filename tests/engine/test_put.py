@@ -331,7 +331,7 @@ def test_a_topic_can_be_configured_on_the_way(writable: Writable) -> None:
     with written.live() as live:
         assert put(live, NewMessage("Calm_new", b"", 5), create_topic=True).status == PutStatus.PUT_OK
     topics = read_config(written.root).topics
-    assert (topics.source, topics.value.topics["Calm_new"].write_queues) == ("main", 6)
+    assert (topics.source, topics.value["topics"]["Calm_new"]["write_queues"]) == ("main", 6)
     assert (written.root / f"{paths.TOPICS_JSON}.bak").read_bytes() == before
     assert written.put("Calm_new", queue_id=0).status == PutStatus.PUT_OK
 

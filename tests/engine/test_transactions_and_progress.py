@@ -134,12 +134,12 @@ def test_progress_is_stored_as_the_release_writes_it(writable: Writable, name: s
     assert set(table.rows) > set(rows)
     assert after.progress.source == "main"
     assert raw(written.root, f"{paths.CONSUMER_OFFSET_JSON}.bak") != bytes_before  # two commits later
-    old, new = before.progress.value.data_version, after.progress.value.data_version
+    old, new = before.progress.value["data_version"], after.progress.value["data_version"]
     if name in ("load-497", "clean-430"):
         assert (old, new) == (None, None)
     else:
         assert new is not None
-        assert (new.counter, new.timestamp_ms) == ((old.counter if old else 0) + 3, 1_999_999_999_999)
+        assert (new["counter"], new["timestamp_ms"]) == ((old["counter"] if old else 0) + 3, 1_999_999_999_999)
     assert after.progress.layout == before.progress.layout
     assert not (written.root / f"{paths.CONSUMER_OFFSET_JSON}.tmp").exists()
 

@@ -64,7 +64,7 @@ def test_topics_are_told_by_the_queues(
     name: str, bak: bool | None, store_copy: StoreCopy, opener_of: Callable[[str], Opener]
 ) -> None:
     root, opener = store_copy(name), opener_of(name)
-    known = read_config(root).topics.value.topics
+    known = read_config(root).topics.value["topics"]
     _break(root, paths.TOPICS_JSON, bak=bak)
     assert opener.predict(root)["starts"] is (bak is not None)
     recovery = opener.recover(root)
@@ -73,10 +73,10 @@ def test_topics_are_told_by_the_queues(
     apply_to(recovery, root)
     config = read_config(root)
     assert config.topics.source == "main"
-    assert set(config.topics.value.topics) <= set(known)
+    assert set(config.topics.value["topics"]) <= set(known)
     with_queues = {m["topic"] for m in stores.truth(name)["messages"]} & set(known)
-    for topic in with_queues & set(config.topics.value.topics):
-        assert config.topics.value.topics[topic].read_queues <= known[topic].read_queues
+    for topic in with_queues & set(config.topics.value["topics"]):
+        assert config.topics.value["topics"][topic]["read_queues"] <= known[topic]["read_queues"]
     assert not {"P002", "P003", "P004"} & _codes(opener, root)
 
 
@@ -102,13 +102,13 @@ def test_progress_of_a_sibling_ends_where_the_queues_do(
     root, opener = store_copy("clean-533"), opener_of("clean-533")
     sibling = stores.copy_store(golden("clean-533"), root.parent / "sibling")
     text = (sibling / paths.CONSUMER_OFFSET_JSON).read_text()
-    offset = max(max(each.values()) for each in read_config(root).consumer_offsets.value.offsets.values())
+    offset = max(max(each.values()) for each in read_config(root).consumer_offsets.value["offsets"].values())
     (sibling / paths.CONSUMER_OFFSET_JSON).write_text(text.replace(f":{offset}", f":{offset + 1000}"))
     (root / paths.CONSUMER_OFFSET_JSON).write_bytes(b"")
     (root / (paths.CONSUMER_OFFSET_JSON + paths.BAK_SUFFIX)).unlink(missing_ok=True)
     apply_to(opener.recover(root, options=KeepOptions(siblings=(sibling,))), root)
     assert "P001" not in _codes(opener, root)
-    assert read_config(root).consumer_offsets.value.offsets
+    assert read_config(root).consumer_offsets.value["offsets"]
 
 
 def test_a_copy_without_config_files_stays_one(store_copy: StoreCopy, opener_of: Callable[[str], Opener]) -> None:

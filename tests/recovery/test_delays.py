@@ -38,13 +38,13 @@ def _lose(root: Path) -> dict[int, int]:
     assert written.source == "main"
     for name in (paths.DELAY_OFFSET_JSON, paths.DELAY_OFFSET_JSON + paths.BAK_SUFFIX):
         (root / name).unlink(missing_ok=True)
-    return {level: offset for level, offset in written.value.offsets.items() if offset}
+    return {level: offset for level, offset in written.value["offsets"].items() if offset}
 
 
 def _told(root: Path) -> dict[int, int]:
     offsets = read_config(root).delay_offsets
     assert offsets.source == "main"
-    return {level: offset for level, offset in offsets.value.offsets.items() if offset}
+    return {level: offset for level, offset in offsets.value["offsets"].items() if offset}
 
 
 def _copies(name: str, level: int) -> list[int]:

@@ -298,7 +298,7 @@ def test_rewritten_files_keep_the_form_and_what_is_not_known(golden: GoldenStore
     text = render_consumer_offsets(config, {("new", "Quay_orders", 0): 3}, timestamp_ms=5)
     assert '"pullOffsetTable":{' in text
     assert '"Quay_orders@new":{\n\t\t\t0:3\n\t\t}' in text
-    topics = render_topics(config, [], 5)
+    topics = render_topics(config, {}, 5)
     assert '"attributes":{},' in topics
     assert "{\n\t\t\t\t\n" not in topics
 

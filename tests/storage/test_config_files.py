@@ -15,17 +15,9 @@ import pytest
 
 from store_core.broker import config_load
 from store_core.codec import json_dialect
-from store_core.codec.broker_config import (
-    DataVersion,
-    TopicConfig,
-    decode_consumer_offsets,
-    decode_order_infos,
-    decode_queue_mappings,
-    decode_subscription_groups,
-    decode_topics,
-)
-from store_core.codec.coerce import ConfigError
+from store_core.codec.config_parse import Shown, parse_config
 from store_core.codec.json_dialect import MAX_SIZE_BYTES, loads
+from store_core.derive.topics import topic_entry
 from store_core.errors import FailedError
 from store_core.layout import paths
 from store_core.storage import config_files
@@ -75,8 +67,12 @@ def test_damaged_offsets_load_as_in_a_real_broker(
     write(tmp_path / (OFFSETS + paths.BAK_SUFFIX), older if bak == "good" else texts[bak])
     found = read_config(tmp_path)
     file = found.consumer_offsets
-    sum_of_queue_0 = sum(offsets.get(0, 0) for offsets in file.value.offsets.values())
-    assert (file.loads, len(file.value.offsets), sum_of_queue_0) == (case["load"], case["entries"], case["sumOfQueue0"])
+    sum_of_queue_0 = sum(offsets.get(0, 0) for offsets in file.value["offsets"].values())
+    assert (file.loads, len(file.value["offsets"]), sum_of_queue_0) == (
+        case["load"],
+        case["entries"],
+        case["sumOfQueue0"],
+    )
     assert found.loads == case["load"]
     main_is_used = main in ("good", "braces", "null", "quoted-keys", "trailing-comma", "bom")
     codes = [f.code for f in found.findings]
@@ -106,51 +102,81 @@ def test_every_golden_store(golden: Callable[[str], Path], name: str) -> None:
         assert offsets == (told.get("consumerOffsets") or {})
     of_release = {"4.3": "4", "4.9": "4", "5.4": "5.4", "5.5": "5.5"}
     assert release_layout(config) == of_release.get(told["written_by"][:3], "5")
-    topics = config.topics.value.topics
+    topics = config.topics.value["topics"]
     written = {message["topic"] for message in told["messages"]}
     if config.topics.source == "main":
         assert written - set(topics) <= {
             t for t in written if t.startswith(("RMQ_SYS_TRANS", "rmq_sys_", "TRANS_CHECK", "SCHEDULE"))
         }
-        assert all(topic.perm in range(16) and topic.read_queues > 0 for topic in topics.values())
+        assert all(topic["perm"] in range(16) and topic["read_queues"] > 0 for topic in topics.values())
 
 
 def test_typed_values(golden: Callable[[str], Path]) -> None:
     config = read_config(golden("clean-533"))
-    assert config.topics.value.data_version == DataVersion(22, 1795227121101, 0)
-    assert config.topics.value.topics["Shop_fifo"] == TopicConfig(
-        "Shop_fifo", 3, 3, 6, order=False, attributes={"message.type": "FIFO"}
-    )
-    assert config.delay_offsets.value.offsets == {1: 3, 2: 3, 3: 26, 4: 12, 17: 0, 18: 0}
-    group = config.subscription_groups.value.groups["Shop_g_fifo"]
-    assert (group.retry_max_times, group.consume_timeout_minutes, group.consume_enable) == (16, 15, True)
-    (found,) = config.consumer_filters.value.filters
-    assert (found.topic, found.group, found.expression) == ("Shop_orders", "Shop_g_sql", "a > 4 AND region IS NOT NULL")
-    assert (found.bloom_bits, found.bloom_positions, found.dead) == (112, (56, 69, 51), True)
-    (mode,) = config.request_modes.value.modes
-    assert (mode.topic, mode.group, mode.mode) == ("Shop_pop", "Shop_g_pop", "POP")
-    assert config.timer_metrics.value.topics["Shop_delay"].count == 4
-    assert config.transaction_metrics.value.topics["Shop_tx"].timestamp_ms == 1795227116817
+    assert config.topics.value["data_version"] == {"counter": 22, "timestamp_ms": 1795227121101, "state_version": 0}
+    assert config.topics.value["topics"]["Shop_fifo"] == config.topic("Shop_fifo") == topic("Shop_fifo", 3, FIFO)
+    assert config.topic("nobody") is None
+    assert list(config.topic_names) == list(config.topics.value["topics"])
+    assert config.topics_with(*next(iter(FIFO.items()))) >= {"Shop_fifo"}
+    assert config.delay_levels == {1: 3, 2: 3, 3: 26, 4: 12, 17: 0, 18: 0}
+    group = config.subscription_groups.value["groups"]["Shop_g_fifo"]
+    assert (group["retry_max_times"], group["consume_timeout_minutes"], group["consume_enable"]) == (16, 15, True)
+    (found,) = config.consumer_filters.value["filters"]
+    text = "a > 4 AND region IS NOT NULL"
+    assert (found["topic"], found["group"], found["expression"]) == ("Shop_orders", "Shop_g_sql", text)
+    assert (found["bloom_bits"], found["bloom_positions"], found["dead"]) == (112, [56, 69, 51], True)
+    (mode,) = config.request_modes.value["modes"]
+    assert (mode["topic"], mode["group"], mode["mode"]) == ("Shop_pop", "Shop_g_pop", "POP")
+    assert config.timer_metrics.value["topics"]["Shop_delay"]["count"] == 4
+    assert config.transaction_metrics.value["topics"]["Shop_tx"]["timestamp_ms"] == 1795227116817
     assert config.timer_check == TimerCheck(1795227133000, 2392, 46, 46, 0, 1795227133317, 22)
-    assert read_config(golden("clean-540")).order_infos.value.ordered_consumption_level == "QUEUE"
-    assert read_config(golden("clean-497")).topics.value.data_version == DataVersion(20, 1795227172768, None)
-    assert read_config(golden("compact-533")).compaction_positions.value.offsets
+    assert read_config(golden("clean-540")).order_infos.value["ordered_consumption_level"] == "QUEUE"
+    version = read_config(golden("clean-497")).topics.value["data_version"]
+    assert version == {"counter": 20, "timestamp_ms": 1795227172768, "state_version": None}
+    assert read_config(golden("compact-533")).compaction_positions.value["offsets"]
+
+
+FIFO = {"message.type": "FIFO"}
+
+
+def topic(name: str, queues: int, attributes: dict[str, str]) -> Shown:
+    numbers = {"read_queues": queues, "write_queues": queues, "perm": 6, "sys_flag": 0}
+    return {"topic": name, **numbers, "order": False, "filter_type": "SINGLE_TAG", "attributes": attributes}
+
+
+def value_of(name: str, text: str) -> Shown | None:
+    """What a file says under our names; None where a value of another type keeps us from reading it."""
+    parsed = parse_config(text.encode())
+    return None if parsed.refusals(name).by_us() else parsed.shown(name)
 
 
 def test_shapes_no_golden_store_has() -> None:
     text = '{"table":{"T@g":{0:{"a":"try","cm":1,"i":60000,"l":7,"o":[10,1,5],"oc":{10:1},"ot":{10:99},"popTime":5}}}}'
-    (order,) = decode_order_infos(loads(text)).orders
-    assert (order.topic_at_group, order.queue_id, order.offsets) == ("T@g", 0, (10, 11, 15))
-    assert (order.consumed_counts, order.next_visible_timestamps_ms) == ({10: 1}, {10: 99})
+    assert value_of(paths.CONSUMER_ORDER_INFO_JSON, text) == {
+        "ordered_consumption_level": None,
+        "orders": [
+            {
+                "topic_at_group": "T@g",
+                "queue_id": 0,
+                "pop_timestamp_ms": 5,
+                "invisible_ms": 60000,
+                "offsets": [10, 11, 15],
+                "committed_bits": 1,
+                "attempt_id": "try",
+                "next_visible_timestamps_ms": {10: 99},
+                "consumed_counts": {10: 1},
+            }
+        ],
+    }
     text = '{"topicQueueMappingInfoMap":{"S":{"bname":"b","epoch":1,"totalQueues":2,"scope":"x","hostedQueues":'
     text += '{0:[{"bname":"b","endOffset":-1,"gen":0,"logicOffset":3,"queueId":4}]}}}}'
-    mapping = decode_queue_mappings(loads(text)).mappings["S"]
-    assert (mapping.hosted_queues[0][0].logic_offset, mapping.hosted_queues[0][0].queue_id) == (3, 4)
+    mapping = (value_of(paths.TOPIC_QUEUE_MAPPING_JSON, text) or {})["mappings"]["S"]
+    assert (mapping["hosted_queues"][0][0]["logic_offset"], mapping["hosted_queues"][0][0]["queue_id"]) == (3, 4)
     text = '{"forbiddenTable":{"g":{"T":1}},"subscriptionGroupTable":{"g":{"subscriptionDataSet":[{"topic":"T","version":7}]}}}'
-    groups = decode_subscription_groups(loads(text))
-    assert groups.forbidden == {"g": {"T": 1}}
-    assert groups.groups["g"].subscriptions == ({"topic": "T", "version": "7"},)
-    assert decode_order_infos(None).orders == ()
+    groups = value_of(paths.SUBSCRIPTION_GROUP_JSON, text) or {}
+    assert groups["forbidden"] == {"g": {"T": 1}}
+    assert groups["groups"]["g"]["subscriptions"] == [{"topic": "T", "version": "7"}]
+    assert value_of(paths.CONSUMER_ORDER_INFO_JSON, "null") == {"ordered_consumption_level": None, "orders": []}
 
 
 # What the real loaders made of these (RemotingSerializable of 5.3.3 and 5.4.0 with fastjson 1 and 2).
@@ -180,26 +206,27 @@ def test_shapes_no_golden_store_has() -> None:
     ],
 )
 def test_types_that_a_broker_reads(text: str, offsets: dict[str, dict[int, int]] | None) -> None:
-    if offsets is None:
-        with pytest.raises(ConfigError):
-            decode_consumer_offsets(loads(text))
-    else:
-        assert decode_consumer_offsets(loads(text)).offsets == offsets
+    value = value_of(OFFSETS, text)
+    assert (value["offsets"] if value is not None else None) == offsets
 
 
 @pytest.mark.parametrize(("given", "queues"), [("3000000000.0", -1294967296), ("7.9", 7), ("3000000000", None)])
 def test_a_number_of_queues_that_no_int_holds(given: str, queues: int | None) -> None:
     """With a point the lowest bits count, in 4.9.7, 5.3.3 and 5.4.0; without one the file is broken."""
-    text = loads(f'{{"topicConfigTable":{{"a":{{"readQueueNums":{given}}}}}}}')
-    if queues is None:
-        with pytest.raises(ConfigError, match="too large"):
-            decode_topics(text)
+    text = f'{{"topicConfigTable":{{"a":{{"readQueueNums":{given}}}}}}}'
+    value = value_of(paths.TOPICS_JSON, text)
+    if value is None:
+        assert queues is None
+        assert (
+            parse_config(text.encode()).refusals(paths.TOPICS_JSON).by_us()
+            == "readQueueNums of a is too large a number"
+        )
     else:
-        assert decode_topics(text).topics["a"].read_queues == queues
+        assert value["topics"]["a"]["read_queues"] == queues
 
 
 class TestBadPlaces:
-    def read(self, root: Path) -> tuple[ConfigFile[object], list[str]]:
+    def read(self, root: Path) -> tuple[ConfigFile, list[str]]:
         found = read_config(root)
         return found.consumer_offsets, [f.code for f in found.findings]
 
@@ -280,9 +307,9 @@ class TestBadPlaces:
         monkeypatch.setattr(config_files, "_MOMENT_SECONDS", 0.3)
         writer = threading.Timer(0.05, write, [tmp_path / OFFSETS, '{"offsetTable":{"T@g":{0:5}}}'])
         writer.start()
-        file = read_config_file(tmp_path, OFFSETS, decode_consumer_offsets)
+        file = read_config_file(tmp_path, OFFSETS)
         writer.join()
-        assert (file.source, file.value.offsets) == ("main", {"T@g": {0: 5}})
+        assert (file.source, file.value["offsets"]) == ("main", {"T@g": {0: 5}})
 
 
 class TestOffsetTable:
@@ -363,13 +390,15 @@ class TestRewriting:
     @pytest.mark.parametrize("name", ["clean-497", "clean-533", "clean-540"])
     def test_a_topic_more(self, golden: Callable[[str], Path], tmp_path: Path, name: str) -> None:
         config = read_config(golden(name))
-        text = render_topics(config, [TopicConfig("New", 4, 4)], 1_800_000_000_000)
+        text = render_topics(
+            config, {"New": topic_entry("New", 4, with_attributes=name != "clean-497")}, 1_800_000_000_000
+        )
         write(tmp_path / paths.TOPICS_JSON, text)
         after = read_config(tmp_path).topics
-        assert after.value.topics == {**config.topics.value.topics, "New": TopicConfig("New", 4, 4)}
-        old, new = config.topics.value.data_version, after.value.data_version
+        assert after.value["topics"] == {**config.topics.value["topics"], "New": topic("New", 4, {})}
+        old, new = config.topics.value["data_version"], after.value["data_version"]
         assert old is not None
-        assert new == DataVersion(old.counter + 1, 1_800_000_000_000, old.state_version)
+        assert new == {**old, "counter": old["counter"] + 1, "timestamp_ms": 1_800_000_000_000}
         # Taken out again, and with the old version, it is the broker's own text.
         tree = loads(text)
         del tree["topicConfigTable"]["New"]
@@ -400,7 +429,7 @@ class TestTooLargeToBeRead:
     def test_nothing_is_put_into_it(self, root: Path) -> None:
         config = read_config(root)
         with pytest.raises(FailedError, match=r"topics\.json.* too large|too large.*topics\.json"):
-            render_topics(config, (), 0)
+            render_topics(config, {}, 0)
         with pytest.raises(FailedError, match="too large"):
             render_consumer_offsets(config, {("g", "t", 0): 1})
 

@@ -66,15 +66,15 @@ class TopicsTable(_ConfigTable):
     def _read(self, config: ConfigFiles) -> tuple[Sequence[Finding], Iterable[dict[str, Any]]]:
         return config.topics.findings, (
             {
-                "topic": topic.topic,
-                "kind": topic_kind(topic.topic),
-                "read_queues": topic.read_queues,
-                "write_queues": topic.write_queues,
-                "perm": topic.perm,
-                "is_ordered": topic.order,
-                "attributes": list(topic.attributes.items()),
+                "topic": topic["topic"],
+                "kind": topic_kind(topic["topic"]),
+                "read_queues": topic["read_queues"],
+                "write_queues": topic["write_queues"],
+                "perm": topic["perm"],
+                "is_ordered": topic["order"],
+                "attributes": list(topic["attributes"].items()),
             }
-            for topic in config.topics.value.topics.values()
+            for topic in config.topics.value["topics"].values()
         )
 
 
@@ -86,13 +86,13 @@ class GroupsTable(_ConfigTable):
     def _read(self, config: ConfigFiles) -> tuple[Sequence[Finding], Iterable[dict[str, Any]]]:
         return config.subscription_groups.findings, (
             {
-                "consumer_group": group.group,
-                "consume_enable": group.consume_enable,
-                "consume_broadcast_enable": group.consume_broadcast_enable,
-                "consume_message_orderly": group.consume_message_orderly,
-                "retry_queues": group.retry_queues,
-                "retry_max_times": group.retry_max_times,
-                "attributes": list(group.attributes.items()),
+                "consumer_group": group["group"],
+                "consume_enable": group["consume_enable"],
+                "consume_broadcast_enable": group["consume_broadcast_enable"],
+                "consume_message_orderly": group["consume_message_orderly"],
+                "retry_queues": group["retry_queues"],
+                "retry_max_times": group["retry_max_times"],
+                "attributes": list(group["attributes"].items()),
             }
-            for group in config.subscription_groups.value.groups.values()
+            for group in config.subscription_groups.value["groups"].values()
         )

@@ -61,7 +61,7 @@ def _part_before(offset: int, lost: LostRange) -> int:
 
 def delayed_losses(queues: Iterable[QueueLoss], config: ConfigFiles) -> tuple[DelayedLoss, ...]:
     """Lost messages of the delay levels and of the timer, and how many of them nobody has got yet."""
-    levels = config.delay_offsets.value.offsets
+    levels = config.delay_levels
     timer_offset = config.timer_check.last_timer_queue_offset if config.timer_check is not None else 0
     found = []
     for queue in queues:

@@ -76,7 +76,7 @@ def mark_of(start: Start) -> bytes | None:
     told = hashlib.sha256()
     segments = [(segment.phy_offset, segment.size_bytes) for segment in log.segments]
     told.update(repr((log.max_phy_offset, segments, sorted(log.written.items()))).encode())
-    told.update(repr(sorted(start.loaded.topic_attributes or ())).encode())
+    told.update(repr(sorted(map(str, start.loaded.topics or ()))).encode())
     for queue in start.queues:
         if queue.has_appended if isinstance(queue, BatchQueueState) else queue.hides_entries:
             return None
@@ -225,7 +225,7 @@ class _Finder:
         topic are not missed."""
         number = self._numbers.get((topic, queue_id))
         if number is None:
-            name, topics = decode_text(topic), self._start.loaded.topic_attributes
+            name, topics = decode_text(topic), self._start.loaded.topics
             is_known = not topics or name in topics or name in _SYSTEM_TOPICS
             is_known = is_known or any(known.topic == name for known in self._store.queues)
             is_light = name.startswith(paths.LMQ_PREFIX)  # a tombstone's
