@@ -4,7 +4,7 @@ The names below are the public interface (docs/library.md); everything else may 
 A name is imported when it is first asked for, so that a light command loads no more than it needs.
 
 The rooms, from the bottom up (imports go one way, see docs/architecture.md):
-layout, codec, storage, kernel, scan, derive, read, check, broker, mend, engine, export.
+layout, codec, storage, kernel, scan, derive, read, check, broker, recovery, engine, export.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _MODULES = {
     "LocalRunner": "export.runners.local",
     "Store": "storage.store",
     "StoreError": "errors",
-    "apply": "mend.applying.apply",
+    "apply": "recovery.apply.apply",
     "check_store": "check.store",
     "export_stores": "export.export",
     "open_queue": "read.pull",
     "pull": "read.pull",
     "query_key": "read.query",
-    "recover": "mend.recover",
+    "recover": "recovery.recover",
     "scan_log": "scan.log",
-    "undo": "mend.applying.undo",
+    "undo": "recovery.apply.undo",
 }
 __all__ = list(_MODULES)
 
