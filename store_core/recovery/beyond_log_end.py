@@ -69,15 +69,15 @@ def beyond_log_end(store: Store, survey: LogSurvey) -> Region:
 
 
 def only_indexed(
-    store: Store, sizes: IndexSizes | None, survey: LogSurvey, regions: Iterable[Region], told: Iterable[Lost]
+    store: Store, sizes: IndexSizes | None, survey: LogSurvey, regions: Iterable[Region], known: Iterable[Lost]
 ) -> int | None:
-    """Return how many messages in regions after the log's last record only the index knows; None for too many to count.
+    """Return how many messages in regions after the log's last record only the index knows.
 
-    ``told``: lost records that are known otherwise.
+    None for too many to count. ``known``: lost records with another source.
     """
     traces = index_traces(store, sizes, regions, from_phy_offset=survey.end_phy_offset)
     places = np.unique(np.array([trace.phy_offset for trace in traces], np.int64))
-    for lost in told if len(places) else ():
+    for lost in known if len(places) else ():
         if isinstance(lost, LostRows):
             for rows in lost.chunks():
                 places = places[~np.isin(places, rows["phy_offset"])]

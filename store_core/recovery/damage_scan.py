@@ -159,7 +159,7 @@ def _runs(mask: Mask) -> dict[int, int]:
 
 
 def _foreign_rows(table: FrameTable, rules: WalkRules) -> Mask:
-    """Return a mask of the whole records of a kind unknown to the broker, refused, or with a property that is no number."""
+    """Return a mask of whole records that the broker refuses: of unknown kinds, or with properties that are no numbers."""
     mask = np.zeros(len(table), bool)
     if not rules.reads_v2:
         mask |= table.magic == MAGIC_V2
@@ -225,7 +225,7 @@ class _Surveyor:
             )
 
     def _add_good(self, table: FrameTable) -> None:
-        """Add a table of good records only, all of one segment: only its first and its last row can change the state."""
+        """Add a table of good records of one segment; only its first and its last row can change the state."""
         count = len(table)
         type_ = table.sys_flag & TRANSACTION_MASK
         self._survey.messages += count

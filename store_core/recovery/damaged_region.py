@@ -247,7 +247,7 @@ def _is_of(previous: Lost | None, lost: LostRecord) -> bool:
 def _with_unplaced(
     slots: list[_Slot], region: Region, waiting: Iterable[LostRecord], closed_region: ClosedRegion
 ) -> list[_Slot]:
-    """Return the slots with records of unknown place put into free ones that keep room for a frame, or no rest."""
+    """Return the slots with unplaced records in free ones, whose rest is empty or has room for a frame."""
     taken = [slot for slot in slots if slot.lost is not None]
     free = [slot for slot in slots if slot.lost is None]
     for lost in waiting:

@@ -88,11 +88,11 @@ class _Part:
 
     def take(self, count: int, size_bytes: int, between: tuple[int, int]) -> tuple[Ints, Ints]:
         """Take room and return the starts of the taken ranges and how many tombstones each has."""
-        most = np.maximum((self.sizes - self.spare_bytes) // size_bytes, 0)
+        capacity = np.maximum((self.sizes - self.spare_bytes) // size_bytes, 0)
         if not self.is_last:
-            most = np.where(self.sizes % size_bytes == 0, self.sizes // size_bytes, most)
-        most = np.where((self.starts > between[0]) & (self.starts < between[1]), most, 0)
-        ends = np.minimum(np.cumsum(most), count)
+            capacity = np.where(self.sizes % size_bytes == 0, self.sizes // size_bytes, capacity)
+        capacity = np.where((self.starts > between[0]) & (self.starts < between[1]), capacity, 0)
+        ends = np.minimum(np.cumsum(capacity), count)
         taken = np.diff(ends, prepend=0)
         first = self.starts
         self.starts = self.starts + taken * size_bytes

@@ -46,7 +46,7 @@ from store_core.storage.sequence import SegmentSequence
 _IN_QUEUES: Final = (record.TRANSACTION_NONE, record.TRANSACTION_COMMIT)
 _PROPERTY_SEPARATOR: Final = bytes([record.PROPERTY_SEPARATOR])
 _NAME_VALUE_SEPARATOR: Final = bytes([record.NAME_VALUE_SEPARATOR])
-_REPLACEMENT: Final = "\ufffd"  # stands for bytes that are no UTF-8
+_REPLACEMENT: Final = "\ufffd"  # replaces bytes that are no UTF-8
 _MOST_PLACES: Final = 16  # places where a body of unknown length may end
 
 
@@ -149,7 +149,7 @@ def _may_name(data: bytes, topic: str) -> bool:
 
 
 def _without_entry(log: SegmentSequence, region: Region, at: int, following: int | None) -> Repair | None:
-    """Repair a record whose own offset is right and that the region's end or another record follows.
+    """Return the repair of a record whose own offset is right and that the region's end or another record follows.
 
     ``following``: the next place to which a queue entry points.
     """
@@ -173,7 +173,7 @@ def _without_entry(log: SegmentSequence, region: Region, at: int, following: int
 
 
 def _size_by_parts(log: SegmentSequence, at: int, end: int, magic: int) -> int:
-    """Return the size that the stored lengths of body, topic and properties add up to; 0 if they do not fit before ``end``."""
+    """Return the record size by its stored lengths; 0 if the parts do not fit before ``end``."""
     head = log.read(at, record.body_at(record.FLAG_BORN_HOST_V6 | record.FLAG_STORE_HOST_V6))
     if len(head) < record.MIN_RECORD_SIZE_BYTES:
         return 0
@@ -214,7 +214,7 @@ def _with_fields(data: bytes, fields: dict[str, int]) -> bytes:
 
 
 def _lengths_tried(data: bytes, topic: bytes) -> Iterator[bytes]:
-    """Yield the record as it is, and with one of its three lengths, or its body checksum, set to the implied value."""
+    """Yield the record as it is, then with each length or the body checksum set to its implied value."""
     yield data
     (sys_flag,) = record.HEAD.field_struct("sys_flag").unpack_from(data, record.HEAD.offset_of("sys_flag"))
     magic: int = record.PREFIX.struct.unpack_from(data)[1]
@@ -290,7 +290,9 @@ def items_in(message: Message) -> int | None:
 
 
 def with_number(properties: bytes, name: bytes, number: int) -> bytes:
-    """Return a property string of the same length with a number as the value; unchanged without such a property or room.
+    """Return a property string of the same length with ``number`` as the value of ``name``.
+
+    It is unchanged if there is no such property, or no room.
 
     If the value continues after the number, or contains another property, the separator between them was damaged. Text after
     the value that is no property is a part of it that damage cut off.
@@ -317,9 +319,11 @@ def with_number(properties: bytes, name: bytes, number: int) -> bytes:
 
 
 def _with_name(properties: bytes, name: bytes) -> tuple[bytes, tuple[int, bytes]]:
-    """Return a property string with that name, where its value begins, and the value; as it was and -1 if there is none.
+    """Return a property string with that name, and the position and bytes of its value.
 
-    The value may be empty; one wrong byte in the name or the separator after it is corrected."""
+    The value may be empty. One wrong byte in the name or the separator after it is corrected. The position is -1 if there is
+    no such property.
+    """
     if (found := last_value(properties, name)) is not None:
         return properties, found
     at, start = 0, name + _NAME_VALUE_SEPARATOR

@@ -48,7 +48,7 @@ def without_unfounded(closed_regions: list[ClosedRegion], builder: QueueBuilder,
 
 
 def _numbered(key: QueueKey, builder: QueueBuilder, rows: RowsByQueue) -> Iterator[tuple[Ints, Ints]]:
-    """Yield offsets and numbers of a queue's records in log order, as the builder uses them; -1 if it leaves one out."""
+    """Yield offsets and numbers of a queue's records in log order; -1 if the builder leaves one out."""
     misnumbered = builder.summary(key).misnumbered
     odd = np.array([item.row for item in misnumbered], np.int64)
     placed = np.array([-1 if item.placed_at is None else item.placed_at for item in misnumbered], np.int64)

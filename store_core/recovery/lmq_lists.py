@@ -1,4 +1,4 @@
-"""Repair lists of light queues at which a broker's dispatch fails, or whose names or numbers are wrong (store behaviour 4.11).
+"""Repair lists of light queues with wrong names or numbers, at which a broker's dispatch may fail (store behaviour 4.11).
 
 A list may contain something that is no number. Either it was damaged, and the entry of the light queue that points to the record
 proves the number; or a broker wrote no number, as it does for queues of other kinds in such a list. If no entry proves a number,
@@ -100,7 +100,7 @@ def _from_queue_entries(store: Store, builder: QueueBuilder) -> Iterator[tuple[Q
 
 
 def _alike(store: Store, builder: QueueBuilder) -> Iterator[tuple[QueueKey, int, int, int | None]]:
-    """Yield numbers of queues without files as those of another queue whose name differs in one byte and that lacks them."""
+    """Yield numbers of queues without files that a queue lacks whose name differs in one byte."""
     light = [key for key in builder.queue_keys() if key.topic.startswith(paths.LMQ_PREFIX)]
     odd = [key for key in builder.queue_keys() if key not in store.queues and builder.summary(key).messages <= _FEW]
     if len(light) > _MOST_ALIKE or len(odd) > _MOST_ALIKE:
@@ -117,14 +117,14 @@ def _alike(store: Store, builder: QueueBuilder) -> Iterator[tuple[QueueKey, int,
 
 
 def _lacks(builder: QueueBuilder, key: QueueKey, number: int, phy_offset: int) -> bool:
-    """Return True if a queue lacks a number whose neighbours lie before and after an offset, as no broker leaves it."""
+    """Return True if a queue lacks a number, and its neighbours lie before and after an offset."""
     before, at, after = (builder.phy_offset_of(key, number + step) for step in (-1, 0, 1))
     return at is None and before is not None and after is not None and before < phy_offset < after
 
 
-def _differ_in_a_byte(some: str, others: str) -> bool:
-    one, other = some.encode(), others.encode()
-    return len(one) == len(other) and differing(one, other) == 1
+def _differ_in_a_byte(first: str, second: str) -> bool:
+    first_bytes, second_bytes = first.encode(), second.encode()
+    return len(first_bytes) == len(second_bytes) and differing(first_bytes, second_bytes) == 1
 
 
 def _is_at_home(store: Store, builder: QueueBuilder, message: Message, key: QueueKey) -> bool:
@@ -148,7 +148,7 @@ def _is_at_home(store: Store, builder: QueueBuilder, message: Message, key: Queu
 
 
 def _renamed(store: Store, data: bytes, message: Message, key: QueueKey, number: int) -> Repair | None:
-    """Return the record with the change in its properties that puts it at a number of a light queue, if only one does."""
+    """Return the record with the only change in its properties that puts it at a number of a light queue."""
     raw = message.raw_properties
     front = data[: len(data) - len(raw)]
     found = set()
@@ -198,7 +198,7 @@ def _under_damage(raw: bytes, whole: bytes) -> bytes | None:
     """Return properties with ``whole`` where only zeros or one damaged range in it hide it; None without such a place."""
     framed = _PROPERTY_SEPARATOR + whole + _PROPERTY_SEPARATOR
     frame = _PROPERTY_SEPARATOR + raw + _PROPERTY_SEPARATOR
-    most, found = -1, None
+    most_equal, found = -1, None
     for at in range(len(frame) - len(framed) + 1):
         if frame[at] not in (0, framed[0]):
             continue
@@ -207,8 +207,8 @@ def _under_damage(raw: bytes, whole: bytes) -> bytes | None:
         is_hidden = not any(frame[at + n] for n in odd)
         is_inside = bool(odd) and odd[0] > 0 and odd[-1] < len(framed) - 1
         is_harmed = is_inside and same >= _LEAST_AROUND and odd[-1] - odd[0] < len(odd)
-        if (is_hidden or is_harmed) and same > most:
-            most, found = same, (frame[:at] + framed + frame[at + len(framed) :])[1:-1]
+        if (is_hidden or is_harmed) and same > most_equal:
+            most_equal, found = same, (frame[:at] + framed + frame[at + len(framed) :])[1:-1]
     return found
 
 

@@ -1,4 +1,4 @@
-"""Describe the log as it will be: regions closed, the tail clean, files of the right length, nothing after the end."""
+"""Edit the log as data: regions closed, the tail clean, files of the right length, nothing after the end."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class EditedLog:
         return with_placed(self.placed, self.patches)
 
     def add_patch(self, path: Path, start: int, data: bytes) -> None:
-        """Replace a few bytes of a file that no other patch covers."""
+        """Add a patch of a few bytes that no other patch covers."""
         self.patches.setdefault(path, []).append(Patch(start, start + len(data), ((0, data),)))
 
     @property
@@ -151,11 +151,11 @@ class EditedLog:
         return message.store_timestamp_ms * _NS_PER_MS if message is not None else None
 
     def made(self) -> dict[Path, Callable[[], Iterator[bytes | Hole]]]:
-        """Return readers by file for bytes that a plan does not hold itself: from the first to the last of many ranges."""
+        """Return readers, by file, of the range that a plan does not hold itself, because it has many parts."""
         return {path: partial(self._chunks, path, start, end) for path, (start, end) in self._made_ranges().items()}
 
     def _made_ranges(self) -> dict[Path, tuple[int, int]]:
-        """Return by file the range from the first to the last of many tombstones or ranges; all of a new file."""
+        """Return the range of each file that is made of many tombstones or patches; all of a new file."""
         ranges = {}
         for path, patches in self.patches.items():
             new = [patch for patch in patches if patch.parts]
@@ -342,7 +342,7 @@ def _moved(patch: Patch, by: int) -> Patch:
 def _borrowed(
     draft: Draft, patches: Iterable[Patch], size_bytes: int, chunks: Callable[[], Iterator[bytes | Hole]]
 ) -> Built:
-    """Return the content of a file or range with these patches, whose bytes are read elsewhere when the plan is applied."""
+    """Return the content of a file or range whose bytes are read elsewhere when the plan is applied."""
     parts: list[Any] = []
     files: list[Any] = []
     literals: list[Any] = []

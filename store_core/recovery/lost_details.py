@@ -55,16 +55,16 @@ def index_traces(
     return found
 
 
-def traced(told: Iterable[LostRecord], traces: Sequence[IndexTrace]) -> list[dict[str, Any]]:
+def traced(known: Iterable[LostRecord], traces: Sequence[IndexTrace]) -> list[dict[str, Any]]:
     """Return one object for each of the first ``MOST_RECORDS`` lost records; records known only from the index have no queue.
 
-    ``told``: the other lost records in log order, at least the first ``MOST_RECORDS``.
+    ``known``: the other lost records in log order, at least the first ``MOST_RECORDS``.
     """
     by_place: dict[int, list[IndexTrace]] = {}
     for trace in traces:
         by_place.setdefault(trace.phy_offset, []).append(trace)
     rows = [
-        _row(record, by_place.pop(record.phy_offset, []) if record.phy_offset is not None else []) for record in told
+        _row(record, by_place.pop(record.phy_offset, []) if record.phy_offset is not None else []) for record in known
     ]
     rows += [_row(None, by_place[place]) for place in sorted(by_place)]
     return rows[:MOST_RECORDS]

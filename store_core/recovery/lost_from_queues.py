@@ -101,7 +101,7 @@ def lost_by_queue_entries(
 
 
 class _Kinds:
-    """Columns by queue number of a table: light or not, length and rank of the name, least size of a tombstone.
+    """Columns by queue number: is it light, length and rank of its name, least size of a tombstone.
 
     ``topic`` is equal for queues of one topic; ``with_head`` has the numbers of the same queue for records that a head describes
     as well, without and with keys.
@@ -179,7 +179,7 @@ class _Items:
             self.lost.setdefault(region, []).append(lost)
 
     def _one_a_place(self, rows: Rows) -> tuple[Rows, Ints]:
-        """Return one row for all entries of a place without a head, and the room that a tombstone needs for each row.
+        """Return one row for all entries of a place without a head, and the tombstone size of each row.
 
         The row is of the queue that the record was sent to, as far as names show: the first that is not light. The light queues
         are added to it.
@@ -217,7 +217,7 @@ class _Items:
         return rows[kept], needed[kept]
 
     def _paired(self, rows: Rows) -> Rows:
-        """Return rows with one for a head and its entries, if a place has one head and one ordinary entry that agree."""
+        """Return the rows, with head and entry joined where a place has one of each and they agree."""
         starts = np.flatnonzero(np.diff(rows["phy_offset"], prepend=-1) != 0)
         is_head = self._table.told_by(rows, Source.HEAD)
         is_own = ~is_head & ~self._kinds.is_light[rows["queue"]]

@@ -131,7 +131,10 @@ class LostTable(Closing):
         return self.rows(first, self._count)
 
     def add_to(self, lost: list[Lost], rows: Rows) -> None:
-        """Append rows in log order that join, at least one, and add them to ``lost``, joined to its last item if possible."""
+        """Append rows to the table and to ``lost``, joined to its last item if possible.
+
+        They are in log order, at least one, and join.
+        """
         added, last = self.append(rows), lost[-1] if lost else None
         if (
             isinstance(last, LostRows)
@@ -195,7 +198,7 @@ class LostRows:
         return int(self.table.read(number, number + 1)[0]["phy_offset"]) if number < self.stop else None
 
     def apart(self, places: Sequence[int]) -> Iterator[LostRecord | LostRows]:
-        """Yield the rows split at ``places``, which rise; a row that starts at one of them is a record of its own."""
+        """Yield the rows split at ``places``, which rise; a row that starts at a place becomes a record."""
         at = self.first
         for place in places:
             if not self.phy_offset <= place < self.end_phy_offset:
@@ -297,7 +300,7 @@ Lost = LostRecord | LostRows
 
 
 def joining(rows: Rows) -> NDArray[np.bool_]:
-    """Return a mask of the rows, without the first, that follow the row before directly or after room for a filler."""
+    """Return a mask of rows[1:] that follow the row before directly or after room for a filler."""
     free = rows["phy_offset"][1:] - rows["phy_offset"][:-1] - rows["size_bytes"][:-1]
     mask: NDArray[np.bool_] = (free == 0) | ((free >= _LEAST_FREE_BYTES) & (free <= _MOST_FREE_BYTES))
     return mask
@@ -379,7 +382,7 @@ def records_of_rows(table: LostTable, rows: Rows) -> Iterator[LostRecord]:
 
 
 def head_of(table: LostTable, row: Any) -> LostRecord | None:
-    """Return the data in the head of a row's record; None if no head is among its sources, or it cannot be read any more."""
+    """Return the data in the head of a row's record; None without a head that can be read."""
     if table.log is None or not table.sources[int(row["queue"])] & Source.HEAD:
         return None
     message = read_message(table.log, int(row["phy_offset"]), int(row["size_bytes"]))

@@ -1,4 +1,4 @@
-"""Fill queue offsets that no message has: with a tombstone in the log or a dead entry in the queue (store behaviour 15.1).
+"""Fill queue offsets that no message has with tombstones in the log or dead entries (store behaviour 15.1).
 
 A dead entry points to the last byte before a segment, with a size that reaches into it: it cannot be read, and a broker
 skips it alone. It breaks the ascending order of a queue, which brokers 5.x rely on once the entry's segment is the first
@@ -187,9 +187,9 @@ class _Filling:
                     gap.wait(run_first, run_stop)
 
     def _look_at_light(self, gap: _Gap, numbers: range, dead: Entry | None) -> _Gap:
-        """Add entries of a light queue that lead to a record; other numbers wait, or get the ``dead`` entry if it is given.
+        """Add a light queue's entries that lead to a record and return the gap after the last of them.
 
-        Returns the gap after the last number whose entry leads to a record.
+        The other numbers get the ``dead`` entry if it is given; else they wait for tombstones.
         """
         key, after = gap.key, gap.after
         for queue_offset in numbers:
@@ -253,7 +253,7 @@ def _dead_runs(store: Store, key: QueueKey, first: int, stop: int) -> Iterator[t
 
 
 class _Fronts:
-    """The numbers before the queues' first messages, if the log starts at offset 0 and its holes had room for them."""
+    """The numbers before the queues' first messages, if the log starts at 0 and holes had room for them."""
 
     def __init__(self, log: SegmentSequence, closed_regions: list[ClosedRegion]) -> None:
         closed = closed_regions if log.min_phy_offset == 0 else []
@@ -280,9 +280,9 @@ def _dead_entry(log: SegmentSequence, following_phy_offset: int) -> Entry | None
 
 
 def _leads_to_record(log: SegmentSequence, key: QueueKey, queue_offset: int, entry: Entry) -> bool:
-    """Return True if a light queue's entry points to a whole record whose list names no other number for the queue.
+    """Return True if a light queue's entry points to a whole record whose list does not contradict it.
 
-    With a damaged list only the entry puts the record into that queue.
+    If a damaged list lacks the queue, only the entry puts the record there.
     """
     if not key.topic.startswith(paths.LMQ_PREFIX):
         return False

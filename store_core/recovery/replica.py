@@ -219,7 +219,7 @@ def _open(root: Path, config: Path | None) -> Store:
 
 
 def _build(building: Building) -> Iterator[Chunk]:
-    """Yield a file or a range of it: bytes of a sibling, of another file, and of the plan, each at its place; zeros elsewhere."""
+    """Yield the bytes of a file or range from siblings, other files and the plan; the rest is zeros."""
     (path,) = building.paths
     for at, root, phy_offset, size_bytes, *config in building.arguments["parts"]:
         # Plans of earlier releases name the store itself by "".

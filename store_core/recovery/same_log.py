@@ -1,4 +1,4 @@
-"""Compare records of two logs to prove that one is a copy of the other where a range is to be taken from it.
+"""Compare two logs to prove that one is a copy of the other where a range is to be taken.
 
 Two logs that parted never become one again: if a record after a place is the same in both, everything before it is. A record
 that is damaged in one log is compared by its head. A record that is unreadable in the copy, or that rmqctl wrote there, proves
@@ -34,7 +34,7 @@ _MOST_LOOKED_BACK: Final = 1 << 10
 _LOOKED_BACK_BYTES: Final = (64 << 10, 4 << 20)  # windows that are read in turn
 _END_BYTES: Final = 16  # of a record, which damage after it may reach
 
-Span = tuple[int, int]  # where a record begins, and its size
+Span = tuple[int, int]  # start and size of a record
 
 
 @dataclass(slots=True)
@@ -148,13 +148,13 @@ class Kinship:
                 to_do="name a master's, a slave's or a backup's copy of this store",
             )
 
-    def _is_same_before(self, place: Span, most: int = _MOST_LOOKED_BACK) -> bool:
+    def _is_same_before(self, place: Span, limit: int = _MOST_LOOKED_BACK) -> bool:
         """Return True if the last record up to ``place`` that both have is the same, or this log's is torn."""
         if self._is_torn(*place):
             self.compared += 1
             self.same += 1
             return True
-        earlier = islice(_good_before(self.store, place[0], _LOOKED_BACK_BYTES), most)
+        earlier = islice(_good_before(self.store, place[0], _LOOKED_BACK_BYTES), limit)
         results = (self.is_same(*other) for other in chain((place,), earlier))
         return next((result for result in results if result is not None), False)
 

@@ -1,4 +1,4 @@
-"""Find ranges of the log that a bad copy moved by some bytes and put them back at their own offset.
+"""Find ranges of the log that a bad copy moved by some bytes and put them back.
 
 A copy that leaves out a sector or a page (`dd conv=noerror` without `sync`), or has one twice, moves all bytes after it in the
 file; whole records may be missing or there twice, too (tests/recovery/test_shifted.py). No record of such a range is at its own
@@ -72,9 +72,9 @@ class Shifted:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """Records that may move ``by`` bytes to [start, end) in span number ``span`` of the room; the last one starts at ``last`` there.
+    """Records that may move ``by`` bytes to [start, end) in span number ``span`` of the room.
 
-    ``agree`` and ``differ`` count the records whose queue entry was read and points to the new place, or elsewhere.
+    There the last record starts at ``last``. ``agree`` and ``differ`` count the records whose queue entry was read and points to the new place, or elsewhere.
     """
 
     span: int

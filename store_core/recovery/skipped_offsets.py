@@ -84,7 +84,7 @@ class Kept:
 
 @dataclass(slots=True)
 class _Edges:
-    """The lost messages of a queue with the least and the greatest number, which may be the first and last of the queue."""
+    """The lost messages of a queue with the least and the greatest number, which may be its ends."""
 
     messages: int
     lowest: LostRecord
@@ -111,8 +111,8 @@ class Skipping:
         self._edges: dict[QueueKey, _Edges] = {}
         self._kept_places: set[int] = set()
 
-    def look_at(self, told: Iterable[Lost]) -> None:
-        for lost in told:
+    def look_at(self, lost_records: Iterable[Lost]) -> None:
+        for lost in lost_records:
             if isinstance(lost, LostRows):
                 for chunk in lost.chunks():
                     self._look_at_rows(lost.table, chunk)
@@ -131,11 +131,11 @@ class Skipping:
             if remaining and not _is_between(self._bounds.last.get(key), edges.highest, before=False):
                 self._keep(edges.highest, _LAST_OF_QUEUE)
 
-    def parted(self, told: Iterable[Lost]) -> tuple[list[Lost], list[Lost]]:
+    def parted(self, lost_records: Iterable[Lost]) -> tuple[list[Lost], list[Lost]]:
         """Return the records that need a tombstone, and those that dead entries will replace."""
         kept: list[Lost] = []
         dead: list[Lost] = []
-        for lost in told:
+        for lost in lost_records:
             if isinstance(lost, LostRecord):
                 (kept if self._why_not(lost) or lost.phy_offset in self._kept_places else dead).append(lost)
                 continue
@@ -209,7 +209,7 @@ def _is_of_broker(topic: str) -> bool:
 
 
 def _is_between(place: Place | None, lost: LostRecord, *, before: bool) -> bool:
-    """Return True if a good message is on that side of a lost one, in the log and in the numbering."""
+    """Return True if a good message is on that side of ``lost``, in the log and in the numbering."""
     if place is None or lost.phy_offset is None:
         return False
     own = (lost.phy_offset, lost.queue_offset)

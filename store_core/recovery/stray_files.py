@@ -45,7 +45,7 @@ class Displaced:
     emptied: list[Segment] = field(default_factory=list)
 
     def patches(self, log: SegmentSequence, end_phy_offset: int | None = None) -> dict[int, Patch]:
-        """Return patches by log offset that read the bytes where they are now; up to the log's end if it is given."""
+        """Return patches by log offset that read the bytes where they are now, up to ``end_phy_offset``."""
         patches: dict[int, Patch] = {}
         for move in self.moves:
             if size := _up_to(end_phy_offset, move.phy_offset, move.size_bytes):
@@ -98,7 +98,10 @@ class _Home(NamedTuple):
 
 
 def _homes(log: SegmentSequence) -> dict[Segment, _Home]:
-    """Return where each file of the log's folders belongs, if its records prove it, including files whose name is no offset."""
+    """Return where each file of the log's folders belongs, if its records prove it.
+
+    Files whose name is no offset are included.
+    """
     size = log.file_size_bytes
     strays = [
         Segment(stray.path, _NO_PLACE, stray.size_bytes, stray.mtime_ns)
@@ -182,7 +185,7 @@ def _is_pointed_to(store: Store, message: Message) -> bool:
 
 
 def _is_in_log(log: SegmentSequence, home: _Home) -> bool:
-    """Return True if records of a file are also in the log at their own offset, so that it holds only copies."""
+    """Return True if records of a file are also in the log at their own offset: it holds only copies."""
     return any(read_message(log, m.own_phy_offset) == Message((m.own_phy_offset, *m[1:])) for m in home.witnesses)
 
 

@@ -1,6 +1,6 @@
 """Encode the records that close a hole, to the byte (store behaviour, section 15.1).
 
-A tombstone stands for a lost message that is known: an ordinary record of its topic, queue and queue offset, with a body of
+A tombstone replaces a lost message that is known: an ordinary record of its topic, queue and queue offset, with a body of
 zeros. A filler is a ROLLBACK record, which no broker dispatches.
 """
 
@@ -218,7 +218,7 @@ def _encode(lost: LostRecord, at: int, body_length: int, timestamp: int, *, mark
 
 
 def tombstone(lost: LostRecord, at: int, size: int, timestamp: int, *, property_crc: bool = False) -> Piece:
-    """Return the record that stands for a lost one, with its mark if there is room for it."""
+    """Return the tombstone of a lost record, with its mark if there is room for it."""
     least = len(_encode(lost, 0, 0, timestamp, marked=True, property_crc=property_crc))
     if marked := size >= least:
         body_length = size - least

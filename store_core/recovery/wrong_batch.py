@@ -48,7 +48,7 @@ class _Odd(NamedTuple):
 
 
 def wrong_batches(store: Store, log: SegmentSequence, rows: RowsByQueue, keys: Iterable[QueueKey]) -> Iterator[Repair]:
-    """Yield repairs of records in the batch queues ``keys``, and of records of unknown queues that belong to a batch queue."""
+    """Yield repairs of records in the batch queues ``keys``, and of unknown queues that belong to a batch queue."""
     done = set()
     for repair in (*_by_numbers(store, log, rows, keys), *_by_entries(store, log, rows)):
         if repair.phy_offset not in done:
@@ -94,7 +94,7 @@ def _unmatched_entries(files: SegmentSequence, chunks: Iterable[Rows]) -> Iterat
 
 
 def _of_entry(store: Store, log: SegmentSequence, key: QueueKey, entry: Any) -> Repair | None:
-    """Return the record at an entry as one of its queue, if it has the entry's number and names an unknown queue."""
+    """Return the record at an entry as one of ``key``, if it names an unknown queue and the entry's number."""
     found = record_at(log, int(entry["phy_offset"]))
     if found is None or found[1].size_bytes != entry["size_bytes"] or not found[1].body or not is_sound(*found):
         return None
@@ -119,7 +119,7 @@ def _odd_ones(chunks: Iterable[Rows], *, are_all: bool) -> Iterator[_Odd]:
 
 
 def _odd_in(rows: Any, *, is_first: bool, is_last: bool, are_all: bool) -> Iterator[_Odd]:
-    """Yield rows that do not join, except the first, which the previous call had, and the last, left to the next call."""
+    """Yield rows that do not join, except the first and the last, which belong to the calls before and after."""
     number, count = rows["queue_offset"], rows["batch_size"].astype(np.int64)
     ends = number + count
     joins = np.r_[True, number[1:] == ends[:-1]]
@@ -137,7 +137,7 @@ def _odd_in(rows: Any, *, is_first: bool, is_last: bool, are_all: bool) -> Itera
 
 
 def _places_of(store: Store, topic: str, odd_ones: list[_Odd]) -> dict[int, tuple[int, int]]:
-    """Return queue id and number of the entry that points to a record and joins the entry before, by the record's offset."""
+    """Return by record offset the queue id and number of an entry that points there and joins the entry before."""
     by_place = {odd.phy_offset: odd for odd in odd_ones}
     wanted = np.array(list(by_place), np.int64)
     found: dict[int, tuple[int, int]] = {}

@@ -114,7 +114,7 @@ def _with_fields(data: bytes, message: Message, key: QueueKey, values: dict[str,
 
 
 def open_numbers(builder: QueueBuilder, key: QueueKey) -> Iterator[int]:
-    """Yield numbers of a built queue without a message or with one that names another number, and one beyond each end."""
+    """Yield numbers of a built queue without a message or with a misnumbered one, and one beyond each end."""
     summary = builder.summary(key)
     yield from (item.placed_at for item in summary.misnumbered if item.placed_at is not None)
     for first, count in summary.gaps:
@@ -124,9 +124,9 @@ def open_numbers(builder: QueueBuilder, key: QueueKey) -> Iterator[int]:
     yield summary.end_queue_offset
 
 
-def differing(some: bytes, others: bytes) -> int:
+def differing(first: bytes, second: bytes) -> int:
     """Return in how many bytes two strings of the same length differ."""
-    return sum(a != b for a, b in zip(some, others, strict=True))
+    return sum(a != b for a, b in zip(first, second, strict=True))
 
 
 class LonelyRecord:
@@ -161,10 +161,10 @@ class LonelyRecord:
         for key in self._keys if 0 < self._count <= _MOST_LONELY else ():
             is_large = self._builder.summary(key).messages > _FEW
             for gap in self._gaps(key):
-                is_sure = is_large and gap.is_known and not closed.overlap(gap.before, gap.behind)
+                is_sure = is_large and gap.is_known and not closed.overlap(gap.before, gap.after)
                 for number in range(gap.first, min(gap.end, gap.first + _MOST_NUMBERS)):
                     for other, phy_offset, is_stray in self._records.get(number, ()):
-                        if other == key or not gap.before < phy_offset < gap.behind:
+                        if other == key or not gap.before < phy_offset < gap.after:
                             continue
                         is_wanted = is_sure or (not is_stray and self._cannot_be(other, key, is_large=is_large))
                         if is_wanted and (repair := _as_one_of(self._log, key, number, phy_offset)) is not None:
@@ -217,12 +217,12 @@ class _Gap(NamedTuple):
     first: int
     end: int
     before: int
-    behind: int
+    after: int
     is_known: bool
 
 
 def _as_one_of(log: SegmentSequence, key: QueueKey, number: int, phy_offset: int) -> Repair | None:
-    """Return the record of another queue as one of ``key`` if only one byte of its topic or queue id differs."""
+    """Return the record of another queue as one of ``key`` if one byte of topic or queue id differs."""
     found = record_at(log, phy_offset)
     if found is None or not is_sound(*found):
         return None
