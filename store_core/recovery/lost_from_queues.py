@@ -30,10 +30,7 @@ from store_core.scan.walk_progress import WalkProgress
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
 
-_FEW_ENTRIES, _CHUNK_ENTRIES = (
-    1 << 8,
-    1 << 16,
-)  # entries of a file that are read first, and later: most light queues have few
+_FEW_ENTRIES, _CHUNK_ENTRIES = 1 << 8, 1 << 16  # read of a file first, and later: most light queues have few
 _ENTRY: Final = np.dtype([*ROW.descr, ("region", "i4")])
 _LARGEST: Final = (1 << 63) - 1
 _POWERS_OF_TEN: Final = 10 ** np.arange(1, 19)

@@ -27,7 +27,10 @@ _MOST_PUT_BACK_BYTES: Final = 4 << 20  # a plan holds these bytes; further recor
 
 @dataclass(slots=True)
 class Misdirected:
-    """Edits by log offset: ``zeros`` over misdirected records, ``put_back`` with records for their own places, described by ``repairs``."""
+    """Edits by log offset: ``zeros`` over misdirected records, ``put_back`` with records for their own places.
+
+    ``repairs`` describe the records that are put back.
+    """
 
     zeros: dict[int, Patch] = field(default_factory=dict)
     put_back: dict[int, Patch] = field(default_factory=dict)

@@ -74,7 +74,8 @@ class Shifted:
 class _Candidate:
     """Records that may move ``by`` bytes to [start, end) in span number ``span`` of the room.
 
-    There the last record starts at ``last``. ``agree`` and ``differ`` count the records whose queue entry was read and points to the new place, or elsewhere.
+    There the last record starts at ``last``. ``agree`` and ``differ`` count the records whose queue entry was read and points to
+    the new place, or elsewhere.
     """
 
     span: int
