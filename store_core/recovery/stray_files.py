@@ -150,7 +150,8 @@ def _reachable(
 ) -> Iterator[int]:
     """Yield the claimed places inside the log, directly before it, and after it if queues still point there.
 
-    Files further before the log have expired; files after it that no queue knows are left of an earlier log.
+    Files further before the log have expired; files after it that no queue knows are left of an earlier log. In a store without
+    queues the place directly after the log counts, too.
     """
     size = store.log.file_size_bytes
     occupied = occupied | {segment.phy_offset for segment in store.log.segments if segment.phy_offset in claims}
