@@ -1,4 +1,4 @@
-"""What lay behind the log's last record: whom entries and the index tell of there, and who is there all the same."""
+"""Find lost records after the log's end by entries and the index, without those whose number the log still has."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from store_core.recovery.lost_record import LostRecord
 from store_core.recovery.lost_table import Lost, LostRows, LostTable, Rows
 from store_core.storage.store import QueueKey, Store
 
-_MOST_MISSING_SEGMENTS: Final = 64  # entries that point further behind the log are taken for wild
+_MOST_MISSING_SEGMENTS: Final = 64  # entries that point further after the log are ignored as wrong
 
 
 class QueuesOfLog:
-    """What messages the log has, by the numbers of their queues."""
+    """The messages of the log by queue and number."""
 
     def __init__(self, builder: QueueBuilder, table: LostTable) -> None:
         self._builder = builder
@@ -28,11 +28,11 @@ class QueuesOfLog:
         self._ends: dict[QueueKey, int] = {}
 
     def lacking(self, lost: Lost) -> Iterator[Lost]:
-        """Lost records but those whose number a message has: the entry that told of them is wrong."""
+        """Yield lost records, except those whose number a message has: the entry that named them is wrong."""
         if isinstance(lost, LostRecord):
             key, number = QueueKey(lost.topic, lost.queue_id), lost.queue_offset
-            is_behind = lost.batch_size > 1 or number >= self._end(key)
-            if is_behind or self._builder.phy_offset_of(key, number) is None:
+            is_beyond = lost.batch_size > 1 or number >= self._end(key)
+            if is_beyond or self._builder.phy_offset_of(key, number) is None:
                 yield lost
             return
         at = lost.first
@@ -50,10 +50,10 @@ class QueuesOfLog:
         for number in np.unique(rows["queue"]).tolist():
             ends[number] = self._end(keys[number])
         is_lost: NDArray[np.bool_] = (rows["batch_size"] > 1) | (rows["queue_offset"] >= ends[rows["queue"]])
-        # Few as a rule: what is lost lies behind the ends of its queues.
+        # Few as a rule: most lost numbers are at or after the ends of their queues.
         for number in np.unique(rows["queue"][~is_lost]).tolist():
-            mine = ~is_lost & (rows["queue"] == number)
-            is_lost[mine] = ~self._builder.has(keys[number], rows["queue_offset"][mine])
+            in_queue = ~is_lost & (rows["queue"] == number)
+            is_lost[in_queue] = ~self._builder.has(keys[number], rows["queue_offset"][in_queue])
         return is_lost
 
     def _end(self, key: QueueKey) -> int:
@@ -63,19 +63,21 @@ class QueuesOfLog:
 
 
 def beyond_log_end(store: Store, survey: LogSurvey) -> Region:
-    """Where a last segment that is gone was: it leaves no region, but entries that point behind the log."""
+    """Return the range after the log where missing last segments were: they leave no region, only entries that point there."""
     end = max(store.log.max_phy_offset, survey.end_phy_offset)
     return Region(end, end + _MOST_MISSING_SEGMENTS * store.log.file_size_bytes, end, end)
 
 
 def only_indexed(
-    store: Store, sizes: IndexSizes | None, survey: LogSurvey, regions: Iterable[Region], told: Iterable[Lost]
+    store: Store, sizes: IndexSizes | None, survey: LogSurvey, regions: Iterable[Region], known: Iterable[Lost]
 ) -> int | None:
-    """How many messages were in regions behind the log's last record of which the index alone tells, and not ``told``; None for
-    too many to count."""
+    """Return how many messages in regions after the log's last record only the index knows.
+
+    None for too many to count. ``known``: lost records with another source.
+    """
     traces = index_traces(store, sizes, regions, from_phy_offset=survey.end_phy_offset)
     places = np.unique(np.array([trace.phy_offset for trace in traces], np.int64))
-    for lost in told if len(places) else ():
+    for lost in known if len(places) else ():
         if isinstance(lost, LostRows):
             for rows in lost.chunks():
                 places = places[~np.isin(places, rows["phy_offset"])]

@@ -1,4 +1,4 @@
-"""What the log holds and where a broker could not walk over it: the ground every mending plan stands on."""
+"""Walk the log once: count good records and find the regions that a broker cannot walk over."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ TableSink = Callable[[FrameTable], None]
 
 @dataclass(frozen=True, slots=True)
 class WalkRules:
-    """Which whole records the broker that is to open the store walks over, and what records it wants to be written.
+    """The rules by which the broker that will open the store accepts and writes records.
 
-    ``checks_property_crc``: it takes a wrong property CRC for damage. ``property_crc``: new records carry one.
-    ``refused``: where whole records lie that must not stay, for it can make no queue of their topic and gives up on all queues.
+    ``checks_property_crc``: the broker takes a wrong property CRC for damage. ``property_crc``: new records carry one.
+    ``refused``: offsets of whole records that must not stay: the broker cannot make a queue of their topic and gives up on all queues.
     """
 
     reads_v2: bool = True
@@ -47,13 +47,13 @@ class WalkRules:
 
     @property
     def takes_all(self) -> bool:
-        """Whether it walks over every good record."""
+        """True if the broker walks over every good record."""
         return self.reads_v2 and self.reads_v6_hosts and not self.checks_property_crc and not self.refused
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A good record beside a region. ``in_queue``: its transaction type gives it a queue entry."""
+    """A good record next to a region. ``in_queue``: its transaction type gives it a queue entry."""
 
     phy_offset: int
     size_bytes: int
@@ -66,10 +66,10 @@ class Neighbour:
 
 @dataclass(slots=True)
 class Region:
-    """A stretch [phy_offset, end_phy_offset) inside one segment's nominal extent that a broker cannot walk over.
+    """A range [phy_offset, end_phy_offset) inside one segment's nominal extent that a broker cannot walk over.
 
     ``reaches_segment_end``: nothing good follows in the segment, not even its blank. ``used_bytes`` of it are not known
-    to be zero. ``lost`` are records whose own head still tells who they were, those in ``LogSurvey.heads`` apart.
+    to be zero. ``lost`` are records whose own head still identifies them, except those in ``LogSurvey.heads``.
     """
 
     phy_offset: int
@@ -89,7 +89,7 @@ class Region:
 
     @property
     def may_hold_records(self) -> bool:
-        """False where it can only have been the segment's blank."""
+        """False if the region can only have been the segment's blank."""
         return not (self.reaches_segment_end and self.used_bytes <= PREFIX.size_bytes)
 
 
@@ -97,11 +97,11 @@ class Region:
 class LogSurvey:
     """The log after one walk.
 
-    ``blanks`` are those with room for a record. ``regions`` have good records behind them. ``tail`` are the regions behind the last good record: torn, wiped or stale
+    ``blanks`` are those with room for a record. ``regions`` have good records after them. ``tail`` are the regions after the last good record: torn, wiped or stale
     bytes, zeros included. ``end_phy_offset`` is the end of the last good record, where the next one belongs; the log's
     minimum if there is none. ``messages`` are all whole records, ``good_messages`` those that a broker walks over,
-    ``kept_messages`` the good ones that belong into queues. ``wrong_own_offsets`` are good records that say they lie elsewhere.
-    ``heads`` are lost records whose head is sound and tells all that can be had of them.
+    ``kept_messages`` the good ones that belong in queues. ``wrong_own_offsets`` are good records whose own offset names another place.
+    ``heads`` are lost records with a damaged body and a sound head.
     """
 
     regions: list[Region] = field(default_factory=list)
@@ -119,7 +119,7 @@ class LogSurvey:
 
     @property
     def is_whole(self) -> bool:
-        """Whether a broker walks over every record there is."""
+        """True if a broker walks over every record in the log."""
         return not self.regions and self.good_messages == self.messages
 
 
@@ -132,9 +132,9 @@ def survey_log(
     on_progress: Callable[[int], None] | None = None,
     lost: LostTable | None = None,
 ) -> LogSurvey:
-    """Walk the whole log with checksums. Every table is handed to each of ``sinks`` on the way, who may want ``options``.
+    """Walk the whole log with checksums and pass every table to each of ``sinks``, which may need ``options``.
 
-    Lost records are noted where there is a table for them.
+    Lost records are added to ``lost`` if it is given.
     Raises FailedError where a segment cannot be read.
     """
     rules = rules or WalkRules()
@@ -153,13 +153,13 @@ Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 def _runs(mask: Mask) -> dict[int, int]:
-    """First and last row of each run in a mask."""
+    """Return the last row of each run in a mask by its first row."""
     edges = np.flatnonzero(np.diff(mask.astype(np.int8), prepend=0, append=0))
     return dict(zip(edges[::2].tolist(), (edges[1::2] - 1).tolist(), strict=True))
 
 
 def _foreign_rows(table: FrameTable, rules: WalkRules) -> Mask:
-    """Mask of the whole records that the broker cannot walk over: of a kind that it does not know, or with a number that is none."""
+    """Return a mask of whole records that the broker refuses: of unknown kinds, or with properties that are no numbers."""
     mask = np.zeros(len(table), bool)
     if not rules.reads_v2:
         mask |= table.magic == MAGIC_V2
@@ -206,15 +206,15 @@ class _Surveyor:
         self._survey.wrong_own_offsets += table.phy_offset[good & table.of_code(FrameCode.OWN_OFFSET)].tolist()
         for row in table.rows(table.of_kind(FrameKind.BLANK) & (table.size_bytes > MIN_RECORD_SIZE_BYTES)):
             self._survey.blanks.append(self._blank(int(table.phy_offset[row]), int(table.size_bytes[row])))
-        # Rows where something changes: everything not walkable, and the first walkable row behind it.
+        # Rows where something changes: everything not walkable, and the first walkable row after it.
         edges = ~walkable
         edges[1:] |= ~walkable[:-1]
         edges[0] = edges[-1] = True
-        if size := self._store.log.file_size_bytes:  # a record up to the very end leaves no room for the blank
+        if size := self._store.log.file_size_bytes:  # a record that ends with the segment leaves no room for the blank
             edges |= good & ((table.phy_offset + table.size_bytes) % size == 0)
         heads = self._note_heads(table, ~walkable)
         last_of = _runs(heads)
-        edges[1:] &= ~(heads[1:] & heads[:-1])  # all of a run go with its first one
+        edges[1:] &= ~(heads[1:] & heads[:-1])  # the first row of a run covers the whole run
         previous = -1
         for row in table.rows(edges):
             if row > previous + 1:
@@ -225,7 +225,7 @@ class _Surveyor:
             )
 
     def _add_good(self, table: FrameTable) -> None:
-        """A table of nothing but good records, of one segment: only at its first and its last row something may change."""
+        """Add a table of good records of one segment; only its first and its last row can change the state."""
         count = len(table)
         type_ = table.sys_flag & TRANSACTION_MASK
         self._survey.messages += count
@@ -235,23 +235,23 @@ class _Surveyor:
             self._row(table, row, row, good=True, walkable=True, is_noted=False)
 
     def _note_heads(self, table: FrameTable, bad: Mask) -> Mask:
-        """Mask of the rows that are lost records and go to ``heads``: nothing but their body is wrong, and that for good."""
+        """Add lost records with a wrong body and a sound head to ``heads`` and return the mask of their rows."""
         mask = np.zeros(len(table), bool)
         if self._lost is not None and self._survey.heads is not None and bad.any():
             type_ = table.sys_flag & TRANSACTION_MASK
             mask = bad & table.messages & table.of_code(FrameCode.BAD_CRC)
             mask &= (type_ == TRANSACTION_NONE) | (type_ == TRANSACTION_COMMIT)
-            mask &= ~table.with_property(PropertyFlag.CRC32)  # it may yet vouch for them
+            mask &= ~table.with_property(PropertyFlag.CRC32)  # a repair may still satisfy the property CRC
             rows = np.flatnonzero(mask)
             if len(rows):
                 self._survey.heads.add(head_rows(self._lost, table, rows))
         return mask
 
     def _good_rows(self, table: FrameTable) -> Mask:
-        """Mask of the message rows that the broker's recovery accepts.
+        """Return a mask of the message rows that the broker's recovery accepts.
 
-        Where it wants property CRCs, a record without one is damaged once another one had it; what was written before
-        the option was turned on is left to the broker.
+        If it checks property CRCs, a record without one is damaged once an earlier record had one; records from before
+        the option was turned on are left to the broker.
         """
         mask: Mask = table.messages & ~table.of_code(FrameCode.BAD_CRC) & ~_foreign_rows(table, self._rules)
         if self._rules.checks_property_crc:
@@ -262,7 +262,7 @@ class _Surveyor:
         return mask
 
     def _row(self, table: FrameTable, row: int, last: int, *, good: bool, walkable: bool, is_noted: bool) -> None:
-        """A row, or a run of rows up to ``last`` of which none is walkable."""
+        """Add a row, or a run of rows up to ``last`` of which none is walkable."""
         at = int(table.phy_offset[row])
         size = int(table.phy_offset[last] + table.size_bytes[last]) - at
         if at >= self._segment_end:
@@ -315,17 +315,17 @@ class _Surveyor:
         self._segment_start = segment.phy_offset if segment is not None else at - at % size if size else at
         end = nominal_end(self._store.log, segment) if segment is not None else self._segment_start + size
         if segment is not None and at >= end:
-            end = segment.end_phy_offset  # longer than the others: what is behind their length is one stretch
+            end = segment.end_phy_offset  # bytes after the nominal length of a segment that is too long are one range
         self._segment_end = max(end, at + 1)
 
     def _close_segment(self) -> None:
-        """The walk leaves a segment: what is open reaches its end."""
+        """Extend the open region to the end of the segment that the walk leaves."""
         if self._open is not None:
             self._open.reaches_segment_end = True
             self._open = None
 
     def _note_good(self, table: FrameTable, row: int) -> None:
-        """A good record (or blank) stands here, so everything pending lies inside the log."""
+        """Move pending regions into the log, because a good record follows them; a blank does not count."""
         if table.kind[row] == FrameKind.BLANK:
             return
         self._survey.regions += self._pending
@@ -348,7 +348,7 @@ class _Surveyor:
 
 
 def neighbour_at(table: FrameTable, row: int) -> Neighbour:
-    """A message row, as what lies beside it knows it."""
+    """Return a message row as a neighbour of regions."""
     return Neighbour(
         int(table.phy_offset[row]),
         int(table.size_bytes[row]),

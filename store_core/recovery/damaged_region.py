@@ -1,7 +1,7 @@
-"""Closing a hole in the log without moving an offset (store behaviour, section 15.1).
+"""Close a damaged region of the log without moving an offset (store behaviour, section 15.1).
 
 A region that a broker cannot walk over is covered completely: by tombstones for lost messages that are known (ordinary
-records of their topic, queue and queue offset, with a body of zeros), by fillers (ROLLBACK records, which nobody
+records of their topic, queue and queue offset, with a body of zeros), by fillers (ROLLBACK records, which no broker
 dispatches) where nothing is known, and by one blank where the region reaches the segment's end.
 """
 
@@ -30,10 +30,10 @@ from store_core.scan.log import Progress
 
 @dataclass(slots=True)
 class ClosedRegion:
-    """How a region is closed. ``given_up``: a readable neighbour that had to go because nothing as small fits.
+    """The records that close a region. ``given_up``: a readable neighbour that is replaced because no record fits the region.
 
-    ``skipped``: lost records that get no tombstone, for dead entries will stand in their queues. Without ``pieces`` the region
-    is left as it is.
+    ``skipped``: lost records that get no tombstone, because their queues get dead entries. Without ``pieces`` the region is
+    left as it is.
     """
 
     region: Region
@@ -45,31 +45,31 @@ class ClosedRegion:
 
     @property
     def phy_offset(self) -> int:
-        """Where the first piece begins; a widened region's lies in front of the region."""
+        """The start of the first piece; before the region if that was widened."""
         return self.pieces[0].phy_offset if self.pieces else self.region.phy_offset
 
     @property
     def end_phy_offset(self) -> int:
-        """Where the last piece ends."""
+        """The end of the last piece."""
         return self.pieces[-1].phy_offset + self.pieces[-1].size_bytes if self.pieces else self.region.end_phy_offset
 
     @property
     def min_record_size_bytes(self) -> int:
-        """The least room for a record."""
+        """The least size of a record."""
         return min_size_bytes(property_crc=self.property_crc)
 
     @property
     def tombstones(self) -> list[Lost]:
         """The lost records that have a tombstone, in log order, as they were."""
-        lost = (piece.lost if isinstance(piece, TombstoneRun) else piece.tombstone_of for piece in self.pieces)
-        return [each for each in lost if each is not None]
+        all_lost = (piece.lost if isinstance(piece, TombstoneRun) else piece.tombstone_of for piece in self.pieces)
+        return [lost for lost in all_lost if lost is not None]
 
     def tombstones_and_lost(self, places: Sequence[int]) -> list[tuple[int, Lost]]:
-        """The same with where they stand; of many, those at some places, which rise, as records of their own."""
+        """Return the same with their tombstones' offsets; records of a run at ``places``, which rise, are separate."""
         found: list[tuple[int, Lost]] = []
         for piece in self.pieces:
             if isinstance(piece, TombstoneRun):
-                found += [(each.phy_offset or 0, each) for each in piece.lost.apart(places)]
+                found += [(lost.phy_offset or 0, lost) for lost in piece.lost.apart(places)]
             elif piece.tombstone_of is not None:
                 found.append((piece.phy_offset, piece.tombstone_of))
         return found
@@ -90,29 +90,29 @@ def close_region(
     property_crc: bool = False,
     on_progress: Progress | None = None,
 ) -> ClosedRegion:
-    """Cover a region. ``known`` lost records have their place in it; ``unplaced`` ones are put where there is room.
+    """Cover a region with records. ``known`` lost records have their place in it; ``unplaced`` ones go where there is room.
 
-    A region that no record fits into is widened: over the blank behind it, else over its smaller neighbour.
-    ``property_crc``: the records that are made carry one. ``on_progress`` is told the bytes that are covered so far.
+    A region that no record fits into is widened: over the blank after it, else over its smaller neighbour.
+    ``property_crc``: new records carry one. ``on_progress`` receives the bytes that are covered so far.
     """
     closed_region = ClosedRegion(region, property_crc=property_crc)
     wide = _widened(region, closed_region)
-    if wide.size_bytes < closed_region.min_record_size_bytes:  # its neighbour carries none either
+    if wide.size_bytes < closed_region.min_record_size_bytes:  # the neighbour has no property CRC either
         closed_region.property_crc = property_crc = False
     if closed_region.given_up is not None:
         known = [*known, closed_region.given_up]
-    told: list[Lost] = []
+    encodable: list[Lost] = []
     waiting: list[LostRecord] = []
-    untold: list[LostRecord] = []
+    not_encodable: list[LostRecord] = []
     for lost in known:
         if isinstance(lost, LostRows) or can_be_told(lost):
-            told.append(lost)
+            encodable.append(lost)
         else:
-            untold.append(lost)
-    for each in unplaced:
-        (waiting if can_be_told(each) else untold).append(each)
-    slots = _with_unplaced(_place(wide, told, closed_region, waiting), wide, waiting, closed_region)
-    closed_region.unplaced += untold
+            not_encodable.append(lost)
+    for unplaced_record in unplaced:
+        (waiting if can_be_told(unplaced_record) else not_encodable).append(unplaced_record)
+    slots = _with_unplaced(_place(wide, encodable, closed_region, waiting), wide, waiting, closed_region)
+    closed_region.unplaced += not_encodable
     timestamp = _timestamp(wide)
     for slot in slots:
         at_segment_end = wide.reaches_segment_end and slot.end == wide.end_phy_offset
@@ -160,7 +160,7 @@ def _given_up(neighbour: Neighbour) -> LostRecord:
 
 
 def _timestamp(region: Region) -> int:
-    """Store time of the neighbours, never 0: a first record of time 0 keeps crash recovery from starting there."""
+    """Return a neighbour's store time, never 0: a first record of time 0 keeps crash recovery from starting there."""
     for neighbour in (region.before, region.after):
         if neighbour is not None and neighbour.store_timestamp_ms > 0:
             return neighbour.store_timestamp_ms
@@ -170,31 +170,31 @@ def _timestamp(region: Region) -> int:
 def _place(
     region: Region, known: Iterable[Lost], closed_region: ClosedRegion, waiting: list[LostRecord]
 ) -> list[_Slot]:
-    """Slots over the whole region, the known records as near to their places as whole frames allow.
+    """Return slots over the whole region, with known records as near to their places as whole frames allow.
 
-    Those for which there is no room there wait with others.
+    Records without room there are added to ``waiting``.
     """
     limit = region.end_phy_offset - (record.MIN_BLANK_SIZE_BYTES if region.reaches_segment_end else 0)
     slots: list[_Slot] = []
     cursor = region.phy_offset
-    left = deque(sorted(known, key=lambda k: k.phy_offset or 0))
+    remaining = deque(sorted(known, key=lambda k: k.phy_offset or 0))
     displaced: list[LostRecord] = []
-    while left:
-        lost = left.popleft()
+    while remaining:
+        lost = remaining.popleft()
         start = max(lost.phy_offset or cursor, cursor)
         is_close = 0 < start - cursor < closed_region.min_record_size_bytes
         if isinstance(lost, LostRows):
             end = lost.end_phy_offset
             if is_close or start != lost.phy_offset:
-                left.extendleft(reversed(list(lost.without_first())))
+                remaining.extendleft(reversed(list(lost.without_first())))
                 continue
-            reaches_next = bool(left) and end > (left[0].phy_offset or end)
+            reaches_next = bool(remaining) and end > (remaining[0].phy_offset or end)
             if (
                 end > limit
                 or reaches_next
                 or (not region.reaches_segment_end and 0 < limit - end < closed_region.min_record_size_bytes)
             ):
-                left.extendleft(reversed(list(lost.without_last())))
+                remaining.extendleft(reversed(list(lost.without_last())))
                 continue
         else:
             size = lost.size_bytes
@@ -205,8 +205,8 @@ def _place(
             end = min(start + size, limit)
             least = smallest_tombstone_size_bytes(lost, marked=False, property_crc=closed_region.property_crc)
             is_pushed = start > (lost.phy_offset or start)
-            # One that is told of a wrong place, or too long, must not move all that lies behind it.
-            following = _first_from(left, start if is_pushed else start + least)
+            # A record with a wrong place or size must not move all records after it.
+            following = _first_from(remaining, start if is_pushed else start + least)
             if following is not None:
                 end = min(end, following)
             if not region.reaches_segment_end and 0 < limit - end < closed_region.min_record_size_bytes:
@@ -225,18 +225,18 @@ def _place(
     return slots
 
 
-def _first_from(left: Iterable[Lost], phy_offset: int) -> int | None:
-    """Where the first of some lost records in log order begins, at an offset or behind it."""
-    for lost in left:
+def _first_from(remaining: Iterable[Lost], phy_offset: int) -> int | None:
+    """Return the start of the first lost record at or after an offset; the records are in log order."""
+    for lost in remaining:
         place = lost.first_from(phy_offset) if isinstance(lost, LostRows) else lost.phy_offset
         if place is not None and place >= phy_offset:
             return place
     return None
 
 
-def _is_of(told: Lost | None, lost: LostRecord) -> bool:
-    """Whether the last of what was told before is the same message."""
-    last = [*told.without_last()][-1] if isinstance(told, LostRows) else told
+def _is_of(previous: Lost | None, lost: LostRecord) -> bool:
+    """Return True if the last record of the previous slot is the same message."""
+    last = [*previous.without_last()][-1] if isinstance(previous, LostRows) else previous
     return isinstance(last, LostRecord) and (last.topic, last.queue_id, last.queue_offset) == (
         lost.topic,
         lost.queue_id,
@@ -247,7 +247,7 @@ def _is_of(told: Lost | None, lost: LostRecord) -> bool:
 def _with_unplaced(
     slots: list[_Slot], region: Region, waiting: Iterable[LostRecord], closed_region: ClosedRegion
 ) -> list[_Slot]:
-    """Records whose place nobody knows go into free slots that leave room for a frame, or nothing, behind them."""
+    """Return the slots with unplaced records in free ones, whose rest is empty or has room for a frame."""
     taken = [slot for slot in slots if slot.lost is not None]
     free = [slot for slot in slots if slot.lost is None]
     for lost in waiting:

@@ -1,4 +1,7 @@
-"""What a sibling has of the log before its first byte here: it is not taken unasked, for it may have expired (store behaviour 11)."""
+"""Describe what a sibling has of the log before this store's first byte (store behaviour 11).
+
+It may have expired here, so it is taken only if the operator requests it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from store_core.storage.store import Store
 
 @dataclass(frozen=True, slots=True)
 class SkippedEarlier:
-    """What sibling number ``sibling`` has of the log before its first byte here, and what tells of that here."""
+    """The log of sibling number ``sibling`` before this store's first byte. ``begin``: traces of it in this store."""
 
     sibling: int
     phy_offset: int
@@ -36,9 +39,9 @@ class SkippedEarlier:
 def weighed(
     store: Store, earlier: Iterable[Earlier], begin_phy_offset: int, last_store_timestamp_ms: int
 ) -> list[SkippedEarlier]:
-    """What is left out of each sibling's log where ours will begin at ``begin_phy_offset``."""
-    found = [each for each in earlier if each.phy_offset < begin_phy_offset]
+    """Return what is not taken of each sibling's log if this store's log will start at ``begin_phy_offset``."""
+    found = [item for item in earlier if item.phy_offset < begin_phy_offset]
     if not found:
         return []
     begin = log_begin(store, begin_phy_offset=begin_phy_offset, last_timestamp_ms=last_store_timestamp_ms)
-    return [SkippedEarlier(each.sibling, each.phy_offset, begin) for each in found]
+    return [SkippedEarlier(item.sibling, item.phy_offset, begin) for item in found]

@@ -1,4 +1,4 @@
-"""Free room in closed regions, and many numbers of queues that get tombstones there."""
+"""Find free room in closed regions for tombstones of many queue numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Rising numbers: runs from ``firsts`` on, each of as many as its count, ``step`` apart."""
+    """Rising numbers as runs: each starts at its first and has ``counts`` numbers, ``step`` apart."""
 
     firsts: Ints
     counts: Ints
@@ -32,7 +32,7 @@ class Runs:
         return int(self.counts.sum())
 
     def between(self, start: int, stop: int) -> Ints:
-        """Those at places [start, stop) of all of them."""
+        """Return the numbers at indices [start, stop) of all."""
         ends = np.cumsum(self.counts)
         places = np.arange(start, stop)
         run = np.searchsorted(ends, places, "right")
@@ -41,7 +41,7 @@ class Runs:
 
 
 class Room:
-    """Stretches of a fence that no tombstone takes."""
+    """The ranges of a closed region that no tombstone takes."""
 
     def __init__(self, closed_region: ClosedRegion) -> None:
         self._property_crc = closed_region.property_crc
@@ -49,16 +49,17 @@ class Room:
             _Part(
                 starts, sizes, record.MIN_BLANK_SIZE_BYTES if is_last else closed_region.min_record_size_bytes, is_last
             )
-            for starts, sizes, is_last in _in_heaps(_stretches(closed_region))
+            for starts, sizes, is_last in _in_batches(_free_ranges(closed_region))
         ]
 
     def __bool__(self) -> bool:
         return bool(self._parts)
 
     def take(self, key: QueueKey, count: int, between: tuple[int, int]) -> Runs:
-        """Places of the log between two offsets for up to so many tombstones of a queue, first come first; fewer where there is not room for all. Their step is the room that each has.
+        """Return the first free places between two log offsets for up to ``count`` tombstones of a queue.
 
-        What stays of a stretch is nothing, or has room for a filler, or at the segment's end for its blank.
+        They are fewer if there is not room for all; their step is the room of each. The rest of a range is empty, or has room
+        for a filler, or at the segment's end for its blank.
         """
         known = LostRecord(key.topic, key.queue_id, 0)
         none = np.zeros(0, np.int64)
@@ -78,20 +79,20 @@ class Room:
 
 @dataclass(slots=True)
 class _Part:
-    """Some stretches in log order: where they begin, and their sizes. ``spare_bytes``: what must stay if anything does."""
+    """Free ranges in log order: their starts and sizes. ``spare_bytes``: the least rest of a range, unless nothing stays."""
 
     starts: Ints
     sizes: Ints
     spare_bytes: int
-    is_last: bool  # one stretch, which reaches the segment's end: that much stays for the blank
+    is_last: bool  # a single range that reaches the segment's end: ``spare_bytes`` stay for the blank
 
     def take(self, count: int, size_bytes: int, between: tuple[int, int]) -> tuple[Ints, Ints]:
-        """Where room is taken, and for how many."""
-        most = np.maximum((self.sizes - self.spare_bytes) // size_bytes, 0)
+        """Take room and return the starts of the taken ranges and how many tombstones each has."""
+        capacity = np.maximum((self.sizes - self.spare_bytes) // size_bytes, 0)
         if not self.is_last:
-            most = np.where(self.sizes % size_bytes == 0, self.sizes // size_bytes, most)
-        most = np.where((self.starts > between[0]) & (self.starts < between[1]), most, 0)
-        ends = np.minimum(np.cumsum(most), count)
+            capacity = np.where(self.sizes % size_bytes == 0, self.sizes // size_bytes, capacity)
+        capacity = np.where((self.starts > between[0]) & (self.starts < between[1]), capacity, 0)
+        ends = np.minimum(np.cumsum(capacity), count)
         taken = np.diff(ends, prepend=0)
         first = self.starts
         self.starts = self.starts + taken * size_bytes
@@ -102,7 +103,7 @@ class _Part:
 def with_numbers(
     closed_region: ClosedRegion, table: LostTable, taken: Iterable[tuple[QueueKey, Runs, Runs]]
 ) -> list[Lost]:
-    """The fence's runs of tombstones, and more for numbers of queues where ``Room`` gave a place for each, in log order."""
+    """Return the region's runs of tombstones, and new ones for numbers with places from ``Room``, in log order."""
     lost: list[Lost] = []
     others = np.array([p.phy_offset for p in closed_region.pieces if isinstance(p, Piece) and p.tombstone_of], np.int64)
     with InLogOrder() as order:
@@ -125,10 +126,10 @@ def with_numbers(
     return lost
 
 
-def _in_heaps(stretches: Iterable[tuple[Ints, Ints, bool]]) -> Iterator[tuple[Ints, Ints, bool]]:
-    """The same in fewer arrays: the last one apart."""
+def _in_batches(ranges: Iterable[tuple[Ints, Ints, bool]]) -> Iterator[tuple[Ints, Ints, bool]]:
+    """Yield the same ranges in fewer arrays, the segment's last one separate."""
     starts, sizes, count = list[Ints](), list[Ints](), 0
-    for some_starts, some_sizes, is_last in stretches:
+    for some_starts, some_sizes, is_last in ranges:
         if starts and (is_last or count >= _MOST_AT_ONCE):
             yield np.concatenate(starts), np.concatenate(sizes), False
             starts, sizes, count = [], [], 0
@@ -142,8 +143,8 @@ def _in_heaps(stretches: Iterable[tuple[Ints, Ints, bool]]) -> Iterator[tuple[In
         yield np.concatenate(starts), np.concatenate(sizes), False
 
 
-def _stretches(closed_region: ClosedRegion) -> Iterator[tuple[Ints, Ints, bool]]:
-    """Starts and sizes, and whether the last of them is the segment's end."""
+def _free_ranges(closed_region: ClosedRegion) -> Iterator[tuple[Ints, Ints, bool]]:
+    """Yield starts and sizes of free ranges, and True if the range reaches the segment's end."""
     start = end = -1
     for piece in closed_region.pieces:
         is_free = isinstance(piece, Piece) and piece.tombstone_of is None

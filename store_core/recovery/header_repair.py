@@ -1,12 +1,18 @@
-"""Records whose head is damaged, made readable again where every byte that changes is implied by something else.
+"""Find records whose head is damaged and repair them if other data proves every byte that changes.
 
-What can be implied: the size, the queue, the number and the place by the queue entry that points there; the place by itself; the
-magic by the form that makes the parts fit; each of the three lengths by the size, the topic and the two others; the
-body's checksum by a property CRC over the whole record; the level of a delayed message by its queue; first number and count of
-an inner batch by its own number, and by the entry or the body. What comes out must be well-formed to the byte, its body's checksum and
-its property CRC must hold, its tags must have the entry's code, and its store time must lie between its neighbours'.
-Nothing vouches for flags, times and hosts: damage that reaches from one side of them to the other is not repaired, unless a
-property CRC holds afterwards.
+The damage is a flipped bit or an overwritten range of a few bytes in a head (tests/recovery/test_repair.py), or in a number
+among the properties (test_repaired_numbers.py). Proofs of a value:
+
+* size, queue id, queue offset and own offset: the queue entry that points to the record; the own offset also by itself
+* magic: the form with which the parts of the record fit
+* each of the three lengths: the size, the topic and the two other lengths
+* body checksum: a property CRC over the whole record
+* level of a delayed message: its queue id
+* first queue offset and count of an inner batch: its own queue offset, and the entry or the body
+
+The repaired record must be well-formed to the byte, its body checksum and property CRC must hold, its tags must have the
+entry's code, and its store time must lie between its neighbours'. Nothing proves flags, times and hosts: damage on both sides
+of them is repaired only if a property CRC holds afterwards.
 """
 
 from __future__ import annotations
@@ -47,13 +53,13 @@ from store_core.storage.sequence import SegmentSequence
 _IN_QUEUES: Final = (record.TRANSACTION_NONE, record.TRANSACTION_COMMIT)
 _PROPERTY_SEPARATOR: Final = bytes([record.PROPERTY_SEPARATOR])
 _NAME_VALUE_SEPARATOR: Final = bytes([record.NAME_VALUE_SEPARATOR])
-_REPLACEMENT: Final = "\ufffd"  # what no UTF-8 text says comes out as this
-_MOST_PLACES: Final = 16  # where a body of unknown length may end
+_REPLACEMENT: Final = "\ufffd"  # replaces bytes that are no UTF-8
+_MOST_PLACES: Final = 16  # places where a body of unknown length may end
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """A record that is whole again. ``fields`` are those that were wrong; ``changes`` new bytes by their place in the log."""
+    """A repaired record. ``fields`` were wrong; ``changes`` are (``phy_offset``, new bytes)."""
 
     topic: str
     queue_id: int
@@ -64,14 +70,14 @@ class Repair:
     changes: tuple[tuple[int, bytes], ...]
 
     def in_full(self, log: SegmentSequence) -> Repair:
-        """The same with all of its bytes new: those of ``log`` are not what its files hold."""
+        """Return this repair with all bytes of the record as one change, for a ``log`` that differs from its files."""
         data = bytearray(log.read(self.phy_offset, self.size_bytes))
         for at, new in self.changes:
             data[at - self.phy_offset : at - self.phy_offset + len(new)] = new
         return replace(self, changes=((self.phy_offset, bytes(data)),))
 
     def as_json(self) -> dict[str, Any]:
-        """A member of ``repaired`` in the command's document."""
+        """Return a member of ``repaired`` in the command's document."""
         return {
             "topic": self.topic,
             "queue_id": self.queue_id,
@@ -90,11 +96,14 @@ def repairs_in(
     is_tail: bool = False,
     on_progress: Progress | None = None,
 ) -> list[Repair]:
-    """What can be repaired in a region. ``known`` are the records that queue entries place in it; rows with a sound head have nothing
-    to repair.
-    ``on_progress`` is told the bytes of the region that have been looked at.
+    """Return the records of a region that can be repaired.
 
-    Without an entry only a record right behind a good or a repaired one is tried, and not behind the log's end.
+    Without an entry only a record directly after a good or a repaired one is tried, and none after the log's end.
+
+    Args:
+        known: the records that queue entries place in the region; rows with a sound head need no repair.
+        is_tail: the region lies after the log's last good record.
+        on_progress: receives how many bytes of the region have been searched.
     """
     found: list[Repair] = []
     entries = (lost for lost in from_queue_entries(known) if not lost.topic.startswith(paths.LMQ_PREFIX))
@@ -123,11 +132,11 @@ def repairs_in(
 
 def _with_entry(log: SegmentSequence, region: Region, entry: LostRecord) -> Repair | None:
     at = entry.phy_offset
-    assert at is not None  # entries tell it
+    assert at is not None  # every entry has it
     data = log.read(at, entry.size_bytes)
     if len(data) < entry.size_bytes or not data.strip(b"\0") or not _may_name(data, entry.topic):
         return None
-    said = {
+    fields = {
         "size_bytes": entry.size_bytes,
         "queue_id": entry.queue_id,
         "queue_offset": entry.queue_offset,
@@ -135,21 +144,21 @@ def _with_entry(log: SegmentSequence, region: Region, entry: LostRecord) -> Repa
     }
     candidates = []
     for magic in (record.MAGIC_V1, record.MAGIC_V2):
-        fixed = _with_fields(data, {**said, "magic": magic})
-        tried = (_with_numbers(one, at, entry) for one in _lengths_tried(fixed, entry.topic.encode()))
-        candidates += [one for one in tried if _is_proven(one, at, region, entry)]
+        fixed = _with_fields(data, {**fields, "magic": magic})
+        completed = (_with_numbers(variant, at, entry) for variant in _lengths_tried(fixed, entry.topic.encode()))
+        candidates += [variant for variant in completed if _is_proven(variant, at, region, entry)]
     return _the_one(at, data, candidates)
 
 
 def _may_name(data: bytes, topic: str) -> bool:
-    """Whether a topic stands in some bytes, or is one of which a name does not tell the bytes: no repair changes them."""
+    """Return True if the bytes contain the topic, which no repair changes, or if its exact bytes are unknown."""
     return _REPLACEMENT in topic or topic.encode() in data
 
 
 def _without_entry(log: SegmentSequence, region: Region, at: int, following: int | None) -> Repair | None:
-    """A record that says itself where it lies, and behind which the region ends or another record begins.
+    """Return the repair of a record whose own offset is right and that the region's end or another record follows.
 
-    ``following``: the next place that a queue entry tells.
+    ``following``: the next place to which a queue entry points.
     """
     head = log.read(at, record.body_at(record.FLAG_BORN_HOST_V6 | record.FLAG_STORE_HOST_V6))
     own = record.HEAD.offset_of("own_phy_offset")
@@ -159,8 +168,8 @@ def _without_entry(log: SegmentSequence, region: Region, at: int, following: int
     candidates, data = [], b""
     for magic in (record.MAGIC_V1, record.MAGIC_V2):
         size = _size_by_parts(log, at, region.end_phy_offset, magic)
-        behind = at + size
-        if not size or not (behind == region.end_phy_offset or behind == following or _says_its_place(log, behind)):
+        end = at + size
+        if not size or not (end == region.end_phy_offset or end == following or _says_its_place(log, end)):
             continue
         data = log.read(at, size)
         fixed = _with_numbers(_with_fields(data, {"size_bytes": size, "magic": magic}), at, None)
@@ -171,7 +180,7 @@ def _without_entry(log: SegmentSequence, region: Region, at: int, following: int
 
 
 def _size_by_parts(log: SegmentSequence, at: int, end: int, magic: int) -> int:
-    """The size that the stored lengths of body, topic and properties add up to; 0 where they do not fit before ``end``."""
+    """Return the record size by its stored lengths; 0 if the parts do not fit before ``end``."""
     head = log.read(at, record.body_at(record.FLAG_BORN_HOST_V6 | record.FLAG_STORE_HOST_V6))
     if len(head) < record.MIN_RECORD_SIZE_BYTES:
         return 0
@@ -212,50 +221,50 @@ def _with_fields(data: bytes, fields: dict[str, int]) -> bytes:
 
 
 def _lengths_tried(data: bytes, topic: bytes) -> Iterator[bytes]:
-    """The record as it is, and with one of its three lengths, or its body's checksum, set to what all the rest implies."""
+    """Yield the record as it is, then with each length or the body checksum set to its implied value."""
     yield data
     (sys_flag,) = record.HEAD.field_struct("sys_flag").unpack_from(data, record.HEAD.offset_of("sys_flag"))
     magic: int = record.PREFIX.struct.unpack_from(data)[1]
     body_at, topic_length = record.body_at(sys_flag), record.topic_length_layout(magic)
-    told = topic_length.struct.pack(len(topic)) if len(topic) < 1 << 8 * topic_length.size_bytes - 1 else b""
-    if body_at > len(data) or not told:
+    length = topic_length.struct.pack(len(topic)) if len(topic) < 1 << 8 * topic_length.size_bytes - 1 else b""
+    if body_at > len(data) or not length:
         return
     body_length = record.MIDDLE.field_struct("body_length")
     (stored_length,) = body_length.unpack_from(data, _body_length_at(sys_flag))
-    for end in _body_ends(data, body_at, told + topic):
+    for end in _body_ends(data, body_at, length + topic):
         fixed = bytearray(data)
         body_length.pack_into(fixed, _body_length_at(sys_flag), end - body_at)
         yield bytes(fixed)
     end = body_at + max(stored_length, 0)
-    behind = end + topic_length.size_bytes + len(topic)
-    rest = len(data) - behind - record.PROPERTIES_LENGTH.size_bytes
-    if data[end + topic_length.size_bytes : behind] == topic and 0 <= rest <= record.MAX_PROPERTIES_SIZE_BYTES:
-        yield data[:end] + told + data[end + topic_length.size_bytes :]
+    topic_end = end + topic_length.size_bytes + len(topic)
+    rest = len(data) - topic_end - record.PROPERTIES_LENGTH.size_bytes
+    if data[end + topic_length.size_bytes : topic_end] == topic and 0 <= rest <= record.MAX_PROPERTIES_SIZE_BYTES:
+        yield data[:end] + length + data[end + topic_length.size_bytes :]
         yield (
-            data[:behind]
+            data[:topic_end]
             + record.PROPERTIES_LENGTH.struct.pack(rest)
-            + data[behind + record.PROPERTIES_LENGTH.size_bytes :]
+            + data[topic_end + record.PROPERTIES_LENGTH.size_bytes :]
         )
     if 0 < stored_length <= len(data) - body_at:
         yield _with_fields(data, {"body_crc": body_crc(data[body_at:end])})
 
 
 def _body_ends(data: bytes, body_at: int, topic: bytes) -> Iterator[int]:
-    """Where a body may end: the topic with its length stands there, and properties that fill the record to its end."""
+    """Yield the positions where a body may end: topic with its length, then properties that fill the record, follow."""
     at, count = body_at - 1, 0
     while count < _MOST_PLACES and (at := data.find(topic, at + 1)) >= 0:
         count += 1
-        behind = at + len(topic) + record.PROPERTIES_LENGTH.size_bytes
+        properties_at = at + len(topic) + record.PROPERTIES_LENGTH.size_bytes
         if (
-            behind <= len(data)
-            and record.PROPERTIES_LENGTH.struct.pack(min(len(data) - behind, record.MAX_PROPERTIES_SIZE_BYTES))
-            == data[behind - record.PROPERTIES_LENGTH.size_bytes : behind]
+            properties_at <= len(data)
+            and record.PROPERTIES_LENGTH.struct.pack(min(len(data) - properties_at, record.MAX_PROPERTIES_SIZE_BYTES))
+            == data[properties_at - record.PROPERTIES_LENGTH.size_bytes : properties_at]
         ):
             yield at
 
 
 def _with_numbers(data: bytes, at: int, entry: LostRecord | None) -> bytes:
-    """The record with those numbers in its properties at which a broker's check fails as they must have been."""
+    """Return the record with the numbers in its properties corrected at which a broker's check fails."""
     try:
         message = decode_record(data, 0, at)
     except RecordError:
@@ -265,8 +274,11 @@ def _with_numbers(data: bytes, at: int, entry: LostRecord | None) -> bytes:
         properties = with_number(properties, DELAY.encode(), message.queue_id + 1)
     if has_bad_batch(properties):
         batch_size = items_in(message)
-        told = entry.batch_size if entry is not None else 0
-        numbers = ((INNER_BASE, 64, message.queue_offset), (INNER_NUM, 16, told if batch_size is None else batch_size))
+        entry_batch_size = entry.batch_size if entry is not None else 0
+        numbers = (
+            (INNER_BASE, 64, message.queue_offset),
+            (INNER_NUM, 16, entry_batch_size if batch_size is None else batch_size),
+        )
         for name, bits, number in numbers:
             found = last_value(properties, name)
             if found is not None and java_number(found[1], bits) is None:
@@ -275,7 +287,7 @@ def _with_numbers(data: bytes, at: int, entry: LostRecord | None) -> bytes:
 
 
 def items_in(message: Message) -> int | None:
-    """How many messages a record's body holds; None where that cannot be told."""
+    """Return how many messages a record's body holds; None if the body cannot be split."""
     if not message.sys_flag & record.FLAG_INNER_BATCH:
         return 1
     try:
@@ -285,10 +297,12 @@ def items_in(message: Message) -> int | None:
 
 
 def with_number(properties: bytes, name: bytes, number: int) -> bytes:
-    """A property string of the same length with a number for a value; unchanged where there is no such property, or no room.
+    """Return a property string of the same length with ``number`` as the value of ``name``.
 
-    Where a value goes on behind the number, or with another property, it is the mark between them that was damaged. What stands
-    behind it and is no property is a part of it that damage cut off.
+    It is unchanged if there is no such property, or no room.
+
+    If the value continues after the number, or contains another property, the separator between them was damaged. Text after
+    the value that is no property is a part of it that damage cut off.
     """
     text = str(number).encode()
     properties, (at, value) = _with_name(properties, name)
@@ -303,8 +317,8 @@ def with_number(properties: bytes, name: bytes, number: int) -> bytes:
     value = properties[at:end]
     if len(text) > len(value):
         return properties
-    goes_on = value.startswith(text) or record.NAME_VALUE_SEPARATOR in value
-    if goes_on and len(text) < len(value):
+    continues = value.startswith(text) or record.NAME_VALUE_SEPARATOR in value
+    if continues and len(text) < len(value):
         new = text + _PROPERTY_SEPARATOR + value[len(text) + 1 :]
     else:
         new = text.rjust(len(value), b"0")
@@ -312,21 +326,24 @@ def with_number(properties: bytes, name: bytes, number: int) -> bytes:
 
 
 def _with_name(properties: bytes, name: bytes) -> tuple[bytes, tuple[int, bytes]]:
-    """A property string with a property of that name, and where its value begins, and that: it may be empty, or stand behind a
-    name of which a byte is wrong. Otherwise as it was, and a place of -1."""
+    """Return a property string with that name, and the position and bytes of its value.
+
+    The value may be empty. One wrong byte in the name or the separator after it is corrected. The position is -1 if there is
+    no such property.
+    """
     if (found := last_value(properties, name)) is not None:
         return properties, found
     at, start = 0, name + _NAME_VALUE_SEPARATOR
     for segment in properties.split(_PROPERTY_SEPARATOR):
-        behind = at + len(start)
+        value_at = at + len(start)
         if len(segment) >= len(start) and sum(a != b for a, b in zip(segment, start, strict=False)) <= 1:
-            return properties[:at] + start + properties[behind:], (behind, segment[len(start) :])
+            return properties[:at] + start + properties[value_at:], (value_at, segment[len(start) :])
         at += len(segment) + 1
     return properties, (-1, b"")
 
 
 def _is_proven(data: bytes, at: int, region: Region, entry: LostRecord | None) -> bool:
-    """Whether all that can be checked of a record holds."""
+    """Return True if a record passes every check."""
     try:
         message = decode_record(data, 0, at)
     except RecordError:
@@ -347,7 +364,7 @@ def _is_proven(data: bytes, at: int, region: Region, entry: LostRecord | None) -
 
 
 def _is_between(message: Message, region: Region) -> bool:
-    """Store times never go back in a log."""
+    """Return True if the store time lies between those of the region's neighbours: they never decrease in a log."""
     before = region.before.store_timestamp_ms if region.before is not None else 1
     after = region.after.store_timestamp_ms if region.after is not None else message.store_timestamp_ms
     return before <= message.store_timestamp_ms <= after
@@ -361,15 +378,17 @@ def tags_fit(message: Message, entry: LostRecord) -> bool:
 
 
 def _the_one(at: int, data: bytes, candidates: list[bytes]) -> Repair | None:
-    """The repair, if there is one way only, and nothing unproven lies between the first and the last byte that change."""
+    """Return the repair if all candidates agree and no unproven field lies between the first and the last changed byte."""
     if len(set(candidates)) != 1 or candidates[0] == data:
         return None
     fixed = candidates[0]
     message = decode_record(fixed, 0, at)
     changed = [n for n, (old, new) in enumerate(zip(data, fixed, strict=True)) if old != new]
     names = {_field_at(message.sys_flag, n, message) for n in changed}
-    vouched = property_crc_ok(fixed) is True
-    if not vouched and ("body_crc" in names or _is_unproven_between(message.sys_flag, changed[0], changed[-1])):
+    has_property_crc = property_crc_ok(fixed) is True
+    if not has_property_crc and (
+        "body_crc" in names or _is_unproven_between(message.sys_flag, changed[0], changed[-1])
+    ):
         return None
     changes = tuple((at + low, fixed[low:high]) for low, high in _runs(changed))
     return Repair(
@@ -387,7 +406,7 @@ _NAMES: Final = (*record.HEAD.names, "body_length", "topic_length", "properties_
 
 
 def _field_at(sys_flag: int, at: int, message: Message) -> str:
-    """The name of the field that a byte which a repair changes belongs to."""
+    """Return the name of the field that the byte at position ``at`` of a repaired record belongs to."""
     for field in record.HEAD.fields:
         start = record.HEAD.offset_of(field.name)
         if start <= at < start + field.size_bytes:
@@ -410,7 +429,7 @@ def _is_unproven_between(sys_flag: int, first: int, last: int) -> bool:
 
 def _runs(places: list[int]) -> Iterator[tuple[int, int]]:
     start = places[0]
-    for one, following in zip(places, [*places[1:], -1], strict=True):
-        if following != one + 1:
-            yield start, one + 1
+    for place, following in zip(places, [*places[1:], -1], strict=True):
+        if following != place + 1:
+            yield start, place + 1
             start = following

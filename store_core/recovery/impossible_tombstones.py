@@ -1,6 +1,7 @@
-"""Tombstones that cannot be: between its neighbours in the log their queue has no room for such numbers.
+"""Find tombstones with impossible numbers, for which their neighbours in the log leave no room, and remove them.
 
-Entries that came into the wrong queue tell them, or damaged heads; a queue built from them would leave out good messages.
+Such numbers come from damaged heads, or from queue files or folders under wrong names, as a copy or restore may leave them,
+together with damage in the log (tests/recovery/test_unfounded.py). A queue built from them would leave out good messages.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ Ints = NDArray[np.int64]
 
 
 def without_unfounded(closed_regions: list[ClosedRegion], builder: QueueBuilder, rows: RowsByQueue) -> bool:
-    """Close fences without tombstones that cannot be. Gives whether there were any.
+    """Close regions again without impossible tombstones and return True if there were any.
 
-    Of records whose head tells something the loss is still told.
+    Removed records with a readable head are still reported as lost.
     """
     closed = [closed_region for closed_region in closed_regions if closed_region.pieces]
     starts = np.array([closed_region.phy_offset for closed_region in closed], np.int64)
@@ -47,26 +48,26 @@ def without_unfounded(closed_regions: list[ClosedRegion], builder: QueueBuilder,
 
 
 def _numbered(key: QueueKey, builder: QueueBuilder, rows: RowsByQueue) -> Iterator[tuple[Ints, Ints]]:
-    """Places and numbers of a queue's records in log order, as the builder takes them; -1 where it leaves one out."""
+    """Yield offsets and numbers of a queue's records in log order; -1 if the builder leaves one out."""
     misnumbered = builder.summary(key).misnumbered
-    odd = np.array([one.row for one in misnumbered], np.int64)
-    placed = np.array([-1 if one.placed_at is None else one.placed_at for one in misnumbered], np.int64)
+    odd = np.array([item.row for item in misnumbered], np.int64)
+    placed = np.array([-1 if item.placed_at is None else item.placed_at for item in misnumbered], np.int64)
     first = 0
     for chunk in rows.rows(key):
         numbers = chunk["queue_offset"].astype(np.int64)
-        stretch = np.cumsum(np.r_[0, np.diff(numbers) != 1])
+        run = np.cumsum(np.r_[0, np.diff(numbers) != 1])
         here = (odd >= first) & (odd < first + len(chunk))
         at, now = odd[here] - first, placed[here]
         numbers[at[now >= 0]] = now[now >= 0]
-        numbers[np.isin(stretch, stretch[at[now < 0]])] = -1
+        numbers[np.isin(run, run[at[now < 0]])] = -1
         yield chunk["phy_offset"].astype(np.int64), numbers
         first += len(chunk)
 
 
 def _unfounded(chunks: Iterable[tuple[Ints, Ints]], starts: Ints, ends: Ints) -> Iterator[Ints]:
-    """Places of tombstones, which lie in [starts, ends), whose numbers their neighbours rule out."""
+    """Yield offsets of tombstones, which lie in [starts, ends), whose numbers their neighbours rule out."""
     before: int | None = None
-    held: list[tuple[Ints, Ints]] = []  # tombstones behind it
+    held: list[tuple[Ints, Ints]] = []  # tombstones after it
     for places, numbers in chunks:
         closed_region = np.searchsorted(starts, places, "right") - 1
         is_tombstone = (closed_region >= 0) & (places < ends[closed_region])
@@ -87,12 +88,12 @@ def _ruled_out(held: Sequence[tuple[Ints, Ints]], before: int | None, after: int
     for places, numbers in held:
         fits = numbers >= 0
         if before is None:
-            pass  # good messages behind them count anyway
+            pass  # good messages after them count anyway
         elif after is None:
             fits &= numbers > before
         elif after > before:
             fits &= (numbers > before) & (numbers < after)
-        else:  # the topic was deleted and made again in between
+        else:  # the topic was deleted and created again in between
             fits &= (numbers > before) | (numbers < after)
         if not fits.all():
             yield places[~fits]
@@ -100,28 +101,28 @@ def _ruled_out(held: Sequence[tuple[Ints, Ints]], before: int | None, after: int
 
 def _without(closed_region: ClosedRegion, places: Ints) -> ClosedRegion:
     known: list[Lost] = []
-    told: list[Lost] = []
+    reported: list[Lost] = []
     for piece in closed_region.pieces:
         if isinstance(piece, TombstoneRun):
             table = piece.lost.table
             for chunk in piece.lost.chunks():
                 is_out = np.isin(chunk["phy_offset"], places)
-                told += records_of_rows(table, chunk[is_out & table.told_by(chunk, Source.HEAD)])
+                reported += records_of_rows(table, chunk[is_out & table.told_by(chunk, Source.HEAD)])
                 if not is_out.all():
                     table.add_all(known, chunk[~is_out])
         elif piece.tombstone_of is not None and piece.tombstone_of != closed_region.given_up:
             if piece.phy_offset not in places:
                 known.append(piece.tombstone_of)
             elif _has_head(piece.tombstone_of):
-                told.append(piece.tombstone_of)
-    left: list[Lost] = []
-    for lost in closed_region.unplaced:  # some had no room beside those that go now
+                reported.append(piece.tombstone_of)
+    still_unplaced: list[Lost] = []
+    for lost in closed_region.unplaced:  # tombstones that go now may have taken their room
         has_place = isinstance(lost, LostRecord) and lost.phy_offset is not None and can_be_told(lost)
-        (known if has_place else left).append(lost)
-    again = close_region(closed_region.region, known, property_crc=closed_region.property_crc)
-    again.unplaced += [*left, *told]
-    again.skipped = closed_region.skipped
-    return again
+        (known if has_place else still_unplaced).append(lost)
+    new_region = close_region(closed_region.region, known, property_crc=closed_region.property_crc)
+    new_region.unplaced += [*still_unplaced, *reported]
+    new_region.skipped = closed_region.skipped
+    return new_region
 
 
 def _has_head(lost: LostRecord) -> bool:

@@ -1,12 +1,12 @@
-"""Lists of light queues at which a broker's dispatch fails each time, made such that it does not (store behaviour 4.11).
+"""Repair lists of light queues with wrong names or numbers, at which a broker's dispatch may fail (store behaviour 4.11).
 
-A number that is none was damaged, and the entry of its light queue that leads to the record tells it; or a broker wrote none, as
-it does for queues of other kinds in such a list. Where no entry tells a number, or there is no room for it, the list gets another
-length than that of the names has: a broker passes over it.
+A list may contain something that is no number. Either it was damaged, and the entry of the light queue that points to the record
+proves the number; or a broker wrote no number, as it does for queues of other kinds in such a list. If no entry proves a number,
+or there is no room for it, the list gets another length than the list of names has: a broker skips it.
 
-A name or a number that was damaged makes the record one of another queue, or place; so does the name of either list. The entry of
-its own queue leads to it from a number that nothing else has. Where more of a list is gone than that, the entries of all its queues
-make it anew.
+A damaged name or number, or a damaged property name of either list, puts the record into another queue or at another number. The
+entry of its own queue points to it from a number that nothing else has. If more of a list is gone than that, it is built from
+the entries of all its queues.
 """
 
 from __future__ import annotations
@@ -43,32 +43,33 @@ _DIGIT: Final = b"0"
 _UNKNOWN: Final = b"?"
 _PROPERTY_SEPARATOR: Final = bytes([record.PROPERTY_SEPARATOR])
 _NAME_VALUE_SEPARATOR: Final = bytes([record.NAME_VALUE_SEPARATOR])
-_FARTHEST: Final = 16  # of the numbers in front of one that are asked
-_LEAST_AROUND: Final = 16  # bytes of a list that are left on both sides of damage; the names of both lists begin alike
-_MOST_PERMUTED: Final = 4  # light queues of a record whose order is sought
-_MOST_NUMBERS: Final = 1 << 12  # of a queue that are looked at
-_MOST_ALIKE: Final = 1 << 10  # queues whose names are compared, each with each
-_FEW: Final = 4  # messages of a queue that there may only be by damage
-_FEW_NUMBERS: Final = 64  # of such a queue that are looked at
+_FARTHEST: Final = 16  # lower numbers that are checked
+_LEAST_AROUND: Final = 16  # bytes that a damaged list must still have, because the names of both lists start alike
+_MOST_PERMUTED: Final = 4  # light queues of a record whose order is unknown
+_MOST_NUMBERS: Final = 1 << 12  # of a queue that are checked
+_MOST_ALIKE: Final = 1 << 10  # queues whose names are compared with each other
+_FEW: Final = 4  # messages of a queue that damage alone may have created
+_FEW_NUMBERS: Final = 64  # of such a queue that are checked
 
 
 def relisted(store: Store, phy_offsets: Iterable[int]) -> list[Repair]:
-    """Repairs of those of the records at some offsets of the store's log at which dispatch fails."""
+    """Return repairs of the records at some offsets of the store's log at which dispatch fails."""
     queues: dict[QueueKey, Queue] = {}
     return [repair for at in phy_offsets if (repair := _relisted(store, queues, at)) is not None]
 
 
 def renamed(store: Store, log: SegmentSequence, builder: QueueBuilder) -> Iterator[Repair]:
-    """Repairs of records of ``log`` that do not list a light queue which they belong to: its entry leads to them, or, where no entries
-    are, they are of a queue of nearly that name while this one lacks just that number at just that place. ``builder`` has the
-    queues of that log.
+    """Yield repairs of records of ``log`` that do not list a light queue to which they belong.
+
+    That queue's entry points to the record; or, without entries, the record lists a queue of nearly the same name, and this queue
+    lacks exactly that number at that place. ``builder`` has the queues of ``log``.
     """
-    done = set()  # a name of a list that is wrong is found by each of its queues
-    told = [*_from_queue_entries(store, builder)]
+    done = set()  # each queue of a list leads to the same wrong property name
+    from_entries = [*_from_queue_entries(store, builder)]
     of_record: dict[tuple[int, int | None], dict[str, int]] = {}
-    for key, number, phy_offset, size_bytes in told:
+    for key, number, phy_offset, size_bytes in from_entries:
         of_record.setdefault((phy_offset, size_bytes), {})[key.topic] = number
-    for key, number, phy_offset, size_bytes in (*told, *_alike(store, builder)):
+    for key, number, phy_offset, size_bytes in (*from_entries, *_alike(store, builder)):
         found = record_at(log, phy_offset) if phy_offset not in done else None
         if (
             found is not None
@@ -84,22 +85,22 @@ def renamed(store: Store, log: SegmentSequence, builder: QueueBuilder) -> Iterat
 
 
 def _from_queue_entries(store: Store, builder: QueueBuilder) -> Iterator[tuple[QueueKey, int, int, int | None]]:
-    """Numbers of light queues that no record lists, and where their entries lead."""
+    """Yield numbers of light queues that no record lists, and the offset and size in their entries."""
     for key in store.queues:
         if not key.topic.startswith(paths.LMQ_PREFIX):
             continue
         summary = builder.summary(key)
-        # A number that is too low looks like a queue that began anew: what has entries behind its end counts, too.
+        # A number that is too low looks like a queue that was created again, so entries after its end count, too.
         reach = Queue(store.queues[key], store.log).max_offset if summary.superseded else 0
-        behind = range(summary.end_queue_offset, reach)
-        for number in islice(chain(open_numbers(builder, key), behind), _MOST_NUMBERS):
+        later = range(summary.end_queue_offset, reach)
+        for number in islice(chain(open_numbers(builder, key), later), _MOST_NUMBERS):
             phy_offset, size_bytes, _ = queue_entry_at(store, key, number) or (-1, 0, 0)
             if phy_offset >= 0 and size_bytes > 0:
                 yield key, number, phy_offset, size_bytes
 
 
 def _alike(store: Store, builder: QueueBuilder) -> Iterator[tuple[QueueKey, int, int, int | None]]:
-    """Numbers of queues that do not stand, as those of others whose names differ in a byte and that lack just these."""
+    """Yield numbers of queues without files that a queue lacks whose name differs in one byte."""
     light = [key for key in builder.queue_keys() if key.topic.startswith(paths.LMQ_PREFIX)]
     odd = [key for key in builder.queue_keys() if key not in store.queues and builder.summary(key).messages <= _FEW]
     if len(light) > _MOST_ALIKE or len(odd) > _MOST_ALIKE:
@@ -116,35 +117,38 @@ def _alike(store: Store, builder: QueueBuilder) -> Iterator[tuple[QueueKey, int,
 
 
 def _lacks(builder: QueueBuilder, key: QueueKey, number: int, phy_offset: int) -> bool:
-    """Whether a queue has no record at a number, and those beside it on both sides of a place in the log, as no broker leaves it."""
-    before, at, behind = (builder.phy_offset_of(key, number + step) for step in (-1, 0, 1))
-    return at is None and before is not None and behind is not None and before < phy_offset < behind
+    """Return True if a queue lacks a number, and its neighbours lie before and after an offset."""
+    before, at, after = (builder.phy_offset_of(key, number + step) for step in (-1, 0, 1))
+    return at is None and before is not None and after is not None and before < phy_offset < after
 
 
-def _differ_in_a_byte(some: str, others: str) -> bool:
-    one, other = some.encode(), others.encode()
-    return len(one) == len(other) and differing(one, other) == 1
+def _differ_in_a_byte(first: str, second: str) -> bool:
+    first_bytes, second_bytes = first.encode(), second.encode()
+    return len(first_bytes) == len(second_bytes) and differing(first_bytes, second_bytes) == 1
 
 
 def _is_at_home(store: Store, builder: QueueBuilder, message: Message, key: QueueKey) -> bool:
-    """Whether a record lists a queue with a number that those beside it there bear out: an entry elsewhere is out of place then."""
-    number = next((told for name, told in light_queues(message.properties) if name == key.topic), None)
+    """Return True if a record lists a queue with a number that the neighbouring records of the queue confirm.
+
+    An entry of another number that points to the record is out of place then.
+    """
+    number = next((listed for name, listed in light_queues(message.properties) if name == key.topic), None)
     if number is None or builder.phy_offset_of(key, number) != message.phy_offset:
         return False
-    behind = builder.phy_offset_of(key, number + 1)
-    if behind is not None and behind < message.phy_offset:
+    after = builder.phy_offset_of(key, number + 1)
+    if after is not None and after < message.phy_offset:
         return False
     for other in range(number - 1, max(number - _FARTHEST, 0) - 1, -1):
         before = builder.phy_offset_of(key, other)
         if before is not None:
-            # Where those between are gone, it counts if the entry of the one before them is out of place as well.
+            # If numbers between are gone, this one counts if the entry of the number before them is out of place as well.
             is_moved = other < number - 1 and (queue_entry_at(store, key, other) or (before,))[0] != before
             return before < message.phy_offset and (is_moved or other == number - 1)
     return number == 0 and not builder.summary(key).superseded
 
 
 def _renamed(store: Store, data: bytes, message: Message, key: QueueKey, number: int) -> Repair | None:
-    """The record with the one change in its properties that puts it at a number of a light queue, if there is one only."""
+    """Return the record with the only change in its properties that puts it at a number of a light queue."""
     raw = message.raw_properties
     front = data[: len(data) - len(raw)]
     found = set()
@@ -163,10 +167,10 @@ def _with_properties(message: Message, changed: bytes) -> Repair:
     return Repair(*place, message.phy_offset, message.size_bytes, ("properties",), ((at, changed),))
 
 
-def _rewritten(store: Store, data: bytes, message: Message, told: Mapping[str, int]) -> Repair | None:
-    """The record with both lists as the entries of its light queues tell them: in their places, or where zeros are."""
+def _rewritten(store: Store, data: bytes, message: Message, from_entries: Mapping[str, int]) -> Repair | None:
+    """Return the record with both lists built from the entries of its light queues, in their places or over zeros."""
     raw, listed = message.raw_properties, light_queues(message.properties)
-    wanted = {**{name: number for name, number in listed if _leads_there(store, name, number, message)}, **told}
+    wanted = {**{name: number for name, number in listed if _leads_there(store, name, number, message)}, **from_entries}
     found = []
     for names in permutations(wanted) if len(wanted) <= _MOST_PERMUTED else ():
         numbers = (str(wanted[name]) for name in names)
@@ -183,18 +187,18 @@ def _rewritten(store: Store, data: bytes, message: Message, told: Mapping[str, i
 
 
 def _with_list(raw: bytes, name: bytes, text: bytes) -> bytes | None:
-    """Properties with a list of that text, as many bytes as before; None where there is no room for it."""
-    standing = last_value(raw, name)
-    if standing is not None and len(standing[1]) == len(text):
-        return raw[: standing[0]] + text + raw[standing[0] + len(text) :]
+    """Return properties of the same length with ``text`` as the list ``name``; None if there is no room for it."""
+    present = last_value(raw, name)
+    if present is not None and len(present[1]) == len(text):
+        return raw[: present[0]] + text + raw[present[0] + len(text) :]
     return _under_damage(raw, name + _NAME_VALUE_SEPARATOR + text)
 
 
 def _under_damage(raw: bytes, whole: bytes) -> bytes | None:
-    """Properties with one that stands there but for zeros, or for one stretch in it; None if there is no such place. Zeros hold nothing."""
+    """Return properties with ``whole`` where only zeros or one damaged range in it hide it; None without such a place."""
     framed = _PROPERTY_SEPARATOR + whole + _PROPERTY_SEPARATOR
     frame = _PROPERTY_SEPARATOR + raw + _PROPERTY_SEPARATOR
-    most, found = -1, None
+    most_equal, found = -1, None
     for at in range(len(frame) - len(framed) + 1):
         if frame[at] not in (0, framed[0]):
             continue
@@ -203,13 +207,13 @@ def _under_damage(raw: bytes, whole: bytes) -> bytes | None:
         is_hidden = not any(frame[at + n] for n in odd)
         is_inside = bool(odd) and odd[0] > 0 and odd[-1] < len(framed) - 1
         is_harmed = is_inside and same >= _LEAST_AROUND and odd[-1] - odd[0] < len(odd)
-        if (is_hidden or is_harmed) and same > most:
-            most, found = same, (frame[:at] + framed + frame[at + len(framed) :])[1:-1]
+        if (is_hidden or is_harmed) and same > most_equal:
+            most_equal, found = same, (frame[:at] + framed + frame[at + len(framed) :])[1:-1]
     return found
 
 
 def _named(raw: bytes) -> Iterator[bytes]:
-    """Properties of which the name of one is that of a list, of which it differs in a byte."""
+    """Yield properties with one property name that differs from a list's in one byte corrected."""
     at = 0
     for segment in raw.split(_PROPERTY_SEPARATOR):
         for name in (MULTI_DISPATCH, MULTI_QUEUE_OFFSET):
@@ -220,18 +224,22 @@ def _named(raw: bytes) -> Iterator[bytes]:
 
 
 def _listing(store: Store, message: Message, key: QueueKey, number: int) -> Iterator[bytes]:
-    """Properties with another name, or another number, in a list."""
+    """Yield properties with another name, or another number, in a list."""
     raw, listed, topic = message.raw_properties, light_queues(message.properties), key.topic.encode()
     for name, index, new in ((MULTI_DISPATCH, 0, topic), (MULTI_QUEUE_OFFSET, 1, str(number).encode())):
         found = last_value(raw, name.encode())
         at, value = found if found is not None else (0, b"")
         parts: list[bytes] = value.split(_SEPARATOR)
-        if _NAME_VALUE_SEPARATOR in parts[-1] and parts[-1].startswith(new):  # the mark behind the list was damaged
-            behind = at + len(value) - len(parts[-1]) + len(new)
-            yield raw[:behind] + _PROPERTY_SEPARATOR + raw[behind + 1 :]
-        for place, told in enumerate(listed):
-            is_like = told[1 - index] == (key.topic, number)[1 - index] and len(new) <= len(parts[place])
-            if is_like and (index or len(new) == len(parts[place])) and not _leads_there(store, *told, message):
+        if _NAME_VALUE_SEPARATOR in parts[-1] and parts[-1].startswith(new):  # the separator after the list was damaged
+            end = at + len(value) - len(parts[-1]) + len(new)
+            yield raw[:end] + _PROPERTY_SEPARATOR + raw[end + 1 :]
+        for place, queue_and_number in enumerate(listed):
+            is_like = queue_and_number[1 - index] == (key.topic, number)[1 - index] and len(new) <= len(parts[place])
+            if (
+                is_like
+                and (index or len(new) == len(parts[place]))
+                and not _leads_there(store, *queue_and_number, message)
+            ):
                 others = [*parts[:place], new.rjust(len(parts[place]), _DIGIT), *parts[place + 1 :]]
                 yield raw[:at] + _SEPARATOR.join(others) + raw[at + len(value) :]
 
@@ -246,13 +254,13 @@ def _relisted(store: Store, queues: dict[QueueKey, Queue], phy_offset: int) -> R
     if message is None or not bad_numbers(message.properties):
         return None
     found = last_value(message.raw_properties, MULTI_QUEUE_OFFSET.encode())
-    assert found is not None  # it is bad
+    assert found is not None  # it has bad numbers
     data, numbers = store.log.read(phy_offset, message.size_bytes), found[1]
     at = message.size_bytes - len(message.raw_properties) + found[0]
-    for new, is_told in _candidates(store, queues, message, numbers):
+    for new, is_proven in _candidates(store, queues, message, numbers):
         fixed = data[:at] + new + data[at + len(numbers) :]
         properties = decode_record(fixed, 0, phy_offset).properties
-        is_better = not bad_numbers(properties) and bool(light_queues(properties)) is is_told
+        is_better = not bad_numbers(properties) and bool(light_queues(properties)) is is_proven
         if is_better and property_crc_ok(fixed) is not False:
             place = message.topic, message.queue_id, message.queue_offset
             return Repair(*place, phy_offset, message.size_bytes, ("properties",), ((phy_offset + at, new),))
@@ -262,12 +270,15 @@ def _relisted(store: Store, queues: dict[QueueKey, Queue], phy_offset: int) -> R
 def _candidates(
     store: Store, queues: dict[QueueKey, Queue], message: Message, numbers: bytes
 ) -> Iterator[tuple[bytes, bool]]:
-    """Lists of as many bytes, and whether all their numbers are told by entries; others differ in one byte, rather in one that is no digit."""
+    """Yield lists of the same length, with True if entries prove all numbers.
+
+    The others differ in one byte; those that change no digit come first.
+    """
     names = java_split(message.properties[MULTI_DISPATCH])
     parts: list[bytes] = numbers.split(_SEPARATOR)
     for place in bad_numbers(message.properties):
-        told = _number(store, queues, light_key(names[place], message.queue_id, lmq=has_lmq(store)), message)
-        text = b"" if told is None else str(told).encode()
+        number = _number(store, queues, light_key(names[place], message.queue_id, lmq=has_lmq(store)), message)
+        text = b"" if number is None else str(number).encode()
         parts[place] = text.rjust(len(parts[place]), _DIGIT) if 0 < len(text) <= len(parts[place]) else _UNKNOWN
     if _UNKNOWN not in parts:
         yield _SEPARATOR.join(parts), True
@@ -277,7 +288,7 @@ def _candidates(
 
 
 def _number(store: Store, queues: dict[QueueKey, Queue], key: QueueKey, message: Message) -> int | None:
-    """The number of the entry of a queue that leads to a record; None if there is none."""
+    """Return the number of a queue's entry that points to a record; None without one."""
     if key not in store.queues:
         return None
     queue = queues.setdefault(key, Queue(store.queues[key], store.log))

@@ -1,4 +1,4 @@
-"""The log as it will be: regions closed, the tail clean, files of the right length, nothing behind the end."""
+"""Edit the log as data: regions closed, the tail clean, files of the right length, nothing after the end."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from store_core.storage.store import Store
 
 _WINDOW_SIZE_BYTES: Final = 1 << 20
 _MOST_JOINED_BYTES: Final = 4 << 20
-_MOST_RANGES: Final = 1 << 10  # of a file that are steps of their own
+_MOST_RANGES: Final = 1 << 10  # ranges of a file that are steps of their own
 _NS_PER_MS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Entombed(Patch):
-    """New bytes of a file that are made when they are read: a region closed by ``pieces``, in log order."""
+    """New bytes of a file, made when they are read: a region closed by ``pieces``, in log order."""
 
     pieces: tuple[Piece | TombstoneRun, ...] = ()
 
@@ -55,7 +55,7 @@ def _phy_offset(piece: Piece | TombstoneRun) -> int:
 class EditedLog:
     """Changes to a log, as data.
 
-    ``segments`` will be there, with their new lengths; ``patches`` by file; ``created`` files are new; ``lengths`` are
+    ``segments`` are those afterwards, with their new lengths; ``patches`` are by file; ``created`` files are new; ``lengths`` are
     new lengths; ``removed`` hold nothing readable. ``placed`` are bytes of whole files, under the patches.
     """
 
@@ -75,17 +75,17 @@ class EditedLog:
 
     @property
     def all_patches(self) -> dict[Path, list[Patch]]:
-        """By file, with what is left of those placed under them."""
+        """The patches by file, with the parts of ``placed`` that they do not cover."""
         return with_placed(self.placed, self.patches)
 
     def add_patch(self, path: Path, start: int, data: bytes) -> None:
-        """Replace a few bytes of a file that no other patch covers."""
+        """Add a patch of a few bytes that no other patch covers."""
         self.patches.setdefault(path, []).append(Patch(start, start + len(data), ((0, data),)))
 
     def add_to(self, draft: Draft, built: Built | None = None) -> None:
-        """The changes as steps of a plan: whole files first, then lengths, then ranges.
+        """Add the changes to a plan as steps: whole files first, then lengths, then ranges.
 
-        ``built`` names the builder that makes what ``made`` gives.
+        ``built`` names the builder of the bytes that ``made`` returns.
         """
         made = self._made_ranges()
         for segment in self.removed:
@@ -100,7 +100,7 @@ class EditedLog:
         for path, size_bytes in self.created.items():
             patches, mtime_ns = all_patches.get(path, []), self._written_until_ns(log, segments[path])
             if path in made:
-                assert built is not None  # only a salvage closes holes
+                assert built is not None  # only policy keep closes holes
                 for_file = replace(built, size_bytes=size_bytes)
                 draft.create_file(path, built=for_file, mtime_ns=mtime_ns, why="a missing segment")
             elif any(isinstance(patch, Borrowed) for patch in patches):
@@ -135,10 +135,10 @@ class EditedLog:
                     draft.zero_range(path, patch.start, patch.end - patch.start, why="left-overs behind the end")
 
     def _written_until_ns(self, log: SegmentSequence, segment: Segment) -> int | None:
-        """When a new segment would have been written last: as the next one began. None where no record there tells.
+        """Return when a new segment would have been written last: when the next one started. None without a record there.
 
-        Expiry goes by this time, and waits at the first file that is not due: a new one would keep all behind it, too. A file
-        that gets its name back keeps its own.
+        Expiry uses this time and stops at the first file that is not due, so a file with the current time would keep all files
+        after it. A file that gets its name back keeps its own time.
         """
         if isinstance(placed := self.placed.get(segment.path), Borrowed):
             return placed.mtime_ns
@@ -147,11 +147,11 @@ class EditedLog:
         return message.store_timestamp_ms * _NS_PER_MS if message is not None else None
 
     def made(self) -> dict[Path, Callable[[], Iterator[bytes | Hole]]]:
-        """How to read what a plan does not hold itself: of files into which many tombstones go, or many ranges, from the first to the last."""
+        """Return readers, by file, of the range that a plan does not hold itself, because it has many parts."""
         return {path: partial(self._chunks, path, start, end) for path, (start, end) in self._made_ranges().items()}
 
     def _made_ranges(self) -> dict[Path, tuple[int, int]]:
-        """Of a new file all, else what lies between the first and the last of many tombstones, or of many ranges."""
+        """Return the range of each file that is made of many tombstones or patches; all of a new file."""
         ranges = {}
         for path, patches in self.patches.items():
             new = [patch for patch in patches if patch.parts]
@@ -163,18 +163,18 @@ class EditedLog:
         return ranges
 
     def _chunks(self, path: Path, start: int = 0, end: int | None = None) -> Iterator[bytes]:
-        """What a file will hold."""
+        """Yield the bytes that a file will hold."""
         log = self.log
         segment = next(segment for segment in self.segments if segment.path == path)
         end = segment.size_bytes if end is None else end
         yield from _windows(lambda a, b: log.read(segment.phy_offset + a, b - a), start, end)
 
 
-Restored = Mapping[int, Patch]  # by offset in the log; a patch's own positions begin with 0 there
+Restored = Mapping[int, Patch]  # by log offset, at which the patch's own position 0 is
 
 
 def apart_from(patches: Restored, taken: Ranges) -> dict[int, Patch]:
-    """What is left of patches where others do not reach into them; of one that holds bytes itself, all or nothing."""
+    """Return the parts of patches outside ``taken`` ranges; a patch that holds bytes itself is kept whole or dropped."""
     found: dict[int, Patch] = {}
     for at, patch in patches.items():
         if not taken.overlap(at, at + patch.end):
@@ -186,7 +186,7 @@ def apart_from(patches: Restored, taken: Ranges) -> dict[int, Patch]:
 
 
 def with_placed(placed: Mapping[Path, Patch], patches: Mapping[Path, list[Patch]]) -> dict[Path, list[Patch]]:
-    """Patches by file, and what is left under them of what is placed there."""
+    """Return patches by file, with the parts of ``placed`` that they do not cover."""
     under = {path: [*around(base, patches.get(path, ()))] for path, base in placed.items()}
     return {path: [*under.get(path, ()), *patches.get(path, ())] for path in {**under, **patches}}
 
@@ -200,10 +200,11 @@ def edited_log(
     placed: Restored | None = None,
     cut: bool = False,
 ) -> EditedLog:
-    """The log closed by ``closed_regions``, clean behind ``end_phy_offset``, the end of its last record.
+    """Return the log closed by ``closed_regions`` and clean after ``end_phy_offset``, the end of its last record.
 
-    ``restored``: bytes that could be had again, by their offset in the log; ``placed``: what files that stood elsewhere hold, under all that.
-    ``cut``: readable records behind the end go too, and a segment that starts right there stays, emptied. Raises FailedError where a file cannot be read.
+    ``restored``: recovered bytes by log offset; ``placed``: contents of files that had wrong names, under all other changes.
+    ``cut``: readable records after the end go too, and a segment that starts exactly there stays, emptied. Raises FailedError
+    where a file cannot be read.
     """
     log = store.log
     size = log.file_size_bytes
@@ -217,7 +218,7 @@ def edited_log(
         segments[holder.phy_offset] = holder
         edited.placed[holder.path] = patch
     closing = [patch for closed_region in closed_regions for patch in _as_patches(closed_region.pieces)]
-    closed = Ranges((at, at + patch.end) for at, patch in closing)  # a fence may need the room of what is beside it
+    closed = Ranges((at, at + patch.end) for at, patch in closing)  # a closed region may need the room next to it
     for phy_offset, patch in [*apart_from(restored or {}, closed).items(), *closing]:
         holder = _holder(store, phy_offset, segments)
         if holder.phy_offset not in segments:
@@ -236,7 +237,7 @@ def edited_log(
 
 
 def new_segment_path(settings: Settings, phy_offset: int, file_size_bytes: int) -> Path:
-    """Where a broker puts a new segment: of several log folders, in turn by number (store format 1.2)."""
+    """Return where a broker creates a new segment: it takes several log folders in turn by number (store format 1.2)."""
     folders = sorted(settings.writable_commitlog_paths or settings.commitlog_paths)
     folder = folders[phy_offset // file_size_bytes % len(folders)] if file_size_bytes else folders[0]
     return folder / paths.segment_name(phy_offset)
@@ -253,7 +254,10 @@ def _kept_segments(log: SegmentSequence, end_phy_offset: int, edited: EditedLog)
 
 
 def _room_end(log: SegmentSequence, end_phy_offset: int) -> int:
-    """Where segments are of no use: behind the log's end, or behind a segment of zeros where a broker would go on, for the one in front is full."""
+    """Return the offset from which segments are of no use: the log's end, or one segment of zeros later.
+
+    A segment of zeros stays if the one before it is full, because a broker continues there.
+    """
     full = log.find(end_phy_offset)
     following = log.find(nominal_end(log, full)) if full is not None else None
     if (
@@ -268,24 +272,24 @@ def _room_end(log: SegmentSequence, end_phy_offset: int) -> int:
 
 
 def _holder(store: Store, phy_offset: int, segments: Mapping[int, Segment]) -> Segment:
-    """The segment that holds an offset: one of ``segments`` (by their starts), or one that is to be made."""
+    """Return the segment that holds an offset: one of ``segments`` (by their starts), or a new one."""
     size = store.log.file_size_bytes
     start = phy_offset - phy_offset % size if size else phy_offset
-    standing = store.log.find(phy_offset)
-    if standing is not None and phy_offset >= nominal_end(store.log, standing):
-        standing = None  # only its wrong length reaches here
-    holder = segments.get(standing.phy_offset if standing is not None else start)
+    present = store.log.find(phy_offset)
+    if present is not None and phy_offset >= nominal_end(store.log, present):
+        present = None  # only its wrong length reaches here
+    holder = segments.get(present.phy_offset if present is not None else start)
     return holder or Segment(new_segment_path(store.settings, start, size), start, size)
 
 
 def as_long_as_they_are(log: SegmentSequence) -> SegmentSequence:
-    """The log without what lies behind a segment's nominal length: it may reach into the place of one that is not there."""
+    """Return the log without bytes after a segment's nominal length, which may reach into the place of a missing one."""
     clipped = [replace(s, size_bytes=min(s.size_bytes, nominal_end(log, s) - s.phy_offset)) for s in log.segments]
     return log if clipped == list(log.segments) else overlaid(log, {}, clipped)
 
 
 def restored_log(store: Store, restored: Restored, placed: Restored | None = None) -> SegmentSequence:
-    """The log with what could be had again, and nothing else changed; missing segments that something is put into are whole."""
+    """Return the log with recovered bytes and no other change; missing segments that receive bytes are whole."""
     segments = {segment.phy_offset: segment for segment in as_long_as_they_are(store.log).segments}
     patches: dict[Path, list[Patch]] = {}
     under: dict[Path, Patch] = {}
@@ -302,9 +306,9 @@ def restored_log(store: Store, restored: Restored, placed: Restored | None = Non
 
 
 def _as_patches(pieces: Sequence[Piece | TombstoneRun]) -> Iterator[tuple[int, Patch]]:
-    """Pieces of one fence as patches by their offset in the log; those that lie back to back become one, as far as that stays handy.
+    """Yield the pieces of one region as patches by log offset; adjacent pieces become one up to a size limit.
 
-    Of one fence, for the next one may begin right behind it in the next segment.
+    Regions are not joined, because the next one may start directly after it in the next segment.
     """
     start = end = -1
     parts: list[tuple[int, bytes]] = []
@@ -334,10 +338,10 @@ def _moved(patch: Patch, by: int) -> Patch:
 def _borrowed(
     draft: Draft, patches: Iterable[Patch], size_bytes: int, chunks: Callable[[], Iterator[bytes | Hole]]
 ) -> Built:
-    """Bytes that come from elsewhere when the plan is applied, for a file or a range with these patches, from its begin on."""
+    """Return the content of a file or range whose bytes are read elsewhere when the plan is applied."""
     parts: list[Any] = []
     files: list[Any] = []
-    told: list[Any] = []
+    literals: list[Any] = []
     for patch in patches:
         if isinstance(patch, Borrowed) and patch.path is not None:
             files.append([patch.start, draft.places.name(patch.path), patch.phy_offset, patch.end - patch.start])
@@ -345,8 +349,8 @@ def _borrowed(
             where = [patch.start, patch.origin, patch.phy_offset, patch.end - patch.start]
             parts.append([*where, patch.config] if patch.config else where)
         else:
-            told += [[patch.start + at, part.hex()] for at, part in patch.parts]
-    arguments = {"parts": parts, "bytes": told, **({"files": files} if files else {})}
+            literals += [[patch.start + at, part.hex()] for at, part in patch.parts]
+    arguments = {"parts": parts, "bytes": literals, **({"files": files} if files else {})}
     return Built(SIBLING_BUILDER, arguments, size_bytes, digest_of(chunks()).crc32c)
 
 
@@ -358,7 +362,7 @@ def _windows(read: Callable[[int, int], bytes], start: int, end: int) -> Iterato
 def _clean_tail(
     log: SegmentSequence, kept: list[Segment], end_phy_offset: int, edited: EditedLog, *, cut: bool
 ) -> None:
-    """Zeros behind the last record, but for the blank that stands right there."""
+    """Add zeros after the last record, unless a blank follows it."""
     if not kept:
         return
     last = kept[-1]
@@ -381,7 +385,7 @@ def _blank_at(log: SegmentSequence, at: int, segment_end: int) -> bool:
 
 
 def _last_used(log: SegmentSequence, at: int, end: int) -> int:
-    """Offset behind the last byte of [at, end) that is not zero; ``at`` if there is none."""
+    """Return the offset after the last byte of [at, end) that is not zero; ``at`` if there is none."""
     used = at
     while at < end:
         data_at = log.next_data(at)
@@ -391,7 +395,7 @@ def _last_used(log: SegmentSequence, at: int, end: int) -> int:
         data = log.read(at, min(_WINDOW_SIZE_BYTES, end - at))
         if not data:
             break
-        if data != bytes(len(data)):  # far quicker than to strip what is nothing but zeros
+        if data != bytes(len(data)):  # comparing is faster than stripping only zeros
             used = at + len(data.rstrip(b"\0"))
         at += len(data)
     return used

@@ -1,4 +1,4 @@
-"""What is still known of each lost record: by its head, its queue entry, and its index entries."""
+"""Collect what head, queue entry and index entries still show of each lost record."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MS_PER_SECOND: Final = 1000
 
 
 class IndexTrace(NamedTuple):
-    """An index entry for a lost record. Its time is whole seconds behind its file's begin."""
+    """An index entry for a lost record. Its time is whole seconds after its file's start time."""
 
     phy_offset: int
     key_hash: int
@@ -30,8 +30,10 @@ class IndexTrace(NamedTuple):
 def index_traces(
     store: Store, sizes: IndexSizes | None, regions: Iterable[Region], *, from_phy_offset: int = 0
 ) -> list[IndexTrace]:
-    """Index entries that point into regions, the first so many, in the index's order. Files that say they end before an offset are
-    not read, and none where nothing tells their sizes."""
+    """Return the first ``MOST_TRACES`` index entries that point into regions, in the index's order.
+
+    Files whose header ends before ``from_phy_offset`` are not read, and none if their sizes are unknown.
+    """
     spans = sorted((region.phy_offset, region.end_phy_offset) for region in regions if region.size_bytes)
     if not spans or sizes is None:
         return []
@@ -53,16 +55,16 @@ def index_traces(
     return found
 
 
-def traced(told: Iterable[LostRecord], traces: Sequence[IndexTrace]) -> list[dict[str, Any]]:
-    """One object for each lost record, the first so many; those that only the index tells of have no queue.
+def traced(known: Iterable[LostRecord], traces: Sequence[IndexTrace]) -> list[dict[str, Any]]:
+    """Return one object for each of the first ``MOST_RECORDS`` lost records; records known only from the index have no queue.
 
-    ``told``: lost records in log order, those at least that are among the first so many.
+    ``known``: the other lost records in log order, at least the first ``MOST_RECORDS``.
     """
     by_place: dict[int, list[IndexTrace]] = {}
     for trace in traces:
         by_place.setdefault(trace.phy_offset, []).append(trace)
     rows = [
-        _row(record, by_place.pop(record.phy_offset, []) if record.phy_offset is not None else []) for record in told
+        _row(record, by_place.pop(record.phy_offset, []) if record.phy_offset is not None else []) for record in known
     ]
     rows += [_row(None, by_place[place]) for place in sorted(by_place)]
     return rows[:MOST_RECORDS]

@@ -1,4 +1,4 @@
-"""What queue entries still tell about records that the log no longer shows."""
+"""Find lost records of damaged regions by the queue entries that point there."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from store_core.scan.walk_progress import WalkProgress
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
 
-_FEW_ENTRIES, _CHUNK_ENTRIES = 1 << 8, 1 << 16  # read of a file at first, and at a time: most light queues have a few
+_FEW_ENTRIES, _CHUNK_ENTRIES = 1 << 8, 1 << 16  # read of a file first, and later: most light queues have few
 _ENTRY: Final = np.dtype([*ROW.descr, ("region", "i4")])
 _LARGEST: Final = (1 << 63) - 1
 _POWERS_OF_TEN: Final = 10 ** np.arange(1, 19)
@@ -39,7 +39,7 @@ OnHead = Callable[[int, LostRecord], None]  # a region's number, and a record in
 
 
 def queue_entry_at(store: Store, key: QueueKey, queue_offset: int) -> tuple[int, int, int] | None:
-    """Log offset, size and tags code that stand at a number of a queue, whatever they are worth."""
+    """Return log offset, size and tags code stored at a number of a queue, unchecked; None without an entry."""
     files, size = store.queues.get(key), queue.ENTRY.size_bytes
     data = files.read(queue_offset * size, size) if files is not None and queue_offset >= 0 else b""
     if len(data) < size:
@@ -58,14 +58,15 @@ def lost_by_queue_entries(
     on_head: OnHead | None = None,
     property_crc: bool = False,
 ) -> dict[int, list[Lost]]:
-    """Records that queue entries place inside a region, by the region's number, in log order; regions do not overlap.
+    """Return the records that queue entries place inside each region, by its index, in log order.
 
-    An entry counts when a record of its size fits into the region. Of several entries for one place, the one whose queue
-    the record was sent to is taken, as far as names tell; the light queues are noted with it. Many of a kind become rows of
-    ``table``: those for each of which a tombstone fits in its place, with a checksum if ``property_crc``. ``walks`` is told how far the queues have been looked at.
+    Regions do not overlap. An entry counts if a record of its size fits into the region. Of several entries for one place, the
+    one of the queue that the record was sent to is taken, as far as names show; the light queues are added to it. Many
+    consecutive records become rows of ``table`` if a tombstone fits in each one's place, with a checksum if ``property_crc``.
+    ``walks`` receives how many bytes of the queues have been read.
 
-    Of many ``heads`` of a kind, and the entries that say the same, there are rows as well; ``on_head`` is told of each other one,
-    for which ``table.log`` is read.
+    Many ``heads``, and the entries that agree with them, become rows as well; ``on_head`` receives each other head, for which
+    ``table.log`` is read.
     """
     if not regions:
         return {}
@@ -73,12 +74,12 @@ def lost_by_queue_entries(
     ends = np.array([r.end_phy_offset for r in regions], np.int64)
     trees = ((store.queues, queue.ENTRY), (store.batch_queues, queue.BATCH_ENTRY))
     whole = sum(files.size_bytes for queues, _ in trees for files in queues.values())
-    told, done = walks.piece(whole) if walks is not None else None, 0
+    on_bytes, done = walks.piece(whole) if walks is not None else None, 0
     with InLogOrder(_ENTRY) as entries:
         for key, files, layout in ((k, f, layout) for queues, layout in trees for k, f in queues.items()):
             done += files.size_bytes
-            if told is not None:
-                told(done)
+            if on_bytes is not None:
+                on_bytes(done)
             number: int | None = None
             for part in _entries_in(files, layout, starts, ends):
                 number = table.queue_number(key) if number is None else number
@@ -97,9 +98,10 @@ def lost_by_queue_entries(
 
 
 class _Kinds:
-    """Which queues are light, the length and order of their names, how much room a record of a queue needs at least; by its number in a table.
+    """Columns by queue number: is it light, length and rank of its name, least size of a tombstone.
 
-    ``topic`` is the same where it has one name, ``with_head`` the number for what a head tells of as well, with keys or without.
+    ``topic`` is equal for queues of one topic; ``with_head`` has the numbers of the same queue for records that a head describes
+    as well, without and with keys.
     """
 
     def __init__(self, table: LostTable, *, has_heads: bool, property_crc: bool) -> None:
@@ -132,7 +134,7 @@ def _least(key: QueueKey, *, property_crc: bool) -> int:
 
 
 class _Items:
-    """The lost records of each region, by its number: rows where many follow each other of which nothing more is to be said."""
+    """The lost records of each region, by its index: rows if many that are completely described follow each other."""
 
     def __init__(self, table: LostTable, kinds: _Kinds, on_head: OnHead | None) -> None:
         self.lost: dict[int, list[Lost]] = {}
@@ -141,7 +143,7 @@ class _Items:
         self._on_head = on_head
 
     def add(self, rows: Rows) -> None:
-        """Entries and heads behind those before, sorted by place."""
+        """Add entries and heads, sorted by place, after those before."""
         if len(self._kinds.with_head):
             rows = self._paired(rows)
         rows, needed = self._one_a_place(rows)
@@ -162,7 +164,7 @@ class _Items:
         self._add_few(rows[at:])
 
     def _add_few(self, rows: Rows) -> None:
-        """Those that are no rows."""
+        """Add entries and heads as records, not as rows."""
         if not len(rows):
             return
         if self._on_head is not None:
@@ -174,16 +176,16 @@ class _Items:
             self.lost.setdefault(region, []).append(lost)
 
     def _one_a_place(self, rows: Rows) -> tuple[Rows, Ints]:
-        """One row for all the entries of a place, where no head tells of it, and how much room a tombstone needs for each row.
+        """Return one row for all entries of a place without a head, and the tombstone size of each row.
 
-        It is of the queue that the record was sent to, as far as names tell: the first that is not light. The light queues are
-        noted with it.
+        The row is of the queue that the record was sent to, as far as names show: the first that is not light. The light queues
+        are added to it.
         """
         needed = self._kinds.least_size_bytes[rows["queue"]]
         needed += np.where(rows["batch_size"] > 1, self._kinds.batch_size_bytes, 0)
         by_heads = np.flatnonzero(rows["lights"])
-        for row, told in zip(by_heads.tolist(), self._table.lights_of(rows[by_heads]), strict=True):
-            needed[row] += self._kinds.lights_size_bytes + sum(len(f"{name}{n}".encode()) + 2 for name, n in told)
+        for row, light_list in zip(by_heads.tolist(), self._table.lights_of(rows[by_heads]), strict=True):
+            needed[row] += self._kinds.lights_size_bytes + sum(len(f"{name}{n}".encode()) + 2 for name, n in light_list)
         starts = np.flatnonzero(np.diff(rows["phy_offset"], prepend=-1) != 0)
         if len(starts) == len(rows):
             return rows, needed
@@ -192,8 +194,8 @@ class _Items:
         is_light = self._kinds.is_light[rows["queue"]]
         own = np.minimum.reduceat(np.where(is_light, len(rows), np.arange(len(rows))), starts)
         own = np.where(own < len(rows), own, starts + counts - 1)
-        is_told_twice = np.logical_or.reduceat(self._table.told_by(rows, Source.HEAD), starts) & (counts > 1)
-        listed = np.flatnonzero(is_light & ~is_told_twice[place])
+        has_head_and_entry = np.logical_or.reduceat(self._table.told_by(rows, Source.HEAD), starts) & (counts > 1)
+        listed = np.flatnonzero(is_light & ~has_head_and_entry[place])
         listed = listed[listed != own[place[listed]]]
         listed = listed[
             np.lexsort((rows["queue_offset"][listed], self._kinds.rank[rows["queue"][listed]], place[listed]))
@@ -208,11 +210,11 @@ class _Items:
             rows["lights"][with_lights] = np.diff(first, append=len(which))
             rows["lights_at"][with_lights] = self._table.add_lights(lights) + first
             needed[with_lights] += np.add.reduceat(width, first) + self._kinds.lights_size_bytes
-        kept = is_told_twice[place] | (own[place] == np.arange(len(rows)))
+        kept = has_head_and_entry[place] | (own[place] == np.arange(len(rows)))
         return rows[kept], needed[kept]
 
     def _paired(self, rows: Rows) -> Rows:
-        """One row for a head and the entries that tell of the same record, where no other head and no second queue of its kind does."""
+        """Return the rows, with head and entry joined where a place has one of each and they agree."""
         starts = np.flatnonzero(np.diff(rows["phy_offset"], prepend=-1) != 0)
         is_head = self._table.told_by(rows, Source.HEAD)
         is_own = ~is_head & ~self._kinds.is_light[rows["queue"]]
@@ -236,19 +238,19 @@ class _Items:
         return rows[kept]
 
     def _lists_all(self, rows: Rows, place: Ints, places: Ints, heads: Ints) -> NDArray[np.bool_]:
-        """Whether the head at each of some places lists the light queues whose entries lead there."""
-        told: dict[int, set[tuple[str, int]]] = {}
+        """Return a mask of the places whose head lists all light queues whose entries point there."""
+        by_place: dict[int, set[tuple[str, int]]] = {}
         for row in np.flatnonzero(self._kinds.is_light[rows["queue"]]).tolist():
             number = self._table.queues[int(rows["queue"][row])].topic, int(rows["queue_offset"][row])
-            told.setdefault(int(place[row]), set()).add(number)
-        if not told:
+            by_place.setdefault(int(place[row]), set()).add(number)
+        if not by_place:
             return np.ones(len(places), bool)
         lists = zip(places.tolist(), self._table.lights_of(rows[heads]), strict=True)
-        return np.array([told.get(at, set()) <= set(listed) for at, listed in lists], bool)
+        return np.array([by_place.get(at, set()) <= set(listed) for at, listed in lists], bool)
 
 
 def _heads_in(rows: Rows, starts: Ints, ends: Ints) -> NDArray[Any]:
-    """The rows that lie inside one of the regions, as rows of _ENTRY."""
+    """Return the rows that lie inside one of the regions, as rows of _ENTRY."""
     number = np.searchsorted(starts, rows["phy_offset"], "right") - 1
     inside = (number >= 0) & (rows["phy_offset"] + rows["size_bytes"] <= ends[number])
     found = np.zeros(int(inside.sum()), _ENTRY)
@@ -259,12 +261,12 @@ def _heads_in(rows: Rows, starts: Ints, ends: Ints) -> NDArray[Any]:
 
 
 def _digits(numbers: Ints) -> Ints:
-    """How many decimal digits each number has; it is not below 0."""
+    """Return how many decimal digits each number has; none is negative."""
     return np.searchsorted(_POWERS_OF_TEN, numbers, "right") + 1
 
 
 def _more_for(lost: LostRecord) -> int:
-    """How much more room a tombstone needs for what is told beside its queue and number."""
+    """Return how many more bytes a tombstone needs for data besides its queue and number."""
     bare = LostRecord(lost.topic, lost.queue_id, lost.queue_offset)
     return smallest_tombstone_size_bytes(lost) - smallest_tombstone_size_bytes(bare)
 
@@ -274,7 +276,7 @@ def _is_light(topic: str) -> bool:
 
 
 def _entries_in(files: SegmentSequence, layout: Layout, starts: Ints, ends: Ints) -> Iterator[NDArray[Any]]:
-    """The entries of records that lie inside one of the regions, as rows of _ENTRY whose queue is still to be told."""
+    """Yield entries of records that lie inside one of the regions, as rows of _ENTRY without the queue."""
     width = layout.size_bytes
     is_batch = "batch_size" in layout.names
     for segment in files.segments:
@@ -282,7 +284,7 @@ def _entries_in(files: SegmentSequence, layout: Layout, starts: Ints, ends: Ints
         chunk = _FEW_ENTRIES
         while at + width <= segment.end_phy_offset:
             data_at = files.next_data(max(at, segment.phy_offset))
-            if data_at is None:  # nothing was ever written behind it, or no file is there
+            if data_at is None:  # no bytes were written after it, or the file is missing
                 break
             at = data_at - data_at % width
             data = files.read(at, chunk * width)

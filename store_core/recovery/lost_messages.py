@@ -1,4 +1,4 @@
-"""What is lost, as people read it: runs of messages by queue."""
+"""Group lost messages into runs by queue."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from store_core.recovery.lost_table import (
 )
 from store_core.storage.store import QueueKey
 
-_MOST_KEYS_TRIED: Final = 1000  # for them
+_MOST_KEYS_TRIED: Final = 1000  # for the keys of a run
 _MOST_AT_ONCE: Final = 1 << 14
-_MOST_HEADS_PER_PART: Final = 64  # that are looked at for them
+_MOST_HEADS_PER_PART: Final = 64  # that are read for keys
 
 
 class LostMessages:
     """Lost records, each once, and numbers of queues of which nothing else is known: (queue, first, count).
 
-    Numbers that a record tells count once. Those that none tells become rows of ``table``, in which the others are that are rows.
+    Numbers of known records count once. The others become rows of ``table``, which also holds the lost records that are rows.
     """
 
     def __init__(
@@ -44,11 +44,11 @@ class LostMessages:
         self._rows: list[LostRows] = []
         self._records: set[LostRecord] = set()
         self._table = table
-        for each in lost:
-            if isinstance(each, LostRows):
-                self._rows.append(each)
+        for item in lost:
+            if isinstance(item, LostRows):
+                self._rows.append(item)
             else:
-                self._records.add(each)
+                self._records.add(item)
         if table is not None:
             self._add_missing(sorted(missing), table)
 
@@ -56,7 +56,7 @@ class LostMessages:
         return bool(self._rows or self._records)
 
     def first(self, count: int) -> list[LostRecord]:
-        """The first so many in log order; those whose place nobody knows come last."""
+        """Return the first ``count`` records in log order; those of unknown place come last."""
         if self._table is None:
             return _in_order(self._records, count)
         table = self._table
@@ -75,7 +75,7 @@ class LostMessages:
         return _in_order([*self._records, *records_of_rows(table, placed), *nowhere], count)
 
     def runs(self, unknown: Iterable[Region] = ()) -> list[LostRun]:
-        """Runs by queue and consecutive numbers, and one of nothing known for each other region."""
+        """Return runs of consecutive numbers by queue, and a run without a queue for each ``unknown`` region."""
         parts = [_part(record) for record in self._records]
         parts += [part for rows in self._rows for chunk in rows.chunks() for part in _parts_of(rows.table, chunk)]
         parts.sort(key=lambda part: (*part.key, part.first, part.last, part.phy_offset))
@@ -91,11 +91,11 @@ class LostMessages:
         ]
 
     def _add_missing(self, missing: Sequence[tuple[QueueKey, int, int]], table: LostTable) -> None:
-        told: dict[QueueKey, list[LostRun]] = {}
+        known_runs: dict[QueueKey, list[LostRun]] = {}
         for run in self.runs() if missing else ():
-            told.setdefault(QueueKey(run.topic or "", run.queue_id or 0), []).append(run)
+            known_runs.setdefault(QueueKey(run.topic or "", run.queue_id or 0), []).append(run)
         for key, first, count in missing:
-            for run_first, run_stop in _between(told.get(key, ()), first, first + count):
+            for run_first, run_stop in _between(known_runs.get(key, ()), first, first + count):
                 for at in range(run_first, run_stop, _MOST_AT_ONCE):
                     rows = np.zeros(min(_MOST_AT_ONCE, run_stop - at), ROW)
                     rows["queue_offset"] = np.arange(at, at + len(rows))
@@ -109,9 +109,9 @@ def _in_order(records: Iterable[LostRecord], count: int) -> list[LostRecord]:
     )[:count]
 
 
-def _between(told: Iterable[LostRun], first: int, stop: int) -> Iterator[tuple[int, int]]:
-    """What is left of numbers [first, stop) between runs of the same queue, which rise."""
-    for run in told:
+def _between(runs: Iterable[LostRun], first: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Yield the parts of numbers [first, stop) outside runs of the same queue, which rise."""
+    for run in runs:
         run_first, run_last = run.first_queue_offset or 0, run.last_queue_offset or 0
         if first < min(run_first, stop):
             yield first, min(run_first, stop)
@@ -121,7 +121,7 @@ def _between(told: Iterable[LostRun], first: int, stop: int) -> Iterator[tuple[i
 
 
 class _Part(NamedTuple):
-    """A part of a run: queue offsets [first, last]. ``heads``: rows whose heads tell more keys than ``keys``, the first few."""
+    """A part of a run: queue offsets [first, last]. ``heads``: the first few rows whose heads have keys besides ``keys``."""
 
     key: QueueKey
     first: int
@@ -147,13 +147,13 @@ def _part(record: LostRecord) -> _Part:
 
 
 def _parts_of(table: LostTable, rows: Rows) -> Iterator[_Part]:
-    """Parts of runs within some rows."""
+    """Yield the parts of runs within some rows."""
     rows = rows.copy()
     rows["size_bytes"][~table.told_by(rows, Source.PLACE)] = 0
     numbers, which = np.unique(rows["queue"], return_inverse=True)
     queue = np.array([table.queue_number(table.queues[number]) for number in numbers.tolist()])[
         which
-    ]  # whatever tells of it
+    ]  # one number for all sources
     order = np.lexsort((rows["phy_offset"], rows["queue_offset"], queue))
     rows, queue = rows[order], queue[order]
     starts = (np.diff(queue) != 0) | (np.diff(rows["queue_offset"]) != rows["batch_size"][:-1])
@@ -170,7 +170,7 @@ def _parts_of(table: LostTable, rows: Rows) -> Iterator[_Part]:
 
 
 def _run(parts: Sequence[_Part]) -> LostRun:
-    """Parts of one queue that follow each other as one run."""
+    """Return consecutive parts of one queue as one run."""
     (topic, queue_id), first, last = parts[0].key, parts[0].first, parts[-1].last
     keys: dict[str, None] = {}
     for key in islice(chain.from_iterable(part.some_keys() for part in parts), _MOST_KEYS_TRIED):

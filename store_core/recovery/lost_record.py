@@ -1,4 +1,4 @@
-"""A record that was there and cannot be read any more."""
+"""Describe records that were in the log and cannot be read any more."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from store_core.derive.dispatch import inner_batch_size, light_queues
 
 @dataclass(frozen=True, slots=True)
 class LostRecord:
-    """What is known of it. ``keys`` are its user keys.
+    """The known data of a lost record. ``keys`` are its user keys.
 
     ``batch_size`` messages from ``queue_offset`` on were in it. ``light_queues`` are the queues that its own list named,
-    with its number in each. ``tags_code`` is its queue entry's; ``unique_key`` and times are its head's. ``is_readable``: it can be read, but the broker that is to open the store cannot walk over it.
+    with its number in each. ``tags_code`` is from its queue entry, ``unique_key`` and times are its own. ``is_readable``: the
+    record can be read, but the broker that will open the store cannot walk over it.
     """
 
     topic: str
@@ -33,7 +34,7 @@ class LostRecord:
 
 
 def from_record_head(message: Message, *, is_readable: bool = False) -> LostRecord:
-    """What a well-formed record tells of itself, whatever its body is worth."""
+    """Return the data of a well-formed record, even if its body is damaged."""
     properties = message.properties
     return LostRecord(
         topic=message.topic,
@@ -52,9 +53,9 @@ def from_record_head(message: Message, *, is_readable: bool = False) -> LostReco
 
 
 def more_complete(head: LostRecord, entry: LostRecord, *, is_topic_known: bool = True) -> LostRecord:
-    """A record that its head tells of, and its queue entries: of queue, number and light queues of a damaged record they know better.
+    """Return the data of a record's head, corrected by its queue entries: queue, number and light queues.
 
-    And of the topic where no queue is of the one that the head tells: not ``is_topic_known``.
+    Entries also correct the topic if no queue has the topic in the head: not ``is_topic_known``.
     """
     if entry.size_bytes == head.size_bytes:
         head = replace(head, light_queues=tuple({**dict(head.light_queues), **dict(entry.light_queues)}.items()))

@@ -1,4 +1,4 @@
-"""What is lost of a queue, as people read it, whether a start would lose it or nobody can read it any more."""
+"""Describe runs of lost messages, for reports of losses in the log and of losses by a broker's start."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ MOST_KEYS_PER_RUN: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class LostRun:
-    """Messages of one queue with consecutive queue offsets. All but ``size_bytes`` are None where nobody can know.
+    """Messages of one queue with consecutive queue offsets. All but ``size_bytes`` are None if unknown.
 
-    ``keys`` are the first few that are known.
+    ``keys`` are the first few known ones.
     """
 
     topic: str | None
@@ -24,7 +24,7 @@ class LostRun:
     keys: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """A member of ``lost`` in the command line's contract."""
+        """Return a member of ``lost`` in the command line's contract."""
         return {
             "topic": self.topic,
             "queue_id": self.queue_id,

@@ -1,7 +1,9 @@
-"""Records that were written over others: they say that they lie elsewhere, and do, or their queue's entry says that they did.
+"""Find records that were written over others and move them back to their own offset.
 
-A write that went to a wrong place leaves such records, inside the log, whole. Where they came to lie is a hole, and a record
-that is not to be had where it belongs goes back there. One whose own place alone is damaged is none of these: its entry leads to it.
+A misdirected write leaves such records, whole, inside the log (tests/recovery/test_misdirected.py). Their own offset names
+another place, and they are at that place as well, or their queue's entry points there. The range they cover becomes a hole; a
+record that is missing at its own place returns to it. If only the own offset is damaged, the entry points to the record,
+and it stays.
 """
 
 from __future__ import annotations
@@ -20,12 +22,15 @@ from store_core.recovery.offset_ranges import Ranges
 from store_core.storage.overlay import Patch
 from store_core.storage.store import QueueKey, Store
 
-_MOST_PUT_BACK_BYTES: Final = 4 << 20  # which a plan holds; what is more stays where it is, and can be read there
+_MOST_PUT_BACK_BYTES: Final = 4 << 20  # a plan holds these bytes; further records stay where they can be read
 
 
 @dataclass(slots=True)
 class Misdirected:
-    """``zeros`` go over what is not where it belongs; ``put_back`` are records for their own places, ``repairs`` what is said of them."""
+    """Edits by log offset: ``zeros`` over misdirected records, ``put_back`` with records for their own places.
+
+    ``repairs`` describe the records that are put back.
+    """
 
     zeros: dict[int, Patch] = field(default_factory=dict)
     put_back: dict[int, Patch] = field(default_factory=dict)
@@ -36,19 +41,19 @@ class _Stray(NamedTuple):
     phy_offset: int
     home: int
     size_bytes: int
-    is_copy: bool  # it lies at home as well
+    is_copy: bool  # the same bytes are at ``home``
 
 
 def misdirected(store: Store, survey: LogSurvey) -> Misdirected:
-    """Which good records of the store's log lie over others. Its own files are not changed by what is found."""
+    """Return the edits that move misdirected records of the store's log; no file is changed."""
     strays = [stray for at in survey.wrong_own_offsets if (stray := _stray(store, at)) is not None]
-    while True:  # one whose own place is another one's stays where it is, and may be in the way of others
-        going = Ranges((stray.phy_offset, stray.phy_offset + stray.size_bytes) for stray in strays)
-        left = [s for s in strays if s.is_copy or _is_free(survey.regions, going, s.home, s.home + s.size_bytes)]
-        if len(left) == len(strays):
+    while True:  # a record whose own place is taken stays, and may be in the way of others
+        moving = Ranges((stray.phy_offset, stray.phy_offset + stray.size_bytes) for stray in strays)
+        movable = [s for s in strays if s.is_copy or _is_free(survey.regions, moving, s.home, s.home + s.size_bytes)]
+        if len(movable) == len(strays):
             break
-        strays = left
-    found, begin, end = Misdirected(), 0, 0
+        strays = movable
+    found, start, end = Misdirected(), 0, 0
     room = _MOST_PUT_BACK_BYTES
     for at, home, size, is_copy in strays:
         if not is_copy and home not in found.put_back:
@@ -59,14 +64,14 @@ def misdirected(store: Store, survey: LogSurvey) -> Misdirected:
             message = decode_record(data, 0, at)
             key = message.topic, message.queue_id, message.queue_offset
             found.repairs.append(Repair(*key, home, size, ("phy_offset",), ((home, data),)))
-        begin = begin if at == end else at
+        start = start if at == end else at
         end = at + size
-        found.zeros[begin] = Patch(0, end - begin)  # with those right in front of it
+        found.zeros[start] = Patch(0, end - start)  # one patch for records that follow each other
     return found
 
 
 def _stray(store: Store, phy_offset: int) -> _Stray | None:
-    """What a record that says it lies elsewhere is, unless nothing else tells of that place."""
+    """Return the record at an offset as a stray, unless nothing else proves the place that it names."""
     message = read_message(store.log, phy_offset)
     if message is None or message.own_phy_offset < 0:
         return None
@@ -78,13 +83,13 @@ def _stray(store: Store, phy_offset: int) -> _Stray | None:
 
 
 def _points_to(store: Store, message: Message) -> int | None:
-    """Where the entry at a record's number leads."""
+    """Return the offset in the queue entry at a record's number; None if the size differs."""
     entry = queue_entry_at(store, QueueKey(message.topic, message.queue_id), message.queue_offset)
     return entry[0] if entry is not None and entry[1] == message.size_bytes else None
 
 
-def _is_free(regions: list[Region], going: Ranges, start: int, end: int) -> bool:
-    """Whether nothing else that can be read, and stays, lies in [start, end); ``regions`` are in log order."""
+def _is_free(regions: list[Region], moving: Ranges, start: int, end: int) -> bool:
+    """Return True if no readable bytes that stay lie in [start, end); ``regions`` are in log order."""
     before = bisect_right(regions, start, key=attrgetter("phy_offset")) - 1
     is_lost = before >= 0 and end <= regions[before].end_phy_offset
-    return is_lost or not any(going.outside(start, end))
+    return is_lost or not any(moving.outside(start, end))

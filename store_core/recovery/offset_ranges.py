@@ -1,4 +1,4 @@
-"""Ranges of the log, asked many times."""
+"""Look up ranges of the log many times."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import accumulate
 
 
 class Ranges:
-    """Some ranges [start, end) of offsets, in any order; they may overlap."""
+    """Ranges [start, end) of offsets, in any order; they may overlap."""
 
     def __init__(self, ranges: Iterable[tuple[int, int]]) -> None:
         by_start = sorted(ranges)
@@ -17,12 +17,12 @@ class Ranges:
         self._reach = [*accumulate((end for _, end in by_start), max)]
 
     def overlap(self, start: int, end: int) -> bool:
-        """Whether one of them has something in common with [start, end)."""
+        """Return True if a range overlaps [start, end)."""
         before = bisect_left(self._starts, end)
         return before > 0 and start < self._reach[before - 1]
 
     def outside(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """What of [start, end) none of them has, in order."""
+        """Yield the parts of [start, end) outside all ranges, in order."""
         number = bisect_right(self._reach, start)
         while number < len(self._starts) and self._starts[number] < end:
             if start < self._starts[number]:

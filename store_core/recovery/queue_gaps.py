@@ -1,8 +1,8 @@
-"""Numbers of queues that no message has any more: a tombstone in the log, or a dead entry in the queue (store behaviour 15.1).
+"""Fill queue offsets that no message has with tombstones in the log or dead entries (store behaviour 15.1).
 
 A dead entry points to the last byte before a segment, with a size that reaches into it: it cannot be read, and a broker
-passes over it alone. It breaks the ascending order of a queue, which brokers 5.x rely on once the entry's segment is the
-first one, so it never stands there, nor at a queue's begin or end.
+skips it alone. It breaks the ascending order of a queue, which brokers 5.x rely on once the entry's segment is the first
+one, so it must not be there, nor at a queue's start or end.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from store_core.scan.walk_progress import WalkProgress, behind
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
 
-MOST_GAP_NUMBERS: Final = 1 << 20  # more missing numbers than this, and than there was room for, are a wild number's
+MOST_GAP_NUMBERS: Final = 1 << 20  # a larger gap, for which regions had no room, comes from a wrong number
 _ENTRIES_AT_ONCE: Final = 1 << 16
 
 
@@ -61,7 +61,7 @@ class _KeepPlan(Protocol):
 
 
 class GapEntries:
-    """Entries for numbers of queues that no message has, as runs of the same one."""
+    """Queue entries for numbers that no message has, as runs of equal entries."""
 
     def __init__(self) -> None:
         self._runs: dict[QueueKey, list[_Run]] = {}
@@ -71,7 +71,7 @@ class GapEntries:
         return bool(self._runs)
 
     def add(self, key: QueueKey, first: int, stop: int, entry: Entry) -> None:
-        """Numbers [first, stop) of a queue, of none of which an entry was given."""
+        """Add an entry for numbers [first, stop) of a queue, none of which has one yet."""
         runs = self._runs.setdefault(key, [])
         if runs and runs[-1].stop == first and runs[-1].entry == entry:
             runs[-1] = _Run(runs[-1].first, stop, entry)
@@ -80,7 +80,7 @@ class GapEntries:
             self._is_sorted = False
 
     def of(self, key: QueueKey, queue_offset: int) -> Entry | None:
-        """The entry for a number; None where there is none."""
+        """Return the entry for a number; None without one."""
         if not self._is_sorted:
             for runs in self._runs.values():
                 runs.sort()
@@ -98,31 +98,31 @@ class _Run(NamedTuple):
 
 @dataclass(slots=True)
 class _Gap:
-    """Numbers of a queue that wait for tombstones, all of which have to stand between two offsets of the log."""
+    """Numbers of a queue that wait for tombstones, all between two offsets of the log."""
 
     key: QueueKey
     before: int
     after: int
     numbers: list[range] = field(default_factory=list)
-    is_front: bool = False  # no message of the queue stands before it
-    must_be_walked: bool = False  # what stands for its numbers is seen by a walk alone
+    is_front: bool = False  # no message of the queue comes before it
+    must_be_walked: bool = False  # only a walk of the log finds its tombstones
 
     def __len__(self) -> int:
         return sum(map(len, self.numbers))
 
     def wait(self, first: int, stop: int) -> None:
-        """Numbers [first, stop), behind those before, wait too."""
+        """Add numbers [first, stop), which follow the numbers before."""
         if self.numbers and self.numbers[-1].stop == first:
             first = self.numbers.pop().start
         self.numbers.append(range(first, stop))
 
     def runs(self) -> Runs:
-        """The numbers that wait."""
+        """Return the waiting numbers."""
         firsts = np.array([numbers.start for numbers in self.numbers], np.int64)
         return Runs(firsts, np.array([len(numbers) for numbers in self.numbers], np.int64))
 
     def forget_first(self, count: int) -> None:
-        """So many need not wait any more."""
+        """Remove the first ``count`` numbers."""
         while count and count >= len(self.numbers[0]):
             count -= len(self.numbers.pop(0))
         if count:
@@ -130,10 +130,11 @@ class _Gap:
 
 
 def fill_gaps(store: Store, found: _KeepPlan, table: LostTable, walks: WalkProgress) -> tuple[GapEntries, bool]:
-    """Entries for numbers that are missing between two messages of a queue, or before its first.
+    """Return entries for numbers that are missing between two messages of a queue, or before its first.
 
-    Dead entries of an earlier run stay as they are. Else a tombstone where there is room between the two messages: elsewhere a later rebuild would take it for a new begin of
-    the numbering. Else, or where numbers are to be skipped, a dead entry. The second value: whether tombstones came into the log that are to be walked over.
+    Dead entries of an earlier run stay as they are. Other numbers get a tombstone if there is room between the two messages: at
+    another place a later rebuild would take it for a new start of the numbering. Without room, or if numbers are to be skipped,
+    they get a dead entry. The second value is True if the log got tombstones that a walk must find.
     """
     filling = _Filling(store, found)
     for key in found.derivation.queue_keys:
@@ -143,7 +144,7 @@ def fill_gaps(store: Store, found: _KeepPlan, table: LostTable, walks: WalkProgr
 
 
 class _Filling:
-    """What stands for the missing numbers of one queue after the other."""
+    """The tombstones and entries chosen for missing numbers, queue by queue."""
 
     def __init__(self, store: Store, found: _KeepPlan) -> None:
         self.entries = GapEntries()
@@ -175,9 +176,9 @@ class _Filling:
             self.waiting.append(gap)
             dead = _dead_entry(self._log, after)
             is_skipped = self._found.skips and dead is not None and dead[0] >= self._store.log.min_phy_offset
-            for run_first, run_stop, standing in _dead_runs(self._store, key, first, first + count):
-                if standing is not None:  # an earlier run left it, and told of its message as lost
-                    self.entries.add(key, run_first, run_stop, standing)
+            for run_first, run_stop, present in _dead_runs(self._store, key, first, first + count):
+                if present is not None:  # an earlier run wrote it and reported its message as lost
+                    self.entries.add(key, run_first, run_stop, present)
                 elif key.topic.startswith(paths.LMQ_PREFIX):  # its entries are for records of other topics
                     gap = self._look_at_light(gap, range(run_first, run_stop), dead if is_skipped else None)
                 elif is_skipped:
@@ -186,18 +187,21 @@ class _Filling:
                     gap.wait(run_first, run_stop)
 
     def _look_at_light(self, gap: _Gap, numbers: range, dead: Entry | None) -> _Gap:
-        """Numbers of a light queue; those that wait for a tombstone, or a ``dead`` entry where that is given. Gives the gap behind the last one that does not."""
+        """Add a light queue's entries that lead to a record and return the gap after the last of them.
+
+        The other numbers get the ``dead`` entry if it is given; else they wait for tombstones.
+        """
         key, after = gap.key, gap.after
         for queue_offset in numbers:
-            standing = queue_entry_at(self._store, key, queue_offset)
-            if standing is not None and (piece := self._pieces.get(standing[:2])) is not None:
+            present = queue_entry_at(self._store, key, queue_offset)
+            if present is not None and (piece := self._pieces.get(present[:2])) is not None:
                 entry, gap.after = (piece.phy_offset, piece.size_bytes, 0), piece.phy_offset
             elif (
-                standing is not None
-                and gap.before < standing[0] < after
-                and _leads_on(self._log, key, queue_offset, standing)
+                present is not None
+                and gap.before < present[0] < after
+                and _leads_to_record(self._log, key, queue_offset, present)
             ):
-                entry, gap.after = standing, standing[0]
+                entry, gap.after = present, present[0]
             else:
                 if dead is not None:
                     self._leave_dead(key, queue_offset, queue_offset + 1, dead)
@@ -219,7 +223,7 @@ class _Filling:
         unfilled.append((key, first, stop - first))
 
     def place(self, table: LostTable, walks: WalkProgress) -> None:
-        """Put tombstones where there is room, else leave dead entries."""
+        """Put tombstones where there is room, and dead entries elsewhere."""
         _place(self._found, self.waiting, table, walks, self.entries)
         for gap in self.waiting:
             dead = _dead_entry(self._log, gap.after) if gap.numbers and not gap.is_front else None
@@ -228,7 +232,7 @@ class _Filling:
 
 
 def _dead_runs(store: Store, key: QueueKey, first: int, stop: int) -> Iterator[tuple[int, int, Entry | None]]:
-    """Runs of numbers [first, stop) of a queue, with the dead entry that stands at each of them, if one does."""
+    """Yield runs of numbers [first, stop) of a queue, each with the dead entry stored there, or None."""
     found, size = store.queues.get(key), queue.ENTRY.size_bytes
     files = found.segments if found is not None else ()
     for at in range(first, stop, _ENTRIES_AT_ONCE):
@@ -249,7 +253,7 @@ def _dead_runs(store: Store, key: QueueKey, first: int, stop: int) -> Iterator[t
 
 
 class _Fronts:
-    """The numbers before queues' first messages, where the log is there from its begin and had room for them in a hole."""
+    """The numbers before the queues' first messages, if the log starts at 0 and holes had room for them."""
 
     def __init__(self, log: SegmentSequence, closed_regions: list[ClosedRegion]) -> None:
         closed = closed_regions if log.min_phy_offset == 0 else []
@@ -268,15 +272,18 @@ class _Fronts:
 
 
 def _dead_entry(log: SegmentSequence, following_phy_offset: int) -> Entry | None:
-    """An entry that crosses the end of the segment before: unreadable, and only itself is skipped (15.1)."""
+    """Return an entry that crosses the end of the segment before: unreadable, and a broker skips only it (15.1)."""
     segment = log.find(following_phy_offset)
     if segment is None or segment.phy_offset == 0:
         return None
     return segment.phy_offset - 1, DEAD_ENTRY_SIZE_BYTES, 0
 
 
-def _leads_on(log: SegmentSequence, key: QueueKey, queue_offset: int, entry: Entry) -> bool:
-    """Whether a light queue's entry leads to a whole record whose list of queues is damaged: it is in that queue by the entry alone."""
+def _leads_to_record(log: SegmentSequence, key: QueueKey, queue_offset: int, entry: Entry) -> bool:
+    """Return True if a light queue's entry points to a whole record whose list does not contradict it.
+
+    If a damaged list lacks the queue, only the entry puts the record there.
+    """
     if not key.topic.startswith(paths.LMQ_PREFIX):
         return False
     message = read_message(log, entry[0], entry[1])
@@ -286,22 +293,22 @@ def _leads_on(log: SegmentSequence, key: QueueKey, queue_offset: int, entry: Ent
 
 
 def _place(found: _KeepPlan, gaps: list[_Gap], table: LostTable, walks: WalkProgress, entries: GapEntries) -> None:
-    """Put more tombstones into fences that have room between a gap's two offsets; ``entries`` is told where they came to stand."""
+    """Put more tombstones into closed regions with room between a gap's two offsets; ``entries`` receives their places."""
     waiting = [place for place, gap in enumerate(gaps) if gap.numbers]
-    told, done = (
+    on_bytes, done = (
         walks.piece(sum(closed_region.region.size_bytes for closed_region in found.closed_regions))
         if waiting
         else None,
         0,
     )
     waiting.sort(key=lambda place: gaps[place].before, reverse=True)
-    mine: list[int] = []  # of the gaps that reach to a fence, in their order
+    reaching: list[int] = []  # indices of the gaps that reach into the region, in order
     for number, closed_region in enumerate(found.closed_regions if waiting else ()):
         while waiting and gaps[waiting[-1]].before < closed_region.end_phy_offset:
-            insort(mine, waiting.pop())
-        mine = [place for place in mine if gaps[place].numbers and closed_region.phy_offset < gaps[place].after]
-        if mine and closed_region.pieces:  # else it is left open
-            _fill(found, number, [gaps[place] for place in mine], table, entries, behind(told, done))
+            insort(reaching, waiting.pop())
+        reaching = [place for place in reaching if gaps[place].numbers and closed_region.phy_offset < gaps[place].after]
+        if reaching and closed_region.pieces:  # without pieces it is left open
+            _fill(found, number, [gaps[place] for place in reaching], table, entries, behind(on_bytes, done))
         done += closed_region.region.size_bytes
 
 
@@ -313,27 +320,27 @@ def _fill(
     entries: GapEntries,
     on_progress: Progress | None,
 ) -> None:
-    """Close a fence anew with tombstones for what waits for it.
+    """Close a region again with tombstones for the numbers that wait for it.
 
-    They take room that nothing takes, and where that is not enough for all, others are made as small as they may be. Numbers of one gap
-    rise with their places, for all of them need the same room and take the first there is. Many numbers become rows.
+    They take free room; if that is not enough for all, other tombstones are made as small as possible. Numbers of one gap rise
+    with their places, because all need the same room and take the first there is. Many numbers become rows.
     """
     closed_region = found.closed_regions[number]
     close = partial(close_region, closed_region.region, property_crc=found.property_crc)
     runs = [piece.lost for piece in closed_region.pieces if isinstance(piece, TombstoneRun)]
-    standing, taken = _standing(closed_region), _taken(Room(closed_region), gaps)
+    placed, taken = _placed_tombstones(closed_region), _taken(Room(closed_region), gaps)
     is_tight = False
     if _count(taken) < sum(map(len, gaps)):
-        small = _standing(closed_region, is_tight=True)
+        small = _placed_tombstones(closed_region, is_tight=True)
         taken_too = _taken(Room(close([*small, *runs])), gaps)
         if is_tight := _count(taken_too) > _count(taken):
-            standing, taken = small, taken_too
+            placed, taken = small, taken_too
     if not _count(taken):
         return
     wanted: set[LostRecord] = set()
     if runs or _count(taken) >= FEWEST_ROWS:
         numbered = ((gap.key, gap.runs(), places) for gap, places in zip(gaps, taken, strict=True))
-        again = close([*standing, *with_numbers(closed_region, table, numbered)], on_progress=on_progress)
+        again = close([*placed, *with_numbers(closed_region, table, numbered)], on_progress=on_progress)
     else:
         wanted = {
             LostRecord(gap.key.topic, gap.key.queue_id, queue_offset, place, places.step)
@@ -342,7 +349,7 @@ def _fill(
                 *(runs.between(0, len(places)).tolist() for runs in (gap.runs(), places)), strict=True
             )
         }
-        again = close([*standing, *wanted], on_progress=on_progress)
+        again = close([*placed, *wanted], on_progress=on_progress)
     if again.given_up != closed_region.given_up or again.unplaced:
         return
     again.unplaced, again.skipped = closed_region.unplaced, closed_region.skipped
@@ -353,14 +360,14 @@ def _fill(
         if lost in wanted:
             entry = piece.phy_offset, piece.size_bytes, 0
             entries.add(QueueKey(lost.topic, lost.queue_id), lost.queue_offset, lost.queue_offset + 1, entry)
-            unplaced = LostRecord(lost.topic, lost.queue_id, lost.queue_offset)  # where it lay nobody knows
+            unplaced = LostRecord(lost.topic, lost.queue_id, lost.queue_offset)  # its former place is unknown
             again.pieces[at] = replace(piece, tombstone_of=unplaced)
-        elif lost in standing:
-            again.pieces[at] = replace(piece, tombstone_of=standing[lost])
+        elif lost in placed:
+            again.pieces[at] = replace(piece, tombstone_of=placed[lost])
     for gap, places in zip(gaps, taken, strict=True):
         if count := len(places):
             gap.must_be_walked |= gap.is_front or is_tight or not wanted
-            gap.is_front = False  # what still waits lies between two others now
+            gap.is_front = False  # a tombstone of the queue comes before the remaining numbers now
             gap.before = int(places.between(count - 1, count)[0])
             gap.forget_first(count)
 
@@ -373,8 +380,11 @@ def _count(taken: list[Runs]) -> int:
     return sum(map(len, taken))
 
 
-def _standing(closed_region: ClosedRegion, *, is_tight: bool = False) -> dict[LostRecord, LostRecord]:
-    """Lost records where their tombstones stand, runs apart, and as they were; in the least room that leaves some for another frame."""
+def _placed_tombstones(closed_region: ClosedRegion, *, is_tight: bool = False) -> dict[LostRecord, LostRecord]:
+    """Return lost records at their tombstones' places, except runs, with the original record of each.
+
+    ``is_tight``: in the least room, if that leaves room for another frame.
+    """
     found = {}
     for piece in closed_region.pieces:
         lost = piece.tombstone_of if isinstance(piece, Piece) else None

@@ -1,9 +1,9 @@
-"""What another copy of the log (a master's, a slave's, a backup) can give back: the same records lie at the same offsets there.
+"""Find ranges that the log lacks in another copy of it: a master's, a slave's or a backup's.
 
-A copy is trusted where it proves itself only (``kinship``). A record is taken when it is well-formed, says that it lies where it lies,
-and its body's and properties' checksums hold. Behind the last good record of our log all that the copy has is taken: what never
-arrived here is as much part of the log as what was torn. What lies before our first byte has expired as a rule, and is taken only
-where somebody says from where on.
+The same records are at the same offsets in each copy. A copy is trusted only where it proves to be one (``same_log``). A record
+is taken if it is well-formed, is at its own offset, and its body and property checksums hold. After this log's last good
+record everything that the copy has is taken: records that never arrived are as much part of the log as torn ones. Records
+before this log's first byte have expired as a rule, and are taken only if the operator names the offset to start from.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Run = tuple[int, int, int]  # start, end, records
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """Sibling number ``sibling``'s log begins before ours, which begins at ``end_phy_offset``."""
+    """The earlier records of sibling number ``sibling``: this store's log begins at ``end_phy_offset``."""
 
     sibling: int
     phy_offset: int
@@ -52,7 +52,7 @@ class Earlier:
 
 @dataclass(slots=True)
 class Found:
-    """What siblings can give. ``reached``: one of them has the segment from which on more was asked for."""
+    """Ranges that siblings have. ``reached``: a sibling has the segment that holds the requested first offset."""
 
     loans: list[LoanRange] = field(default_factory=list)
     earlier: list[Earlier] = field(default_factory=list)
@@ -60,10 +60,10 @@ class Found:
 
 
 class Siblings:
-    """Other copies, open for reading as long as the context lasts. Raises NotAStoreError, UsageError for the store itself."""
+    """Other copies, open for reading until the context ends. Raises NotAStoreError, and UsageError for the store itself."""
 
     def __init__(self, store: Store, roots: Iterable[Path], configs: Iterable[Path] = ()) -> None:
-        """``configs``: the properties files of the first of them."""
+        """Open the stores at ``roots``; ``configs`` are the broker configuration files of the first roots."""
         self.roots = tuple(roots)
         self._configs = tuple(islice(chain(configs, repeat(None)), len(self.roots)))
         self._stack = ExitStack()
@@ -82,7 +82,7 @@ class Siblings:
         self._stack.close()
 
     def patches(self, loans: Iterable[LoanRange]) -> dict[int, Patch]:
-        """Loans as bytes that are read where they lie, by their offset in the log."""
+        """Return loans as patches by log offset that read the siblings' files."""
         return {
             loan.phy_offset: Borrowed(
                 0,
@@ -98,10 +98,14 @@ class Siblings:
     def find(
         self, store: Store, survey: LogSurvey, from_phy_offset: int | None = None, ours: Iterable[Region] = ()
     ) -> Found:
-        """What they can give, the first that has a record gives it. ``ours``: where tombstones and fillers stand.
+        """Return the ranges that siblings can give; of several siblings with a record the first gives it.
 
-        ``from_phy_offset``: what lies before this store's first byte is taken too, from the segment that holds it on. Raises
-        UsageError for one that is no copy of this store, and where nobody has that segment.
+        Args:
+            from_phy_offset: also take what is before this store's first byte, from the segment that holds this offset on.
+            ours: regions with tombstones and fillers.
+
+        Raises:
+            UsageError: a sibling is no copy of this store, or none has the segment of ``from_phy_offset``.
         """
         found = Found()
         begins = store.log.min_phy_offset
@@ -125,17 +129,17 @@ class Siblings:
                 joined = _joined(store.log.file_size_bytes, runs)
                 found.loans += [LoanRange(number, start, end - start, count) for start, end, count in joined if count]
         if from_phy_offset is not None and from_phy_offset < begins and not found.reached:
-            reach = min((each.phy_offset for each in found.earlier), default=None)
-            more = "" if reach is None else f", or an offset from {reach} on"
+            reach = min((earlier.phy_offset for earlier in found.earlier), default=None)
+            alternative = "" if reach is None else f", or an offset from {reach} on"
             raise UsageError(
-                f"no sibling has the segment that holds {from_phy_offset}", to_do=f"name another copy{more}"
+                f"no sibling has the segment that holds {from_phy_offset}", to_do=f"name another copy{alternative}"
             )
         found.loans.sort(key=lambda loan: loan.phy_offset)
         return found
 
 
 def _wanted(kinship: Kinship, survey: LogSurvey, ours: Iterable[Region]) -> Iterator[Span]:
-    """Where a copy is to be asked for records: in what is damaged here, for what stands there in place of lost ones, and behind the end."""
+    """Yield the ranges to read from a copy: damaged regions, tombstones and fillers, and everything after the end."""
     for region in (*survey.regions, *ours):
         start = kinship.start_in(region)
         if start is not None:
@@ -150,20 +154,22 @@ def _given(taken: list[LoanRange]) -> list[Span]:
 
 
 def _without(span: Span, given: list[Span]) -> list[Span]:
-    """A span without ranges (in order) that somebody gave already."""
-    left, start = [], span[0]
+    """Return the parts of a span that lie outside the ``given`` ranges, which are in order."""
+    parts, start = [], span[0]
     for low, high in given:
         if high <= start or low >= span[1]:
             continue
         if low > start:
-            left.append((start, low))
+            parts.append((start, low))
         start = high
-    return [*left, (start, span[1])] if start < span[1] else left
+    return [*parts, (start, span[1])] if start < span[1] else parts
 
 
 def _good(table: FrameTable, *, whole: bool) -> Any:
-    """Mask of the records to be taken: those that check out, and that rmqctl did not put there. ``whole``: not those whose
-    properties may be torn, which no checksum tells."""
+    """Return a mask of the sound records that rmqctl did not write.
+
+    ``whole``: without records whose properties may be torn, which no checksum shows.
+    """
     good = table.messages & table.of_code(FrameCode.OK)
     good[[*filler_rows(table), *tombstone_rows(table)]] = False
     if whole:
@@ -174,7 +180,7 @@ def _good(table: FrameTable, *, whole: bool) -> Any:
 
 
 def _records_in(sibling: Store, start: int, end: int, *, whole: bool) -> Iterator[Run]:
-    """Records that check out, and blanks, that lie wholly in a span; those that join come as one."""
+    """Yield runs of adjacent sound records and blanks that lie wholly in a span."""
     for table in scan_log(sibling, from_phy_offset=start, to_phy_offset=end, options=_OPTIONS):
         good, ends = _good(table, whole=whole), table.phy_offset + table.size_bytes
         blank = table.of_kind(FrameKind.BLANK) & table.of_code(FrameCode.OK)
@@ -183,7 +189,7 @@ def _records_in(sibling: Store, start: int, end: int, *, whole: bool) -> Iterato
 
 
 def _runs_of(starts: Any, ends: Any, is_record: Any) -> Iterator[Run]:
-    """Frames that join as one."""
+    """Yield adjacent frames as runs."""
     first = 0
     for stop in np.flatnonzero(np.r_[ends[:-1] != starts[1:], True]).tolist() if len(starts) else ():
         yield int(starts[first]), int(ends[stop]), int(np.count_nonzero(is_record[first : stop + 1]))
@@ -191,7 +197,7 @@ def _runs_of(starts: Any, ends: Any, is_record: Any) -> Iterator[Run]:
 
 
 def _joined(segment_size_bytes: int, runs: Iterable[Run]) -> Iterator[Run]:
-    """Runs that join as one, as far as a segment goes."""
+    """Yield runs with adjacent ones of a segment joined."""
     held: Run | None = None
     for start, end, count in runs:
         if held is not None and held[1] == start and start % segment_size_bytes:
@@ -213,12 +219,12 @@ def _open(root: Path, config: Path | None) -> Store:
 
 
 def _build(building: Building) -> Iterator[Chunk]:
-    """One file, or one range of one: bytes of a sibling or of another file, and bytes told, each at its place; zeros elsewhere."""
+    """Yield the bytes of a file or range from siblings, other files and the plan; the rest is zeros."""
     (path,) = building.paths
     for at, root, phy_offset, size_bytes, *config in building.arguments["parts"]:
         # Plans of earlier releases name the store itself by "".
         with _open(path_of(root or building.root), Path(config[0]) if config else None) as sibling:
-            for done in range(0, size_bytes, _READ_BYTES):  # what is missing shows in the digest
+            for done in range(0, size_bytes, _READ_BYTES):  # the digest shows missing bytes
                 wanted = min(_READ_BYTES, size_bytes - done)
                 yield Chunk(path, sibling.log.read(phy_offset + done, wanted), at + done)
     for at, name, position, size_bytes in building.arguments.get("files", ()):

@@ -1,4 +1,4 @@
-"""Which lost messages a dead entry may stand for, where numbers are to be skipped (store behaviour 15.1)."""
+"""Decide which lost messages a dead entry may replace if numbers are to be skipped (store behaviour 15.1)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from store_core.storage.store import QueueKey, Store
 
 _BROKER_TOPICS: Final = "RMQ_SYS_"
 MOST_NAMED: Final = 10
-# Why there is a tombstone instead, in the order in which it is asked.
+# Reasons for a tombstone instead, in the order in which they are checked.
 _SEVERAL, _OF_BATCHES, _OF_BROKER, _FIRST_SEGMENT = 1, 2, 3, 4
 _REASONS: Final = (
     "",
@@ -37,7 +37,7 @@ Place = tuple[int, int]  # phy_offset, queue_offset
 
 @dataclass(slots=True)
 class QueueBounds:
-    """A sink of the survey: the first and the last good message of each queue, in log order."""
+    """The first and the last good message of each queue in log order; a sink of ``survey_log``."""
 
     first: dict[QueueKey, Place] = field(default_factory=dict)
     last: dict[QueueKey, Place] = field(default_factory=dict)
@@ -66,7 +66,7 @@ def _place(table: FrameTable, row: int) -> Place:
 
 @dataclass(slots=True)
 class Kept:
-    """Lost messages that get a tombstone although dead entries were asked for: how many, and why, of the first few."""
+    """The number of lost messages that get a tombstone although dead entries were requested; reasons for the first few."""
 
     messages: int = 0
     first: list[tuple[LostRecord, str]] = field(default_factory=list)
@@ -78,13 +78,13 @@ class Kept:
 
     def add_rows(self, table: LostTable, rows: Rows, whys: Sequence[str]) -> None:
         self.messages += len(rows)
-        few = MOST_NAMED - len(self.first)
-        self.first += zip(records_of_rows(table, rows[:few]), whys, strict=False)
+        limit = MOST_NAMED - len(self.first)
+        self.first += zip(records_of_rows(table, rows[:limit]), whys, strict=False)
 
 
 @dataclass(slots=True)
 class _Edges:
-    """The lost messages of a queue with the least and the greatest number, which dead entries could stand for but for that."""
+    """The lost messages of a queue with the least and the greatest number, which may be its ends."""
 
     messages: int
     lowest: LostRecord
@@ -92,10 +92,14 @@ class _Edges:
 
 
 class Skipping:
-    """A dead entry may stand for a lost message that lies between two others of its queue, in no first segment, in a queue that consumers
-    read, not the broker, and which is no batch queue.
+    """The choice between dead entries and tombstones. A dead entry may replace a lost message that
 
-    All that is lost goes to ``look_at`` first, then ``decide`` is called once; from then on ``parted`` can be asked.
+    * has one queue entry,
+    * lies between two other messages of its queue,
+    * lies outside the log's first segment, and
+    * is in a queue that consumers read, not the broker, and that is no batch queue.
+
+    The caller passes all lost records to ``look_at``, then calls ``decide`` once, then ``parted``.
     """
 
     def __init__(self, store: Store, bounds: QueueBounds) -> None:
@@ -107,8 +111,8 @@ class Skipping:
         self._edges: dict[QueueKey, _Edges] = {}
         self._kept_places: set[int] = set()
 
-    def look_at(self, told: Iterable[Lost]) -> None:
-        for lost in told:
+    def look_at(self, lost_records: Iterable[Lost]) -> None:
+        for lost in lost_records:
             if isinstance(lost, LostRows):
                 for chunk in lost.chunks():
                     self._look_at_rows(lost.table, chunk)
@@ -118,32 +122,32 @@ class Skipping:
                 self._note_edges(QueueKey(lost.topic, lost.queue_id), 1, lost, lost)
 
     def decide(self) -> None:
-        """The first and the last of a queue stay."""
+        """Keep the first and the last message of each queue."""
         for key, edges in self._edges.items():
-            left = edges.messages
+            remaining = edges.messages
             if not _is_between(self._bounds.first.get(key), edges.lowest, before=True):
                 self._keep(edges.lowest, _FIRST_OF_QUEUE)
-                left -= 1
-            if left and not _is_between(self._bounds.last.get(key), edges.highest, before=False):
+                remaining -= 1
+            if remaining and not _is_between(self._bounds.last.get(key), edges.highest, before=False):
                 self._keep(edges.highest, _LAST_OF_QUEUE)
 
-    def parted(self, told: Iterable[Lost]) -> tuple[list[Lost], list[Lost]]:
-        """Those that need a tombstone, and those that dead entries will stand for."""
+    def parted(self, lost_records: Iterable[Lost]) -> tuple[list[Lost], list[Lost]]:
+        """Return the records that need a tombstone, and those that dead entries will replace."""
         kept: list[Lost] = []
         dead: list[Lost] = []
-        for lost in told:
+        for lost in lost_records:
             if isinstance(lost, LostRecord):
                 (kept if self._why_not(lost) or lost.phy_offset in self._kept_places else dead).append(lost)
                 continue
-            left: list[Lost] = []  # others may lie between it and the rows before
+            kept_rows: list[Lost] = []  # a list of its own, because other records may lie before these rows
             for chunk in lost.chunks():
                 is_dead = self._reasons(lost.table, chunk) == 0
                 is_dead &= ~np.isin(chunk["phy_offset"], list(self._kept_places))
                 if is_dead.any():
                     dead.append(lost.table.append(chunk[is_dead]))
                 if not is_dead.all():
-                    lost.table.add_all(left, chunk[~is_dead])
-            kept += left
+                    lost.table.add_all(kept_rows, chunk[~is_dead])
+            kept += kept_rows
         return kept, dead
 
     def _keep(self, lost: LostRecord, why: str) -> None:
@@ -152,19 +156,17 @@ class Skipping:
 
     def _look_at_rows(self, table: LostTable, rows: Rows) -> None:
         reasons = self._reasons(table, rows)
-        spoken_against = np.flatnonzero(reasons)
-        self.kept.add_rows(
-            table, rows[spoken_against], [_REASONS[reason] for reason in reasons[spoken_against[:MOST_NAMED]]]
-        )
+        ruled_out = np.flatnonzero(reasons)
+        self.kept.add_rows(table, rows[ruled_out], [_REASONS[reason] for reason in reasons[ruled_out[:MOST_NAMED]]])
         rows = rows[reasons == 0]
         numbers, which = np.unique(rows["queue"], return_inverse=True)
         keys = [table.queues[number] for number in numbers.tolist()]
-        queue = np.array([keys.index(key) for key in keys], np.int64)[which]  # whatever tells of it
+        queue = np.array([keys.index(key) for key in keys], np.int64)[which]  # one number for all sources
         for number in sorted(set(queue.tolist()), key=queue.tolist().index):
-            mine = rows[queue == number]
-            numbered = mine["queue_offset"]
-            edges = mine[[int(numbered.argmin()), len(mine) - 1 - int(numbered[::-1].argmax())]]
-            self._note_edges(keys[number], len(mine), *records_of_rows(table, edges))
+            in_queue = rows[queue == number]
+            numbered = in_queue["queue_offset"]
+            edges = in_queue[[int(numbered.argmin()), len(in_queue) - 1 - int(numbered[::-1].argmax())]]
+            self._note_edges(keys[number], len(in_queue), *records_of_rows(table, edges))
 
     def _note_edges(self, key: QueueKey, messages: int, lowest: LostRecord, highest: LostRecord) -> None:
         known = self._edges.setdefault(key, _Edges(0, lowest, highest))
@@ -173,7 +175,7 @@ class Skipping:
         known.highest = max(highest, known.highest, key=_queue_offset)
 
     def _reasons(self, table: LostTable, rows: Rows) -> NDArray[np.int8]:
-        """For each row the place of the reason that speaks against a dead entry, from 1 on; 0 for none."""
+        """Return for each row the index in _REASONS of what rules out a dead entry; 0 for nothing."""
         is_several = (rows["batch_size"] > 1) | (rows["lights"] > 0)
         is_batch = np.array([key.topic in self._batch_topics for key in table.queues], bool)[rows["queue"]]
         is_broker = np.array([_is_of_broker(key.topic) for key in table.queues], bool)[rows["queue"]]
@@ -207,9 +209,9 @@ def _is_of_broker(topic: str) -> bool:
 
 
 def _is_between(place: Place | None, lost: LostRecord, *, before: bool) -> bool:
-    """Whether a good message stands on that side, in the log and in the numbering."""
+    """Return True if a good message is on that side of ``lost``, in the log and in the numbering."""
     if place is None or lost.phy_offset is None:
         return False
-    mine = (lost.phy_offset, lost.queue_offset)
-    low, high = (place, mine) if before else (mine, place)
+    own = (lost.phy_offset, lost.queue_offset)
+    low, high = (place, own) if before else (own, place)
     return low[0] < high[0] and low[1] < high[1]

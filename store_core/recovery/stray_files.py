@@ -1,7 +1,8 @@
-"""Files of the log that stand under wrong names, as a wrong copy or a slip leaves them: their records say where they belong.
+"""Find log files under wrong names and put their bytes where their records belong.
 
-They may have changed places, have another offset's name, or a name that is no segment's at all, with which a broker refuses to
-start. What a record says of its place is believed where most others of its file say the same.
+A copy, restore or rename under the wrong file name causes this: segments that have changed places, that have another offset's
+name, or a name that is no offset, with which a broker refuses to start; or a copy of one segment in the place of another
+(tests/recovery/test_recover.py). The own offset of records is believed if most of the file's first records agree.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from store_core.storage.overlay import Borrowed, Patch
 from store_core.storage.sequence import Segment, SegmentSequence
 from store_core.storage.store import QueueKey, Store
 
-_LOOKED_AT_BYTES: Final = 1 << 20  # of a file whose first record does not tell
+_LOOKED_AT_BYTES: Final = 1 << 20  # of a file whose first record is not at its own offset
 _MOST_WITNESSES: Final = 16
-_MOST_MISSING_SEGMENTS: Final = 64  # between the log's last segment and one that is to be put behind it
+_MOST_MISSING_SEGMENTS: Final = 64  # between the log's last segment and a file that is to follow it
 _BATCH_READ_BYTES: Final = 1 << 20
 _NO_PLACE: Final = -1
 
 
 class Move(NamedTuple):
-    """What belongs at ``phy_offset``: ``size_bytes`` of the file ``path``, from its begin on."""
+    """The first ``size_bytes`` of the file ``path``, which belong at ``phy_offset``."""
 
     phy_offset: int
     path: Path
@@ -38,13 +39,13 @@ class Move(NamedTuple):
 
 @dataclass(slots=True)
 class Displaced:
-    """``emptied``: segments whose bytes belong elsewhere, while their own are nowhere."""
+    """Files to move. ``emptied``: segments whose bytes belong elsewhere and whose own bytes are lost."""
 
     moves: list[Move] = field(default_factory=list)
     emptied: list[Segment] = field(default_factory=list)
 
     def patches(self, log: SegmentSequence, end_phy_offset: int | None = None) -> dict[int, Patch]:
-        """The bytes, read where they lie now, by their offset in the log; up to the log's end, if that is given."""
+        """Return patches by log offset that read the bytes where they are now, up to ``end_phy_offset``."""
         patches: dict[int, Patch] = {}
         for move in self.moves:
             if size := _up_to(end_phy_offset, move.phy_offset, move.size_bytes):
@@ -57,17 +58,17 @@ class Displaced:
 
 
 def displaced(store: Store) -> Displaced:
-    """What would have to stand elsewhere, so that records lie where they say. No place is given twice, none that is right is given away."""
+    """Return the moves that put each file where its records belong. Each place is given once; correct segments keep theirs."""
     log = store.log
     homes = _homes(log)
     right = {s.phy_offset for s in log.segments if s in homes and homes[s].phy_offset == s.phy_offset}
-    standing = right | {segment.phy_offset for segment in log.segments if segment not in homes}
+    occupied = right | {segment.phy_offset for segment in log.segments if segment not in homes}
     claims: dict[int, Segment] = {}
-    for file, home in sorted(homes.items(), key=lambda told: told[0].size_bytes):
+    for file, home in sorted(homes.items(), key=lambda item: item[0].size_bytes):
         if home.phy_offset not in right:
             claims[home.phy_offset] = file
     found = Displaced()
-    for place in _reachable(store, claims, homes, standing):
+    for place in _reachable(store, claims, homes, occupied):
         file = claims[place]
         size = min(file.size_bytes, log.file_size_bytes)
         found.moves.append(Move(place, file.path, size, file.mtime_ns))
@@ -77,27 +78,30 @@ def displaced(store: Store) -> Displaced:
         for segment in log.segments
         if segment in homes
         and segment.phy_offset not in right | taken
-        and (homes[segment].phy_offset in taken or _stands(log, homes[segment]))
+        and (homes[segment].phy_offset in taken or _is_in_log(log, homes[segment]))
     ]
     return found
 
 
 def is_better(before: LogSurvey, after: LogSurvey) -> bool:
-    """Whether more records lie where they say, or as many and fewer elsewhere."""
+    """Return True if more records are at their own offset, or as many and fewer elsewhere."""
     wrong_before, wrong_after = len(before.wrong_own_offsets), len(after.wrong_own_offsets)
     right_before, right_after = before.messages - wrong_before, after.messages - wrong_after
     return right_after > right_before or (right_after == right_before and wrong_after < wrong_before)
 
 
 class _Home(NamedTuple):
-    """Where a file belongs, and records of it that say so. Their own positions are those in the file."""
+    """The place of a file, and the records that prove it; their ``phy_offset`` is the position in the file."""
 
     phy_offset: int
     witnesses: tuple[Message, ...]
 
 
 def _homes(log: SegmentSequence) -> dict[Segment, _Home]:
-    """Where every file of the log's folders belongs whose records tell; one with a name that is none has no place of its own."""
+    """Return where each file of the log's folders belongs, if its records prove it.
+
+    Files whose name is no offset are included.
+    """
     size = log.file_size_bytes
     strays = [
         Segment(stray.path, _NO_PLACE, stray.size_bytes, stray.mtime_ns)
@@ -112,10 +116,10 @@ def _home(log: SegmentSequence, file: Segment, size_bytes: int) -> _Home | None:
     first = read_message(log, file.phy_offset) if file.phy_offset != _NO_PLACE else None
     if first is not None and first.own_phy_offset == file.phy_offset:
         return _Home(file.phy_offset, (first,))
-    told: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     witnesses = list(_witnesses(log.alone(Segment(file.path, 0, file.size_bytes)), size_bytes))
-    told.update(message.own_phy_offset - message.phy_offset for message in witnesses)
-    for place, votes in told.most_common(1):
+    counts.update(message.own_phy_offset - message.phy_offset for message in witnesses)
+    for place, votes in counts.most_common(1):
         if 2 * votes > len(witnesses):
             own = tuple(m for m in witnesses if m.own_phy_offset - m.phy_offset == place)
             return _Home(place, own)
@@ -123,11 +127,11 @@ def _home(log: SegmentSequence, file: Segment, size_bytes: int) -> _Home | None:
 
 
 def _witnesses(alone: SegmentSequence, size_bytes: int) -> Iterator[Message]:
-    """The first records of a file that are whole and may lie in a segment where they lie in it."""
+    """Yield the first whole records of a file whose own offsets fit their positions in a segment."""
     data = alone.read(0, _LOOKED_AT_BYTES)
-    found, end = 0, 0
+    count, end = 0, 0
     for start in possible_starts(data):
-        if start < end:  # in another one's body
+        if start < end:  # inside the body of another record
             continue
         try:
             message = decode_record(data, start, start)
@@ -136,21 +140,22 @@ def _witnesses(alone: SegmentSequence, size_bytes: int) -> Iterator[Message]:
         place = message.own_phy_offset - start
         if body_crc_ok(message) and place >= 0 and place % size_bytes == 0:
             yield message
-            end, found = start + message.size_bytes, found + 1
-            if found == _MOST_WITNESSES:
+            end, count = start + message.size_bytes, count + 1
+            if count == _MOST_WITNESSES:
                 return
 
 
 def _reachable(
-    store: Store, claims: dict[int, Segment], homes: dict[Segment, _Home], standing: set[int]
+    store: Store, claims: dict[int, Segment], homes: dict[Segment, _Home], occupied: set[int]
 ) -> Iterator[int]:
-    """Places inside the log, right in front of it, and behind it where the queues still point there.
+    """Yield the claimed places inside the log, directly before it, and after it if queues still point there.
 
-    What is further in front has expired; what is behind, and no queue knows, is of an earlier life of the log.
+    Files further before the log have expired; files after it that no queue knows are left of an earlier log. In a store without
+    queues the place directly after the log counts, too.
     """
     size = store.log.file_size_bytes
-    standing = standing | {segment.phy_offset for segment in store.log.segments if segment.phy_offset in claims}
-    low, high = min(standing, default=min(claims, default=0)), max(standing, default=max(claims, default=0))
+    occupied = occupied | {segment.phy_offset for segment in store.log.segments if segment.phy_offset in claims}
+    low, high = min(occupied, default=min(claims, default=0)), max(occupied, default=max(claims, default=0))
     yield from sorted(place for place in claims if low <= place <= high)
     for place in sorted((place for place in claims if place < low), reverse=True):
         if place == low - size:
@@ -165,7 +170,7 @@ def _reachable(
 
 
 def _is_pointed_to(store: Store, message: Message) -> bool:
-    """Whether its queue has an entry for a record, at the place that it says."""
+    """Return True if a record's queue has an entry that points to its own offset."""
     key = QueueKey(message.topic, message.queue_id)
     files, batch = store.queues.get(key), store.batch_queues.get(key)
     if files is not None and message.queue_offset >= 0:
@@ -180,8 +185,8 @@ def _is_pointed_to(store: Store, message: Message) -> bool:
     )
 
 
-def _stands(log: SegmentSequence, home: _Home) -> bool:
-    """Whether the records of a file stand where they belong, so that it holds nothing but copies."""
+def _is_in_log(log: SegmentSequence, home: _Home) -> bool:
+    """Return True if records of a file are also in the log at their own offset: it holds only copies."""
     return any(read_message(log, m.own_phy_offset) == Message((m.own_phy_offset, *m[1:])) for m in home.witnesses)
 
 

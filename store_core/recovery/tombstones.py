@@ -1,7 +1,7 @@
-"""The records that close a hole, to the byte (store behaviour, section 15.1).
+"""Encode the records that close a hole, to the byte (store behaviour, section 15.1).
 
-A tombstone stands for a lost message that is known: an ordinary record of its topic, queue and queue offset, with a body of
-zeros. A filler is a ROLLBACK record, which nobody dispatches.
+A tombstone replaces a lost message that is known: an ordinary record of its topic, queue and queue offset, with a body of
+zeros. A filler is a ROLLBACK record, which no broker dispatches.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from store_core.storage.overlay import Patch
 _NO_HOST: Final = host_bytes("0.0.0.0:0")
 _TIMER_OUT: Final = "TIMER_OUT_MS"
 _BROKER_SERVICES: Final = (paths.SCHEDULE_TOPIC, timer.TIMER_TOPIC)
-_ANY_TIME_MS: Final = (1 << 63) - 1  # of as many digits as any
-_MOST_AT_ONCE: Final = 1 << 12  # records, which take about a thousand bytes each while they are made
+_ANY_TIME_MS: Final = (1 << 63) - 1  # has as many digits as any time
+_MOST_AT_ONCE: Final = 1 << 12  # records, to bound the memory of their columns
 _NAMED_FILLER_SIZE_BYTES: Final = record.MIN_RECORD_SIZE_BYTES + len(marks.FILLER_TOPIC)
 Ints = NDArray[np.int64]
-# Everything in front of a body, both hosts IPv4.
+# Everything before a body, both hosts IPv4.
 _FRONT: Final = np.dtype(
     [
         ("head", record.HEAD.dtype),
@@ -53,14 +53,14 @@ class Piece:
     is_blank: bool = False
 
     def read(self, start: int, end: int) -> bytes:
-        """The bytes of [start, end) of the log, which lies inside."""
+        """Return the bytes of [start, end) of the log, which lies inside the piece."""
         patch = Patch(self.phy_offset, self.phy_offset + self.size_bytes, self.parts)
         return patch.read(start, end)
 
 
 @dataclass(frozen=True, slots=True)
 class TombstoneRun:
-    """Tombstones in the places and sizes of many lost records, and fillers between them; made when they are read."""
+    """Tombstones with the places and sizes of many lost records, and fillers between them, made when they are read."""
 
     lost: LostRows
     store_timestamp_ms: int
@@ -75,12 +75,12 @@ class TombstoneRun:
         return self.lost.end_phy_offset - self.lost.phy_offset
 
     def read(self, start: int, end: int) -> bytes:
-        """The bytes of [start, end) of the log, which lies inside."""
+        """Return the bytes of [start, end) of the log, which lies inside the run."""
         data, rows = np.zeros(end - start, np.uint8), self.lost.around(start, end)
-        behind = rows["phy_offset"] + rows["size_bytes"]
-        gaps = np.flatnonzero(behind[:-1] < rows["phy_offset"][1:])
-        places, sizes = behind[gaps], rows["phy_offset"][gaps + 1] - behind[gaps]
-        if self.property_crc:  # a checksum over all of each record
+        ends = rows["phy_offset"] + rows["size_bytes"]
+        gaps = np.flatnonzero(ends[:-1] < rows["phy_offset"][1:])
+        places, sizes = ends[gaps], rows["phy_offset"][gaps + 1] - ends[gaps]
+        if self.property_crc:  # the checksum covers each whole record, so none can be copied from a sample
             for piece in (*self._one_by_one(rows), *map(self._filler, places.tolist(), sizes.tolist())):
                 _put_piece(data, start, piece)
             return data.tobytes()
@@ -89,24 +89,24 @@ class TombstoneRun:
             _put_piece(data, start, piece)
         rows = rows[is_plain]
         for number in np.unique(rows["queue"]).tolist():
-            mine = rows[rows["queue"] == number]
+            in_queue = rows[rows["queue"] == number]
             key = self.lost.table.queues[number]
             known = LostRecord(key.topic, key.queue_id, 0)
             marked, unmarked = (
                 _encode(known, 0, 0, self.store_timestamp_ms, marked=m, property_crc=False) for m in (True, False)
             )
-            is_marked = mine["size_bytes"] >= len(marked)
-            for bare, alike in ((marked, mine[is_marked]), (unmarked, mine[~is_marked])):
+            is_marked = in_queue["size_bytes"] >= len(marked)
+            for bare, alike in ((marked, in_queue[is_marked]), (unmarked, in_queue[~is_marked])):
                 sample = Piece(0, len(bare), _without_body(bare, 0))
                 for at in range(0, len(alike), _MOST_AT_ONCE):
-                    few = alike[at : at + _MOST_AT_ONCE]
-                    _put_like(data, start, sample, few["phy_offset"], few["size_bytes"], few["queue_offset"])
+                    part = alike[at : at + _MOST_AT_ONCE]
+                    _put_like(data, start, sample, part["phy_offset"], part["size_bytes"], part["queue_offset"])
         for is_small in (False, True):
             between = np.flatnonzero((sizes < _NAMED_FILLER_SIZE_BYTES) == is_small)
             sample = self._filler(0, record.MIN_RECORD_SIZE_BYTES if is_small else _NAMED_FILLER_SIZE_BYTES)
             for at in range(0, len(between), _MOST_AT_ONCE):
-                some = between[at : at + _MOST_AT_ONCE]
-                _put_like(data, start, sample, places[some], sizes[some], np.zeros(len(some), np.int64))
+                gap = between[at : at + _MOST_AT_ONCE]
+                _put_like(data, start, sample, places[gap], sizes[gap], np.zeros(len(gap), np.int64))
         return data.tobytes()
 
     def _one_by_one(self, rows: Rows) -> Iterator[Piece]:
@@ -119,7 +119,7 @@ class TombstoneRun:
 
 
 def _put(data: NDArray[np.uint8], at: int, part: bytes) -> None:
-    """Write what of a part lies inside."""
+    """Write the bytes of ``part`` that lie inside ``data``."""
     start, end = max(at, 0), min(at + len(part), len(data))
     if start < end:
         data[start:end] = np.frombuffer(part, np.uint8)[start - at : end - at]
@@ -131,7 +131,7 @@ def _put_piece(data: NDArray[np.uint8], start: int, piece: Piece) -> None:
 
 
 def _put_like(data: NDArray[np.uint8], start: int, sample: Piece, places: Ints, sizes: Ints, numbers: Ints) -> None:
-    """Write records that differ from a sample, which has no body, in place, size, queue offset and length of their body."""
+    """Write records that differ from ``sample``, which has no body, in offset, size, queue offset and body length."""
     front, tail = (part for _, part in sample.parts)
     body_length = sizes - sample.size_bytes
     fronts = np.repeat(np.frombuffer(front, _FRONT), len(places))
@@ -147,7 +147,7 @@ def _put_like(data: NDArray[np.uint8], start: int, sample: Piece, places: Ints, 
 
 
 def _put_all(data: NDArray[np.uint8], places: Ints, parts: NDArray[np.uint8]) -> None:
-    """As ``_put``, for each place its row of parts."""
+    """Write each row of ``parts`` at its place, as ``_put`` does."""
     width = parts.shape[1]
     inside = (places >= 0) & (places + width <= len(data))
     for row in np.flatnonzero(~inside).tolist():
@@ -161,7 +161,7 @@ def _crc_of_zeros(length: int) -> int:
 
 
 def smallest_tombstone_size_bytes(lost: LostRecord, *, marked: bool = True, property_crc: bool = False) -> int:
-    """The least room that a tombstone of a lost record needs, with or without its mark."""
+    """Return the least size of a lost record's tombstone, with or without its mark."""
     if lost.batch_size > 1 or lost.light_queues or lost.topic in _BROKER_SERVICES:
         return len(_encode(lost, 0, 0, _ANY_TIME_MS, marked=marked, property_crc=property_crc))
     return _ordinary_size_bytes(lost.topic, marked, property_crc)
@@ -169,12 +169,12 @@ def smallest_tombstone_size_bytes(lost: LostRecord, *, marked: bool = True, prop
 
 @lru_cache(maxsize=1024)
 def _ordinary_size_bytes(topic: str, marked: bool, property_crc: bool) -> int:
-    """Holes hold many messages of few topics, and numbers take the same room whatever they are."""
+    """Return the least size for a topic, cached: lost messages have few topics, and numbers take the same room."""
     return len(_encode(LostRecord(topic, 0, 0), 0, 0, _ANY_TIME_MS, marked=marked, property_crc=property_crc))
 
 
 def can_be_told(lost: LostRecord) -> bool:
-    """Whether a record can say who it was; a damaged header, or a folder's name, may hold what fits no field."""
+    """Return True if a tombstone can hold the record's topic and numbers; those of damaged heads may fit no field."""
     try:
         smallest_tombstone_size_bytes(lost)
         for name, value in (("queue_id", lost.queue_id), ("queue_offset", lost.queue_offset)):
@@ -191,7 +191,7 @@ def _tombstone_properties(lost: LostRecord, timestamp: int, *, marked: bool) -> 
         properties |= {MULTI_DISPATCH: ",".join(names), MULTI_QUEUE_OFFSET: ",".join(map(str, numbers))}
     if lost.batch_size > 1:
         properties |= {INNER_BASE: str(lost.queue_offset), INNER_NUM: str(lost.batch_size)}
-    # Schedule and timer services re-put what they read: without a real topic they would try for ever.
+    # The broker's schedule and timer services append what they read again, and without a real topic they retry for ever.
     if lost.topic == paths.SCHEDULE_TOPIC:
         properties |= {DELAY: str(lost.queue_id + 1)}
     if lost.topic == timer.TIMER_TOPIC:
@@ -218,7 +218,7 @@ def _encode(lost: LostRecord, at: int, body_length: int, timestamp: int, *, mark
 
 
 def tombstone(lost: LostRecord, at: int, size: int, timestamp: int, *, property_crc: bool = False) -> Piece:
-    """The record that stands for a lost one, with its mark where there is room for it."""
+    """Return the tombstone of a lost record, with its mark if there is room for it."""
     least = len(_encode(lost, 0, 0, timestamp, marked=True, property_crc=property_crc))
     if marked := size >= least:
         body_length = size - least
@@ -229,12 +229,12 @@ def tombstone(lost: LostRecord, at: int, size: int, timestamp: int, *, property_
 
 
 def min_size_bytes(*, property_crc: bool) -> int:
-    """The least room for a record."""
+    """Return the least size of a record."""
     return record.MIN_RECORD_SIZE_BYTES + (record.PROPERTY_CRC.size_bytes if property_crc else 0)
 
 
 def fillers(start: int, end: int, timestamp: int, *, property_crc: bool) -> Iterator[Piece]:
-    """Fillers for [start, end) of the log, which has room for one at least."""
+    """Yield fillers for [start, end) of the log, which has room for at least one."""
     while start < end:
         size = end - start
         if size > marks.MAX_FILLER_SIZE_BYTES:
@@ -245,7 +245,7 @@ def fillers(start: int, end: int, timestamp: int, *, property_crc: bool) -> Iter
 
 
 def filler(start: int, size: int, timestamp: int, *, property_crc: bool = False) -> Piece:
-    """One filler, which says so by its topic where there is room for that."""
+    """Return a filler, with the topic of fillers if there is room for it."""
     room = size - min_size_bytes(property_crc=property_crc)
     topic = marks.FILLER_TOPIC if room >= len(marks.FILLER_TOPIC) else ""
     body_length = room - len(topic)
@@ -267,6 +267,6 @@ def filler(start: int, size: int, timestamp: int, *, property_crc: bool = False)
 
 
 def _without_body(data: bytes, body_length: int) -> tuple[tuple[int, bytes], ...]:
-    """Head and end of a record whose body is zeros."""
+    """Return the bytes before and after the body of zeros, with their positions."""
     body_at = record.body_at(0)
     return ((0, data[:body_at]), (body_at + body_length, data[body_at + body_length :]))

@@ -1,8 +1,11 @@
-"""Records of batch queues that are whole but for their queue id, number or count: the numbers of a batch queue join, and its entries tell.
+"""Find whole records of batch queues whose queue id, number or count is wrong and repair them.
 
-The number stands twice in a batch, in its head and in its properties, where brokers look for it; the count is told by its body, too.
+A flipped bit or an overwritten field in the head (tests/recovery/test_misplaced_batches.py) or in the properties
+(test_repaired_numbers.py) causes this. The numbers of a batch queue are consecutive, and its entries name them. A batch stores
+its number twice, in its head and in its properties, where brokers look for it; its body proves the count, too.
 
-One such record is worse here than elsewhere: numbers that go back look like a topic that was made anew, and all before would go.
+One wrong number is worse here than elsewhere: decreasing numbers look like a topic that was created again, and the
+queue would be built without the messages before it.
 """
 
 from __future__ import annotations
@@ -24,15 +27,15 @@ from store_core.recovery.wrong_queue import decoded, is_sound, reassigned, recor
 from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
 
-_MOST_LOOKED_AT: Final = 1 << 12  # of a queue
+_MOST_LOOKED_AT: Final = 1 << 12  # records or entries of a queue
 _ENTRIES_AT_ONCE: Final = 1 << 14
 
 
 class _Odd(NamedTuple):
-    """A record whose number does not join. ``expected``: the one that joins on both sides, if there is such.
+    """A record whose number does not continue its queue. ``expected``: the number that joins on both sides, if there is one.
 
-    ``before``: where the record in front of it in the queue lies, whose count may be what is wrong; -1 without one. The queue's
-    end is one of these at -1.
+    ``before``: offset of the record before it in the queue, whose count may be wrong; -1 without one. The queue's end is
+    an item with ``phy_offset`` -1.
     """
 
     phy_offset: int
@@ -44,8 +47,7 @@ class _Odd(NamedTuple):
 
 
 def wrong_batches(store: Store, log: SegmentSequence, rows: RowsByQueue, keys: Iterable[QueueKey]) -> Iterator[Repair]:
-    """Records of ``log`` in the batch queues ``keys`` that belong to another number or queue, and those of other topics that
-    belong to one of the store's."""
+    """Yield repairs of records in the batch queues ``keys``, and of unknown queues that belong to a batch queue."""
     done = set()
     for repair in (*_by_numbers(store, log, rows, keys), *_by_entries(store, log, rows)):
         if repair.phy_offset not in done:
@@ -72,26 +74,26 @@ def _by_numbers(store: Store, log: SegmentSequence, rows: RowsByQueue, keys: Ite
 
 def _by_entries(store: Store, log: SegmentSequence, rows: RowsByQueue) -> Iterator[Repair]:
     for key, files in store.batch_queues.items():
-        for entry in islice(_apart(files, rows.rows(key)), _MOST_LOOKED_AT):
+        for entry in islice(_unmatched_entries(files, rows.rows(key)), _MOST_LOOKED_AT):
             if (repair := _of_entry(store, log, key, entry)) is not None:
                 yield repair
 
 
-def _apart(files: SegmentSequence, chunks: Iterable[Rows]) -> Iterator[Any]:
-    """Entries of a queue that join those before them and lead to records that the queue, as built, does not have."""
+def _unmatched_entries(files: SegmentSequence, chunks: Iterable[Rows]) -> Iterator[Any]:
+    """Yield entries of a queue that join the entry before and point to records which the built queue lacks."""
     built, held, before = iter(chunks), np.zeros(0, np.int64), 0
     for entries in _entries(files):
         ends = entries["queue_offset"].astype(np.int64) + entries["batch_size"]
         joins = (entries["queue_offset"] == np.r_[before, ends[:-1]]) & (entries["size_bytes"] > 0)
         before, highest = int(ends[-1]), int(entries["phy_offset"][joins].max(initial=-1))
-        while (not len(held) or held[-1] < highest) and (more := next(built, None)) is not None:
-            held = np.r_[held, more["phy_offset"]]
+        while (not len(held) or held[-1] < highest) and (chunk := next(built, None)) is not None:
+            held = np.r_[held, chunk["phy_offset"]]
         yield from entries[joins & ~np.isin(entries["phy_offset"], held)]
         held = held[held > highest]
 
 
 def _of_entry(store: Store, log: SegmentSequence, key: QueueKey, entry: Any) -> Repair | None:
-    """The record that an entry leads to as one of its queue, if it has the entry's number and the queue that it says is none."""
+    """Return the record at an entry as one of ``key``, if it names an unknown queue and the entry's number."""
     found = record_at(log, int(entry["phy_offset"]))
     if found is None or found[1].size_bytes != entry["size_bytes"] or not found[1].body or not is_sound(*found):
         return None
@@ -104,8 +106,8 @@ def _of_entry(store: Store, log: SegmentSequence, key: QueueKey, entry: Any) -> 
 
 
 def _odd_ones(chunks: Iterable[Rows], *, are_all: bool) -> Iterator[_Odd]:
-    """``are_all``: no queue has these numbers, so that each is odd."""
-    held: Any = None  # the last two rows so far: what is odd about the second, the next one tells
+    """Yield rows that do not join; all rows if ``are_all``, because the queue they name is unknown."""
+    held: Any = None  # the last two rows: only the next row shows if the second joins
     for rows in chunks:
         both = rows if held is None else np.concatenate([held, rows])
         yield from _odd_in(both, is_first=held is None, is_last=False, are_all=are_all)
@@ -116,7 +118,7 @@ def _odd_ones(chunks: Iterable[Rows], *, are_all: bool) -> Iterator[_Odd]:
 
 
 def _odd_in(rows: Any, *, is_first: bool, is_last: bool, are_all: bool) -> Iterator[_Odd]:
-    """Rows but for the first, which another call has seen, and the last, which the next one will."""
+    """Yield rows that do not join, except the first and the last, which belong to the calls before and after."""
     number, count = rows["queue_offset"], rows["batch_size"].astype(np.int64)
     ends = number + count
     joins = np.r_[True, number[1:] == ends[:-1]]
@@ -134,7 +136,7 @@ def _odd_in(rows: Any, *, is_first: bool, is_last: bool, are_all: bool) -> Itera
 
 
 def _places_of(store: Store, topic: str, odd_ones: list[_Odd]) -> dict[int, tuple[int, int]]:
-    """Queue id and number by the entry that stands for a record, where it joins the entry before; by the record's place."""
+    """Return by record offset the queue id and number of an entry that points there and joins the entry before."""
     by_place = {odd.phy_offset: odd for odd in odd_ones}
     wanted = np.array(list(by_place), np.int64)
     found: dict[int, tuple[int, int]] = {}
@@ -163,7 +165,7 @@ def _entries(files: SegmentSequence) -> Iterator[Any]:
 
 
 def _repaired(log: SegmentSequence, topic: str, odd: _Odd, place: tuple[int, int]) -> Repair | None:
-    """The record with another place, unless a checksum vouches for what it says, or it says so already."""
+    """Return the record with another queue id and number, unless a property CRC proves the present ones."""
     data = log.read(odd.phy_offset, odd.size_bytes)
     message = decoded(data, odd.phy_offset)
     if message is None or not _is_whole(message, topic, odd) or not is_sound(data, message):
@@ -176,7 +178,7 @@ def _repaired(log: SegmentSequence, topic: str, odd: _Odd, place: tuple[int, int
 
 
 def _recounted(log: SegmentSequence, odd: _Odd) -> Repair | None:
-    """The record in front of an odd one with the count that its body has, if with that both join."""
+    """Return the record before an odd one with the count that its body has, if both join then."""
     found = record_at(log, odd.before)
     if found is None or not is_sound(*found):
         return None
@@ -191,11 +193,11 @@ def _recounted(log: SegmentSequence, odd: _Odd) -> Repair | None:
 def _with_properties(
     data: bytes, message: Message, numbers: dict[bytes, int], place: tuple[int, int], repair: Repair | None
 ) -> Repair | None:
-    """Numbers in a batch's properties, too, unless a checksum speaks against it."""
+    """Add the numbers in a batch's properties to ``repair``; None if a property CRC would fail afterwards."""
     properties = message.raw_properties
     for name, number in numbers.items() if message.sys_flag & FLAG_INNER_BATCH else ():
-        told = last_value(properties, name)
-        if told is None or java_number(told[1], 64) != number:
+        stored = last_value(properties, name)
+        if stored is None or java_number(stored[1], 64) != number:
             properties = with_number(properties, name, number)
     if properties == message.raw_properties:
         return repair

@@ -28,22 +28,22 @@ from store_core.storage.sequence import SegmentSequence
 from store_core.storage.store import QueueKey, Store
 
 _IN_QUEUES: Final = (record.TRANSACTION_NONE, record.TRANSACTION_COMMIT)
-_FEW: Final = 4  # messages of a queue that damage alone may have made
-_MOST_NUMBERS: Final = 1 << 12  # of a queue or a gap, and gaps of a queue, that are looked at
-_MOST_LONELY: Final = 1 << 16  # more are no damage
+_FEW: Final = 4  # messages of a queue that damage alone may have created
+_MOST_NUMBERS: Final = 1 << 12  # of a queue or a gap, and gaps of a queue, that are checked
+_MOST_LONELY: Final = 1 << 16  # more are not caused by damage
 _TOPIC: Final = re.compile(paths.TOPIC_NAME)
-_FARTHEST: Final = 16  # of the numbers beside one that are asked
+_FARTHEST: Final = 16  # neighbouring numbers that are checked on each side
 
 
 def record_at(log: SegmentSequence, phy_offset: int) -> tuple[bytes, Message] | None:
-    """The well-formed record at an offset, and its bytes."""
+    """Return the bytes of the well-formed record at an offset, and the record; None without one."""
     data = read_record_bytes(log, phy_offset)
     message = decoded(data, phy_offset) if data is not None else None
     return (data, message) if data is not None and message is not None else None
 
 
 def decoded(data: bytes, phy_offset: int) -> Message | None:
-    """A record that fills some bytes; None where it is not well-formed."""
+    """Return the record that fills ``data``; None if it is not well-formed."""
     try:
         return decode_record(data, 0, phy_offset)
     except RecordError:
@@ -51,47 +51,50 @@ def decoded(data: bytes, phy_offset: int) -> Message | None:
 
 
 def topic_at(message: Message) -> int:
-    """Where in a record its topic stands."""
+    """Return the position of the topic in a record."""
     return len(message.head) + len(message.body) + record.topic_length_layout(message.magic).size_bytes
 
 
 def topic_length(message: Message) -> int:
-    """Of its topic, in bytes as stored."""
-    behind = record.PROPERTIES_LENGTH.size_bytes + len(message.raw_properties)
-    return message.size_bytes - behind - topic_at(message)
+    """Return the stored length of a record's topic in bytes."""
+    after_topic = record.PROPERTIES_LENGTH.size_bytes + len(message.raw_properties)
+    return message.size_bytes - after_topic - topic_at(message)
 
 
 def is_sound(data: bytes, message: Message) -> bool:
-    """Whether its body is what it was, and no checksum vouches for what it says of its queue."""
+    """Return True if the body checksum holds and no property CRC proves the record's queue and number."""
     return body_crc_ok(message) and property_crc_ok(data) is not True
 
 
 def is_queued(message: Message) -> bool:
-    """Whether its transaction type gives it a queue entry."""
+    """Return True if the record's transaction type gives it a queue entry."""
     return message.sys_flag & record.TRANSACTION_MASK in _IN_QUEUES
 
 
 def reassigned(data: bytes, message: Message, key: QueueKey, number: int) -> Repair | None:
-    """The record as that of a number, if it is another one now, there is room for the topic, and no checksum speaks against it."""
+    """Return the repair that gives a record another queue and number.
+
+    None if the record has them already, if the topic has another length, or if a property CRC would fail afterwards.
+    """
     phy_offset, sys_flag = message.phy_offset, message.sys_flag
-    if not is_queued(message):  # of a half message, or one that was rolled back, there is no entry: one bit is wrong
+    if not is_queued(message):  # half messages and rollbacks have no entry: one bit is wrong
         sys_flag &= ~record.TRANSACTION_PREPARED
         is_committed = sys_flag & record.TRANSACTION_MASK == record.TRANSACTION_COMMIT
         if is_committed is not (TRAN_MSG in message.properties):
             return None
-    told = {"queue_id": key.queue_id, "queue_offset": number, "sys_flag": sys_flag}
-    if message.topic == key.topic and all(getattr(message, name) == value for name, value in told.items()):
+    wanted = {"queue_id": key.queue_id, "queue_offset": number, "sys_flag": sys_flag}
+    if message.topic == key.topic and all(getattr(message, name) == value for name, value in wanted.items()):
         return None
-    # What it says of its place is made good with all others, but where a checksum covers both.
+    # The own offset is repaired with that of all others, unless a property CRC covers both.
     own_place = {"own_phy_offset": phy_offset}
-    fields = (told,) if property_crc_ok(data) is None else (told, told | own_place)
-    return next((repair for each in fields if (repair := _with_fields(data, message, key, each)) is not None), None)
+    fields = (wanted,) if property_crc_ok(data) is None else (wanted, wanted | own_place)
+    return next((repair for values in fields if (repair := _with_fields(data, message, key, values)) is not None), None)
 
 
-def _with_fields(data: bytes, message: Message, key: QueueKey, told: dict[str, int]) -> Repair | None:
-    """The record with other numbers and topic, if there is room for the topic, and no checksum speaks against it."""
-    phy_offset, raw_topic, number = message.phy_offset, key.topic.encode(), told["queue_offset"]
-    changed = {name: value for name, value in told.items() if getattr(message, name) != value}
+def _with_fields(data: bytes, message: Message, key: QueueKey, values: dict[str, int]) -> Repair | None:
+    """Return the record with other numbers and topic, unless the topic has another length or a property CRC would fail."""
+    phy_offset, raw_topic, number = message.phy_offset, key.topic.encode(), values["queue_offset"]
+    changed = {name: value for name, value in values.items() if getattr(message, name) != value}
     changes = [
         (record.HEAD.offset_of(name), record.HEAD.field_struct(name).pack(value)) for name, value in changed.items()
     ]
@@ -111,9 +114,9 @@ def _with_fields(data: bytes, message: Message, key: QueueKey, told: dict[str, i
 
 
 def open_numbers(builder: QueueBuilder, key: QueueKey) -> Iterator[int]:
-    """Numbers of a queue, as built, without a message, with one that says another number, and those at both ends."""
+    """Yield numbers of a built queue without a message or with a misnumbered one, and one beyond each end."""
     summary = builder.summary(key)
-    yield from (one.placed_at for one in summary.misnumbered if one.placed_at is not None)
+    yield from (item.placed_at for item in summary.misnumbered if item.placed_at is not None)
     for first, count in summary.gaps:
         yield from range(first, first + count)
     if summary.first_queue_offset:
@@ -121,67 +124,69 @@ def open_numbers(builder: QueueBuilder, key: QueueKey) -> Iterator[int]:
     yield summary.end_queue_offset
 
 
-def differing(some: bytes, others: bytes) -> int:
-    """In how many bytes two of a length differ."""
-    return sum(a != b for a, b in zip(some, others, strict=True))
+def differing(first: bytes, second: bytes) -> int:
+    """Return in how many bytes two strings of the same length differ."""
+    return sum(a != b for a, b in zip(first, second, strict=True))
 
 
 class LonelyRecord:
-    """Records of queues with few messages, and strays of others, by their numbers, to which no entry leads; ``add`` is told of every
-    queue."""
+    """Records to which no entry points, by number: those of queues with few messages, and strays of others.
+
+    The caller passes every queue to ``add``.
+    """
 
     def __init__(self, store: Store, log: SegmentSequence, builder: QueueBuilder) -> None:
         self._store, self._log, self._builder = store, log, builder
         self._keys: list[QueueKey] = []
-        self._records: dict[int, list[tuple[QueueKey, int, bool]]] = {}  # whether it is a stray
+        self._records: dict[int, list[tuple[QueueKey, int, bool]]] = {}  # the last value: it is a stray
         self._count = 0
 
     def add(self, key: QueueKey) -> None:
-        """Look at a queue, and remember that there is such."""
+        """Remember a queue, and those of its records to which no entry points."""
         self._keys.append(key)
-        few = [(*each, False) for each in self._few(key)] if self._count <= _MOST_LONELY else []
-        strays = () if few else self._builder.summary(key).strays
-        for number, phy_offset, is_stray in (*few, *((s.queue_offset, s.phy_offset, True) for s in strays)):
+        messages = [(*message, False) for message in self._messages(key)] if self._count <= _MOST_LONELY else []
+        strays = () if messages else self._builder.summary(key).strays
+        for number, phy_offset, is_stray in (*messages, *((s.queue_offset, s.phy_offset, True) for s in strays)):
             entry = queue_entry_at(self._store, key, number)
             if entry is None or entry[0] != phy_offset:
                 self._records.setdefault(number, []).append((key, phy_offset, is_stray))
                 self._count += 1
 
     def repairs(self, closed: Ranges) -> Iterator[Repair]:
-        """Those that have a number, and lie in its place, which one other queue of nearly the same name lacks.
+        """Yield repairs of records with a number and place that exactly one other queue of nearly the same name lacks.
 
-        ``closed`` are holes of the log: a number that may have been lost there is no sure sign.
+        ``closed`` are damaged regions of the log: a number that may have been lost there proves little.
         """
         found: dict[int, list[Repair]] = {}
         for key in self._keys if 0 < self._count <= _MOST_LONELY else ():
             is_large = self._builder.summary(key).messages > _FEW
             for gap in self._gaps(key):
-                is_sure = is_large and gap.is_known and not closed.overlap(gap.before, gap.behind)
+                is_sure = is_large and gap.is_known and not closed.overlap(gap.before, gap.after)
                 for number in range(gap.first, min(gap.end, gap.first + _MOST_NUMBERS)):
                     for other, phy_offset, is_stray in self._records.get(number, ()):
-                        if other == key or not gap.before < phy_offset < gap.behind:
+                        if other == key or not gap.before < phy_offset < gap.after:
                             continue
                         is_wanted = is_sure or (not is_stray and self._cannot_be(other, key, is_large=is_large))
                         if is_wanted and (repair := _as_one_of(self._log, key, number, phy_offset)) is not None:
                             found.setdefault(phy_offset, []).append(repair)
         yield from (repairs[0] for repairs in found.values() if len(repairs) == 1)
 
-    def _few(self, key: QueueKey) -> Iterator[tuple[int, int]]:
-        """Numbers and places of a queue's messages, if they are few."""
+    def _messages(self, key: QueueKey) -> Iterator[tuple[int, int]]:
+        """Yield number and offset of a queue's messages if there are few."""
         summary = self._builder.summary(key)
         number = summary.first_queue_offset
         for first, count in (*summary.gaps, (summary.end_queue_offset, 0)) if summary.messages <= _FEW else ():
-            for each in range(number, first):
-                yield each, self._place(key, each)
+            for present in range(number, first):
+                yield present, self._place(key, present)
             number = first + count
 
     def _gaps(self, key: QueueKey) -> Iterator[_Gap]:
-        """What a queue lacks between its messages, and one number at each end."""
+        """Yield the ranges that a queue lacks between its messages, and one number beyond each end."""
         summary = self._builder.summary(key)
         first, end = summary.first_queue_offset, summary.end_queue_offset
         for missing, count in islice(summary.gaps, _MOST_NUMBERS):
-            behind = missing + count
-            yield _Gap(missing, behind, self._place(key, missing - 1), self._place(key, behind), is_known=True)
+            stop = missing + count
+            yield _Gap(missing, stop, self._place(key, missing - 1), self._place(key, stop), is_known=True)
         if first:
             yield _Gap(first - 1, first, -1, self._place(key, first), is_known=self._log.min_phy_offset == 0)
         yield _Gap(end, end + 1, self._place(key, end - 1), self._log.max_phy_offset, is_known=False)
@@ -191,8 +196,11 @@ class LonelyRecord:
         return -1 if phy_offset is None else phy_offset
 
     def _cannot_be(self, lonely: QueueKey, other: QueueKey, *, is_large: bool) -> bool:
-        """Whether a queue lacks what it had to have: a topic's name, or, beside a large one, the messages before its first, or any
-        entry, while ``other`` has some."""
+        """Return True if a queue lacks what every queue has.
+
+        * Its topic is no valid name; or
+        * ``other`` is large, and the queue lacks the messages before its first, or has no file while ``other`` has one.
+        """
         if _TOPIC.fullmatch(lonely.topic) is None:
             return True
         is_begun = self._log.min_phy_offset > 0 or not self._builder.summary(lonely).first_queue_offset
@@ -203,29 +211,29 @@ class LonelyRecord:
 class _Gap(NamedTuple):
     """Numbers [first, end) that a queue lacks, whose records lay between two offsets of the log.
 
-    ``is_known``: there were such, for the queue has messages on both sides, or began in this log.
+    ``is_known``: these numbers existed, because the queue has messages on both sides, or its first messages were in this log.
     """
 
     first: int
     end: int
     before: int
-    behind: int
+    after: int
     is_known: bool
 
 
 def _as_one_of(log: SegmentSequence, key: QueueKey, number: int, phy_offset: int) -> Repair | None:
-    """The record of another queue as one of ``key``, if one byte of its topic or its queue id is all that differs."""
+    """Return the record of another queue as one of ``key`` if one byte of topic or queue id differs."""
     found = record_at(log, phy_offset)
     if found is None or not is_sound(*found):
         return None
     data, message = found
     own = record.HEAD.field_struct("own_phy_offset").pack
     if differing(own(message.own_phy_offset), own(phy_offset)) > 1:
-        return None  # nothing tells that it is here where it belongs
+        return None  # nothing proves that the record is at its own place
     topic, queue_id = topic_at(message), record.HEAD.field_struct("queue_id").pack
-    told = queue_id(message.queue_id) + data[topic : topic + topic_length(message)]
+    current = queue_id(message.queue_id) + data[topic : topic + topic_length(message)]
     wanted = queue_id(key.queue_id) + key.topic.encode()
-    if len(told) != len(wanted) or differing(told, wanted) != 1:
+    if len(current) != len(wanted) or differing(current, wanted) != 1:
         return None
     return reassigned(data, message, key, number)
 
@@ -233,11 +241,11 @@ def _as_one_of(log: SegmentSequence, key: QueueKey, number: int, phy_offset: int
 def misplaced(
     store: Store, log: SegmentSequence, builder: QueueBuilder, closed: Ranges, restored: Ranges
 ) -> list[Repair]:
-    """Records of ``log`` that belong to a number which no record of the queue built from it has.
+    """Return repairs of records that belong to a number which the queue built from ``log`` lacks.
 
-    Those apart that lie in holes of the log, which are ``closed``, or were ``restored``. Where entries tell of none, those whose
-    number cannot be get the one at which their neighbours in the log leave them room, and those of a queue that cannot be go to
-    another one. What is put back may vouch for more: ask again, of the queues built from the log that follows.
+    Records in ``closed`` regions, and bytes that were ``restored``, stay. If no entry proves a record's place, a record with an
+    impossible number gets the one for which its neighbours in the log leave room, and a record of an impossible queue goes to
+    another one. A repair may prove others, so the caller repeats the call with queues built from the repaired log.
     """
     keys = [key for key in builder.queue_keys() if not key.topic.startswith(paths.LMQ_PREFIX)]
     by_entries = (
@@ -251,15 +259,15 @@ def misplaced(
         return found
     lonely, odd = LonelyRecord(store, log, builder), list[tuple[QueueKey, Misnumbered]]()
     for key in keys:
-        odd += ((key, one) for one in islice(builder.summary(key).misnumbered, _MOST_NUMBERS))
+        odd += ((key, item) for item in islice(builder.summary(key).misnumbered, _MOST_NUMBERS))
         lonely.add(key)
-    found = free(_as_placed(store, log, key, one) for key, one in odd)
-    told = {repair.phy_offset for repair in found}
-    return [*found, *(repair for repair in free(lonely.repairs(closed)) if repair.phy_offset not in told)]
+    found = free(_as_placed(store, log, key, item) for key, item in odd)
+    repaired_at = {repair.phy_offset for repair in found}
+    return [*found, *(repair for repair in free(lonely.repairs(closed)) if repair.phy_offset not in repaired_at)]
 
 
 def is_free(repair: Repair, closed: Ranges, restored: Ranges) -> bool:
-    """Whether a record lies in no hole, and what changes of it was not restored."""
+    """Return True if a record lies in no closed region and none of its changed bytes was restored."""
     is_closed = closed.overlap(repair.phy_offset, repair.phy_offset + repair.size_bytes)
     return not (is_closed or any(restored.overlap(at, at + len(new)) for at, new in repair.changes))
 
@@ -268,17 +276,17 @@ def _free(closed: Ranges, restored: Ranges, repairs: Iterable[Repair | None]) ->
     return [repair for repair in repairs if repair is not None and is_free(repair, closed, restored)]
 
 
-def _as_placed(store: Store, log: SegmentSequence, key: QueueKey, one: Misnumbered) -> Repair | None:
-    found = record_at(log, one.phy_offset)
-    if found is None or one.placed_at is None or not is_sound(*found):
+def _as_placed(store: Store, log: SegmentSequence, key: QueueKey, misnumbered: Misnumbered) -> Repair | None:
+    found = record_at(log, misnumbered.phy_offset)
+    if found is None or misnumbered.placed_at is None or not is_sound(*found):
         return None
     data, message = found
-    if (message.topic, *_place(message)) != (*key, one.queue_offset) or _is_where_it_says(store, message):
+    if (message.topic, *_place(message)) != (*key, misnumbered.queue_offset) or _is_where_it_says(store, message):
         return None
-    entry = _entry(store, key, one.placed_at)
-    if entry is not None and entry.phy_offset not in (None, one.phy_offset) and _leads_to_a_record(log, entry):
+    entry = _entry(store, key, misnumbered.placed_at)
+    if entry is not None and entry.phy_offset not in (None, misnumbered.phy_offset) and _leads_to_a_record(log, entry):
         return None
-    return reassigned(data, message, key, one.placed_at)
+    return reassigned(data, message, key, misnumbered.placed_at)
 
 
 def _leads_to_a_record(log: SegmentSequence, entry: LostRecord) -> bool:
@@ -306,7 +314,7 @@ def _of_number(store: Store, log: SegmentSequence, builder: QueueBuilder, key: Q
 
 
 def _entry(store: Store, key: QueueKey, number: int) -> LostRecord | None:
-    """What stands at a number of a queue, if it can be the entry of a record."""
+    """Return the queue entry at a number if it can be the entry of a record."""
     phy_offset, size_bytes, tags_code = queue_entry_at(store, key, number) or (0, 0, 0)
     if not record.MIN_RECORD_SIZE_BYTES <= size_bytes <= record.MAX_RECORD_SIZE_BYTES or phy_offset < 0:
         return None
@@ -314,7 +322,7 @@ def _entry(store: Store, key: QueueKey, number: int) -> LostRecord | None:
 
 
 def _is_whole(message: Message, data: bytes, entry: LostRecord) -> bool:
-    """Whether all else of the record is what its entry says, and no checksum vouches for what it says of its queue."""
+    """Return True if the rest of the record matches its entry and no property CRC proves its queue and number."""
     return (
         message.size_bytes == entry.size_bytes == len(data)
         and bool(message.body)
@@ -335,8 +343,10 @@ def _packed_place(queue_id: int, queue_offset: int) -> bytes:
 def _is_between_neighbours(
     store: Store, log: SegmentSequence, builder: QueueBuilder, key: QueueKey, number: int, phy_offset: int
 ) -> bool:
-    """Whether the numbers beside it have entries for records that say so themselves, in front of it and behind; one will do
-    at a queue's end. Tombstones, and records that are out of place as well, have no say: those behind them are asked."""
+    """Return True if the neighbouring numbers have entries for records that name them, at lower and higher offsets.
+
+    One neighbour is enough at a queue's end. Tombstones, and records that are out of place as well, prove nothing: the next
+    number is checked instead."""
     agreeing = 0
     for step in (-1, 1):
         for other in range(number + step, number + step * (_FARTHEST + 1), step):
@@ -357,8 +367,11 @@ def _is_between_neighbours(
 
 
 def _may_be_at_home(store: Store, log: SegmentSequence, builder: QueueBuilder, message: Message) -> bool:
-    """Whether the number that a record tells has an entry for it, or its queue, built from the log, others on both sides of it
-    and no other one there, with an entry."""
+    """Return True if a record may belong to the number that it names.
+
+    * The entry at that number points to it; or
+    * that entry points to no other record of the number, and the built queue has the record between its neighbours.
+    """
     if _is_where_it_says(store, message):
         return True
     key, number = QueueKey(message.topic, message.queue_id), message.queue_offset
@@ -367,8 +380,8 @@ def _may_be_at_home(store: Store, log: SegmentSequence, builder: QueueBuilder, m
         other = decoded(log.read(entry.phy_offset, entry.size_bytes), entry.phy_offset)
         if other is not None and (other.topic, *_place(other)) == (*key, number):
             return False
-    before, at, behind = (builder.phy_offset_of(key, number + step) for step in (-1, 0, 1))
-    return at == message.phy_offset and before is not None and behind is not None and before < at < behind
+    before, at, after = (builder.phy_offset_of(key, number + step) for step in (-1, 0, 1))
+    return at == message.phy_offset and before is not None and after is not None and before < at < after
 
 
 def _is_where_it_says(store: Store, message: Message) -> bool:
