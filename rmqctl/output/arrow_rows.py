@@ -19,6 +19,8 @@ from store_core.kernel.codes import TextKind
 from store_core.kernel.text import RowBatch, TextColumn, between, numbers, ready, strings
 
 _DAY_ZERO: Final = date(1970, 1, 1).toordinal()
+_FIRST_ROWS: Final = 16
+_GROWTH: Final = 8
 _MOST_BYTES: Final = 2 << 20  # of a batch whose text is made at once
 _TIME_KINDS: Final = {  # by whether they count nanoseconds, and whether they are of no zone
     (False, False): TextKind.MICROSECONDS,
@@ -42,14 +44,18 @@ class _NoNumber:
 
 
 def rows_of(batches: Iterable[pa.RecordBatch], zone: tzinfo = UTC) -> Iterator[RowBatch]:
-    """Rows in batches: times in ISO 8601, numbers as numbers, bytes as they are."""
+    """Rows in batches: times in ISO 8601, numbers as numbers, bytes as they are. The first ones are small, so that a reader need not wait."""
+    most = _FIRST_ROWS
     for batch in batches:
         columns = {name: _column(array, zone) for name, array in zip(batch.schema.names, batch.columns, strict=True)}
         step = max(batch.num_rows * _MOST_BYTES // max(batch.nbytes, 1), 1)
-        for first in range(0, batch.num_rows, step):
-            part = batch.slice(first, step)
-            cut = {name: column.part(first, first + step) for name, column in columns.items()}
+        first = 0
+        while first < batch.num_rows:
+            part = batch.slice(first, min(step, most))
+            cut = {name: column.part(first, first + part.num_rows) for name, column in columns.items()}
             yield RowBatch(cut, part.num_rows, partial(_rows, part, zone))
+            first += part.num_rows
+            most = min(most * _GROWTH, _MOST_BYTES)
 
 
 def _rows(batch: pa.RecordBatch, zone: tzinfo) -> Iterator[dict[str, Any]]:
@@ -86,7 +92,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 def _items(kind: TextKind, array: pa.Array, parts: Sequence[pa.Array], valid: Any) -> TextColumn:
     placed = [_places(part) for part in parts]
-    bounds = between(array.offsets.to_numpy(zero_copy_only=False))
+    bounds = between(array.offsets.to_numpy(zero_copy_only=False).astype(np.int64))
     items = tuple(each for places, _ in placed for each in places)
     return TextColumn(kind, (*bounds, *items), tuple(np.frombuffer(data, np.uint8) for _, data in placed), valid)
 
@@ -97,7 +103,7 @@ def _places(array: pa.Array) -> tuple[Any, Any]:
     if offsets is None:
         return between(np.zeros(len(array) + 1, np.int32)), b""
     bounds = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
-    return between(bounds), b"" if data is None else data
+    return between(bounds.astype(np.int64)), b"" if data is None else data
 
 
 def _values(column: pa.Array, zone: tzinfo) -> list[Any]:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from store_core.errors import FailedError, StoreError, UsageError
-from store_core.export.query.catalog import COLUMNS, Tables, described
+from store_core.export.query.catalog import NAMES, Tables, columns_of, described
 from store_core.export.query.complaints import complaint
 from store_core.export.query.duck import answered
 from store_core.export.tables.table import Batches, Where
@@ -40,6 +40,15 @@ def tables(root: Path) -> Iterator[Tables]:
 def ask(known: Tables, query: str, **options: Any) -> list[tuple[Any, ...]]:
     [rows] = ask_all(known, query, **options)
     return rows
+
+
+def test_only_tables_that_a_query_names_are_made(golden: GoldenStore) -> None:
+    with tables(golden(NAME)) as known:
+        ask(known, "select count(*) from Messages join queues using (phy_offset)")
+        assert sorted(known.by_name) == ["messages", "queues"]
+    for query in ("show tables", "select view_name from duckdb_views() where not internal", "show tables -- messages"):
+        with tables(golden(NAME)) as known:
+            assert sorted(name for name, *_ in ask(known, query)) == sorted(NAMES)
 
 
 def ask_all(known: Tables, query: str, **options: Any) -> list[list[tuple[Any, ...]]]:
@@ -345,10 +354,10 @@ def test_stopped_while_tables_are_read(store_copy: StoreCopy) -> None:
 def test_the_catalogue_has_sql_types(golden: GoldenStore) -> None:
     rows = list(described())
     assert [(row["table"], row["column"]) for row in rows] == [
-        (table, column.name) for table, columns in COLUMNS.items() for column in columns
+        (table, column.name) for table in NAMES for column in columns_of(table)
     ]
     with tables(golden(NAME)) as known:
-        for table in COLUMNS:
+        for table in NAMES:
             types = {name: kind for name, kind, *_ in ask(known, f"describe {table}")}
             assert types == {row["column"]: row["type"] for row in rows if row["table"] == table}
 

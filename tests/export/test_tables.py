@@ -15,7 +15,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from store_core.codec.tags import index_key_hash
-from store_core.export.query.catalog import COLUMNS, Tables
+from store_core.export.query.catalog import Tables, columns_of
 from store_core.export.rows import schema
 from store_core.export.tables.messages import MessagesTable
 from store_core.export.tables.table import Table, Where, schema_of
@@ -274,7 +274,7 @@ def test_a_reading_that_ends_early_tells_no_torn_tail(damageable: Callable[..., 
 
 
 def test_columns_of_a_condition_are_told_by_arrow(golden: GoldenStore) -> None:
-    declared = schema_of(COLUMNS["messages"])
+    declared = schema_of(columns_of("messages"))
     where = Where((ds.field("topic") == "x") & ds.field("tags").is_null() | (ds.field("queue_id") > 3), declared)
     assert where.columns == ("topic", "queue_id", "tags")
 

@@ -6,6 +6,8 @@ import csv
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +34,16 @@ def test_the_document(golden: GoldenStore, read_only: Callable[[Path], Path]) ->
         "rows": [{"topic": topic, "messages": count} for topic, count in TOPICS],
         "findings": [],
     }
+
+
+def test_a_query_loads_no_table_that_it_does_not_name(golden: GoldenStore) -> None:
+    words = ["rmqctl", "sql", "select count(*) from messages", "-s", str(golden(NAME)), "-o", "csv"]
+    tables = [
+        f"store_core.export.tables.{name}" for name in ("messages", "compaction", "delayed", "findings", "quarantine")
+    ]
+    code = f"import sys; sys.argv = {words!r}; from rmqctl.app import _main; _main(None); print([t in sys.modules for t in {tables!r}])"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (said.stdout.splitlines()[-1], said.stderr) == ("[True, False, False, False, False]", "")
 
 
 def test_rows_in_every_format(golden: GoldenStore) -> None:

@@ -2,41 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from threading import Event
 from typing import Any, Final
 
 import pyarrow as pa
 
 from store_core.errors import FailedError
-from store_core.export.rows.schema import QUARANTINE_COLUMNS, TIME, Column
-from store_core.export.tables.compaction import COMPACTION_COLUMNS, CompactionTable
-from store_core.export.tables.config import GROUP_COLUMNS, TOPIC_COLUMNS, GroupsTable, TopicsTable
-from store_core.export.tables.delayed import DELAYED_COLUMNS, DelayedTable
-from store_core.export.tables.findings import FINDING_COLUMNS, FindingsTable, in_full
-from store_core.export.tables.index import INDEX_COLUMNS, IndexTable
-from store_core.export.tables.messages import MESSAGE_COLUMNS, MessagesTable
-from store_core.export.tables.offsets import OFFSET_COLUMNS, OffsetsTable
-from store_core.export.tables.quarantine import QuarantineTable
-from store_core.export.tables.queues import QUEUE_COLUMNS, QueuesTable
+from store_core.export.rows.schema import TIME, Column
 from store_core.export.tables.table import Table
-from store_core.export.tables.transactions import TRANSACTION_COLUMNS, TransactionsTable
 from store_core.findings import Finding
 from store_core.storage.store import Store
 
-COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
-    "messages": MESSAGE_COLUMNS,
-    "quarantine": QUARANTINE_COLUMNS,
-    "compaction": COMPACTION_COLUMNS,
-    "queues": QUEUE_COLUMNS,
-    "index": INDEX_COLUMNS,
-    "offsets": OFFSET_COLUMNS,
-    "topics": TOPIC_COLUMNS,
-    "groups": GROUP_COLUMNS,
-    "transactions": TRANSACTION_COLUMNS,
-    "delayed": DELAYED_COLUMNS,
-    "findings": FINDING_COLUMNS,
+_CLASSES: Final = {  # by the table's name, within store_core.export.tables: loaded when a query names the table
+    "messages": "messages.MessagesTable",
+    "quarantine": "quarantine.QuarantineTable",
+    "compaction": "compaction.CompactionTable",
+    "queues": "queues.QueuesTable",
+    "index": "index.IndexTable",
+    "offsets": "offsets.OffsetsTable",
+    "topics": "config.TopicsTable",
+    "groups": "config.GroupsTable",
+    "transactions": "transactions.TransactionsTable",
+    "delayed": "delayed.DelayedTable",
+    "findings": "findings.FindingsTable",
 }
+NAMES: Final = tuple(_CLASSES)
+# Ways to see or reach a table whose name a query does not spell.
+_UNNAMED: Final = re.compile(r"\bshow\b|information_schema|duckdb_|pg_|pragma|query_table|\bU&", re.IGNORECASE)
 _SQL_TYPES: Final = {
     pa.string(): "VARCHAR",
     pa.int32(): "INTEGER",
@@ -62,31 +57,39 @@ class Tables:
         self._roots = {} if is_one else {name: store.root for name, store in stores}
         self._stopped = Event()
         self._on_progress = on_progress
-        self.by_name: dict[str, Table] = {
-            "messages": MessagesTable(stores, self._tell),
-            "quarantine": QuarantineTable(stores),
-            "compaction": CompactionTable(stores, self._go_on),
-            "queues": QueuesTable(stores),
-            "index": IndexTable(stores),
-            "offsets": OffsetsTable(stores),
-            "topics": TopicsTable(stores),
-            "groups": GroupsTable(stores),
-            "transactions": TransactionsTable(stores, lambda _: self._go_on()),
-            "delayed": DelayedTable(stores),
-            "findings": FindingsTable(stores, lambda _: self._go_on()),
-        }
+        self._stores = stores
+        self.by_name: dict[str, Table] = _MadeWhenAsked(self._made)
 
     @property
     def findings(self) -> list[Finding]:
         """What the tables that were read have met, each finding once; of several stores with their files in full."""
         found = [told for table in self.by_name.values() for told in table.found]
         if self._roots:
+            from store_core.export.tables.findings import in_full
+
             found = [(store, in_full(self._roots[store], each)) for store, each in found]
         return [each for _, each in dict.fromkeys(found)]
+
+    def named_in(self, query: str) -> Iterator[tuple[str, Table]]:
+        """The tables, with their names, that a query may ask for: those it names, or all where it asks for tables in another way."""
+        said = query.lower()
+        wanted = [name for name in NAMES if name in said]
+        for name in NAMES if not wanted or _UNNAMED.search(query) else wanted:
+            yield name, self.by_name[name]
 
     def stop(self) -> None:
         """Have whoever reads a table of messages or findings raise FailedError soon."""
         self._stopped.set()
+
+    def _made(self, name: str) -> Table:
+        heard: dict[str, Callable[..., None]] = {
+            "messages": self._tell,
+            "compaction": self._go_on,
+            "transactions": lambda _: self._go_on(),
+            "findings": lambda _: self._go_on(),
+        }
+        made: Table = _class_of(name)(self._stores, *([heard[name]] if name in heard else []))
+        return made
 
     def _tell(self, walked_bytes: int) -> None:
         self._go_on()
@@ -97,10 +100,33 @@ class Tables:
             raise FailedError("the query was stopped")
 
 
+class _MadeWhenAsked(dict[str, Table]):
+    """Tables by name, each made when it is first asked for."""
+
+    def __init__(self, make: Callable[[str], Table]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, name: str) -> Table:
+        self[name] = made = self._make(name)
+        return made
+
+
+def _class_of(table: str) -> Any:
+    module, _, name = _CLASSES[table].partition(".")
+    return getattr(import_module(f"store_core.export.tables.{module}"), name)
+
+
+def columns_of(table: str) -> Sequence[Column]:
+    """The columns of a table, in their order."""
+    columns: Sequence[Column] = _class_of(table).columns
+    return columns
+
+
 def described() -> Iterator[dict[str, Any]]:
     """A row for each column of each table, with the type it has in SQL."""
-    for table, columns in COLUMNS.items():
-        for column in columns:
+    for table in NAMES:
+        for column in columns_of(table):
             yield {
                 "table": table,
                 "column": column.name,

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from store_core.errors import FailedError, StoreError, UsageError
-from store_core.export.query.catalog import COLUMNS
+from store_core.export.query.catalog import NAMES
 
 # Behind it: the query with a mark under it, or advice about settings, which nobody can set here.
 _PLACE: Final = re.compile(r"\n\s*\n|\s*This limit was set by the|\s*This error signals an")
@@ -21,8 +21,8 @@ _SEE_TABLES: Final = "see `rmqctl sql --tables` for tables and columns"
 _BY_WORDS: Final = (
     (
         re.compile(
-            rf"can only [a-z ]+ base table|can only modify view|(?:{'|'.join(COLUMNS)}) is not an table"
-            rf'|existing object "(?:{"|".join(COLUMNS)})" is of type view',
+            rf"can only [a-z ]+ base table|can only modify view|(?:{'|'.join(NAMES)}) is not an table"
+            rf'|existing object "(?:{"|".join(NAMES)})" is of type view',
             re.IGNORECASE,
         ),
         "the tables of the store, and views, can only be read",
@@ -57,9 +57,9 @@ def complaint(error: Exception) -> Exception:
     if isinstance(error, StoreError) or found is None:
         return error
     if unknown := _NO_TABLE.match(text, found.end()):
-        near = get_close_matches(unknown[1].lower(), COLUMNS, 1)
+        near = get_close_matches(unknown[1].lower(), NAMES, 1)
         to_do = f"did you mean {near[0]}? The tables are" if near else "the tables are"
-        return UsageError(f"there is no table {unknown[1][:_LONGEST]}", to_do=f"{to_do} {', '.join(COLUMNS)}")
+        return UsageError(f"there is no table {unknown[1][:_LONGEST]}", to_do=f"{to_do} {', '.join(NAMES)}")
     for words, what, to_do in _BY_WORDS:
         if words.match(text, found.end()):
             return UsageError(what, to_do=to_do)

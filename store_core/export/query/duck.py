@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 
 from store_core.errors import UsageError
-from store_core.export.query.catalog import Tables
+from store_core.export.query.catalog import NAMES, Tables
 from store_core.export.query.complaints import complaint
 from store_core.export.query.dataset import Scanner, TableDataset
 from store_core.export.tables.table import Batches
@@ -107,7 +107,7 @@ class _Engine:
         self._thread = opened.enter_context(ThreadPoolExecutor(1, "sql"))
 
     def answers(self, query: str, zone: str) -> Answers:
-        self._do(lambda: self._prepare(zone))
+        self._do(lambda: self._prepare(query, zone))
         statements = self._do(lambda: self._connection.extract_statements(query))
         if not statements:
             raise UsageError("there is no query", to_do="give a SELECT")
@@ -132,7 +132,7 @@ class _Engine:
         while (batch := self._do(lambda: next(reader, None))) is not None:
             yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
-    def _prepare(self, zone: str) -> None:
+    def _prepare(self, query: str, zone: str) -> None:
         # Shut when the database is open: what is shut while it opens leaves files with its own name, `:memory:`, reachable.
         self._connection.execute("SET allowed_paths = []")
         self._connection.execute("SET enable_external_access = false")
@@ -140,7 +140,7 @@ class _Engine:
         self._connection.execute("SET TimeZone = '{}'".format(zone.replace("'", "''")))
         self._connection.execute("SET enable_progress_bar = false")  # it goes to stdout, piped or not
         turns = Lock()
-        for name, table in self._tables.by_name.items():
+        for name, table in self._tables.named_in(query):
             self._connection.register(name, TableDataset(table, turns, self._note, self._reads))
         self._connection.execute("SET lock_configuration = true")
 
@@ -165,7 +165,7 @@ class _Engine:
     def _refuse_namesakes(self) -> None:
         """A table of one's own with the name of one that is read would be there, and never be asked."""
         own = self._connection.execute(_OWN).fetchall()
-        if twice := [name for (name,) in own if name.lower() in self._tables.by_name]:
+        if twice := [name for (name,) in own if name.lower() in NAMES]:
             raise UsageError(f"{twice[0]} is a table that is there already", to_do="give yours another name")
 
     def _note(self, error: BaseException) -> None:

@@ -1,5 +1,8 @@
 //! Rows of columns as JSON, CSV or TSV. What each value looks like is defined by rmqctl/output/formats.py, which writes the same rows one by one.
 
+use std::hint::black_box;
+use std::ops::Range;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
@@ -33,7 +36,7 @@ pub fn rows_text<'py>(
         let numbers = numbers.iter().map(|array| array.as_slice()).collect::<Result<Vec<_>, _>>()?;
         let data = data.iter().map(|array| array.as_slice()).collect::<Result<Vec<_>, _>>()?;
         let valid = valid.as_ref().map(|array| array.as_slice()).transpose()?;
-        let column = Column { lead, kind: *kind, numbers, data, valid };
+        let column = Column { lead: Short::of(lead), kind: *kind, numbers, data, valid };
         if !column.has(rows) {
             return Err(PyValueError::new_err("a column has not what its kind takes"));
         }
@@ -41,7 +44,7 @@ pub fn rows_text<'py>(
     }
     let tail: &[u8] = &tail;
     let text = py.detach(|| {
-        let mut text = Vec::with_capacity(known.iter().map(|column| column.data_size()).sum::<usize>() + rows * 64);
+        let mut text = Vec::with_capacity(known.iter().map(|column| column.likely_size(rows)).sum());
         if delimiter == 0 {
             json(&known, rows, tail, &mut text)
         } else {
@@ -53,7 +56,7 @@ pub fn rows_text<'py>(
 }
 
 struct Column<'a> {
-    lead: &'a [u8],
+    lead: Short<'a>,
     kind: u8,
     numbers: Vec<&'a [i64]>,
     data: Vec<&'a [u8]>,
@@ -80,12 +83,13 @@ impl<'a> Column<'a> {
             && self.valid.is_none_or(|valid| valid.len() == rows)
     }
 
-    fn data_size(&self) -> usize {
-        if matches!(self.kind, TEXT_SAME | TEXT_ENCODING) {
+    fn likely_size(&self, rows: usize) -> usize {
+        let of_data = if matches!(self.kind, TEXT_SAME | TEXT_ENCODING) {
             0
         } else {
             self.data.iter().map(|data| data.len()).min().unwrap_or(0).min(1 << 22)
-        }
+        };
+        of_data + rows * (self.lead.all.len() + 8)
     }
 
     #[inline(always)]
@@ -98,23 +102,50 @@ impl<'a> Column<'a> {
         self.numbers.get(which).and_then(|values| values.get(row)).copied().unwrap_or(0)
     }
 
-    /// The bytes of a text whose begin and end are the numbers from `which` on.
     #[inline(always)]
-    fn part(&self, data: usize, which: usize, row: usize) -> &'a [u8] {
-        let place = |which| usize::try_from(self.number(which, row)).unwrap_or(usize::MAX);
-        self.data.get(data).and_then(|data| data.get(place(which)..place(which + 1))).unwrap_or(&[])
+    fn place(&self, which: usize, row: usize) -> usize {
+        usize::try_from(self.number(which, row)).unwrap_or(usize::MAX)
     }
 
-    fn items(&self, row: usize) -> std::ops::Range<usize> {
+    /// The bytes of a text whose begin and end are the numbers from `which` on.
+    #[inline(always)]
+    fn part(&self, data: usize, which: usize, row: usize) -> Part<'a> {
+        let (start, stop) = (self.place(which, row), self.place(which + 1, row));
+        let from = self.data.get(data).and_then(|data| data.get(start..)).unwrap_or(&[]);
+        let length = stop.saturating_sub(start);
+        if length <= from.len() { Part { from, length } } else { Part::of(&[]) }
+    }
+
+    /// Has the processor fetch what some rows take, column by column: row by row it would wait for each of very many places.
+    fn fetch(&self, rows: Range<usize>) {
+        let [of_rows, of_items] = match self.kind {
+            TEXT_SAME => return,
+            TEXT_LIST | TEXT_MAP => [2, self.numbers.len()],
+            _ => [self.numbers.len(); 2],
+        };
+        let last = rows.end.saturating_sub(1);
+        let items = self.items(rows.start).start..self.items(last).end;
+        for (which, values) in self.numbers.iter().enumerate().take(of_items) {
+            let wanted = if which < of_rows { rows.clone() } else { items.clone() };
+            touch(values.get(wanted).unwrap_or(&[]));
+        }
+        let (parts, at) = if of_rows < of_items { (2, items) } else { (0, rows.clone()) };
+        for (number, data) in self.data.iter().enumerate() {
+            let start = self.place(parts + 2 * number, at.start);
+            let stop = self.place(parts + 2 * number + 1, at.end.saturating_sub(1));
+            touch(data.get(start..stop.min(start.saturating_add(FETCHED))).unwrap_or(&[]));
+        }
+    }
+
+    fn items(&self, row: usize) -> Range<usize> {
         let place = |which| usize::try_from(self.number(which, row)).unwrap_or(0);
         place(0)..place(1)
     }
 
-    /// A body's bytes, and whether they are shown as text.
+    /// Whether a body is shown as text.
     #[inline(always)]
-    fn body(&self, row: usize) -> (&'a [u8], bool) {
-        let body = self.part(0, 0, row);
-        (body, self.number(2, row) == 0 && str::from_utf8(body).is_ok())
+    fn is_text(&self, row: usize) -> bool {
+        self.number(2, row) == 0 && str::from_utf8(self.part(0, 0, row).bytes()).is_ok()
     }
 
     /// A value that looks the same in all formats and holds nothing that any of them would have to escape.
@@ -129,20 +160,123 @@ impl<'a> Column<'a> {
         }
         true
     }
+
+    /// A value between the quotes that JSON puts around it, which holds nothing to escape: no string, list or number.
+    #[inline(always)]
+    fn unquoted(&self, row: usize, text: &mut Vec<u8>) {
+        match self.kind {
+            TEXT_BODY => base64(self.part(0, 0, row).bytes(), text),
+            TEXT_ENCODING => text.extend_from_slice(if self.is_text(row) { b"utf-8" } else { b"base64" }),
+            TEXT_MICROSECONDS | TEXT_ZONELESS_MICROSECONDS => time(self, row, 1000, text),
+            TEXT_NANOSECONDS | TEXT_ZONELESS_NANOSECONDS => time(self, row, 1_000_000, text),
+            _ => {}
+        }
+    }
+}
+
+/// Rows whose columns are fetched together, so that they stay in the processor's cache; the most bytes of a column; bytes that come at once.
+const FETCHED_ROWS: usize = 32;
+const FETCHED: usize = 1 << 15;
+const LINE: usize = 64;
+
+fn touch<T: Copy>(values: &[T]) {
+    for value in values.iter().step_by(LINE / size_of::<T>()).chain(values.last()) {
+        black_box(*value);
+    }
+}
+
+/// Rows by number, fetched before they are asked for.
+fn fetched<'a>(columns: &'a [Column<'a>], rows: usize) -> impl Iterator<Item = usize> {
+    (0..rows).inspect(move |row| {
+        if row % FETCHED_ROWS == 0 {
+            columns.iter().for_each(|column| column.fetch(*row..rows.min(row + FETCHED_ROWS)));
+        }
+    })
+}
+
+/// Some bytes of a column's data, with all that follows: so a few can be taken whose number is known when this is compiled.
+#[derive(Clone, Copy)]
+struct Part<'a> {
+    from: &'a [u8],
+    length: usize,
+}
+
+impl<'a> Part<'a> {
+    fn of(all: &'a [u8]) -> Self {
+        Self { from: all, length: all.len() }
+    }
+
+    #[inline(always)]
+    fn bytes(&self) -> &'a [u8] {
+        self.from.get(..self.length).unwrap_or(&[])
+    }
+
+    /// The stride at a place, and how many of its bytes belong to this part.
+    #[inline(always)]
+    fn stride(&self, at: usize) -> ([u8; STRIDE], usize) {
+        let from = self.from.get(at..).unwrap_or(&[]);
+        let count = self.length.saturating_sub(at).min(STRIDE);
+        if let Some(stride) = from.first_chunk() {
+            return (*stride, count);
+        }
+        let mut stride = [0; STRIDE];
+        stride.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+        (stride, count)
+    }
+}
+
+// -- text
+
+/// Looked at together, so that the processor compares all of them at once.
+const STRIDE: usize = 16;
+/// The most bytes that one becomes, and room for all that are written at once where fewer count.
+const LONGEST: usize = 8;
+/// Bytes that are gathered before they are added: it is cleared for each text.
+const ROOM: usize = 512;
+/// Bytes that are copied whole, whatever their length, which takes no loop.
+const SHORT: usize = 48;
+
+/// Adds the first `length` bytes of some.
+#[inline(always)]
+fn put<const SIZE: usize>(bytes: &[u8; SIZE], length: usize, text: &mut Vec<u8>) {
+    text.extend_from_slice(bytes);
+    text.truncate(text.len() - (SIZE - length));
+}
+
+/// Bytes that are few, mostly.
+struct Short<'a> {
+    all: &'a [u8],
+    start: [u8; SHORT],
+}
+
+impl<'a> Short<'a> {
+    fn of(all: &'a [u8]) -> Self {
+        let mut start = [0; SHORT];
+        start.iter_mut().zip(all).for_each(|(to, from)| *to = *from);
+        Self { all, start }
+    }
+
+    #[inline(always)]
+    fn add_to(&self, text: &mut Vec<u8>) {
+        if self.all.len() <= SHORT {
+            put(&self.start, self.all.len(), text);
+        } else {
+            text.extend_from_slice(self.all);
+        }
+    }
 }
 
 // -- JSON
 
 fn json(columns: &[Column<'_>], rows: usize, tail: &[u8], text: &mut Vec<u8>) {
-    let forms = &Forms::new();
-    let mut scratch = Vec::new();
-    for row in 0..rows {
+    let strings = &Escapes::json();
+    for row in fetched(columns, rows) {
         for column in columns {
-            text.extend_from_slice(column.lead);
+            column.lead.add_to(text);
             if column.is_null(row) {
                 text.extend_from_slice(NULL);
             } else if !column.plain(row, text) {
-                json_value(column, row, forms, &mut scratch, text);
+                json_value(column, row, strings, text);
             }
         }
         text.extend_from_slice(tail);
@@ -152,73 +286,74 @@ fn json(columns: &[Column<'_>], rows: usize, tail: &[u8], text: &mut Vec<u8>) {
 const NULL: &[u8] = b"null";
 
 #[inline(always)]
-fn json_value(column: &Column<'_>, row: usize, forms: &Forms, scratch: &mut Vec<u8>, text: &mut Vec<u8>) {
+fn json_value(column: &Column<'_>, row: usize, strings: &Escapes, text: &mut Vec<u8>) {
     match column.kind {
         TEXT_SAME => text.extend_from_slice(column.data.first().unwrap_or(&NULL)),
-        TEXT_READY => text.extend_from_slice(column.part(0, 0, row)),
-        TEXT_STRING => json_string(column.part(0, 0, row), &forms.json, text),
-        TEXT_BYTES => {
-            text.push(b'"');
-            forms.json.add_bytes(column.part(0, 0, row), text);
-            text.push(b'"');
-        }
-        TEXT_BODY => match column.body(row) {
-            (body, true) => json_string(body, &forms.json, text),
-            (body, false) => {
-                text.push(b'"');
-                base64(body, text);
-                text.push(b'"');
-            }
-        },
+        TEXT_READY => text.extend_from_slice(column.part(0, 0, row).bytes()),
         TEXT_FLOAT => {
             let value = float(column, row);
             if value.is_finite() { float_text(value, text) } else { text.extend_from_slice(NULL) }
         }
-        TEXT_LIST | TEXT_MAP => json_items(column, row, &forms.json, text),
+        TEXT_LIST | TEXT_MAP => json_items(column, row, b"\"", strings, text),
         _ => {
-            scratch.clear();
-            cell(column, row, forms, scratch);
             text.push(b'"');
-            text.extend_from_slice(scratch);
+            match column.kind {
+                TEXT_STRING => strings.add(column.part(0, 0, row), text),
+                TEXT_BYTES => strings.add_bytes(column.part(0, 0, row), text),
+                TEXT_BODY if column.is_text(row) => strings.add(column.part(0, 0, row), text),
+                _ => column.unquoted(row, text),
+            }
             text.push(b'"');
         }
     }
 }
 
-fn json_items(column: &Column<'_>, row: usize, escapes: &Escapes, text: &mut Vec<u8>) {
+/// A list or map, with a quote of one byte or, within a cell in quotes, of two.
+fn json_items<const SIZE: usize>(
+    column: &Column<'_>,
+    row: usize,
+    quote: &[u8; SIZE],
+    strings: &Escapes,
+    text: &mut Vec<u8>,
+) {
     let is_map = column.kind == TEXT_MAP;
     text.push(if is_map { b'{' } else { b'[' });
-    let mut lead: &[u8] = b"";
-    for item in column.items(row) {
-        text.extend_from_slice(lead);
-        json_string(column.part(0, 2, item), escapes, text);
-        if is_map {
-            text.extend_from_slice(b": ");
-            json_string(column.part(1, 4, item), escapes, text);
+    for (number, item) in column.items(row).enumerate() {
+        if number > 0 {
+            put(b", ", 2, text);
         }
-        lead = b", ";
+        put(quote, SIZE, text);
+        strings.add(column.part(0, 2, item), text);
+        put(quote, SIZE, text);
+        if is_map {
+            put(b": ", 2, text);
+            put(quote, SIZE, text);
+            strings.add(column.part(1, 4, item), text);
+            put(quote, SIZE, text);
+        }
     }
     text.push(if is_map { b'}' } else { b']' });
 }
 
-/// A string, which is UTF-8, in quotes.
-#[inline]
-fn json_string(string: &[u8], escapes: &Escapes, text: &mut Vec<u8>) {
-    text.push(b'"');
-    escapes.add(string, text);
-    text.push(b'"');
-}
-
 // -- CSV and TSV
 
+/// The forms of strings that a row needs: as they are, within a cell in quotes, and in JSON within one.
+struct Forms {
+    plain: Escapes,
+    quoted: Escapes,
+    json: Escapes,
+}
+
 fn csv(columns: &[Column<'_>], rows: usize, delimiter: u8, tail: &[u8], text: &mut Vec<u8>) {
-    let forms = &Forms::new();
+    let forms = &Forms { plain: Escapes::plain(), quoted: Escapes::quoted(), json: Escapes::json_quoted() };
     let mut scratch = Vec::new();
-    for row in 0..rows {
+    for row in fetched(columns, rows) {
         let start = text.len();
         // Found before the row is written, where it is likely.
         let in_quotes = columns.iter().any(|column| {
-            column.kind == TEXT_BYTES && !column.is_null(row) && memchr::memchr(b'\r', column.part(0, 0, row)).is_some()
+            column.kind == TEXT_BYTES
+                && !column.is_null(row)
+                && memchr::memchr(b'\r', column.part(0, 0, row).bytes()).is_some()
         });
         if !csv_row(columns, row, delimiter, in_quotes, forms, &mut scratch, text) {
             // Readers end a row at a lone carriage return, too, unless it stands in quotes.
@@ -243,22 +378,41 @@ fn csv_row(
     text: &mut Vec<u8>,
 ) -> bool {
     for column in columns {
-        text.extend_from_slice(column.lead);
+        column.lead.add_to(text);
         let is_null = column.is_null(row);
         if !in_quotes && (is_null || column.plain(row, text)) {
             continue;
         }
         scratch.clear();
         let is_bytes = column.kind == TEXT_BYTES && !is_null;
-        let shown = if is_bytes || (column.kind == TEXT_STRING && !is_null) {
-            column.part(0, 0, row) // not copied: U+FFFD for some of it makes nothing special
-        } else {
-            if !is_null && !column.plain(row, scratch) {
-                cell(column, row, forms, scratch);
+        let shown = match column.kind {
+            _ if is_null || column.plain(row, scratch) => Part::of(scratch),
+            TEXT_BYTES | TEXT_STRING | TEXT_READY => column.part(0, 0, row), // U+FFFD for some of it makes nothing special
+            TEXT_BODY if column.is_text(row) => column.part(0, 0, row),
+            TEXT_LIST | TEXT_MAP if !column.items(row).is_empty() => {
+                text.push(b'"');
+                json_items(column, row, b"\"\"", &forms.json, text);
+                text.push(b'"');
+                continue;
             }
-            scratch.as_slice()
+            TEXT_SAME => Part::of(column.data.first().unwrap_or(&NULL)),
+            TEXT_LIST | TEXT_MAP | TEXT_FLOAT => {
+                if column.kind == TEXT_FLOAT {
+                    float_text(float(column, row), scratch);
+                } else {
+                    json_items(column, row, b"\"", &forms.json, scratch);
+                }
+                Part::of(scratch)
+            }
+            _ => {
+                let around: &[u8] = if in_quotes { b"\"" } else { b"" };
+                text.extend_from_slice(around);
+                column.unquoted(row, text);
+                text.extend_from_slice(around);
+                continue;
+            }
         };
-        if in_quotes || memchr::memchr3(delimiter, b'"', b'\n', shown).is_some() {
+        if in_quotes || memchr::memchr3(delimiter, b'"', b'\n', shown.bytes()).is_some() {
             text.push(b'"');
             if is_bytes {
                 forms.quoted.add_bytes(shown, text)
@@ -269,43 +423,17 @@ fn csv_row(
         } else if is_bytes {
             forms.plain.add_bytes(shown, text);
         } else {
-            text.extend_from_slice(shown);
+            text.extend_from_slice(shown.bytes());
         }
-        if !in_quotes && memchr::memchr(b'\r', shown).is_some() {
+        if !in_quotes && memchr::memchr(b'\r', shown.bytes()).is_some() {
             return false;
         }
     }
     true
 }
 
-/// A value that is no number and no truth value, as it stands in a cell.
-fn cell(column: &Column<'_>, row: usize, forms: &Forms, text: &mut Vec<u8>) {
-    match column.kind {
-        TEXT_SAME => text.extend_from_slice(column.data.first().unwrap_or(&NULL)),
-        TEXT_READY | TEXT_STRING => text.extend_from_slice(column.part(0, 0, row)),
-        TEXT_BYTES => forms.plain.add_bytes(column.part(0, 0, row), text),
-        TEXT_BODY => match column.body(row) {
-            (body, true) => text.extend_from_slice(body),
-            (body, false) => base64(body, text),
-        },
-        TEXT_ENCODING => text.extend_from_slice(if column.body(row).1 { b"utf-8" } else { b"base64" }),
-        TEXT_FLOAT => float_text(float(column, row), text),
-        TEXT_LIST | TEXT_MAP => json_items(column, row, &forms.json, text),
-        TEXT_MICROSECONDS | TEXT_ZONELESS_MICROSECONDS => time(column, row, 1000, text),
-        TEXT_NANOSECONDS | TEXT_ZONELESS_NANOSECONDS => time(column, row, 1_000_000, text),
-        _ => {}
-    }
-}
-
 // -- strings
 
-/// Looked at together, so that the processor compares all of them at once.
-const STRIDE: usize = 16;
-/// The most bytes that one becomes, and room for all that are written at once where fewer count.
-const LONGEST: usize = 8;
-/// Bytes that are gathered before they are added, of a stride and of a text: it is cleared each time.
-const STRIDE_ROOM: usize = STRIDE * LONGEST;
-const TEXT_ROOM: usize = 512;
 const REPLACEMENT: [u8; LONGEST] = [0xEF, 0xBF, 0xBD, 0, 0, 0, 0, 0];
 
 /// What is written of a byte: the first of `bytes`.
@@ -315,12 +443,43 @@ struct Written {
     length: usize,
 }
 
-/// What is written of a byte that begins no character, and which bytes after it would make it begin one.
+impl Written {
+    /// Writes all bytes, of which the first count, at a place of some room. Returns the place after them.
+    #[inline(always)]
+    fn put_at(&self, used: usize, room: &mut [u8]) -> usize {
+        if let Some(room) = room.get_mut(used..used + LONGEST) {
+            room.copy_from_slice(&self.bytes);
+        }
+        used + self.length
+    }
+}
+
+/// What is written of a byte that begins no character, and which bytes after it would make it begin one: so many from the least on.
 #[derive(Clone, Copy)]
+#[repr(align(32))]
 struct First {
     alone: Written,
     least: u8,
-    most: u8,
+    count: u8,
+}
+
+impl First {
+    #[inline(always)]
+    fn goes_on_with(&self, second: u8) -> bool {
+        second.wrapping_sub(self.least) < self.count // one comparison: two would be two branches
+    }
+
+    /// What is written of the bytes that begin with this one and one that it goes on with, and of how many of them.
+    #[inline(always)]
+    fn character(&self, byte: u8, raw: &[u8]) -> (Written, usize) {
+        let mut bytes = [0; LONGEST];
+        bytes.iter_mut().zip(raw.iter().take(4)).for_each(|(to, from)| *to = *from);
+        let [_, _, third, fourth, ..] = bytes;
+        let follows = |byte| (0x80..0xC0).contains(&byte);
+        let there = 2 + usize::from(follows(third)) + usize::from(follows(third) & follows(fourth));
+        let length = 1 + following(byte);
+        if there >= length { (Written { bytes, length }, length) } else { (self.alone, there) }
+    }
 }
 
 /// How bytes of strings are written in some format. All that are special lie below `below` or are `marks`.
@@ -331,21 +490,10 @@ struct Escapes {
     marks: [u8; 2],
 }
 
-/// The forms of strings that a row needs: as they are, within a cell in quotes, and in JSON.
-struct Forms {
-    plain: Escapes,
-    quoted: Escapes,
-    json: Escapes,
-}
+const JSON_MARKS: [u8; 2] = [b'"', b'\\'];
 
-impl Forms {
-    fn new() -> Self {
-        Self {
-            plain: Escapes::of(0, [0; 2], |byte| vec![byte]),
-            quoted: Escapes::of(0, [b'"'; 2], |byte| if byte == b'"' { vec![byte; 2] } else { vec![byte] }),
-            json: Escapes::of(b' ', [b'"', b'\\'], in_json),
-        }
-    }
+fn in_quotes(byte: u8) -> Vec<u8> {
+    vec![byte; 1 + usize::from(byte == b'"')]
 }
 
 fn in_json(byte: u8) -> Vec<u8> {
@@ -372,131 +520,109 @@ impl Escapes {
         });
         let mut byte = 0;
         let first = written.map(|written| {
-            let (least, most) = seconds(byte);
+            let (least, count) = seconds(byte);
             let alone = if byte < 0x80 { written } else { Written { bytes: REPLACEMENT, length: 3 } };
             byte = byte.wrapping_add(1);
-            First { alone, least, most }
+            First { alone, least, count }
         });
         Self { written, first, below, marks }
     }
 
+    fn plain() -> Self {
+        Self::of(0, [0; 2], |byte| vec![byte])
+    }
+
+    fn quoted() -> Self {
+        Self::of(0, [b'"'; 2], in_quotes)
+    }
+
+    fn json() -> Self {
+        Self::of(b' ', JSON_MARKS, in_json)
+    }
+
+    fn json_quoted() -> Self {
+        Self::of(b' ', JSON_MARKS, |byte| in_json(byte).into_iter().flat_map(in_quotes).collect())
+    }
+
     #[inline(always)]
-    fn has_none(&self, bytes: &[u8]) -> bool {
+    fn has_none(&self, stride: &[u8; STRIDE]) -> bool {
         let [one, other] = self.marks;
-        !bytes.iter().fold(false, |found, byte| found | (*byte < self.below || *byte == one || *byte == other))
+        !stride.iter().fold(false, |found, byte| found | (*byte < self.below) | (*byte == one) | (*byte == other))
     }
 
     /// Adds a string, which is UTF-8.
-    #[inline]
-    fn add(&self, string: &[u8], text: &mut Vec<u8>) {
-        let (strides, rest) = string.as_chunks::<STRIDE>();
-        let mut plain = 0; // before this stride all are written
-        for (number, stride) in strides.iter().enumerate() {
-            if !self.has_none(stride) {
-                text.extend_from_slice(strides.get(plain..number).unwrap_or(&[]).as_flattened());
-                self.add_each(stride, text);
-                plain = number + 1;
+    #[inline(always)]
+    fn add(&self, string: Part<'_>, text: &mut Vec<u8>) {
+        let mut at = 0;
+        while at < string.length {
+            let (stride, count) = string.stride(at);
+            if self.has_none(&stride) {
+                put(&stride, count, text);
+            } else {
+                self.add_each(&stride, count, text);
             }
-        }
-        text.extend_from_slice(strides.get(plain..).unwrap_or(&[]).as_flattened());
-        if self.has_none(rest) {
-            text.extend_from_slice(rest);
-        } else {
-            self.add_each(rest, text);
+            at += STRIDE;
         }
     }
 
-    /// Adds a stride or less.
-    #[inline]
-    fn add_each(&self, bytes: &[u8], text: &mut Vec<u8>) {
-        let mut gathered = Gathered::<STRIDE_ROOM>::new(text);
-        for byte in bytes {
+    /// Adds the first `count` bytes of a stride.
+    #[inline(never)]
+    fn add_each(&self, stride: &[u8; STRIDE], count: usize, text: &mut Vec<u8>) {
+        let (mut room, mut used) = ([0; STRIDE * LONGEST], 0);
+        for byte in stride.iter().take(count) {
             if let Some(written) = self.written.get(usize::from(*byte)) {
-                gathered.add(written);
+                used = written.put_at(used, &mut room);
             }
         }
-        gathered.empty();
+        text.extend_from_slice(room.get(..used).unwrap_or(&room));
     }
 
     /// Adds bytes, with U+FFFD for each longest part of what could have become a character, as Java and Python do.
-    #[inline]
-    fn add_bytes(&self, raw: &[u8], text: &mut Vec<u8>) {
-        if str::from_utf8(raw).is_ok() {
+    #[inline(never)]
+    fn add_bytes(&self, raw: Part<'_>, text: &mut Vec<u8>) {
+        let bytes = raw.bytes();
+        if str::from_utf8(bytes).is_ok() {
             self.add(raw, text);
             return;
         }
-        let mut gathered = Gathered::<TEXT_ROOM>::new(text);
+        let (mut room, mut used) = ([0; ROOM], 0);
         let mut at = 0;
-        while let Some(byte) = raw.get(at) {
+        while let Some(byte) = bytes.get(at) {
+            if used > ROOM - LONGEST {
+                text.extend_from_slice(room.get(..used).unwrap_or(&room));
+                used = 0;
+            }
             let Some(first) = self.first.get(usize::from(*byte)) else { return };
-            let second = raw.get(at + 1).copied().unwrap_or(0);
+            let second = bytes.get(at + 1).copied().unwrap_or(0);
             // One branch, mostly not taken: of random bytes each could be either.
-            if (first.least <= second) & (second <= first.most) {
-                let rest = raw.get(at + 1..).unwrap_or(&[]);
-                let more = following(*byte);
-                let there = 1 + rest.iter().take(more).skip(1).take_while(|byte| (0x80..0xC0).contains(*byte)).count();
-                let mut shown = first.alone;
-                if there == more {
-                    shown = Written { bytes: [*byte; LONGEST], length: 1 + more };
-                    shown.bytes.iter_mut().skip(1).zip(rest.iter().take(more)).for_each(|(to, from)| *to = *from);
-                }
-                gathered.add(&shown);
-                at += 1 + there;
+            if first.goes_on_with(second) {
+                let (shown, count) = first.character(*byte, bytes.get(at..).unwrap_or(&[]));
+                used = shown.put_at(used, &mut room);
+                at += count;
             } else {
-                gathered.add(&first.alone);
+                used = first.alone.put_at(used, &mut room);
                 at += 1;
             }
         }
-        gathered.empty();
+        text.extend_from_slice(room.get(..used).unwrap_or(&room));
     }
 }
 
-/// The least and the largest byte that may come second in a character that begins with this one; where none does, none is.
+/// The least byte that may come second in a character that begins with this one, and how many may.
 fn seconds(first: u8) -> (u8, u8) {
     match first {
-        0xE0 => (0xA0, 0xBF),
-        0xED => (0x80, 0x9F),
-        0xF0 => (0x90, 0xBF),
-        0xF4 => (0x80, 0x8F),
-        0xC2..=0xF3 => (0x80, 0xBF),
-        _ => (0xFF, 0),
+        0xE0 => (0xA0, 0x20),
+        0xED => (0x80, 0x20),
+        0xF0 => (0x90, 0x30),
+        0xF4 => (0x80, 0x10),
+        0xC2..=0xF3 => (0x80, 0x40),
+        _ => (0, 0),
     }
 }
 
 /// How many bytes come after the first one of a character.
 fn following(first: u8) -> usize {
     1 + usize::from(first >= 0xE0) + usize::from(first >= 0xF0)
-}
-
-/// Short pieces that go to a text together: each is copied whole, whatever its length, which takes no loop.
-struct Gathered<'a, const ROOM: usize> {
-    text: &'a mut Vec<u8>,
-    room: [u8; ROOM],
-    used: usize,
-}
-
-impl<'a, const ROOM: usize> Gathered<'a, ROOM> {
-    #[inline(always)]
-    fn new(text: &'a mut Vec<u8>) -> Self {
-        Self { text, room: [0; ROOM], used: 0 }
-    }
-
-    #[inline(always)]
-    fn add(&mut self, written: &Written) {
-        if self.used + LONGEST > ROOM {
-            self.empty();
-        }
-        if let Some(room) = self.room.get_mut(self.used..self.used + LONGEST) {
-            room.copy_from_slice(&written.bytes);
-        }
-        self.used += written.length;
-    }
-
-    #[inline(always)]
-    fn empty(&mut self) {
-        self.text.extend_from_slice(self.room.get(..self.used).unwrap_or(&self.room));
-        self.used = 0;
-    }
 }
 
 /// Which of the texts between bounds in `data` are UTF-8; see `store_core.kernel.text.are_text`.
