@@ -6,7 +6,6 @@ import json
 import os
 from urllib.parse import urlsplit
 
-from store_core.storage.object_store import account_of
 from store_core.storage.remote_path import RemotePath
 
 
@@ -18,6 +17,10 @@ def storage_options(path: RemotePath) -> dict[str, str]:
         case "gs":
             return _google()
         case _:
+            from store_core.storage.object_store import (
+                account_of,
+            )  # a process that has the clients makes no copies of itself
+
             return _azure(account_of(path))
 
 
