@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -53,6 +54,17 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tiers.mark(items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without the garbage collector, which finds nothing, and let it pass over what stays until the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -156,10 +168,19 @@ def any_object_store(
         yield store
 
 
-@pytest.fixture
-def nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looking through all processes of a machine takes most of the time of many a command; tests/storage/test_lock.py looks at that."""
-    monkeypatch.setattr(live, "processes_with_files_open", nobody)
+@pytest.fixture(autouse=True)
+def alone(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let commands find no other process at work, except beside a real broker and in tests marked ``beside``; a lock is seen all the same.
+
+    Searching all processes of a machine takes most of the time of many a command. Copies of the program (tests/rmqctl/warm.py) take this
+    over; processes of their own do not.
+    """
+    if "jars" in request.fixturenames or request.node.get_closest_marker("beside") is not None:
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(live, "processes_with_files_open", nobody)
+        yield
 
 
 @pytest.fixture

@@ -10,11 +10,6 @@ from tests.conftest import StoreCopy
 from tests.engine.writing import Writable, Written
 
 
-@pytest.fixture(autouse=True)
-def alone(nobody_else: None) -> None:
-    """For all of them; a lock is seen all the same."""
-
-
 @pytest.fixture
 def writable(store_copy: StoreCopy) -> Iterator[Writable]:
     """``writable(name, **settings)``: a copy to write to. It must be clean, and as derived from its log, at the end."""

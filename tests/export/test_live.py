@@ -36,6 +36,7 @@ from tests.export.exports import export_one, found_rows, ranges_of, table_of, to
 from tests.export.sources import source_table
 from tests.export.test_incremental import ENDS, OFFSETS, SEGMENT_SIZE_BYTES, STORE, Growing, add_to, rows_of
 
+pytestmark = pytest.mark.beside
 STOPS = next(number for number, end in enumerate(ENDS) if end > 2 * SEGMENT_SIZE_BYTES)
 # Writes a log anew as a broker does: into mapped files of full length, record by record; each in pieces, front to end.
 _WRITER = """

@@ -46,6 +46,20 @@ if __name__ == "__main__":
     print(json.dumps({"asked": asked, "rows": report.rows}))
 """
 
+# The command, with two processes; tells how they were started.
+COMMAND = """
+import importlib, multiprocessing, sys
+
+if __name__ == "__main__":
+    importlib.import_module(sys.argv[1])
+    asked = []
+    real = multiprocessing.get_context
+    multiprocessing.get_context = lambda method: asked.append(method) or real(method)
+    from rmqctl.app import main
+    main(sys.argv[2:])
+    print(*asked)
+"""
+
 # A task fails beside one that no gentle signal ends; tells what came of it and who is left.
 FAILING = """
 import multiprocessing, signal, time
@@ -134,6 +148,27 @@ def export_beside(beside: str, root: Path, tmp_path: Path) -> Any:
     )
     assert ran.stderr == ""
     return json.loads(ran.stdout)
+
+
+@pytest.mark.parametrize(
+    ("kind", "loaded", "method"),
+    [("parquet", "sys", "fork"), ("iceberg", "sys", "fork"), ("parquet", "deltalake", "spawn")],
+)
+def test_the_command_makes_copies_where_no_client_is_loaded(
+    golden: GoldenStore, tmp_path: Path, kind: str, loaded: str, method: str
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(COMMAND)
+    words = ["export", tmp_path / "out", "-s", golden("clean-533"), "--format", kind, "--jobs", "2"]
+    ran = subprocess.run(
+        [sys.executable, program, loaded, *words, "--split-size", "200k", "-q"],
+        env=environment(),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.splitlines()[-1] == method
 
 
 @pytest.mark.product(1)

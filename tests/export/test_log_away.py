@@ -13,6 +13,8 @@ from store_core.storage.store import Store
 from tests.beside import at_work_on
 from tests.export.test_incremental import add_to
 
+pytestmark = pytest.mark.beside
+
 
 @pytest.mark.parametrize("live", [True, False])
 def test_a_broker_that_has_no_message_yet(live: bool, tmp_path: Path) -> None:

@@ -38,6 +38,9 @@ def assert_as_one_walk(root: Path, sizes: tuple[int, ...] = SIZES) -> VerifyRepo
         return expected
 
 
+@pytest.mark.product(
+    name=("clean-430", "lmq-533", "bcq-533", "propcrc-533", "load-551-aged", "rocks-533", "compact-533")
+)
 @pytest.mark.parametrize("name", stores.GOLDEN)
 def test_good_logs(golden: GoldenStore, name: str) -> None:
     report = assert_as_one_walk(golden(name))
@@ -70,6 +73,7 @@ def test_several_stores_in_processes(golden: GoldenStore) -> None:
     assert walked[-1] == sum(report.size_bytes for report in reports)
 
 
+@pytest.mark.product(2)
 @pytest.mark.parametrize("case", ["zero-page-mid", "log-missing-mid", "ghost-tail", "flip-body-mid"])
 def test_statistics_are_those_of_one_walk(damaged: DamagedStore, case: str) -> None:
     root = damaged("load-533", case)

@@ -110,6 +110,7 @@ def _derived_steps(opener: Opener, root: Path) -> list[tuple[Op, str]]:
     return [(step.op, step.path) for step in steps if step.path.startswith(TREES)]
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("segments", range(4))
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_is_planned_for_what_is_not_damaged(name: str, segments: int, expired: Expired) -> None:
@@ -148,6 +149,7 @@ def _segments_of(name: str) -> int:
     return {"cqext-497": 2, "cqext-533": 3}[name]
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", NAMES)
 def test_only_what_is_damaged_is_mended(name: str, damage: str, expired: Expired) -> None:

@@ -229,6 +229,7 @@ def test_nothing_is_skipped_in_the_first_segment(damageable: DamageableOf, opene
     assert any("its segment is the log's first one" in note for note in skipping.notes)
 
 
+@pytest.mark.product
 @pytest.mark.leaves_damage("holes are left open on purpose")
 @pytest.mark.parametrize("exit", ["crash", "clean"])
 @pytest.mark.parametrize("case", CASES)

@@ -149,7 +149,7 @@ BROKER_CASES: Final = [
 ]
 
 
-@pytest.mark.product(25)
+@pytest.mark.product(13)
 @pytest.mark.leaves_damage("a broker passes over damage that it does not scan, and leaves progress behind the end")
 @pytest.mark.parametrize(("base", "case", "exit"), BROKER_CASES, ids=["-".join(case) for case in BROKER_CASES])
 def test_policy_broker_ends_where_the_broker_does(

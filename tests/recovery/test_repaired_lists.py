@@ -76,6 +76,7 @@ def test_a_list_without_entries_is_passed_over(
     assert [f.code for f in opener.check(store.root) if f.severity == "error"] == []
 
 
+@pytest.mark.product
 @pytest.mark.parametrize(
     "part",
     [

@@ -17,6 +17,7 @@ from tests.damage import Damageable
 from tests.recovery.recovering import Opener, apply_to, assert_kept, harm, places
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("fewest", [2, 1 << 30])
 @pytest.mark.parametrize(
     ("base", "topics"),
@@ -51,6 +52,7 @@ def test_a_queue_with_another_ones_file(
     assert opener.recover(store.root).plan.steps == ()
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("where", ["its files", "its folder"])
 @pytest.mark.parametrize(("base", "topic"), [("pool-533", "Pool_audit"), ("crash-540", "Gale_steps")])
 def test_entries_of_other_numbers_or_another_queue(

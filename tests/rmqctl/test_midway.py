@@ -15,8 +15,6 @@ from tests.refusing import call_without_privileges, forbidden
 from tests.rmqctl.calls import call
 from tests.rmqctl.stopping import stopped
 
-pytestmark = pytest.mark.beside
-
 RECOVER: Final = ("recover", "--apply", "--yes")
 TOPIC: Final = "Calm_orders"
 READERS: Final = (

@@ -8,6 +8,7 @@ How Python takes itself apart at the end is left to the processes of their own, 
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import os
 import pkgutil
@@ -29,9 +30,30 @@ from rmqctl.app import prepare_process
 from store_core.storage import live
 from tests.alone import nobody
 
-STARTS: Final = ("PYTHON", "LC_", "LANG", "TZ", "LD_", "MALLOC_", "ARROW_", "OPENBLAS_", "OMP_", "RMQCTL_KERNEL")
+STARTS: Final = (
+    "PYTHON",
+    "LC_",
+    "LANG",
+    "TZ",
+    "LD_",
+    "MALLOC_",
+    "ARROW_",
+    "OPENBLAS_",
+    "OMP_",
+    "PYICEBERG_",
+    "RMQCTL_KERNEL",
+)
 # Clients that a process asks for when it needs them; the program acts otherwise where they are loaded.
-_NOT_LOADED: Final = ("duckdb", "pyspark", "deltalake", "pyiceberg", "store_core.storage.object_store")
+_NOT_LOADED: Final = ("duckdb", "pyspark", "deltalake", "store_core.storage.object_store")
+# Libraries of plain Python that the program asks for when it needs them: loading Iceberg's takes a second.
+_LOADED: Final = (
+    "crc32c",
+    "pyarrow.dataset",
+    "pyiceberg.catalog.sql",
+    "pyiceberg.io.pyarrow",
+    "sqlalchemy.dialects.sqlite",
+    "tabulate",
+)
 _NOT_WALKED: Final = (
     "rmqctl.__main__",
     "store_core.storage.object_store",
@@ -175,6 +197,8 @@ def _load() -> None:
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.startswith(_NOT_WALKED):
                 import_module(module.name)
+    for name in _LOADED:
+        import_module(name)
     loaded = [name for name in _NOT_LOADED if name in sys.modules]
     assert not loaded, f"loaded with the program, though it acts otherwise where they are: {loaded}"
 
@@ -182,4 +206,5 @@ def _load() -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _load()
+    gc.freeze()  # copies share what they do not look through
     _serve(socket.socket(fileno=int(sys.argv[1])))

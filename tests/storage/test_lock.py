@@ -22,6 +22,7 @@ from store_core.storage.writer import Writer
 from tests.recording import tree
 from tests.recovery.sample import make_tree
 
+pytestmark = pytest.mark.beside
 SEGMENT = "commitlog/00000000000000000000"
 
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from store_core.errors import FailedError, UsageError
 from store_core.export.dest.missing_library import told
@@ -24,16 +26,10 @@ from store_core.export.dest.tables import MESSAGES, State, TableSet, WholeState,
 from store_core.extras import assert_installed
 from store_core.storage.objects import LocalObjects, RemoteObjects
 from store_core.storage.remote_call import asked
+from store_core.storage.remote_path import RemotePath
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-from datetime import UTC, datetime, timedelta
-from urllib.parse import urlsplit
-
-from store_core.storage.object_store import account_of
-from store_core.storage.remote_path import RemotePath
 
 
 def storage_options(path: RemotePath) -> dict[str, str]:
@@ -44,6 +40,9 @@ def storage_options(path: RemotePath) -> dict[str, str]:
         case "gs":
             return _google()
         case _:
+            # A process that has the clients makes no copies of itself.
+            from store_core.storage.object_store import account_of
+
             return _azure(account_of(path))
 
 

@@ -12,7 +12,6 @@ from typing import Any
 from pyiceberg.io import InputFile, OutputFile
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
-from store_core.storage.object_store import client_of
 from store_core.storage.objects import sync_written
 from store_core.storage.remote_path import RemotePath, path_of
 
@@ -31,7 +30,7 @@ class ObjectFileIO(PyArrowFileIO):
     def delete(self, location: str | InputFile | OutputFile) -> None:
         path = path_of(location if isinstance(location, str) else location.location)
         if isinstance(path, RemotePath):
-            files, key = client_of(path)
+            files, key = _client_of(path)
             files.delete_file(key)
         else:
             super().delete(location)
@@ -40,8 +39,15 @@ class ObjectFileIO(PyArrowFileIO):
         path = path_of(location)
         if not isinstance(path, RemotePath):
             return None
-        files, key = client_of(path)
+        files, key = _client_of(path)
         return PyArrowFile(location=location, path=key, fs=files)
+
+
+def _client_of(path: RemotePath) -> tuple[Any, str]:
+    """Load the clients of object stores only for an address in one: a process that has them makes no copies of itself."""
+    from store_core.storage.object_store import client_of
+
+    return client_of(path)
 
 
 class SyncedFileIO(PyArrowFileIO):

@@ -21,7 +21,7 @@ from store_core.errors import FailedError
 from store_core.export.runners.runner import Doable, OnPiece, Told, Walked
 from store_core.export.task_progress import told_to
 
-_CLIENTS: Final = "store_core.storage.object_store"  # where there are clients of object stores, once it is loaded
+_CLIENTS: Final = ("store_core.storage.object_store", "deltalake")  # they have threads of their own, once loaded
 _LOOK_EVERY_SECONDS: Final = 0.1
 # Each waits for workers that are done: giving back as much memory as they had takes them a moment.
 _LEAVING: Final[list[threading.Thread]] = []
@@ -126,7 +126,7 @@ def _start_method() -> Literal["fork", "spawn"]:
     But a copy has only the thread that made it: it would wait for ever for what another thread holds at that moment, or
     for clients of object stores, which have threads of their own. Arrow's own pools know of copies, and make new threads.
     """
-    is_alone = sys.platform == "linux" and threading.active_count() == 1 and _CLIENTS not in sys.modules
+    is_alone = sys.platform == "linux" and threading.active_count() == 1 and sys.modules.keys().isdisjoint(_CLIENTS)
     return "fork" if is_alone else "spawn"
 
 
