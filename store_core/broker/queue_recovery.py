@@ -337,6 +337,11 @@ class QueueState:
 
     # -- dispatch (7) --------------------------------------------------------------------------------------------
 
+    def has_passed(self, phy_offset: int, size_bytes: int) -> bool:
+        """Whether ``put`` leaves everything as it is, given records of which the last one in the log is this."""
+        end = phy_offset if self._behaviour.queue_end_is_start else phy_offset + size_bytes
+        return self._ext is None and end <= self.end_phy_offset
+
     def put(self, phy_offset: Ints, size_bytes: Ints, tags_code: Ints, queue_offset: Ints) -> None:
         """Append entries of records in the order of dispatch, by the broker's rules about repeats, gaps and drops."""
         if self._ext is not None:
@@ -451,6 +456,8 @@ class QueueState:
 
     def _correct_min_binary(self, log_min: int) -> None:
         size = self.entry_size_bytes
+        if self._is_known_to_begin_at(log_min):
+            return
         if self._in_last_file and self._phy_offset_at(self.starts[-1], self.end - size) < log_min:
             self.min_position = self.end  # nothing is left, but the numbering goes on
             return
@@ -475,6 +482,15 @@ class QueueState:
             if self._phy_offset_at(start, begin + place * size) >= log_min:
                 self.min_position = begin + place * size
                 return
+
+    def _is_known_to_begin_at(self, log_min: int) -> bool:
+        """Whether the min stays where it is, at the begin of the first file, since that file's first entry and the queue's last one lead
+        into the log; False where no run tells."""
+        first, last = self.plain_run(self.starts[0]), self.plain_run(self.starts[-1])
+        if first is None or last is None or self.min_position != self.starts[0]:
+            return False
+        tells_end = last.length * self.entry_size_bytes == self._in_last_file
+        return tells_end and first.length > 0 and min(first.first, last.last) >= log_min
 
     def _phy_offset_at(self, file: int, position: int) -> int:
         return int(self.in_file(file, position, position + self.entry_size_bytes)["phy_offset"][0])

@@ -61,7 +61,7 @@ class QueueFolders(Mapping[QueueKey, SegmentSequence]):
         self._made = lru_cache(maxsize=_MOST_MADE)(self._make)
 
     def _make(self, key: QueueKey) -> SegmentSequence:
-        folder, listed = self._top / key.topic / str(key.queue_id), self._listed[key]
+        folder, listed = self._top.joinpath(key.topic, str(key.queue_id)), self._listed[key]
         contents = listed.segments(folder), list(listed.strays)
         return SegmentSequence([folder], self._cache, self._file_size_bytes, listed=contents)
 

@@ -11,6 +11,7 @@ from store_core.errors import FailedError, UsageError
 from store_core.layout.paths import OURS
 
 _REMEMBERED: Final = 4096  # appends write to the same few files again and again
+_FOLDERS_REMEMBERED: Final = 1 << 16  # each name asked for is one in a folder, and a broker may have so many queues
 
 
 class Places:
@@ -30,6 +31,7 @@ class Places:
         self._root = str(self.root)
         self._resolved: dict[str, Path] = {}
         self._real_folders: dict[str, str] = {}
+        self._plain_folders: set[str] = set()  # below the root, without a link in them
 
     def resolve(self, path: str) -> Path:
         """The real path; its last part is not followed. Raises UsageError where it lies in no allowed place."""
@@ -41,6 +43,17 @@ class Places:
         return known
 
     def _resolve(self, path: str) -> Path:
+        above, slash, name = path.rpartition("/")
+        if above in self._plain_folders and slash and "\0" not in name and name not in ("", ".", ".."):
+            return Path(f"{self._root}/{path}")
+        real = self._resolve_anew(path)
+        if str(real) == f"{self._root}/{path}" and slash and "\0" not in path:
+            if len(self._plain_folders) >= _FOLDERS_REMEMBERED:
+                self._plain_folders.clear()
+            self._plain_folders.add(above)
+        return real
+
+    def _resolve_anew(self, path: str) -> Path:
         parts = path.split("/")
         if ".." in parts or "\0" in path:
             raise UsageError("a path that leads upwards is not written to", path=path)
@@ -95,7 +108,7 @@ class Places:
             known = os.path.join(self._real_folder(above), name) if name else folder
             if name == ".." or os.path.islink(known):
                 known = os.path.realpath(folder)
-            if len(self._real_folders) >= _REMEMBERED:
+            if len(self._real_folders) >= _FOLDERS_REMEMBERED:
                 self._real_folders.clear()
             self._real_folders[folder] = known
         return known
