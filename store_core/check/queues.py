@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +19,7 @@ from store_core.check.report import Findings
 from store_core.check.runs import Intervals, runs_of, windows_of
 from store_core.derive.dispatch import Rows
 from store_core.derive.light import expired_light_queues
-from store_core.derive.numbering import number_rows
+from store_core.derive.queues import numbering_of, plain_queue
 from store_core.derive.spool import RowsByQueue
 from store_core.findings import Severity
 from store_core.layout import paths
@@ -119,8 +119,7 @@ class _QueueCheck:
     def run(self) -> None:
         if self._is_as_built():
             return
-        chunks = self.rows.stretches(self.key)
-        self.numbering = number_rows(chunks, partial(self.rows.row, self.key), self._phy_offset_in_queue)
+        self.numbering = numbering_of(self.rows, self.key, self._phy_offset_in_queue)
         self.matched = Intervals()  # numbers whose entry points to the record with that number
         self.found_rows = Intervals()  # rows that such an entry points to
         self.runs: list[_Run] = []
@@ -139,7 +138,7 @@ class _QueueCheck:
         """Whether the files hold the entries of the log's messages, number after number from the first place on, and zeros behind them."""
         if self.files is None:
             return False
-        filled_end, plain = self.filled_end, self.rows.plain(self.key)
+        filled_end, plain = self.filled_end, plain_queue(self.rows, self.key)
         if plain is None:
             return False
         first, count = plain.queue_offset, plain.rows
@@ -341,6 +340,10 @@ class _QueueCheck:
             for begin, stop in list(self.found_rows.missing(stretch.row, stretch.row + stretch.count)):
                 number = stretch.queue_offset + begin - stretch.row
                 for rows in self.rows.rows(self.key, begin, stop):
+                    if not len(drifted) and rows["phy_offset"][0] >= self.log.min_phy_offset:  # and so do those behind
+                        self._say_missing(rows, number)
+                        number += len(rows)
+                        continue
                     absent = ~np.isin(rows["phy_offset"], drifted) & (rows["phy_offset"] >= self.log.min_phy_offset)
                     for low, high in runs_of(absent):
                         self._say_missing(rows[low:high], number + low)

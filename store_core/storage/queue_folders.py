@@ -66,6 +66,8 @@ class QueueFolders(Mapping[QueueKey, SegmentSequence]):
         return SegmentSequence([folder], self._cache, self._file_size_bytes, listed=contents)
 
     def __getitem__(self, key: QueueKey) -> SegmentSequence:
+        if key not in self._listed:  # asked of lost queues, one after the other
+            raise KeyError(key)
         return self._made(key)
 
     def __iter__(self) -> Iterator[QueueKey]:

@@ -43,15 +43,20 @@ class Places:
         return known
 
     def _resolve(self, path: str) -> Path:
-        above, slash, name = path.rpartition("/")
-        if above in self._plain_folders and slash and "\0" not in name and name not in ("", ".", ".."):
+        if self._is_plain(path):
             return Path(f"{self._root}/{path}")
         real = self._resolve_anew(path)
-        if str(real) == f"{self._root}/{path}" and slash and "\0" not in path:
+        above, slash, _ = path.rpartition("/")
+        if slash and str(real) == f"{self._root}/{path}":
             if len(self._plain_folders) >= _FOLDERS_REMEMBERED:
                 self._plain_folders.clear()
             self._plain_folders.add(above)
         return real
+
+    def _is_plain(self, path: str) -> bool:
+        """Whether a path is known to be one in a folder below the root that no link leads to or from."""
+        above, _, name = path.rpartition("/")
+        return above in self._plain_folders and name not in ("", ".", "..") and "\0" not in name
 
     def _resolve_anew(self, path: str) -> Path:
         parts = path.split("/")
@@ -83,6 +88,8 @@ class Places:
 
     def name(self, path: Path | str) -> str:
         """The path as plans and journals write it: relative below the root, absolute elsewhere."""
+        if isinstance(path, str) and self._is_plain(path):
+            return path
         joined, root = self._joined(path), self._root
         if joined == root:
             return ""
@@ -108,7 +115,7 @@ class Places:
             known = os.path.join(self._real_folder(above), name) if name else folder
             if name == ".." or os.path.islink(known):
                 known = os.path.realpath(folder)
-            if len(self._real_folders) >= _FOLDERS_REMEMBERED:
+            if len(self._real_folders) >= _REMEMBERED:
                 self._real_folders.clear()
             self._real_folders[folder] = known
         return known

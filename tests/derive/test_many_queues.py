@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from store_core.check import queues as check_queues_module
 from store_core.check import store as check_module
 from store_core.check.store import check_store
 from store_core.derive import queues as queues_module
@@ -96,7 +95,7 @@ def test_many_queues_are_checked_as_few(
         as_few = _checked(store)
         monkeypatch.setattr(check_module, "QueueSpooler", partial(QueueSpooler, run_rows=600))
         numbered: list[Any] = []
-        monkeypatch.setattr(check_queues_module, "number_rows", lambda *call: numbered.append(1) or number_rows(*call))
+        monkeypatch.setattr(queues_module, "number_rows", lambda *call: numbered.append(1) or number_rows(*call))
         assert _checked(store) == as_few
         assert len(numbered) < len(store.queues)
 
