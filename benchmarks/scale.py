@@ -6,7 +6,7 @@
 Of a log without queues and index the broker's load, recovery and dispatch, in a JVM that has just started, until all entries are
 there; of rmqctl whole commands: they plan, predict, write, keep what they replace, sync and check their result, which the broker does
 not. Queue files have 4,000 bytes, so that both write the same; each round has a store of its own, which all contestants begin with.
-Many segments: `recover --predict` after a crash, less the time of `verify-crc`, which reads the same bytes. Memory: plans and
+Many segments: `recover --predict` after a crash, less what it takes where the same bytes lie in 3 segments. Memory: plans and
 answers over a store of 50,000 queues whose files are as long and as sparse as a broker's.
 """
 
@@ -30,6 +30,7 @@ _QUEUES_A_TOPIC: Final = 8
 _MOST_MB: Final = 256
 _MOST_MS_A_SEGMENT: Final = 2
 _SEGMENTS: Final = 300
+_FEW_SEGMENTS: Final = 3
 _WIDE: Final = 50_000
 CPU: Final = ", processor time"
 REBUILD: Final = "rmqctl rebuild queues --apply"
@@ -131,27 +132,32 @@ def many_queues(work: Path, queues: int, log_bytes: int, rounds: int) -> tuple[c
 
 
 def many_segments(work: Path, rounds: int) -> tuple[contest.Times, list[contest.Row]]:
-    """Compare `recover --predict` of a crashed store of 300 segments with `verify-crc` of the same bytes."""
-    made, took = work / "segments", Seconds()
-    write_store(made, WideRecipe(8, 8, _SEGMENTS * _MIB, _MIB, with_queues=False, crashed=True))
-    of = f", {_SEGMENTS} segments of 1 MiB"
+    """Compare `recover --predict` of crashed stores with the same bytes in 300 and in 3 segments; beside it `verify-crc` of the first."""
+    took, stores = Seconds(), {}
+    for segments in (_SEGMENTS, _FEW_SEGMENTS):
+        size_bytes = _SEGMENTS // segments * _MIB
+        made = stores[f", {segments} segments of {size_bytes // _MIB} MiB"] = work / f"{segments}-segments"
+        write_store(made, WideRecipe(8, 8, _SEGMENTS * _MIB, size_bytes, with_queues=False, crashed=True))
+    many, few = stores
 
-    def run(name: str, *command: str) -> float:
-        found = measure(rmqctl(*command, "-s", made, "-q", "-o", "json"), (0, 3))
+    def run(name: str, of: str, *command: str) -> float:
+        found = measure(rmqctl(*command, "-s", stores[of], "-q", "-o", "json"), (0, 3))
         return took(name + of, found.seconds, found.cpu_seconds)
 
-    walls = contest.interleave(
-        {PREDICT + of: lambda: run(PREDICT, "recover", "--predict"), VERIFY + of: lambda: run(VERIFY, "verify-crc")},
-        rounds,
-        warm_up=False,
-    )
-    shutil.rmtree(made)
+    contestants: dict[str, Callable[[], float]] = {
+        PREDICT + of: lambda of=of: run(PREDICT, of, "recover", "--predict")  # type: ignore[misc]
+        for of in stores
+    }
+    contestants[VERIFY + many] = lambda: run(VERIFY, many, "verify-crc")
+    walls = contest.interleave(contestants, rounds, warm_up=False)
+    for made in stores.values():
+        shutil.rmtree(made)
     more = [
-        (predicted - verified) / _SEGMENTS * 1000
-        for predicted, verified in zip(took.cpu[PREDICT + of + CPU], took.cpu[VERIFY + of + CPU], strict=True)
+        (each - together) / (_SEGMENTS - _FEW_SEGMENTS) * 1000
+        for each, together in zip(took.cpu[PREDICT + many + CPU], took.cpu[PREDICT + few + CPU], strict=True)
     ]
     middle = sorted(more)[len(more) // 2]
-    said = f"{PREDICT} above {VERIFY}, processor time a segment{of}"
+    said = f"{PREDICT}, processor time a segment above that of the same bytes in {_FEW_SEGMENTS} segments{many}"
     return {**walls, **took.cpu}, [contest.limit("scale", said, "ms", middle, _MOST_MS_A_SEGMENT)]
 
 

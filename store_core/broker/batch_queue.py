@@ -49,10 +49,10 @@ class BatchQueueState(QueueState):
         """
         names = [file.phy_offset for file in files]
         if off_grid(found, files, file_size_bytes) is None:
-            return cls(key, file_size_bytes, behaviour, lambda: found, names, spool=spool)
+            return cls(key, file_size_bytes, behaviour, {key: found}, names, spool=spool)
         starts = [n * file_size_bytes for n in range(len(files))]
         turns = in_turn(found, files, file_size_bytes)
-        state = cls(key, file_size_bytes, behaviour, lambda: turns, starts, spool=spool)
+        state = cls(key, file_size_bytes, behaviour, {key: turns}, starts, spool=spool)
         state._names = dict(zip(starts, names, strict=True))
         return state
 

@@ -188,10 +188,13 @@ class Dispatcher:
         rows, start, end = self._waiting
         self._waiting = None
         for (topic, queue_id), part in rows.rows(start, end):
+            queue, last = self.queue(QueueKey(decode_text(topic), queue_id)), part[-1]
+            if queue.has_passed(int(last["phy_offset"]), int(last["size_bytes"])):
+                continue
             columns = (
                 part[name].astype(np.int64) for name in ("phy_offset", "size_bytes", "tags_code", "queue_offset")
             )
-            self.queue(QueueKey(decode_text(topic), queue_id)).put(*columns)
+            queue.put(*columns)
         if rows is self._own:
             rows.close()
 

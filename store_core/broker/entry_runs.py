@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from store_core.storage.store import QueueKey
 
 _MOST_PARTS: Final = 1 << 19  # that are remembered; what is known of queues with more is looked up again
+_MOST_FILES: Final = 1 << 14  # likewise; each takes more than half a kilobyte, and is soon read again
 _LOOK_SECONDS: Final = 0.1  # so often who waits can be interrupted
 
 
@@ -49,6 +50,11 @@ class EntryRuns:
             self._being_read.add(path)
         return self._read(file)
 
+    @property
+    def remembers(self) -> bool:
+        """Whether there are few enough files to keep their runs in memory."""
+        return len(self._known) < _MOST_FILES
+
     def read_ahead(self, queues: Mapping[QueueKey, SegmentSequence]) -> None:
         """Have a thread read all their files, the last ones first: who needs them begins with the first."""
         files = (
@@ -69,7 +75,7 @@ class EntryRuns:
     def _run(self, files: Iterator[Segment]) -> None:
         for file in files:
             with self._changed:
-                if self._is_closed:
+                if self._is_closed or not self.remembers:
                     return
                 if str(file.path) in self._known or str(file.path) in self._being_read:
                     continue
@@ -84,8 +90,9 @@ class EntryRuns:
             pass  # whoever reads it in another way says so
         finally:
             with self._changed:
-                self._parts += len(run.parts) if run is not None else 0
-                self._known[str(file.path)] = run if self._parts <= _MOST_PARTS else None
+                if self.remembers:
+                    self._parts += len(run.parts) if run is not None else 0
+                    self._known[str(file.path)] = run if self._parts <= _MOST_PARTS else None
                 self._being_read.discard(str(file.path))
                 self._changed.notify_all()
         return run

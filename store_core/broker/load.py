@@ -101,9 +101,20 @@ def opening_fails(store: Store, name: str) -> str:
 # -- config files (1.1) ---------------------------------------------------------------------------------------------
 
 
+def _config_names(behaviour: Behaviour) -> tuple[str, ...]:
+    return (*(CONFIG_FILES_OF_5 if behaviour.timer_wheel else CONFIG_FILES), DELAY_PROGRESS)
+
+
+def reads_config_alike(store: Store, one: Behaviour, other: Behaviour) -> bool:
+    """Whether two releases come to the same contents of all config files, with the same words for what is wrong in them."""
+    if one.timer_wheel != other.timer_wheel:
+        return False
+    found = ([read_config(store, name, each) for each in (one, other)] for name in _config_names(one))
+    return all(first == second and first.why == second.why for first, second in found)
+
+
 def _load_config(store: Store, behaviour: Behaviour, loaded: Loaded) -> str:
-    names = CONFIG_FILES_OF_5 if behaviour.timer_wheel else CONFIG_FILES
-    for name in (*names, DELAY_PROGRESS):
+    for name in _config_names(behaviour):
         found = read_config(store, name, behaviour)
         if found.damaged_main and behaviour.deletes_damaged_config and not is_full_folder(store, name):
             loaded.deleted_config_files.append(f"{paths.CONFIG}/{name}")

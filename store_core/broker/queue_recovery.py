@@ -17,7 +17,7 @@ from store_core.kernel.entries import GoodRun, good_run
 from store_core.layout import queue as layout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping
 
     from store_core.broker.consume_queue_ext import ExtFiles
     from store_core.broker.entry_runs import EntryRuns
@@ -51,7 +51,7 @@ class QueueState:
         key: QueueKey,
         file_size_bytes: int,
         behaviour: Behaviour,
-        found: Callable[[], SegmentSequence] | None,
+        found: Mapping[QueueKey, SegmentSequence] | None,
         starts: list[int],
         runs: EntryRuns | None = None,
         *,
@@ -73,6 +73,7 @@ class QueueState:
         self._ext = ext
         self._runs = runs
         self._off_grid = off_grid
+        self._asked_run: tuple[int, EntryRun | None] | None = None  # of a file, asked for at each step of a start
         self._as_found = set(starts)
         self._in_last_file = file_size_bytes if starts else 0
         self._cut: dict[int, int] = {}  # how much a broker takes for written of files that the last one lies over
@@ -84,7 +85,7 @@ class QueueState:
     @property
     def _found(self) -> SegmentSequence | None:
         """The files as they were found; opened anew by a store with many queues, and so not kept here."""
-        return self._open() if self._open is not None else None
+        return self._open[self.key] if self._open is not None else None
 
     @cached_property
     def _appended(self) -> AppendedEntries:
@@ -209,9 +210,19 @@ class QueueState:
         """The run of the file at ``start``, where that is known and the file as it was found."""
         if self._runs is None or self._appended_at is not None or start not in self._as_found:
             return None
-        if self._off_grid is not None or (files := self._found) is None:
+        if self._off_grid is not None:
             return None
-        return self._runs.of(files, start) if files.file_size_bytes == self.file_size_bytes else None
+        if self._asked_run is not None and self._asked_run[0] == start:
+            return self._asked_run[1]
+        run = self._run_of(self._runs, start)
+        if self._runs.remembers:
+            self._asked_run = start, run
+        return run
+
+    def _run_of(self, runs: EntryRuns, start: int) -> EntryRun | None:
+        files = self._found
+        is_usual = files is not None and files.file_size_bytes == self.file_size_bytes
+        return runs.of(files, start) if files is not None and is_usual else None
 
     # -- recovery (2) --------------------------------------------------------------------------------------------
 
@@ -329,6 +340,11 @@ class QueueState:
 
     # -- dispatch (7) --------------------------------------------------------------------------------------------
 
+    def has_passed(self, phy_offset: int, size_bytes: int) -> bool:
+        """Whether ``put`` leaves everything as it is, given records of which the last one in the log is this."""
+        end = phy_offset if self._behaviour.queue_end_is_start else phy_offset + size_bytes
+        return self._ext is None and end <= self.end_phy_offset
+
     def put(self, phy_offset: Ints, size_bytes: Ints, tags_code: Ints, queue_offset: Ints) -> None:
         """Append entries of records in the order of dispatch, by the broker's rules about repeats, gaps and drops."""
         if self._ext is not None:
@@ -443,6 +459,8 @@ class QueueState:
 
     def _correct_min_binary(self, log_min: int) -> None:
         size = self.entry_size_bytes
+        if self._is_known_to_begin_at(log_min):
+            return
         if self._in_last_file and self._phy_offset_at(self.starts[-1], self.end - size) < log_min:
             self.min_position = self.end  # nothing is left, but the numbering goes on
             return
@@ -467,6 +485,15 @@ class QueueState:
             if self._phy_offset_at(start, begin + place * size) >= log_min:
                 self.min_position = begin + place * size
                 return
+
+    def _is_known_to_begin_at(self, log_min: int) -> bool:
+        """Whether the min stays where it is, at the begin of the first file, since that file's first entry and the queue's last one lead
+        into the log; False where no run tells."""
+        first, last = self.plain_run(self.starts[0]), self.plain_run(self.starts[-1])
+        if first is None or last is None or self.min_position != self.starts[0]:
+            return False
+        tells_end = last.length * self.entry_size_bytes == self._in_last_file
+        return tells_end and first.length > 0 and min(first.first, last.last) >= log_min
 
     def _phy_offset_at(self, file: int, position: int) -> int:
         return int(self.in_file(file, position, position + self.entry_size_bytes)["phy_offset"][0])

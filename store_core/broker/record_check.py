@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from store_core.codec.properties import has_bad_batch, has_bad_level, has_parted_value, some_properties
 from store_core.kernel.codes import PROPERTY_NAMES, FrameCode, PropertyFlag
@@ -56,6 +56,15 @@ class Checked:
     properties: bytes = b""
 
 
+class SizeRules(Protocol):
+    """How a release treats a size that no record has; it is asked only where one is found, as releases that were not asked go alike."""
+
+    @property
+    def bounds_size(self) -> bool: ...
+    @property
+    def refuses_negative_blanks(self) -> bool: ...
+
+
 @dataclass(frozen=True, slots=True)
 class CheckRules:
     """What of the check depends on release and configuration."""
@@ -66,8 +75,7 @@ class CheckRules:
     reads_v6_hosts: bool
     reads_batches: bool
     drops_parted_values: bool
-    bounds_size: bool
-    refuses_negative_blanks: bool = False
+    sizes: SizeRules
 
     @classmethod
     def of(cls, behaviour: Behaviour, *, check_crc: bool, verify_property_crc: bool) -> CheckRules:
@@ -78,8 +86,7 @@ class CheckRules:
             behaviour.reads_v6_hosts,
             behaviour.batch_queues,
             behaviour.drops_parted_values,
-            behaviour.bounds_size,
-            behaviour.refuses_negative_blanks,
+            behaviour,
         )
 
 
@@ -89,10 +96,10 @@ def check_at(read: Read, phy_offset: int, left: int, rules: CheckRules) -> Check
     if len(prefix) < record.PREFIX.size_bytes:
         return Checked(Verdict.FAILED)
     size, magic = record.PREFIX.struct.unpack(prefix)
-    if rules.bounds_size and size > left:
+    if size > left and rules.sizes.bounds_size:
         return Checked(Verdict.FAILED)
     if magic == record.MAGIC_BLANK:
-        return Checked(Verdict.FAILED if size < 0 and rules.refuses_negative_blanks else Verdict.BLANK)
+        return Checked(Verdict.FAILED if size < 0 and rules.sizes.refuses_negative_blanks else Verdict.BLANK)
     if magic != record.MAGIC_V1 and not (magic == record.MAGIC_V2 and rules.reads_v2):
         return Checked(Verdict.FAILED)
     if size < 0:

@@ -150,7 +150,7 @@ def _dispatcher(store: Store, behaviour: Behaviour, loaded: Loaded, runs: EntryR
             key,
             size,
             behaviour,
-            partial(queues_found.__getitem__, key),
+            queues_found,
             [file.phy_offset for file in files],
             runs,
             spool=spool,

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cache
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 from store_core.codec.config_fields import ConfigMembers
 from store_core.codec.config_refusals import ConfigReader
@@ -137,6 +137,28 @@ class Behaviour:
     config_reader: ConfigReader  # what reads a plain value of its JSON config files
     config_members: ConfigMembers  # and which members their types have
     abort_tells_process: bool  # its id is written into abort, and what was in there into abort.bak
+
+
+class Watched:
+    """A release's behaviour that remembers what a start asks of it: a release with the same answers goes the same way."""
+
+    def __init__(self, behaviour: Behaviour) -> None:
+        self._behaviour = behaviour
+        self._answers: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        """Answer, once for each name: from then on the answer is an attribute, which costs no call."""
+        answer = self.__dict__[name] = self._answers[name] = getattr(self._behaviour, name)
+        return answer
+
+    @property
+    def behaviour(self) -> Behaviour:
+        """What to give to a start."""
+        return cast(Behaviour, self)
+
+    def answered_otherwise(self, other: Behaviour) -> set[str]:
+        """Return the names of what was asked and another release answers otherwise."""
+        return {name for name, answer in self._answers.items() if getattr(other, name) != answer}
 
 
 # 4.5.0 has no tag to read; what 4.5.1 does is taken for it, as both came with DLedger.

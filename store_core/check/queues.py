@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +19,7 @@ from store_core.check.report import Findings
 from store_core.check.runs import Intervals, runs_of, windows_of
 from store_core.derive.dispatch import Rows
 from store_core.derive.light import expired_light_queues
-from store_core.derive.numbering import number_rows
+from store_core.derive.queues import numbering_of, plain_queue
 from store_core.derive.spool import RowsByQueue
 from store_core.findings import Severity
 from store_core.layout import paths
@@ -55,19 +55,26 @@ def check_queues(
         text = "no queue, and its newest message is older than the parent topic keeps light queues"
         findings.say("Q022", text, topic=key.topic, queue_id=key.queue_id)
     ordinary -= expired
-    undispatched_from: int | None = None
 
     def look(now: Store, key: QueueKey, found: Findings) -> None:
         check = _QueueCheck(now, key, rows, log.from_offset(now.log.min_phy_offset), found, live=live)
-        check.undispatched_from = undispatched_from
+        check.ask_undispatched = undispatched_from
         check.run()
 
     with ExitStack() as stack:
         listed = stack.enter_context(store_now(store)) if live else store
         keys = sorted(ordinary | set(listed.queues))
-        if starting:
+
+        @cache
+        def undispatched_from() -> int | None:
+            """Look at the ends of all queues once something seems to be missing: as a rule nothing is."""
+            if not starting:
+                return None
             ends = (_QueueCheck(listed, key, rows, log, findings, live=live).last_phy_offset for key in keys)
-            undispatched_from = max(ends, default=-1) + 1
+            return max(ends, default=-1) + 1
+
+        if live:
+            undispatched_from()  # before the broker gets on
     look_at_queues(store, keys, look, findings, live=live)
 
 
@@ -82,10 +89,23 @@ class _QueueCheck:
         self.files: SegmentSequence | None = store.queues.get(key)
         if self.files is not None and not self.files.segments:
             self.files = None
-        self.undispatched_from: int | None = None
-        # In this order: what a broker appends in between does not stand behind the end.
-        self.filled_end = shapes.filled_end(self.files) if self.files is not None else 0
-        self.broker_end = end_of_entries(self.files, ENTRY) // ENTRY_SIZE_BYTES if self.files is not None else 0
+        self.ask_undispatched: Callable[[], int | None] = lambda: None
+
+    @property
+    def undispatched_from(self) -> int | None:
+        """Where what a broker dispatches next begins; None where it dispatches nothing at its start."""
+        return self.ask_undispatched()
+
+    @cached_property
+    def filled_end(self) -> int:
+        """Number behind the last place that is not all zero. Ask for it before ``broker_end``: then what a broker appends in between
+        does not stand behind the end."""
+        return shapes.filled_end(self.files) if self.files is not None else 0
+
+    @cached_property
+    def broker_end(self) -> int:
+        """Number at which a broker's recovery ends the queue."""
+        return end_of_entries(self.files, ENTRY) // ENTRY_SIZE_BYTES if self.files is not None else 0
 
     @property
     def last_phy_offset(self) -> int:
@@ -97,9 +117,9 @@ class _QueueCheck:
         return last if last < self.log.end_phy_offset else -1
 
     def run(self) -> None:
-        self.numbering = number_rows(
-            self.rows.stretches(self.key), partial(self.rows.row, self.key), self._phy_offset_in_queue
-        )
+        if self._is_as_built():
+            return
+        self.numbering = numbering_of(self.rows, self.key, self._phy_offset_in_queue)
         self.matched = Intervals()  # numbers whose entry points to the record with that number
         self.found_rows = Intervals()  # rows that such an entry points to
         self.runs: list[_Run] = []
@@ -113,6 +133,22 @@ class _QueueCheck:
                 f"{self.numbering.repeated} messages whose numbers others have",
                 severity="warning",
             )
+
+    def _is_as_built(self) -> bool:
+        """Whether the files hold the entries of the log's messages, number after number from the first place on, and zeros behind them."""
+        if self.files is None:
+            return False
+        filled_end, plain = self.filled_end, plain_queue(self.rows, self.key)
+        if plain is None:
+            return False
+        first, count = plain.queue_offset, plain.rows
+        begins, end = self.files.min_phy_offset, first + count
+        if first * ENTRY_SIZE_BYTES != begins or end != filled_end:
+            return False
+        if self.files.segments[-1].phy_offset >= end * ENTRY_SIZE_BYTES:
+            return False
+        built = b"".join(part.data for part in self.rows.entries(self.key, 0, count))
+        return shapes.read_entries(self.files, first, end).tobytes() == built
 
     def _phy_offset_in_queue(self, queue_offset: int) -> int | None:
         if self.files is None:
@@ -217,7 +253,7 @@ class _QueueCheck:
 
     def _say_beyond(self, begin: int, stop: int, phy_offset: int, *, is_tail: bool) -> None:
         """A queue that is ahead of a crashed log's torn tail is how a crash looks; the next start cuts it. A live one has got on."""
-        is_torn = self.undispatched_from is not None and is_tail and log_reaches(self.store, phy_offset, live=self.live)
+        is_torn = is_tail and self.undispatched_from is not None and log_reaches(self.store, phy_offset, live=self.live)
         text = "{n} pointing behind the end of the log" + (", cut at the next start" if is_torn else "")
         self._say_run("Q011", begin, stop, text, phy_offset, severity="info" if is_torn else None)
 
@@ -304,6 +340,10 @@ class _QueueCheck:
             for begin, stop in list(self.found_rows.missing(stretch.row, stretch.row + stretch.count)):
                 number = stretch.queue_offset + begin - stretch.row
                 for rows in self.rows.rows(self.key, begin, stop):
+                    if not len(drifted) and rows["phy_offset"][0] >= self.log.min_phy_offset:  # and so do those behind
+                        self._say_missing(rows, number)
+                        number += len(rows)
+                        continue
                     absent = ~np.isin(rows["phy_offset"], drifted) & (rows["phy_offset"] >= self.log.min_phy_offset)
                     for low, high in runs_of(absent):
                         self._say_missing(rows[low:high], number + low)

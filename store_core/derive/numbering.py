@@ -28,7 +28,7 @@ _UNEXPLAINED_GAP: Final = 1 << 16
 _MOST_STRAYS: Final = 1 << 10
 _LOOK_AHEAD: Final = 16  # pieces
 _USUAL_SPACING: Final = 8  # records may stand so many times closer than they do beside a gap
-_LARGEST_QUEUE_OFFSET: Final = (1 << 62) // queue.ENTRY.size_bytes
+LARGEST_QUEUE_OFFSET: Final = (1 << 62) // queue.ENTRY.size_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +236,7 @@ def _place(numbering: Numbering, piece: _Piece, following: _Piece | None) -> Non
     """Put a piece behind what stands, or set it right first."""
     stretch, stack = piece.stretch, numbering.stretches
     expected = numbering.end_queue_offset
-    fits = 0 <= stretch.queue_offset <= _LARGEST_QUEUE_OFFSET
+    fits = 0 <= stretch.queue_offset <= LARGEST_QUEUE_OFFSET
     if stack and stretch.queue_offset != expected:
         room = (piece.phy_offset // record.MIN_RECORD_SIZE_BYTES) + _UNEXPLAINED_GAP
         fits = fits and stretch.queue_offset - expected <= room

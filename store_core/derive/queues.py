@@ -11,8 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_core.derive.ext import ExtPlan, is_plain_unit
-from store_core.derive.numbering import Misnumbered, Numbering, Stray, Stretch, number_rows
-from store_core.derive.spool import READ_ROWS, RowsByQueue
+from store_core.derive.numbering import (
+    LARGEST_QUEUE_OFFSET,
+    Misnumbered,
+    Numbering,
+    Standing,
+    Stray,
+    Stretch,
+    number_rows,
+)
+from store_core.derive.spool import READ_ROWS, PlainQueue, RowsByQueue
 from store_core.layout import paths, queue
 from store_core.storage.digest import Hole
 from store_core.storage.sequence import SegmentSequence
@@ -55,6 +63,19 @@ class QueueSummary:
     last_store_timestamp_ms: int
 
 
+def plain_queue(rows: RowsByQueue, key: QueueKey) -> PlainQueue | None:
+    """Return what is known of a queue whose rows need no numbering."""
+    plain = rows.plain(key)
+    return plain if plain is not None and 0 <= plain.queue_offset <= LARGEST_QUEUE_OFFSET else None
+
+
+def numbering_of(rows: RowsByQueue, key: QueueKey, standing: Standing) -> Numbering:
+    """Number a queue's rows; ``standing`` as for ``number_rows``."""
+    if (plain := plain_queue(rows, key)) is not None:
+        return Numbering([Stretch(plain.queue_offset, 0, plain.rows)])
+    return number_rows(rows.stretches(key), partial(rows.row, key), standing)
+
+
 class QueueBuilder:
     """Builds the files of ordinary queues from spooled rows.
 
@@ -92,6 +113,20 @@ class QueueBuilder:
 
     def summary(self, key: QueueKey) -> QueueSummary:
         """What the queue's files will hold."""
+        if (plain := plain_queue(self._rows, key)) is not None:
+            end = plain.queue_offset + plain.rows
+            return QueueSummary(
+                plain.queue_offset,
+                end,
+                plain.rows,
+                gaps=(),
+                misnumbered=(),
+                strays=(),
+                superseded=0,
+                generations=1,
+                last_phy_offset=plain.last_phy_offset,
+                last_store_timestamp_ms=plain.last_store_timestamp_ms,
+            )
         numbering = self._numbering(key)
         last = self._last_row(key, numbering, numbering.end_queue_offset)
         return QueueSummary(
@@ -133,12 +168,10 @@ class QueueBuilder:
         last = (numbering.end_queue_offset - 1) // per_file
         for number in range(first, last + 1):
             start, end = number * per_file, (number + 1) * per_file
-            row = self._last_row(key, numbering, end)
-            mtime = int(row["store_timestamp_ms"]) if row is not None else 0
             yield QueueFile(
                 paths.segment_name(number * size),
                 size,
-                mtime,
+                self._last_timestamp_ms(key, numbering, end),
                 partial(self._content, key, start, end),
                 (min(numbering.end_queue_offset, end) - start) * ENTRY_SIZE_BYTES,
             )
@@ -166,9 +199,7 @@ class QueueBuilder:
         return plan.content(number, rows, self._existing_ext.get(key))
 
     def _number(self, key: QueueKey) -> Numbering:
-        return number_rows(
-            self._rows.stretches(key), partial(self._rows.row, key), partial(self._phy_offset_in_queue, key)
-        )
+        return numbering_of(self._rows, key, partial(self._phy_offset_in_queue, key))
 
     def _phy_offset_in_queue(self, key: QueueKey, queue_offset: int) -> int | None:
         entry = self._queue_entry_at(key, queue_offset)
@@ -213,6 +244,13 @@ class QueueBuilder:
                 row = stretch.row + min(stretch.end, end) - 1 - stretch.queue_offset
                 return next(self._rows.rows(key, row, row + 1))[0]
         return None
+
+    def _last_timestamp_ms(self, key: QueueKey, numbering: Numbering, end: int) -> int:
+        """The store time of the last message below a number; 0 if there is none."""
+        if end >= numbering.end_queue_offset and (plain := plain_queue(self._rows, key)) is not None:
+            return plain.last_store_timestamp_ms
+        row = self._last_row(key, numbering, end)
+        return int(row["store_timestamp_ms"]) if row is not None else 0
 
     def _nth_row(self, key: QueueKey, numbering: Numbering, number: int) -> Any:
         return self._rows.row(key, numbering.nth(number)[1])

@@ -22,6 +22,22 @@ _SHORT_ITEM_ROWS: Final = 64  # where a run has no more of a queue, looking for 
 Stretches = NDArray[Any]  # of kernel.derive.STRETCH
 
 
+# A queue whose rows, in log order, have consecutive numbers: the first, how many, and where its last record lies and its store time;
+# no rows (0) for any other queue.
+PLAIN_QUEUE: Final = np.dtype(
+    [("queue_offset", "i8"), ("rows", "i8"), ("last_phy_offset", "i8"), ("last_store_timestamp_ms", "i8")]
+)
+
+
+class PlainQueue(NamedTuple):
+    """A ``PLAIN_QUEUE``."""
+
+    queue_offset: int
+    rows: int
+    last_phy_offset: int
+    last_store_timestamp_ms: int
+
+
 class Run(NamedTuple):
     """Where the rows of each queue lie in one sorted run: ids, how many rows, positions and sizes in the file. One item a queue."""
 
@@ -74,14 +90,16 @@ class PackedRows(Closing):
         """All rows of one queue's items as stretches of consecutive numbers, which end where a chunk does."""
         return (unpack_stretches(packed, rows) for packed, rows, _ in self._packed(run))
 
-    def merged(self, runs: Sequence[Run], most_rows: int) -> Run:
+    def merged(self, runs: Sequence[Run], most_rows: int) -> tuple[Run, NDArray[Any]]:
         """Sorted runs written once more as one, in which each queue has one item, if it has no more than ``most_rows``.
 
         With many queues a run has a few rows of each, and who asks for one queue would read as many places as there are runs.
+        Beside it what such queues are as PLAIN_QUEUEs, by key id: who has many is asked for the same of each again and again.
         """
         keys = max((int(run.key_id[-1]) for run in runs if len(run.key_id)), default=-1) + 1
         rows = sum((np.bincount(run.key_id, run.rows, keys) for run in runs), np.zeros(keys)).astype(np.int64)
         done: list[Run] = []
+        plain = np.zeros(keys, PLAIN_QUEUE)
         for low, high in _groups(rows, most_rows):
             parts = [run.items(*np.searchsorted(run.key_id, [low, high]).tolist()) for run in runs]
             parts = [part for part in parts if len(part.key_id)]
@@ -89,9 +107,11 @@ class PackedRows(Closing):
                 done += parts
                 continue
             ids = [np.repeat(part.key_id - low, part.rows) for part in parts]
-            done.append(self.write([self._rows_of(part).view(np.uint8) for part in parts], ids, high - low))
+            found = [self._rows_of(part) for part in parts]
+            plain[low:high] = _plain_queues(np.concatenate(found), np.concatenate(ids), high - low)
+            done.append(self.write([rows.view(np.uint8) for rows in found], ids, high - low))
             done[-1] = done[-1]._replace(key_id=done[-1].key_id + low)
-        return Run.all_of(done)
+        return Run.all_of(done), plain
 
     def _rows_of(self, part: Run) -> Rows:
         """All rows of items that lie back to back in the file."""
@@ -119,6 +139,24 @@ class PackedRows(Closing):
             start = int(ends[past - 1])
 
 
+def _plain_queues(rows: Rows, key_id: NDArray[Any], keys: int) -> NDArray[Any]:
+    """Return the PLAIN_QUEUEs of some queues, given all of their rows, those of each in log order."""
+    found = np.zeros(keys, PLAIN_QUEUE)
+    if not len(rows):
+        return found
+    order = np.argsort(key_id, kind="stable")
+    ids, rows = key_id[order], rows[order]
+    is_other = np.diff(ids) != 0
+    breaks = ~is_other & (np.diff(rows["queue_offset"]) != 1)
+    begins, lasts = np.r_[0, np.flatnonzero(is_other) + 1], np.r_[np.flatnonzero(is_other), len(ids) - 1]
+    of = ids[begins]
+    found["queue_offset"][of], found["rows"][of] = rows["queue_offset"][begins], lasts + 1 - begins
+    found["last_phy_offset"][of] = rows["phy_offset"][lasts]
+    found["last_store_timestamp_ms"][of] = rows["store_timestamp_ms"][lasts]
+    found["rows"][ids[1:][breaks]] = 0
+    return found
+
+
 def _groups(rows: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
     """Keys [low, high) that have no more than ``most`` rows together, or are one key; ``rows`` of each."""
     ends = np.cumsum(rows)
@@ -139,6 +177,7 @@ class RowSpool:
         self._waiting: list[DispatchColumns] = []
         self._waiting_rows = 0
         self._runs: list[Run] = []
+        self._plain: NDArray[Any] = np.zeros(0, PLAIN_QUEUE)
 
     def close(self) -> None:
         """Give the scratch file back, and the rows that have not gone there."""
@@ -167,10 +206,15 @@ class RowSpool:
         self._flush()
         items = sum(len(run.key_id) for run in self._runs)
         if len(self._runs) > 1 and sum(int(run.rows.sum()) for run in self._runs) <= _SHORT_ITEM_ROWS * items:
-            self._sorted = self._packed.merged(self._runs, self._run_rows)
+            self._sorted, self._plain = self._packed.merged(self._runs, self._run_rows)
         else:
             self._sorted = Run.all_of(self._runs)
         self._runs.clear()
+
+    def plain(self, key_id: int) -> PlainQueue | None:
+        """What a queue is whose rows have consecutive numbers, where that is known without looking at them."""
+        found = self._plain[key_id].item() if key_id < len(self._plain) else (0, 0, 0, 0)
+        return PlainQueue(*found) if found[1] else None
 
     def key_ids(self) -> list[int]:
         """Keys that have rows."""
@@ -231,6 +275,10 @@ class RowsByQueue(Closing):
     def rows(self, key: QueueKey, start: int = 0, stop: int | None = None) -> Iterator[Rows]:
         """Rows [start, stop) of a queue by the chunk, in log order."""
         return self._rows.read(self._ids[key], start, stop) if key in self._ids else iter(())
+
+    def plain(self, key: QueueKey) -> PlainQueue | None:
+        """As ``RowSpool.plain``."""
+        return self._rows.plain(self._ids[key]) if key in self._ids else None
 
     def row(self, key: QueueKey, number: int) -> Any:
         """A row of a queue, as ``kernel.derive.ROW``."""

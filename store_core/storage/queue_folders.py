@@ -61,11 +61,13 @@ class QueueFolders(Mapping[QueueKey, SegmentSequence]):
         self._made = lru_cache(maxsize=_MOST_MADE)(self._make)
 
     def _make(self, key: QueueKey) -> SegmentSequence:
-        folder, listed = self._top / key.topic / str(key.queue_id), self._listed[key]
+        folder, listed = self._top.joinpath(key.topic, str(key.queue_id)), self._listed[key]
         contents = listed.segments(folder), list(listed.strays)
         return SegmentSequence([folder], self._cache, self._file_size_bytes, listed=contents)
 
     def __getitem__(self, key: QueueKey) -> SegmentSequence:
+        if key not in self._listed:  # asked of lost queues, one after the other
+            raise KeyError(key)
         return self._made(key)
 
     def __iter__(self) -> Iterator[QueueKey]:

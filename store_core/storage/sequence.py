@@ -196,7 +196,7 @@ class SegmentSequence:
         """Without files whose names are digits and yet no segment's: no multiple of the size, and of another length, laid over
         a segment or joining none."""
         size = self.file_size_bytes
-        if not size:
+        if not size or (len(segments) == 1 and segments[0].phy_offset % size == 0):
             yield from segments
             return
         starts = {s.phy_offset for s in segments if s.phy_offset % size == 0}

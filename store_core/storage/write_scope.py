@@ -11,6 +11,7 @@ from store_core.errors import FailedError, UsageError
 from store_core.layout.paths import OURS
 
 _REMEMBERED: Final = 4096  # appends write to the same few files again and again
+_FOLDERS_REMEMBERED: Final = 1 << 16  # each name asked for is one in a folder, and a broker may have so many queues
 
 
 class Places:
@@ -30,6 +31,7 @@ class Places:
         self._root = str(self.root)
         self._resolved: dict[str, Path] = {}
         self._real_folders: dict[str, str] = {}
+        self._plain_folders: set[str] = set()  # below the root, without a link in them
 
     def resolve(self, path: str) -> Path:
         """The real path; its last part is not followed. Raises UsageError where it lies in no allowed place."""
@@ -41,6 +43,22 @@ class Places:
         return known
 
     def _resolve(self, path: str) -> Path:
+        if self._is_plain(path):
+            return Path(f"{self._root}/{path}")
+        real = self._resolve_anew(path)
+        above, slash, _ = path.rpartition("/")
+        if slash and str(real) == f"{self._root}/{path}":
+            if len(self._plain_folders) >= _FOLDERS_REMEMBERED:
+                self._plain_folders.clear()
+            self._plain_folders.add(above)
+        return real
+
+    def _is_plain(self, path: str) -> bool:
+        """Whether a path is known to be one in a folder below the root that no link leads to or from."""
+        above, _, name = path.rpartition("/")
+        return above in self._plain_folders and name not in ("", ".", "..") and "\0" not in name
+
+    def _resolve_anew(self, path: str) -> Path:
         parts = path.split("/")
         if ".." in parts or "\0" in path:
             raise UsageError("a path that leads upwards is not written to", path=path)
@@ -70,6 +88,8 @@ class Places:
 
     def name(self, path: Path | str) -> str:
         """The path as plans and journals write it: relative below the root, absolute elsewhere."""
+        if isinstance(path, str) and self._is_plain(path):
+            return path
         joined, root = self._joined(path), self._root
         if joined == root:
             return ""

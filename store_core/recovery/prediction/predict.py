@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from store_core.broker.config_load import DELAY_PROGRESS, read_config
 from store_core.broker.detect_version import Evidence, evidence_of
 from store_core.broker.dispatch import EarlyDelivery
 from store_core.broker.dispatch_cache import DispatchedRows
+from store_core.broker.load import reads_config_alike
 from store_core.broker.plain_records import reading_ahead
 from store_core.broker.start import Start, start_broker
-from store_core.broker.versions import Behaviour, Version, groups_of
+from store_core.broker.versions import Behaviour, Version, Watched, groups_of
 from store_core.layout import paths
 from store_core.recovery.prediction.loss_book import LossBook
 from store_core.recovery.prediction.outcome import Outcome, QueueSpan
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int], None]
 Books = dict[bytes, LossBook]  # by what they follow from
+_CONFIG_READERS: Final = frozenset({"config_reader", "config_members"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +91,33 @@ def predict(
     else:
         evidence = evidence_of(store)
     played: list[tuple[tuple[Version, ...], Outcome, list[str]]] = []
+    starts: list[tuple[Watched, Outcome, list[str]]] = []
     groups = groups_of(evidence.possible)
     books: Books | None = {} if len(groups) > 1 else None  # no other start asks for the only one's
     with DispatchedRows() as rows:
         proven.rows = rows if len(groups) > 1 else None
         for behaviour, versions in groups:
-            outcome, notes = outcome_of(store, behaviour, on_progress=on_progress, proven=proven, books=books)
-            played.append((versions, outcome, notes))
+            start = next((start for start in starts if _goes_like(store, start[0], behaviour)), None)
+            if start is None:
+                watched = Watched(behaviour)
+                found = outcome_of(store, watched.behaviour, on_progress=on_progress, proven=proven, books=books)
+                start = watched, *found
+                starts.append(start)
+            played.append((versions, *start[1:]))
     proven.rows = None
     worst = max(played, key=lambda p: (_badness(p[1]), p[0][-1]))
     same = tuple(v for versions, outcome, _ in played if outcome == worst[1] for v in versions)
     others = [OtherOutcome(versions, outcome) for versions, outcome, _ in played if outcome != worst[1]]
     return Prediction(worst[1], max(same), evidence, _joined(others), tuple(worst[2]))
+
+
+def _goes_like(store: Store, start: Watched, behaviour: Behaviour) -> bool:
+    """Whether a release goes the way of a start that was played: nothing that was asked then would be answered otherwise.
+
+    The readers of config files are asked for every file, but seldom differ over one.
+    """
+    otherwise = start.answered_otherwise(behaviour)
+    return otherwise <= _CONFIG_READERS and (not otherwise or reads_config_alike(store, start.behaviour, behaviour))
 
 
 def outcome_of(
