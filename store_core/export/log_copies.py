@@ -134,7 +134,7 @@ def taken_once(stores: Sequence[Store], called: Sequence[Called]) -> tuple[list[
     Raises:
         FailedError: a log cannot be read.
     """
-    found = find_copies(stores, [each.given for each in called])
+    found = find_copies(stores, [name_of_store.given for name_of_store in called])
     taken = [
         Taken(
             joint_settings([stores[number] for number in group], found.differing.get(group, ()))
