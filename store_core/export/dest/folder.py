@@ -1,4 +1,4 @@
-"""A local folder of Parquet files as a destination."""
+"""Write an export to a local folder of Parquet files."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class FolderDestination:
         self._folder = ResultFolder(path, RESULT_FOLDERS)
         self._overwrite, self._incremental, self._tables = overwrite, incremental, tables
         self._manifest: Manifest | None = None
-        self._standing: set[str] = set()  # files that an earlier export has
-        self._is_finished = False  # a manifest stands, and we are not to add to it
+        self._earlier_files: set[str] = set()  # files of an earlier export
+        self._is_finished = False  # a manifest exists, and this export may not add to it
         self.is_untold = self.is_published = self._is_done = False
 
     @property
@@ -52,8 +52,8 @@ class FolderDestination:
             standing = self._folder.manifest()
             if standing is not None:
                 refuse_foreign(standing, str(self._folder.path / MANIFEST))
-                with suppress(FailedError):  # of one that names no files, none is known
-                    self._standing = paths_of(standing, str(self._folder.path / MANIFEST))
+                with suppress(FailedError):  # a manifest may name no files
+                    self._earlier_files = paths_of(standing, str(self._folder.path / MANIFEST))
             if standing is not None and self._incremental:
                 self._manifest = Manifest.from_bytes(standing, str(self._folder.path / MANIFEST))
             elif standing is not None and not self._overwrite:
@@ -116,7 +116,7 @@ class FolderDestination:
             return
         manifest = manifest_after(self._manifest, parts, commit, state)
         standing = self._manifest.paths if self._manifest is not None else ()
-        replaced = self._standing - set(standing)
+        replaced = self._earlier_files - set(standing)
         new = {part.path for part in parts}
         if len(new) < len(parts) or not new.isdisjoint(standing):
             raise FailedError("two files of the result have one name", path=self.address, to_do="please report it")
