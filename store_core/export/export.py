@@ -146,9 +146,7 @@ def export_stores(
 def _plan_exports(
     stores: Stores, place: Place, wanted: LogFilter, layout: Layout, split_size_bytes: int, last: ExportState | None
 ) -> list[StoreExport]:
-    """Plan an export of each store from the names and lengths of its files and the records where the last commit
-    ended.
-    """
+    """Plan an export of each store from its files' names and lengths and the records at the last commit's end."""
     jobs: list[StoreExport] = []
     for name, store in stores:
         task = Task(name, file_stem(name), store.settings, _NO_SPLIT, wanted, place, layout)

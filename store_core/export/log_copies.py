@@ -245,7 +245,7 @@ class Log:
         return end
 
     def _is_empty(self, segment: Segment) -> bool:
-        """Return True if all sampled places of a segment are zeros, as in a file that a broker has made in advance."""
+        """Return True if all sampled places of a segment are zeros, as in a file made in advance."""
         step = max(segment.size_bytes // _PROBES, _PROBE_BYTES)
         places = range(segment.phy_offset, segment.end_phy_offset, step)
         return not any(any(self._store.log.read(place, _PROBE_BYTES)) for place in places)

@@ -43,8 +43,8 @@ class Called:
 def distinct_names(stores: Sequence[Called]) -> list[str]:
     """Return a name for each store, no two alike.
 
-    A broker name that several stores share does not name them: as many last parts of their paths do as tell them
-    apart. Raises UsageError where two stores were given the same name or are the same folder.
+    A broker name that several stores share names none of them: they are named by the last parts of their paths that
+    differ. Raises UsageError where two stores were given the same name or are the same folder.
     """
     given = Counter(called.given for called in stores if called.given is not None)
     if twice := [name for name, times in given.items() if times > 1]:

@@ -1,4 +1,4 @@
-"""Replace damaged ranges of a log with what another copy of the log holds there.
+"""Replace damaged ranges of a log with the same ranges of another copy.
 
 Only the damaged range is replaced, so both copies may be damaged elsewhere. A range starts and ends where frames do.
 It is exported again from every copy that has its segment. The result of the least damaged copy replaces the damage,
@@ -34,7 +34,10 @@ _LOOK: Final = ScanOptions(window_size_bytes=_LOOKED_AT_BYTES, read_ahead=False)
 
 
 def lacks_of(findings: Sequence[Finding], next_phy_offset: int) -> tuple[Told, ...]:
-    """Return ranges before the next commit's start that could not be read or had no file: no later commit reads them."""
+    """Return ranges before the next commit's start that were unreadable or had no file.
+
+    No later commit reads them.
+    """
     return tuple(
         Told(found.phy_offset, found.size_bytes or 0, _KINDS[found.code])
         for found in findings
@@ -59,8 +62,9 @@ def still_missing(store: Store, last: StoreState | None) -> Iterator[Finding]:
 
 
 def _has_messages(store: Store, told: Told) -> bool:
-    """Return True if the first bytes of one of a range's files hold a message that rmqctl did not write as a filler
-    or tombstone.
+    """Return True if the first bytes of one of a range's files hold a message of a broker.
+
+    Fillers and tombstones of rmqctl do not count.
     """
     end = told.phy_offset + told.size_bytes
     for segment, segment_end in segments_of(store.log, Split(told.phy_offset, end, exact=True)):
@@ -100,9 +104,9 @@ class _Harm(NamedTuple):
 def heal(
     plans: Sequence[SegmentPlan], joined: Sequence[list[Joined]], log: SegmentSequence, task: Task, redo: Redo
 ) -> tuple[list[list[Joined]], list[Stretch]]:
-    """Replace damage in the joined pieces of all plans with what other copies of the log hold there.
+    """Replace damage in the joined pieces of all plans with the same ranges of other copies.
 
-    ``task`` holds what all tasks of the store share. Without copies the pieces are returned unchanged.
+    ``task`` has the fields that all tasks of the store share. Without copies the pieces are returned unchanged.
 
     Returns:
         The pieces of each plan, and the ranges that were replaced.
@@ -212,8 +216,8 @@ def _from_copies(
 ) -> list[tuple[Stretch, Piece]]:
     """Return the range as the least damaged of the other copies has it, or nothing if none is better.
 
-    What is damaged in that copy is taken from the remaining copies. The results are in log order, and the first may
-    start a record earlier.
+    Damage in that copy is replaced from the remaining copies. The results are in log order, and the first may start a
+    record earlier.
     """
     best: tuple[Stretch, Piece, Settings] | None = None
     remaining: list[_Harm] = []
@@ -245,7 +249,7 @@ def _from_copies(
 
 
 def _start_of_record_before(settings: Settings, phy_offset: int, not_before: int) -> int:
-    """Return the start of the copy's record that ends at an offset, or the offset itself if no record is found."""
+    """Return the start of the copy's record that ends at an offset; the offset itself without one."""
     with Store(settings) as store:
         segment = store.log.find(phy_offset)
         at = Log(store).frame_up_to(phy_offset)

@@ -135,7 +135,7 @@ def _redo_survey(redo: Callable[[SurveyTask], SurveyPiece]) -> Callable[[Task], 
 
 
 class _Survey(StoreExport):
-    """One store's part of a survey: adds up the counts of the pieces that count."""
+    """The survey of one store: adds up the counts of the pieces that count."""
 
     def __init__(self, store: Store, task: SurveyTask, split_size_bytes: int) -> None:
         super().__init__(store, task, split_size_bytes)

@@ -61,7 +61,8 @@ class StoreReport:
 
 
 class StoreExport:
-    """The export of one store. ``task`` holds what all its tasks share, ``last`` the state after the last commit.
+    """The export of one store. ``task`` has the fields that all its tasks share, ``last`` the state after the last
+    commit.
 
     Raises:
         PlanOutOfDateError: the log is not the one that was exported, or has been cut since.
@@ -296,8 +297,7 @@ def _assert_same_log(store: Store, name: str, last: StoreState) -> None:
 
 
 def _way_to_last_message(store: Store, last: StoreState | None) -> Split | None:
-    """Return the way from its segment's start to the message that was exported last, or None if a queue has that
-    message.
+    """Return the way from its segment's start to the message that was exported last, unless a queue has that message.
 
     Without a queue entry the message may be old bytes after the place where a log was cut.
     """

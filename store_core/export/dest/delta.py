@@ -255,8 +255,9 @@ class DeltaDestination(LooseDestination):
             return None
 
     def _has(self, name: str, number: int, parts: Sequence[WrittenFile], told_state: Mapping[str, Any]) -> bool:
-        """Return True if a commit exists although it raised: if its answer is lost, the library's retry meets the
-        first attempt.
+        """Return True if a commit exists although it raised.
+
+        If the first answer is lost, the library's retry fails because the first attempt succeeded.
         """
         table = self._table(name)
         if self._number(table) != number or (told_state and self._written(table) != json.loads(json.dumps(told_state))):

@@ -13,8 +13,7 @@ from store_core.export.dest.task_destination import Place
 
 
 class Destination(Protocol):
-    """A context manager for the place of an export: inside it no other export writes there, as far as that can be
-    prevented.
+    """A context manager for the place of an export; inside it, no other export should write there.
 
     Tasks write parts at ``place``. The parts belong to no result before ``publish``, which makes all of them visible
     at once with the export's state. Notes survive the process, so that a rerun can skip finished work.
@@ -74,7 +73,7 @@ class Destination(Protocol):
 
     @property
     def notes_kept(self) -> int:
-        """How many finished pieces of work a rerun would find."""
+        """The number of finished pieces of work that a rerun would find."""
         ...
 
     def finish(self) -> None:

@@ -168,7 +168,7 @@ class LooseDestination(ABC):
         return self._overwrite or not self.tables.adds
 
     def _is_wanted(self, name: str, number: int, found: int) -> bool:
-        """Return True if a commit to a table is still to be made; ``found`` is the number of the table's newest one.
+        """Return True if a commit to a table is still to be made; ``found`` is its newest commit's number.
 
         A commit to the deciding table follows exactly one state. Raises StoreInUseError if another export was
         published first.
@@ -210,7 +210,7 @@ class LooseDestination(ABC):
                 self._lock = None
 
     def _clear(self) -> None:
-        """Remove the notes of the work; the note of the plan goes last, so that a rerun recognises its own result."""
+        """Remove the notes of the work, the note of the plan last: by it a rerun recognises its own result."""
         names = self.objects.names(UNFINISHED)
         last = [name for name in names if name in (_BEGUN, _LOCK)]
         self._discard(name for name in names if name not in last)

@@ -249,7 +249,7 @@ def inside(ranges: Iterable[Range]) -> list[tuple[Range, str]]:
 
 
 def file_stem(store: str) -> str:
-    """Return a store's name as part of a file name, no two alike: a name with other characters gets a digest."""
+    """Return a store's name as part of a file name, no two alike: other characters require a digest."""
     stem = "".join(c if c.isascii() and (c.isalnum() or c in "-.") else "_" for c in store).lstrip("._")
     if stem == store:
         return stem

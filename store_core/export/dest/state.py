@@ -1,4 +1,7 @@
-"""Read and write the state of an export in a manifest or a table's commit, so that the next export can continue."""
+"""Read and write the state of an export, with which the next export continues.
+
+A manifest or a table's commit contains it.
+"""
 
 from __future__ import annotations
 
@@ -155,7 +158,7 @@ def _sum(counts: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One publication: its number, from 1, the fingerprint of its plan, and its additions of each store."""
+    """A publication: its number, from 1, the fingerprint of its plan, and its additions of each store."""
 
     number: int
     id: str

@@ -63,9 +63,7 @@ class State(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WholeState:
-    """The state of an export that was made at once; of a finished one that blocks the destination, only its existence
-    is known.
-    """
+    """The state of an export that was made at once; empty for a finished one that blocks the destination."""
 
     told: Mapping[str, Any]
     id: str = ""

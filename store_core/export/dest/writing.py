@@ -1,4 +1,4 @@
-"""Write the rows of a split to files: sorted by topic if requested, in a folder for each topic or day.
+"""Write the rows of a split to files, by the layout: sorted by topic, in folders for topics or days.
 
 A topic that fills a row group starts a new one, so that a query for a topic reads little else; small topics share a
 group. Rows of a topic stay in log order.

@@ -1,4 +1,4 @@
-"""Make each column of the messages from a table's columns and the parts that the kernel cut out of its window."""
+"""Make each message column from a table's columns and the parts that the kernel cut out of its window."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ _MANY_TOPICS: Final = 1 << 10  # topics kept between windows; each may have 32 K
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The parts that the kernel cut out of a window for ``count`` rows, and a function that returns columns of the
-    FrameTable.
+    """The parts that the kernel cut out of a window for ``count`` rows; ``column`` returns a table's column.
 
     ``topics`` are the topics that ``topic_id`` numbers. ``in_words``: make columns as ``schema.WRITTEN`` has them,
     unless the kernel has met too many words.

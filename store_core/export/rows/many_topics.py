@@ -26,9 +26,8 @@ class SharedRecords:
     """The bytes of records, one after another. ``expected_bytes``: the approximate length of all records to come."""
 
     def __init__(self, expected_bytes: int) -> None:
-        self._data = np.empty(
-            int(expected_bytes * _SLACK), np.uint8
-        )  # the kernel reserves no memory for untouched pages
+        # The kernel reserves no memory for untouched pages.
+        self._data = np.empty(int(expected_bytes * _SLACK), np.uint8)
         self._end = 0
         self._sizes: list[Ints] = []
 

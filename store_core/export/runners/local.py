@@ -62,9 +62,8 @@ class LocalRunner:
             return answers
         wait_for_workers()
         context = multiprocessing.get_context(_start_method())
-        walked = context.RawArray(
-            "q", len(tasks)
-        )  # one number a task: a shared lock may be gone before a late worker takes it
+        # One number a task, without a lock: that may be gone before a late worker takes it.
+        walked = context.RawArray("q", len(tasks))
         pool = ProcessPoolExecutor(min(self._jobs, len(tasks)), context, initializer=_start_worker, initargs=(walked,))
         ended: SimpleQueue[Future[Told]] = SimpleQueue()
         pieces: dict[int, Told] = {}

@@ -236,9 +236,7 @@ def _ignore_answer(index: int, answer: object) -> None:
 
 
 def _wait_for_group(group: int, seconds: float) -> None:
-    """Wait until no process of a group is left, but no longer than ``seconds``: Java removes its scratch folders at
-    its end.
-    """
+    """Wait for at most ``seconds`` until no process of a group is left: Java removes its scratch folders."""
     deadline = time.monotonic() + seconds
     with suppress(ProcessLookupError):
         while time.monotonic() < deadline:

@@ -58,7 +58,7 @@ class StoreSource(DataSource):
 
 @dataclass
 class Part(InputPartition):
-    """One task's work; None for an empty read, since Spark needs at least one partition."""
+    """The work of one task; None for an empty read, since Spark needs at least one partition."""
 
     reading: Reading | None
     table: str = "messages"

@@ -94,9 +94,7 @@ def refuse_copies(options: SourceOptions) -> None:
 
 
 def refuse_partial_logs(options: SourceOptions) -> None:
-    """Raise FailedError where a folder of a log is missing: a stream would pass its segments and never return to
-    them.
-    """
+    """Raise FailedError where a folder of a log is missing: a stream would skip its segments for good."""
     with _opened(options.stores) as stores:
         for store in stores:
             refuse_partial_log(store)
@@ -213,7 +211,7 @@ def next_offsets(
     """Return where the next batch ends, at ``target`` at the latest.
 
     A store without an offset in ``before`` is read from its earliest record. Stores share ``most_bytes``: those with
-    least to read come first, and the others use what they leave.
+    least to read come first, and the others use the remainder.
     """
     begin = {
         name: end_of(before[name]) if name in before else follower.first(EARLIEST)

@@ -146,7 +146,9 @@ def read_ranges(reading: Reading) -> Iterator[pa.RecordBatch]:
                 rows = []
         if held:
             rows += (
-                inside(held) if reading.goes_on or _is_followed(store, reading) else _tail(held, told=reading.tail_told)
+                inside(held)
+                if reading.goes_on or _is_followed(store, reading)
+                else _tail(held, is_torn=reading.tail_told)
             )
         if rows:
             yield _quarantine_of(reading, rows)
@@ -157,12 +159,10 @@ def _quarantine_of(reading: Reading, rows: list[tuple[Range, str]]) -> pa.Record
     return batch if reading.columns is None else batch.select(list(reading.columns))
 
 
-def _tail(held: Sequence[Range], *, told: bool) -> list[tuple[Range, str]]:
-    """Return the ranges at the log's end that count: stale records, missing files and, if ``told``, damage as the
-    torn tail.
-    """
+def _tail(held: Sequence[Range], *, is_torn: bool) -> list[tuple[Range, str]]:
+    """Return the ranges at the log's end that count: stale records, missing files, and damage if ``is_torn``."""
     rows = inside(found for found in held if found.kind in (FrameKind.STALE, FrameKind.HOLE))
-    torn = [(found, "L004") for found in held if found.kind == FrameKind.DAMAGE] if told else []
+    torn = [(found, "L004") for found in held if found.kind == FrameKind.DAMAGE] if is_torn else []
     return sorted([*rows, *torn], key=lambda row: row[0].phy_offset)
 
 

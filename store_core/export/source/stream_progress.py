@@ -1,4 +1,4 @@
-"""Decide how far a stream may read a live log: no record is left out for good, and none is read twice.
+"""Decide how far a stream may read a live log, so that it reads each record once.
 
 A broker appends, so data that newer data follows is complete. These are settled:
 
@@ -64,7 +64,7 @@ class _Newest:
 
 @dataclass(slots=True)
 class _Stuck:
-    """A place where the chain ends: since when, the time of the last look for records after it, and where they start."""
+    """A place where the chain ends: since when, the last search after it, and where the chain continues."""
 
     since_s: float
     looked_s: float | None = None
@@ -206,7 +206,7 @@ class Follower:
         """Return ``start``, or where to continue instead of it.
 
         The first call checks that a frame ends there. Later calls only check that the last message before it is still
-        stored; without a known message, or if it has expired, they do what the first call does.
+        stored; without a known message, or if it has expired, they repeat the first check.
         """
         last = self._last_before_offset.get(start) if last is None else last
         if self._empty_at is not None and store.log.segments:
@@ -233,7 +233,7 @@ class Follower:
         return min(start, self._end_of_frames(store, at_work))
 
     def _holds(self, store: Store, last: Last | None) -> bool:
-        """Return True if a message is still stored and part of the log; it may have been damaged or repaired since."""
+        """Return True if a message is still stored and part of the log, even if damaged or repaired since."""
         if last is None or not _is_known(store.log, last):
             return False
         if not still_holds(store.log, last.proof) and _record_at(store.log, last.phy_offset) != (
@@ -400,7 +400,7 @@ class Follower:
                 at = next_frame
 
     def _is_followed(self, store: Store, at: int) -> bool:
-        """Return True if the head of the next record, perhaps no more of it, is stored at the newest record's end."""
+        """Return True if at least the head of the next record is stored at the newest record's end."""
         raw = store.log.read(at, HEAD.size_bytes)
         if len(raw) < HEAD.size_bytes:
             return False

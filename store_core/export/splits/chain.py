@@ -77,7 +77,7 @@ def has_known_message(store: Store, segment: Segment, at: int) -> bool:
 
 
 def _is_remnant_of_cut(store: Store, segment: Segment, at: int) -> bool:
-    """Return True if a queue has the last message before an offset, and no queue has one of the next messages.
+    """Return True if a queue has the last message before an offset, but no queue has the next ones.
 
     At least one of the next messages must have a queue. Queues that are missing, or lack the message before, prove
     nothing.

@@ -20,7 +20,9 @@ Redo = Callable[[Split], Piece]
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A piece as it counts. ``head_counts``: what precedes its first frame is its own, and no rest of another piece."""
+    """A piece as it counts. ``head_counts``: the bytes before its first frame are its own, and no rest of another
+    piece.
+    """
 
     piece: Piece
     head_counts: bool = True
@@ -55,7 +57,7 @@ def join_pieces(plan: SegmentPlan, pieces: Sequence[Piece], redo: Redo) -> list[
 
 
 def _through_zeros(last: Piece, pieces: Sequence[Piece]) -> int:
-    """Return the end of what the last piece covers, and extend it over zeros that reach the plan's end.
+    """Return the end of the last piece's range, after extending it over zeros that reach the plan's end.
 
     A segment that a broker has made in advance is mostly zeros: they need not be read a second time.
     """

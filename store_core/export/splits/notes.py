@@ -44,10 +44,10 @@ _KNOWN: Final = frozenset(
 
 
 def task_keys(tasks: Sequence[Task], log: SegmentSequence, what: str = "messages") -> list[str]:
-    """Return a fingerprint for each task of all that its outcome depends on: the request and the files that it reads.
+    """Return a fingerprint for each task of its request and the files that it reads.
 
-    The tasks differ only in what they read; ``what`` is made from them. Changed files are recognised by length and
-    times, including the change time, which no program can set.
+    The outcome depends on nothing else. The tasks differ only in their ranges; ``what`` names the kind of result.
+    Changed files are recognised by length and times, including the change time, which no program can set.
     """
     if not tasks:
         return []

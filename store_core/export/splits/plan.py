@@ -99,8 +99,8 @@ def plan_splits(
     """Plan splits of about ``size_bytes`` that cover the records with their first byte in [start, stop), in log
     order.
 
-    Unless a frame is proven to end at ``start`` (``is_proven``), a walk that starts inside a segment begins some way
-    before it. The caller drops the frames before ``start``.
+    Unless a frame is proven to end at ``start`` (``is_proven``), the first split of a segment starts some way before
+    it, to find a frame. The caller drops the frames before ``start``.
     """
     plans: list[SegmentPlan] = []
     packed: list[Segment] = []

@@ -1,4 +1,4 @@
-"""Walk one split, write its rows, and return what joins it with its neighbours."""
+"""Walk one split, write its rows, and return a piece that can be joined with its neighbours."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ class SplitWork:
     def _settled_tables(
         self, tables: Iterator[FrameTable], log: SegmentSequence, segment: Segment
     ) -> Iterator[FrameTable]:
-        """Yield the tables of a log that a broker writes to, up to the last record that cannot change any more."""
+        """Yield the tables of a live log, up to the last record that cannot change any more."""
         may_change = not is_followed(log, segment)
         for table in tables:
             messages = np.flatnonzero(table.messages)

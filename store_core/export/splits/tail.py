@@ -1,6 +1,7 @@
-"""Decide which record at the end of a live log is whole, and prove later that a log is still the same.
+"""Decide which record at the end of a live log is whole, and recognise a log later.
 
-A broker copies a record into a mapped file, so its end may lag behind its start. Two kinds of record are settled:
+A broker copies a record into a mapped file, so its end may be written after its start. Two kinds of record are
+settled:
 
 * a record after which the next header is stored, since brokers write one record after the other;
 * the newest record, if its checksum is right, no byte that is never zero is still zero, and it stays the same for a
@@ -71,8 +72,9 @@ def is_followed(log: SegmentSequence, segment: Segment) -> bool:
 
 
 def proof_of(table: FrameTable, frames: Ints, before: tuple[Proof, ...]) -> tuple[Proof, ...]:
-    """Return the last message among some rows of messages and blanks, and a blank after it; ``before``: the result so
-    far.
+    """Return the last message among rows of messages and blanks, and a blank after it.
+
+    ``before`` is the result of earlier rows.
     """
     messages = frames[table.kind[frames] == FrameKind.MESSAGE]
     found = before
@@ -93,9 +95,7 @@ def still_holds(log: SegmentSequence, proof: Proof) -> bool:
 
 
 def begins_of(log: SegmentSequence, start: int, end: int) -> tuple[Proof, ...]:
-    """Return the first records of the oldest and the newest segments that start in [start, end), as far as they
-    exist.
-    """
+    """Return the first records of the oldest and the newest segments that start in [start, end)."""
     inside = [segment.phy_offset for segment in log.segments if start <= segment.phy_offset < end]
     found: list[Proof] = []
     for at in dict.fromkeys([*inside[:1], *inside[-NEWEST_BEGINS:]]):
@@ -159,7 +159,7 @@ def _next_prefix(proof: Proof) -> tuple[int, int]:
 
 
 def is_copy_of(log: SegmentSequence, proofs: Sequence[Proof], begins: Sequence[Proof]) -> bool:
-    """Return True if a log has the record at which another export ended, or the first record of one of its segments.
+    """Return True if a log has the last exported record of another log, or a first record of its segments.
 
     Only copies of the exported log have them.
     """

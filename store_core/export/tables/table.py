@@ -47,7 +47,7 @@ class Where:
         return True
 
     def mask(self, batch: pa.RecordBatch) -> Mask:
-        """Return a mask of the rows of a batch for which the condition is true; the batch has at least ``columns``."""
+        """Return a mask of the rows for which the condition is true; the batch has at least ``columns``."""
         numbered = batch.select(self.columns).append_column(_NUMBER, pa.array(np.arange(len(batch))))
         mask = np.zeros(len(batch), np.bool_)
         mask[numbered.filter(self._expression).column(_NUMBER).to_numpy()] = True

@@ -159,9 +159,7 @@ class TablePiece:
 
 
 def refuse_unseen(pieces: Sequence[TablePiece], settings: Settings) -> None:
-    """Raise FailedError where a task did not see a file that this machine has: it is not removed, that machine lacks
-    it.
-    """
+    """Raise FailedError where a task did not see a file that this machine still has."""
     missing = {name for piece in pieces for name in piece.missing}
     if not missing:
         return
