@@ -70,7 +70,7 @@ class Work(Generic[Done]):
         """Return the results of all tasks by their keys. Raises StoreError."""
         self.plan = plan_fingerprint([*tasks, *self._beside])
         self._destination.begin(self.plan)
-        pieces = self._reused(tasks)
+        pieces = self._taken(tasks)
         self.taken = len(pieces)
         open_keys = [key for key in tasks if key not in pieces]
         self._on_walked.begin(sum(tasks[key].size_bytes for key in open_keys))
@@ -89,7 +89,7 @@ class Work(Generic[Done]):
         [piece] = self._runner.run([task], self._on_walked)
         return piece
 
-    def _reused(self, tasks: Mapping[str, Job[Done]]) -> dict[str, Done]:
+    def _taken(self, tasks: Mapping[str, Job[Done]]) -> dict[str, Done]:
         """Return noted pieces whose files are all there with their full length."""
         found: dict[str, Done] = {}
         parts: dict[str, Sequence[WrittenFile]] = {}

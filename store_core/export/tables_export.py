@@ -159,7 +159,7 @@ def export_tables(
             time.monotonic() - started,
             work.taken,
         )
-        destination.publish(files, Commit(1, work.plan, ()), WholeState(_manifest(report, wanted, work.plan)))
+        destination.publish(files, Commit(1, work.plan, ()), WholeState(_told(report, wanted, work.plan)))
     return report
 
 
@@ -277,7 +277,7 @@ def _refuse_filter(what: What, wanted: LogFilter) -> None:
         raise UsageError("index entries do not tell their topics", to_do="leave out --topic")
 
 
-def _manifest(report: TablesReport, wanted: LogFilter, plan: str) -> dict[str, Any]:
+def _told(report: TablesReport, wanted: LogFilter, plan: str) -> dict[str, Any]:
     """Return the manifest, or the properties of a table's commit; the destination adds the files."""
     return {
         "format": FORMAT,

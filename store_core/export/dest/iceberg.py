@@ -176,7 +176,7 @@ class IcebergDestination(LooseDestination):
 
         table = self._table(name)
         if table is None:
-            table = self._create_table(name)
+            table = self._made(name)
         if not self._is_wanted(name, number, self._number(table)):
             return
         table.metadata.properties[_RETRIES] = "0"  # only in this copy of the metadata
@@ -272,7 +272,7 @@ class IcebergDestination(LooseDestination):
         with self._opened().engine.begin() as connection:
             connection.execute(entry)
 
-    def _create_table(self, name: str) -> Any:
+    def _made(self, name: str) -> Any:
         from pyiceberg.exceptions import TableAlreadyExistsError
         from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 
