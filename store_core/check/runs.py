@@ -21,17 +21,17 @@ def runs_of(mask: NDArray[np.bool_], start: int = 0) -> Iterator[tuple[int, int]
 
 def windows_of(runs: Iterable[tuple[int, int]], most: int) -> Iterator[tuple[int, NDArray[np.bool_]]]:
     """Yield windows of at most ``most`` numbers over ascending runs: first number, and mask of the numbers in a run."""
-    at, parts = 0, list[tuple[int, int]]()
+    start, parts = 0, list[tuple[int, int]]()
     for begin, stop in runs:
         while begin < stop:
-            if parts and begin >= at + most:
-                yield at, _mask(at, parts)
+            if parts and begin >= start + most:
+                yield start, _mask(start, parts)
                 parts = []
-            at = at if parts else begin
-            parts.append((begin, min(stop, at + most)))
+            start = start if parts else begin
+            parts.append((begin, min(stop, start + most)))
             begin = parts[-1][1]
     if parts:
-        yield at, _mask(at, parts)
+        yield start, _mask(start, parts)
 
 
 def _mask(at: int, parts: list[tuple[int, int]]) -> NDArray[np.bool_]:

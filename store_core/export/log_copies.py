@@ -81,7 +81,11 @@ def find_copies(stores: Sequence[Store], names: Sequence[str | None] = ()) -> Co
         pairs |= {(other, number): _compare(logs[other], log) for other in range(number)}
         joined = [number]
         for group in list(groups):
-            found = [pairs[min(one, two), max(one, two)] for one in group for two in joined]
+            found = [
+                pairs[min(member, joined_member), max(member, joined_member)]
+                for member in group
+                for joined_member in joined
+            ]
             is_claimed = given[number] is not None and given[number] in [given[other] for other in group]
             is_same = is_claimed or any(pairs[other, number].same for other in group)
             if is_same and all(comparison.parted_at is None for comparison in found):
@@ -160,19 +164,19 @@ def joint_settings(stores: Sequence[Store], differing: Sequence[Differing] = ())
     where a log cannot be read.
     """
     first: dict[int, Path] = {}
-    most: dict[int, tuple[int, Path]] = {}
+    fullest: dict[int, tuple[int, Path]] = {}
     for log in map(Log, stores):
         for segment in log.segments.values():
             held_end = min(max(log.end_phy_offset, segment.phy_offset), segment.end_phy_offset)
             first.setdefault(segment.phy_offset, segment.path.parent)
-            if segment.phy_offset not in most or held_end > most[segment.phy_offset][0]:
-                most[segment.phy_offset] = held_end, segment.path.parent
+            if segment.phy_offset not in fullest or held_end > fullest[segment.phy_offset][0]:
+                fullest[segment.phy_offset] = held_end, segment.path.parent
     main = next((store for store in stores if is_there(store.root / CONSUMEQUEUE)), stores[0])
     return replace(
         main.settings,
         commitlog_paths=tuple(dict.fromkeys(folder for store in stores for folder in store.settings.commitlog_paths)),
         copies=tuple(store.root for store in stores if store is not main),
-        choices={offset: folder for offset, (_, folder) in most.items() if folder != first[offset]},
+        choices={offset: folder for offset, (_, folder) in fullest.items() if folder != first[offset]},
         differing=tuple(differing),
     )
 
@@ -317,49 +321,49 @@ class _Comparison:
         return next((at for at, _ in self.differing if at > self.last_same), None)
 
 
-def _compare(one: Log, two: Log) -> _Comparison:
+def _compare(first: Log, second: Log) -> _Comparison:
     """Compare two logs at some places that both have.
 
     They are copies if some records are the same, and records at the end of the common range among them.
     """
-    shared = sorted(one.segments.keys() & two.segments.keys())
+    shared = sorted(first.segments.keys() & second.segments.keys())
     if not shared:
         return _Comparison()
-    stops = {at: min(one.segments[at].end_phy_offset, two.segments[at].end_phy_offset) for at in shared}
-    head = _compare_from(one, two, shared[0], stops[shared[0]], most_differing=2)
+    stops = {at: min(first.segments[at].end_phy_offset, second.segments[at].end_phy_offset) for at in shared}
+    head = _compare_from(first, second, shared[0], stops[shared[0]], most_differing=2)
     if head.differing and not head.same:  # logs of other brokers
         return head
-    torn = _torn_last_record(one, two)
-    end = min(one.end_phy_offset, two.end_phy_offset) if torn is None else torn[0]
+    torn = _torn_last_record(first, second)
+    end = min(first.end_phy_offset, second.end_phy_offset) if torn is None else torn[0]
     shared = [at for at in shared if at < end]
     if not shared:
         return _Comparison()
     stops = {at: min(stops[at], end) for at in shared}
-    last = _compare_up_to(one, two, shared[-1], stops[shared[-1]])
-    found = (head if torn is None else _compare_from(one, two, shared[0], stops[shared[0]])) + last
+    last = _compare_up_to(first, second, shared[-1], stops[shared[-1]])
+    found = (head if torn is None else _compare_from(first, second, shared[0], stops[shared[0]])) + last
     if last.same:
         for at in _sampled(shared):
-            found += _compare_from(one, two, at, stops[at]) + _compare_up_to(one, two, at, stops[at])
-    if torn is not None and min(one.end_phy_offset, two.end_phy_offset) == sum(torn):
+            found += _compare_from(first, second, at, stops[at]) + _compare_up_to(first, second, at, stops[at])
+    if torn is not None and min(first.end_phy_offset, second.end_phy_offset) == sum(torn):
         # The longer log has the torn record; or the properties differ, and no checksum shows which are damaged.
         found = replace(found, damaged=(torn,))
     return found if last.same or found.parted_at is not None else _Comparison()
 
 
-def _torn_last_record(one: Log, two: Log) -> Differing | None:
+def _torn_last_record(first: Log, second: Log) -> Differing | None:
     """Return the last record that both logs have, if one log has it torn or with other properties.
 
     Torn means zeros instead of the record's end. Such a record proves nothing about the logs; a log whose last record
     is torn is taken to end before it.
     """
-    end = min(one.end_phy_offset, two.end_phy_offset)
-    start = one.frame_up_to(end)
-    if start is None or start != two.frame_up_to(end):
+    end = min(first.end_phy_offset, second.end_phy_offset)
+    start = first.frame_up_to(end)
+    if start is None or start != second.frame_up_to(end):
         return None
     with suppress(UnreadableError):
-        records = [log.record(start, end) for log in (one, two)]
+        records = [log.record(start, end) for log in (first, second)]
         stripped = [record.rstrip(b"\0") for record in records]
-        for number, log in enumerate((one, two)):
+        for number, log in enumerate((first, second)):
             shorter, longer = stripped[number], stripped[1 - number]
             if len(shorter) < len(longer) and records[1 - number].startswith(shorter):
                 if log.end_phy_offset == end:
@@ -373,10 +377,10 @@ def _torn_last_record(one: Log, two: Log) -> Differing | None:
 def _is_one_message(records: Sequence[bytes], phy_offset: int) -> bool:
     """Return True if whole records are the same message with different properties."""
     try:
-        one, two = (decode_record(record, 0, phy_offset) for record in records)
+        first, second = (decode_record(record, 0, phy_offset) for record in records)
     except RecordError:
         return False
-    return identity_of(one) == identity_of(two)
+    return identity_of(first) == identity_of(second)
 
 
 def _sampled(shared: Sequence[int]) -> Iterator[int]:
@@ -384,26 +388,26 @@ def _sampled(shared: Sequence[int]) -> Iterator[int]:
     return (shared[i * len(shared) // count] for i in range(count))
 
 
-def _compare_from(one: Log, two: Log, start: int, stop: int, most_differing: int | None = None) -> _Comparison:
-    return _until_found(one, two, ((start, min(start + size, stop)) for size in _WINDOWS_BYTES), most_differing)
+def _compare_from(first: Log, second: Log, start: int, stop: int, most_differing: int | None = None) -> _Comparison:
+    return _until_found(first, second, ((start, min(start + size, stop)) for size in _WINDOWS_BYTES), most_differing)
 
 
-def _compare_up_to(one: Log, two: Log, start: int, stop: int) -> _Comparison:
-    return _until_found(one, two, ((max(stop - size, start), stop) for size in _WINDOWS_BYTES))
+def _compare_up_to(first: Log, second: Log, start: int, stop: int) -> _Comparison:
+    return _until_found(first, second, ((max(stop - size, start), stop) for size in _WINDOWS_BYTES))
 
 
 def _until_found(
-    one: Log, two: Log, places: Iterator[tuple[int, int]], most_differing: int | None = None
+    first: Log, second: Log, places: Iterator[tuple[int, int]], most_differing: int | None = None
 ) -> _Comparison:
     found = _Comparison()
     for start, stop in places:
-        found = _difference(one.frames(start, stop), two.frames(start, stop), stop, most_differing)
+        found = _difference(first.frames(start, stop), second.frames(start, stop), stop, most_differing)
         if found.same or len(found.differing) > 1:  # a single difference may be damage
             break
     return found
 
 
-def _difference(one: Frames, two: Frames, stop: int, most_differing: int | None = None) -> _Comparison:
+def _difference(first: Frames, second: Frames, stop: int, most_differing: int | None = None) -> _Comparison:
     """Compare the frames of two logs: count equal records and list ranges where frames overlap and differ.
 
     These say nothing and are left out:
@@ -415,16 +419,16 @@ def _difference(one: Frames, two: Frames, stop: int, most_differing: int | None 
     A record with a fault of its own is no such damage: its head is where the previous frame ends. ``most_differing``:
     if no record is the same, list only the first differences, up to this number.
     """
-    same = {at for at, frame in one.items() & two.items() if frame[1] != _FAULTY}
+    same = {at for at, frame in first.items() & second.items() if frame[1] != _FAULTY}
     reached = 0
     differing: set[Differing] = set()
-    for start, end in heapq.merge(*(_others_whole(same, frames, stop) for frames in (one, two))):
+    for start, end in heapq.merge(*(_others_whole(same, frames, stop) for frames in (first, second))):
         if start < reached:
             differing.add((start, end - start))
             if not same and len(differing) == most_differing:
                 break
         reached = max(reached, end)
-    records = [at for at in same if one[at][1] is not None]
+    records = [at for at in same if first[at][1] is not None]
     return _Comparison(len(records), max(records, default=-1), tuple(sorted(differing)))
 
 

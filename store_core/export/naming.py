@@ -23,10 +23,10 @@ class Called:
 
     @classmethod
     def of(cls, given: str | None, settings: Settings) -> Called:
-        told = settings.value("brokerName")
-        if given is None and not told and (identity := broker_identity(settings.root)) is not None:
-            told = identity.broker
-        return cls(None if given is None else _readable(given), told or None, settings.root)
+        broker_name = settings.value("brokerName")
+        if given is None and not broker_name and (identity := broker_identity(settings.root)) is not None:
+            broker_name = identity.broker
+        return cls(None if given is None else _readable(given), broker_name or None, settings.root)
 
     @property
     def parts(self) -> tuple[str, ...]:

@@ -50,25 +50,27 @@ def still_missing(store: Store, last: StoreState | None) -> Iterator[Finding]:
 
     A hole is reported only if messages are stored there by now: the quarantine table lists the other holes.
     """
-    for told in last.lacks if last is not None else ():
-        if told.kind != HOLE:
-            code, what = UNREADABLE, "could not be read when they were exported, and are missing there"
-        elif _has_messages(store, told):
+    for lacking in last.lacks if last is not None else ():
+        if lacking.kind != HOLE:
+            code, text = UNREADABLE, "could not be read when they were exported, and are missing there"
+        elif _has_messages(store, lacking):
             code = MISSING
-            what = "had no file when they were exported; messages are there now, which the export lacks: make it anew, with --overwrite"
+            text = "had no file when they were exported; messages are there now, which the export lacks: make it anew, with --overwrite"
         else:
             continue
-        yield finding(code, f"{told.size_bytes} bytes {what}", phy_offset=told.phy_offset, size_bytes=told.size_bytes)
+        yield finding(
+            code, f"{lacking.size_bytes} bytes {text}", phy_offset=lacking.phy_offset, size_bytes=lacking.size_bytes
+        )
 
 
-def _has_messages(store: Store, told: Told) -> bool:
+def _has_messages(store: Store, lacking: Told) -> bool:
     """Return True if the first bytes of one of a range's files hold a message of a broker.
 
     Fillers and tombstones of rmqctl do not count.
     """
-    end = told.phy_offset + told.size_bytes
-    for segment, segment_end in segments_of(store.log, Split(told.phy_offset, end, exact=True)):
-        at = max(told.phy_offset, segment.phy_offset)
+    end = lacking.phy_offset + lacking.size_bytes
+    for segment, segment_end in segments_of(store.log, Split(lacking.phy_offset, end, exact=True)):
+        at = max(lacking.phy_offset, segment.phy_offset)
         stop = min(at + _LOOKED_AT_BYTES, segment_end, end)
         with suppress(UnreadableError):
             for table in scan_segment(store, segment, _LOOK, at, stop):
@@ -141,21 +143,24 @@ def _with_replaced(
 ) -> list[Joined]:
     """Return the pieces with ranges replaced; the remaining parts of a piece are exported once more."""
     found = [(low, Joined(piece)) for (low, _), piece in healed]
-    for (start, end), each in zip(covered, joined, strict=True):
+    for (start, end), piece_of_range in zip(covered, joined, strict=True):
         rest = list(_without((start, end), [stretch for stretch, _ in healed]))
         if rest == [(start, end)]:
-            found.append((start, each))
+            found.append((start, piece_of_range))
             continue
         for low, high in rest:
-            exact = each.piece.split.exact or not each.head_counts or low > start
+            exact = piece_of_range.piece.split.exact or not piece_of_range.head_counts or low > start
             found.append((low, Joined(redo(replace(task, split=Split(low, high, exact))))))
-    return [each for _, each in sorted(found, key=lambda item: item[0])]
+    return [piece_of_range for _, piece_of_range in sorted(found, key=lambda item: item[0])]
 
 
 def _coverage(plan: SegmentPlan, joined: Sequence[Joined]) -> Iterator[Stretch]:
     """Yield the range that each piece covers, from its first byte that counts to the next piece's."""
     starts = [
-        each.piece.split.start_phy_offset if each.head_counts else each.piece.first_phy_offset or 0 for each in joined
+        joined_piece.piece.split.start_phy_offset
+        if joined_piece.head_counts
+        else joined_piece.piece.first_phy_offset or 0
+        for joined_piece in joined
     ]
     yield from zip(starts, [*starts, plan.end_phy_offset][1:], strict=True)
 
@@ -163,8 +168,8 @@ def _coverage(plan: SegmentPlan, joined: Sequence[Joined]) -> Iterator[Stretch]:
 def _damaged(joined: Sequence[Joined], covered: Sequence[Stretch], log_end: int) -> list[_Harm]:
     """Return all damaged ranges in order, without those after the log's last frame."""
     found: list[_Harm] = []
-    for each, (start, end) in zip(joined, covered, strict=True):
-        for harm in _harm(each):
+    for joined_piece, (start, end) in zip(joined, covered, strict=True):
+        for harm in _harm(joined_piece):
             low, high = max(harm.start, start), min(harm.end, end, log_end)
             if low < high:
                 found.append(_Harm.whole(low, high, harm.is_range))
@@ -196,8 +201,10 @@ def _coarsened(harms: Sequence[_Harm]) -> list[_Harm]:
             found.append(harm)
     while len(found) > _MAX_DAMAGED_RANGES:
         nearest = min(range(1, len(found)), key=lambda i: found[i].start - found[i - 1].end)
-        one, two = found[nearest - 1 : nearest + 1]
-        found[nearest - 1 : nearest + 1] = [one._replace(end=two.end, size_bytes=one.size_bytes + two.size_bytes)]
+        first, second = found[nearest - 1 : nearest + 1]
+        found[nearest - 1 : nearest + 1] = [
+            first._replace(end=second.end, size_bytes=first.size_bytes + second.size_bytes)
+        ]
     return found
 
 

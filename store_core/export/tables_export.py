@@ -191,8 +191,8 @@ class _Work:
     def derived(self, what: What, place: Place) -> list[WrittenFile]:
         """Write queue entries, index entries or compacted topics, one file a task."""
         planned: list[list[TableTask]] = [
-            self._planned(what, name, stem, store, place, told.findings)
-            for (name, store), stem, told in zip(self._stores, self._stems, self.told, strict=True)
+            self._planned(what, name, stem, store, place, store_tables.findings)
+            for (name, store), stem, store_tables in zip(self._stores, self._stems, self.told, strict=True)
         ]
         keyed: list[dict[str, TableTask]] = [
             dict(zip(table_keys(tasks, store), tasks, strict=True))
@@ -202,11 +202,13 @@ class _Work:
         answers = work.do({key: task for tasks in keyed for key, task in tasks.items()})
         self.plan, self.taken = work.plan, work.taken
         files: list[WrittenFile] = []
-        for (_, store), told, tasks_by_key in zip(self._stores, self.told, keyed, strict=True):
+        for (_, store), store_tables, tasks_by_key in zip(self._stores, self.told, keyed, strict=True):
             pieces = [answers[key] for key in tasks_by_key]
             refuse_unseen(pieces, store.settings)
-            told.rows = sum(file.rows for piece in pieces for file in piece.files)
-            told.findings = list(dict.fromkeys([*told.findings, *(f for piece in pieces for f in piece.findings)]))
+            store_tables.rows = sum(file.rows for piece in pieces for file in piece.files)
+            store_tables.findings = list(
+                dict.fromkeys([*store_tables.findings, *(f for piece in pieces for f in piece.findings)])
+            )
             files += [file for piece in pieces for file in piece.files]
         return files
 
@@ -237,7 +239,7 @@ class _Work:
         )
         self.plan, self.taken = work.plan, work.taken
         files: list[WrittenFile] = []
-        for (name, store), told, stem, found, groups_of_store, progress_table in zip(
+        for (name, store), store_tables, stem, found, groups_of_store, progress_table in zip(
             self._stores, self.told, self._stems, counted, groups, progress, strict=True
         ):
             rows = {**_counted(name, found), "groups": groups_of_store}
@@ -245,11 +247,11 @@ class _Work:
                 if batches and any(len(batch) for batch in batches):
                     columns = TABLES["stats"][table]
                     files.append(write_table(place, table, name, f"{stem}.parquet", columns, batches))
-            told.rows = sum(file.rows for file in files if file.store == name)
-            told.findings = [*found.report.findings, *progress_table.findings]
+            store_tables.rows = sum(file.rows for file in files if file.store == name)
+            store_tables.findings = [*found.report.findings, *progress_table.findings]
             if store.queues_in_rocksdb:  # the groups' progress is in RocksDB too
-                told.findings.append(finding("Q015", KINDS["Q015"].title, file=store.queue_database))
-            told.healed = found.report.healed
+                store_tables.findings.append(finding("Q015", KINDS["Q015"].title, file=store.queue_database))
+            store_tables.healed = found.report.healed
         return files
 
 
@@ -287,6 +289,7 @@ def _told(report: TablesReport, wanted: LogFilter, plan: str) -> dict[str, Any]:
         "rows": report.rows,
         "filter": filter_as_json(wanted),
         "stores": [
-            {"store": told.store, "rows": told.rows, "findings": summary(told.findings)} for told in report.stores
+            {"store": store_tables.store, "rows": store_tables.rows, "findings": summary(store_tables.findings)}
+            for store_tables in report.stores
         ],
     }

@@ -65,10 +65,10 @@ class BucketDestination(LooseDestination):
         Only files that existed when this export was published go: an export that started later will still publish its
         own. A rerun removes whatever exists now.
         """
-        there = self._names() if self._is_done else self._there
+        names = self._names() if self._is_done else self._there
         written = self.objects.read(MANIFEST)
         paths = paths_of(written, self.address) if written is not None else set[str]()
-        self.objects.remove_all([name for name in sorted(there - paths) if is_made_here(name)] if paths else [])
+        self.objects.remove_all([name for name in sorted(names - paths) if is_made_here(name)] if paths else [])
 
     def _read(self) -> bytes | None:
         """Return the present manifest.

@@ -89,19 +89,19 @@ _EPOCH: Final = datetime.fromtimestamp(0, UTC).replace(tzinfo=None)
 
 def delta_statistics(part: WrittenFile) -> str:
     """Return the statistics of an add action of Delta's protocol as JSON."""
-    least: dict[str, Any] = {"store": part.store} if part.store else {}
-    most = dict(least)
+    smallest: dict[str, Any] = {"store": part.store} if part.store else {}
+    largest = dict(smallest)
     if isinstance(part, Part):
-        _add_bounds(part, least, most)
-    return json.dumps({"numRecords": part.rows, "minValues": least, "maxValues": most, "nullCount": {}})
+        _add_bounds(part, smallest, largest)
+    return json.dumps({"numRecords": part.rows, "minValues": smallest, "maxValues": largest, "nullCount": {}})
 
 
-def _add_bounds(part: Part, least: dict[str, Any], most: dict[str, Any]) -> None:
-    least["phy_offset"], most["phy_offset"] = part.first_phy_offset, part.last_phy_offset
+def _add_bounds(part: Part, smallest: dict[str, Any], largest: dict[str, Any]) -> None:
+    smallest["phy_offset"], largest["phy_offset"] = part.first_phy_offset, part.last_phy_offset
     if part.topics is not None and not (part.partition and part.partition[0] == "topic"):
-        least["topic"], most["topic"] = part.topics
+        smallest["topic"], largest["topic"] = part.topics
     if part.store_times_ms is not None:
-        least["store_time"], most["store_time"] = (_time(time) for time in part.store_times_ms)
+        smallest["store_time"], largest["store_time"] = (_time(time) for time in part.store_times_ms)
 
 
 def _time(time_ms: int) -> str:
@@ -241,7 +241,7 @@ class DeltaDestination(LooseDestination):
             written, number = self._written(messages), self._number(messages)
             if written is not None and self._number(self._table("quarantine")) < number:
                 state = ExportState.from_json(written["state"], self.address)
-                parts = [Part.from_json(told) for told in written["quarantine"]]
+                parts = [Part.from_json(fields) for fields in written["quarantine"]]
                 self._add("quarantine", number, parts, state, {}, replaces=bool(written.get("replaces")))
 
     def _table(self, name: str) -> Any:

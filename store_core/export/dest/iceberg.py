@@ -204,7 +204,7 @@ class IcebergDestination(LooseDestination):
             written = self._written(self._table("messages"))
             if written is not None and self._number(self._table("quarantine")) < self._began_with:
                 state = ExportState.from_json(written["state"], self.address)
-                parts = [Part.from_json(told) for told in written["quarantine"]]
+                parts = [Part.from_json(fields) for fields in written["quarantine"]]
                 self._add("quarantine", self._began_with, parts, state, {}, replaces=bool(written.get("replaces")))
 
     def _opened(self) -> Any:

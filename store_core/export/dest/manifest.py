@@ -41,9 +41,11 @@ class Manifest:
     def from_bytes(cls, data: bytes, where: str) -> Manifest:
         """Parse a manifest written by ``as_bytes``. Raises FailedError for anything else."""
         try:
-            told = json.loads(data)
-            state = ExportState.from_json(told, where)
-            return cls(state, tuple(told["commits"]), tuple({**file, "path": file["path"]} for file in told["files"]))
+            document = json.loads(data)
+            state = ExportState.from_json(document, where)
+            return cls(
+                state, tuple(document["commits"]), tuple({**file, "path": file["path"]} for file in document["files"])
+            )
         except (ValueError, KeyError, TypeError) as error:
             raise unreadable(where) from error
 

@@ -104,11 +104,13 @@ class PartWriter:
         whole: bool = False,
         sorted_by: Sequence[str] = ("phy_offset",),
     ) -> None:
-        """Args:
-        file_name: the file's name below the partition's folder, unique in the store's part of the table.
-        whole: keep a column that the path names; otherwise it is left out of the file, as readers of such folders
-            expect.
-        sorted_by: the sort order of the rows of each group.
+        """Create the file.
+
+        Args:
+            file_name: the file's name below the partition's folder, unique in the store's part of the table.
+            whole: keep a column that the path names; otherwise it is left out of the file, as readers of such folders
+                expect.
+            sorted_by: the sort order of the rows of each group.
         """
         self._schema = schema_of(table, None if whole else partition)
         options = message_options(self._schema) if table == "messages" else {}
@@ -182,10 +184,10 @@ def _milliseconds(times: pa.TimestampArray) -> pa.Int64Array:
 def _wider(bounds: Any, values: Sequence[pa.Array]) -> Any:
     """Extend bounds by values; None without any."""
     found = pc.min_max(pa.chunked_array(values))
-    least, most = found["min"].as_py(), found["max"].as_py()
-    if least is None:
+    smallest, largest = found["min"].as_py(), found["max"].as_py()
+    if smallest is None:
         return bounds
-    return (least, most) if bounds is None else (min(bounds[0], least), max(bounds[1], most))
+    return (smallest, largest) if bounds is None else (min(bounds[0], smallest), max(bounds[1], largest))
 
 
 def schema_of(table: Table, partition: Partition = None) -> pa.Schema:

@@ -57,8 +57,8 @@ class Begun(NamedTuple):
     def from_bytes(cls, data: bytes | None) -> Begun | None:
         """Parse a note; None for anything else."""
         try:
-            told = json.loads(data) if data is not None else {}
-            return cls(told["plan"], told["behind"], bool(told.get("untold")))
+            fields = json.loads(data) if data is not None else {}
+            return cls(fields["plan"], fields["behind"], bool(fields.get("untold")))
         except (ValueError, KeyError, TypeError):
             return None
 
@@ -152,8 +152,8 @@ class StoreState:
         )
 
 
-def _sum(counts: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
-    return dict(Counter(counts) + Counter(more))
+def _sum(counts: Mapping[str, int], added: Mapping[str, int]) -> dict[str, int]:
+    return dict(Counter(counts) + Counter(added))
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +247,6 @@ class ExportState:
 
 def filter_as_json(wanted: LogFilter) -> dict[str, Any]:
     """Return the filter as JSON values."""
-    told = asdict(wanted)
+    fields = asdict(wanted)
     names = ("from_phy_offset", "to_phy_offset", "begin_ms", "end_ms")
-    return {**{name: told[name] for name in names}, "topics": sorted(wanted.topics)}
+    return {**{name: fields[name] for name in names}, "topics": sorted(wanted.topics)}

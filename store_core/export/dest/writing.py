@@ -163,19 +163,19 @@ class MessageWriter:
         """Write the collected rows: a file for each partition, or the one file of an unpartitioned layout."""
         has_many_holes = self._collected.plain_bytes >= _MANY_PLAIN_BYTES
         found = self._collected.drained(self._place_of, range(_LEAST_GROUP_SIZE_BYTES, ROW_GROUP_SIZE_BYTES))
-        drained = sorted(found, key=lambda each: self._place_of(each.group))
+        drained = sorted(found, key=lambda item: self._place_of(item.group))
         first_offsets: dict[Partition, int] = {}
-        for each in drained:
-            partition, _ = self._keys.of(each.group)
-            first_offsets[partition] = min(each.first_phy_offset, first_offsets.get(partition, each.first_phy_offset))
+        for item in drained:
+            partition, _ = self._keys.of(item.group)
+            first_offsets[partition] = min(item.first_phy_offset, first_offsets.get(partition, item.first_phy_offset))
         # Rows are made topic by topic, and freed when they are written.
-        rows = (_Rows(*self._keys.of(each.group), each.rows()) for each in drained)
+        rows = (_Rows(*self._keys.of(item.group), item.rows()) for item in drained)
         for group in _grouped(rows):
             partition = group[0].partition
             if self._writer is None or self._partition != partition:
                 self._close_file()
                 self._writer, self._partition = self._open(partition, first_offsets[partition]), partition
-            self._writer.write_group([with_own_words(each.rows) for each in group])
+            self._writer.write_group([with_own_words(item.rows) for item in group])
         if not self._is_in_order and self._partition is not None:
             self._close_file()
         if has_many_holes:

@@ -67,13 +67,13 @@ def chain(store: Store, segment: Segment, at: int, stop: int) -> tuple[Ints, Int
     """
     starts, ends, is_blank = [], [], False
     for table in scan_segment(store, segment, FRAMES, at, stop, chained=True):
-        others = np.flatnonzero(~is_frame(table))
-        count = int(others[0]) if len(others) else len(table)
+        other_rows = np.flatnonzero(~is_frame(table))
+        count = int(other_rows[0]) if len(other_rows) else len(table)
         if count:
             starts.append(table.phy_offset[:count].astype(np.int64))
             ends.append(starts[-1] + table.size_bytes[:count])
             is_blank = bool(table.kind[count - 1] == FrameKind.BLANK)
-        if len(others):
+        if len(other_rows):
             return *_joined(starts, ends), is_blank, True
     return *_joined(starts, ends), is_blank, False
 

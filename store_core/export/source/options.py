@@ -150,12 +150,12 @@ def _json(name: str, text: str, kind: type[JsonValue], example: str) -> JsonValu
     """Parse the JSON value of an option. Raises UsageError for another kind of value, or a name given twice."""
 
     def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        told: dict[str, object] = {}
+        members: dict[str, object] = {}
         for key, value in pairs:
-            if key in told:
+            if key in members:
                 raise UsageError(f"{name} names {key!r} twice", to_do="name each once")
-            told[key] = value
-        return told
+            members[key] = value
+        return members
 
     with suppress(ValueError, RecursionError):
         told = json.loads(text, object_pairs_hook=once)

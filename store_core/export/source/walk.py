@@ -44,7 +44,7 @@ def plan(log: SegmentSequence, start: int, stop: int | None, size_bytes: int, ce
     ``start``. Raises UsageError for too many splits.
     """
     splits: list[SourceSplit] = []
-    most = _MOST_SMALL_SPLITS if size_bytes < _SMALL_SPLIT_BYTES else _MOST_SPLITS
+    max_splits = _MOST_SMALL_SPLITS if size_bytes < _SMALL_SPLIT_BYTES else _MOST_SPLITS
     room = 0  # bytes of the last split that are free for more whole segments
     for segment in log.segments:
         first = max(segment.phy_offset, start)
@@ -56,7 +56,7 @@ def plan(log: SegmentSequence, start: int, stop: int | None, size_bytes: int, ce
             room -= last - first
             continue
         count = -(-(last - first) // size_bytes)
-        if len(splits) + count > most:
+        if len(splits) + count > max_splits:
             raise UsageError(f"splits of {size_bytes} bytes are too many", to_do="give a larger splitSize, such as 64m")
         borders = [first + (last - first) * i // count for i in range(count + 1)]
         at = max(segment.phy_offset, certain)

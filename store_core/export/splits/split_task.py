@@ -170,8 +170,8 @@ def _with_new_refused(refused: list[Range], error: _RefusedError) -> list[Range]
     return sorted([*refused, *error.stretches], key=lambda known_range: known_range.phy_offset)
 
 
-def _touch(one: Range, other: Range) -> bool:
-    return one.phy_offset < other.end_phy_offset and other.phy_offset < one.end_phy_offset
+def _touch(first: Range, second: Range) -> bool:
+    return first.phy_offset < second.end_phy_offset and second.phy_offset < first.end_phy_offset
 
 
 class SplitWork:

@@ -165,9 +165,9 @@ def refuse_unseen(pieces: Sequence[TablePiece], settings: Settings) -> None:
         return
     with Store.open(settings.root, settings) as store:
         queues = () if store.queues_in_rocksdb else all_queues(store)
-        here = {path.name for path in store.index_files} | {_name_of(queue) for queue in queues}
-        here |= compaction_files(store).keys()
-        unseen = sorted(str(name) for name in missing & here)
+        present = {path.name for path in store.index_files} | {_name_of(queue) for queue in queues}
+        present |= compaction_files(store).keys()
+        unseen = sorted(str(name) for name in missing & present)
     if unseen:
         raise FailedError(
             f"a task did not see a queue or an index file that is here: {unseen[0]}",
