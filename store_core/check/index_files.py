@@ -143,7 +143,7 @@ def _chunks(store: Store, view: IndexFileView) -> Iterator[tuple[int, Array]]:
 def _wrong_slots(store: Store, view: IndexFileView, expected: Array, *, live: bool) -> int:
     """Count slots whose value is not the newest entry of their chain.
 
-    A value beyond the header's count is as good as 0. With ``live``, a newer entry is no error.
+    A negative value, or one beyond the header's count, counts as 0. With ``live``, a newer entry is no error.
     """
     wrong = 0
     for at in range(0, len(expected), CHUNK_ENTRIES):

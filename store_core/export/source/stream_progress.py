@@ -92,7 +92,7 @@ class Follower:
         self._stuck_places: dict[int, _Stuck] = {}  # by offset
         self._last_before_offset: dict[int, Last | None] = {}  # by an offset that does not contain it
         self._last_in_span: dict[Span, Last | None] = {}  # for the newest batch
-        self._messages_led_to: set[Last] = set()  # messages on the chain that no queue has yet
+        self._messages_led_to: set[Last] = set()  # messages on the chain without a queue entry
         self._is_checked = False
         self._empty_at: int | None = None  # the stream's offset when the log was empty
         self.waits = False  # the last answer may change after a quiet time without any write
